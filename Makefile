@@ -1,0 +1,35 @@
+# setup     .venv with shardctl and what its tests need      lint   ruff, mypy --strict, import-linter
+# demo      a small dataset, converted, verified, read       docs   write docs/cli.md from --help
+# test      the tests, with coverage                         bench  the figures of docs/performance.md
+
+bin := .venv/bin
+.PHONY: setup demo test lint docs bench clean
+
+setup: .venv/.done
+
+.venv/.done: pyproject.toml scripts/setup.sh
+	sh scripts/setup.sh
+	@touch $@
+
+demo: setup
+	PATH="$(CURDIR)/$(bin):$$PATH" sh scripts/demo.sh
+
+test: setup
+	$(bin)/coverage erase
+	$(bin)/python -m pytest --cov --cov-report=term
+
+lint: setup
+	$(bin)/ruff check
+	$(bin)/ruff format --check
+	$(bin)/mypy
+	$(bin)/lint-imports
+
+docs: setup
+	$(bin)/python scripts/write_cli_docs.py
+
+bench: setup
+	$(bin)/python scripts/bench_decode.py
+	$(bin)/python scripts/bench_convert.py
+
+clean:
+	rm -rf .venv demo build dist .coverage* *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

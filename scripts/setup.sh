@@ -1,0 +1,54 @@
+#!/bin/sh
+# Make .venv with shardctl and everything its tests need. Run by `make setup`; safe to run again.
+#
+# Pillow-SIMD is built from source, against the image libraries whose headers are there: they are installed first where that
+# is allowed. Where it cannot be built, Pillow takes its place, and one line says so.
+set -eu
+cd "$(dirname "$0")/.."
+python=${PYTHON:-python3}
+headers="libjpeg-dev zlib1g-dev libwebp-dev libtiff-dev liblcms2-dev libopenjp2-7-dev"
+
+install_headers() {
+    command -v apt-get >/dev/null || return 0
+    for package in $headers; do
+        # libjpeg-dev is an empty package that others may stand in for: ask for the header itself
+        dpkg -s "$package" >/dev/null 2>&1 || missing=yes
+    done
+    [ "${missing:-no}" = yes ] || return 0
+    if [ "$(id -u)" = 0 ]; then root=""; elif sudo -n true 2>/dev/null; then root="sudo -n"; else
+        echo "setup: may not install image headers ($headers); Pillow-SIMD will read fewer formats" >&2
+        return 0
+    fi
+    $root apt-get update -qq >/dev/null 2>&1 || true
+    # shellcheck disable=SC2086 # both are lists of words
+    $root env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $headers >/dev/null 2>&1 ||
+        echo "setup: could not install image headers ($headers); Pillow-SIMD may read fewer formats" >&2
+}
+
+if [ ! -x .venv/bin/python ]; then "$python" -m venv .venv; fi
+pip=".venv/bin/python -m pip --disable-pip-version-check --quiet"
+$pip install --upgrade pip 'setuptools>=77'
+
+if ! .venv/bin/python -c 'import importlib.metadata as m; m.version("pillow-simd")' 2>/dev/null; then
+    install_headers
+    if [ "$(uname -sm)" = "Linux x86_64" ] && $pip install pillow-simd >.venv/pillow-simd.log 2>&1; then
+        echo "setup: built Pillow-SIMD"
+    else
+        echo "setup: Pillow-SIMD does not build here (.venv/pillow-simd.log says why); using Pillow, which is slower" >&2
+        $pip install pillow
+    fi
+fi
+
+# The imaging package is there already, and must not be joined by the other one: install what shardctl asks for without it.
+$pip install --no-deps --editable .
+.venv/bin/python - <<'EOF' >.venv/requirements.txt
+import re
+from importlib.metadata import requires
+
+for line in requires("shardctl"):
+    name = re.match(r"[\w-]+", line)[0]
+    if not name.startswith("pillow"):
+        print(re.sub(r"extra == ['\"]dev['\"]", "python_version > '3'", line) if "extra == " in line else line)
+EOF
+$pip install --requirement .venv/requirements.txt
+.venv/bin/shardctl --version

@@ -1,0 +1,39 @@
+"""shardctl: preprocess a dataset once, prove it whole, and measure whether it keeps the GPU busy.
+
+import shardctl
+shardctl.convert("photos", "out", recipe={"store": "raw", "transform": [{"name": "resize", "size": "224x224"}]})
+ds = shardctl.open("out", split="train")
+for batch in ds.loader(batch_size=256, shuffle=True, seed=0):
+    ...
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from shardctl.version import __version__
+
+if TYPE_CHECKING:
+    from shardctl.benchmark import bench as bench
+    from shardctl.conversion import convert as convert
+    from shardctl.dataset import open_dataset as open
+    from shardctl.verification import verify as verify
+
+__all__ = ["__version__", "bench", "convert", "open", "verify"]
+
+_PUBLIC = {
+    "bench": ("shardctl.benchmark", "bench"),
+    "convert": ("shardctl.conversion", "convert"),
+    "open": ("shardctl.dataset", "open_dataset"),
+    "verify": ("shardctl.verification", "verify"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for only then, so that `shardctl --help` does not wait for Arrow."""
+    import importlib
+
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'shardctl' has no attribute {name!r}")
+    module, attribute = _PUBLIC[name]
+    return getattr(importlib.import_module(module), attribute)

@@ -1,0 +1,255 @@
+"""`shardctl convert`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from tqdm import tqdm
+
+from shardctl.cli.output import Output, auto_or_number, byte_size, output_options, print_json
+from shardctl.errors import UsageError
+from shardctl.storage import format_bytes, printable
+
+if TYPE_CHECKING:
+    from shardctl.conversion import ConvertResult
+    from shardctl.conversion.probe import Estimate
+    from shardctl.engines.task import Progress
+
+
+@click.command()
+@click.argument("src", nargs=-1, required=True, metavar="SRC...", type=click.Path())
+@click.argument("dst", metavar="DST", type=click.Path())
+@click.option("--recipe", type=click.Path(), help="A recipe file (TOML); options given here go before what it says.")
+@click.option("--kind", type=click.Choice(["auto", "image", "text"]), default="auto", show_default=True, help="Kind of inputs.")
+@click.option(
+    "--labels",
+    default="auto",
+    show_default=True,
+    metavar="auto|folder|FILE|none",
+    help="Where labels come from: the folder that a file lies in, or a CSV or JSONL with a row per file. auto takes "
+    "metadata.csv, metadata.jsonl, labels.csv or labels.jsonl beside the inputs, else the folders if there "
+    "are two or more.",
+)
+@click.option(
+    "--lenient-labels", is_flag=True, help="Let the labels file and the inputs differ; what is missing is left empty."
+)
+@click.option(
+    "--split",
+    default="auto",
+    show_default=True,
+    metavar="auto|folder|none|NAME=SHARE,…",
+    help="train=0.9,val=0.1 draws by a hash of the key; folder takes the top folders; auto does so where they "
+    "are called train, val, test and the like.",
+)
+@click.option("--resize", metavar="N|WxH", help="Images: the short side becomes N, or exactly WxH.")
+@click.option("--crop", metavar="N|WxH", help="Images: keep the centre.")
+@click.option("--random-crop", metavar="N|WxH", help="Images: a random part, resized (the Inception crop).")
+@click.option("--flip", type=float, metavar="P", help="Images: mirror with probability P.")
+@click.option(
+    "--transform",
+    "transforms",
+    multiple=True,
+    metavar="MODULE:FUNCTION",
+    help="A function of your own, called with every sample. May be given several times.",
+)
+@click.option(
+    "--store",
+    metavar="source|jpeg:Q|png|webp:Q|raw",
+    help="How images are kept. Default: source (the original bytes), or jpeg:90 after a transform.",
+)
+@click.option(
+    "--compression", metavar="auto|none|lz4|zstd[:LEVEL]", help="Of the blocks. auto: zstd for text, none for images."
+)
+@click.option(
+    "--shard-size",
+    callback=byte_size,
+    metavar="SIZE",
+    help="Aim at shards of this size, as in 64MiB. Default: 128MiB, and 16 shards or more.",
+)
+@click.option("--samples-per-shard", type=int, metavar="N", help="At most so many samples in a shard.")
+@click.option(
+    "--shuffle", metavar="SEED|none", default="none", show_default=True, help="Put the samples of each split in a random order."
+)
+@click.option("--seed", type=int, metavar="S", help="For random transforms and splits. Default: 0.")
+@click.option("--variants", type=int, metavar="K", help="Make K samples of every input, each drawn anew. Default: 1.")
+@click.option("--max-pixels", type=int, metavar="N", help="Reject images with more pixels. Default: 100 million.")
+@click.option(
+    "--workers",
+    callback=auto_or_number,
+    default="auto",
+    show_default=True,
+    metavar="auto|N",
+    help="Worker processes; 0 works in this process.",
+)
+@click.option("--max-rejects", metavar="N|P%", help="Fail with exit code 1 when more inputs than this cannot be converted.")
+@click.option("--overwrite", is_flag=True, help="Replace the dataset at DST. It stays until the new one is complete.")
+@click.option("--dry-run", is_flag=True, help="Say what would be done, and write nothing.")
+@output_options
+def convert(src: tuple[str, ...], dst: str, output: Output, **given: Any) -> None:
+    """Convert the inputs under SRC into a dataset at DST.
+
+    Images in folders (a folder per class or flat), or text: a folder of .txt files, or JSONL with one sample per line.
+    What cannot be converted is listed in DST/rejects.jsonl with the reason. The dataset exists once DST/manifest.json
+    does; the same command again finds it up to date.
+
+    \b
+      shardctl convert photos out                                  keep the original bytes
+      shardctl convert photos out --resize 256 --crop 224 --store raw
+      shardctl convert photos out --labels photos/labels.csv --split train=0.9,val=0.1 --shuffle 0
+      shardctl convert corpus.jsonl out
+    """
+    from shardctl.conversion import convert as convert_dataset
+
+    recipe = _recipe(given)
+    view = _View(show=not output.hides_progress, verbose=output.verbose)
+    try:
+        result = convert_dataset(list(src), dst, recipe, view.listener(), **_options(given))
+    finally:
+        view.close()
+    if output.as_json:
+        print_json(_record(result))
+    else:
+        _print_result(result, dst)
+
+
+def _recipe(given: dict[str, Any]) -> dict[str, Any]:
+    """Join the recipe file and the options: an option goes before the file, transforms come from one of the two."""
+    from shardctl.recipe import load_recipe
+
+    settings = load_recipe(Path(given["recipe"])) if given["recipe"] else {}
+    steps = _steps(given)
+    if steps and settings.get("transform"):
+        raise UsageError(f"--{steps[0]['name']} and the transforms in {given['recipe']} contradict each other; use one of them")
+    if steps:
+        settings["transform"] = steps
+    for name in ("store", "compression", "seed", "variants", "max_pixels"):
+        if given[name] is not None:
+            settings[name] = given[name]
+    if given["kind"] != "auto":
+        settings["kind"] = given["kind"]
+    return settings
+
+
+def _steps(given: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the transforms that the options name, in the order in which they apply."""
+    if given["crop"] and given["random_crop"]:
+        raise UsageError("--crop and --random-crop contradict each other; use one of them")
+    steps: list[dict[str, Any]] = []
+    for option, name, setting in (
+        ("resize", "resize", "size"),
+        ("crop", "crop", "size"),
+        ("random_crop", "random_resized_crop", "size"),
+        ("flip", "hflip", "p"),
+    ):
+        if given[option] is not None:
+            steps.append({"name": name, setting: given[option]})
+    return steps + [{"name": "custom", "target": target} for target in given["transforms"]]
+
+
+def _options(given: dict[str, Any]) -> dict[str, Any]:
+    shuffle = given["shuffle"]
+    if shuffle != "none" and not shuffle.isdecimal():
+        raise UsageError(f"--shuffle {shuffle!r} is neither a seed (a whole number) nor none")
+    names = ("labels", "lenient_labels", "split", "shard_size", "samples_per_shard", "workers", "max_rejects", "overwrite")
+    return {
+        **{name: given[name] for name in names},
+        "shuffle": None if shuffle == "none" else int(shuffle),
+        "dry_run": given["dry_run"],
+    }
+
+
+class _View:
+    """What a person sees on stderr while a conversion runs."""
+
+    def __init__(self, show: bool, verbose: bool) -> None:
+        self._show, self._verbose = show, verbose
+        self._bar: tqdm[Any] | None = None
+        self._rejected = self._bytes = 0
+
+    def listener(self) -> Any:
+        """Return what the conversion is to call."""
+        from shardctl.conversion import Listener
+
+        return Listener(self._listing, self._announce, self._progress) if self._show else Listener()
+
+    def close(self) -> None:
+        """Leave the line of the progress bar."""
+        if self._bar is not None:
+            self._bar.close()
+
+    def _listing(self, inputs: int) -> None:
+        if self._verbose:
+            click.echo(f"listed {inputs:,} inputs", err=True)
+
+    def _announce(self, estimate: Estimate) -> None:
+        for line in estimate_lines(estimate):
+            click.echo(line, err=True)
+        total = sum(split.rows for split in estimate.splits)
+        # disable=None: no bar where stderr is not a terminal
+        self._bar = tqdm(total=total, unit=" inputs", disable=None, dynamic_ncols=True, smoothing=0.1)
+
+    def _progress(self, progress: Progress) -> None:
+        assert self._bar is not None, "announced before any work"
+        self._rejected += progress.rejected
+        self._bytes += progress.bytes
+        if self._bar.disable:
+            return
+        rate = self._bytes / max(self._bar.format_dict["elapsed"], 1e-6) / 1e6
+        self._bar.set_postfix_str(f"{rate:.1f} MB/s read, {self._rejected} rejected", refresh=False)
+        self._bar.update(progress.inputs)
+
+
+def estimate_lines(estimate: Estimate) -> list[str]:
+    """Say what a conversion will do."""
+    splits = ", ".join(f"{split.name} {split.rows:,}" for split in estimate.splits)
+    classes = f"{estimate.classes} classes" if estimate.classes is not None else "labels"
+    labels = "no labels" if estimate.labelled_by == "nothing" else f"{classes} from the {estimate.labelled_by}"
+    lines = [
+        f"{estimate.inputs:,} {estimate.kind} inputs, {format_bytes(estimate.input_bytes)}; {labels}; splits: {splits}",
+        f"will write {estimate.shards:,} shards, about {format_bytes(estimate.bytes)}"
+        f" ({format_bytes(estimate.free_bytes)} free), in about {_duration(estimate.seconds)}",
+    ]
+    if estimate.probe_rejects:
+        lines.append(f"of the inputs tried beforehand, {estimate.probe_rejects} cannot be converted")
+    if estimate.ignored:
+        counts = ", ".join(f"{count} {printable(suffix)}" for suffix, count in list(estimate.ignored.items())[:6])
+        lines.append(f"other files, left alone: {counts}")
+    return lines + [f"note: {notice}" for notice in estimate.notices]
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _record(result: ConvertResult) -> dict[str, Any]:
+    names = ("status", "samples", "shards", "bytes", "rejected", "seconds", "samples_per_s", "fingerprint")
+    record = {name: getattr(result, name) for name in names}
+    record["reject_reasons"] = result.reasons
+    if result.estimate is not None:
+        record["inputs"] = result.estimate.inputs
+        record["free_bytes"] = result.estimate.free_bytes
+        record["estimated_seconds"] = round(result.estimate.seconds, 2)
+        record["notices"] = list(result.estimate.notices)
+    return record
+
+
+def _print_result(result: ConvertResult, dst: str) -> None:
+    shown = printable(dst)
+    if result.status == "planned":
+        click.echo(f"dry run: {shown} would hold {result.samples:,} samples in {result.shards:,} shards; nothing was written")
+        return
+    what = f"{result.samples:,} samples in {result.shards:,} shards, {format_bytes(result.bytes)}"
+    if result.status == "up-to-date":
+        click.echo(f"{shown} is up to date: {what}")
+        return
+    click.echo(f"{result.status} {shown}: {what}, in {result.seconds:.1f} s ({result.samples_per_s:,.0f} samples/s)")
+    if result.rejected:
+        click.echo(f"{result.rejected:,} inputs rejected, listed in {shown}/rejects.jsonl:")
+        for reason, count in result.reasons.items():
+            click.echo(f"  {count:,}  {reason}")
+        for reject in result.examples:
+            click.echo(f"  for instance {printable(reject.source)}: {printable(reject.message)}")

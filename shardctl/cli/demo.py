@@ -1,0 +1,30 @@
+"""`shardctl demo`."""
+
+from __future__ import annotations
+
+import click
+
+from shardctl.cli.output import Output, output_options, print_json
+from shardctl.storage import printable
+
+
+@click.command()
+@click.argument("folder", metavar="DIR", type=click.Path())
+@click.option("--images", type=click.IntRange(1), default=300, show_default=True, metavar="N", help="Images to draw.")
+@click.option("--texts", type=click.IntRange(1), default=200, show_default=True, metavar="N", help="Lines of text to write.")
+@click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, metavar="S", help="The same seed, the same files."
+)
+@output_options
+def demo(folder: str, images: int, texts: int, seed: int, output: Output) -> None:
+    """Make a small dataset to try things on: DIR/photos with class folders, DIR/texts, DIR/lines.jsonl."""
+    from shardctl.demo import make_demo
+
+    made = make_demo(folder, images, texts, seed)
+    if output.as_json:
+        print_json(made)
+    else:
+        shown = printable(folder)
+        click.echo(f"{shown}/photos: {made['images']} images in {made['classes']} class folders")
+        click.echo(f"{shown}/texts: {made['text_files']} text files; {shown}/lines.jsonl: {made['text_lines']} lines")
+        click.echo(f"now try: shardctl convert {shown}/photos out --resize 256 --crop 224 --store raw")

@@ -1,0 +1,83 @@
+"""What the commands share: the options for output, tables for people, JSON for scripts, sizes as people write them."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, is_dataclass
+from typing import Any
+
+import click
+
+from shardctl.storage import printable
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
+
+
+@dataclass(frozen=True)
+class Output:
+    """How a command is to speak: one JSON object, nothing but the result, or more than usual."""
+
+    as_json: bool
+    quiet: bool
+    verbose: bool
+
+    @property
+    def hides_progress(self) -> bool | None:
+        """What tqdm wants as `disable`: True, or None for "unless stderr is a terminal"."""
+        return True if self.quiet or self.as_json else None
+
+
+def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --json, -q and -v to a command, which gets them as `output`."""
+
+    @functools.wraps(function)
+    def command(as_json: bool, quiet: bool, verbose: bool, **given: Any) -> Any:
+        return function(output=Output(as_json, quiet, verbose), **given)
+
+    for option in (
+        click.option("-v", "--verbose", is_flag=True, help="Say more on stderr."),
+        click.option("-q", "--quiet", is_flag=True, help="Say nothing but the result and errors."),
+        click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else."),
+    ):
+        command = option(command)
+    return command
+
+
+def print_json(record: Any) -> None:
+    """Print a dataclass or plain data as one JSON object."""
+    click.echo(json.dumps(asdict(record) if is_dataclass(record) and not isinstance(record, type) else record, default=str))
+
+
+def print_table(rows: Iterable[Sequence[Any]], header: Sequence[str] | None = None) -> None:
+    """Print rows in columns; a column of numbers is set to the right."""
+    body = [[_cell(value) for value in row] for row in rows]
+    numeric = [all(isinstance(v, int | float) for v in column) for column in zip(*rows, strict=True)] if body else []
+    lines = [list(header), *body] if header else body
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))] if lines else []
+    for line in lines:
+        cells = [c.rjust(w) if n else c.ljust(w) for c, w, n in zip(line, widths, numeric, strict=True)]
+        click.echo("  " + "  ".join(cells).rstrip())
+
+
+def _cell(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else printable(str(value))
+
+
+def byte_size(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
+    """Read a size such as 128MiB, 64MB or 1000000 as a number of bytes."""
+    if value is None:
+        return None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", value.strip())
+    if match is None or match[2].upper() not in _UNITS:
+        raise click.BadParameter(f"{value!r} is not a size; write 128MiB, 64MB or a number of bytes", context, parameter)
+    return int(float(match[1]) * _UNITS[match[2].upper()])
+
+
+def auto_or_number(context: click.Context, parameter: click.Parameter, value: str) -> int | str:
+    """Read `auto` or a whole number."""
+    if value != "auto" and not value.isdecimal():
+        raise click.BadParameter(f"{value!r} is neither auto nor a whole number", context, parameter)
+    return value if value == "auto" else int(value)

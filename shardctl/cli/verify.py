@@ -1,0 +1,59 @@
+"""`shardctl verify`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+from tqdm import tqdm
+
+from shardctl.cli.output import Output, output_options, print_json
+from shardctl.storage import printable
+
+if TYPE_CHECKING:
+    from shardctl.verification import Finding
+
+FOUND_SOMETHING = 1
+
+
+@click.command()
+@click.argument("target", metavar="DST|SHARD", type=click.Path())
+@click.option(
+    "--level",
+    type=click.Choice(["quick", "full"]),
+    default="full",
+    show_default=True,
+    help="quick: manifest, tables, sizes, footers. full: every byte and every checksum.",
+)
+@output_options
+def verify(target: str, level: str, output: Output) -> int:
+    """Prove that a dataset, or one shard on its own, is whole.
+
+    Prints every finding with its shard and block; exit code 1 where there is one. A dataset can also be checked with no
+    shardctl at all: cd DST && sha256sum -c SHA256SUMS.
+    """
+    from shardctl.verification import verify as verify_dataset
+
+    with tqdm(unit=" shards", disable=output.hides_progress, leave=False) as bar:
+
+        def draw(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        result = verify_dataset(target, level, draw)
+    if output.as_json:
+        print_json(result)
+    else:
+        for finding in result.findings:
+            click.echo(_line(finding))
+        verdict = "is whole" if result.ok else "is DAMAGED"
+        what = f"{result.shards:,} shards, {result.samples:,} samples"
+        click.echo(f"{printable(target)} {verdict} (level {level}): {what}, {len(result.findings)} findings")
+    return 0 if result.ok else FOUND_SOMETHING
+
+
+def _line(finding: Finding) -> str:
+    where = finding.shard or "dataset"
+    if finding.block is not None:
+        where += f", block {finding.block}"
+    return f"{finding.severity}: {printable(where)}: {finding.kind}: {finding.message}"

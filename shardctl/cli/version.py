@@ -1,0 +1,28 @@
+"""What `shardctl --version` says."""
+
+from __future__ import annotations
+
+import platform
+from importlib import metadata
+
+import shardctl
+from shardctl.errors import InstallError
+
+
+def version_text() -> str:
+    """Return the versions, the imaging backend and the formats that it can read."""
+    from shardctl.codecs import backend, image
+
+    lines = [f"shardctl {shardctl.__version__}"]
+    packages = ", ".join(f"{name} {metadata.version(name)}" for name in ("pyarrow", "numpy", "click"))
+    lines.append(f"Python {platform.python_version()}, {packages}")
+    try:
+        name = backend.require_one()
+    except InstallError as error:
+        return "\n".join([*lines, f"imaging: {error}"])
+    lines.append(f"imaging: {name} ({', '.join(backend.libraries())})")
+    readable, missing = image.readable_formats()
+    lines.append(f"reads: {', '.join(readable)}")
+    if missing:
+        lines.append(f"cannot read in this build: {', '.join(missing)} (docs/install.md says how to add them)")
+    return "\n".join(lines)

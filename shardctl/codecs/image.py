@@ -1,0 +1,347 @@
+"""Encoded images to upright RGB pixels, and RGB pixels to encoded images. The rules are in docs/images.md.
+
+Speed (docs/performance.md): JPEG is decoded by libjpeg at the smallest scale that still has twice the pixels that the
+output needs (`draft`), and the crop is resampled straight out of it (`resize(box=)`), each pixel touched once.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
+
+from shardctl.codecs import backend
+from shardctl.errors import Rejection, UsageError
+from shardctl.geometry import Size, View
+
+Pixels = npt.NDArray[np.uint8]
+"""(height, width, 3) uint8, RGB."""
+
+COMMON_FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM")
+"""Formats that Pillow reads from the start. An MPO is opened as a JPEG."""
+
+FORMATS = (*COMMON_FORMATS, "WEBP", "TIFF", "JPEG2000", "AVIF", "TGA", "ICO", "QOI")
+"""Formats that may be opened. Never EPS, for which Pillow starts Ghostscript."""
+
+SUFFIXES = frozenset(
+    (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".apng", ".webp", ".gif", ".bmp", ".dib", ".tif", ".tiff")
+    + (".ppm", ".pgm", ".pbm", ".pnm", ".jp2", ".j2k", ".jpc", ".jpf", ".jpx", ".avif", ".tga", ".ico", ".mpo", ".qoi")
+)
+"""File names that are taken for images of these formats."""
+
+OTHER_SUFFIXES = frozenset(
+    (".eps", ".ps", ".psd", ".dds", ".fli", ".flc", ".sgi", ".rgb", ".bw", ".pcx", ".blp", ".fits", ".fit", ".cur", ".pkm")
+    + (".nie", ".icns", ".hdr", ".xpm", ".xbm", ".wmf", ".emf", ".wbmp", ".msp", ".iff", ".heif", ".heic", ".dcm", ".xwd")
+    + (".svg", ".exr", ".jxl", ".pict", ".pct", ".ff", ".raw", ".cr2", ".nef", ".dng", ".jls", ".im", ".spider")
+)
+"""File names of images that are not read: they become rejects, so that nobody misses them silently."""
+
+MAX_PIXELS = 100_000_000
+"""Largest image that is decoded, width x height. 100 million pixels need 300 MB as RGB."""
+
+DRAFT_MARGIN = 2
+"""Pixels per output pixel, on each side, that a scaled JPEG decode must leave for the resampling filter."""
+
+_PALETTE_WITH_ALPHA = frozenset(("RGBA", "LA", "PA", "La", "RGBa"))
+_OUR_ERRORS = (Rejection, KeyboardInterrupt, SystemExit, MemoryError)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """An image whose header has been read and whose pixels have not. `size` is that of the upright image."""
+
+    image: Image.Image
+    size: Size
+    orientation: int
+
+
+def open_image(data: bytes, max_pixels: int = MAX_PIXELS) -> Opened:
+    """Read the header of an encoded image. Raises Rejection (stage `decode`)."""
+    _prepare()
+    if not data:
+        raise Rejection("decode", "empty", "the file is empty")
+    try:
+        image = _open(data)
+    except UnidentifiedImageError:
+        raise _not_opened(data) from None
+    except Exception as error:
+        raise _broken(error) from error
+    width, height = image.size
+    if width * height > max_pixels:
+        message = f"{width} x {height} pixels are over the limit of {max_pixels}; raise --max-pixels to accept it"
+        raise Rejection("decode", "too-many-pixels", message)
+    if width < 1 or height < 1:
+        raise Rejection("decode", "no-pixels", f"the header says {width} x {height} pixels")
+    orientation = _orientation(image)
+    return Opened(image, (height, width) if orientation >= 5 else (width, height), orientation)
+
+
+def _open(data: bytes) -> Image.Image:
+    try:
+        return Image.open(io.BytesIO(data), formats=COMMON_FORMATS)
+    except UnidentifiedImageError:
+        return Image.open(io.BytesIO(data), formats=_other_formats())
+
+
+@cache
+def _other_formats() -> tuple[str, ...]:
+    """Return the rarer formats that this build reads. Loading their plugins takes 40 ms, so only where one is met."""
+    Image.init()
+    return tuple(name for name in FORMATS if name in Image.OPEN and name not in COMMON_FORMATS)
+
+
+def render(opened: Opened, view: View) -> Pixels:
+    """Decode, turn upright, make RGB and resample in one go. Raises Rejection (stage `decode`)."""
+    image, box = opened.image, view.box
+    plain = view.size == opened.size and box == (0.0, 0.0, *map(float, opened.size))
+    try:
+        if not plain:
+            _draft(opened, view)
+        image.load()
+        upright = ImageOps.exif_transpose(image) if opened.orientation != 1 else image
+        rgb = to_rgb(upright)
+        if not plain:
+            scale_x, scale_y = rgb.size[0] / opened.size[0], rgb.size[1] / opened.size[1]
+            box = (box[0] * scale_x, box[1] * scale_y, box[2] * scale_x, box[3] * scale_y)
+            rgb = rgb.resize(view.size, Image.Resampling.BILINEAR, box=_inside(box, rgb.size))
+    except _OUR_ERRORS:
+        raise
+    except Exception as error:
+        raise _broken(error) from error
+    pixels: Pixels = np.asarray(rgb)
+    return np.ascontiguousarray(pixels[:, ::-1]) if view.flip else pixels
+
+
+def check(opened: Opened) -> None:
+    """Make sure that all of an image decodes, without making its pixels where that is dearer. Raises Rejection.
+
+    A JPEG is decoded at an eighth of its size: all of its data is read, and hardly any pixel is computed.
+    """
+    try:
+        if opened.image.format in ("JPEG", "MPO"):
+            opened.image.draft(None, (1, 1))
+        opened.image.load()
+    except _OUR_ERRORS:
+        raise
+    except Exception as error:
+        raise _broken(error) from error
+
+
+def decode(data: bytes, max_pixels: int = MAX_PIXELS) -> Pixels:
+    """Decode an encoded image to upright RGB pixels, (height, width, 3) uint8. Raises Rejection."""
+    opened = open_image(data, max_pixels)
+    return render(opened, View.whole(opened.size))
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """Make any image that Pillow decodes 8-bit RGB, by the rules of docs/images.md."""
+    mode = image.mode
+    if mode == "RGB":
+        return image
+    if mode in _PALETTE_WITH_ALPHA or "transparency" in image.info:
+        rgba = image.convert("RGBA")
+        background = Image.new("RGBA", rgba.size, (255, 255, 255, 255))
+        return Image.alpha_composite(background, rgba).convert("RGB")
+    if mode == "LAB":
+        return _lab_to_rgb(image)
+    if mode.startswith("I") or mode == "F":
+        return Image.fromarray(_to_8_bits(np.asarray(image))).convert("RGB")
+    return image.convert("RGB")
+
+
+def _to_8_bits(values: npt.NDArray[np.generic]) -> Pixels:
+    """Scale 16-bit, 32-bit and floating point grey to 0..255 by the range of the type, not of the picture."""
+    if values.dtype.kind == "f":
+        values = np.nan_to_num(values)
+        peak = 1.0 if values.max() <= 1.0 else 255.0
+        scaled: Pixels = (np.clip(values, 0, peak) * (255.0 / peak) + 0.5).astype(np.uint8)
+        return scaled
+    wide = values.astype(np.int64)
+    if values.dtype.itemsize <= 2 or (wide.min() >= 0 and wide.max() <= 0xFFFF):
+        return (np.clip(wide, 0, 0xFFFF) >> 8).astype(np.uint8)
+    narrow: Pixels = (np.clip(wide, 0, None) >> 23).astype(np.uint8)
+    return narrow
+
+
+def _lab_to_rgb(image: Image.Image) -> Image.Image:
+    from PIL import ImageCms  # rare, and it loads another library
+
+    lab, srgb = ImageCms.createProfile("LAB"), ImageCms.createProfile("sRGB")
+    converted = ImageCms.applyTransform(image, ImageCms.buildTransform(lab, srgb, "LAB", "RGB"))
+    if converted is None:
+        raise ValueError("LittleCMS returned no image")
+    return converted
+
+
+def _orientation(image: Image.Image) -> int:
+    """Return the EXIF orientation, 1 to 8. Most images have no EXIF block at all, and parsing an absent one is slow."""
+    if image.format == "JPEG" and "exif" not in image.info:
+        return 1
+    try:
+        value = image.getexif().get(0x0112, 1)
+    except Exception:  # noqa: BLE001 - a damaged EXIF block says nothing about the pixels
+        return 1
+    return value if isinstance(value, int) and 1 <= value <= 8 else 1
+
+
+def _draft(opened: Opened, view: View) -> None:
+    """Ask libjpeg for a smaller picture where the view needs far fewer pixels than the file has."""
+    if opened.image.format not in ("JPEG", "MPO"):
+        return
+    left, top, right, bottom = view.box
+    need_x = view.size[0] / (right - left) * opened.size[0] * DRAFT_MARGIN
+    need_y = view.size[1] / (bottom - top) * opened.size[1] * DRAFT_MARGIN
+    need = (need_y, need_x) if opened.orientation >= 5 else (need_x, need_y)
+    opened.image.draft(None, (int(np.ceil(need[0])), int(np.ceil(need[1]))))
+
+
+def _inside(box: tuple[float, float, float, float], size: Size) -> tuple[float, float, float, float]:
+    """Keep a box within the image: the rounding of a scale may carry it past the edge by a hair."""
+    return max(box[0], 0.0), max(box[1], 0.0), min(box[2], size[0]), min(box[3], size[1])
+
+
+@dataclass(frozen=True)
+class Store:
+    """How an image is kept in a shard: `source`, `jpeg:Q`, `png`, `webp:Q` or `raw`."""
+
+    name: str
+    quality: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Store:
+        """Read the name of a storage choice. Raises UsageError."""
+        name, _, quality = text.partition(":")
+        if name in ("source", "png", "raw") and text == name:
+            return cls(name)
+        if name in ("jpeg", "webp") and text == name:
+            return cls(name, {"jpeg": 90, "webp": 80}[name])
+        if name in ("jpeg", "webp") and quality.isdecimal() and 1 <= int(quality) <= 100:
+            return cls(name, int(quality))
+        raise UsageError(
+            f"store {text!r} is not known; use source, jpeg:QUALITY, png, webp:QUALITY or raw, with a quality of 1 to 100"
+        )
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.quality}" if self.quality else self.name
+
+    @property
+    def suffix(self) -> str:
+        """The file name ending of what `encode` makes."""
+        return {"jpeg": ".jpg", "png": ".png", "webp": ".webp"}[self.name]
+
+    def encode(self, pixels: Pixels) -> bytes:
+        """Encode pixels. Raises Rejection (stage `encode`)."""
+        target = io.BytesIO()
+        try:
+            _SAVE[self.name](Image.fromarray(pixels), target, self.quality or 0)
+        except (OSError, ValueError, KeyError) as error:
+            raise Rejection("encode", "not-encoded", f"cannot be stored as {self}: {error}") from error
+        return target.getvalue()
+
+
+def _save_jpeg(image: Image.Image, target: io.BytesIO, quality: int) -> None:
+    image.save(target, "JPEG", quality=quality)
+
+
+def _save_png(image: Image.Image, target: io.BytesIO, _quality: int) -> None:
+    image.save(target, "PNG")
+
+
+def _save_webp(image: Image.Image, target: io.BytesIO, quality: int) -> None:
+    image.save(target, "WEBP", quality=quality)
+
+
+_SAVE: dict[str, Callable[[Image.Image, io.BytesIO, int], None]] = {
+    "jpeg": _save_jpeg,
+    "png": _save_png,
+    "webp": _save_webp,
+}
+
+
+def readable_formats() -> tuple[list[str], list[str]]:
+    """Return the allow-listed formats that this build can read, and those that it cannot."""
+    _prepare()
+    readable = [n for n in (*COMMON_FORMATS, *_other_formats()) if n not in _FEATURES or _has(_FEATURES[n])]
+    return readable, [name for name in FORMATS if name not in readable]
+
+
+_FEATURES = {"JPEG": "jpg", "PNG": "zlib", "WEBP": "webp", "JPEG2000": "jpg_2000", "AVIF": "avif"}
+
+
+def _has(feature: str) -> bool:
+    from PIL import features
+
+    return bool(features.check(feature))
+
+
+@cache
+def _prepare() -> None:
+    """Set Pillow up once per process: exactly one backend, our own limits instead of its warnings."""
+    backend.require_one()
+    Image.MAX_IMAGE_PIXELS = None  # our own limit is checked on the header, before any pixel is decoded
+    ImageFile.LOAD_TRUNCATED_IMAGES = False
+    warnings.filterwarnings("ignore", module="PIL")  # oddities of a file; what matters becomes a Rejection
+
+
+def _broken(error: Exception) -> Rejection:
+    text = str(error).strip() or type(error).__name__
+    kind = "truncated" if "truncated" in text.lower() or "premature" in text.lower() else "damaged"
+    advice = "fetch it again" if kind == "truncated" else "see whether another program opens it"
+    return Rejection("decode", kind, f"the image data is {kind} ({text}); {advice}")
+
+
+def _not_opened(data: bytes) -> Rejection:
+    name = _guess_format(data)
+    if name in _FEATURES and not _has(_FEATURES[name]):
+        message = f"this build of {backend.require_one()} cannot read {name}; docs/install.md says how to add it"
+        return Rejection("decode", "format-not-built", message)
+    if name is None:
+        return Rejection("decode", "not-an-image", "not an image of a format that shardctl opens")
+    if name in FORMATS:
+        return Rejection("decode", "damaged", f"it begins like {name}, but its header is damaged")
+    return Rejection("decode", "format-not-allowed", f"{name} is not among the formats that shardctl opens")
+
+
+def _guess_format(data: bytes) -> str | None:
+    """Name a format by its first bytes, for the reason of a reject and for files without a telling name."""
+    for magic, name in _MAGIC:
+        if data.startswith(magic):
+            return name
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "WEBP"
+    if data[4:12] in (b"ftypavif", b"ftypavis"):
+        return "AVIF"
+    if data[4:12] in (b"ftypheic", b"ftypheix", b"ftypmif1"):
+        return "HEIF"
+    return None
+
+
+_MAGIC = (
+    (b"\xff\xd8\xff", "JPEG"),
+    (b"\x89PNG\r\n\x1a\n", "PNG"),
+    (b"GIF8", "GIF"),
+    (b"BM", "BMP"),
+    (b"II*\0", "TIFF"),
+    (b"MM\0*", "TIFF"),
+    (b"\0\0\0\x0cjP  ", "JPEG2000"),
+    (b"\xff\x4f\xff\x51", "JPEG2000"),
+    (b"qoif", "QOI"),
+    (b"%!PS", "EPS"),
+    (struct.pack("<I", 0xC6D3D0C5), "EPS"),
+    (b"8BPS", "PSD"),
+    (b"DDS ", "DDS"),
+)
+SNIFF_BYTES = 16
+"""How much of a file `is_image` wants to see."""
+
+
+def is_image(head: bytes) -> bool:
+    """Tell whether a file with these first bytes is of a format that may be opened."""
+    return _guess_format(head) in FORMATS

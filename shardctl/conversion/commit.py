@@ -1,0 +1,191 @@
+"""The end of a conversion: the workers' markers become the dataset's tables, and everything moves in place at once."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from shardctl.engines.job import SHARDS_FOLDER, Job
+from shardctl.engines.samples import Shape
+from shardctl.engines.task import Done, read_marker
+from shardctl.errors import DatasetError, TooManyRejectsError
+from shardctl.manifest import (
+    CHECKSUMS,
+    MANIFEST,
+    PLAN,
+    REJECTS,
+    SHARDS,
+    TABLES,
+    FileFacts,
+    Manifest,
+    ShardEntry,
+    ShardTable,
+    SplitFacts,
+    read_rejects,
+    write_checksums,
+    write_shard_table,
+)
+from shardctl.storage import naming_the_path, printable, replacing, sha256_of, sync_folder, write_atomically
+
+
+@dataclass(frozen=True)
+class Committed:
+    """What the commit found out on its way through the markers."""
+
+    inputs: int
+    samples: int
+    rejected: int
+    bytes: int
+    shape: Shape | None
+    splits: tuple[SplitFacts, ...]
+    files: dict[str, FileFacts]
+
+
+class Commit:
+    """Joins the markers into the dataset's tables, then moves everything in place, the manifest last."""
+
+    def __init__(self, job: Job, target: Path) -> None:
+        self._job, self._target = job, target
+
+    def run(self, describe: Callable[[Committed], Manifest]) -> Manifest:
+        """Commit. Raises TooManyRejectsError where not one input was converted."""
+        staging = self._job.staging
+        final = staging / "final"
+        final.mkdir()
+        entries, shapes = self._write_tables(final)
+        samples = sum(entry.rows for entry in entries)
+        if samples == 0:
+            raise TooManyRejectsError(_all_rejected(final, sum(entry.inputs for entry in entries)))
+        write_shard_table(final / SHARDS, entries)
+        sums = {entry.path: entry.sha256 for entry in entries}
+        files = {name: FileFacts((final / name).stat().st_size, sha256_of(final / name)) for name in TABLES}
+        sums |= {name: facts.sha256 for name, facts in files.items()}
+        checksums = write_checksums(final / CHECKSUMS, sums.items())
+        files[CHECKSUMS] = FileFacts((final / CHECKSUMS).stat().st_size, checksums)
+        shape = next(iter(shapes)) if len(shapes) == 1 else None
+        inputs = sum(entry.inputs for entry in entries)
+        manifest = describe(
+            Committed(
+                inputs,
+                samples,
+                inputs - samples,
+                sum(e.bytes for e in entries),
+                shape,
+                self._split_facts(entries),
+                files,
+            )
+        )
+        self._publish(final, entries, manifest)
+        return manifest
+
+    def _write_tables(self, final: Path) -> tuple[list[ShardEntry], set[Shape]]:
+        """Write plan.arrow and rejects.jsonl, a shard at a time."""
+        entries: list[ShardEntry] = []
+        shapes: set[Shape] = set()
+        first = 0
+        schema = final_plan_schema(self._job.plan.schema)
+        with (
+            replacing(final / REJECTS) as rejects,
+            replacing(final / PLAN) as plan,
+            pa.ipc.new_file(pa.PythonFile(plan, mode="w"), schema) as writer,
+        ):
+            for shard in range(self._job.shards):
+                place = self._job.place(shard)
+                done = read_marker(self._job.marker_path(shard))
+                planned = self._job.plan.slice(place.first_row, place.rows).combine_chunks()
+                writer.write_table(_final_plan(planned, done, shard, schema), max_chunksize=65536)
+                for line in _reject_lines(planned, done):
+                    rejects.write(line)
+                facts = done.facts
+                entries.append(
+                    ShardEntry(
+                        split=place.split.name,
+                        path=place.name,
+                        rows=facts.rows,
+                        bytes=facts.bytes,
+                        raw_bytes=facts.raw_bytes,
+                        sha256=facts.sha256,
+                        first=first,
+                        first_input=place.first_row,
+                        inputs=place.rows,
+                        block_rows=facts.block_rows,
+                    )
+                )
+                first += facts.rows
+                shapes |= set(done.shapes)
+        return entries, shapes
+
+    def _split_facts(self, entries: list[ShardEntry]) -> tuple[SplitFacts, ...]:
+        facts = []
+        for split in self._job.splits:
+            own = [entry for entry in entries if entry.split == split.name]
+            facts.append(SplitFacts(split.name, sum(e.rows for e in own), split.shards, sum(e.bytes for e in own)))
+        return tuple(facts)
+
+    def _publish(self, final: Path, entries: list[ShardEntry], manifest: Manifest) -> None:
+        """Move the files in place. A dataset that was there goes first its manifest, then its files."""
+        target, staging = self._target, self._job.staging
+        with naming_the_path(target):
+            _remove_dataset(target)
+            for entry in entries:
+                (staging / SHARDS_FOLDER / entry.path).rename(target / entry.path)
+            for name in (*TABLES, CHECKSUMS):
+                (final / name).rename(target / name)
+            sync_folder(target)
+            write_atomically(target / MANIFEST, manifest.to_json().encode())
+            sync_folder(target)
+            shutil.rmtree(staging)
+
+
+def _remove_dataset(target: Path) -> None:
+    """Take away the dataset that is being replaced: the files that it lists, and nothing else."""
+    if not (target / MANIFEST).exists():
+        return
+    try:
+        listed = list(ShardTable(target / SHARDS).names)
+    except DatasetError:
+        listed = []  # too damaged to say: its shards are replaced by name, and verify reports what is left over
+    (target / MANIFEST).unlink()
+    for name in (*listed, *TABLES, CHECKSUMS):
+        if "/" not in name:
+            (target / name).unlink(missing_ok=True)
+
+
+def final_plan_schema(planned: pa.Schema) -> pa.Schema:
+    """Return the columns of plan.arrow in a committed dataset. No time of change: copies of the inputs plan alike."""
+    kept = [f for f in planned if f.name not in ("mtime_ns", "error", "message")]
+    outcome = [("shard", pa.int32()), ("row", pa.int32()), ("outcome", pa.string()), ("digest", pa.uint64())]
+    return pa.schema([*kept, *(pa.field(name, type_) for name, type_ in outcome)])
+
+
+def _final_plan(planned: pa.Table, done: Done, shard: int, schema: pa.Schema) -> pa.Table:
+    row = done.outcomes["row"].combine_chunks()
+    columns = {name: planned[name] for name in planned.column_names if name in schema.names}
+    columns["shard"] = pa.array(np.full(len(planned), shard, np.int32))
+    columns["row"] = row
+    columns["outcome"] = pa.array(["ok" if valid else "rejected" for valid in row.is_valid().to_pylist()], pa.string())
+    columns["digest"] = done.outcomes["digest"]
+    return pa.table([columns[name] for name in schema.names], schema=schema)
+
+
+def _reject_lines(planned: pa.Table, done: Done) -> Iterator[bytes]:
+    rejected = np.flatnonzero(~np.asarray(done.outcomes["row"].combine_chunks().is_valid()))
+    for place in rejected:
+        outcome = done.outcomes.slice(int(place), 1).to_pylist()[0]
+        source, key = planned["source"][int(place)].as_py(), planned["key"][int(place)].as_py()
+        line = {"source": source, "key": key, **{name: outcome[name] for name in ("stage", "error", "message")}}
+        yield json.dumps(line, ensure_ascii=False).encode() + b"\n"
+
+
+def _all_rejected(final: Path, inputs: int) -> str:
+    first = next(read_rejects(final / REJECTS))
+    return (
+        f"all {inputs} inputs were rejected, for instance {printable(first.source)}: {first.message};"
+        f" nothing was committed, {printable(str(final / REJECTS))} has the reasons"
+    )

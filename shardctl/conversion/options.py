@@ -1,0 +1,99 @@
+"""What a conversion is asked to do, and whether that can be: numbers, contradictions, sources, destination."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from shardctl.errors import InputError, StorageError, UsageError
+from shardctl.manifest import MANIFEST, STAGING
+from shardctl.storage import printable
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a conversion is asked to do, beyond its recipe. Checked by `check`."""
+
+    labels: str = "auto"
+    lenient_labels: bool = False
+    split: str = "auto"
+    shuffle: int | None = None
+    shard_size: int | None = None
+    samples_per_shard: int | None = None
+    workers: int | str = "auto"
+    max_rejects: str | None = None
+    overwrite: bool = False
+    dry_run: bool = False
+
+    def check(self) -> None:
+        """Raise UsageError for numbers that cannot be and options that contradict each other."""
+        if self.shard_size is not None and self.samples_per_shard is not None:
+            raise UsageError("a shard size and a number of samples per shard contradict each other; give one of them")
+        if self.shard_size is not None and self.shard_size < 4096:
+            raise UsageError(f"a shard size of {self.shard_size} bytes is impossible; give at least 4 KiB")
+        if self.samples_per_shard is not None and self.samples_per_shard < 1:
+            raise UsageError(f"{self.samples_per_shard} samples per shard are impossible; give at least 1")
+        if self.workers != "auto" and not (isinstance(self.workers, int) and 0 <= self.workers <= 1024):
+            raise UsageError(f"workers must be auto or a number from 0 to 1024; it is {self.workers!r}")
+        if self.shuffle is not None and not 0 <= self.shuffle < 2**63:
+            raise UsageError(f"a shuffle seed must be a whole number from 0 to 2^63-1; it is {self.shuffle}")
+        reject_limit(self.max_rejects, 1)
+
+    def worker_count(self) -> int:
+        """Return the number of worker processes."""
+        return usable_cores() if self.workers == "auto" else int(self.workers)
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def reject_limit(text: str | None, inputs: int) -> float:
+    """Return the largest number of rejects that is accepted, from `N` or `P%`. Raises UsageError."""
+    if text is None:
+        return inputs
+    number = text.removesuffix("%")
+    if not number.replace(".", "", 1).isdecimal() or (not text.endswith("%") and not number.isdecimal()):
+        raise UsageError(f"--max-rejects {text!r} is not a number of inputs (100) or a share of them (1%)")
+    if text.endswith("%") and float(number) > 100:
+        raise UsageError(f"--max-rejects {text}: a share is at most 100%")
+    return float(number) / 100 * inputs if text.endswith("%") else float(number)
+
+
+def check_sources(src: Iterable[str | Path]) -> list[Path]:
+    """Return the sources as paths. Raises InputError for one that is not there."""
+    roots = [Path(source) for source in src]
+    if not roots:
+        raise UsageError("no source was given")
+    for root in roots:
+        if not root.exists():
+            raise InputError(f"{printable(str(root))}: no such file or folder")
+        if not root.is_dir() and not root.is_file():
+            raise InputError(f"{printable(str(root))}: neither a file nor a folder")
+    return roots
+
+
+def check_destination(target: Path, roots: list[Path]) -> Path:
+    """Return the destination, absolute. Raises where it cannot be one."""
+    shown = printable(str(target))
+    resolved = target.resolve()
+    for root in roots:
+        source = root.resolve()
+        if resolved == source or resolved.is_relative_to(source):
+            raise UsageError(f"{shown}: lies inside the source {printable(str(root))}, and would become its own input")
+        if source.is_relative_to(resolved):
+            raise UsageError(f"{printable(str(root))}: lies inside the destination {shown}; keep them apart")
+    if not target.exists():
+        return resolved
+    if not target.is_dir():
+        raise StorageError(f"{shown}: is a file; the destination must be a folder that is new, empty or a dataset")
+    names = set(os.listdir(target))
+    if names and MANIFEST not in names and names != {STAGING}:
+        listed = ", ".join(printable(name) for name in sorted(names)[:3])
+        raise StorageError(f"{shown}: holds something else ({listed}); give a folder that is new, empty or a dataset")
+    if not os.access(target, os.W_OK):
+        raise StorageError(f"{shown}: cannot write here")
+    return resolved

@@ -1,0 +1,131 @@
+"""A small dataset to try things on: photo-like images in class folders and some text, drawn from a seed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageFilter
+
+from shardctl.errors import StorageError
+from shardctl.storage import naming_the_path, printable
+
+CLASSES = ("dunes", "forest", "harbour", "night", "sunset", "snow")
+_WORDS = [
+    "the",
+    "quiet",
+    "boat",
+    "drifts",
+    "past",
+    "a",
+    "row",
+    "of",
+    "lamps",
+    "while",
+    "rain",
+    "falls",
+    "on",
+    "warm",
+    "stone",
+    "and",
+    "nobody",
+    "speaks",
+    "of",
+    "the",
+    "long",
+    "road",
+    "home",
+    "under",
+    "slow",
+    "clouds",
+    "that",
+    "carry",
+    "the",
+    "smell",
+    "of",
+    "salt",
+    "and",
+    "cut",
+    "grass",
+    "over",
+    "hills",
+    "we",
+    "knew",
+    "as",
+    "children",
+]
+
+
+def make_demo(folder: str | Path, images: int = 300, texts: int = 200, seed: int = 0) -> dict[str, int]:
+    """Write `images` images into class folders under photos/, and `texts` lines and 20 files of text.
+
+    The same seed gives the same files. Raises StorageError where the folder holds something already.
+    """
+    root = Path(folder)
+    if root.exists() and (not root.is_dir() or any(root.iterdir())):
+        raise StorageError(f"{printable(str(root))}: holds something already; give a new or empty folder")
+    with naming_the_path(root):
+        for number in range(images):
+            _write_image(root / "photos", number, np.random.default_rng([seed, 1, number]))
+        _write_texts(root / "texts", np.random.default_rng([seed, 2]))
+        _write_lines(root / "lines.jsonl", texts, np.random.default_rng([seed, 3]))
+    return {"images": images, "classes": len(CLASSES), "text_files": 20, "text_lines": texts}
+
+
+def _write_image(root: Path, number: int, rng: np.random.Generator) -> None:
+    kind = CLASSES[number % len(CLASSES)]
+    width, height = (int(side) for side in rng.integers(180, 640, 2))
+    picture = Image.fromarray(_scene(width, height, rng)).filter(ImageFilter.GaussianBlur(0.6))
+    folder = root / kind
+    folder.mkdir(parents=True, exist_ok=True)
+    stem = folder / f"{kind}-{number:04d}"
+    # A few of every form that real folders have: PNG, grey, transparent, turned by EXIF.
+    form = number % 20
+    if form == 17:
+        picture.save(stem.with_suffix(".png"))
+    elif form == 18:
+        picture.convert("L").save(stem.with_suffix(".jpg"), quality=88)
+    elif form == 19:
+        turned = Image.Exif()
+        turned[0x0112] = 6
+        picture.save(stem.with_suffix(".jpg"), quality=88, exif=turned)
+    else:
+        picture.save(stem.with_suffix(".jpg"), quality=int(rng.integers(75, 96)))
+
+
+def _scene(width: int, height: int, rng: np.random.Generator) -> npt.NDArray[np.uint8]:
+    """Draw a sky, a ground, a few soft shapes and the grain of a sensor: (height, width, 3) uint8."""
+    y, x = np.mgrid[0:height, 0:width]
+    horizon = height * rng.uniform(0.35, 0.7) + height * 0.05 * np.sin(x / width * rng.uniform(2, 9) + rng.uniform(0, 6))
+    sky, ground = rng.uniform(60, 240, 3), rng.uniform(20, 160, 3)
+    fade = (y / height)[..., None]
+    scene = np.where((y < horizon)[..., None], sky * (1.1 - 0.5 * fade), ground * (0.6 + 0.6 * fade))
+    for _ in range(int(rng.integers(4, 12))):
+        cx, cy, r = rng.uniform(0, width), rng.uniform(0, height), rng.uniform(0.03, 0.2) * width
+        near = np.exp(-((((x - cx) ** 2 + (y - cy) ** 2) / r**2) ** rng.uniform(0.7, 4)))[..., None]
+        scene = scene * (1 - near) + rng.uniform(0, 255, 3) * near
+    grain = rng.normal(0, rng.uniform(2, 9), (height, width, 1))
+    pixels: npt.NDArray[np.uint8] = np.clip(scene + grain, 0, 255).astype(np.uint8)
+    return pixels
+
+
+def _sentence(rng: np.random.Generator) -> str:
+    words = rng.choice(_WORDS, int(rng.integers(6, 30)))
+    return " ".join(words).capitalize() + "."
+
+
+def _write_texts(root: Path, rng: np.random.Generator) -> None:
+    for number in range(20):
+        folder = root / ("calm" if number % 2 else "stormy")
+        folder.mkdir(parents=True, exist_ok=True)
+        text = "\n".join(_sentence(rng) for _ in range(int(rng.integers(5, 40))))
+        (folder / f"{number:02d}.txt").write_text(text + "\n", encoding="utf-8")
+
+
+def _write_lines(path: Path, count: int, rng: np.random.Generator) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        for number in range(count):
+            line = {"text": _sentence(rng), "id": number, "score": round(float(rng.uniform(0, 1)), 3), "tags": ["demo"]}
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")

@@ -1,0 +1,140 @@
+"""The unit of work: build one shard. The same function runs in-process, in a worker process, or anywhere else."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from shardctl.engines.job import Job
+from shardctl.engines.samples import SampleMaker, Shape, digest_of, read_input
+from shardctl.errors import Rejection
+from shardctl.shard import ShardFacts, ShardWriter
+from shardctl.storage import StreamedFile, replacing
+
+PLAN_ROWS = 2048
+"""Rows of the plan that are Python objects at a time."""
+
+REPORT_SECONDS = 0.5
+"""How often a running task says how far it is. Every report wakes the parent, which takes a core from a worker to hear it."""
+
+MARKER_SCHEMA = pa.schema(
+    [
+        ("row", pa.int32()),
+        ("digest", pa.uint64()),
+        ("stage", pa.string()),
+        ("error", pa.string()),
+        ("message", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Work done since the last report: inputs, those of them that were rejected, and the bytes read."""
+
+    inputs: int
+    rejected: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one input: `row` in its shard, or None and the reason."""
+
+    row: int | None
+    digest: int | None
+    stage: str | None = None
+    error: str | None = None
+    message: str | None = None
+
+
+@dataclass(frozen=True)
+class Done:
+    """A finished shard, as its marker records it. `shapes` are the first few different decoded shapes in it."""
+
+    facts: ShardFacts
+    shapes: tuple[Shape, ...]
+    outcomes: pa.Table
+
+
+def run_shard(job: Job, shard: int, report: Callable[[Progress], None]) -> None:
+    """Build one shard: its rows of the plan in, the shard file and then its done marker out, each by rename."""
+    place = job.place(shard)
+    maker = SampleMaker(job.recipe, job.layout)
+    outcomes: list[Outcome] = []
+    shapes: set[Shape] = set()
+    reporter = _Reporter(report)
+    with replacing(job.shard_path(shard), StreamedFile) as sink:
+        writer = ShardWriter(sink, job.layout.schema(place.split.name, place.local, place.split.shards), job.recipe.compression)
+        rows = 0
+        for planned in _plan_rows(job, place.first_row, place.rows):
+            digest = None
+            try:
+                data = read_input(job.roots, planned)
+                digest = digest_of(data)
+                made = maker.make(data, planned)
+            except Rejection as rejection:
+                outcomes.append(Outcome(None, digest, rejection.stage, rejection.error, rejection.message))
+            else:
+                writer.add(made.values, made.size)
+                outcomes.append(Outcome(rows, digest))
+                rows += 1
+                if made.shape and len(shapes) < 2:
+                    shapes.add(made.shape)
+            reporter.count(planned["size"], outcomes[-1].row is None)
+        block_rows = writer.finish()
+    facts = ShardFacts(rows, sink.tell(), writer.raw_bytes, sink.sha256, block_rows)
+    _write_marker(job.marker_path(shard), Done(facts, tuple(sorted(shapes)), _outcome_table(outcomes)))
+    reporter.flush()
+
+
+def read_marker(path: Path) -> Done:
+    """Read what a finished shard's marker says."""
+    table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+    record = json.loads(table.schema.metadata[b"done"])
+    facts = ShardFacts(**{**record["facts"], "block_rows": tuple(record["facts"]["block_rows"])})
+    return Done(facts, tuple(tuple(shape) for shape in record["shapes"]), table)
+
+
+def _write_marker(path: Path, done: Done) -> None:
+    record = json.dumps({"facts": asdict(done.facts), "shapes": done.shapes})
+    schema = MARKER_SCHEMA.with_metadata({"done": record})
+    with replacing(path) as sink, pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema) as writer:
+        writer.write_table(done.outcomes.cast(schema))
+
+
+def _outcome_table(outcomes: list[Outcome]) -> pa.Table:
+    columns = {name: [getattr(outcome, name) for outcome in outcomes] for name in MARKER_SCHEMA.names}
+    return pa.table(columns, schema=MARKER_SCHEMA)
+
+
+def _plan_rows(job: Job, first: int, count: int) -> Iterator[dict[str, Any]]:
+    for start in range(first, first + count, PLAN_ROWS):
+        yield from job.plan.slice(start, min(PLAN_ROWS, first + count - start)).to_pylist()
+
+
+class _Reporter:
+    """Adds up progress and passes it on now and then."""
+
+    def __init__(self, report: Callable[[Progress], None]) -> None:
+        self._report = report
+        self._inputs = self._rejected = self._bytes = 0
+        self._next = time.monotonic() + REPORT_SECONDS
+
+    def count(self, size: int, rejected: bool) -> None:
+        self._inputs += 1
+        self._bytes += size
+        self._rejected += rejected
+        if time.monotonic() >= self._next:
+            self.flush()
+
+    def flush(self) -> None:
+        self._report(Progress(self._inputs, self._rejected, self._bytes))
+        self._inputs = self._rejected = self._bytes = 0
+        self._next = time.monotonic() + REPORT_SECONDS

@@ -1,0 +1,71 @@
+"""Everything that shardctl raises on purpose, with the exit code that the command line gives it.
+
+ShardctlError                 3  cannot do it
+├── UsageError                2  wrong usage: options that contradict each other, impossible sizes
+├── InputError                3  the sources are not there, or not what they were said to be
+├── StorageError              3  the file system says no: full, read-only, not permitted
+├── DatasetError              3  not a dataset, or a damaged one
+├── WorkerError               3  a worker process ended without finishing its shard
+├── BusyError                 3  another converter is writing the same dataset
+├── InstallError              3  a package is missing, or two that exclude each other are installed
+└── TooManyRejectsError       1  more inputs were rejected than --max-rejects allows
+Rejection                     -  one input could not be converted; it becomes a line of rejects.jsonl
+"""
+
+from __future__ import annotations
+
+
+class ShardctlError(Exception):
+    """A known fault. The message is one sentence: what, where, what to do."""
+
+    exit_code = 3
+
+
+class UsageError(ShardctlError):
+    """The request itself cannot be right: contradictory options, impossible sizes."""
+
+    exit_code = 2
+
+
+class InputError(ShardctlError):
+    """The sources are missing, or are not what they were said to be."""
+
+
+class StorageError(ShardctlError):
+    """The file system refused: no space, no permission, read-only."""
+
+
+class DatasetError(ShardctlError):
+    """Not a shardctl dataset, or one that is damaged."""
+
+
+class WorkerError(ShardctlError):
+    """A worker process ended without finishing its shard."""
+
+
+class BusyError(ShardctlError):
+    """Another process is writing the same dataset."""
+
+
+class InstallError(ShardctlError):
+    """A needed package is missing, or two that exclude each other are installed."""
+
+
+class TooManyRejectsError(ShardctlError):
+    """More inputs were rejected than the caller allows."""
+
+    exit_code = 1
+
+
+class Rejection(Exception):
+    """One input could not be converted. Never leaves a shard task: it becomes a row of the rejects table.
+
+    `stage` is one of plan, read, decode, transform, encode; `error` is a short stable name for the reason
+    (a class of fault, to count by); `message` is the sentence for a person.
+    """
+
+    def __init__(self, stage: str, error: str, message: str) -> None:
+        super().__init__(message)
+        self.stage = stage
+        self.error = error
+        self.message = message

@@ -1,0 +1,466 @@
+"""The plan: which input goes to which shard, as tables on disk. Nothing here is held per input in Python objects.
+
+list_inputs   walks the sources once and writes one row per input, in the order of the walk
+write_plan    orders those rows by split and shuffle, and writes what the workers read
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from shardctl.errors import InputError, UsageError
+from shardctl.manifest import open_table
+from shardctl.order import Permutation, mix64
+from shardctl.sources import FoundFile, Input, Source, labels, walk
+from shardctl.sources.labels import SideTable, some
+from shardctl.storage import replacing
+
+CHUNK_ROWS = 65536
+"""Rows of a table that are in memory at a time."""
+
+SPLIT_FOLDERS = ("train", "training", "val", "valid", "validation", "dev", "test", "testing", "eval")
+"""Top folders that `--split auto` takes for splits."""
+
+LISTING_SCHEMA = pa.schema(
+    [
+        ("key", pa.string()),
+        ("source", pa.string()),
+        ("root", pa.int32()),
+        ("offset", pa.int64()),
+        ("size", pa.int64()),
+        ("mtime_ns", pa.int64()),
+        ("folder", pa.int32()),
+        ("hash", pa.uint64()),
+        ("error", pa.string()),
+        ("message", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class SplitRule:
+    """How inputs are divided: `auto`, `folder`, or shares such as train=0.9,val=0.1 drawn by a hash of the key."""
+
+    mode: str
+    shares: tuple[tuple[str, float], ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> SplitRule:
+        """Read what `--split` says. Raises UsageError."""
+        if text in ("auto", "folder", "none"):
+            return cls(text)
+        shares = []
+        for part in text.split(","):
+            name, _, share = part.strip().partition("=")
+            try:
+                shares.append((name, float(share)))
+            except ValueError:
+                raise UsageError(f"split {text!r} is not of the form train=0.9,val=0.1 (or auto, folder, none)") from None
+            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.]*", name):
+                raise UsageError(f"split name {name!r} must be made of letters, digits, _ and .")
+        if len({name for name, _ in shares}) < len(shares):
+            raise UsageError(f"split {text!r} names a split twice")
+        if any(not 0 < share <= 1 for _, share in shares) or abs(sum(share for _, share in shares) - 1) > 1e-6:
+            raise UsageError(f"split {text!r}: the shares must be over 0 and add up to 1")
+        return cls("shares", tuple(shares))
+
+    def __str__(self) -> str:
+        return ",".join(f"{name}={share:g}" for name, share in self.shares) if self.shares else self.mode
+
+
+@dataclass(frozen=True)
+class PlanSettings:
+    """Everything but the recipe that decides what the dataset is. `shuffle` is a seed, None for the order of the walk.
+
+    `labels` is `auto`, `none`, `folder` or the path of a labels file; `lenient` lets that file and the inputs differ.
+    """
+
+    split: SplitRule
+    labels: str
+    shuffle: int | None
+    lenient: bool
+    seed: int
+
+    def record(self) -> dict[str, Any]:
+        """Return the settings as plain data."""
+        return {
+            "split": str(self.split),
+            "labels": self.labels,
+            "shuffle": self.shuffle,
+            "lenient_labels": self.lenient,
+        }
+
+
+@dataclass
+class Listing:
+    """What the walk found: a table of inputs on disk and the little that is known about them as a whole."""
+
+    path: Path
+    kind: str
+    columns: pa.Schema | None
+    folders: list[str]
+    side: SideTable | None
+    ignored: Counter[str]
+    notices: list[str] = field(default_factory=list)
+
+    @cached_property
+    def table(self) -> pa.Table:
+        """The inputs, memory-mapped, one row each (LISTING_SCHEMA)."""
+        return open_table(self.path, LISTING_SCHEMA)
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    @cached_property
+    def hashes(self) -> npt.NDArray[np.uint64]:
+        """A 64-bit hash of every key, in the order of the walk. (n,) uint64."""
+        return self.table["hash"].to_numpy()  # type: ignore[no-any-return]  # pyarrow is untyped
+
+    @cached_property
+    def total_bytes(self) -> int:
+        """The bytes of all inputs together."""
+        return int(np.sum(self.table["size"].to_numpy()))
+
+
+def list_inputs(roots: list[Path], source: Source, settings: PlanSettings, path: Path, found: Callable[[int], None]) -> Listing:
+    """Walk the sources and write a row per input to `path`; `found` hears the number of inputs now and then.
+
+    Raises InputError: nothing to convert, keys that stand twice, labels that do not match the inputs.
+    """
+    notices: list[str] = []
+    side_files: list[tuple[Path, str]] = []
+    ignored: Counter[str] = Counter()
+    folders: dict[str, int] = {}
+    wanted = _wanted_files(walk(roots, notices.append), source, settings, side_files, ignored)
+    # A scratch file: it need not outlive the process, so it is neither synced nor renamed.
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, LISTING_SCHEMA) as writer:
+        count = 0
+        while chunk := list(islice(wanted, CHUNK_ROWS)):
+            writer.write_batch(_listing_batch(chunk, folders))
+            count += len(chunk)
+            found(count)
+    if settings.labels not in ("auto", "none", "folder"):
+        side_files = [_explicit_side_file(Path(settings.labels), roots)]
+    if count == 0:
+        raise InputError(_why_nothing(roots, source.kind, ignored))
+    side = labels.load(side_files) if side_files else None
+    listing = Listing(path, source.kind, source.columns(), list(folders), side, ignored, notices)
+    _refuse_duplicate_keys(listing)
+    if side:
+        _compare_with_labels(listing, side, settings)
+    return listing
+
+
+def _wanted_files(
+    files: Iterator[FoundFile],
+    source: Source,
+    settings: PlanSettings,
+    side_files: list[tuple[Path, str]],
+    ignored: Counter[str],
+) -> Iterator[Input]:
+    """Give the inputs of the files that belong to the kind; note the labels files, count the others."""
+    explicit = str(Path(settings.labels).resolve()) if settings.labels not in ("auto", "none", "folder") else None
+    for file in files:
+        name = file.path.rpartition("/")[2]
+        if name in labels.SIDECAR_NAMES and settings.labels == "auto":
+            side_files.append((Path(file.opened), file.folder))
+        elif explicit and name == Path(explicit).name and str(Path(file.opened).resolve()) == explicit:
+            continue
+        elif source.takes(file):
+            yield from source.inputs(file)
+        else:
+            ignored[file.suffix or "no suffix"] += 1
+
+
+def _listing_batch(chunk: list[Input], folders: dict[str, int]) -> pa.RecordBatch:
+    keys, sources, roots, offsets, sizes, mtimes, names, faults = zip(*chunk, strict=True)
+    columns = [
+        keys,
+        sources,
+        roots,
+        offsets,
+        sizes,
+        mtimes,
+        [folders.setdefault(name, len(folders)) for name in names],
+        labels.hash_names(keys),
+        [fault.error if fault else None for fault in faults],
+        [fault.message if fault else None for fault in faults],
+    ]
+    arrays = [pa.array(values, f.type) for values, f in zip(columns, LISTING_SCHEMA, strict=True)]
+    return pa.record_batch(arrays, schema=LISTING_SCHEMA)
+
+
+def _explicit_side_file(path: Path, roots: list[Path]) -> tuple[Path, str]:
+    """Return the labels file and the folder, relative to its source, that its names start from."""
+    for root in roots:
+        if path.resolve().is_relative_to(root.resolve()):
+            folder = path.resolve().parent.relative_to(root.resolve()) if root.is_dir() else Path()
+            return path, "" if folder == Path() else folder.as_posix()
+    return path, ""
+
+
+def _why_nothing(roots: list[Path], kind: str, ignored: Counter[str]) -> str:
+    shown = some([str(root) for root in roots])
+    if not ignored:
+        return f"{shown}: holds no files"
+    held = ", ".join(f"{count} {suffix}" for suffix, count in ignored.most_common(4))
+    other = "text" if kind == "image" else "image"
+    return f"{shown}: no {kind} among its {ignored.total()} files ({held}); for other inputs try --kind {other}"
+
+
+def detect_kind(roots: list[Path], sources: Iterable[Source]) -> str:
+    """Return the first of the kinds of which there is an input. Raises InputError where there is none of any."""
+    candidates = list(sources)
+    present: dict[str, bool] = {}
+    ignored: Counter[str] = Counter()
+    for file in walk(roots, lambda _: None):
+        taker = next((candidate for candidate in candidates if candidate.takes(file)), None)
+        if taker is candidates[0]:
+            return taker.kind
+        if taker is None:
+            ignored[file.suffix or "no suffix"] += 1
+        elif file.path.rpartition("/")[2] not in labels.SIDECAR_NAMES:
+            present[taker.kind] = True
+    if present:
+        return next(iter(present))
+    raise InputError(_why_nothing(roots, " and no ".join(candidate.kind for candidate in candidates), ignored))
+
+
+def _refuse_duplicate_keys(listing: Listing) -> None:
+    order = np.sort(listing.hashes)
+    twice = order[1:][order[1:] == order[:-1]]
+    if len(twice):
+        names = _keys_with(listing, np.unique(twice[:100]))
+        raise InputError(
+            f"{len(twice)} keys stand twice, among them {some(names)}: a key is the path below its source, so give sources"
+            " whose files have different paths, or their common parent folder"
+        )
+    lower = np.empty(len(listing), np.uint64)
+    place = 0
+    for batch in listing.table.select(["key"]).to_batches():
+        keys = batch.column(0).to_pylist()
+        lower[place : place + len(keys)] = labels.hash_names([key.lower() for key in keys])
+        place += len(keys)
+    lower.sort()
+    alike = int(np.sum(lower[1:] == lower[:-1]))
+    if alike:
+        listing.notices.append(
+            f"{alike} keys differ from another only by case; they are kept apart here, but would collide on a disk that"
+            " ignores case"
+        )
+
+
+def _keys_with(listing: Listing, hashes: npt.NDArray[np.uint64]) -> list[str]:
+    rows = np.flatnonzero(np.isin(listing.hashes, hashes))[:100]
+    return sorted({listing.table["key"][int(row)].as_py() for row in rows})
+
+
+def _compare_with_labels(listing: Listing, side: SideTable, settings: PlanSettings) -> None:
+    rows = side.rows_of(listing.hashes)
+    unnamed = np.flatnonzero(rows < 0)
+    unused = np.setdiff1d(np.arange(len(side.files)), rows)
+    if len(unused):
+        what = f"{side.shown}: {len(unused)} of {len(side.files)} rows name files that are not there"
+        example = f"({some([side.files[i] for i in unused[:100]])})"
+        if not settings.lenient:
+            raise InputError(f"{what} {example}; mend the file, or use --lenient-labels to pass over those rows")
+        listing.notices.append(f"{what}; passed over")
+    if len(unnamed):
+        what = f"{side.shown}: no row for {len(unnamed)} of {len(listing)} inputs"
+        example = f"({some([listing.table['key'][int(i)].as_py() for i in unnamed[:100]])})"
+        if not settings.lenient:
+            raise InputError(f"{what} {example}; add them, or use --lenient-labels to leave their columns empty")
+        listing.notices.append(f"{what}; their columns are empty")
+
+
+@dataclass(frozen=True)
+class Labelling:
+    """Where `label` comes from: the class of every folder id (-1: none), or None; and the names of the classes."""
+
+    of_folder: npt.NDArray[np.int64] | None
+    classes: tuple[str, ...] | None
+
+
+def label_inputs(listing: Listing, settings: PlanSettings, by_folder: bool) -> Labelling:
+    """Decide the labels. The class of a file is the name of the folder that it lies in.
+
+    `by_folder` says that the top folders are splits, which are no classes. Raises InputError where folder labels were
+    asked for and no file lies in a folder.
+    """
+    if listing.side is not None:
+        return Labelling(None, listing.side.classes)
+    if settings.labels == "none":
+        return Labelling(None, None)
+    below = [name.partition("/")[2] if by_folder else name for name in listing.folders]
+    names = [name.rpartition("/")[2] for name in below]
+    classes = sorted(set(names) - {""})
+    if settings.labels == "folder" and not classes:
+        raise InputError("no input lies in a folder that could be its class; use --labels none or a labels file")
+    if settings.labels == "auto" and (len(classes) < 2 or "" in names):
+        return Labelling(None, None)
+    places = Counter(name for name, _ in set(zip(names, below, strict=True)))
+    twice = sorted(name for name, count in places.items() if count > 1 and name)
+    if twice:
+        listing.notices.append(f"folders of the same name in different places are one class: {some(twice)}")
+    numbers = {name: number for number, name in enumerate(classes)}
+    return Labelling(np.array([numbers.get(name, -1) for name in names], np.int64), tuple(classes))
+
+
+@dataclass(frozen=True)
+class Splitting:
+    """The split of every input (by number), and the names of the splits. `of_input` is (n,) uint8."""
+
+    names: tuple[str, ...]
+    of_input: npt.NDArray[np.uint8]
+    by_folder: bool
+
+
+def split_inputs(listing: Listing, settings: PlanSettings) -> Splitting:
+    """Divide the inputs. Raises InputError where splitting by folder was asked for and there are no folders."""
+    rule = settings.split
+    if rule.mode == "shares":
+        return _split_by_shares(listing, rule, settings.seed)
+    tops = [name.partition("/")[0] for name in listing.folders]
+    if rule.mode == "folder" and "" in tops:
+        raise InputError("--split folder: some inputs lie in no folder that could name their split")
+    if rule.mode == "folder" or (rule.mode == "auto" and all(top.lower() in SPLIT_FOLDERS for top in tops)):
+        present = sorted(set(tops), key=lambda top: (_rank(top), top))
+        bad = [name for name in present if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.]*", name)]
+        if bad:
+            raise InputError(f"--split folder: {some(bad)} cannot name a split; use letters, digits, _ and .")
+        if len(present) > 255:
+            raise InputError(f"--split folder: {len(present)} top folders are too many for splits")
+        number = np.array([present.index(top) for top in tops], np.uint8)
+        return Splitting(tuple(present), number[listing.table["folder"].to_numpy()], True)
+    return Splitting(("train",), np.zeros(len(listing), np.uint8), False)
+
+
+def _rank(name: str) -> int:
+    return SPLIT_FOLDERS.index(name.lower()) if name.lower() in SPLIT_FOLDERS else len(SPLIT_FOLDERS)
+
+
+def _split_by_shares(listing: Listing, rule: SplitRule, seed: int) -> Splitting:
+    """Draw each input's split from a hash of its key, so that it stays where it is when other inputs come or go."""
+    seeded = mix64(listing.hashes ^ mix64(np.array([seed], np.uint64)))
+    drawn = seeded.astype(np.float64) / 2.0**64
+    edges = np.cumsum([share for _, share in rule.shares])[:-1]
+    number = np.searchsorted(edges, drawn, side="right").astype(np.uint8)
+    return Splitting(tuple(name for name, _ in rule.shares), number, False)
+
+
+@dataclass(frozen=True)
+class SplitPlan:
+    """One split: how many plan rows it has, and in how many shards they go."""
+
+    name: str
+    rows: int
+    shards: int
+
+    def range_of(self, shard: int) -> tuple[int, int]:
+        """Return (first row, number of rows) of a shard, counted from the split's first row. Sizes differ by 1 at most."""
+        first = shard * self.rows // self.shards
+        return first, (shard + 1) * self.rows // self.shards - first
+
+
+@dataclass(frozen=True)
+class Order:
+    """The rows of the plan as rows of the listing: split after split, shuffled within each or in the order of the walk."""
+
+    splitting: Splitting
+    rows: npt.NDArray[np.int64]
+    counts: tuple[int, ...]
+
+
+def order_inputs(splitting: Splitting, shuffle: int | None) -> Order:
+    """Put the inputs in the order of the dataset."""
+    parts = []
+    for number in range(len(splitting.names)):
+        rows = np.flatnonzero(splitting.of_input == number)
+        if shuffle is not None:
+            rows = rows[Permutation(len(rows), shuffle, number)(np.arange(len(rows)))]
+        parts.append(rows)
+    return Order(splitting, np.concatenate(parts), tuple(len(part) for part in parts))
+
+
+def plan_schema(side: SideTable | None) -> pa.Schema:
+    """Return the columns of the plan that the workers read."""
+    columns = [f for f in LISTING_SCHEMA if f.name not in ("folder", "hash")]
+    columns += [pa.field("split", pa.string()), pa.field("variant", pa.int32()), pa.field("label", pa.int64())]
+    fields = side_fields(side)
+    return pa.schema([*columns, pa.field("columns", pa.struct(fields))] if fields else columns)
+
+
+def side_fields(side: SideTable | None) -> list[pa.Field]:
+    """Return the columns that the labels files add to every sample, `label` apart."""
+    return [f for f in side.columns.schema if f.name != "label"] if side else []
+
+
+class Planner:
+    """Makes rows of the plan out of the listing, any range of them."""
+
+    def __init__(self, listing: Listing, order: Order, labelling: Labelling, variants: int) -> None:
+        self._listing, self._order, self._labelling, self._variants = listing, order, labelling, variants
+        self.schema = plan_schema(listing.side)
+        self._batches = listing.table.to_batches()
+        self._starts = np.cumsum([0, *(batch.num_rows for batch in self._batches)])
+
+    def __len__(self) -> int:
+        return len(self._order.rows) * self._variants
+
+    def write(self, path: Path) -> None:
+        """Write the whole plan, a chunk in memory at a time."""
+        with replacing(path) as sink, pa.ipc.new_file(pa.PythonFile(sink, mode="w"), self.schema) as writer:
+            for first in range(0, len(self), CHUNK_ROWS):
+                writer.write_batch(self.rows(np.arange(first, min(first + CHUNK_ROWS, len(self)))))
+
+    def rows(self, places: npt.NDArray[np.int64]) -> pa.RecordBatch:
+        """Return rows of the plan by their places in it."""
+        rows = self._order.rows[places // self._variants]
+        listed = self._take(rows)
+        split = pa.array(np.array(self._order.splitting.names)[self._order.splitting.of_input[rows]].tolist(), pa.string())
+        columns = {f.name: listed[f.name] for f in self.schema if f.name in listed.schema.names}
+        columns |= {"split": split, "variant": pa.array((places % self._variants).astype(np.int32))}
+        columns |= self._labels(listed)
+        return pa.record_batch([columns[f.name] for f in self.schema], schema=self.schema)
+
+    def _labels(self, listed: pa.RecordBatch) -> dict[str, pa.Array]:
+        none = pa.nulls(listed.num_rows, pa.int64())
+        side = self._listing.side
+        if side is None:
+            if self._labelling.of_folder is None:
+                return {"label": none}
+            label = self._labelling.of_folder[listed["folder"].to_numpy()]
+            return {"label": pa.array(label, pa.int64(), mask=label < 0)}
+        found = side.rows_of(listed["hash"].to_numpy())
+        taken = side.columns.take(pa.array(found, mask=found < 0)).combine_chunks()
+        columns = {"label": _one_chunk(taken["label"]) if "label" in taken.column_names else none}
+        if fields := side_fields(side):
+            columns["columns"] = pa.StructArray.from_arrays([_one_chunk(taken[f.name]) for f in fields], fields=fields)
+        return columns
+
+    def _take(self, rows: npt.NDArray[np.int64]) -> pa.RecordBatch:
+        """Take rows of the listing. Batch by batch: a take from the whole table would first copy it together."""
+        batch_of = np.searchsorted(self._starts, rows, side="right") - 1
+        order = np.argsort(batch_of, kind="stable")
+        parts = []
+        for number in np.unique(batch_of):
+            inside = rows[order][batch_of[order] == number] - self._starts[number]
+            parts.append(self._batches[number].take(pa.array(inside)))
+        back = np.empty(len(rows), np.int64)
+        back[order] = np.arange(len(rows))
+        return pa.concat_batches(parts).take(pa.array(back))
+
+
+def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)

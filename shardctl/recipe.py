@@ -1,0 +1,174 @@
+"""What is done to every input and how the result is kept: a recipe, from a TOML file or from options."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from shardctl.codecs.image import MAX_PIXELS, Store
+from shardctl.errors import UsageError
+from shardctl.geometry import Size
+from shardctl.shard import Compression
+from shardctl.storage import printable
+from shardctl.transforms import TRANSFORMS, SampleTransform, Transform, ViewTransform
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+KEYS = ("kind", "store", "compression", "seed", "variants", "max_pixels", "transform")
+"""What a recipe file may say."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A checked recipe. `store` is None for text. `variants` samples are made of every input."""
+
+    kind: str
+    store: Store | None
+    compression: Compression
+    transforms: tuple[Transform, ...] = ()
+    seed: int = 0
+    variants: int = 1
+    max_pixels: int = MAX_PIXELS
+
+    @property
+    def views(self) -> tuple[ViewTransform, ...]:
+        """The transforms that choose a part of the image."""
+        return tuple(step for step in self.transforms if isinstance(step, ViewTransform))
+
+    @property
+    def sample_transforms(self) -> tuple[SampleTransform, ...]:
+        """The user's own functions."""
+        return tuple(step for step in self.transforms if isinstance(step, SampleTransform))
+
+    @property
+    def random(self) -> bool:
+        """Whether anything is drawn."""
+        return any(step.random for step in self.transforms)
+
+    @property
+    def output_size(self) -> Size | None:
+        """The (width, height) of every image where the views fix it."""
+        size: Size | None = None
+        for step in self.views:
+            size = step.output_size(size)
+        return size
+
+    def rng(self, key: str, variant: int) -> np.random.Generator:
+        """Return the generator of one sample, keyed by (seed, key, variant): the same in any worker and any order."""
+        digest = xxhash.xxh3_128_intdigest(f"{self.seed}\0{variant}\0{key}".encode())
+        return np.random.Generator(np.random.Philox(key=np.array([digest & (2**64 - 1), digest >> 64], np.uint64)))
+
+    def settings(self) -> dict[str, Any]:
+        """Return the recipe as plain data: what the manifest records and `from_settings` reads."""
+        return {
+            "kind": self.kind,
+            "store": str(self.store) if self.store else None,
+            "compression": str(self.compression),
+            "seed": self.seed,
+            "variants": self.variants,
+            "max_pixels": self.max_pixels,
+            "transform": [{"name": step.name, **step.settings()} for step in self.transforms],
+        }
+
+    @classmethod
+    def from_settings(cls, settings: dict[str, Any]) -> Recipe:
+        """Build and check a recipe; what is left out takes its default. Raises UsageError."""
+        unknown = sorted(set(settings) - set(KEYS))
+        if unknown:
+            raise UsageError(f"the recipe says {', '.join(unknown)}, which is not known; it may say {', '.join(KEYS)}")
+        steps = settings.get("transform") or []
+        if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
+            raise UsageError("the recipe's transforms must be tables, each under its own [[transform]]")
+        transforms = tuple(_transform(step) for step in steps)
+        kind = settings.get("kind") or "image"
+        store = _store(kind, settings.get("store"), transforms)
+        recipe = cls(
+            kind=kind,
+            store=store,
+            compression=_compression(store, str(settings.get("compression") or "auto")),
+            transforms=transforms,
+            seed=_whole(settings, "seed", 0, 0, 2**63 - 1),
+            variants=_whole(settings, "variants", 1, 1, 10_000),
+            max_pixels=_whole(settings, "max_pixels", MAX_PIXELS, 1, 2**40),
+        )
+        recipe._check()
+        return recipe
+
+    def _check(self) -> None:
+        if self.kind == "text" and self.views:
+            raise UsageError(f"{self.views[0].name} is for images, and these inputs are text")
+        if self.variants > 1 and not self.random:
+            raise UsageError("variants above 1 would store the same sample several times: nothing in the recipe is random")
+        if self.store and self.store.name == "source" and self.transforms:
+            raise UsageError(
+                f"store source keeps the original bytes, so {self.transforms[0].name} cannot apply;"
+                " use store jpeg:90, png, webp:80 or raw"
+            )
+        if self.store and self.store.name == "raw" and self.output_size is None and not self.sample_transforms:
+            raise UsageError("store raw needs every image to have the same size; add a crop of 224, or a resize to 224x224")
+        for place, step in enumerate(self.transforms):
+            if isinstance(step, ViewTransform) and any(isinstance(s, SampleTransform) for s in self.transforms[:place]):
+                raise UsageError(f"{step.name} must come before a function of your own, which works on the finished pixels")
+
+
+def load_recipe(path: Path) -> dict[str, Any]:
+    """Read a recipe file: the settings as plain data, not yet checked. Raises UsageError."""
+    shown = printable(str(path))
+    try:
+        settings: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        return settings
+    except FileNotFoundError:
+        raise UsageError(f"{shown}: no such recipe file") from None
+    except OSError as error:
+        raise UsageError(f"{shown}: cannot be read ({error.strerror})") from error
+    except ValueError as error:
+        raise UsageError(f"{shown}: not a TOML file that can be read ({error})") from error
+
+
+def _transform(step: dict[str, Any]) -> Transform:
+    options = dict(step)
+    name = options.pop("name", None)
+    parse = TRANSFORMS.get(str(name))
+    if parse is None:
+        raise UsageError(f"transform {name!r} is not known; there are {', '.join(TRANSFORMS)}")
+    try:
+        return parse(**options)
+    except TypeError as error:
+        raise UsageError(f"transform {name}: {str(error).rpartition('parse() ')[2]}") from None
+
+
+def _store(kind: str, text: Any, transforms: tuple[Transform, ...]) -> Store | None:
+    if kind not in ("image", "text"):
+        raise UsageError(f"kind {kind!r} is not known; there are image and text")
+    if kind == "text":
+        if text is not None:
+            raise UsageError(f"store {text} is for images, and these inputs are text")
+        return None
+    if text is not None:
+        return Store.parse(str(text))
+    return Store.parse("jpeg:90" if transforms else "source")
+
+
+def _compression(store: Store | None, text: str) -> Compression:
+    if text != "auto":
+        return Compression.parse(text)
+    # Encoded images do not shrink further, and raw pixels shrink by a seventh (docs/performance.md): both are worth
+    # more where they can be read in place. Text is a third to a quarter of its size under zstd.
+    return Compression.parse("none" if store else "zstd:3")
+
+
+def _whole(settings: dict[str, Any], name: str, default: int, low: int, high: int) -> int:
+    value = settings.get(name)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise UsageError(f"{name} must be a whole number from {low} to {high}; it is {value!r}")
+    return value

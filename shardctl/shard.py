@@ -1,0 +1,315 @@
+"""One shard: a plain Arrow IPC file of record batches ("blocks") with a checksum each. docs/format.md, section 3."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from shardctl.errors import DatasetError, UsageError
+from shardctl.storage import HashingFile, printable
+
+FORMAT_VERSION = 1
+"""Raised when a reader of the old version could misread the new one."""
+
+CHECKSUM_KEY = b"shardctl.xxh3"
+INFO_KEY = b"shardctl"
+HUGGINGFACE_KEY = b"huggingface"
+
+COMPRESSED_BLOCK_BYTES = 1 << 20
+"""Uncompressed bytes of a block that is stored compressed. Reading one sample costs a whole block; at 650 kB of
+text a zstd block already has 96 % of the ratio of one eight times as large (docs/performance.md)."""
+
+PLAIN_BLOCK_BYTES = 4 << 20
+"""Bytes of a block that is stored as it is: samples are read in place, so a block costs only its metadata."""
+
+
+@dataclass(frozen=True)
+class Compression:
+    """How the buffers of a block are compressed: `none`, `lz4`, `zstd` or `zstd:LEVEL`."""
+
+    name: str
+    level: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Compression:
+        """Read `none`, `lz4`, `zstd` or `zstd:LEVEL`. Raises UsageError."""
+        name, _, level = text.partition(":")
+        if name in ("none", "lz4") and not level:
+            return cls(name)
+        if name == "zstd" and not level and text == "zstd":
+            return cls(name, 3)
+        if name == "zstd" and level.isdecimal() and 1 <= int(level) <= 22:
+            return cls(name, int(level))
+        raise UsageError(f"compression {text!r} is not known; use none, lz4, zstd or zstd:LEVEL with a level of 1 to 22")
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.level}" if self.level else self.name
+
+    @property
+    def block_bytes(self) -> int:
+        """The uncompressed size at which a block is written out."""
+        return PLAIN_BLOCK_BYTES if self.name == "none" else COMPRESSED_BLOCK_BYTES
+
+    def codec(self) -> pa.Codec | None:
+        """Return the Arrow codec, None for no compression."""
+        if self.name == "none":
+            return None
+        return pa.Codec("zstd", self.level) if self.name == "zstd" else pa.Codec("lz4")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What the fields of a dataset are, beyond their Arrow types.
+
+    `store` says how images are kept (`source`, `jpeg:90`, `raw`, …), `shape` is the decoded (height, width, 3) where all
+    images share one, `classes` names the values of `label`.
+    """
+
+    kind: str
+    columns: pa.Schema
+    store: str | None = None
+    shape: tuple[int, int, int] | None = None
+    classes: tuple[str, ...] | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """Return the part of the layout that goes into JSON: `fields` in docs/format.md."""
+        described: dict[str, Any] = {}
+        if self.store is not None:
+            described["image"] = {"store": self.store, "shape": list(self.shape) if self.shape else None}
+        if self.classes is not None:
+            described["label"] = {"names": list(self.classes)}
+        return described
+
+    @classmethod
+    def from_json(cls, kind: str, fields: dict[str, Any], columns: pa.Schema) -> Layout:
+        """Build a layout from what `fields` returned."""
+        image, label = fields.get("image"), fields.get("label")
+        shape = tuple(image["shape"]) if image and image["shape"] else None
+        return cls(kind, columns, image["store"] if image else None, shape, tuple(label["names"]) if label else None)
+
+    def with_shape(self, shape: tuple[int, int, int] | None) -> Layout:
+        """Return the same layout with the decoded shape that the images turned out to share."""
+        return replace(self, shape=shape)
+
+    def schema(self, split: str, shard: int, shards: int) -> pa.Schema:
+        """Return the Arrow schema of one shard, with the metadata that makes it readable on its own."""
+        info = {
+            "format_version": FORMAT_VERSION,
+            "kind": self.kind,
+            "split": split,
+            "shard": shard,
+            "shards": shards,
+            "fields": self.fields(),
+        }
+        metadata = {INFO_KEY: json.dumps(info, sort_keys=True)}
+        features = self._huggingface_features()
+        if features is not None:
+            metadata[HUGGINGFACE_KEY] = json.dumps({"info": {"features": features}})
+        return self.columns.with_metadata(metadata)
+
+    def _huggingface_features(self) -> dict[str, Any] | None:
+        """Name the types that Hugging Face datasets cannot guess. None where it has no such type (raw tensors)."""
+        features: dict[str, Any] = {}
+        for field in self.columns:
+            if field.name == "image" and isinstance(field.type, pa.FixedShapeTensorType):
+                return None
+            if field.name == "image":
+                features[field.name] = {"_type": "Image"}
+            elif field.name == "label" and self.classes:
+                features[field.name] = {"names": list(self.classes), "_type": "ClassLabel"}
+            else:
+                features[field.name] = _huggingface_feature(field.type)
+        return features
+
+
+def _huggingface_feature(type_: pa.DataType) -> dict[str, Any]:
+    if pa.types.is_list(type_):
+        return {"feature": _huggingface_feature(type_.value_type), "_type": "List"}
+    if pa.types.is_struct(type_):
+        return {child.name: _huggingface_feature(child.type) for child in type_}
+    return {"dtype": "float64" if pa.types.is_float64(type_) else str(type_), "_type": "Value"}
+
+
+ENCODED_IMAGE = pa.struct([pa.field("bytes", pa.binary()), pa.field("path", pa.string())])
+"""The type of an encoded image column, as Hugging Face datasets defines it."""
+
+
+def image_tensor(shape: tuple[int, int, int]) -> pa.DataType:
+    """Return the Arrow type of a raw image column: (height, width, 3) uint8."""
+    return pa.fixed_shape_tensor(pa.uint8(), list(shape))
+
+
+def block_checksum(batch: pa.RecordBatch) -> str:
+    """Return the XXH3-64 of a block's uncompressed column buffers, as 16 hex digits.
+
+    For every buffer, in the order of the Arrow IPC record batch message, its length as a 64-bit little-endian number
+    and then its bytes; a buffer that is left out has length 0.
+    """
+    digest = xxhash.xxh3_64()
+    for column in batch.columns:
+        for buffer in column.buffers():
+            size = 0 if buffer is None else buffer.size
+            digest.update(size.to_bytes(8, "little"))
+            if size:
+                digest.update(buffer)
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class ShardFacts:
+    """What is known about a shard once it is written."""
+
+    rows: int
+    bytes: int
+    raw_bytes: int
+    sha256: str
+    block_rows: tuple[int, ...]
+
+
+class ShardWriter:
+    """Writes samples into one shard, a block at a time. Memory is that of one block, whatever the shard's size.
+
+    `columns` of the schema are filled from the values of each sample in the schema's order.
+    """
+
+    def __init__(self, sink: HashingFile | pa.NativeFile, schema: pa.Schema, compression: Compression) -> None:
+        self._schema = schema
+        self._sink = sink
+        self._block_bytes = compression.block_bytes
+        # Workers are the parallelism; threads inside each would only fight for the same cores.
+        options = pa.ipc.IpcWriteOptions(compression=compression.codec(), use_threads=False)
+        file = sink if isinstance(sink, pa.NativeFile) else pa.PythonFile(sink, mode="w")
+        self._writer = pa.ipc.new_file(file, schema, options=options)
+        self._rows: list[tuple[Any, ...]] = []
+        self._pending_bytes = 0
+        self._raw_bytes = 0
+        self._block_rows: list[int] = []
+
+    def add(self, values: tuple[Any, ...], size: int) -> None:
+        """Append one sample: `values` in the schema's order, `size` its approximate bytes."""
+        if self._rows and self._pending_bytes + size > self._block_bytes:
+            self._write_block()
+        self._rows.append(values)
+        self._pending_bytes += size
+
+    def finish(self) -> tuple[int, ...]:
+        """Write the last block and the footer, and return the number of rows of every block."""
+        if self._rows:
+            self._write_block()
+        self._writer.close()
+        return tuple(self._block_rows)
+
+    @property
+    def raw_bytes(self) -> int:
+        """The bytes of all blocks so far before compression."""
+        return self._raw_bytes
+
+    def _write_block(self) -> None:
+        columns = zip(*self._rows, strict=True)
+        arrays = [_column(list(values), field.type) for values, field in zip(columns, self._schema, strict=True)]
+        batch = pa.record_batch(arrays, schema=self._schema)
+        self._writer.write_batch(batch, custom_metadata={CHECKSUM_KEY: block_checksum(batch)})
+        self._block_rows.append(len(self._rows))
+        self._raw_bytes += batch.nbytes
+        self._rows = []
+        self._pending_bytes = 0
+
+
+def _column(values: list[Any], type_: pa.DataType) -> pa.Array:
+    """Build one column of a block. Images come as uint8 arrays (raw) or as (bytes, path) pairs (encoded)."""
+    if isinstance(type_, pa.FixedShapeTensorType):
+        pixels = np.concatenate([value.reshape(-1) for value in values])
+        storage = pa.FixedSizeListArray.from_arrays(pa.array(pixels), type_.storage_type.list_size)
+        return pa.ExtensionArray.from_storage(type_, storage)
+    if type_.equals(ENCODED_IMAGE):
+        encoded, paths = zip(*values, strict=True)
+        return pa.StructArray.from_arrays([pa.array(encoded, pa.binary()), pa.array(paths, pa.string())], fields=list(type_))
+    return pa.array(values, type_)
+
+
+class ShardReader:
+    """Reads one shard, with or without its manifest. Blocks are memory-mapped; uncompressed ones are never copied.
+
+    Raises DatasetError where the file is missing, is not an Arrow IPC file or was not written by shardctl.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._map = pa.memory_map(str(path))
+            self._reader = pa.ipc.open_file(self._map)
+        except FileNotFoundError:
+            raise DatasetError(f"{printable(str(path))}: no such shard") from None
+        except (pa.ArrowException, OSError) as error:
+            raise DatasetError(f"{printable(str(path))}: not a readable Arrow file ({_first_line(error)})") from error
+        self.schema: pa.Schema = self._reader.schema
+        self.info = self._read_info()
+
+    def _read_info(self) -> dict[str, Any]:
+        try:
+            info = json.loads((self.schema.metadata or {})[INFO_KEY])
+            version = info["format_version"]
+        except (KeyError, TypeError, ValueError):
+            raise DatasetError(f"{printable(str(self.path))}: an Arrow file, but not one of shardctl's") from None
+        if version != FORMAT_VERSION:
+            raise DatasetError(
+                f"{printable(str(self.path))}: format version {version}; this shardctl reads version {FORMAT_VERSION}"
+            )
+        return dict(info)
+
+    @property
+    def layout(self) -> Layout:
+        """What the fields are."""
+        return Layout.from_json(self.info["kind"], self.info["fields"], self.schema.remove_metadata())
+
+    @property
+    def bytes(self) -> int:
+        """The size of the file in bytes."""
+        return int(self._map.size())
+
+    def __len__(self) -> int:
+        """Return the number of blocks."""
+        return int(self._reader.num_record_batches)
+
+    def block(self, index: int) -> pa.RecordBatch:
+        """Return block `index`. Raises DatasetError where it cannot be read."""
+        return self._read(index)[0]
+
+    def stored_checksum(self, index: int) -> str | None:
+        """Return the checksum that block `index` was written with."""
+        metadata = self._read(index)[1]
+        checksum = (metadata or {}).get(CHECKSUM_KEY)
+        return checksum.decode("ascii", "replace") if checksum else None
+
+    def blocks(self) -> Iterator[pa.RecordBatch]:
+        """Give every block in order."""
+        for index in range(len(self)):
+            yield self.block(index)
+
+    def block_is_intact(self, index: int) -> bool:
+        """Tell whether block `index` is well formed and its bytes are those that were written."""
+        batch, metadata = self._read(index)
+        try:
+            batch.validate(full=True)
+        except pa.ArrowInvalid:
+            return False
+        return (metadata or {}).get(CHECKSUM_KEY) == block_checksum(batch).encode()
+
+    def _read(self, index: int) -> tuple[pa.RecordBatch, Any]:
+        try:
+            batch, metadata = self._reader.get_batch_with_custom_metadata(index)
+        except (pa.ArrowException, OSError) as error:
+            raise DatasetError(f"{printable(str(self.path))}: block {index} cannot be read ({_first_line(error)})") from error
+        return batch, metadata
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).splitlines() or [type(error).__name__]
+    return lines[0]

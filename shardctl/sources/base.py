@@ -1,0 +1,57 @@
+"""What every kind of source can do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+import pyarrow as pa
+
+from shardctl.errors import Rejection
+from shardctl.sample import Sample
+from shardctl.sources.walk import FoundFile
+
+
+class Input(NamedTuple):
+    """One raw thing: a byte range of a file, which becomes one sample (or one per variant).
+
+    `source` is the path relative to the root, `/` between its parts; `offset` and `size` are in bytes, `mtime_ns` is the
+    file's. `folder` is where folder labels come from. `fault` is set where it is already known that the input cannot be
+    converted.
+    """
+
+    key: str
+    source: str
+    root: int
+    offset: int
+    size: int
+    mtime_ns: int
+    folder: str
+    fault: Rejection | None
+
+
+class Source(Protocol):
+    """One kind of input."""
+
+    kind: str
+
+    def takes(self, file: FoundFile) -> bool:
+        """Tell whether a file of this name belongs to this kind."""
+        ...
+
+    def inputs(self, file: FoundFile) -> Iterator[Input]:
+        """Give the inputs that a file holds, in order."""
+        ...
+
+    def parse(self, data: bytes, source: str) -> Sample:
+        """Turn the bytes of one input into the fields of a sample. Raises Rejection (stages `read`, `decode`)."""
+        ...
+
+    def columns(self) -> pa.Schema | None:
+        """Return the columns that `parse` fills, known once all inputs have been listed. None: one image."""
+        ...
+
+
+def file_input(file: FoundFile) -> Input:
+    """Return the input that is a whole file."""
+    return Input(file.path, file.path, file.root, 0, file.size, file.mtime_ns, file.folder, file.fault)

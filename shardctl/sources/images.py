@@ -1,0 +1,49 @@
+"""Image files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from shardctl.codecs import image
+from shardctl.sample import Sample
+from shardctl.sources.base import Input, file_input
+from shardctl.sources.walk import FoundFile
+
+SIDE_FILES = frozenset(
+    (".txt", ".text", ".md", ".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".xml", ".html", ".htm", ".yaml", ".yml", ".toml")
+    + (".ini", ".py", ".sh", ".log", ".pdf", ".zip", ".tar", ".gz", ".npy", ".npz", ".parquet", ".arrow", ".db", ".mat", ".pkl")
+)
+"""Names of files that often lie beside images and are not opened to see whether they are images themselves."""
+
+
+class ImageSource:
+    """One image per file. A file whose name says nothing is an image if it begins like one."""
+
+    kind = "image"
+
+    def takes(self, file: FoundFile) -> bool:
+        """Tell by the name, or by the first bytes where the name says nothing."""
+        suffix = file.suffix
+        if suffix in image.SUFFIXES or suffix in image.OTHER_SUFFIXES:
+            return True
+        if suffix in SIDE_FILES or file.fault:
+            return False
+        try:
+            with open(file.opened, "rb") as opened:
+                return image.is_image(opened.read(image.SNIFF_BYTES))
+        except OSError:
+            return False
+
+    def inputs(self, file: FoundFile) -> Iterator[Input]:
+        """Give the file itself."""
+        yield file_input(file)
+
+    def parse(self, data: bytes, source: str) -> Sample:
+        """Keep the bytes: the recipe says what becomes of them."""
+        return {"image": data}
+
+    def columns(self) -> pa.Schema | None:
+        """Return None: the one column is the image, and its type is the recipe's."""
+        return None

@@ -1,0 +1,79 @@
+"""Inputs that the tests make themselves, and the ways to call the product."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import shardctl
+from shardctl.cli import run
+from shardctl.demo import make_demo
+
+CROP = {"store": "raw", "transform": [{"name": "resize", "size": 40}, {"name": "crop", "size": 32}]}
+
+
+@pytest.fixture(scope="session")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """photos/ (60 images in 6 class folders), texts/, lines.jsonl."""
+    root = tmp_path_factory.mktemp("demo") / "demo"
+    make_demo(root, images=60, texts=50)
+    return root
+
+
+@pytest.fixture(scope="session")
+def photos(demo: Path) -> Path:
+    return demo / "photos"
+
+
+@pytest.fixture(scope="session")
+def raw_dataset(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset that tests only read."""
+    out = tmp_path_factory.mktemp("raw") / "out"
+    shardctl.convert(photos, out, recipe=CROP, workers=0, split="train=0.7,val=0.3", shuffle=1)
+    return out
+
+
+@pytest.fixture
+def dataset(photos: Path, tmp_path: Path) -> Path:
+    """A dataset that a test may damage."""
+    shardctl.convert(photos, tmp_path / "out", recipe=CROP, workers=0)
+    return tmp_path / "out"
+
+
+@pytest.fixture(scope="session")
+def corpus() -> Path:
+    folder = os.environ.get("SHARDCTL_CORPUS")
+    if not folder:
+        pytest.skip("SHARDCTL_CORPUS does not name the folder of real files")
+    return Path(folder)
+
+
+@dataclass(frozen=True)
+class Ran:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        record: dict[str, Any] = json.loads(self.out)
+        return record
+
+
+@pytest.fixture
+def cli(capfd: pytest.CaptureFixture[str]) -> Any:
+    """Run a command in this process: cli("verify", path) gives its exit code, stdout and stderr."""
+
+    def call(*arguments: object) -> Ran:
+        capfd.readouterr()
+        code = run([str(argument) for argument in arguments])
+        captured = capfd.readouterr()
+        assert "Traceback" not in captured.err, captured.err
+        return Ran(code, captured.out, captured.err)
+
+    return call

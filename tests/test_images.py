@@ -1,0 +1,208 @@
+"""The rules of docs/images.md."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from shardctl.codecs import backend, image
+from shardctl.codecs.image import Store, decode, open_image, render
+from shardctl.errors import InstallError, Rejection, UsageError
+from shardctl.geometry import View
+from shardctl.transforms import Crop, HorizontalFlip, RandomResizedCrop, Resize
+
+
+def encoded(picture: Image.Image, form: str = "PNG", **options: Any) -> bytes:
+    target = io.BytesIO()
+    picture.save(target, form, **options)
+    return target.getvalue()
+
+
+def scene(width: int, height: int) -> Image.Image:
+    """A picture with edges and gradients and no symmetry."""
+    y, x = np.mgrid[0:height, 0:width]
+    pixels = np.stack([x * 255 / width, y * 255 / height, 127 + 100 * np.sin(x / 9) * np.cos(y / 13)], axis=-1)
+    return Image.fromarray(pixels.astype(np.uint8))
+
+
+def test_grey_and_one_bit_become_rgb() -> None:
+    assert decode(encoded(Image.new("L", (2, 2), 77)))[0, 0].tolist() == [77, 77, 77]
+    assert decode(encoded(Image.new("1", (2, 2), 1)))[0, 0].tolist() == [255, 255, 255]
+
+
+def test_sixteen_bit_grey_keeps_its_upper_half() -> None:
+    deep = Image.fromarray(np.array([[0, 256, 0x8000, 0xFFFF]], np.uint16))
+    assert decode(encoded(deep))[0, :, 0].tolist() == [0, 1, 128, 255]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"), [([0.0, 0.5, 1.0, 2.0], [0, 1, 1, 2]), ([0.0, 0.5, 1.0, 0.25], [0, 128, 255, 64])]
+)
+def test_floating_point_grey_is_scaled_by_its_range(values: list[float], expected: list[int]) -> None:
+    assert decode(encoded(Image.fromarray(np.array([values], np.float32)), "TIFF"))[0, :, 0].tolist() == expected
+
+
+def test_transparent_pixels_lie_on_white() -> None:
+    clear = Image.new("RGBA", (2, 1), (10, 20, 30, 0))
+    clear.putpixel((1, 0), (10, 20, 30, 255))
+    assert decode(encoded(clear))[0].tolist() == [[255, 255, 255], [10, 20, 30]]
+    assert decode(encoded(Image.new("LA", (1, 1), (40, 0))))[0, 0].tolist() == [255, 255, 255]
+
+
+def test_a_palette_with_transparency_lies_on_white() -> None:
+    palette = Image.new("P", (2, 1))
+    palette.putpalette([200, 0, 0, 0, 100, 0])
+    palette.putpixel((1, 0), 1)
+    assert decode(encoded(palette, transparency=0))[0].tolist() == [[255, 255, 255], [0, 100, 0]]
+
+
+def test_cmyk_becomes_rgb() -> None:
+    assert decode(encoded(Image.new("CMYK", (8, 8), (0, 255, 255, 0)), "TIFF"))[0, 0].tolist() == [255, 0, 0]
+
+
+def test_lab_becomes_rgb() -> None:
+    white = Image.merge("LAB", [Image.new("L", (2, 2), 255), Image.new("L", (2, 2), 128), Image.new("L", (2, 2), 128)])
+    assert decode(encoded(white, "TIFF")).min() > 240
+
+
+def test_of_an_animation_the_first_picture_is_taken() -> None:
+    frames = [Image.new("P", (4, 4), index) for index in (0, 1)]
+    for frame in frames:
+        frame.putpalette([250, 0, 0, 0, 0, 250])
+    data = encoded(frames[0], "GIF", save_all=True, append_images=frames[1:])
+    assert decode(data)[0, 0].tolist() == [250, 0, 0]
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("form", ["JPEG", "PNG"])
+def test_exif_orientation_is_applied(orientation: int, form: str) -> None:
+    upright = scene(48, 32)
+    undo = {
+        2: Image.Transpose.FLIP_LEFT_RIGHT,
+        3: Image.Transpose.ROTATE_180,
+        4: Image.Transpose.FLIP_TOP_BOTTOM,
+        5: Image.Transpose.TRANSPOSE,
+        6: Image.Transpose.ROTATE_90,
+        7: Image.Transpose.TRANSVERSE,
+        8: Image.Transpose.ROTATE_270,
+    }
+    stored = upright.transpose(undo[orientation]) if orientation in undo else upright
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    data = encoded(stored, form, exif=exif, **({"quality": 100, "subsampling": 0} if form == "JPEG" else {}))
+    opened = open_image(data)
+    assert opened.size == (48, 32)
+    assert np.abs(decode(data).astype(int) - np.asarray(upright)).mean() < 2
+    crop = Crop.parse(16).view(Resize.parse(20).view(View.whole(opened.size), None), None)
+    plain = render(open_image(encoded(upright)), crop)
+    assert np.abs(render(opened, crop).astype(int) - plain).mean() < 2
+
+
+@pytest.mark.parametrize("size", [(500, 375), (333, 500), (1200, 900), (3000, 2000), (224, 224), (100, 60)])
+def test_the_fused_crop_is_the_plain_one(size: tuple[int, int]) -> None:
+    """Against resizing the whole picture and cutting the centre out of it, with no scaled decode."""
+    data = encoded(scene(*size), "JPEG", quality=95)
+    opened = open_image(data)
+    view = Crop.parse(224).view(Resize.parse(256).view(View.whole(opened.size), None), None)
+    full = Image.open(io.BytesIO(data))
+    short = 256 / min(size)
+    resized = full.resize((max(256, int(size[0] * short)), max(256, int(size[1] * short))), Image.Resampling.BILINEAR)
+    left, top = round((resized.size[0] - 224) / 2), round((resized.size[1] - 224) / 2)
+    plain = np.asarray(resized.crop((left, top, left + 224, top + 224)))
+    difference = np.abs(render(opened, view).astype(int) - plain)
+    assert difference.mean() < 1
+    assert difference.max() < 30
+
+
+def test_a_crop_larger_than_the_image_enlarges_it() -> None:
+    view = Crop.parse(64).view(View.whole((10, 20)), None)
+    assert render(open_image(encoded(scene(10, 20))), view).shape == (64, 64, 3)
+
+
+def test_resizing_to_an_exact_size_gives_that_size() -> None:
+    view = Resize.parse("30x20").view(View.whole((10, 90)), None)
+    assert render(open_image(encoded(scene(10, 90))), view).shape == (20, 30, 3)
+
+
+def test_flipping_mirrors_and_a_crop_after_it_is_of_the_mirrored_image() -> None:
+    rng = np.random.default_rng(0)
+    whole = View.whole((40, 30))
+    opened = encoded(scene(40, 30))
+    mirrored = render(open_image(opened), HorizontalFlip.parse(1).view(whole, rng))
+    assert np.array_equal(mirrored, decode(opened)[:, ::-1])
+    view = HorizontalFlip.parse(1).view(whole, rng).cropped(0, 0, 10, 30)
+    assert np.array_equal(render(open_image(opened), view), mirrored[:, :10])
+
+
+def test_a_random_crop_stays_inside_and_is_as_large_as_asked() -> None:
+    rng = np.random.default_rng(1)
+    step = RandomResizedCrop.parse(24, scale=[0.2, 0.6], ratio=[0.8, 1.25])
+    shares = []
+    for _ in range(300):
+        view = step.view(View.whole((200, 120)), rng)
+        left, top, right, bottom = view.box
+        assert 0 <= left < right <= 200
+        assert 0 <= top < bottom <= 120
+        assert view.size == (24, 24)
+        shares.append((right - left) * (bottom - top) / (200 * 120))
+        assert 0.75 < (right - left) / (bottom - top) < 1.35
+    assert 0.18 < min(shares) < 0.25
+    assert 0.5 < max(shares) < 0.62
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        (b"", "empty"),
+        (b"hello world, this is no image", "not-an-image"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n", "format-not-allowed"),
+        (b"8BPS" + bytes(40), "format-not-allowed"),
+        (b"\x89PNG\r\n\x1a\n" + bytes(40), "damaged"),
+        (encoded(scene(64, 64), "JPEG")[:900], "truncated"),
+        (encoded(scene(64, 64))[:-200], "truncated"),
+    ],
+)
+def test_what_cannot_be_decoded_is_rejected_with_the_reason(data: bytes, error: str) -> None:
+    with pytest.raises(Rejection) as caught:
+        decode(data)
+    assert (caught.value.stage, caught.value.error) == ("decode", error)
+    with pytest.raises(Rejection):
+        image.check(open_image(data))
+
+
+def test_a_bomb_is_rejected_by_its_header() -> None:
+    header = encoded(Image.new("1", (20000, 20000)))
+    with pytest.raises(Rejection) as caught:
+        open_image(header, max_pixels=1_000_000)
+    assert caught.value.error == "too-many-pixels"
+
+
+@pytest.mark.parametrize("text", ["jpeg:0", "jpeg:101", "png:3", "source:1", "gif", "raw:1", "jpeg:", ""])
+def test_an_unknown_store_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="store"):
+        Store.parse(text)
+
+
+@pytest.mark.parametrize("store", ["jpeg:95", "png", "webp:90"])
+def test_what_is_encoded_decodes_to_nearly_the_same(store: str) -> None:
+    pixels = np.asarray(scene(60, 40))
+    assert np.abs(decode(Store.parse(store).encode(pixels)).astype(int) - pixels).mean() < (0.01 if store == "png" else 4)
+
+
+def test_two_imaging_packages_are_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend.metadata, "version", lambda name: "12.0")
+    with pytest.raises(InstallError, match="pip uninstall -y pillow pillow-simd"):
+        backend.require_one()
+
+
+def test_no_imaging_package_is_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> str:
+        raise backend.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(backend.metadata, "version", absent)
+    with pytest.raises(InstallError, match="pip install"):
+        backend.require_one()

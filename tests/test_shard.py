@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardctl.errors import DatasetError, UsageError
+from shardctl.shard import CHECKSUM_KEY, ENCODED_IMAGE, Compression, Layout, ShardReader, ShardWriter, image_tensor
+from shardctl.storage import HashingFile, StreamedFile, replacing, sha256_of
+
+COLUMNS = pa.schema(
+    [
+        ("key", pa.string()),
+        ("image", image_tensor((3, 2, 3))),
+        ("label", pa.int64()),
+        ("score", pa.float64()),
+        ("good", pa.bool_()),
+        ("tags", pa.list_(pa.string())),
+        ("about", pa.struct([("x", pa.int64()), ("names", pa.list_(pa.string()))])),
+    ]
+)
+ROW = st.tuples(
+    st.text(max_size=20).filter(lambda text: "\ud800" not in text),
+    st.binary(min_size=18, max_size=18).map(lambda data: np.frombuffer(data, np.uint8).reshape(3, 2, 3)),
+    st.none() | st.integers(-(2**63), 2**63 - 1),
+    st.none() | st.floats(allow_nan=False),
+    st.none() | st.booleans(),
+    st.none() | st.lists(st.none() | st.text("ab", max_size=3), max_size=3),
+    st.none() | st.fixed_dictionaries({"x": st.none() | st.integers(0, 9), "names": st.lists(st.just("n"), max_size=2)}),
+)
+
+
+def write(path: Path, rows: list[tuple[Any, ...]], columns: pa.Schema, compression: str, size: int = 100) -> HashingFile:
+    layout = Layout("image", columns, "raw", None, ("a", "b"))
+    with replacing(path, StreamedFile) as sink:
+        writer = ShardWriter(sink, layout.schema("train", 0, 1), Compression.parse(compression))
+        for row in rows:
+            writer.add(row, size)
+        writer.finish()
+    return sink
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.lists(ROW, max_size=30),
+    compression=st.sampled_from(["none", "lz4", "zstd", "zstd:19"]),
+    size=st.sampled_from([1, 2**20]),
+)
+def test_what_goes_in_comes_out(tmp_path_factory: Any, rows: list[Any], compression: str, size: int) -> None:
+    path = tmp_path_factory.mktemp("shard") / "s.arrow"
+    write(path, rows, COLUMNS, compression, size)
+    reader = ShardReader(path)
+    read = [
+        (*(row[name] for name in COLUMNS.names),)
+        for block in reader.blocks()
+        for row in block.drop_columns(["image"]).append_column("image", block.column("image").storage).to_pylist()
+    ]
+    expected = [(key, pixels.reshape(-1).tolist(), *rest) for key, pixels, *rest in rows]
+    assert read == expected
+    assert all(reader.block_is_intact(block) for block in range(len(reader)))
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+@pytest.mark.parametrize("bytes_written", [100, 5000, 3 * 2**20 + 17])
+def test_the_sha256_is_that_of_the_file(tmp_path: Path, compression: str, bytes_written: int) -> None:
+    image = ({"key": "k"}, np.random.default_rng(0).bytes(bytes_written))
+    columns = pa.schema([("key", pa.string()), ("image", ENCODED_IMAGE)])
+    sink = write(tmp_path / "s.arrow", [("k", (image[1], "k.jpg"))], columns, compression)
+    assert sink.sha256 == sha256_of(tmp_path / "s.arrow")
+    assert ShardReader(tmp_path / "s.arrow").block(0).column("image")[0].as_py() == {"bytes": image[1], "path": "k.jpg"}
+
+
+def test_blocks_are_cut_by_size_and_a_large_sample_has_one_of_its_own(tmp_path: Path) -> None:
+    columns = pa.schema([("key", pa.string())])
+    write(tmp_path / "s.arrow", [(f"{n}",) for n in range(10)], columns, "zstd", size=400_000)
+    assert [block.num_rows for block in ShardReader(tmp_path / "s.arrow").blocks()] == [2] * 5
+    write(tmp_path / "s.arrow", [("a",), ("b",)], columns, "zstd", size=5_000_000)
+    assert [block.num_rows for block in ShardReader(tmp_path / "s.arrow").blocks()] == [1, 1]
+
+
+@pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
+def test_no_changed_byte_of_a_block_goes_unnoticed(tmp_path: Path, compression: str) -> None:
+    path = tmp_path / "s.arrow"
+    pixels = np.arange(18, dtype=np.uint8).reshape(3, 2, 3)
+    columns = pa.schema([("key", pa.string()), ("image", image_tensor((3, 2, 3)))])
+    write(path, [(f"key{n}", pixels + n) for n in range(50)], columns, compression)
+    data = path.read_bytes()
+    written = ShardReader(path).block(0)
+    body, footer = data.index(CHECKSUM_KEY) + 300, len(data) - 10 - int.from_bytes(data[-10:-6], "little")
+    noticed = 0
+    for place in range(body, footer, 3):
+        path.write_bytes(data[:place] + bytes([data[place] ^ 0x10]) + data[place + 1 :])
+        try:
+            reader = ShardReader(path)
+            intact = reader.block_is_intact(0)
+            assert not intact or reader.block(0).equals(written), f"byte {place} was changed and nobody noticed"
+        except DatasetError:
+            intact = False
+        noticed += not intact
+    assert noticed > (footer - body) / 3 * 0.7, "only padding may change unnoticed"
+
+
+def test_a_shard_that_is_not_one_is_named(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("no arrow")
+    with pytest.raises(DatasetError, match="text: not a readable Arrow file"):
+        ShardReader(tmp_path / "text")
+    with pytest.raises(DatasetError, match="no such shard"):
+        ShardReader(tmp_path / "absent")
+    with pa.OSFile(str(tmp_path / "other"), "wb") as file, pa.ipc.new_file(file, pa.schema([("x", pa.int64())])):
+        pass
+    with pytest.raises(DatasetError, match="not one of shardctl's"):
+        ShardReader(tmp_path / "other")
+
+
+@pytest.mark.parametrize("text", ["gzip", "zstd:0", "zstd:23", "lz4:3", "zstd:", "none:1", ""])
+def test_an_unknown_compression_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="compression"):
+        Compression.parse(text)
+
+
+def test_a_failed_write_leaves_what_was_there(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("old")
+    with pytest.raises(KeyboardInterrupt), replacing(tmp_path / "file") as sink:
+        sink.write(b"half")
+        raise KeyboardInterrupt
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"file": "old"}
