@@ -8,19 +8,16 @@ from shardctl.cli import cli
 
 
 def cli_docs() -> str:
-    parts = [
-        "# The command line",
-        "Written by `make docs` from `--help`; edit the commands, not this page.",
-        _help(cli, "shardctl"),
-    ]
+    group = cli.make_context("shardctl", [], resilient_parsing=True, terminal_width=100)
+    parts = ["# The command line", "Written by `make docs` from `--help`; edit the commands, not this page.", _help(group)]
     for name, command in sorted(cli.commands.items()):
-        parts += [f"## shardctl {name}", _help(command, f"shardctl {name}")]
+        context = command.make_context(name, [], parent=group, resilient_parsing=True, terminal_width=100)
+        parts += [f"## shardctl {name}", _help(context)]
     return "\n\n".join(parts) + "\n"
 
 
-def _help(command: click.Command, name: str) -> str:
-    context = click.Context(command, info_name=name, terminal_width=100, max_content_width=100)
-    return f"```text\n{command.get_help(context)}\n```"
+def _help(context: click.Context) -> str:
+    return f"```text\n{context.get_help()}\n```"
 
 
 if __name__ == "__main__":

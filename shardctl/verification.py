@@ -24,6 +24,7 @@ from shardctl.manifest import (
     ShardTable,
     open_table,
     read_checksums,
+    shard_name,
 )
 from shardctl.shard import ShardReader
 from shardctl.storage import is_regular_file, printable, sha256_of
@@ -205,8 +206,11 @@ class _Check:
                 error("blocks-differ", f"{len(reader)} blocks where {len(entry.block_rows)} were written", entry.path)
             )
         columns = tuple((f.name, str(f.type)) for f in reader.schema)
-        if columns != manifest.schema or reader.info["split"] != entry.split:
-            findings.append(error("schema-differs", "its columns or its split are not those of the dataset", entry.path))
+        if columns != manifest.schema:
+            findings.append(error("schema-differs", "its columns are not those of the dataset", entry.path))
+        own = shard_name(reader.info["split"], reader.info["shard"], reader.info["shards"])
+        if own != entry.path:
+            findings.append(error("wrong-shard", f"this was written as {own}; give it its name back", entry.path))
         if self.full and not findings:
             findings += self._check_content(entry, path, reader, plan)
         return findings

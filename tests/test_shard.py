@@ -125,7 +125,12 @@ def test_an_unknown_compression_is_refused(text: str) -> None:
 
 def test_a_failed_write_leaves_what_was_there(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("old")
-    with pytest.raises(KeyboardInterrupt), replacing(tmp_path / "file") as sink:
-        sink.write(b"half")
-        raise KeyboardInterrupt
+
+    def broken_off() -> None:
+        with replacing(tmp_path / "file") as sink:
+            sink.write(b"half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        broken_off()
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"file": "old"}

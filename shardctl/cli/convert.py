@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -102,6 +103,7 @@ def convert(src: tuple[str, ...], dst: str, output: Output, **given: Any) -> Non
     """
     from shardctl.conversion import convert as convert_dataset
 
+    sys.path.insert(0, "")  # a function of one's own is looked for in the current folder too, as `python -m` does
     recipe = _recipe(given)
     view = _View(show=not output.hides_progress, verbose=output.verbose)
     try:

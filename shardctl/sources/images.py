@@ -28,8 +28,10 @@ class ImageSource:
         suffix = file.suffix
         if suffix in image.SUFFIXES or suffix in image.OTHER_SUFFIXES:
             return True
-        if suffix in SIDE_FILES or file.fault:
+        if suffix in SIDE_FILES:
             return False
+        if file.fault:
+            return True  # it cannot be looked at, and might have been one: better a reject than nothing
         try:
             with open(file.opened, "rb") as opened:
                 return image.is_image(opened.read(image.SNIFF_BYTES))

@@ -6,6 +6,7 @@ import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -63,9 +64,9 @@ def load(found: Sequence[tuple[Path, str]]) -> SideTable:
     Raises InputError: not UTF-8, not CSV or JSONL, no column of file names, names that stand twice.
     """
     tables, files = [], []
-    for path, folder in found:
-        table, names = _read(path, folder)
-        tables.append(table)
+    for (path, folder), table in zip(found, _read_tables([path for path, _ in found]), strict=True):
+        columns, names = _without_names(table, printable(str(path)), folder)
+        tables.append(columns)
         files += names
     shown = some([str(path) for path, _ in found])
     try:
@@ -79,10 +80,16 @@ def load(found: Sequence[tuple[Path, str]]) -> SideTable:
     return SideTable(tuple(path for path, _ in found), columns, classes, files, hashes[order], order)
 
 
-def _read(path: Path, folder: str) -> tuple[pa.Table, list[str]]:
+def _read_tables(paths: Sequence[Path]) -> list[pa.Table]:
+    """Read labels files. The types of JSONL are found over all of them: one alone may have only empty lists in a column."""
+    inference = jsonl.TypeInference()
+    records = {path: _read_jsonl(path, inference) for path in paths if path.suffix.lower() not in (".csv", ".tsv")}
+    schema = inference.schema()
+    return [_table_of(records[path], schema) if path in records else _read_csv(path) for path in paths]
+
+
+def _without_names(table: pa.Table, shown: str, folder: str) -> tuple[pa.Table, list[str]]:
     """Return the columns of one labels file without the file names, and the file names relative to the source."""
-    shown = printable(str(path))
-    table = _read_csv(path, shown) if path.suffix.lower() in (".csv", ".tsv") else _read_jsonl(path, shown)
     column = next((name for name in FILE_COLUMNS if name in table.column_names), None)
     if column is None:
         raise InputError(
@@ -125,7 +132,8 @@ def _encode_label(table: pa.Table, shown: str) -> tuple[pa.Table, tuple[str, ...
     return table.set_column(table.column_names.index("label"), "label", numbers), tuple(classes)
 
 
-def _read_csv(path: Path, shown: str) -> pa.Table:
+def _read_csv(path: Path) -> pa.Table:
+    shown = printable(str(path))
     from pyarrow import csv as arrow_csv  # 20 ms to import, and most conversions have no CSV
 
     delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
@@ -168,8 +176,8 @@ def _narrowest(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column
 
 
-def _read_jsonl(path: Path, shown: str) -> pa.Table:
-    inference, records = jsonl.TypeInference(), []
+def _read_jsonl(path: Path, inference: jsonl.TypeInference) -> list[dict[str, Any]]:
+    shown, records = printable(str(path)), []
     try:
         with open(path, "rb") as file:
             for number, _, line in jsonl.lines(file):
@@ -183,9 +191,11 @@ def _read_jsonl(path: Path, shown: str) -> pa.Table:
         raise InputError(f"{shown}: cannot be read ({error.strerror or error})") from error
     if not records:
         raise InputError(f"{shown}: the labels file is empty")
-    schema = inference.schema()
-    columns = {f.name: pa.array([jsonl.fit(r.get(f.name), f.type) for r in records], f.type) for f in schema}
-    return pa.table(columns)
+    return records
+
+
+def _table_of(records: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
+    return pa.table({f.name: pa.array([jsonl.fit(r.get(f.name), f.type) for r in records], f.type) for f in schema})
 
 
 def some(names: Sequence[str], most: int = 3) -> str:

@@ -1,0 +1,192 @@
+"""Every command as a user calls it: output, JSON, exit codes."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import signal
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CONVERT_KEYS = {"status", "samples", "shards", "bytes", "rejected", "seconds", "samples_per_s", "fingerprint"}
+BENCH_KEYS = {"samples_per_s", "mb_per_s", "first_batch_s", "batch_ms_p50", "batch_ms_p99", "rss_mb", "threads"}
+INSPECT_KEYS = {"samples", "shards", "bytes", "splits", "schema", "recipe", "fingerprint"}
+FINDING_KEYS = {"severity", "shard", "block", "row", "key", "kind", "message"}
+
+
+def test_the_whole_way(cli: Any, tmp_path: Path) -> None:
+    assert cli("demo", tmp_path / "demo", "--images", 30, "--texts", 10).code == 0
+    made = cli(
+        "convert",
+        tmp_path / "demo" / "photos",
+        tmp_path / "out",
+        "--resize",
+        32,
+        "--crop",
+        "24x16",
+        "--store",
+        "raw",
+        "--workers",
+        1,
+    )
+    assert made.code == 0
+    assert "30 samples in 3 shards" in made.out
+    assert "30 image inputs" in made.err
+    assert "6 classes from the folder" in made.err
+    assert cli("verify", tmp_path / "out").out.startswith(
+        f"{tmp_path}/out is whole (level full): 3 shards, 30 samples, 0 findings"
+    )
+    assert "raw image, 16x24x3" in cli("inspect", tmp_path / "out").out
+    assert "samples/s" in cli("bench", tmp_path / "out", "--epochs", 1).out
+    assert (
+        "is up to date"
+        in cli(
+            "convert", tmp_path / "demo" / "photos", tmp_path / "out", "--resize", 32, "--crop", "24x16", "--store", "raw"
+        ).out
+    )
+
+
+def test_json_is_one_object_with_the_promised_keys(cli: Any, demo: Path, tmp_path: Path) -> None:
+    source, out = demo / "photos", tmp_path / "out"
+    planned = cli("convert", source, out, "--dry-run", "--json")
+    assert planned.json["status"] == "planned"
+    assert not out.exists()
+    made = cli("convert", source, out, "--json", "--workers", 0)
+    assert made.json.keys() >= CONVERT_KEYS
+    assert made.err == ""
+    assert cli("convert", source, out, "--json").json["status"] == "up-to-date"
+    assert cli("bench", out, "--json", "--epochs", 1).json.keys() >= BENCH_KEYS
+    assert cli("inspect", out, "--json").json.keys() >= INSPECT_KEYS
+    assert cli("inspect", out, "--json", "--stats").json["column_bytes"]["key"] > 0
+    assert cli("inspect", out, "--head", 2, "--json").json["samples"][0]["image"]["format"] == "JPEG"
+    assert cli("inspect", out, "--shard", 1, "--json").json["blocks"][0]["intact"] is None
+    assert cli("inspect", out, "--shard", 1, "--block", 0, "--json").json["blocks"][0]["intact"] is True
+    record = cli("inspect", out, "--shard", 1, "--row", 0, "--json").json
+    assert cli("inspect", out, "--key", record["values"]["key"], "--json").json["index"] == record["index"]
+    assert cli("verify", out, "--json").json == {
+        "ok": True, "level": "full", "shards": made.json["shards"], "samples": made.json["samples"], "findings": [],
+    }  # fmt: skip
+    assert cli("demo", tmp_path / "d", "--images", 6, "--json").json["images"] == 6
+
+
+def test_verify_says_what_is_wrong_and_exits_with_1(cli: Any, dataset: Path) -> None:
+    (dataset / "train-00001-of-00007.arrow").unlink()
+    found = cli("verify", dataset)
+    assert found.code == 1
+    assert "error: train-00001-of-00007.arrow: missing-shard" in found.out
+    assert "is DAMAGED" in found.out
+    found = cli("verify", dataset, "--json", "--level", "quick")
+    assert found.code == 1
+    assert found.json["ok"] is False
+    assert found.json["findings"][0].keys() == FINDING_KEYS
+
+
+def test_rejects_are_told_by_reason_with_an_example(cli: Any, photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "good.jpg").write_bytes(next(photos.rglob("*.jpg")).read_bytes())
+    (tmp_path / "in" / "bad\x1b[31m.jpg").write_bytes(b"bad")
+    made = cli("convert", tmp_path / "in", tmp_path / "out", "--workers", 0)
+    assert made.code == 0
+    assert "1 inputs rejected" in made.out
+    assert "decode: not-an-image" in made.out
+    assert "bad\\x1b[31m.jpg" in made.out, "control characters of a file name do not reach the terminal"
+    assert cli("convert", tmp_path / "in", tmp_path / "out2", "--workers", 0, "--max-rejects", 0).code == 1
+
+
+def test_a_recipe_file_and_options_join(cli: Any, photos: Path, tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text('store = "png"\nseed = 3\n[[transform]]\nname = "resize"\nsize = "8x6"\n')
+    assert cli("convert", photos, tmp_path / "out", "--recipe", recipe, "--store", "webp:70", "--workers", 0).code == 0
+    made = cli("inspect", tmp_path / "out", "--json").json["recipe"]
+    assert (made["store"], made["seed"], made["transform"]) == ("webp:70", 3, [{"name": "resize", "size": "8x6"}])
+    refused = cli("convert", photos, tmp_path / "out2", "--recipe", recipe, "--crop", 5)
+    assert refused.code == 2
+    assert "contradict" in refused.err
+
+
+def test_a_function_in_the_current_folder_is_found(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def mark(sample):\n    sample['mark'] = 7\n    return sample\n")
+    command = [
+        Path(sys.executable).with_name("shardctl"),
+        "convert",
+        photos,
+        "out",
+        "--transform",
+        "mine:mark",
+        "--workers",
+        "1",
+        "--json",
+    ]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["samples"] == 60
+    shown = subprocess.run(
+        [*command[:1], "inspect", "out", "--head", "1", "--json"], cwd=tmp_path, capture_output=True, check=True
+    )
+    assert json.loads(shown.stdout)["samples"][0]["mark"] == 7
+
+
+def test_version_names_the_backend_and_the_formats(cli: Any) -> None:
+    shown = cli("--version").out
+    assert shown.startswith("shardctl ")
+    assert "imaging: Pillow" in shown
+    assert "reads: JPEG, PNG" in shown
+
+
+def test_help_is_a_page_and_needs_no_arrow() -> None:
+    """Starting is quick because the heavy packages are not imported."""
+    code = "import sys; from shardctl.cli import run; run(['convert', '--help']); sys.exit('pyarrow' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "SRC... DST" in done.stdout
+
+
+def test_output_into_a_closed_pipe_is_no_fault(raw_dataset: Path) -> None:
+    command = f"{sys.executable} -m shardctl inspect {raw_dataset} --head 60 | head -1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert done.stderr == ""
+    assert done.stdout.count("\n") == 1
+
+
+def test_interrupting_ends_at_once_with_130_and_nothing_that_looks_whole(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(
+        "import threading\ndef wait(sample):\n    threading.Event().wait(0.1)\n    return sample\n"
+    )
+    command = [sys.executable, "-m", "shardctl", "convert", photos, "out", "--transform", "slow:wait", "--workers", "2"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as job:
+        assert job.stderr is not None
+        next(line for line in job.stderr if "will write" in line)
+        job.send_signal(signal.SIGINT)
+        rest = job.stderr.read()
+        assert job.wait(timeout=10) == 130
+    assert "interrupted" in rest
+    assert "Traceback" not in rest
+    assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+def test_a_terminal_gets_a_progress_bar(photos: Path, tmp_path: Path) -> None:
+    parent, child = pty.openpty()
+    fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 120, 0, 0))
+    command = [sys.executable, "-m", "shardctl", "convert", photos, tmp_path / "out", "--workers", "1"]
+    subprocess.run(command, stderr=child, stdout=subprocess.DEVNULL, check=True)
+    os.close(child)
+    shown = b""
+    while True:
+        try:
+            shown += os.read(parent, 65536)
+        except OSError:  # the other end is closed, and all has been read
+            break
+    os.close(parent)
+    assert b"60/60" in shown
+    assert b"MB/s read, 0 rejected" in shown
+
+
+@pytest.mark.parametrize("text", ["128MiB", "0.5MB", "524288"])
+def test_sizes_as_people_write_them(cli: Any, photos: Path, tmp_path: Path, text: str) -> None:
+    assert cli("convert", photos, tmp_path / "out", "--shard-size", text, "--dry-run").code == 0

@@ -1,0 +1,409 @@
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from conftest import CROP
+from PIL import Image
+
+import shardctl
+from shardctl import lease
+from shardctl.conversion import Listener
+from shardctl.engines import local
+from shardctl.engines.task import Progress
+from shardctl.errors import BusyError, DatasetError, InputError, StorageError, TooManyRejectsError, UsageError, WorkerError
+from shardctl.manifest import open_table, read_checksums, read_rejects
+from shardctl.storage import sha256_of
+
+RANDOM = {
+    "store": "jpeg:85",
+    "seed": 5,
+    "variants": 2,
+    "transform": [{"name": "random_resized_crop", "size": 24}, {"name": "hflip", "p": 0.5}],
+}
+
+
+def image(path: Path, size: tuple[int, int] = (30, 20), colour: tuple[int, int, int] = (90, 60, 30)) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", size, colour).save(path)
+    return path
+
+
+def images(root: Path, *names: str) -> Path:
+    for number, name in enumerate(names):
+        image(root / name, colour=(number * 20 % 256, 10, 10))
+    return root
+
+
+def sums(dataset: Path) -> bytes:
+    """Return SHA256SUMS, having made sure that it is true."""
+    for name, sha256 in read_checksums(dataset / "SHA256SUMS").items():
+        assert sha256_of(dataset / name) == sha256
+    return (dataset / "SHA256SUMS").read_bytes()
+
+
+@pytest.mark.parametrize("recipe", [CROP, RANDOM, {}], ids=["raw", "random", "source"])
+def test_the_same_bytes_whoever_converts(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: Any) -> None:
+    options = {"recipe": recipe, "shuffle": 3, "split": "train=0.8,val=0.2"}
+    for workers in (0, 1, 2):
+        shardctl.convert(photos, tmp_path / f"out{workers}", workers=workers, **options)
+    assert sums(tmp_path / "out0") == sums(tmp_path / "out1") == sums(tmp_path / "out2")
+    copied = tmp_path / "elsewhere" / "copy"
+    shutil.copytree(photos, copied, copy_function=shutil.copyfile)  # other times of change
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    shardctl.convert("copy", "out", workers=0, **options)
+    assert sums(tmp_path / "elsewhere" / "out") == sums(tmp_path / "out0")
+
+
+def test_the_same_again_is_up_to_date_and_writes_nothing(photos: Path, tmp_path: Path) -> None:
+    first = shardctl.convert(photos, tmp_path / "out", recipe=CROP, workers=0)
+    before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()}
+    again = shardctl.convert(photos, tmp_path / "out", recipe=CROP, workers=0)
+    assert (first.status, again.status) == ("created", "up-to-date")
+    assert (again.samples, again.shards, again.bytes, again.fingerprint) == (
+        first.samples,
+        first.shards,
+        first.bytes,
+        first.fingerprint,
+    )
+    assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()} == before
+
+
+def test_another_recipe_or_input_is_refused_by_name_and_overwrite_replaces(tmp_path: Path) -> None:
+    source = images(tmp_path / "in", "a/1.png", "b/2.png")
+    shardctl.convert(source, tmp_path / "out", workers=0)
+    old = sums(tmp_path / "out")
+    with pytest.raises(DatasetError, match="made from other recipe;"):
+        shardctl.convert(source, tmp_path / "out", recipe={"store": "png"}, workers=0)
+    image(source / "a" / "3.png")
+    with pytest.raises(DatasetError, match="made from other inputs;"):
+        shardctl.convert(source, tmp_path / "out", workers=0)
+    assert sums(tmp_path / "out") == old
+    result = shardctl.convert(source, tmp_path / "out", workers=0, overwrite=True, samples_per_shard=1)
+    assert (result.status, result.samples) == ("updated", 3)
+    assert sorted(path.name for path in (tmp_path / "out").glob("train-*")) == [
+        f"train-{n:05d}-of-00003.arrow" for n in range(3)
+    ]
+    assert shardctl.verify(tmp_path / "out").findings == ()
+
+
+def test_a_dry_run_tells_the_truth_and_writes_nothing(photos: Path, tmp_path: Path) -> None:
+    planned = shardctl.convert(photos, tmp_path / "out", recipe=CROP, dry_run=True)
+    assert not (tmp_path / "out").exists()
+    made = shardctl.convert(photos, tmp_path / "out", recipe=CROP, workers=0)
+    assert planned.status == "planned"
+    assert (planned.samples, planned.shards, planned.fingerprint) == (made.samples, made.shards, made.fingerprint)
+    assert planned.bytes == pytest.approx(made.bytes, rel=0.25)
+
+
+def test_too_little_disk_is_said_before_anything_is_written(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardctl.conversion.free_bytes", lambda path: 10_000)
+    with pytest.raises(StorageError, match=r"needs about \d.* and 9.8 KiB are free"):
+        shardctl.convert(photos, tmp_path / "out", recipe=CROP, workers=0)
+    assert not (tmp_path / "out").exists()
+
+
+def test_bad_inputs_are_listed_and_the_rest_is_converted(tmp_path: Path) -> None:
+    source = images(tmp_path / "in", "a/1.png", "a/2.png", "b/3.png", "b/4.png")
+    (source / "a" / "cut.png").write_bytes((source / "a" / "1.png").read_bytes()[:60])
+    (source / "a" / "empty.jpg").write_bytes(b"")
+    (source / "b" / "drawing.eps").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n")
+    (source / "b" / "loose").symlink_to("nowhere")
+    (source / "b" / "notes.txt").write_text("no image, and not meant as one")
+    image(source / "b" / "5.png").rename(source / "b" / os.fsdecode(b"caf\xe9.png"))
+    result = shardctl.convert(source, tmp_path / "out", workers=0)
+    assert (result.samples, result.rejected) == (4, 5)
+    found = {reject.source: (reject.stage, reject.error) for reject in read_rejects(tmp_path / "out" / "rejects.jsonl")}
+    assert found == {
+        "a/cut.png": ("decode", "truncated"),
+        "a/empty.jpg": ("decode", "empty"),
+        "b/drawing.eps": ("decode", "format-not-allowed"),
+        "b/loose": ("plan", "unreachable"),
+        "b/caf\\xe9.png": ("plan", "name-not-utf8"),
+    }
+    plan = open_table(tmp_path / "out" / "plan.arrow")
+    assert plan["outcome"].to_pylist().count("rejected") == 5
+    assert shardctl.verify(tmp_path / "out").ok
+    assert [sample["key"] for sample in shardctl.open(tmp_path / "out")] == ["a/1.png", "a/2.png", "b/3.png", "b/4.png"]
+
+
+def test_too_many_rejects_fail_and_nothing_looks_complete(tmp_path: Path) -> None:
+    source = images(tmp_path / "in", *(f"{n}.png" for n in range(8)))
+    for number in range(4):
+        (source / f"bad{number}.png").write_bytes(b"bad")
+    for limit in ("3", "25%"):
+        with pytest.raises(TooManyRejectsError, match="rejected"):
+            shardctl.convert(source, tmp_path / "out", workers=0, max_rejects=limit)
+        assert not (tmp_path / "out" / "manifest.json").exists()
+        with pytest.raises(DatasetError, match="unfinished conversion"):
+            shardctl.open(tmp_path / "out")
+    assert shardctl.convert(source, tmp_path / "out", workers=0, max_rejects="34%").rejected == 4
+
+
+def test_when_every_input_is_rejected_nothing_is_committed(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jpg").write_bytes(b"bad")
+    with pytest.raises(TooManyRejectsError, match=r"all 1 inputs were rejected, for instance a.jpg: not an image"):
+        shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
+    assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+@pytest.mark.parametrize(("what", "error"), [("vanishes", "vanished"), ("grows", "changed"), ("is swapped", "changed")])
+def test_a_file_that_changes_between_plan_and_read_is_rejected(tmp_path: Path, what: str, error: str) -> None:
+    source = images(tmp_path / "in", "1.png", "2.png", "3.png")
+    victim = source / "2.png"
+
+    def meddle(_: object) -> None:
+        data = victim.read_bytes()
+        victim.unlink()
+        if what != "vanishes":
+            victim.write_bytes(data + b"more" if what == "grows" else data[::-1])
+
+    shardctl.convert(source, tmp_path / "out", listener=Listener(announce=meddle), workers=0)
+    (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")
+    assert (reject.source, reject.stage, reject.error) == ("2.png", "read", error)
+
+
+def test_an_image_larger_than_the_limit_is_rejected(tmp_path: Path) -> None:
+    source = images(tmp_path / "in", "small.png")
+    image(source / "large.png", (400, 300))
+    result = shardctl.convert(source, tmp_path / "out", recipe={"max_pixels": 100_000}, workers=0)
+    assert (result.samples, result.reasons) == (1, {"decode: too-many-pixels": 1})
+
+
+OWN = """
+import os, signal, sys
+import numpy as np
+
+def features(sample, rng):
+    print("noise on stdout")
+    sample["brightness"] = float(sample["image"].mean())
+    sample["tokens"] = np.arange(len(sample["key"]), dtype=np.uint16)
+    sample["luck"] = rng.random()
+    return sample
+
+def picky(sample):
+    if "2" in sample["key"]:
+        return None
+    if "3" in sample["key"]:
+        raise ValueError("three is too many")
+    return sample
+
+def upper(sample):
+    sample["text"] = sample["text"].upper()
+    return sample
+
+def rename(sample):
+    sample["key"] = "other"
+    return sample
+
+def die(sample):
+    if "3" in sample["key"] and os.getpid() != int(os.environ["PARENT"]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return sample
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_steps.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PARENT", str(os.getpid()))
+    sys.modules.pop("own_steps", None)
+
+
+def custom(function: str, **recipe: Any) -> dict[str, Any]:
+    return {**recipe, "transform": [*recipe.get("transform", []), {"name": "custom", "target": f"own_steps:{function}"}]}
+
+
+@pytest.mark.usefixtures("own")
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_function_of_ones_own_adds_columns(tmp_path: Path, workers: int) -> None:
+    source = images(tmp_path / "in", "1.png", "22.png")
+    shardctl.convert(source, tmp_path / "out", recipe=custom("features", store="png"), workers=workers)
+    ds = shardctl.open(tmp_path / "out")
+    assert ds.schema.field("tokens").type == pa.list_(pa.uint16())
+    assert [sample["tokens"] for sample in ds] == [list(range(5)), list(range(6))]
+    assert ds[0]["brightness"] == pytest.approx(ds[0]["image"].mean())
+    assert ds[0]["luck"] != ds[1]["luck"]
+
+
+@pytest.mark.usefixtures("own")
+def test_a_function_may_leave_samples_out_and_its_exceptions_cost_one(tmp_path: Path) -> None:
+    source = images(tmp_path / "in", "1.png", "2.png", "3.png")
+    shardctl.convert(source, tmp_path / "out", recipe=custom("picky", store="png"), workers=0)
+    reasons = {
+        reject.key: (reject.stage, reject.error, reject.message) for reject in read_rejects(tmp_path / "out" / "rejects.jsonl")
+    }
+    assert reasons == {
+        "2.png": ("transform", "left-out", "own_steps:picky left it out"),
+        "3.png": ("transform", "ValueError", "own_steps:picky raised ValueError: three is too many"),
+    }
+
+
+@pytest.mark.usefixtures("own")
+def test_a_function_works_on_text_and_may_not_change_the_key(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.txt").write_text("quiet")
+    shardctl.convert(tmp_path / "in", tmp_path / "out", recipe=custom("upper"), workers=0)
+    assert shardctl.open(tmp_path / "out")[0]["text"] == "QUIET"
+    with pytest.raises(InputError, match="changed the key"):
+        shardctl.convert(tmp_path / "in", tmp_path / "out2", recipe=custom("rename"), workers=0)
+
+
+@pytest.mark.usefixtures("own")
+def test_changed_code_is_another_conversion(tmp_path: Path) -> None:
+    source = images(tmp_path / "in", "1.png")
+    recipe = custom("features", store="png")
+    shardctl.convert(source, tmp_path / "out", recipe=recipe, workers=0)
+    (tmp_path / "own_steps.py").write_text(OWN + "# changed\n")
+    with pytest.raises(DatasetError, match="other code"):
+        shardctl.convert(source, tmp_path / "out", recipe=recipe, workers=0)
+
+
+@pytest.mark.usefixtures("own")
+def test_a_worker_that_is_killed_ends_the_job_with_its_reason(tmp_path: Path) -> None:
+    """Not hanging, not succeeding. The probe runs in this process, where the function does nothing."""
+    source = images(tmp_path / "in", *(f"{n}.png" for n in range(40)))
+    with pytest.raises(WorkerError, match="a worker process was killed by signal 9 while it built shard"):
+        shardctl.convert(source, tmp_path / "out", recipe=custom("die", store="png"), workers=2, samples_per_shard=4)
+    assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
+    """Seen from outside: the pipe that the parent and all its workers hold closes when the last of them is gone."""
+    images(tmp_path / "in", *(f"{n}.png" for n in range(200)))
+    (tmp_path / "slow.py").write_text(
+        "import threading\ndef wait(sample):\n    threading.Event().wait(0.05)\n    return sample\n"
+    )
+    read, write = os.pipe()
+    command = [sys.executable, "-m", "shardctl", "convert", "in", "out", "--transform", "slow:wait", "--workers", "2"]
+    with subprocess.Popen(command, cwd=tmp_path, pass_fds=[write], stderr=subprocess.DEVNULL) as parent:
+        os.close(write)
+        children = _children_when_busy(parent.pid, tmp_path / "out" / ".shardctl" / "shards")
+        parent.send_signal(signal.SIGKILL)
+    for child in children:
+        _wait_until_gone(child)
+    os.close(read)
+    assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+def _children_when_busy(pid: int, shards: Path) -> list[int]:
+    """Wait until workers have begun to write, then return their process numbers."""
+    import select
+
+    while not list(shards.glob("*.partial")):
+        select.select([], [], [], 0.01)
+    return _children(pid)
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _wait_until_gone(pid: int) -> None:
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    import select
+
+    assert select.select([descriptor], [], [], 20)[0], f"worker {pid} outlives its parent"
+    os.close(descriptor)
+
+
+def test_two_converters_keep_apart(tmp_path: Path) -> None:
+    source = images(tmp_path / "in", "1.png")
+    with lease.hold(tmp_path / "out" / ".shardctl"), pytest.raises(BusyError, match=f"process {os.getpid()}"):
+        shardctl.convert(source, tmp_path / "out", workers=0)
+    assert shardctl.convert(source, tmp_path / "out", workers=0).status == "created"
+
+
+def test_progress_adds_up(photos: Path, tmp_path: Path) -> None:
+    heard: list[Progress] = []
+    for workers in (0, 2):
+        heard.clear()
+        shardctl.convert(
+            photos, tmp_path / f"{workers}", recipe=CROP, workers=workers, listener=Listener(progress=heard.append)
+        )
+        assert sum(progress.inputs for progress in heard) == 60
+        assert sum(progress.bytes for progress in heard) == sum(p.stat().st_size for p in photos.rglob("*.*"))
+
+
+def test_the_pool_builds_every_shard_with_more_workers_than_shards(tmp_path: Path) -> None:
+    source = images(tmp_path / "in", "1.png", "2.png")
+    assert shardctl.convert(source, tmp_path / "out", workers=5).samples == 2
+
+
+def test_idle_workers_can_be_sent_home() -> None:
+    before = _children(os.getpid())
+    with local.LocalPool(2):
+        assert len(_children(os.getpid())) == len(before) + 2
+    assert _children(os.getpid()) == before
+
+
+def test_variants_are_drawn_anew_and_named(tmp_path: Path, photos: Path) -> None:
+    shardctl.convert(photos, tmp_path / "out", recipe=RANDOM, workers=0)
+    ds = shardctl.open(tmp_path / "out")
+    assert len(ds) == 120
+    pair = ds.take([0, 1])
+    assert pair["key"][0] == pair["key"][1]
+    assert list(pair["variant"]) == [0, 1]
+    assert not np.array_equal(pair["image"][0], pair["image"][1])
+
+
+def test_another_seed_draws_other_crops(tmp_path: Path, photos: Path) -> None:
+    shardctl.convert(photos, tmp_path / "a", recipe=RANDOM, workers=0)
+    shardctl.convert(photos, tmp_path / "b", recipe={**RANDOM, "seed": 6}, workers=0)
+    one, other = shardctl.open(tmp_path / "a"), shardctl.open(tmp_path / "b")
+    assert not np.array_equal(one.take(range(8))["image"], other.take(range(8))["image"])
+
+
+def test_the_manifest_knows_the_shape_that_all_images_share(tmp_path: Path) -> None:
+    alike = images(tmp_path / "alike", "1.png", "2.png")
+    shardctl.convert(alike, tmp_path / "out1", workers=0)
+    assert shardctl.open(tmp_path / "out1").take([0, 1])["image"].shape == (2, 20, 30, 3)
+    image(alike / "3.png", (31, 20))
+    shardctl.convert(alike, tmp_path / "out2", workers=0)
+    assert [pixels.shape for pixels in shardctl.open(tmp_path / "out2").take([0, 2])["image"]] == [(20, 30, 3), (20, 31, 3)]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"shard_size": 10}, "at least 4 KiB"),
+        ({"shard_size": 10_000, "samples_per_shard": 5}, "contradict each other"),
+        ({"samples_per_shard": 0}, "at least 1"),
+        ({"workers": -1}, "workers must be"),
+        ({"max_rejects": "many"}, "not a number of inputs"),
+        ({"max_rejects": "101%"}, "at most 100%"),
+        ({"split": "train=0.5"}, "add up to 1"),
+        ({"split": "train=0.5,train=0.5"}, "twice"),
+        ({"split": "../x=1"}, "split name"),
+        ({"split": "train"}, "not of the form"),
+    ],
+)
+def test_impossible_options_are_refused_before_the_source_is_looked_at(
+    tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        shardctl.convert(tmp_path / "absent", tmp_path / "out", **options)
+
+
+def test_the_settings_are_recorded(raw_dataset: Path) -> None:
+    manifest = json.loads((raw_dataset / "manifest.json").read_text())
+    assert manifest["settings"]["split"] == "train=0.7,val=0.3"
+    assert manifest["settings"]["shuffle"] == 1
+    assert manifest["fields"]["image"] == {"store": "raw", "shape": [32, 32, 3]}
+    assert sum(split["samples"] for split in manifest["splits"]) == manifest["samples"] == 60

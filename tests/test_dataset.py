@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import CROP
+from PIL import Image
+
+import shardctl
+from shardctl.codecs.image import decode
+from shardctl.errors import DatasetError, UsageError
+
+
+def keys(loader: Any) -> list[str]:
+    return [key for batch in loader for key in batch["key"]]
+
+
+def test_every_input_comes_out_as_it_went_in(photos: Path, tmp_path: Path) -> None:
+    shardctl.convert(photos, tmp_path / "out", workers=0, shuffle=5)
+    ds = shardctl.open(tmp_path / "out")
+    assert len(ds) == 60
+    assert {sample["key"] for sample in ds} == {str(path.relative_to(photos)) for path in photos.rglob("*.*")}
+    for sample in ds:
+        assert np.array_equal(sample["image"], decode((photos / sample["key"]).read_bytes()))
+        assert ds.classes is not None
+        assert ds.classes[sample["label"]] == sample["key"].split("/")[0]
+    stored = ds.take([5, 2], decode=False)
+    assert stored["image"] == [(photos / key).read_bytes() for key in stored["key"]]
+
+
+def test_indices_and_slices_of_the_order(raw_dataset: Path) -> None:
+    ds = shardctl.open(raw_dataset)
+    in_order = [sample["key"] for sample in ds]
+    assert [ds[index]["key"] for index in range(60)] == in_order
+    assert ds[-1]["key"] == in_order[-1]
+    assert ds.take([3, 1, 4, 1])["key"] == [in_order[i] for i in (3, 1, 4, 1)]
+    assert ds.take([], columns=["key", "image"])["key"] == []
+    for index in (60, -61):
+        with pytest.raises(IndexError):
+            ds[index]
+    with pytest.raises(IndexError):
+        ds.take([0, 60])
+
+
+def test_the_splits_are_the_whole(raw_dataset: Path) -> None:
+    train, val, both = (shardctl.open(raw_dataset, split=split) for split in ("train", "val", None))
+    assert [sample["key"] for sample in train] + [sample["key"] for sample in val] == [sample["key"] for sample in both]
+    with pytest.raises(UsageError, match="no split 'test'; it has train, val"):
+        shardctl.open(raw_dataset, split="test")
+
+
+def test_batches_are_arrays_of_the_right_shape(raw_dataset: Path) -> None:
+    batches = list(shardctl.open(raw_dataset).loader(batch_size=25))
+    assert [batch["image"].shape for batch in batches] == [(25, 32, 32, 3), (25, 32, 32, 3), (10, 32, 32, 3)]
+    assert all(batch["image"].dtype == np.uint8 for batch in batches)
+    assert all(batch["label"].dtype == np.int64 for batch in batches)
+    assert len(list(shardctl.open(raw_dataset).loader(batch_size=25, drop_last=True))) == 2
+    assert set(next(iter(shardctl.open(raw_dataset).loader(2, columns=["label"])))) == {"label"}
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_each_sample_once_per_epoch_and_the_same_global_batches(raw_dataset: Path, shuffle: bool, world_size: int) -> None:
+    ds = shardctl.open(raw_dataset)
+    alone = [sorted(batch["key"]) for batch in ds.loader(12, shuffle=shuffle, seed=4)]
+    ranks = [
+        list(ds.loader(12 // world_size, shuffle=shuffle, seed=4, rank=r, world_size=world_size)) for r in range(world_size)
+    ]
+    together = [sorted(key for batch in parts for key in batch["key"]) for parts in zip(*ranks, strict=True)]
+    assert together == alone
+    assert sorted(key for batch in alone for key in batch) == sorted(sample["key"] for sample in ds)
+
+
+def test_the_order_depends_on_seed_and_epoch_alone(raw_dataset: Path) -> None:
+    ds = shardctl.open(raw_dataset)
+    first = keys(ds.loader(7, shuffle=True, seed=1, threads=1))
+    assert keys(ds.loader(7, shuffle=True, seed=1, threads=4)) == first
+    assert keys(ds.loader(7, shuffle=True, seed=2)) != first
+    loader = ds.loader(7, shuffle=True, seed=1)
+    assert keys(loader) == first
+    second = keys(loader)
+    assert second != first
+    loader.set_epoch(0)
+    assert keys(loader) == first
+    loader.set_epoch(1)
+    assert keys(loader) == second
+
+
+def test_a_loader_goes_on_where_another_was(raw_dataset: Path) -> None:
+    ds = shardctl.open(raw_dataset)
+    whole = keys(ds.loader(7, shuffle=True, seed=1))
+    loader = ds.loader(7, shuffle=True, seed=1)
+    batches = iter(loader)
+    seen = [key for _ in range(3) for key in next(batches)["key"]]
+    state = loader.state_dict()
+    assert state == {"epoch": 0, "samples": 21}
+    resumed = ds.loader(7, shuffle=True, seed=1, threads=3)
+    resumed.load_state_dict(state)
+    assert seen + keys(resumed) == whole
+
+
+def test_abandoning_an_epoch_leaves_no_thread(raw_dataset: Path) -> None:
+    before = threading.active_count()
+    batches = iter(shardctl.open(raw_dataset).loader(4, threads=3))
+    next(batches)
+    batches.close()
+    assert threading.active_count() == before
+
+
+def test_missing_labels_are_minus_one(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for name in ("a", "b"):
+        Image.new("RGB", (8, 8)).save(tmp_path / "in" / f"{name}.png")
+    (tmp_path / "in" / "labels.csv").write_text("filename,label\na.png,cat\n")
+    shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, lenient_labels=True)
+    assert shardctl.open(tmp_path / "out").take([0, 1])["label"].tolist() == [0, -1]
+
+
+def test_a_damaged_shard_is_named_and_not_read(dataset: Path) -> None:
+    victim = dataset / "train-00001-of-00007.arrow"
+    victim.write_bytes(victim.read_bytes()[:-1])
+    ds = shardctl.open(dataset)
+    with pytest.raises(DatasetError, match=r"train-00001-of-00007.arrow"):
+        list(ds.loader(8))
+    victim.unlink()
+    with pytest.raises(DatasetError, match=r"train-00001-of-00007.arrow: no such shard"):
+        list(shardctl.open(dataset))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"batch_size": 0}, "batch size of 0"),
+        ({"batch_size": 1, "rank": 2, "world_size": 2}, "rank 2"),
+        ({"batch_size": 1, "threads": 0}, "threads"),
+        ({"batch_size": 1, "columns": ["colour"]}, "no column colour; the dataset has key, image, label"),
+    ],
+)
+def test_impossible_loaders_are_refused(raw_dataset: Path, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        shardctl.open(raw_dataset).loader(**arguments)
+
+
+@pytest.mark.parametrize("compression", ["lz4", "zstd"])
+def test_compressed_pixels_are_the_same_pixels(photos: Path, raw_dataset: Path, tmp_path: Path, compression: str) -> None:
+    shardctl.convert(photos, tmp_path / "out", recipe={**CROP, "compression": compression}, workers=0)
+    plain = {sample["key"]: sample["image"] for sample in shardctl.open(raw_dataset)}
+    packed = {sample["key"]: sample["image"] for sample in shardctl.open(tmp_path / "out")}
+    assert plain.keys() == packed.keys()
+    assert all(np.array_equal(plain[key], packed[key]) for key in plain)

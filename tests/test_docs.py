@@ -1,0 +1,85 @@
+"""What the documents say is so."""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from shardctl.cli import cli
+from shardctl.recipe import KEYS
+from shardctl.transforms import TRANSFORMS
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def snippets(text: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+
+
+def test_every_command_and_option_is_in_the_reference() -> None:
+    written = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    made = runpy.run_path(str(ROOT / "scripts" / "write_cli_docs.py"))["cli_docs"]()
+    assert written == made, "run `make docs`"
+    for name, command in cli.commands.items():
+        assert f"## shardctl {name}" in written
+        for parameter in command.params:
+            assert all(option in written for option in parameter.opts if option.startswith("--"))
+
+
+def test_the_readme_works_as_it_is_written(tmp_path: Path) -> None:
+    shell, python = snippets(README, "sh")[0], snippets(README, "python")[0]
+    commands = [line for line in shell.splitlines() if not line.startswith("pip ")]
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    subprocess.run(["sh", "-e", "-c", "\n".join(commands)], cwd=tmp_path, env=environment, check=True, capture_output=True)
+    done = subprocess.run([sys.executable, "-c", python], cwd=tmp_path, check=True, capture_output=True, text=True)
+    assert "('dunes', 'forest'" in done.stdout
+
+
+def test_the_readme_calls_the_test_command_that_ci_runs() -> None:
+    assert "make test" in README
+    assert "make test" in (ROOT / ".ci" / "run").read_text()
+
+
+@pytest.mark.parametrize("page", sorted(path.name for path in (ROOT / "docs").glob("*.md")))
+def test_the_readme_leads_to_every_page(page: str) -> None:
+    assert f"docs/{page}" in README
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        for link in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / link).exists(), f"{page.name}: {link}"
+
+
+def test_the_recipe_page_knows_every_setting_and_transform(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
+    assert all(key in page for key in KEYS)
+    assert all(f"`{name}`" in page for name in TRANSFORMS)
+    (toml,) = snippets(page, "toml")
+    (tmp_path / "recipe.toml").write_text(toml)
+    from shardctl.recipe import Recipe, load_recipe
+
+    assert [step.name for step in Recipe.from_settings(load_recipe(tmp_path / "recipe.toml")).transforms] == [
+        "random_resized_crop",
+        "hflip",
+    ]
+
+
+def test_the_format_page_knows_every_key(raw_dataset: Path) -> None:
+    import json
+
+    from shardctl.manifest import SHARDS_SCHEMA, open_table
+
+    page = (ROOT / "docs" / "format.md").read_text(encoding="utf-8")
+    record = json.loads((raw_dataset / "manifest.json").read_text())
+    names = [*record, *record["settings"], *record["recipe"], *record["fingerprint_parts"], *SHARDS_SCHEMA.names]
+    names += open_table(raw_dataset / "plan.arrow").column_names
+    missing = [name for name in names if not re.search(rf"\b{name}\b", page)]
+    assert missing == []

@@ -1,0 +1,260 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+import shardctl
+from shardctl.errors import InputError
+from shardctl.manifest import read_rejects
+from shardctl.sources import walk
+
+
+def tree(root: Path, *names: str) -> Path:
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        if name.endswith((".png", ".jpg")):
+            Image.new("RGB", (8, 8), (len(name), 0, 0)).save(root / name)
+        else:
+            (root / name).write_text("x")
+    return root
+
+
+def converted(source: Path, out: Path, **options: Any) -> list[dict[str, Any]]:
+    shardctl.convert(source, out, workers=0, **options)
+    return list(shardctl.open(out))
+
+
+def labels(source: Path, out: Path, **options: Any) -> dict[str, str | None]:
+    shardctl.convert(source, out, workers=0, **options)
+    ds = shardctl.open(out)
+    names = ds.classes or ()
+    return {sample["key"]: names[sample["label"]] if sample.get("label", -1) >= 0 else None for sample in ds}
+
+
+def test_files_come_in_a_fixed_order_through_links_and_not_round_and_round(tmp_path: Path) -> None:
+    tree(tmp_path / "in", "b.png", "a/2.png", "a/1.png", "a/.hidden.png", ".git/x.png", "a-b/3.png")
+    tree(tmp_path / "elsewhere", "4.png")
+    (tmp_path / "in" / "linked").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "in" / "a" / "loop").symlink_to(tmp_path / "in")
+    notices: list[str] = []
+    found = [file.path for file in walk([tmp_path / "in"], notices.append)]
+    assert found == ["b.png", "a/1.png", "a/2.png", "a-b/3.png", "linked/4.png"]
+    assert notices == [f"{tmp_path}/in/a/loop: a link back to a folder that it lies in; passed over"]
+
+
+def test_the_class_is_the_folder_nested_or_not(tmp_path: Path) -> None:
+    source = tree(tmp_path / "in", "animals/cat/1.png", "animals/dog/2.png", "things/cup/3.png")
+    assert labels(source, tmp_path / "out") == {
+        "animals/cat/1.png": "cat",
+        "animals/dog/2.png": "dog",
+        "things/cup/3.png": "cup",
+    }
+
+
+def test_a_flat_folder_has_no_labels_and_one_folder_is_no_class(tmp_path: Path) -> None:
+    tree(tmp_path / "flat", "1.png", "2.png")
+    tree(tmp_path / "one", "images/1.png", "images/2.png")
+    for name in ("flat", "one"):
+        shardctl.convert(tmp_path / name, tmp_path / f"{name}-out", workers=0)
+        assert "label" not in shardctl.open(tmp_path / f"{name}-out").schema.names
+    assert labels(tmp_path / "one", tmp_path / "forced", labels="folder") == {
+        "images/1.png": "images",
+        "images/2.png": "images",
+    }
+
+
+def test_split_folders_are_splits_and_no_classes(tmp_path: Path) -> None:
+    source = tree(tmp_path / "in", "train/a/1.png", "train/b/2.png", "test/a/3.png", "val/b/4.png")
+    assert labels(source, tmp_path / "out") == {
+        "train/a/1.png": "a",
+        "train/b/2.png": "b",
+        "val/b/4.png": "b",
+        "test/a/3.png": "a",
+    }
+    splits = [split.name for split in shardctl.open(tmp_path / "out").manifest.splits]
+    assert splits == ["train", "val", "test"]
+    assert [s["key"] for s in shardctl.open(tmp_path / "out", split="test")] == ["test/a/3.png"]
+    shardctl.convert(source, tmp_path / "whole", split="none", workers=0)
+    assert [split.name for split in shardctl.open(tmp_path / "whole").manifest.splits] == ["train"]
+
+
+def test_a_share_split_keeps_each_input_where_it_is(tmp_path: Path) -> None:
+    names = [f"{n}.png" for n in range(200)]
+    tree(tmp_path / "in", *names)
+    shardctl.convert(tmp_path / "in", tmp_path / "out", split="train=0.8,val=0.2", workers=0)
+    before = {s["key"] for s in shardctl.open(tmp_path / "out", split="val")}
+    assert 20 < len(before) < 60
+    tree(tmp_path / "in", "another.png")
+    shardctl.convert(tmp_path / "in", tmp_path / "out", split="train=0.8,val=0.2", workers=0, overwrite=True)
+    assert {s["key"] for s in shardctl.open(tmp_path / "out", split="val")} - {"another.png"} == before
+
+
+def test_two_sources_join_and_the_same_key_twice_is_refused(tmp_path: Path) -> None:
+    one, other = tree(tmp_path / "one", "a/1.png", "b/2.png"), tree(tmp_path / "other", "a/3.png")
+    shardctl.convert([one, other], tmp_path / "out", workers=0)
+    assert [sample["key"] for sample in shardctl.open(tmp_path / "out")] == ["a/1.png", "b/2.png", "a/3.png"]
+    tree(other, "a/1.png")
+    with pytest.raises(InputError, match=r"1 keys stand twice, among them a/1.png"):
+        shardctl.convert([one, other], tmp_path / "out2", workers=0)
+    assert not (tmp_path / "out2").exists()
+
+
+def test_names_with_newlines_and_names_that_differ_by_case_are_kept(tmp_path: Path) -> None:
+    source = tree(tmp_path / "in", "a\nb.png", "Cat.png", "cat.png", "naïve café.png")
+    planned = shardctl.convert(source, tmp_path / "out", workers=0, dry_run=True)
+    assert planned.estimate is not None
+    assert any("1 keys differ from another only by case" in notice for notice in planned.estimate.notices)
+    assert sorted(sample["key"] for sample in converted(source, tmp_path / "out")) == [
+        "Cat.png",
+        "a\nb.png",
+        "cat.png",
+        "naïve café.png",
+    ]
+
+
+def test_a_csv_beside_the_images_gives_labels_and_columns(tmp_path: Path) -> None:
+    source = tree(tmp_path / "in", "x/1.png", "2.png")
+    (source / "labels.csv").write_text('﻿filename,label,score,note\nx/1.png,dog,0.5,"a, b"\n2.png,cat,,\n', encoding="utf-8")
+    first, second = sorted(converted(source, tmp_path / "out"), key=lambda sample: sample["key"])
+    assert (first["key"], first["label"], first["score"], first["note"]) == ("2.png", 0, None, "")
+    assert (second["key"], second["label"], second["score"], second["note"]) == ("x/1.png", 1, 0.5, "a, b")
+    assert shardctl.open(tmp_path / "out").classes == ("cat", "dog")
+
+
+def test_huggingface_metadata_in_each_split_folder_is_read(tmp_path: Path) -> None:
+    source = tree(tmp_path / "in", "train/1.png", "test/2.png")
+    for split, name, boxes in (("train", "1.png", [[1, 2, 3, 4]]), ("test", "2.png", [])):
+        record = {"file_name": name, "objects": {"bbox": boxes, "category": [7] * len(boxes)}}
+        (source / split / "metadata.jsonl").write_text(json.dumps(record) + "\n")
+    found = {sample["key"]: sample["objects"] for sample in converted(source, tmp_path / "out")}
+    assert found == {"train/1.png": {"bbox": [[1, 2, 3, 4]], "category": [7]}, "test/2.png": {"bbox": [], "category": []}}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("filename,label\n1.png,a\n2.png,b\nghost.png,c\n", r"1 of 3 rows name files that are not there \(ghost.png\)"),
+        ("filename,label\n1.png,a\n", r"no row for 1 of 2 inputs \(2.png\)"),
+        ("filename,label\n1.png,a\n2.png,b\n1.png,c\n", "1 rows name a file that another row names: 1.png"),
+        ("name,label\n1.png,a\n", "no column of file names; it has name, label"),
+        ("filename,label\n1.png,caf\xe9\n", "not UTF-8|UTF8"),
+        ("filename,key\n1.png,a\n2.png,b\n", "the column 'key' is one that shardctl makes itself"),
+        ("filename,label,label\n1.png,a,b\n", "two columns have the same name"),
+        ("filename,label\n1.png\n", "not a CSV file"),
+        ("", "empty"),
+    ],
+)
+def test_a_labels_file_that_does_not_fit_is_refused(tmp_path: Path, content: str, message: str) -> None:
+    source = tree(tmp_path / "in", "1.png", "2.png")
+    (source / "labels.csv").write_bytes(content.encode("latin-1"))
+    with pytest.raises(InputError, match=message):
+        shardctl.convert(source, tmp_path / "out", workers=0)
+    assert not (tmp_path / "out").exists()
+
+
+def test_lenient_labels_pass_over_what_does_not_fit(tmp_path: Path) -> None:
+    source = tree(tmp_path / "in", "1.png", "2.png")
+    (source / "labels.csv").write_text("filename,label\n1.png,a\nghost.png,b\n")
+    assert labels(source, tmp_path / "out", lenient_labels=True) == {"1.png": "a", "2.png": None}
+
+
+def test_an_explicit_labels_file_may_lie_anywhere(tmp_path: Path) -> None:
+    source = tree(tmp_path / "in", "a/1.png", "a/2.png")
+    (tmp_path / "mine.jsonl").write_text('{"file": "a/1.png", "label": 5}\n{"file": "a/2.png", "label": 3}\n')
+    found = converted(source, tmp_path / "out", labels=str(tmp_path / "mine.jsonl"))
+    assert [sample["label"] for sample in found] == [5, 3]
+    inside = tmp_path / "in" / "a" / "own.csv"
+    inside.write_text("filename,label\n1.png,x\n2.png,y\n")
+    assert labels(source, tmp_path / "out2", labels=str(inside)) == {"a/1.png": "x", "a/2.png": "y"}
+
+
+def test_text_files_are_samples_with_their_folders_as_classes(tmp_path: Path) -> None:
+    for name, text in (("pos/a.txt", "﻿fine\r\n"), ("neg/b.txt", "schlecht, nicht gut: ß")):
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "in" / name).write_bytes(text.encode())
+    (tmp_path / "in" / "neg" / "c.txt").write_bytes("caf\xe9".encode("latin-1"))
+    found = {sample["key"]: (sample["text"], sample["label"]) for sample in converted(tmp_path / "in", tmp_path / "out")}
+    assert found == {"neg/b.txt": ("schlecht, nicht gut: ß", 0), "pos/a.txt": ("fine\r\n", 1)}
+    (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")
+    assert (reject.key, reject.error) == ("neg/c.txt", "not-utf8")
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=2),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(records=st.lists(st.dictionaries(st.sampled_from(["x", "y", "text"]), JSON), min_size=1, max_size=8))
+def test_lines_of_json_come_back_with_the_same_values(tmp_path_factory: Any, records: list[dict[str, Any]]) -> None:
+    """A field of one type as itself, one of mixed types as its JSON text; absent and null are the same."""
+    root = tmp_path_factory.mktemp("lines")
+    (root / "in.jsonl").write_text("".join(json.dumps(record) + "\n\n" for record in records), encoding="utf-8")
+    found = converted(root / "in.jsonl", root / "out")
+    assert [sample["key"] for sample in found] == [f"in.jsonl#{2 * n + 1}" for n in range(len(records))]
+    for record, sample in zip(records, found, strict=True):
+        for name, value in record.items():
+            assert _same(sample[name], value)
+
+
+def _same(got: Any, put: Any) -> bool:
+    if isinstance(got, str) and not isinstance(put, str) and put is not None:
+        return bool(json.loads(got) == put)
+    if isinstance(put, dict) and isinstance(got, dict):
+        return all(_same(got.get(name), put.get(name)) for name in {*got, *put})
+    if isinstance(put, list) and isinstance(got, list):
+        return len(got) == len(put) and all(_same(g, p) for g, p in zip(got, put, strict=True))
+    return bool(got == put)
+
+
+def test_fields_of_json_become_typed_columns(tmp_path: Path) -> None:
+    lines = ['{"text": "a", "n": 1, "x": 1, "tags": ["p"]}', '{"text": "b", "n": 2, "x": 2.5, "tags": [], "late": true}']
+    (tmp_path / "in.jsonl").write_text("\n".join(lines))
+    shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", workers=0)
+    types = dict(shardctl.open(tmp_path / "out").manifest.schema)
+    assert types == {
+        "key": "string",
+        "text": "string",
+        "n": "int64",
+        "x": "double",
+        "tags": "list<item: string>",
+        "late": "bool",
+    }
+
+
+def test_lines_that_are_not_json_objects_are_rejected_by_number(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_bytes(b'{"a": 1}\n{"a": \n[1]\n{"a": "\xff"}\n{"a": 2}\n')
+    assert [sample["a"] for sample in converted(tmp_path / "in.jsonl", tmp_path / "out")] == [1, 2]
+    rejects = {reject.key: reject.error for reject in read_rejects(tmp_path / "out" / "rejects.jsonl")}
+    assert rejects == {"in.jsonl#2": "not-json", "in.jsonl#3": "not-an-object", "in.jsonl#4": "not-utf8"}
+
+
+def test_text_files_and_lines_do_not_mix(tmp_path: Path) -> None:
+    tree(tmp_path / "in", "a.txt")
+    (tmp_path / "in" / "b.jsonl").write_text('{"text": "b"}\n')
+    with pytest.raises(InputError, match=r"the sources mix text files .* and lines of JSON"):
+        shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
+
+
+def test_a_line_that_uses_our_names_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('{"a": 1}\n{"key": "mine"}\n')
+    with pytest.raises(InputError, match=r"in.jsonl, line 2: the field 'key' is one that shardctl makes itself"):
+        shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", workers=0)
+
+
+def test_an_image_without_a_telling_name_is_found(tmp_path: Path) -> None:
+    tree(tmp_path / "in", "a.png", "readme")
+    (tmp_path / "in" / "a.png").rename(tmp_path / "in" / "photo")
+    assert [sample["key"] for sample in converted(tmp_path / "in", tmp_path / "out")] == ["photo"]

@@ -1,0 +1,129 @@
+"""Damage a real dataset, expect the finding by name."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import CROP
+from PIL import Image
+
+import shardctl
+from shardctl.errors import DatasetError, UsageError
+
+SHARD = "train-00002-of-00007.arrow"
+
+
+def flip(path: Path, place: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[place] ^= 0x40
+    path.write_bytes(data)
+
+
+def edit_manifest(root: Path) -> None:
+    record = json.loads((root / "manifest.json").read_text())
+    record["samples"] += 1
+    (root / "manifest.json").write_text(json.dumps(record))
+
+
+def middle(root: Path, name: str) -> int:
+    return (root / name).stat().st_size // 2
+
+
+DAMAGE: list[tuple[str, Callable[[Path], object], str, str | None]] = [
+    ("quick", lambda d: (d / SHARD).unlink(), "missing-shard", SHARD),
+    ("quick", lambda d: (d / SHARD).rename(d / "other.arrow"), "missing-shard", SHARD),
+    ("quick", lambda d: (d / SHARD).write_bytes((d / SHARD).read_bytes()[:-100]), "wrong-size", SHARD),
+    ("quick", lambda d: (d / SHARD).write_bytes((d / SHARD).read_bytes() + b"more"), "wrong-size", SHARD),
+    ("quick", lambda d: flip(d / SHARD, -5), "unreadable-shard", SHARD),
+    ("quick", lambda d: (d / "plan.arrow").unlink(), "missing-file", None),
+    ("quick", lambda d: (d / "SHA256SUMS").write_text(""), "wrong-size", None),
+    ("quick", edit_manifest, "damaged-manifest", None),
+    ("quick", lambda d: (d / "manifest.json").write_text("{"), "damaged-manifest", None),
+    ("quick", lambda d: (d / "shards.arrow").write_bytes(b"junk"), "unreadable-table", None),
+    ("full", lambda d: flip(d / SHARD, middle(d, SHARD)), "wrong-checksum", SHARD),
+    ("full", lambda d: flip(d / "plan.arrow", middle(d, "plan.arrow")), "wrong-checksum", None),
+    ("full", lambda d: flip(d / "shards.arrow", middle(d, "shards.arrow")), "wrong-checksum", None),
+    ("full", lambda d: flip(d / "SHA256SUMS", 10), "wrong-checksum", None),
+]
+
+
+@pytest.mark.parametrize(("level", "damage", "kind", "shard"), DAMAGE)
+def test_damage_is_found_and_named(
+    dataset: Path, level: str, damage: Callable[[Path], object], kind: str, shard: str | None
+) -> None:
+    assert shardctl.verify(dataset, level).ok
+    damage(dataset)
+    result = shardctl.verify(dataset, level)
+    assert not result.ok
+    assert (kind, shard) in {(finding.kind, finding.shard) for finding in result.findings}
+
+
+def test_the_damaged_block_is_named(dataset: Path) -> None:
+    flip(dataset / SHARD, middle(dataset, SHARD))
+    (finding,) = shardctl.verify(dataset).findings
+    assert (finding.shard, finding.block, finding.severity) == (SHARD, 0, "error")
+
+
+def test_all_findings_are_told_not_just_the_first(dataset: Path) -> None:
+    for number in (0, 3, 5):
+        (dataset / f"train-{number:05d}-of-00007.arrow").unlink()
+    assert [finding.kind for finding in shardctl.verify(dataset).findings] == ["missing-shard"] * 3
+
+
+def test_a_file_that_does_not_belong_is_a_warning(dataset: Path) -> None:
+    (dataset / "notes.txt").write_text("mine")
+    result = shardctl.verify(dataset, "quick")
+    assert result.ok
+    assert [(finding.severity, finding.kind) for finding in result.findings] == [("warning", "extra-file")]
+
+
+def test_a_shard_of_another_dataset_with_the_same_name_is_found(dataset: Path, demo: Path, tmp_path: Path) -> None:
+    shardctl.convert(demo / "photos", tmp_path / "other", recipe={"store": "png"}, workers=0)
+    shutil.copy(tmp_path / "other" / SHARD, dataset / SHARD)
+    assert {finding.kind for finding in shardctl.verify(dataset, "quick").findings} == {"wrong-size"}
+
+
+@pytest.mark.parametrize("level", ["quick", "full"])
+def test_two_swapped_shards_of_one_size_are_found(tmp_path: Path, level: str) -> None:
+    for name in ("1.png", "2.png"):
+        (tmp_path / "in").mkdir(exist_ok=True)
+        Image.new("RGB", (8, 8), int(name[0])).save(tmp_path / "in" / name)
+    shardctl.convert(tmp_path / "in", tmp_path / "out", recipe=CROP, workers=0, samples_per_shard=1)
+    one, other = sorted((tmp_path / "out").glob("train-*"))
+    assert one.stat().st_size == other.stat().st_size
+    data = one.read_bytes()
+    one.write_bytes(other.read_bytes())
+    other.write_bytes(data)
+    found = {(finding.shard, finding.kind) for finding in shardctl.verify(tmp_path / "out", level).findings}
+    assert found == {(one.name, "wrong-shard"), (other.name, "wrong-shard")}
+
+
+def test_a_lone_shard_proves_itself(dataset: Path, tmp_path: Path) -> None:
+    lone = tmp_path / "lone.arrow"
+    shutil.copy(dataset / SHARD, lone)
+    assert shardctl.verify(lone).samples == 8
+    assert shardctl.verify(lone).ok
+    flip(lone, middle(tmp_path, "lone.arrow"))
+    (finding,) = shardctl.verify(lone).findings
+    assert (finding.kind, finding.shard, finding.block) == ("wrong-checksum", "lone.arrow", 0)
+    lone.write_bytes(b"")
+    assert [finding.kind for finding in shardctl.verify(lone).findings] == ["unreadable-shard"]
+
+
+def test_what_is_no_dataset_is_said(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="no such dataset"):
+        shardctl.verify(tmp_path / "absent")
+    with pytest.raises(DatasetError, match="not a dataset"):
+        shardctl.verify(tmp_path)
+    with pytest.raises(UsageError, match="level 'total'"):
+        shardctl.verify(tmp_path, "total")
+
+
+def test_progress_counts_every_shard(raw_dataset: Path) -> None:
+    heard: list[tuple[int, int]] = []
+    result = shardctl.verify(raw_dataset, progress=lambda done, total: heard.append((done, total)))
+    assert heard == [(number, result.shards) for number in range(1, result.shards + 1)]
