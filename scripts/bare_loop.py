@@ -39,7 +39,7 @@ def tiny(path: str) -> int:
 def main() -> None:
     folder, size = sys.argv[1:]
     paths = []
-    for parent, _, names in os.walk(folder):
+    for parent, _, names in os.walk(folder, followlinks=True):
         paths += [os.path.join(parent, name) for name in names if name.lower().endswith((".jpg", ".jpeg", ".png"))]
     with Pool(2) as pool:
         done = sum(1 for _ in pool.imap_unordered(photo if size == "224" else tiny, sorted(paths), chunksize=32))

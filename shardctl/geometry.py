@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 Size = tuple[int, int]
 """(width, height) in pixels, as Pillow orders them."""
@@ -26,7 +26,7 @@ class View:
 
     def scaled(self, size: Size) -> View:
         """Return the same rectangle resampled to another size."""
-        return replace(self, size=size)
+        return View(self.box, size, self.flip)
 
     def cropped(self, left: float, top: float, width: int, height: int) -> View:
         """Cut a rectangle out of the output, given in output pixels."""
@@ -35,11 +35,12 @@ class View:
         if self.flip:
             left = self.size[0] - left - width
         box = (x0 + left * dx, y0 + top * dy, x0 + (left + width) * dx, y0 + (top + height) * dy)
-        return replace(self, box=(max(box[0], x0), max(box[1], y0), min(box[2], x1), min(box[3], y1)), size=(width, height))
+        inside = (max(box[0], x0), max(box[1], y0), min(box[2], x1), min(box[3], y1))
+        return View(inside, (width, height), self.flip)
 
     def mirrored(self) -> View:
         """Return the view flipped left to right."""
-        return replace(self, flip=not self.flip)
+        return View(self.box, self.size, not self.flip)
 
 
 def cover(size: Size, target: Size) -> Size:

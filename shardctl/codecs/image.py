@@ -7,6 +7,7 @@ output needs (`draft`), and the crop is resampled straight out of it (`resize(bo
 from __future__ import annotations
 
 import io
+import math
 import struct
 import warnings
 from collections.abc import Callable
@@ -199,7 +200,7 @@ def _draft(opened: Opened, view: View) -> None:
     need_x = view.size[0] / (right - left) * opened.size[0] * DRAFT_MARGIN
     need_y = view.size[1] / (bottom - top) * opened.size[1] * DRAFT_MARGIN
     need = (need_y, need_x) if opened.orientation >= 5 else (need_x, need_y)
-    opened.image.draft(None, (int(np.ceil(need[0])), int(np.ceil(need[1]))))
+    opened.image.draft(None, (math.ceil(need[0]), math.ceil(need[1])))
 
 
 def _inside(box: tuple[float, float, float, float], size: Size) -> tuple[float, float, float, float]:
