@@ -27,11 +27,20 @@ def hold(staging: Path) -> Iterator[None]:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         _lock(descriptor, staging)
+        _refuse_if_gone(descriptor, path)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, str(os.getpid()).encode(), 0)
         yield
     finally:
         os.close(descriptor)
+
+
+def _refuse_if_gone(descriptor: int, path: Path) -> None:
+    """A converter that ends takes its staging folder away: a lock on the file that was there keeps nobody out."""
+    if not path.exists() or not os.path.samestat(os.fstat(descriptor), path.stat()):
+        raise BusyError(
+            f"{printable(str(path.parent.parent))}: another shardctl convert has just written it; run the same again"
+        )
 
 
 def _lock(descriptor: int, staging: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 
 import click
@@ -15,7 +16,6 @@ from shardctl.cli.inspect import inspect
 from shardctl.cli.verify import verify
 from shardctl.cli.version import version_text
 from shardctl.errors import ShardctlError
-from shardctl.startup import keep_pandas_out_of_arrow
 
 INTERRUPTED = 130
 
@@ -51,7 +51,7 @@ for command in (convert, verify, inspect, bench, demo):
 
 def main() -> None:
     """Run the command line, and exit with the code that the outcome has."""
-    keep_pandas_out_of_arrow()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a batch system's "stop" is handled as Ctrl-C is
     sys.exit(run(sys.argv[1:]))
 
 

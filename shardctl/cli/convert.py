@@ -11,6 +11,7 @@ from tqdm import tqdm
 
 from shardctl.cli.output import Output, auto_or_number, byte_size, output_options, print_json
 from shardctl.errors import UsageError
+from shardctl.startup import keep_pandas_out_of_arrow
 from shardctl.storage import format_bytes, printable
 
 if TYPE_CHECKING:
@@ -101,6 +102,7 @@ def convert(src: tuple[str, ...], dst: str, output: Output, **given: Any) -> Non
       shardctl convert photos out --labels photos/labels.csv --split train=0.9,val=0.1 --shuffle 0
       shardctl convert corpus.jsonl out
     """
+    keep_pandas_out_of_arrow()
     from shardctl.conversion import convert as convert_dataset
 
     sys.path.insert(0, "")  # a function of one's own is looked for in the current folder too, as `python -m` does

@@ -50,6 +50,9 @@ FEWEST_SHARDS = 16
 
 SMALLEST_SHARD_ROWS = 8
 
+SHOWN_REJECTS = 3
+"""Rejects that the result holds as examples."""
+
 SPARE_DISK = 1.05
 """Disk that is asked for, per byte that the probe foretells."""
 
@@ -192,6 +195,10 @@ class _Conversion:
         if self.options.dry_run:
             return self._planned(estimate, parts)
         with lease.hold(self.staging):
+            existing = self._existing(parts)  # once more: another converter may have finished while this one planned
+            if existing is not None:
+                shutil.rmtree(self.staging)
+                return self._up_to_date(existing)
             _clear_staging(self.staging)
             job = Job(self.staging, self.bases, self.recipe.kind, self.recipe, probe.layout, splits)
             planner.write(self.staging / PLAN)
@@ -261,7 +268,12 @@ class _Conversion:
 
     def _finished(self, status: str, manifest: Manifest) -> ConvertResult:
         seconds = time.monotonic() - self.started
-        rejects = list(read_rejects(self.target / REJECTS)) if manifest.rejected <= 10_000 else []
+        reasons: Counter[str] = Counter()
+        examples: list[Reject] = []
+        for reject in read_rejects(self.target / REJECTS):
+            reasons[f"{reject.stage}: {reject.error}"] += 1
+            if len(examples) < SHOWN_REJECTS:
+                examples.append(reject)
         return ConvertResult(
             status=status,
             samples=manifest.samples,
@@ -271,8 +283,8 @@ class _Conversion:
             seconds=seconds,
             samples_per_s=manifest.samples / seconds,
             fingerprint=manifest.fingerprint,
-            reasons=dict(Counter(f"{reject.stage}: {reject.error}" for reject in rejects).most_common()),
-            examples=tuple(rejects[:3]),
+            reasons=dict(reasons.most_common()),
+            examples=tuple(examples),
         )
 
 

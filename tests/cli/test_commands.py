@@ -154,7 +154,10 @@ def test_output_into_a_closed_pipe_is_no_fault(raw_dataset: Path) -> None:
     assert done.stdout.count("\n") == 1
 
 
-def test_interrupting_ends_at_once_with_130_and_nothing_that_looks_whole(photos: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_stopping_ends_at_once_with_130_and_nothing_that_looks_whole(
+    photos: Path, tmp_path: Path, stop: signal.Signals
+) -> None:
     (tmp_path / "slow.py").write_text(
         "import threading\ndef wait(sample):\n    threading.Event().wait(0.1)\n    return sample\n"
     )
@@ -162,7 +165,7 @@ def test_interrupting_ends_at_once_with_130_and_nothing_that_looks_whole(photos:
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as job:
         assert job.stderr is not None
         next(line for line in job.stderr if "will write" in line)
-        job.send_signal(signal.SIGINT)
+        job.send_signal(stop)
         rest = job.stderr.read()
         assert job.wait(timeout=10) == 130
     assert "interrupted" in rest

@@ -118,9 +118,11 @@ def test_a_destination_that_may_not_be_written_is_said(here: Path, tmp_path_fact
         "import os, sys; from shardctl.cli import run; run(['convert', 'in', 'warm', '--workers', '0', '-q']);"
         "os.setgid(65534); os.setuid(65534); sys.exit(run(sys.argv[1:]))"
     )
+    # Nor may it write the figures of a coverage run.
+    unmeasured = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE")}
     for number, out in enumerate(("locked", "locked/out")):
         command = [sys.executable, "-c", code.replace("warm", f"warm{number}"), "convert", "in", out, "--workers", "0", "-q"]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=here)
+        done = subprocess.run(command, capture_output=True, text=True, cwd=here, env=unmeasured)
         assert done.returncode == 3, done.stderr
         assert "cannot write here" in done.stderr
         assert "Traceback" not in done.stderr
