@@ -40,7 +40,7 @@ if ! .venv/bin/python -c 'import importlib.metadata as m; m.version("pillow-simd
 fi
 
 # The imaging package is there already, and must not be joined by the other one: install what shardctl asks for without it.
-$pip install --no-deps --editable .
+PYTHONWARNINGS=ignore $pip install --no-deps --editable .
 .venv/bin/python - <<'EOF' >.venv/requirements.txt
 import re
 from importlib.metadata import requires

@@ -24,7 +24,7 @@ from shardctl.manifest import open_table
 from shardctl.order import Permutation, mix64
 from shardctl.sources import FoundFile, Input, Source, labels, walk
 from shardctl.sources.labels import SideTable, some
-from shardctl.storage import replacing
+from shardctl.storage import printable, replacing
 
 CHUNK_ROWS = 65536
 """Rows of a table that are in memory at a time."""
@@ -214,9 +214,8 @@ def _why_nothing(roots: list[Path], kind: str, ignored: Counter[str]) -> str:
     shown = some([str(root) for root in roots])
     if not ignored:
         return f"{shown}: holds no files"
-    held = ", ".join(f"{count} {suffix}" for suffix, count in ignored.most_common(4))
-    other = "text" if kind == "image" else "image"
-    return f"{shown}: no {kind} among its {ignored.total()} files ({held}); for other inputs try --kind {other}"
+    held = ", ".join(f"{count} {printable(suffix)}" for suffix, count in ignored.most_common(4))
+    return f"{shown}: no {kind} among its {ignored.total()} files ({held}); images are known by name or content, text by .txt or .jsonl"
 
 
 def detect_kind(roots: list[Path], sources: Iterable[Source]) -> str:

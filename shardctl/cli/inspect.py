@@ -93,7 +93,8 @@ def _print_overview(root: Path, found: Overview) -> None:
     click.echo(f"{printable(str(root))}: {m.samples:,} {m.kind} samples in {m.shards:,} shards, {format_bytes(m.bytes)}")
     click.echo(f"  made {m.created} by shardctl {m.shardctl_version} from {', '.join(printable(s) for s in m.sources)}")
     low, median, high = (format_bytes(size) for size in found.shard_bytes)
-    click.echo(f"  shards: {low} to {high}, {median} at the median; blocks compressed {found.ratio:.2f} to 1")
+    compressed = "not compressed" if m.recipe["compression"] == "none" else f"compressed {found.ratio:.2f} to 1"
+    click.echo(f"  shards: {low} to {high}, {median} at the median; {compressed}")
     click.echo(f"  recipe: {_recipe_line(m.recipe)}")
     click.echo(f"  fingerprint: {m.fingerprint}")
     click.echo("splits:")

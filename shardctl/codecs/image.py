@@ -306,7 +306,7 @@ def _not_opened(data: bytes) -> Rejection:
     if name is None:
         return Rejection("decode", "not-an-image", "not an image of a format that shardctl opens")
     if name in FORMATS:
-        return Rejection("decode", "damaged", f"it begins like {name}, but its header is damaged")
+        return Rejection("decode", "damaged", f"it begins like {name}, but is damaged or of a variant that cannot be read")
     return Rejection("decode", "format-not-allowed", f"{name} is not among the formats that shardctl opens")
 
 
