@@ -215,7 +215,8 @@ def _why_nothing(roots: list[Path], kind: str, ignored: Counter[str]) -> str:
     if not ignored:
         return f"{shown}: holds no files"
     held = ", ".join(f"{count} {printable(suffix)}" for suffix, count in ignored.most_common(4))
-    return f"{shown}: no {kind} among its {ignored.total()} files ({held}); images are known by name or content, text by .txt or .jsonl"
+    known = "images are known by name or content, text by .txt or .jsonl"
+    return f"{shown}: no {kind} among its {ignored.total()} files ({held}); {known}"
 
 
 def detect_kind(roots: list[Path], sources: Iterable[Source]) -> str:
