@@ -6,7 +6,7 @@ import hashlib
 import json
 from typing import Any
 
-from shardctl.plan import Listing
+from shardctl.listing import Listing
 from shardctl.recipe import Recipe
 from shardctl.shard import FORMAT_VERSION
 from shardctl.storage import sha256_of

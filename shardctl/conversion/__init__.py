@@ -23,17 +23,15 @@ from shardctl.engines.job import DONE_FOLDER, SHARDS_FOLDER, Job
 from shardctl.engines.task import Progress
 from shardctl.errors import DatasetError, StorageError, TooManyRejectsError
 from shardctl.fingerprint import fingerprint, fingerprint_parts
+from shardctl.listing import LabelRule, Listing, detect_kind, list_inputs
 from shardctl.manifest import MANIFEST, PLAN, REJECTS, STAGING, Manifest, Reject, read_rejects
 from shardctl.plan import (
     Labelling,
-    Listing,
     Planner,
     PlanSettings,
     SplitPlan,
     SplitRule,
-    detect_kind,
     label_inputs,
-    list_inputs,
     order_inputs,
     split_inputs,
 )
@@ -108,7 +106,7 @@ def convert(
     checked = Recipe.from_settings(settings)
     if checked.kind == "image":
         backend.require_one()
-    plan_settings = PlanSettings(split, chosen.labels, chosen.shuffle, chosen.lenient_labels, checked.seed)
+    plan_settings = PlanSettings(split, LabelRule.parse(chosen.labels, chosen.lenient_labels), chosen.shuffle, checked.seed)
     conversion = _Conversion(roots, target, checked, plan_settings, chosen, listener or Listener(), started)
     return conversion.run()
 
@@ -136,7 +134,7 @@ class _Conversion:
         with tempfile.TemporaryDirectory(prefix="shardctl-") as folder, self._engine() as engine:
             path = Path(folder) / "listing.arrow"
             source = SOURCES[self.recipe.kind]()
-            listing = list_inputs(self.roots, source, self.settings, path, self.listener.listing)
+            listing = list_inputs(self.roots, source, self.settings.labels, path, self.listener.listing)
             parts = fingerprint_parts(listing, self.recipe, self._recorded_settings())
             existing = self._existing(parts)
             return self._up_to_date(existing) if existing else self._build(listing, parts, engine)

@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from shardctl.engines.samples import SampleMaker, plain_value, read_input
 from shardctl.errors import InputError, Rejection
-from shardctl.plan import Labelling, Listing, Planner, SplitPlan, side_fields
+from shardctl.listing import Listing
+from shardctl.plan import Labelling, Planner, SplitPlan, side_fields
 from shardctl.recipe import Recipe
 from shardctl.shard import ENCODED_IMAGE, Layout, ShardWriter, image_tensor
 
