@@ -111,7 +111,7 @@ def list_inputs(roots: list[Path], source: Source, rule: LabelRule, path: Path, 
     if count == 0:
         raise InputError(_why_nothing(roots, source.kind, ignored))
     side = labels.load(side_files) if side_files else None
-    listing = Listing(path, source.kind, source.columns(), list(folders), side, ignored, notices)
+    listing = Listing(path, source.kind, source.columns(), list(folders), side, ignored, notices + source.notices())
     _refuse_duplicate_keys(listing)
     if side:
         _compare_with_labels(listing, side, rule)

@@ -181,7 +181,6 @@ class ShardWriter:
 
     def __init__(self, sink: HashingFile | pa.NativeFile, schema: pa.Schema, compression: Compression) -> None:
         self._schema = schema
-        self._sink = sink
         self._block_bytes = compression.block_bytes
         # Workers are the parallelism; threads inside each would only fight for the same cores.
         options = pa.ipc.IpcWriteOptions(compression=compression.codec(), use_threads=False)

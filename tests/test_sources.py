@@ -234,6 +234,15 @@ def test_fields_of_json_become_typed_columns(tmp_path: Path) -> None:
     }
 
 
+def test_a_field_of_several_types_is_told(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('{"a": 1, "b": 1}\n{"a": "x", "b": 2}\n{"a": [1], "b": 3}\n')
+    planned = shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", dry_run=True)
+    assert planned.estimate is not None
+    (notice,) = planned.estimate.notices
+    assert notice.startswith("the field a holds values of several types")
+    assert [sample["a"] for sample in converted(tmp_path / "in.jsonl", tmp_path / "out")] == ["1", "x", "[1]"]
+
+
 def test_lines_that_are_not_json_objects_are_rejected_by_number(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_bytes(b'{"a": 1}\n{"a": \n[1]\n{"a": "\xff"}\n{"a": 2}\n')
     assert [sample["a"] for sample in converted(tmp_path / "in.jsonl", tmp_path / "out")] == [1, 2]

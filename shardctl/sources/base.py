@@ -51,6 +51,10 @@ class Source(Protocol):
         """Return the columns that `parse` fills, known once all inputs have been listed. None: one image."""
         ...
 
+    def notices(self) -> list[str]:
+        """Return what a person should know about the inputs that have been listed."""
+        ...
+
 
 def file_input(file: FoundFile) -> Input:
     """Return the input that is a whole file."""

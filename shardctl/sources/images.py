@@ -49,3 +49,7 @@ class ImageSource:
     def columns(self) -> pa.Schema | None:
         """Return None: the one column is the image, and its type is the recipe's."""
         return None
+
+    def notices(self) -> list[str]:
+        """Return nothing: an image is known only when it is decoded."""
+        return []

@@ -87,3 +87,10 @@ class TextSource:
     def columns(self) -> pa.Schema | None:
         """Return `text`, or the fields that the lines have."""
         return self._inference.schema() if "lines of JSON" in self._seen else _TEXT
+
+    def notices(self) -> list[str]:
+        """Name the fields that have no type of their own."""
+        return [
+            f"the field {printable(name)} holds values of several types; those that are no strings are kept as JSON text"
+            for name in self._inference.mixed()
+        ]
