@@ -192,7 +192,7 @@ class _Check:
     def _check_shard(self, entry: ShardEntry, manifest: Manifest, plan: pa.Table | None) -> list[Finding]:
         path = self.root / entry.path
         if "/" in entry.path or not is_regular_file(path):
-            return [error("missing-shard", "the shard is missing; `shardctl convert` makes it again", entry.path)]
+            return [error("missing-shard", "the shard is missing; convert the sources again with --overwrite", entry.path)]
         size = path.stat().st_size
         if size != entry.bytes:
             return [error("wrong-size", f"{size} bytes where {entry.bytes} were written", entry.path)]

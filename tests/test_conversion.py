@@ -204,6 +204,11 @@ def upper(sample):
     sample["text"] = sample["text"].upper()
     return sample
 
+def odd_label(sample):
+    if "3" in sample["key"]:
+        sample["label"] = "three"
+    return sample
+
 def rename(sample):
     sample["key"] = "other"
     return sample
@@ -250,6 +255,13 @@ def test_a_function_may_leave_samples_out_and_its_exceptions_cost_one(tmp_path: 
         "2.png": ("transform", "left-out", "own_steps:picky left it out"),
         "3.png": ("transform", "ValueError", "own_steps:picky raised ValueError: three is too many"),
     }
+
+
+@pytest.mark.usefixtures("own")
+def test_a_label_that_a_function_spoils_costs_one_sample(tmp_path: Path) -> None:
+    source = images(tmp_path / "in", "a/1.png", "b/3.png")
+    result = shardctl.convert(source, tmp_path / "out", recipe=custom("odd_label", store="png"), workers=1)
+    assert (result.samples, result.reasons) == (1, {"encode: other-type": 1})
 
 
 @pytest.mark.usefixtures("own")

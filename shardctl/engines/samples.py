@@ -120,8 +120,8 @@ class SampleMaker:
     def _filler(self, field: pa.Field) -> Callable[[Sample], Any]:
         """Return what takes the value of one column out of a sample."""
         name, type_ = field.name, field.type
-        if name in ("key", "variant", "label"):
-            return lambda sample: sample.get(name)
+        if name == "key":
+            return lambda sample: sample[name]
         if name == "image" and self._store is not None:
             shape = tuple(type_.shape) if isinstance(type_, pa.FixedShapeTensorType) else None
             return lambda sample: _of_shape(sample.get("image"), shape) if shape else sample.get("image")
