@@ -14,6 +14,10 @@ Rejection                     -  one input could not be converted; it becomes a 
 
 from __future__ import annotations
 
+import re
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+
 
 class ShardctlError(Exception):
     """A known fault. The message is one sentence: what, where, what to do."""
@@ -31,8 +35,16 @@ class InputError(ShardctlError):
     """The sources are missing, or are not what they were said to be."""
 
 
+class SourceGoneError(InputError):
+    """A whole source went away while it was read: unmounted, or unplugged."""
+
+
 class StorageError(ShardctlError):
     """The file system refused: no space, no permission, read-only."""
+
+
+class DiskFullError(StorageError):
+    """No space is left, or no quota."""
 
 
 class DatasetError(ShardctlError):
@@ -40,7 +52,7 @@ class DatasetError(ShardctlError):
 
 
 class WorkerError(ShardctlError):
-    """A worker process ended without finishing its shard."""
+    """Worker processes keep ending outside of any input, so that no input can be held responsible."""
 
 
 class BusyError(ShardctlError):
@@ -57,6 +69,10 @@ class TooManyRejectsError(ShardctlError):
     exit_code = 1
 
 
+class Interrupted(KeyboardInterrupt):
+    """Somebody pressed Ctrl-C. The message says what is done already."""
+
+
 class Rejection(Exception):
     """One input could not be converted. Never leaves a shard task: it becomes a row of the rejects table.
 
@@ -65,6 +81,7 @@ class Rejection(Exception):
     """
 
     def __init__(self, stage: str, error: str, message: str) -> None:
+        message = _ADDRESS.sub("", message)  # the same fault must give the same bytes in every run
         super().__init__(message)
         self.stage = stage
         self.error = error

@@ -142,7 +142,8 @@ class SampleReader:
 
     def _images(self, encoded: list[bytes], groups: list[_Group]) -> Any:
         try:
-            pixels = [image.decode(data, max_pixels=2**62) for data in encoded]
+            keep = self.manifest.recipe.get("truncated") == "keep"
+            pixels = [image.decode(data, max_pixels=2**62, keep_truncated=keep) for data in encoded]
         except Rejection as rejection:
             blocks = " or ".join(group.where for group in groups[:3])
             raise DatasetError(

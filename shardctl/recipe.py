@@ -22,7 +22,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-KEYS = ("kind", "store", "compression", "seed", "variants", "max_pixels", "transform")
+KEYS = ("kind", "store", "compression", "seed", "variants", "max_pixels", "truncated", "transform")
 """What a recipe file may say."""
 
 
@@ -37,6 +37,12 @@ class Recipe:
     seed: int = 0
     variants: int = 1
     max_pixels: int = MAX_PIXELS
+    truncated: str = "reject"
+
+    @property
+    def keep_truncated(self) -> bool:
+        """Whether images that end too early are kept."""
+        return self.truncated == "keep"
 
     @property
     def views(self) -> tuple[ViewTransform, ...]:
@@ -75,6 +81,7 @@ class Recipe:
             "seed": self.seed,
             "variants": self.variants,
             "max_pixels": self.max_pixels,
+            "truncated": self.truncated,
             "transform": [{"name": step.name, **step.settings()} for step in self.transforms],
         }
 
@@ -98,11 +105,14 @@ class Recipe:
             seed=_whole(settings, "seed", 0, 0, 2**63 - 1),
             variants=_whole(settings, "variants", 1, 1, 10_000),
             max_pixels=_whole(settings, "max_pixels", MAX_PIXELS, 1, 2**40),
+            truncated=str(settings.get("truncated") or "reject"),
         )
         recipe._check()
         return recipe
 
     def _check(self) -> None:
+        if self.truncated not in ("reject", "keep"):
+            raise UsageError(f"truncated must be reject or keep; it is {self.truncated!r}")
         if self.kind == "text" and self.views:
             raise UsageError(f"{self.views[0].name} is for images, and these inputs are text")
         if self.variants > 1 and not self.random:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -86,6 +87,17 @@ class Layout:
         if self.classes is not None:
             described["label"] = {"names": list(self.classes)}
         return described
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the whole layout as plain data that `loads` reads."""
+        schema = base64.b64encode(self.columns.serialize()).decode("ascii")
+        return {"kind": self.kind, "fields": self.fields(), "schema": schema}
+
+    @classmethod
+    def loads(cls, record: dict[str, Any]) -> Layout:
+        """Build the layout that `to_json` gave."""
+        columns = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(record["schema"])))
+        return cls.from_json(record["kind"], record["fields"], columns)
 
     @classmethod
     def from_json(cls, kind: str, fields: dict[str, Any], columns: pa.Schema) -> Layout:

@@ -8,13 +8,14 @@ import hashlib
 import io
 import mmap
 import os
+import secrets
 import shutil
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from shardctl.errors import StorageError
+from shardctl.errors import DiskFullError, StorageError
 
 if os.name == "posix":
     import fcntl
@@ -119,10 +120,17 @@ class StreamedFile(HashingFile):
         super().sync()
 
 
+PARTIAL = ".partial"
+"""How the name of a file ends that is still being written."""
+
+
 @contextlib.contextmanager
 def replacing(path: Path, opener: Callable[[Path], HashingFile] = HashingFile) -> Iterator[HashingFile]:
-    """Give a file that appears at `path` only when the block ends without an error, synced and by rename."""
-    partial = path.with_name(path.name + ".partial")
+    """Give a file that appears at `path` only when the block ends without an error, synced and by rename.
+
+    Every writer has a temporary name of its own: two that were told to write the same file cannot mix their bytes.
+    """
+    partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}{PARTIAL}")
     with naming_the_path(path):
         sink = opener(partial)
         try:
@@ -132,22 +140,22 @@ def replacing(path: Path, opener: Callable[[Path], HashingFile] = HashingFile) -
             partial.replace(path)
         except BaseException:
             sink.close()
-            partial.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # the fault above is the one to tell of
+                partial.unlink(missing_ok=True)
             raise
 
 
 @contextlib.contextmanager
 def naming_the_path(path: Path) -> Iterator[None]:
-    """Turn the operating system's refusals into a StorageError that names `path`."""
+    """Turn whatever the operating system refuses into a StorageError that names `path`."""
     try:
         yield
     except OSError as error:
-        if error.errno == errno.ENOSPC or error.errno == errno.EDQUOT:
-            free = format_bytes(free_bytes(path))
-            raise StorageError(f"{path}: the disk is full ({free} free); free some space and run it again") from error
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise StorageError(f"{path}: cannot write here ({os.strerror(error.errno)})") from error
-        raise
+        shown = printable(str(path))
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            quota = "the quota is used up" if error.errno == errno.EDQUOT else "the disk is full"
+            raise DiskFullError(f"{shown}: {quota} ({format_bytes(free_bytes(path))} free)") from error
+        raise StorageError(f"{shown}: cannot write here ({error.strerror or error})") from error
 
 
 def write_atomically(path: Path, data: bytes) -> str:
@@ -178,7 +186,9 @@ def sha256_of(path: Path) -> str:
 
 def free_bytes(path: Path) -> int:
     """Return the free bytes of the file system that holds `path`, or would hold it once made."""
-    while not path.exists() and path != path.parent:
+    while path != path.parent:
+        with contextlib.suppress(OSError):
+            return shutil.disk_usage(path).free
         path = path.parent
     return shutil.disk_usage(path).free
 

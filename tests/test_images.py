@@ -206,3 +206,17 @@ def test_no_imaging_package_is_refused_with_the_remedy(monkeypatch: pytest.Monke
     monkeypatch.setattr(backend.metadata, "version", absent)
     with pytest.raises(InstallError, match="pip install"):
         backend.require_one()
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG"])
+def test_a_truncated_image_can_be_kept_with_what_there_is_of_it(form: str) -> None:
+    whole = encoded(scene(64, 64), form)
+    cut = whole[: len(whole) * 3 // 4]
+    with pytest.raises(Rejection, match="--truncated keep"):
+        decode(cut)
+    kept = decode(cut, keep_truncated=True)
+    assert kept.shape == (64, 64, 3)
+    assert np.array_equal(kept[:8], decode(whole)[:8])
+    assert len(np.unique(kept[-8:].reshape(-1, 3), axis=0)) == 1, "what is missing has one colour"
+    with pytest.raises(Rejection):
+        decode(cut)

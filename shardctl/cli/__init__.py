@@ -68,8 +68,9 @@ def run(arguments: list[str]) -> int:
     except ShardctlError as error:
         _complain(str(error), error.exit_code, arguments)
         return error.exit_code
-    except (KeyboardInterrupt, click.Abort):
-        _complain("interrupted; what was committed before is untouched", INTERRUPTED, arguments)
+    except (KeyboardInterrupt, click.Abort) as stop:
+        said = str(stop.__cause__ or stop)  # click puts its own exception in the place of a KeyboardInterrupt
+        _complain(said or "interrupted; what was committed before is untouched", INTERRUPTED, arguments)
         return INTERRUPTED
     except BrokenPipeError:
         # Whoever read our output has closed it (`| head`): not our fault, and nothing more to say.

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from tqdm import tqdm
 
-from shardctl.cli.output import Output, auto_or_number, byte_size, output_options, print_json
+from shardctl.cli.output import Output, auto_or_number, byte_size, output_options, print_json, seconds_or_none
 from shardctl.errors import UsageError
 from shardctl.startup import keep_pandas_out_of_arrow
 from shardctl.storage import format_bytes, printable
 
 if TYPE_CHECKING:
     from shardctl.conversion import ConvertResult
-    from shardctl.conversion.probe import Estimate
+    from shardctl.conversion.draft import Estimate
     from shardctl.engines.task import Progress
 
 
@@ -86,7 +87,36 @@ if TYPE_CHECKING:
     help="Worker processes; 0 works in this process.",
 )
 @click.option("--max-rejects", metavar="N|P%", help="Fail with exit code 1 when more inputs than this cannot be converted.")
-@click.option("--overwrite", is_flag=True, help="Replace the dataset at DST. It stays until the new one is complete.")
+@click.option(
+    "--copy-rejects", type=click.Path(), metavar="DIR", help="Copy the inputs that could not be converted to this folder."
+)
+@click.option(
+    "--truncated",
+    type=click.Choice(["reject", "keep"]),
+    help="Images that end too early: reject them, or keep what is there, grey below. Default: reject.",
+)
+@click.option(
+    "--input-timeout",
+    callback=seconds_or_none,
+    default="120",
+    show_default=True,
+    metavar="SECONDS|none",
+    help="Reject an input that takes longer than this.",
+)
+@click.option(
+    "--worker-memory",
+    callback=byte_size,
+    metavar="SIZE",
+    help="Let each worker process have so much memory, and reject inputs that need more. Default: no limit.",
+)
+@click.option("--overwrite", is_flag=True, help="Replace the dataset at DST. It stays whole until the new one takes its place.")
+@click.option(
+    "--if-running",
+    type=click.Choice(["wait", "fail"]),
+    default="wait",
+    show_default=True,
+    help="What to do while another convert is writing DST.",
+)
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and write nothing.")
 @output_options
 def convert(src: tuple[str, ...], dst: str, output: Output, **given: Any) -> None:
@@ -116,6 +146,8 @@ def convert(src: tuple[str, ...], dst: str, output: Output, **given: Any) -> Non
         print_json(_record(result))
     else:
         _print_result(result, dst)
+        if given["copy_rejects"]:
+            click.echo(f"{result.copied:,} of the rejected inputs were copied to {printable(given['copy_rejects'])}")
 
 
 def _recipe(given: dict[str, Any]) -> dict[str, Any]:
@@ -128,7 +160,7 @@ def _recipe(given: dict[str, Any]) -> dict[str, Any]:
         raise UsageError(f"--{steps[0]['name']} and the transforms in {given['recipe']} contradict each other; use one of them")
     if steps:
         settings["transform"] = steps
-    for name in ("store", "compression", "seed", "variants", "max_pixels"):
+    for name in ("store", "compression", "seed", "variants", "max_pixels", "truncated"):
         if given[name] is not None:
             settings[name] = given[name]
     if given["kind"] != "auto":
@@ -157,11 +189,9 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
     if shuffle != "none" and not shuffle.isdecimal():
         raise UsageError(f"--shuffle {shuffle!r} is neither a seed (a whole number) nor none")
     names = ("labels", "lenient_labels", "split", "shard_size", "samples_per_shard", "workers", "max_rejects", "overwrite")
-    return {
-        **{name: given[name] for name in names},
-        "shuffle": None if shuffle == "none" else int(shuffle),
-        "dry_run": given["dry_run"],
-    }
+    more = ("if_running", "worker_memory", "input_timeout", "copy_rejects", "dry_run")
+    chosen = {name: given[name] for name in names + more}
+    return {**chosen, "shuffle": None if shuffle == "none" else int(shuffle)}
 
 
 class _View:
@@ -176,7 +206,9 @@ class _View:
         """Return what the conversion is to call."""
         from shardctl.conversion import Listener
 
-        return Listener(self._listing, self._announce, self._progress) if self._show else Listener()
+        return (
+            Listener(self._listing, self._waiting, self._announce, self._resuming, self._progress) if self._show else Listener()
+        )
 
     def close(self) -> None:
         """Leave the line of the progress bar."""
@@ -187,12 +219,17 @@ class _View:
         if self._verbose:
             click.echo(f"listed {inputs:,} inputs", err=True)
 
+    def _waiting(self, owner: str) -> None:
+        click.echo(f"another shardctl convert is writing it ({owner}); waiting until it ends", err=True)
+
     def _announce(self, estimate: Estimate) -> None:
         for line in estimate_lines(estimate):
             click.echo(line, err=True)
-        total = sum(split.rows for split in estimate.splits)
         # disable=None: no bar where stderr is not a terminal
-        self._bar = tqdm(total=total, unit=" inputs", disable=None, dynamic_ncols=True, smoothing=0.1)
+        self._bar = tqdm(total=estimate.rows, unit=" inputs", disable=None, dynamic_ncols=True, smoothing=0.1)
+
+    def _resuming(self, done: int, shards: int) -> None:
+        click.echo(f"resuming: {done:,} of {shards:,} shards are done already", err=True)
 
     def _progress(self, progress: Progress) -> None:
         assert self._bar is not None, "announced before any work"
@@ -233,6 +270,8 @@ def _record(result: ConvertResult) -> dict[str, Any]:
     names = ("status", "samples", "shards", "bytes", "rejected", "seconds", "samples_per_s", "fingerprint")
     record = {name: getattr(result, name) for name in names}
     record["reject_reasons"] = result.reasons
+    record["reject_examples"] = [asdict(example) for example in result.examples]
+    record["copied_rejects"] = result.copied
     if result.estimate is not None:
         record["inputs"] = result.estimate.inputs
         record["free_bytes"] = result.estimate.free_bytes
@@ -253,7 +292,5 @@ def _print_result(result: ConvertResult, dst: str) -> None:
     click.echo(f"{result.status} {shown}: {what}, in {result.seconds:.1f} s ({result.samples_per_s:,.0f} samples/s)")
     if result.rejected:
         click.echo(f"{result.rejected:,} inputs rejected, listed in {shown}/rejects.jsonl:")
-        for reason, count in result.reasons.items():
-            click.echo(f"  {count:,}  {reason}")
-        for reject in result.examples:
-            click.echo(f"  for instance {printable(reject.source)}: {printable(reject.message)}")
+        for (reason, count), example in zip(result.reasons.items(), result.examples, strict=True):
+            click.echo(f"  {count:,}  {reason}; for instance {printable(example.key)}: {printable(example.message)}")

@@ -81,3 +81,13 @@ def auto_or_number(context: click.Context, parameter: click.Parameter, value: st
     if value != "auto" and not value.isdecimal():
         raise click.BadParameter(f"{value!r} is neither auto nor a whole number", context, parameter)
     return value if value == "auto" else int(value)
+
+
+def seconds_or_none(context: click.Context, parameter: click.Parameter, value: str) -> float | None:
+    """Read a number of seconds, or `none`."""
+    if value == "none":
+        return None
+    try:
+        return float(value)
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is neither a number of seconds nor none", context, parameter) from None

@@ -56,22 +56,34 @@ _OUR_ERRORS = (Rejection, KeyboardInterrupt, SystemExit, MemoryError)
 
 @dataclass(frozen=True)
 class Opened:
-    """An image whose header has been read and whose pixels have not. `size` is that of the upright image."""
+    """An image whose header has been read and whose pixels have not. `size` is that of the upright image.
+
+    `keep_truncated` says that pixels which are missing at the end of the data shall be grey, and no fault.
+    """
 
     image: Image.Image
     size: Size
     orientation: int
+    keep_truncated: bool
+
+    def load(self) -> None:
+        """Decode the pixels. Pillow knows no way to say this of one image: its switch is set before each."""
+        ImageFile.LOAD_TRUNCATED_IMAGES = self.keep_truncated
+        self.image.load()
 
 
-def open_image(data: bytes, max_pixels: int = MAX_PIXELS) -> Opened:
+def open_image(data: bytes, max_pixels: int = MAX_PIXELS, keep_truncated: bool = False) -> Opened:
     """Read the header of an encoded image. Raises Rejection (stage `decode`)."""
     _prepare()
     if not data:
         raise Rejection("decode", "empty", "the file is empty")
+    ImageFile.LOAD_TRUNCATED_IMAGES = keep_truncated
     try:
         image = _open(data)
     except UnidentifiedImageError:
         raise _not_opened(data) from None
+    except _OUR_ERRORS:
+        raise
     except Exception as error:
         raise _broken(error) from error
     width, height = image.size
@@ -81,7 +93,7 @@ def open_image(data: bytes, max_pixels: int = MAX_PIXELS) -> Opened:
     if width < 1 or height < 1:
         raise Rejection("decode", "no-pixels", f"the header says {width} x {height} pixels")
     orientation = _orientation(image)
-    return Opened(image, (height, width) if orientation >= 5 else (width, height), orientation)
+    return Opened(image, (height, width) if orientation >= 5 else (width, height), orientation, keep_truncated)
 
 
 def _open(data: bytes) -> Image.Image:
@@ -105,7 +117,7 @@ def render(opened: Opened, view: View) -> Pixels:
     try:
         if not plain:
             _draft(opened, view)
-        image.load()
+        opened.load()
         upright = ImageOps.exif_transpose(image) if opened.orientation != 1 else image
         rgb = to_rgb(upright)
         if not plain:
@@ -128,16 +140,16 @@ def check(opened: Opened) -> None:
     try:
         if opened.image.format in ("JPEG", "MPO"):
             opened.image.draft(None, (1, 1))
-        opened.image.load()
+        opened.load()
     except _OUR_ERRORS:
         raise
     except Exception as error:
         raise _broken(error) from error
 
 
-def decode(data: bytes, max_pixels: int = MAX_PIXELS) -> Pixels:
+def decode(data: bytes, max_pixels: int = MAX_PIXELS, keep_truncated: bool = False) -> Pixels:
     """Decode an encoded image to upright RGB pixels, (height, width, 3) uint8. Raises Rejection."""
-    opened = open_image(data, max_pixels)
+    opened = open_image(data, max_pixels, keep_truncated)
     return render(opened, View.whole(opened.size))
 
 
@@ -287,14 +299,15 @@ def _prepare() -> None:
     """Set Pillow up once per process: exactly one backend, our own limits instead of its warnings."""
     backend.require_one()
     Image.MAX_IMAGE_PIXELS = None  # our own limit is checked on the header, before any pixel is decoded
-    ImageFile.LOAD_TRUNCATED_IMAGES = False
     warnings.filterwarnings("ignore", module="PIL")  # oddities of a file; what matters becomes a Rejection
 
 
 def _broken(error: Exception) -> Rejection:
     text = str(error).strip() or type(error).__name__
     kind = "truncated" if "truncated" in text.lower() or "premature" in text.lower() else "damaged"
-    advice = "fetch it again" if kind == "truncated" else "see whether another program opens it"
+    advice = (
+        "fetch it again, or accept it with --truncated keep" if kind == "truncated" else "see whether another program opens it"
+    )
     return Rejection("decode", kind, f"the image data is {kind} ({text}); {advice}")
 
 

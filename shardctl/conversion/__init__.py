@@ -1,55 +1,50 @@
-"""Raw inputs to a committed dataset: list, estimate, plan, build the shards, commit."""
+"""Raw inputs to a committed dataset: list, draft, plan, build the shards, commit, publish. Or go on where a run ended."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import datetime
 import shutil
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from shardctl import lease
 from shardctl.codecs import backend
+from shardctl.conversion import publish
 from shardctl.conversion.commit import Commit, Committed
-from shardctl.conversion.options import Options, check_destination, check_sources, reject_limit, usable_cores
-from shardctl.conversion.probe import Estimate, Probe, probe_inputs
+from shardctl.conversion.draft import Draft, Estimate, estimate, make_draft
+from shardctl.conversion.options import Options, check_destination, check_quarantine, check_sources, reject_limit
+from shardctl.conversion.rejects import copy_rejects, count_reasons
+from shardctl.conversion.staging import begin, clear_partial_files, finished_shards, make_room, unfinished
 from shardctl.engines import local
-from shardctl.engines.job import DONE_FOLDER, SHARDS_FOLDER, Job
+from shardctl.engines.job import NEW_FOLDER, Job
+from shardctl.engines.samples import Root
 from shardctl.engines.task import Progress
-from shardctl.errors import DatasetError, StorageError, TooManyRejectsError
+from shardctl.errors import (
+    BusyError,
+    DatasetError,
+    DiskFullError,
+    Interrupted,
+    SourceGoneError,
+    StorageError,
+    TooManyRejectsError,
+)
 from shardctl.fingerprint import fingerprint, fingerprint_parts
 from shardctl.listing import LabelRule, Listing, detect_kind, list_inputs
-from shardctl.manifest import MANIFEST, PLAN, REJECTS, STAGING, Manifest, Reject, read_rejects
-from shardctl.plan import (
-    Labelling,
-    Planner,
-    PlanSettings,
-    SplitPlan,
-    SplitRule,
-    label_inputs,
-    order_inputs,
-    split_inputs,
-)
+from shardctl.manifest import MANIFEST, PLAN, REJECTS, STAGING, Manifest, Reject, differing
+from shardctl.plan import PlanSettings, SplitRule
 from shardctl.recipe import Recipe, load_recipe
 from shardctl.sources import SOURCES
-from shardctl.storage import format_bytes, free_bytes, printable
+from shardctl.storage import format_bytes, naming_the_path, printable
 from shardctl.version import __version__
-
-SHARD_BYTES = 128 << 20
-"""Size that a shard is aimed at where nothing else is said. Peers' defaults and advice: 50 to 150 MB."""
-
-FEWEST_SHARDS = 16
-"""A small dataset is still cut into so many shards (of SMALLEST_SHARD_ROWS or more), so that workers have work to share."""
-
-SMALLEST_SHARD_ROWS = 8
-
-SHOWN_REJECTS = 3
-"""Rejects that the result holds as examples."""
 
 SPARE_DISK = 1.05
 """Disk that is asked for, per byte that the probe foretells."""
@@ -57,7 +52,10 @@ SPARE_DISK = 1.05
 
 @dataclass(frozen=True)
 class ConvertResult:
-    """What a conversion did. `status` is created, updated, up-to-date or planned (a dry run)."""
+    """What a conversion did. `status` is created, resumed, updated, up-to-date or planned (a dry run).
+
+    `reasons` counts the rejects by stage and error, `examples` has one of each; `copied` were copied to the quarantine.
+    """
 
     status: str
     samples: int
@@ -70,6 +68,7 @@ class ConvertResult:
     reasons: dict[str, int] = field(default_factory=dict)
     examples: tuple[Reject, ...] = ()
     estimate: Estimate | None = None
+    copied: int = 0
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,9 @@ class Listener:
     """Whom to tell how far a conversion is."""
 
     listing: Callable[[int], None] = lambda inputs: None
+    waiting: Callable[[str], None] = lambda owner: None
     announce: Callable[[Estimate], None] = lambda estimate: None
+    resuming: Callable[[int, int], None] = lambda done, shards: None
     progress: Callable[[Progress], None] = lambda progress: None
 
 
@@ -101,6 +102,8 @@ def convert(
     settings = dict(recipe) if isinstance(recipe, dict) else load_recipe(Path(recipe)) if recipe else {}
     roots = check_sources([src] if isinstance(src, str | Path) else src)
     target = check_destination(Path(dst), roots)
+    if chosen.copy_rejects is not None:
+        check_quarantine(Path(chosen.copy_rejects), target, roots)
     if settings.get("kind") in (None, "auto"):
         settings["kind"] = detect_kind(roots, [make() for make in SOURCES.values()])
     checked = Recipe.from_settings(settings)
@@ -127,120 +130,163 @@ class _Conversion:
         self.roots, self.target, self.recipe = roots, target, recipe
         self.settings, self.options, self.listener, self.started = settings, options, listener, started
         self.staging = target / STAGING
-        self.bases = tuple(str((root if root.is_dir() else root.parent).resolve()) for root in roots)
+        bases = (str((root if root.is_dir() else root.parent).resolve()) for root in roots)
+        self.bases = tuple(Root.of(base) for base in bases)
 
     def run(self) -> ConvertResult:
         """List the inputs, and convert them unless the same dataset is there already."""
-        with tempfile.TemporaryDirectory(prefix="shardctl-") as folder, self._engine() as engine:
-            path = Path(folder) / "listing.arrow"
+        with tempfile.TemporaryDirectory(prefix="shardctl-") as scratch, self._engine() as engine:
+            path = Path(scratch) / "listing.arrow"
             source = SOURCES[self.recipe.kind]()
             listing = list_inputs(self.roots, source, self.settings.labels, path, self.listener.listing)
             parts = fingerprint_parts(listing, self.recipe, self._recorded_settings())
+
+            def drafted() -> Draft:
+                return make_draft(listing, self.recipe, self.settings, self.options, self.bases, engine, Path(scratch))
+
             existing = self._existing(parts)
-            return self._up_to_date(existing) if existing else self._build(listing, parts, engine)
+            if existing:
+                self._clear_up(parts)
+                return self._up_to_date(existing)
+            if self.options.dry_run:
+                return self._planned(drafted().job(Path(scratch), self.bases, self.recipe, parts), listing)
+            with lease.hold(self.staging, self._waiting) as held:
+                return self._write(listing, parts, drafted, engine, held)
+
+    @property
+    def _waiting(self) -> Callable[[str], None] | None:
+        return self.listener.waiting if self.options.if_running == "wait" else None
 
     def _recorded_settings(self) -> dict[str, Any]:
         sizes = {"shard_size": self.options.shard_size, "samples_per_shard": self.options.samples_per_shard}
         return {**self.settings.record(), **sizes}
 
-    def _existing(self, parts: dict[str, str]) -> Manifest | None:
-        """Return the manifest if the same dataset is already there. Raises DatasetError if another one is."""
-        if not (self.target / MANIFEST).exists():
-            return None
-        if self.options.overwrite:
-            return None
-        manifest = Manifest.load(self.target)
-        if manifest.fingerprint == fingerprint(parts):
-            return manifest
-        differ = [name for name, digest in parts.items() if manifest.fingerprint_parts.get(name) != digest]
-        raise DatasetError(
-            f"{printable(str(self.target))}: holds a dataset made from other {' and '.join(differ)};"
-            " use --overwrite to replace it, or another destination"
-        )
-
-    def _up_to_date(self, manifest: Manifest) -> ConvertResult:
-        seconds = time.monotonic() - self.started
-        facts = (manifest.samples, manifest.shards, manifest.bytes, manifest.rejected)
-        return ConvertResult("up-to-date", *facts, seconds, 0.0, manifest.fingerprint)
-
     @contextmanager
     def _engine(self) -> Iterator[local.Engine]:
         """Start the workers first of all: they import their modules while the inputs are listed and the plan is made."""
         complete = (self.target / MANIFEST).exists() and not self.options.overwrite
-        engine = local.start(0 if complete or self.options.dry_run else self.options.worker_count())
+        count = 0 if complete else self.options.worker_count()
+        engine = local.start(min(count, 1) if self.options.dry_run else count, self.options.limits())
         try:
             yield engine
         finally:
             engine.close()
 
-    def _build(self, listing: Listing, parts: dict[str, str], engine: local.Engine) -> ConvertResult:
-        splitting = split_inputs(listing, self.settings)
-        labelling = label_inputs(listing, self.settings, splitting.by_folder)
-        order = order_inputs(splitting, self.settings.shuffle)
-        planner = Planner(listing, order, labelling, self.recipe.variants)
-        probe = probe_inputs(planner, self.recipe, self.bases, labelling, listing)
-        splits = tuple(
-            SplitPlan(name, rows := count * self.recipe.variants, self._shards_of(rows, probe.bytes_per_sample))
-            for name, count in zip(splitting.names, order.counts, strict=True)
+    def _existing(self, parts: dict[str, str]) -> Manifest | None:
+        """Return the manifest if the same dataset is already there. Raises DatasetError if another one is."""
+        if self.options.overwrite or not (self.target / MANIFEST).exists():
+            return None
+        manifest = Manifest.load(self.target)
+        if manifest.fingerprint == fingerprint(parts):
+            return manifest
+        raise DatasetError(
+            f"{printable(str(self.target))}: holds a dataset made from other {differing(manifest.fingerprint_parts, parts)};"
+            " use --overwrite to replace it, or another destination"
         )
-        estimate = self._estimate(listing, labelling, splits, probe)
-        self.listener.announce(estimate)
-        if estimate.bytes * SPARE_DISK > estimate.free_bytes:
+
+    def _clear_up(self, parts: dict[str, str]) -> None:
+        """Take away what a conversion has left that was killed right after it had put everything in its place."""
+        if (self.staging / fingerprint(parts)).exists() or publish.is_broken_off(self.target):
+            with contextlib.suppress(BusyError), lease.hold(self.staging, None):
+                publish.recover(self.target)
+                shutil.rmtree(self.staging / fingerprint(parts), ignore_errors=True)
+
+    def _write(
+        self,
+        listing: Listing,
+        parts: dict[str, str],
+        drafted: Callable[[], Draft],
+        engine: local.Engine,
+        held: lease.Lease,
+    ) -> ConvertResult:
+        """Make the dataset, or what is left to be made of it. Nobody else writes meanwhile."""
+        publish.recover(self.target)
+        existing = self._existing(parts)  # once more: another converter may have finished while this one waited
+        if existing:
+            return self._up_to_date(existing)
+        folder = self.staging / fingerprint(parts)
+        job = unfinished(folder, self.bases)
+        status = "resumed" if job else "updated" if (self.target / MANIFEST).exists() else "created"
+        if not (folder / NEW_FOLDER / MANIFEST).exists():
+            if job is None:
+                job = self._begin(folder, listing, parts, drafted)
+            else:
+                self._announce(job, listing)
+            with self._telling_what_is_done(job):
+                self._build(job, engine)
+                held.check()
+                clear_partial_files(job)
+                Commit(job).run(lambda facts: self._manifest(job, parts, facts))
+        publish.publish(folder / NEW_FOLDER, self.target)
+        with naming_the_path(self.staging):
+            shutil.rmtree(folder, ignore_errors=True)
+        return self._finished(status)
+
+    def _begin(self, folder: Path, listing: Listing, parts: dict[str, str], drafted: Callable[[], Draft]) -> Job:
+        """Write the plan of a new job. Raises StorageError where the disk cannot hold the dataset."""
+        plan = drafted()
+        job = plan.job(folder, self.bases, self.recipe, parts)
+        expected = self._announce(job, listing)
+        if expected.bytes * SPARE_DISK > expected.free_bytes:
             raise StorageError(
-                f"{printable(str(self.target))}: the dataset needs about {format_bytes(estimate.bytes * SPARE_DISK)} and"
-                f" {format_bytes(estimate.free_bytes)} are free; free some space, or store less (--store, --compression)"
+                f"{printable(str(self.target))}: the dataset needs about {format_bytes(expected.bytes * SPARE_DISK)} and"
+                f" {format_bytes(expected.free_bytes)} are free; free some space, or store less (--store, --compression)"
             )
-        if self.options.dry_run:
-            return self._planned(estimate, parts)
-        with lease.hold(self.staging):
-            existing = self._existing(parts)  # once more: another converter may have finished while this one planned
-            if existing is not None:
-                shutil.rmtree(self.staging)
-                return self._up_to_date(existing)
-            _clear_staging(self.staging)
-            job = Job(self.staging, self.bases, self.recipe.kind, self.recipe, probe.layout, splits)
-            planner.write(self.staging / PLAN)
-            job.save()
-            tally = Tally(self.options.max_rejects, len(planner), self.listener.progress)
-            engine.run(job, range(job.shards), tally.add)
-            status = "updated" if (self.target / MANIFEST).exists() else "created"
-            commit = Commit(job, self.target)
-            manifest = commit.run(lambda facts: self._manifest(job, parts, facts))
-        return self._finished(status, manifest)
+        make_room(self.staging, folder, parts, self.options.overwrite)
+        plan.planner.write(folder / PLAN)
+        begin(job)
+        return job
 
-    def _shards_of(self, rows: int, bytes_per_sample: float) -> int:
-        """Return how many shards a split of so many rows gets."""
-        if self.options.samples_per_shard:
-            return max(1, -(-rows // self.options.samples_per_shard))
-        if self.options.shard_size:
-            return max(1, min(rows, round(rows * bytes_per_sample / self.options.shard_size)))
-        by_size = -(-int(rows * bytes_per_sample) // SHARD_BYTES)
-        return max(1, by_size, min(FEWEST_SHARDS, rows // SMALLEST_SHARD_ROWS))
+    def _build(self, job: Job, engine: local.Engine) -> None:
+        """Build the shards that are not finished yet."""
+        done = np.zeros(job.shards, bool)
+        tally = Tally(self.options.max_rejects, job.rows, self.listener.progress)
+        for shard, finished in finished_shards(job):
+            done[shard] = True
+            tally.add(Progress(job.place(shard).rows, finished.rejected, 0))
+        if done.any():
+            self.listener.resuming(int(done.sum()), job.shards)
+        engine.run(job, map(int, np.flatnonzero(~done)), tally.add)
 
-    def _estimate(self, listing: Listing, labelling: Labelling, splits: tuple[SplitPlan, ...], probe: Probe) -> Estimate:
-        rows = sum(split.rows for split in splits)
-        workers = max(1, min(self.options.worker_count(), usable_cores()))
-        by = "labels file" if listing.side else "folder" if labelling.of_folder is not None else "nothing"
-        return Estimate(
-            kind=self.recipe.kind,
-            inputs=len(listing),
-            input_bytes=listing.total_bytes,
-            splits=splits,
-            classes=len(labelling.classes) if labelling.classes is not None else None,
-            labelled_by=by,
-            bytes=int(rows * probe.bytes_per_sample),
-            free_bytes=free_bytes(self.target),
-            seconds=rows * probe.seconds_per_sample / workers,
-            probe_rejects=probe.rejected,
-            ignored=dict(listing.ignored),
-            notices=tuple(listing.notices),
-        )
+    @contextmanager
+    def _telling_what_is_done(self, job: Job) -> Iterator[None]:
+        """Add to whatever stops the work how far it is, and that the same command goes on from there."""
+        try:
+            yield
+        except (KeyboardInterrupt, StorageError, SourceGoneError) as error:
+            done = sum(job.place(shard).rows for shard, _ in finished_shards(job))
+            shards = sum(1 for _ in finished_shards(job))
+            state = f"{shards} of {job.shards} shards are done; the same command goes on from there"
+            if isinstance(error, KeyboardInterrupt):
+                raise Interrupted(f"interrupted; {state}") from error
+            if isinstance(error, DiskFullError):
+                need = format_bytes((job.rows - done) * job.sample_bytes * SPARE_DISK)
+                raise DiskFullError(f"{error}; about {need} more are needed. {state}") from error
+            raise type(error)(f"{error}. {state}") from error
 
-    def _planned(self, estimate: Estimate, parts: dict[str, str]) -> ConvertResult:
-        seconds = time.monotonic() - self.started
-        samples = sum(split.rows for split in estimate.splits)
-        digest = fingerprint(parts)
-        return ConvertResult("planned", samples, estimate.shards, estimate.bytes, 0, seconds, 0.0, digest, estimate=estimate)
+    def _announce(self, job: Job, listing: Listing) -> Estimate:
+        expected = estimate(job, listing, self.options, self.target)
+        self.listener.announce(expected)
+        return expected
+
+    def _planned(self, job: Job, listing: Listing) -> ConvertResult:
+        expected = self._announce(job, listing)
+        digest = fingerprint(job.parts)
+        facts = (job.rows, job.shards, expected.bytes, 0, self._seconds(), 0.0, digest)
+        return ConvertResult("planned", *facts, estimate=expected)
+
+    def _up_to_date(self, manifest: Manifest) -> ConvertResult:
+        facts = (manifest.samples, manifest.shards, manifest.bytes, manifest.rejected)
+        result = ConvertResult("up-to-date", *facts, self._seconds(), 0.0, manifest.fingerprint)
+        return dataclasses.replace(result, copied=self._copied())
+
+    def _copied(self) -> int:
+        if self.options.copy_rejects is None:
+            return 0
+        return copy_rejects(self.target, tuple(base.path for base in self.bases), Path(self.options.copy_rejects))
+
+    def _seconds(self) -> float:
+        return time.monotonic() - self.started
 
     def _manifest(self, job: Job, parts: dict[str, str], facts: Committed) -> Manifest:
         layout = job.layout.with_shape(facts.shape) if job.layout.store else job.layout
@@ -264,14 +310,10 @@ class _Conversion:
             shardctl_version=__version__,
         )
 
-    def _finished(self, status: str, manifest: Manifest) -> ConvertResult:
-        seconds = time.monotonic() - self.started
-        reasons: Counter[str] = Counter()
-        examples: list[Reject] = []
-        for reject in read_rejects(self.target / REJECTS):
-            reasons[f"{reject.stage}: {reject.error}"] += 1
-            if len(examples) < SHOWN_REJECTS:
-                examples.append(reject)
+    def _finished(self, status: str) -> ConvertResult:
+        manifest = Manifest.load(self.target)
+        reasons, examples = count_reasons(self.target / REJECTS)
+        seconds = self._seconds()
         return ConvertResult(
             status=status,
             samples=manifest.samples,
@@ -281,19 +323,10 @@ class _Conversion:
             seconds=seconds,
             samples_per_s=manifest.samples / seconds,
             fingerprint=manifest.fingerprint,
-            reasons=dict(reasons.most_common()),
-            examples=tuple(examples),
+            reasons=reasons,
+            examples=examples,
+            copied=self._copied(),
         )
-
-
-def _clear_staging(staging: Path) -> None:
-    for entry in staging.iterdir():
-        if entry.is_dir():
-            shutil.rmtree(entry)
-        elif entry.name != lease.LEASE:
-            entry.unlink()
-    for name in (SHARDS_FOLDER, DONE_FOLDER):
-        (staging / name).mkdir()
 
 
 class Tally:
@@ -311,5 +344,5 @@ class Tally:
         if self.rejected > self._limit:
             raise TooManyRejectsError(
                 f"{self.rejected} of {self._inputs} inputs were rejected so far, more than --max-rejects allows;"
-                " nothing was committed"
+                " nothing was committed. Mend or remove them, or run the same again with a higher limit to go on"
             )

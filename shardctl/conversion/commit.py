@@ -1,9 +1,8 @@
-"""The end of a conversion: the workers' markers become the dataset's tables, and everything moves in place at once."""
+"""The end of a conversion: the workers' markers become the dataset's tables and its manifest."""
 
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from shardctl.engines.job import SHARDS_FOLDER, Job
+from shardctl.engines.job import NEW_FOLDER, Job
 from shardctl.engines.samples import Shape
 from shardctl.engines.task import Done, read_marker
-from shardctl.errors import DatasetError, TooManyRejectsError
+from shardctl.errors import TooManyRejectsError
 from shardctl.manifest import (
     CHECKSUMS,
     MANIFEST,
@@ -25,13 +24,12 @@ from shardctl.manifest import (
     FileFacts,
     Manifest,
     ShardEntry,
-    ShardTable,
     SplitFacts,
     read_rejects,
     write_checksums,
     write_shard_table,
 )
-from shardctl.storage import naming_the_path, printable, replacing, sha256_of, sync_folder, write_atomically
+from shardctl.storage import printable, replacing, sha256_of, write_atomically
 
 
 @dataclass(frozen=True)
@@ -48,51 +46,40 @@ class Committed:
 
 
 class Commit:
-    """Joins the markers into the dataset's tables, then moves everything in place, the manifest last."""
+    """Joins the markers into the dataset's tables, beside the new shards, and the manifest last."""
 
-    def __init__(self, job: Job, target: Path) -> None:
-        self._job, self._target = job, target
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._new = job.folder / NEW_FOLDER
 
     def run(self, describe: Callable[[Committed], Manifest]) -> Manifest:
-        """Commit. Raises TooManyRejectsError where not one input was converted."""
-        staging = self._job.staging
-        final = staging / "final"
-        final.mkdir()
-        entries, shapes = self._write_tables(final)
-        samples = sum(entry.rows for entry in entries)
+        """Complete the new dataset's folder. Raises TooManyRejectsError where not one input was converted."""
+        new = self._new
+        entries, shapes = self._write_tables()
+        inputs, samples = sum(entry.inputs for entry in entries), sum(entry.rows for entry in entries)
         if samples == 0:
-            raise TooManyRejectsError(_all_rejected(final, sum(entry.inputs for entry in entries)))
-        write_shard_table(final / SHARDS, entries)
+            raise TooManyRejectsError(_all_rejected(new, inputs))
+        write_shard_table(new / SHARDS, entries)
         sums = {entry.path: entry.sha256 for entry in entries}
-        files = {name: FileFacts((final / name).stat().st_size, sha256_of(final / name)) for name in TABLES}
+        files = {name: FileFacts((new / name).stat().st_size, sha256_of(new / name)) for name in TABLES}
         sums |= {name: facts.sha256 for name, facts in files.items()}
-        checksums = write_checksums(final / CHECKSUMS, sums.items())
-        files[CHECKSUMS] = FileFacts((final / CHECKSUMS).stat().st_size, checksums)
+        checksums = write_checksums(new / CHECKSUMS, sums.items())
+        files[CHECKSUMS] = FileFacts((new / CHECKSUMS).stat().st_size, checksums)
         shape = next(iter(shapes)) if len(shapes) == 1 else None
-        inputs = sum(entry.inputs for entry in entries)
-        manifest = describe(
-            Committed(
-                inputs,
-                samples,
-                inputs - samples,
-                sum(e.bytes for e in entries),
-                shape,
-                self._split_facts(entries),
-                files,
-            )
-        )
-        self._publish(final, entries, manifest)
+        size = sum(entry.bytes for entry in entries)
+        manifest = describe(Committed(inputs, samples, inputs - samples, size, shape, self._split_facts(entries), files))
+        write_atomically(new / MANIFEST, manifest.to_json().encode())
         return manifest
 
-    def _write_tables(self, final: Path) -> tuple[list[ShardEntry], set[Shape]]:
+    def _write_tables(self) -> tuple[list[ShardEntry], set[Shape]]:
         """Write plan.arrow and rejects.jsonl, a shard at a time."""
         entries: list[ShardEntry] = []
         shapes: set[Shape] = set()
         first = 0
         schema = final_plan_schema(self._job.plan.schema)
         with (
-            replacing(final / REJECTS) as rejects,
-            replacing(final / PLAN) as plan,
+            replacing(self._new / REJECTS) as rejects,
+            replacing(self._new / PLAN) as plan,
             pa.ipc.new_file(pa.PythonFile(plan, mode="w"), schema) as writer,
         ):
             for shard in range(self._job.shards):
@@ -128,34 +115,6 @@ class Commit:
             facts.append(SplitFacts(split.name, sum(e.rows for e in own), split.shards, sum(e.bytes for e in own)))
         return tuple(facts)
 
-    def _publish(self, final: Path, entries: list[ShardEntry], manifest: Manifest) -> None:
-        """Move the files in place. A dataset that was there goes first its manifest, then its files."""
-        target, staging = self._target, self._job.staging
-        with naming_the_path(target):
-            _remove_dataset(target)
-            for entry in entries:
-                (staging / SHARDS_FOLDER / entry.path).rename(target / entry.path)
-            for name in (*TABLES, CHECKSUMS):
-                (final / name).rename(target / name)
-            sync_folder(target)
-            write_atomically(target / MANIFEST, manifest.to_json().encode())
-            sync_folder(target)
-            shutil.rmtree(staging)
-
-
-def _remove_dataset(target: Path) -> None:
-    """Take away the dataset that is being replaced: the files that it lists, and nothing else."""
-    if not (target / MANIFEST).exists():
-        return
-    try:
-        listed = list(ShardTable(target / SHARDS).names)
-    except DatasetError:
-        listed = []  # too damaged to say: its shards are replaced by name, and verify reports what is left over
-    (target / MANIFEST).unlink()
-    for name in (*listed, *TABLES, CHECKSUMS):
-        if "/" not in name:
-            (target / name).unlink(missing_ok=True)
-
 
 def final_plan_schema(planned: pa.Schema) -> pa.Schema:
     """Return the columns of plan.arrow in a committed dataset. No time of change: copies of the inputs plan alike."""
@@ -183,9 +142,9 @@ def _reject_lines(planned: pa.Table, done: Done) -> Iterator[bytes]:
         yield json.dumps(line, ensure_ascii=False).encode() + b"\n"
 
 
-def _all_rejected(final: Path, inputs: int) -> str:
-    first = next(read_rejects(final / REJECTS))
+def _all_rejected(new: Path, inputs: int) -> str:
+    first = next(read_rejects(new / REJECTS))
     return (
         f"all {inputs} inputs were rejected, for instance {printable(first.source)}: {first.message};"
-        f" nothing was committed, {printable(str(final / REJECTS))} has the reasons"
+        f" nothing was committed, {printable(str(new / REJECTS))} has the reasons"
     )

@@ -7,9 +7,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from shardctl.engines.pool import Limits
 from shardctl.errors import InputError, StorageError, UsageError
 from shardctl.manifest import MANIFEST, STAGING
-from shardctl.storage import printable
+from shardctl.storage import format_bytes, printable
+
+IF_RUNNING = ("wait", "fail")
+INPUT_TIMEOUT = 120.0
+"""Seconds that one input may take where nothing else is said: a hundred times what any ordinary one takes."""
+
+LEAST_MEMORY = 256 << 20
+"""A worker with all its modules has 100 MB, and needs room for the largest image."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +33,10 @@ class Options:
     workers: int | str = "auto"
     max_rejects: str | None = None
     overwrite: bool = False
+    if_running: str = "wait"
+    worker_memory: int | None = None
+    input_timeout: float | None = INPUT_TIMEOUT
+    copy_rejects: str | Path | None = None
     dry_run: bool = False
 
     def check(self) -> None:
@@ -40,6 +52,18 @@ class Options:
         if self.shuffle is not None and not 0 <= self.shuffle < 2**63:
             raise UsageError(f"a shuffle seed must be a whole number from 0 to 2^63-1; it is {self.shuffle}")
         reject_limit(self.max_rejects, 1)
+        if self.if_running not in IF_RUNNING:
+            raise UsageError(f"if running must be {' or '.join(IF_RUNNING)}; it is {self.if_running!r}")
+        if self.worker_memory is not None and self.worker_memory < LEAST_MEMORY:
+            raise UsageError(f"a worker cannot live on {format_bytes(self.worker_memory)}; give at least 256 MiB")
+        if self.input_timeout is not None and not self.input_timeout > 0:
+            raise UsageError(f"an input timeout of {self.input_timeout:g} seconds is impossible; give more, or none")
+        if self.workers == 0 and self.worker_memory is not None:
+            raise UsageError("a limit of worker memory needs worker processes; with 0 workers there are none")
+
+    def limits(self) -> Limits:
+        """Return what one input may cost its worker."""
+        return Limits(self.worker_memory, self.input_timeout)
 
     def worker_count(self) -> int:
         """Return the number of worker processes."""
@@ -76,6 +100,14 @@ def check_sources(src: Iterable[str | Path]) -> list[Path]:
     return roots
 
 
+def check_quarantine(folder: Path, target: Path, roots: list[Path]) -> None:
+    """Raise UsageError where copies of rejected inputs would become inputs, or parts of the dataset."""
+    resolved = folder.resolve()
+    for other in (target, *(root.resolve() for root in roots)):
+        if resolved == other or resolved.is_relative_to(other) or (folder.exists() and not folder.is_dir()):
+            raise UsageError(f"{printable(str(folder))}: rejects can be copied to a folder of their own, not into {other}")
+
+
 def check_destination(target: Path, roots: list[Path]) -> Path:
     """Return the destination, absolute. Raises where it cannot be one."""
     shown = printable(str(target))
@@ -91,7 +123,7 @@ def check_destination(target: Path, roots: list[Path]) -> Path:
     if not target.is_dir():
         raise StorageError(f"{shown}: is a file; the destination must be a folder that is new, empty or a dataset")
     names = set(os.listdir(target))
-    if names and MANIFEST not in names and names != {STAGING}:
+    if names and MANIFEST not in names and STAGING not in names:
         listed = ", ".join(printable(name) for name in sorted(names)[:3])
         raise StorageError(f"{shown}: holds something else ({listed}); give a folder that is new, empty or a dataset")
     if not os.access(target, os.W_OK):

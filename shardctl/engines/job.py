@@ -1,8 +1,7 @@
-"""What a worker must know to build any shard of a conversion: job.json in the staging folder, and the plan beside it."""
+"""What a worker must know to build any shard of a conversion: a folder with job.json, the plan, and what is made of it."""
 
 from __future__ import annotations
 
-import base64
 import json
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -11,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from shardctl.engines.samples import Root
 from shardctl.manifest import PLAN, open_table, shard_name
 from shardctl.plan import SplitPlan
 from shardctl.recipe import Recipe
@@ -18,8 +18,11 @@ from shardctl.shard import Layout
 from shardctl.storage import write_atomically
 
 JOB = "job.json"
-SHARDS_FOLDER = "shards"
+NEW_FOLDER = "new"
+"""The folder that becomes the dataset: finished shards, and in the end the tables and the manifest."""
+
 DONE_FOLDER = "done"
+"""The folder of the markers."""
 
 
 @dataclass(frozen=True)
@@ -39,45 +42,58 @@ class ShardPlace:
 
 @dataclass(frozen=True)
 class Job:
-    """A conversion, ready to be worked on. `staging` is the folder that holds its files until the commit."""
+    """A conversion, ready to be worked on. `folder` holds everything of it until the commit.
 
-    staging: Path
-    roots: tuple[str, ...]
-    kind: str
+    `parts` are those of its fingerprint. `sample_bytes` and `sample_seconds` are what a sample costs, as the probe
+    measured it; `probe_rejects` of the inputs that it tried could not be converted.
+    """
+
+    folder: Path
+    roots: tuple[Root, ...]
     recipe: Recipe
     layout: Layout
     splits: tuple[SplitPlan, ...]
+    parts: dict[str, str]
+    sample_bytes: float = 0.0
+    sample_seconds: float = 0.0
+    probe_rejects: int = 0
 
     def save(self) -> None:
-        """Write job.json."""
+        """Write job.json, which says that the job is ready: its plan and its folders come before."""
         record = {
-            "roots": self.roots,
-            "kind": self.kind,
+            "roots": [asdict(root) for root in self.roots],
             "recipe": self.recipe.settings(),
-            "schema": base64.b64encode(self.layout.columns.serialize()).decode("ascii"),
-            "fields": self.layout.fields(),
+            "layout": self.layout.to_json(),
             "splits": [asdict(split) for split in self.splits],
+            "parts": self.parts,
+            "sample_bytes": self.sample_bytes,
+            "sample_seconds": self.sample_seconds,
+            "probe_rejects": self.probe_rejects,
         }
-        write_atomically(self.staging / JOB, json.dumps(record).encode())
+        write_atomically(self.folder / JOB, json.dumps(record).encode())
 
     @classmethod
-    def load(cls, staging: Path) -> Job:
+    def load(cls, folder: Path) -> Job:
         """Read job.json."""
-        record: dict[str, Any] = json.loads((staging / JOB).read_bytes())
-        columns = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(record["schema"])))
-        return cls(
-            staging=staging,
-            roots=tuple(record["roots"]),
-            kind=record["kind"],
-            recipe=Recipe.from_settings(record["recipe"]),
-            layout=Layout.from_json(record["kind"], record["fields"], columns),
-            splits=tuple(SplitPlan(**split) for split in record["splits"]),
-        )
+        record: dict[str, Any] = json.loads((folder / JOB).read_bytes())
+        changed = {
+            "folder": folder,
+            "roots": tuple(Root(**root) for root in record["roots"]),
+            "recipe": Recipe.from_settings(record["recipe"]),
+            "layout": Layout.loads(record["layout"]),
+            "splits": tuple(SplitPlan(**split) for split in record["splits"]),
+        }
+        return cls(**{**record, **changed})
 
     @property
     def shards(self) -> int:
         """How many shards there are in all splits together."""
         return sum(split.shards for split in self.splits)
+
+    @property
+    def rows(self) -> int:
+        """How many rows its plan has, over all splits."""
+        return sum(split.rows for split in self.splits)
 
     def place(self, shard: int) -> ShardPlace:
         """Return where shard `shard` (counted over all splits) lies."""
@@ -92,13 +108,13 @@ class Job:
 
     def shard_path(self, shard: int) -> Path:
         """Where the finished shard lies until the commit."""
-        return self.staging / SHARDS_FOLDER / self.place(shard).name
+        return self.folder / NEW_FOLDER / self.place(shard).name
 
     def marker_path(self, shard: int) -> Path:
         """The marker that says that the shard is finished, and what became of each of its inputs."""
-        return self.staging / DONE_FOLDER / f"{shard:07d}.arrow"
+        return self.folder / DONE_FOLDER / f"{shard:07d}.arrow"
 
     @cached_property
     def plan(self) -> pa.Table:
         """The plan, memory-mapped."""
-        return open_table(self.staging / PLAN)
+        return open_table(self.folder / PLAN)

@@ -1,34 +1,39 @@
-"""Shard tasks on this machine: in this process, or in a pool of worker processes.
-
-Workers are plain child processes with a pipe in and a pipe out. They share no memory and no lock, nothing is pickled, and
-a worker that dies is seen at once as the end of its pipe.
-"""
+"""Shard tasks on this machine: in this process, or in a pool of worker processes that may die of an input."""
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import selectors
-import subprocess
-import sys
-import tempfile
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
-from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, Protocol
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
 
-from shardctl import errors
+from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.job import Job
-from shardctl.engines.task import Progress, run_shard
+from shardctl.engines.pool import Death, Limits, Pool, Task
+from shardctl.engines.probe import Probe, probe_inputs
+from shardctl.engines.task import OUT_OF_MEMORY_MESSAGE, Progress, run_shard
 from shardctl.errors import WorkerError
 
 Report = Callable[[Progress], None]
 
+FATAL_CRASHES = 2
+"""Deaths at one input after which it is rejected: the second one shows that it was no accident."""
+
+FATAL_KILLS = 4
+"""The same for workers that were killed from outside, by a person or by a system out of memory. The input may be innocent."""
+
+FATAL_ACCIDENTS = 4
+"""Deaths outside of any input, at one shard, after which the conversion is given up."""
+
+FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
+
 
 class Engine(Protocol):
     """Something that builds shards."""
+
+    def probe(self, job: Job) -> Probe:
+        """Push all inputs of the plan of a small job through its recipe. Raises InputError."""
+        ...
 
     def run(self, job: Job, shards: Iterable[int], report: Report) -> None:
         """Build these shards of the job, in any order. Raises WorkerError, or what stopped a shard."""
@@ -39,131 +44,119 @@ class Engine(Protocol):
         ...
 
 
-def start(workers: int) -> Engine:
-    """Return an engine of so many worker processes, already starting up; 0 works in this process."""
-    return LocalPool(workers) if workers else InProcess()
+def start(workers: int, limits: Limits) -> Engine:
+    """Return an engine of so many worker processes, already starting up; 0 works in this process, without limits."""
+    return LocalPool(workers, limits) if workers else InProcess()
 
 
 class InProcess:
-    """Builds one shard after the other in this process: the easiest to debug."""
+    """Builds one shard after the other in this process: the easiest to debug, and it dies with the input."""
+
+    def probe(self, job: Job) -> Probe:
+        """Probe the inputs."""
+        return probe_inputs(job, Breadcrumb(), {})
 
     def run(self, job: Job, shards: Iterable[int], report: Report) -> None:
         """Build the shards."""
         for shard in shards:
-            run_shard(job, shard, report)
+            run_shard(job, shard, report, Breadcrumb(), {})
 
     def close(self) -> None:
         """Nothing to stop."""
 
 
 class LocalPool:
-    """Builds shards in child processes, each one shard at a time, the next one handed out when it is done."""
+    """Builds shards in child processes."""
 
-    def __init__(self, workers: int) -> None:
-        self._closing = ExitStack()
-        self._workers = [_Worker(self._closing) for _ in range(workers)]
+    def __init__(self, workers: int, limits: Limits) -> None:
+        self._limits = limits
+        self._pool = Pool("shardctl.engines.worker", workers, limits)
+
+    def probe(self, job: Job) -> Probe:
+        """Probe the inputs, in one of the processes."""
+        found: list[Probe] = []
+        casualties = _Casualties(job, self._limits)
+
+        def hear(_: Task, message: dict[str, Any]) -> None:
+            found.append(Probe.from_record(message["done"]))
+
+        self._pool.run([casualties.task(None)], hear, casualties.judge)
+        return found[0]
 
     def run(self, job: Job, shards: Iterable[int], report: Report) -> None:
         """Build the shards."""
-        waiting = iter(shards)
-        with selectors.DefaultSelector() as selector:
-            for worker in self._workers:
-                worker.order(job=str(job.staging))
-                if worker.next_shard(waiting):
-                    selector.register(worker.out, selectors.EVENT_READ, worker)
-            while selector.get_map():
-                for key, _ in selector.select():
-                    busy: _Worker = key.data
-                    for message in busy.messages():
-                        self._handle(message, report)
-                        if "done" in message and not busy.next_shard(waiting):
-                            selector.unregister(busy.out)
+        casualties = _Casualties(job, self._limits)
+        told: dict[int, Progress] = {}
 
-    @staticmethod
-    def _handle(message: dict[str, Any], report: Report) -> None:
-        if "progress" in message:
-            report(Progress(*message["progress"]))
-        elif "failed" in message:
-            name, text = message["failed"]
-            raise getattr(errors, name)(text)
+        def hear(task: Task, message: dict[str, Any]) -> None:
+            if "done" in message:
+                told.pop(task["shard"], None)
+                return
+            progress = Progress(*message["progress"])
+            told[task["shard"]] = told.get(task["shard"], Progress(0, 0, 0)) + progress
+            report(progress)
+
+        def died(task: Task, death: Death) -> Task:
+            if lost := told.pop(task["shard"], None):
+                report(-lost)  # the shard is built again from its first input
+            return casualties.judge(task, death)
+
+        self._pool.run(map(casualties.task, shards), hear, died)
 
     def close(self) -> None:
-        """End the workers: the idle ones see that no more orders come, the others are killed."""
-        for worker in self._workers:
-            worker.close()
-        self._closing.close()
+        """End the workers."""
+        self._pool.close()
 
     def __enter__(self) -> LocalPool:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
-class _Worker:
-    """One child process, and the pipe on which it answers."""
+class _Casualties:
+    """Finds the inputs that workers die of, and has them rejected where they stand."""
 
-    def __init__(self, closing: ExitStack) -> None:
-        self._log: IO[bytes] = closing.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "shardctl.engines.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            env=_environment(),
-            start_new_session=True,  # Ctrl-C is the parent's to handle: it stops its workers itself
-        )
-        assert self._process.stdin
-        assert self._process.stdout
-        self._in: IO[bytes] = closing.enter_context(self._process.stdin)
-        self.out: IO[bytes] = closing.enter_context(self._process.stdout)
-        self._rest = b""
-        self._shard: int | None = None
+    def __init__(self, job: Job, limits: Limits) -> None:
+        self._job, self._limits = job, limits
+        self._deaths: Counter[tuple[int | None, int | None, bool]] = Counter()
 
-    def order(self, **message: Any) -> None:
-        """Send one line."""
-        try:
-            self._in.write(json.dumps(message).encode() + b"\n")
-            self._in.flush()
-        except BrokenPipeError:
-            raise self._death() from None
+    def task(self, shard: int | None) -> Task:
+        """Return the task of a shard (None: the probe) that nothing has gone wrong with yet."""
+        return {"job": str(self._job.folder), "shard": shard, "lost": []}
 
-    def next_shard(self, waiting: Iterator[int]) -> bool:
-        """Hand out the next shard, and tell whether there was one."""
-        self._shard = next(waiting, None)
-        if self._shard is not None:
-            self.order(shard=self._shard)
-        return self._shard is not None
+    def judge(self, task: Task, death: Death) -> Task:
+        """Return the task to do after a death: the same again, without the input where it has been fatal often enough.
 
-    def messages(self) -> Iterator[dict[str, Any]]:
-        """Give the lines that have arrived. Raises WorkerError at the end of the pipe: the process is gone."""
-        data = os.read(self.out.fileno(), 1 << 16)
-        if not data:
-            raise self._death()
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            yield json.loads(line)
+        Raises WorkerError where workers keep dying at no input.
+        """
+        outside = death.code in FROM_OUTSIDE and not death.overtime
+        self._deaths[task["shard"], death.place, outside] += 1
+        deaths = self._deaths[task["shard"], death.place, outside]
+        if death.place is None:
+            if deaths >= FATAL_ACCIDENTS:
+                raise WorkerError(self._accident(task, death))
+            return task
+        if deaths < (FATAL_KILLS if outside else FATAL_CRASHES):
+            return task
+        return {**task, "lost": [*task["lost"], [death.place, death.stage, *self._reason(death)]]}
 
-    def close(self) -> None:
-        """Let an idle worker end, kill a busy one, and wait until it is gone."""
-        if self._shard is not None:
-            self._process.kill()
-        with contextlib.suppress(BrokenPipeError):  # it may be gone already
-            self._in.close()
-        self._process.wait()
-
-    def _death(self) -> WorkerError:
-        code = self._process.wait()
-        self._log.seek(0)
-        last = self._log.read().decode("utf-8", "replace").strip().splitlines()[-1:]
-        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        return WorkerError(
-            f"a worker process {how} while it built shard {self._shard}{': ' + last[0] if last else ''};"
-            " nothing was committed; run the same command again"
+    def _accident(self, task: Task, death: Death) -> str:
+        what = "tried some inputs beforehand" if task["shard"] is None else f"wrote shard {task['shard']}"
+        said = f": {death.last_words}" if death.last_words else ""
+        return (
+            f"{FATAL_ACCIDENTS} worker processes in a row {death} while they {what}, at no input of theirs{said};"
+            " nothing was committed"
         )
 
-
-def _environment() -> dict[str, str]:
-    """Return the environment of a worker: it must find the same modules as this process, a user's transforms too."""
-    path = os.pathsep.join(str(Path(entry).resolve()) for entry in sys.path)
-    return {**os.environ, "PYTHONPATH": path}
+    def _reason(self, death: Death) -> tuple[str, str]:
+        """Return the name of the reason and the sentence. The same death must give the same bytes."""
+        if death.overtime:
+            return "timed-out", f"took longer than {self._limits.seconds:g} s; --input-timeout sets the limit"
+        if death.out_of_memory:
+            return "out-of-memory", OUT_OF_MEMORY_MESSAGE
+        if death.code in FROM_OUTSIDE:
+            return "killed", f"its worker process {death} every time it came to it, as systems do when memory runs out"
+        if death.code < 0:
+            return "crashed", f"its worker process {death} every time it came to it"
+        return "exited", f"its worker process {death} every time it came to it"

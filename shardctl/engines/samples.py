@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,14 @@ import xxhash
 
 from shardctl.codecs import image
 from shardctl.codecs.image import Opened, Pixels, Store
-from shardctl.errors import Rejection
+from shardctl.errors import InputError, Rejection, SourceGoneError
 from shardctl.geometry import View
 from shardctl.recipe import Recipe
 from shardctl.sample import Sample
 from shardctl.shard import Layout
 from shardctl.sources import SOURCES
 from shardctl.sources.jsonl import fit
+from shardctl.storage import printable
 
 Shape = tuple[int, int, int]
 ROW_OVERHEAD = 32
@@ -35,33 +37,69 @@ class Made:
     shape: Shape | None
 
 
-def read_input(roots: tuple[str, ...], row: dict[str, Any]) -> bytes:
+@dataclass(frozen=True)
+class Root:
+    """A folder that sources are relative to, and the number of the file system that it lay on when it was listed."""
+
+    path: str
+    device: int
+
+    @classmethod
+    def of(cls, path: str) -> Root:
+        """Return the root as it is now. Raises InputError where it is gone."""
+        try:
+            return cls(path, Path(path).stat().st_dev)
+        except OSError as error:
+            raise InputError(f"{printable(path)}: cannot be read ({error.strerror})") from error
+
+    def check(self) -> None:
+        """Make sure that it is still there. Raises SourceGoneError: a source that went away is not a reject for every file."""
+        try:
+            if Path(self.path).stat().st_dev == self.device and os.listdir(self.path):
+                return
+        except OSError:
+            pass
+        raise SourceGoneError(f"{printable(self.path)}: the source has gone away; bring it back (was it unmounted?)")
+
+
+def read_input(roots: tuple[Root, ...], row: dict[str, Any]) -> bytes:
     """Read the bytes of one input as planned; `roots` are the folders that sources are relative to.
 
-    Raises Rejection (stages `plan`, `read`).
+    Raises Rejection (stages `plan`, `read`), SourceGoneError where the whole source has gone away.
     """
     if row["error"]:
         raise Rejection("plan", row["error"], row["message"])
+    root = roots[row["root"]]
     try:
-        with open(f"{roots[row['root']]}/{row['source']}", "rb", buffering=0) as file:
-            status = os.fstat(file.fileno())
-            if row["offset"]:
-                file.seek(row["offset"])
-            data = file.read(row["size"]) if row["size"] else b""
+        data, status = _read(f"{root.path}/{row['source']}", row["offset"], row["size"])
     except FileNotFoundError:
+        root.check()
         raise Rejection("read", "vanished", "it was there when the inputs were listed, and is gone") from None
     except OSError as error:
+        root.check()
         raise Rejection("read", "unreadable", f"cannot be read ({error.strerror})") from error
     if status.st_mtime_ns != row["mtime_ns"] or len(data) != row["size"]:
         raise Rejection("read", "changed", "it changed after the inputs were listed; run the conversion again")
     return data
 
 
-class SampleMaker:
-    """Applies a recipe. Without a layout (`probe`), `sample` still gives the fields, from which one can be found."""
+def _read(path: str, offset: int, size: int) -> tuple[bytes, os.stat_result]:
+    with open(path, "rb", buffering=0) as file:
+        status = os.fstat(file.fileno())
+        if offset:
+            file.seek(offset)
+        return file.read(size) if size else b"", status
 
-    def __init__(self, recipe: Recipe, layout: Layout | None = None) -> None:
+
+class SampleMaker:
+    """Applies a recipe. Without a layout (`probe`), `sample` still gives the fields, from which one can be found.
+
+    `enter` hears the stage (decode, transform, encode) that the work comes to.
+    """
+
+    def __init__(self, recipe: Recipe, layout: Layout | None, enter: Callable[[str], None]) -> None:
         self._recipe = recipe
+        self._enter = enter
         self._source = SOURCES[recipe.kind]()
         self._views = recipe.views
         self._random_views = any(step.random for step in self._views)
@@ -79,6 +117,7 @@ class SampleMaker:
 
     def sample(self, data: bytes, row: dict[str, Any]) -> Sample:
         """Return the finished fields of one sample; an image is pixels for `raw`, (bytes, path) otherwise."""
+        self._enter("decode")
         sample = self._source.parse(data, row["source"])
         if row.get("columns"):
             sample |= row["columns"]
@@ -88,13 +127,17 @@ class SampleMaker:
         if self._store is None:
             return self._transformed(sample, row)
         if self._store.name == "source":
-            sample["_shape"] = _check_source(data, self._recipe.max_pixels)
+            sample["_shape"] = _check_source(self._open(data))
             sample["image"] = (data, row["key"])
             return sample
-        pixels = self._view(image.open_image(data, self._recipe.max_pixels), row)
+        pixels = self._view(self._open(data), row)
         sample["image"] = pixels
         sample = self._transformed(sample, row)
+        self._enter("encode")
         return _stored(sample, self._store)
+
+    def _open(self, data: bytes) -> Opened:
+        return image.open_image(data, self._recipe.max_pixels, self._recipe.keep_truncated)
 
     def _view(self, opened: Opened, row: dict[str, Any]) -> Pixels:
         view = View.whole(opened.size)
@@ -105,6 +148,7 @@ class SampleMaker:
 
     def _transformed(self, sample: Sample, row: dict[str, Any]) -> Sample:
         for number, step in enumerate(self._own, 1):
+            self._enter("transform")
             # Its own stream per function, so that one that draws more or less does not disturb the next.
             rng = self._recipe.rng(f"{row['key']}\0{number}", row["variant"])
             changed = step.apply(sample, rng)
@@ -141,9 +185,8 @@ def _stored(sample: Sample, store: Store) -> Sample:
     return sample
 
 
-def _check_source(data: bytes, max_pixels: int) -> Shape:
+def _check_source(opened: Opened) -> Shape:
     """Return the decoded shape of an image whose bytes are kept, having made sure that it does decode."""
-    opened = image.open_image(data, max_pixels)
     image.check(opened)
     return opened.size[1], opened.size[0], 3
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.job import Job
 from shardctl.engines.samples import SampleMaker, Shape, digest_of, read_input
 from shardctl.errors import Rejection
@@ -22,6 +23,8 @@ PLAN_ROWS = 2048
 
 REPORT_SECONDS = 0.5
 """How often a running task says how far it is. Every report wakes the parent, which takes a core from a worker to hear it."""
+
+OUT_OF_MEMORY_MESSAGE = "needs more memory than there is, or than --worker-memory allows"
 
 MARKER_SCHEMA = pa.schema(
     [
@@ -41,6 +44,12 @@ class Progress:
     inputs: int
     rejected: int
     bytes: int
+
+    def __add__(self, other: Progress) -> Progress:
+        return Progress(self.inputs + other.inputs, self.rejected + other.rejected, self.bytes + other.bytes)
+
+    def __neg__(self) -> Progress:
+        return Progress(-self.inputs, -self.rejected, -self.bytes)
 
 
 @dataclass(frozen=True)
@@ -62,25 +71,40 @@ class Done:
     shapes: tuple[Shape, ...]
     outcomes: pa.Table
 
+    @property
+    def rejected(self) -> int:
+        """How many inputs were rejected."""
+        return int(self.outcomes["row"].null_count)
 
-def run_shard(job: Job, shard: int, report: Callable[[Progress], None]) -> None:
-    """Build one shard: its rows of the plan in, the shard file and then its done marker out, each by rename."""
+
+def run_shard(
+    job: Job, shard: int, report: Callable[[Progress], None], crumb: Breadcrumb, lost: Mapping[int, Rejection]
+) -> None:
+    """Build one shard: its rows of the plan in, the shard file and then its done marker out, each by rename.
+
+    `lost` are rows of the plan that no worker survives, with the reason: they are not touched again.
+    """
     place = job.place(shard)
-    maker = SampleMaker(job.recipe, job.layout)
+    maker = SampleMaker(job.recipe, job.layout, crumb.enter)
     outcomes: list[Outcome] = []
     shapes: set[Shape] = set()
     reporter = _Reporter(report)
     with replacing(job.shard_path(shard), StreamedFile) as sink:
         writer = ShardWriter(sink, job.layout.schema(place.split.name, place.local, place.split.shards), job.recipe.compression)
         rows = 0
-        for planned in _plan_rows(job, place.first_row, place.rows):
+        for number, planned in enumerate(_plan_rows(job, place.first_row, place.rows), place.first_row):
             digest = None
+            crumb.drop(number)
             try:
+                if number in lost:
+                    raise lost[number]
                 data = read_input(job.roots, planned)
                 digest = digest_of(data)
                 made = maker.make(data, planned)
             except Rejection as rejection:
                 outcomes.append(Outcome(None, digest, rejection.stage, rejection.error, rejection.message))
+            except MemoryError:
+                outcomes.append(Outcome(None, digest, crumb.stage, "out-of-memory", OUT_OF_MEMORY_MESSAGE))
             else:
                 writer.add(made.values, made.size)
                 outcomes.append(Outcome(rows, digest))
@@ -88,10 +112,24 @@ def run_shard(job: Job, shard: int, report: Callable[[Progress], None]) -> None:
                 if made.shape and len(shapes) < 2:
                     shapes.add(made.shape)
             reporter.count(planned["size"], outcomes[-1].row is None)
+        crumb.leave()
         block_rows = writer.finish()
     facts = ShardFacts(rows, sink.tell(), writer.raw_bytes, sink.sha256, block_rows)
     _write_marker(job.marker_path(shard), Done(facts, tuple(sorted(shapes)), _outcome_table(outcomes)))
     reporter.flush()
+
+
+def read_finished(job: Job, shard: int) -> Done | None:
+    """Return what the marker of a shard says, None where the shard is not finished.
+
+    Markers are written after their shard. Where the power failed, one may still be there without it, or be torn itself.
+    """
+    try:
+        done = read_marker(job.marker_path(shard))
+        whole = job.shard_path(shard).stat().st_size == done.facts.bytes
+    except (OSError, pa.ArrowException, KeyError, ValueError):
+        return None
+    return done if whole and done.outcomes.num_rows == job.place(shard).rows else None
 
 
 def read_marker(path: Path) -> Done:

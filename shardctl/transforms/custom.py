@@ -47,7 +47,7 @@ class Custom(SampleTransform):
         """Call the function. Raises Rejection (stage `transform`) where it raises or returns no sample."""
         try:
             result = self._function(sample, rng) if self._takes_rng else self._function(sample)
-        except Rejection:
+        except (Rejection, MemoryError):
             raise
         except Exception as error:
             message = f"{self.target} raised {type(error).__name__}: {error}"

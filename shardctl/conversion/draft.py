@@ -1,0 +1,170 @@
+"""What a conversion will do, found out before anything is written: the plan, the columns, the shards, the cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from shardctl.conversion.options import Options, usable_cores
+from shardctl.engines.job import Job
+from shardctl.engines.local import Engine
+from shardctl.engines.probe import Probe
+from shardctl.engines.samples import Root
+from shardctl.errors import InputError
+from shardctl.listing import Listing
+from shardctl.manifest import PLAN
+from shardctl.plan import Labelling, Planner, PlanSettings, SplitPlan, label_inputs, order_inputs, side_fields, split_inputs
+from shardctl.recipe import Recipe
+from shardctl.shard import ENCODED_IMAGE, Layout, image_tensor
+from shardctl.storage import free_bytes, replacing
+
+SHARD_BYTES = 128 << 20
+"""Size that a shard is aimed at where nothing else is said. Peers' defaults and advice: 50 to 150 MB."""
+
+FEWEST_SHARDS = 16
+"""A small dataset is still cut into so many shards (of SMALLEST_SHARD_ROWS or more), so that workers have work to share."""
+
+SMALLEST_SHARD_ROWS = 8
+
+PROBE_INPUTS = {"image": 32, "text": 1024}
+"""Inputs pushed through the recipe before the plan is made: always the same ones, so that the plan is too.
+
+Text is cheap to read, and compresses in large blocks as it does not in small ones: 32 lines foretold twice the size.
+"""
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A conversion that has been thought through: what will make the rows of its plan, and its job but for the folder."""
+
+    planner: Planner
+    probe: Probe
+    splits: tuple[SplitPlan, ...]
+
+    def job(self, folder: Path, roots: tuple[Root, ...], recipe: Recipe, parts: dict[str, str]) -> Job:
+        """Return the job in its folder."""
+        costs = (self.probe.sample_bytes, self.probe.sample_seconds, self.probe.rejected)
+        return Job(folder, roots, recipe, self.probe.layout, self.splits, parts, *costs)
+
+
+def make_draft(
+    listing: Listing,
+    recipe: Recipe,
+    settings: PlanSettings,
+    options: Options,
+    roots: tuple[Root, ...],
+    engine: Engine,
+    folder: Path,
+) -> Draft:
+    """Plan a conversion, having probed some of its inputs. `folder` is for scratch. Raises InputError."""
+    splitting = split_inputs(listing, settings)
+    labelling = label_inputs(listing, settings, splitting.by_folder)
+    order = order_inputs(splitting, settings.shuffle)
+    planner = Planner(listing, order, labelling, recipe.variants)
+    probe_job = Job(folder, roots, recipe, _known_layout(recipe, labelling, listing), (), {})
+    _write_probe_plan(planner, recipe, folder / PLAN)
+    probe_job.save()
+    probe = engine.probe(probe_job)
+    splits = tuple(
+        SplitPlan(name, rows := count * recipe.variants, _shards_of(rows, probe.sample_bytes, options))
+        for name, count in zip(splitting.names, order.counts, strict=True)
+    )
+    return Draft(planner, probe, splits)
+
+
+def _write_probe_plan(planner: Planner, recipe: Recipe, path: Path) -> None:
+    """Write a plan of a few inputs from all over the real one."""
+    places = np.unique(np.linspace(0, len(planner) - 1, min(PROBE_INPUTS[recipe.kind], len(planner))).astype(np.int64))
+    with replacing(path) as sink, pa.ipc.new_file(pa.PythonFile(sink, mode="w"), planner.schema) as writer:
+        writer.write_batch(planner.rows(places))
+
+
+def _known_layout(recipe: Recipe, labelling: Labelling, listing: Listing) -> Layout:
+    """Decide the columns of the shards, but for what a user's functions make of them.
+
+    In this order: key, the content, label, columns of the labels files, variant.
+    """
+    fields = [pa.field("key", pa.string())]
+    size = recipe.output_size
+    shape = (size[1], size[0], 3) if size else None
+    if recipe.store is not None:
+        fields.append(pa.field("image", image_tensor(shape) if recipe.store.name == "raw" and shape else ENCODED_IMAGE))
+    else:
+        fields += list(listing.columns or [])
+    side = side_fields(listing.side)
+    if labelling.classes is not None or (listing.side and "label" in listing.side.columns.column_names):
+        if "label" in [f.name for f in fields]:
+            raise InputError("the inputs have a field label, and labels were to be added to them; use --labels none")
+        fields.append(pa.field("label", pa.int64()))
+    clash = {f.name for f in side} & {f.name for f in fields}
+    if clash:
+        raise InputError(f"the labels file has a column that the inputs have too: {', '.join(sorted(clash))}; rename it")
+    fields += side
+    if recipe.variants > 1:
+        fields.append(pa.field("variant", pa.int32()))
+    store = str(recipe.store) if recipe.store else None
+    return Layout(recipe.kind, pa.schema(fields), store, shape, labelling.classes)
+
+
+def _shards_of(rows: int, sample_bytes: float, options: Options) -> int:
+    """Return how many shards a split of so many rows gets."""
+    if options.samples_per_shard:
+        return max(1, -(-rows // options.samples_per_shard))
+    if options.shard_size:
+        return max(1, min(rows, round(rows * sample_bytes / options.shard_size)))
+    by_size = -(-int(rows * sample_bytes) // SHARD_BYTES)
+    return max(1, by_size, min(FEWEST_SHARDS, rows // SMALLEST_SHARD_ROWS))
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a conversion will do, measured on a few inputs before anything is written. Sizes in bytes.
+
+    `bytes` is the whole dataset, of which an earlier run may have finished some.
+    """
+
+    kind: str
+    inputs: int
+    input_bytes: int
+    splits: tuple[SplitPlan, ...]
+    classes: int | None
+    labelled_by: str
+    bytes: int
+    free_bytes: int
+    seconds: float
+    probe_rejects: int
+    ignored: dict[str, int]
+    notices: tuple[str, ...]
+
+    @property
+    def shards(self) -> int:
+        """How many shards the dataset will have."""
+        return sum(split.shards for split in self.splits)
+
+    @property
+    def rows(self) -> int:
+        """How many samples it will have if none is rejected."""
+        return sum(split.rows for split in self.splits)
+
+
+def estimate(job: Job, listing: Listing, options: Options, target: Path) -> Estimate:
+    """Say what a job comes to."""
+    workers = max(1, min(options.worker_count(), usable_cores()))
+    classes = job.layout.classes
+    return Estimate(
+        kind=job.recipe.kind,
+        inputs=len(listing),
+        input_bytes=listing.total_bytes,
+        splits=job.splits,
+        classes=len(classes) if classes is not None else None,
+        labelled_by="labels file" if listing.side else "folder" if classes is not None else "nothing",
+        bytes=int(job.rows * job.sample_bytes),
+        free_bytes=free_bytes(target),
+        seconds=job.rows * job.sample_seconds / workers,
+        probe_rejects=job.probe_rejects,
+        ignored=dict(listing.ignored),
+        notices=tuple(listing.notices),
+    )

@@ -1,0 +1,109 @@
+"""A few inputs pushed through the recipe before anything is written: what the columns are, and what it will all cost.
+
+This is done where shards are built, since any of the inputs may be fatal to the process that decodes it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from shardctl.engines.breadcrumb import Breadcrumb
+from shardctl.engines.job import Job
+from shardctl.engines.samples import SampleMaker, plain_value, read_input
+from shardctl.errors import InputError, Rejection
+from shardctl.shard import Layout, ShardWriter, image_tensor
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What a few inputs pushed through the recipe told: the final layout, and what a sample costs."""
+
+    layout: Layout
+    sample_bytes: float
+    sample_seconds: float
+    rejected: int
+
+    def record(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        return {**vars(self), "layout": self.layout.to_json()}
+
+    @classmethod
+    def from_record(cls, record: dict[str, Any]) -> Probe:
+        """Build the probe that `record` gave."""
+        return cls(**{**record, "layout": Layout.loads(record["layout"])})
+
+
+def probe_inputs(job: Job, crumb: Breadcrumb, lost: Mapping[int, Rejection]) -> Probe:
+    """Push every row of the plan of a small job through its recipe, into a shard in memory.
+
+    The job's layout is what is known without looking at any sample. `lost` are rows that no worker survives. Raises
+    InputError where a user's functions make nothing of any of them, or fields without a type.
+    """
+    rows = [(number, row) for number, row in enumerate(job.plan.to_pylist()) if number not in lost]
+    layout = _with_own_fields(job, _own_samples(job, rows, crumb)) if job.recipe.sample_transforms else job.layout
+    maker = SampleMaker(job.recipe, layout, crumb.enter)
+    sink = pa.BufferOutputStream()
+    writer = ShardWriter(sink, layout.schema("probe", 0, 1), job.recipe.compression)
+    made_samples = 0
+    started = time.monotonic()
+    for number, row in rows:
+        if number == rows[0][0] + 1:
+            started = time.monotonic()  # the first one also loaded the decoders
+        crumb.drop(number)
+        try:
+            made = maker.make(read_input(job.roots, row), row)
+        except (Rejection, MemoryError):
+            continue
+        writer.add(made.values, made.size)
+        made_samples += 1
+    crumb.leave()
+    writer.finish()
+    seconds = (time.monotonic() - started) / max(1, len(rows) - 1)
+    return Probe(layout, sink.getvalue().size / max(1, made_samples), seconds, job.plan.num_rows - made_samples)
+
+
+def _own_samples(job: Job, rows: list[tuple[int, dict[str, Any]]], crumb: Breadcrumb) -> list[dict[str, Any]]:
+    """Return the fields that a user's functions make of a few inputs."""
+    maker, samples = SampleMaker(job.recipe, None, crumb.enter), []
+    reason: Rejection | MemoryError | None = None
+    for number, row in rows:
+        crumb.drop(number)
+        try:
+            samples.append(maker.sample(read_input(job.roots, row), row))
+        except (Rejection, MemoryError) as rejection:
+            reason = rejection
+    crumb.leave()
+    if not samples:
+        why = f", the last one because: {reason}" if reason else ""
+        raise InputError(f"none of {job.plan.num_rows} inputs came through the recipe{why}")
+    return samples
+
+
+def _with_own_fields(job: Job, samples: list[dict[str, Any]]) -> Layout:
+    """Return the layout after a user's functions: fields that they dropped are gone, those that they made are added."""
+    fields, shape = list(job.layout.columns), None
+    if job.layout.store == "raw":
+        shape = samples[0]["image"].shape
+        fields = [pa.field("image", image_tensor(shape)) if f.name == "image" else f for f in fields]
+    known = {f.name: f for f in fields}
+    names = list(dict.fromkeys(name for sample in samples for name in sample if not name.startswith("_")))
+    result = [f for f in fields if f.name in names]
+    for name in names:
+        if name == "variant" or (name in known and name in ("key", "image", "label")):
+            continue
+        values = [plain_value(sample.get(name)) for sample in samples]
+        try:
+            type_ = pa.array(values).type
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            raise InputError(f"the field {name} that your function makes has no single type ({error})") from error
+        found = pa.field(name, pa.string() if pa.types.is_null(type_) else type_)
+        if name in known:
+            result[[f.name for f in result].index(name)] = found
+        else:
+            result.append(found)
+    return replace(job.layout, columns=pa.schema(result), shape=shape)

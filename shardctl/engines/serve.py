@@ -1,0 +1,100 @@
+"""The child's side of a pool (pool.py): orders come in as lines of JSON, answers go out as lines of JSON.
+
+In, a line each: a task, any JSON object; the end of the input means that no more will come.
+Out, a line each: {"progress": ...} any number of times, then {"done": result}, {"failed": [class, message]} for a fault
+that has a name, or {"bug": traceback} for one that has none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from typing import Any, TextIO
+
+from shardctl import errors
+from shardctl.engines.breadcrumb import Breadcrumb
+from shardctl.startup import keep_pandas_out_of_arrow
+
+try:
+    import resource
+except ImportError:  # Windows has none, and workers no memory limit there
+    resource = None  # type: ignore[assignment]
+
+OUT_OF_MEMORY = 86
+"""Exit code of a worker that could get no more memory at a point where no input could be given up for it."""
+
+LIKELY_VICTIM = 800
+"""Where memory runs out, Linux is to end a worker, which costs little, and not its parent. -1000 to 1000, 0 is usual."""
+
+Tell = Callable[[Any], None]
+Handler = Callable[[dict[str, Any], Tell, Breadcrumb], Any]
+
+
+def serve(handle: Handler) -> None:
+    """Give every task that comes in to `handle(task, tell progress, breadcrumb)` until the input ends.
+
+    The command line of the process is: descriptor of the breadcrumb, limit of memory in bytes or 0.
+    """
+    keep_pandas_out_of_arrow()
+    descriptor, memory = map(int, sys.argv[1:3])
+    _limit_memory(memory)
+    crumb = Breadcrumb.shared(descriptor)
+    out = _private_stdout()
+    orders: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+    idle = threading.Event()
+    threading.Thread(target=_listen, args=(orders, idle), daemon=True).start()
+    while True:
+        idle.set()
+        task = orders.get()
+        idle.clear()
+        if task is None:
+            return
+        _say(out, **_answer(handle, task, lambda told: _say(out, progress=told), crumb))
+
+
+def _answer(handle: Handler, task: dict[str, Any], tell: Tell, crumb: Breadcrumb) -> dict[str, Any]:
+    try:
+        return {"done": handle(task, tell, crumb)}
+    except errors.ShardctlError as error:
+        return {"failed": [type(error).__name__, str(error)]}
+    except MemoryError:
+        os._exit(OUT_OF_MEMORY)
+    except Exception:  # noqa: BLE001 - whatever it is, the parent raises it
+        return {"bug": traceback.format_exc()}
+
+
+def _limit_memory(limit: int) -> None:
+    """Let the process have so many bytes of memory of its own; mapped files do not count."""
+    if resource is not None and limit:
+        # macOS does not hold programs to RLIMIT_DATA; there the address space as a whole is the nearest thing.
+        kind = resource.RLIMIT_DATA if sys.platform == "linux" else resource.RLIMIT_AS
+        resource.setrlimit(kind, (limit, limit))
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as score:
+        score.write(str(LIKELY_VICTIM))
+
+
+def _listen(orders: queue.SimpleQueue[dict[str, Any] | None], idle: threading.Event) -> None:
+    """Pass orders on. If the parent goes away in the middle of a task, stop at once: nobody waits for it any more."""
+    for line in sys.stdin:
+        orders.put(json.loads(line))
+    if not idle.is_set():
+        os._exit(1)
+    orders.put(None)
+
+
+def _private_stdout() -> TextIO:
+    """Keep stdout for the answers alone: what a user's function prints goes to stderr instead."""
+    private = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return private
+
+
+def _say(out: TextIO, **message: Any) -> None:
+    out.write(json.dumps(message) + "\n")
+    out.flush()

@@ -1,0 +1,121 @@
+"""Inputs that workers die of: a real segfault, real exhaustion of memory, a real endless loop."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_conversion import images, sums
+
+import shardctl
+from shardctl.errors import WorkerError
+from shardctl.manifest import read_rejects
+
+FATAL = """
+import ctypes, os, signal
+
+def segfault(sample):
+    if "7" in sample["key"]:
+        ctypes.string_at(0)
+    return sample
+
+def exhaust(sample):
+    if "7" in sample["key"]:
+        hoard = []
+        while True:
+            hoard.append(bytearray(64 << 20))
+    return sample
+
+def exhaust_in_c(sample):
+    if "7" in sample["key"]:
+        ctypes.CDLL(None).abort()
+    return sample
+
+def loop(sample):
+    while "7" in sample["key"]:
+        pass
+    return sample
+
+def leave(sample):
+    if "7" in sample["key"]:
+        os._exit(3)
+    return sample
+
+def killed(sample):
+    if "7" in sample["key"]:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return sample
+
+def killed_once(sample):
+    if "7" in sample["key"] and not os.path.exists(os.environ["KILLED_ONCE"]):
+        open(os.environ["KILLED_ONCE"], "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return sample
+"""
+
+
+@pytest.fixture(autouse=True)
+def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "fatal_steps.py").write_text(FATAL)
+    monkeypatch.syspath_prepend(tmp_path)
+    sys.modules.pop("fatal_steps", None)
+
+
+def recipe(function: str) -> dict[str, Any]:
+    return {"store": "png", "transform": [{"name": "custom", "target": f"fatal_steps:{function}"}]}
+
+
+@pytest.mark.parametrize(
+    ("function", "error", "message", "options"),
+    [
+        ("segfault", "crashed", "was ended by SIGSEGV every time", {}),
+        (
+            "exhaust",
+            "out-of-memory",
+            "needs more memory than there is, or than --worker-memory allows",
+            {"worker_memory": 512 << 20},
+        ),
+        ("exhaust_in_c", "crashed", "was ended by SIGABRT every time", {}),
+        ("loop", "timed-out", "took longer than 0.5 s; --input-timeout", {"input_timeout": 0.5}),
+        ("leave", "exited", "ended with exit code 3 every time", {}),
+        ("killed", "killed", "was ended by SIGKILL every time it came to it, as systems do when memory runs out", {}),
+    ],
+)
+def test_a_fatal_input_is_found_and_rejected_and_the_rest_is_converted(
+    tmp_path: Path, function: str, error: str, message: str, options: dict[str, Any]
+) -> None:
+    """Among 30 inputs, 3 of them fatal, so that several shards and the inputs that are tried beforehand have some."""
+    names = [f"{n:02d}.png" for n in range(30)]
+    source = images(tmp_path / "in", *names)
+    limits = {"samples_per_shard": 10, "workers": 2, **options}
+    result = shardctl.convert(source, tmp_path / "out", recipe=recipe(function), **limits)
+    fatal = [name for name in names if "7" in name]
+    rejects = list(read_rejects(tmp_path / "out" / "rejects.jsonl"))
+    assert [reject.key for reject in rejects] == fatal
+    assert {(reject.stage, reject.error) for reject in rejects} == {("transform", error)}
+    assert all(message in reject.message for reject in rejects)
+    assert [sample["key"] for sample in shardctl.open(tmp_path / "out")] == [name for name in names if name not in fatal]
+    assert (result.samples, result.rejected) == (30 - len(fatal), len(fatal))
+    assert shardctl.verify(tmp_path / "out").findings == ()
+
+
+def test_an_innocent_input_is_not_given_up_for_one_accident(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = images(tmp_path / "in", *(f"{n}.png" for n in range(9)))
+    monkeypatch.setenv("KILLED_ONCE", str(tmp_path / "once"))
+    for out in ("killed", "undisturbed"):
+        shardctl.convert(source, tmp_path / out, recipe=recipe("killed_once"), workers=1)
+    assert (tmp_path / "once").exists()
+    assert sums(tmp_path / "killed") == sums(tmp_path / "undisturbed")
+
+
+def test_workers_that_cannot_even_start_end_the_job_with_their_last_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not hanging, not succeeding."""
+    source = images(tmp_path / "in", "1.png")
+    (tmp_path / "sitecustomize.py").write_text("import os; os.write(2, b'broken installation'); os._exit(1)")
+    with pytest.raises(WorkerError, match=r"4 worker processes in a row .* at no input of theirs: broken installation"):
+        shardctl.convert(source, tmp_path / "out", workers=2)
+    assert not (tmp_path / "out").exists()

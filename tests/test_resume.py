@@ -1,0 +1,240 @@
+"""Conversions that are killed, for real: the same command goes on, and ends with the same bytes."""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import CROP
+from test_conversion import images, sums
+
+import shardctl
+from shardctl.conversion import Listener, publish
+from shardctl.errors import DatasetError
+from shardctl.storage import sha256_of
+
+STEADY = "import threading\ndef steady(sample):\n    threading.Event().wait(0.02)\n    return sample\n"
+COMMAND = [
+    *(sys.executable, "-m", "shardctl", "convert", "in", "out", "--transform", "steps:steady", "--store", "png"),
+    *("--workers", "2", "--samples-per-shard", "4"),
+]
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """in/ with 40 images, the function steps:steady that takes its time, and whole/, which nobody disturbed."""
+    images(tmp_path / "in", *(f"{n:02d}.png" for n in range(40)))
+    (tmp_path / "steps.py").write_text(STEADY)
+    command = ["whole" if word == "out" else word for word in COMMAND]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    return tmp_path
+
+
+@contextmanager
+def running(here: Path, shards: int) -> Iterator[subprocess.Popen[str]]:
+    """Start the command, and give it when so many shards are done."""
+    with subprocess.Popen(
+        COMMAND, cwd=here, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    ) as parent:
+        while len(list(here.glob("out/.shardctl/*/done/*.arrow"))) < shards:
+            assert parent.poll() is None, "it ended before it could be disturbed"
+            select.select([], [], [], 0.005)
+        yield parent
+
+
+def workers_of(parent: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
+
+
+def resume(here: Path) -> str:
+    done = subprocess.run(COMMAND, cwd=here, text=True, capture_output=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert sums(here / "out") == sums(here / "whole")
+    assert sorted(os.listdir(here / "out")) == sorted(os.listdir(here / "whole"))
+    return done.stdout
+
+
+@pytest.mark.parametrize("shards", [0, 3, 8])
+def test_a_killed_conversion_goes_on_and_ends_with_the_same_bytes(here: Path, shards: int) -> None:
+    with running(here, shards) as parent:
+        parent.kill()
+    done = {path: path.stat().st_mtime_ns for path in here.glob("out/.shardctl/*/new/*.arrow")}
+    assert not (here / "out" / "manifest.json").exists()
+    assert resume(here).startswith("resumed" if shards else ("resumed", "created"))
+    kept = {path.name: path.stat().st_mtime_ns for path in (here / "out").glob("train-*")}
+    markers = shards  # at least these were finished, and are not built again
+    assert sum(kept[path.name] == time for path, time in done.items()) >= markers
+
+
+def test_a_killed_process_group_goes_on(here: Path) -> None:
+    with running(here, 4) as parent:
+        for worker in [*workers_of(parent.pid), parent.pid]:
+            os.kill(worker, signal.SIGKILL)
+    resume(here)
+
+
+def test_a_killed_worker_costs_nothing(here: Path) -> None:
+    with running(here, 2) as parent:
+        for worker in workers_of(parent.pid):
+            os.kill(worker, signal.SIGKILL)
+        out, err = parent.communicate(timeout=60)
+    assert parent.returncode == 0, err
+    assert "40 samples" in out
+    assert sums(here / "out") == sums(here / "whole")
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_says_what_is_done_and_how_to_go_on(here: Path, sent: signal.Signals) -> None:
+    with running(here, 2) as parent:
+        parent.send_signal(sent)
+        _, err = parent.communicate(timeout=2)
+    assert parent.returncode == 130
+    assert "of 10 shards are done; the same command goes on from there" in err
+    assert "Traceback" not in err
+    assert resume(here).startswith("resumed")
+
+
+def broken_off(source: Path, out: Path, **options: Any) -> None:
+    """Convert with a listener that gives up when half of the inputs are done."""
+    done = 0
+
+    def stop(progress: Any) -> None:
+        nonlocal done
+        done += progress.inputs
+        if done >= 8:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt, match="of 8 shards are done"):
+        shardctl.convert(source, out, workers=0, samples_per_shard=2, listener=Listener(progress=stop), **options)
+
+
+@pytest.mark.parametrize("tear", ["marker", "shard", "no shard"])
+def test_what_a_power_failure_tore_is_built_again(tmp_path: Path, tear: str) -> None:
+    source = images(tmp_path / "in", *(f"{n:02d}.png" for n in range(16)))
+    shardctl.convert(source, tmp_path / "whole", workers=0, samples_per_shard=2)
+    broken_off(source, tmp_path / "out")
+    (job,) = (path for path in (tmp_path / "out" / ".shardctl").iterdir() if path.is_dir())
+    victim = next((job / "done").iterdir()) if tear == "marker" else next((job / "new").iterdir())
+    if tear == "no shard":
+        victim.unlink()
+    else:
+        victim.write_bytes(victim.read_bytes()[:100])
+    (job / "new" / "train-00007-of-00008.arrow.12345678.partial").write_bytes(b"left by a killed worker")
+    assert shardctl.convert(source, tmp_path / "out", workers=0, samples_per_shard=2).status == "resumed"
+    assert sums(tmp_path / "out") == sums(tmp_path / "whole")
+
+
+def test_finished_work_of_another_conversion_is_not_thrown_away(tmp_path: Path) -> None:
+    source = images(tmp_path / "in", *(f"{n:02d}.png" for n in range(16)))
+    broken_off(source, tmp_path / "out")
+    with pytest.raises(DatasetError, match=r"made from other recipe and settings, of which \d of 8 shards are done"):
+        shardctl.convert(source, tmp_path / "out", recipe=CROP, workers=0)
+    assert shardctl.convert(source, tmp_path / "out", workers=0, samples_per_shard=2).status == "resumed"
+    broken_off(source, tmp_path / "other")
+    assert shardctl.convert(source, tmp_path / "other", recipe=CROP, workers=0, overwrite=True).status == "created"
+    assert sorted(os.listdir(tmp_path / "other"))[0] == "SHA256SUMS", "nothing is left of the other one"
+
+
+def test_a_higher_limit_of_rejects_goes_on(tmp_path: Path) -> None:
+    source = images(tmp_path / "in", *(f"{n:02d}.png" for n in range(12)))
+    for number in range(0, 12, 3):
+        (source / f"{number:02d}.png").write_bytes(b"bad")
+    with pytest.raises(shardctl.errors.TooManyRejectsError, match="run the same again with a higher limit"):
+        shardctl.convert(source, tmp_path / "out", workers=0, samples_per_shard=3, max_rejects="1")
+    result = shardctl.convert(source, tmp_path / "out", workers=0, samples_per_shard=3, max_rejects="4")
+    assert (result.status, result.samples, result.rejected) == ("resumed", 8, 4)
+
+
+STEPS = [(publish.Path, name) for name in ("rename", "unlink")] + [(publish.shutil, "rmtree"), (publish, "_exchange")]
+
+
+class Killed(BaseException):
+    """What a test puts in the place of a kill between two steps."""
+
+
+@pytest.mark.parametrize("exchange", [True, False], ids=["exchange", "file by file"])
+@pytest.mark.parametrize("old", [True, False], ids=["overwrite", "create"])
+def test_a_dataset_takes_its_place_whole_whatever_step_it_is_killed_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchange: bool, old: bool
+) -> None:
+    source = images(tmp_path / "in", *(f"{n}.png" for n in range(6)))
+    shardctl.convert(source, tmp_path / "old", workers=0, samples_per_shard=2)
+    (tmp_path / "old" / "mine.txt").write_text("not part of it")
+    shardctl.convert(source, tmp_path / "new", workers=0, samples_per_shard=3, recipe={"store": "png"})
+    options: dict[str, Any] = {"workers": 0, "samples_per_shard": 3, "recipe": {"store": "png"}, "overwrite": old}
+    if not exchange:
+        monkeypatch.setattr(publish, "_exchange", lambda one, other: (_ for _ in ()).throw(OSError(22, "not here")))
+    seen = set()
+    for step in range(1000):
+        out = tmp_path / f"out{step}"
+        if old:
+            shutil.copytree(tmp_path / "old", out)
+        with monkeypatch.context() as patch:
+            count_steps(patch, step)
+            try:
+                shardctl.convert(source, out, **options)
+            except Killed:
+                pass
+            else:
+                break
+        seen.add(state_of(out, tmp_path))
+        shardctl.convert(source, out, **{**options, "overwrite": old and state_of(out, tmp_path) != "new"})
+        assert sums(out) == sums(tmp_path / "new")
+        left = set(os.listdir(out)) - set(os.listdir(tmp_path / "new"))
+        assert left == ({"mine.txt"} if old else set()), f"killed at step {step}"
+        assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+    assert step >= 4
+    assert seen == ({"old", "new"} if exchange else {"old", "none", "new"}) if old else {"none", "new"}
+
+
+def count_steps(patch: pytest.MonkeyPatch, last: int) -> None:
+    """Let that many steps of publishing happen, and the next one not."""
+    counted = 0
+
+    def stepping(real: Any) -> Any:
+        def step(*given: Any, **named: Any) -> Any:
+            nonlocal counted
+            if sys._getframe(1).f_code.co_filename.endswith(("publish.py", "conversion/__init__.py")):
+                if counted == last:
+                    raise Killed
+                counted += 1
+            return real(*given, **named)
+
+        return step
+
+    for owner, name in STEPS:
+        patch.setattr(owner, name, stepping(getattr(owner, name)))
+
+
+def state_of(out: Path, where: Path) -> str:
+    """Return which dataset is at `out`: the old one or the new one, whole, or none."""
+    if not (out / "manifest.json").exists():
+        with pytest.raises(DatasetError, match="unfinished conversion"):
+            shardctl.open(out)
+        return "none"
+    found = sums(out)
+    return {sums(where / name): name for name in ("old", "new")}[found]
+
+
+def test_a_reader_finds_the_old_or_the_new_dataset_while_it_is_overwritten(here: Path) -> None:
+    """A reader that opens and verifies all the time, while a real process overwrites the dataset again and again."""
+    shutil.copytree(here / "whole", here / "out")
+    wholes = {sums(here / "whole")}
+    command = [*COMMAND, "--overwrite", "--workers", "0"]
+    kept = sha256_of(here / "out" / "train-00000-of-00010.arrow")
+    with subprocess.Popen(command, cwd=here, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as writer:
+        while writer.poll() is None:
+            assert len(shardctl.open(here / "out")) == 40
+            assert (here / "out" / "SHA256SUMS").read_bytes() in wholes
+            assert sha256_of(here / "out" / "train-00000-of-00010.arrow") == kept
+    assert writer.returncode == 0
+    assert sums(here / "out") in wholes
