@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
-from shardctl.shard import FORMAT_VERSION, Layout
+from shardctl.shard import FORMAT_VERSION, Layout, refuse_other_version
 from shardctl.storage import printable, replacing, write_atomically
 
 MANIFEST = "manifest.json"
@@ -25,6 +25,11 @@ REJECTS = "rejects.jsonl"
 CHECKSUMS = "SHA256SUMS"
 STAGING = ".shardctl"
 """The folder inside a dataset's folder that holds everything until the commit."""
+
+MANIFEST_LIMIT = 256 << 20
+"""Bytes of the largest manifest that is read. The names of a million classes take 30 MB."""
+
+REPAIR_ADVICE = "`shardctl repair` mends what can be mended"
 
 TABLES = (PLAN, SHARDS, REJECTS)
 """The files of a dataset that are neither shards, nor the manifest, nor the list of checksums."""
@@ -74,6 +79,7 @@ class Manifest:
     files: dict[str, FileFacts]
     created: str
     shardctl_version: str
+    dropped: int = 0
 
     def to_json(self) -> str:
         """Return the file's bytes, digest included."""
@@ -89,34 +95,68 @@ class Manifest:
         path = root / MANIFEST
         shown = printable(str(path))
         try:
+            if path.stat().st_size > MANIFEST_LIMIT:
+                raise DatasetError(f"{shown}: too large to be a manifest")
             record = json.loads(path.read_bytes())
         except FileNotFoundError:
             raise DatasetError(_why_no_manifest(root)) from None
         except NotADirectoryError:
             raise DatasetError(f"{printable(str(root))}: a file, not the folder of a dataset") from None
-        except (OSError, ValueError) as error:
-            raise DatasetError(f"{shown}: cannot be read ({error}); run `shardctl verify`") from error
-        if not isinstance(record, dict) or record.get("format") != "shardctl":
-            raise DatasetError(f"{shown}: not the manifest of a shardctl dataset")
-        if record.get("format_version") != FORMAT_VERSION:
-            version = record.get("format_version")
-            raise DatasetError(f"{shown}: format version {version}; this shardctl reads version {FORMAT_VERSION}")
-        if record.pop("digest", None) != _digest(record):
-            raise DatasetError(f"{shown}: damaged, its content does not match its digest")
-        return cls._from_record(record)
+        except (OSError, ValueError, RecursionError) as error:
+            raise DatasetError(f"{shown}: cannot be read ({error}); {REPAIR_ADVICE}") from error
+        return cls.from_record(record, shown)
 
     @classmethod
-    def _from_record(cls, record: dict[str, Any]) -> Manifest:
-        known = {name: record[name] for name in cls.__dataclass_fields__}
+    def from_record(cls, record: Any, shown: str) -> Manifest:
+        """Check and take over what the JSON says; `shown` is the path for messages. Raises DatasetError."""
+        if not isinstance(record, dict) or record.get("format") != "shardctl":
+            raise DatasetError(f"{shown}: not the manifest of a shardctl dataset")
+        refuse_other_version(record.get("format_version"), record.get("shardctl_version"), shown)
+        if record.pop("digest", None) != _digest(record):
+            raise DatasetError(f"{shown}: damaged, its content does not match its digest; {REPAIR_ADVICE}")
+        try:
+            return cls._checked(record)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
+            raise DatasetError(f"{shown}: not as docs/format.md describes a manifest ({error!r})") from error
+
+    @classmethod
+    def _checked(cls, record: dict[str, Any]) -> Manifest:
+        """Build the manifest from a record that anybody may have written."""
+        known = {name: record[name] for name in cls.__dataclass_fields__ if name != "dropped"}
+        known["dropped"] = record.get("dropped", 0)
         known["splits"] = tuple(SplitFacts(**split) for split in record["splits"])
         known["schema"] = tuple((column["name"], column["type"]) for column in record["schema"])
         known["sources"] = tuple(record["sources"])
         known["files"] = {name: FileFacts(**facts) for name, facts in record["files"].items()}
-        return cls(**known)
+        manifest = cls(**known)
+        counts = [manifest.samples, manifest.shards, manifest.bytes, manifest.inputs, manifest.rejected, manifest.dropped]
+        counts += [number for split in manifest.splits for number in (split.samples, split.shards, split.bytes)]
+        counts += [facts.bytes for facts in manifest.files.values()]
+        _expect(all(type(count) is int and count >= 0 for count in counts), "counts are whole numbers")
+        texts = [manifest.kind, manifest.fingerprint, *manifest.sources, *(part for pair in manifest.schema for part in pair)]
+        texts += [manifest.created, manifest.shardctl_version, *(facts.sha256 for facts in manifest.files.values())]
+        _expect(all(type(text) is str for text in texts), "names and digests are strings")
+        _expect(all(is_file_name(split.name) for split in manifest.splits), "splits have plain names")
+        _expect(all(is_file_name(name) for name in manifest.files), "files lie in the dataset's folder")
+        tables = (manifest.recipe, manifest.settings, manifest.fingerprint_parts)
+        _expect(all(type(table) is dict for table in tables), "recipe and settings are objects")
+        _expect(set(TABLES) | {CHECKSUMS} <= set(manifest.files), "all tables are listed")
+        Layout.from_json(manifest.kind, manifest.fields, pa.schema([]))
+        return manifest
 
     def layout(self, columns: pa.Schema) -> Layout:
         """Return what the fields are; `columns` is the schema of any shard, without metadata."""
         return Layout.from_json(self.kind, self.fields, columns)
+
+
+def _expect(holds: bool, what: str) -> None:
+    if not holds:
+        raise ValueError(what)
+
+
+def is_file_name(name: Any) -> bool:
+    """Tell whether this is the name of a file right inside the dataset's folder, and nothing that leads out of it."""
+    return isinstance(name, str) and name not in ("", ".", "..") and not set(name) & set("/\\\0")
 
 
 def differing(parts: dict[str, str], others: dict[str, str]) -> str:
@@ -138,6 +178,9 @@ def _why_no_manifest(root: Path) -> str:
         return f"{shown}: an unfinished conversion; run the same `shardctl convert` again to complete it"
     return f"{shown}: not a dataset (it has no {MANIFEST})"
 
+
+MAKING_KEY = b"shardctl"
+"""Metadata of shards.arrow that says how the dataset was made."""
 
 SHARDS_SCHEMA = pa.schema(
     [
@@ -171,24 +214,63 @@ class ShardEntry:
     block_rows: tuple[int, ...]
 
 
-def write_shard_table(path: Path, entries: Iterable[ShardEntry]) -> None:
+@dataclass(frozen=True)
+class Making:
+    """How a dataset was made, as far as that is the same for every copy of it: what repair needs if the manifest is lost.
+
+    `layout` is that of the shards, `fields` what the manifest says of them. No paths, no times.
+    """
+
+    layout: dict[str, Any]
+    fields: dict[str, Any]
+    recipe: dict[str, Any]
+    settings: dict[str, Any]
+    parts: dict[str, str]
+
+
+def write_shard_table(path: Path, entries: Iterable[ShardEntry], making: Making) -> None:
     """Write shards.arrow: one row per shard, in the order of the dataset."""
     rows = [asdict(entry) for entry in entries]
-    with replacing(path) as sink, pa.ipc.new_file(pa.PythonFile(sink, mode="w"), SHARDS_SCHEMA) as writer:
+    schema = SHARDS_SCHEMA.with_metadata({MAKING_KEY: json.dumps(asdict(making), sort_keys=True)})
+    with replacing(path) as sink, pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema) as writer:
         for start in range(0, len(rows), 65536):
-            writer.write_batch(pa.RecordBatch.from_pylist(rows[start : start + 65536], schema=SHARDS_SCHEMA))
+            writer.write_batch(pa.RecordBatch.from_pylist(rows[start : start + 65536], schema=schema))
 
 
 class ShardTable:
     """shards.arrow, memory-mapped: which shard holds which samples.
 
-    `first` and `rows` are int64 arrays of one number per shard.
+    `first` and `rows` are int64 arrays of one number per shard. Raises DatasetError where the table contradicts itself or
+    names files outside of the dataset's folder.
     """
 
     def __init__(self, path: Path) -> None:
         self._table = open_table(path, SHARDS_SCHEMA)
+        shown = printable(str(path))
+        _validate(self._table, shown)
         self.first: npt.NDArray[np.int64] = self._table["first"].to_numpy()
         self.rows: npt.NDArray[np.int64] = self._table["rows"].to_numpy()
+        if not all(map(is_file_name, self.names)):
+            raise DatasetError(f"{shown}: names a shard outside of the dataset's folder")
+        if not self._is_consistent():
+            raise DatasetError(f"{shown}: contradicts itself, its counts do not add up; {REPAIR_ADVICE}")
+
+    def _is_consistent(self) -> bool:
+        if any(column.null_count for column in self._table.columns) or not len(self):
+            return False
+        inputs, blocks = self._table["inputs"].to_numpy(), self._table["block_rows"].combine_chunks()
+        first_input, size = self._table["first_input"].to_numpy(), self._table["bytes"].to_numpy()
+        numbers = (self.rows, inputs, size, self._table["raw_bytes"].to_numpy())
+        if any(column.min() < 0 or column.max() > 2**62 for column in numbers) or blocks.flatten().null_count:
+            return False
+        in_blocks = np.concatenate([[0], np.cumsum(blocks.flatten().to_numpy(), dtype=np.int64)])
+        ends = np.asarray(blocks.offsets.to_numpy())
+        return (
+            np.array_equal(self.first, np.cumsum(self.rows) - self.rows)
+            and np.array_equal(first_input, np.cumsum(inputs) - inputs)
+            and np.array_equal(in_blocks[ends[1:]] - in_blocks[ends[:-1]], self.rows)
+            and bool((in_blocks[1:] > in_blocks[:-1]).all())
+        )
 
     def __len__(self) -> int:
         """Return the number of shards."""
@@ -205,6 +287,14 @@ class ShardTable:
             for row in batch.to_pylist():
                 yield ShardEntry(**{**row, "block_rows": tuple(row["block_rows"])})
 
+    @property
+    def making(self) -> Making:
+        """How the dataset was made. Raises DatasetError where the table does not say."""
+        try:
+            return Making(**json.loads((self._table.schema.metadata or {})[MAKING_KEY]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise DatasetError(f"{SHARDS} does not say how the dataset was made ({error!r})") from error
+
     @cached_property
     def names(self) -> list[str]:
         """The file names of all shards."""
@@ -216,18 +306,36 @@ class ShardTable:
 
 
 def open_table(path: Path, schema: pa.Schema | None = None) -> pa.Table:
-    """Memory-map one of the dataset's Arrow tables. Raises DatasetError."""
+    """Memory-map one of the dataset's Arrow tables. Raises DatasetError.
+
+    Text and list columns of a file that somebody else may have written need open_checked_table before they are touched.
+    """
     shown = printable(str(path))
     try:
         table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
         table.validate()
+        names = table.schema.names  # read here, since they may be no UTF-8
     except FileNotFoundError:
-        raise DatasetError(f"{shown}: missing; run `shardctl verify` on the dataset") from None
-    except (pa.ArrowException, OSError) as error:
-        raise DatasetError(f"{shown}: not a readable Arrow file; run `shardctl verify` on the dataset") from error
-    if schema is not None and not table.schema.equals(schema):
+        raise DatasetError(f"{shown}: missing; {REPAIR_ADVICE}") from None
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise DatasetError(f"{shown}: not a readable Arrow file; {REPAIR_ADVICE}") from error
+    if schema is not None and (names != schema.names or not table.schema.equals(schema)):
         raise DatasetError(f"{shown}: does not have the columns that docs/format.md gives it")
     return table
+
+
+def open_checked_table(path: Path) -> pa.Table:
+    """Memory-map a table and look at all of it, so that no value of it can lead astray. Raises DatasetError."""
+    table = open_table(path)
+    _validate(table, printable(str(path)))
+    return table
+
+
+def _validate(table: pa.Table, shown: str) -> None:
+    try:
+        table.validate(full=True)
+    except (pa.ArrowException, ValueError) as error:
+        raise DatasetError(f"{shown}: holds values that cannot be; {REPAIR_ADVICE}") from error
 
 
 def write_checksums(path: Path, sums: Iterable[tuple[str, str]]) -> str:
@@ -257,7 +365,12 @@ class Reject:
 
 
 def read_rejects(path: Path) -> Iterator[Reject]:
-    """Give the lines of rejects.jsonl one at a time."""
-    with open(path, encoding="utf-8") as file:
-        for line in file:
-            yield Reject(**json.loads(line))
+    """Give the lines of rejects.jsonl one at a time. Raises DatasetError."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            for line in file:
+                reject = Reject(**json.loads(line))
+                _expect(all(type(value) is str for value in vars(reject).values()), "all of it is text")
+                yield reject
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise DatasetError(f"{printable(str(path))}: cannot be read as a list of rejects ({error}); {REPAIR_ADVICE}") from error

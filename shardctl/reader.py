@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from shardctl.codecs import image
 from shardctl.errors import DatasetError, Rejection, UsageError
-from shardctl.manifest import SHARDS, Manifest, ShardTable
+from shardctl.manifest import MANIFEST, SHARDS, Manifest, ShardEntry, ShardTable
 from shardctl.shard import ENCODED_IMAGE, Layout, ShardReader
 from shardctl.storage import printable
 
@@ -25,6 +25,8 @@ OPEN_SHARDS = 64
 Indices = npt.NDArray[np.int64]
 Batch = dict[str, Any]
 """Field name to values: arrays of shape (batch, ...) for numbers and images of one shape, lists for everything else."""
+
+VERIFY_ADVICE = "run `shardctl verify` on the dataset"
 
 NO_LABEL = -1
 """The label of a sample that has none."""
@@ -53,6 +55,8 @@ class SampleReader:
         self.root = root
         self.manifest = Manifest.load(root)
         self._table = ShardTable(root / SHARDS)
+        if sum(facts.shards for facts in self.manifest.splits) != len(self._table):
+            raise DatasetError(f"{printable(str(root))}: {MANIFEST} and {SHARDS} are not of the same dataset; {VERIFY_ADVICE}")
         self._shards = self._shards_of(split)
         first = self._table.first[self._shards.start : self._shards.stop]
         self._offset = int(first[0]) if len(first) else 0
@@ -100,17 +104,28 @@ class SampleReader:
                 return self._open[number]
         entry = self._table[number]
         reader = ShardReader(self.root / entry.path)
-        if reader.bytes != entry.bytes or len(reader) != len(entry.block_rows):
-            raise DatasetError(
-                f"{printable(str(reader.path))}: {reader.bytes} bytes where the dataset has {entry.bytes};"
-                " run `shardctl verify` on the dataset"
-            )
+        self._refuse_other(reader, entry)
         opened = _OpenShard(reader, np.cumsum([0, *entry.block_rows], dtype=np.int64))
         with self._lock:
             self._open[number] = opened
             while len(self._open) > OPEN_SHARDS:
                 self._open.popitem(last=False)
         return opened
+
+    def _refuse_other(self, reader: ShardReader, entry: ShardEntry) -> None:
+        """Raise DatasetError for a shard that is not the one that belongs here: replaced or damaged since it was written."""
+        shown = printable(str(reader.path))
+        if reader.bytes != entry.bytes or len(reader) != len(entry.block_rows):
+            raise DatasetError(f"{shown}: {reader.bytes} bytes where the dataset has {entry.bytes}; {VERIFY_ADVICE}")
+        if tuple((f.name, str(f.type)) for f in reader.schema) != self.manifest.schema:
+            raise DatasetError(f"{shown}: its columns are not those of the dataset; {VERIFY_ADVICE}")
+
+    def _block(self, opened: _OpenShard, number: int) -> pa.RecordBatch:
+        block = opened.reader.block(number)
+        if block.num_rows != opened.starts[number + 1] - opened.starts[number]:
+            shown = printable(str(opened.reader.path))
+            raise DatasetError(f"{shown}: block {number} does not have the rows that were written; {VERIFY_ADVICE}")
+        return block
 
     def _groups(self, indices: Indices) -> Iterator[_Group]:
         """Sort the samples of a batch by the block that they lie in, so that each block is read once."""
@@ -124,7 +139,7 @@ class SampleReader:
                 inside = block_of == block
                 rows = local[inside] - opened.starts[block]
                 where = f"{printable(str(opened.reader.path))}, block {block}"
-                yield _Group(opened.reader.block(int(block)), rows, places[inside], where)
+                yield _Group(self._block(opened, int(block)), rows, places[inside], where)
 
     def _column(self, name: str, groups: list[_Group], size: int, decode: bool) -> Any:
         type_ = self.layout.columns.field(name).type

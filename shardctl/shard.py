@@ -15,9 +15,22 @@ import xxhash
 
 from shardctl.errors import DatasetError, UsageError
 from shardctl.storage import HashingFile, printable
+from shardctl.version import __version__
 
 FORMAT_VERSION = 1
 """Raised when a reader of the old version could misread the new one."""
+
+
+def refuse_other_version(version: Any, writer: Any, shown: str) -> None:
+    """Raise DatasetError for a file of another format version, saying which shardctl reads it."""
+    if version != FORMAT_VERSION or isinstance(version, bool):
+        by = (
+            f"; it was written by shardctl {printable(writer)}: use that version or a later one"
+            if isinstance(writer, str)
+            else ""
+        )
+        raise DatasetError(f"{shown}: format version {version!r}; shardctl {__version__} reads version {FORMAT_VERSION}{by}")
+
 
 CHECKSUM_KEY = b"shardctl.xxh3"
 INFO_KEY = b"shardctl"
@@ -101,10 +114,16 @@ class Layout:
 
     @classmethod
     def from_json(cls, kind: str, fields: dict[str, Any], columns: pa.Schema) -> Layout:
-        """Build a layout from what `fields` returned."""
+        """Build a layout from what `fields` returned. Raises ValueError, TypeError or KeyError for anything else."""
         image, label = fields.get("image"), fields.get("label")
+        store = str(image["store"]) if image else None
         shape = tuple(image["shape"]) if image and image["shape"] else None
-        return cls(kind, columns, image["store"] if image else None, shape, tuple(label["names"]) if label else None)
+        names = tuple(label["names"]) if label else None
+        if shape and (len(shape) != 3 or not all(type(length) is int and 0 < length < 2**31 for length in shape)):
+            raise ValueError("a shape is (height, width, 3)")
+        if names and not all(type(name) is str for name in names):
+            raise ValueError("classes have names")
+        return cls(kind, columns, store, shape, names)
 
     def with_shape(self, shape: tuple[int, int, int] | None) -> Layout:
         """Return the same layout with the decoded shape that the images turned out to share."""
@@ -264,16 +283,21 @@ class ShardReader:
         self.info = self._read_info()
 
     def _read_info(self) -> dict[str, Any]:
+        shown = printable(str(self.path))
         try:
-            info = json.loads((self.schema.metadata or {})[INFO_KEY])
-            version = info["format_version"]
-        except (KeyError, TypeError, ValueError):
-            raise DatasetError(f"{printable(str(self.path))}: an Arrow file, but not one of shardctl's") from None
-        if version != FORMAT_VERSION:
-            raise DatasetError(
-                f"{printable(str(self.path))}: format version {version}; this shardctl reads version {FORMAT_VERSION}"
-            )
-        return dict(info)
+            info = dict(json.loads((self.schema.metadata or {})[INFO_KEY]))
+            version, names = info["format_version"], self.schema.names
+        except (KeyError, TypeError, ValueError, RecursionError):
+            raise DatasetError(f"{shown}: an Arrow file, but not one of shardctl's") from None
+        refuse_other_version(version, None, shown)
+        try:
+            Layout.from_json(info["kind"], info["fields"], self.schema)
+            numbers = (info["shard"], info["shards"])
+            if "key" not in names or not all(type(n) is int and n >= 0 for n in numbers) or type(info["split"]) is not str:
+                raise ValueError("it has a key, a split and a number")
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DatasetError(f"{shown}: not as docs/format.md describes a shard ({error!r})") from error
+        return info
 
     @property
     def layout(self) -> Layout:
@@ -305,18 +329,16 @@ class ShardReader:
             yield self.block(index)
 
     def block_is_intact(self, index: int) -> bool:
-        """Tell whether block `index` is well formed and its bytes are those that were written."""
+        """Tell whether the bytes of block `index` are those that were written. Raises DatasetError as `block` does."""
         batch, metadata = self._read(index)
-        try:
-            batch.validate(full=True)
-        except pa.ArrowInvalid:
-            return False
         return (metadata or {}).get(CHECKSUM_KEY) == block_checksum(batch).encode()
 
     def _read(self, index: int) -> tuple[pa.RecordBatch, Any]:
+        """Read a block, and make sure that none of its values leads outside of its buffers before anyone uses them."""
         try:
             batch, metadata = self._reader.get_batch_with_custom_metadata(index)
-        except (pa.ArrowException, OSError) as error:
+            batch.validate(full=True)
+        except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
             raise DatasetError(f"{printable(str(self.path))}: block {index} cannot be read ({_first_line(error)})") from error
         return batch, metadata
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from conftest import CROP
 from PIL import Image
 
 import shardctl
 from shardctl.errors import DatasetError, UsageError
+from shardctl.verification.tables import check_manifest
 
 SHARD = "train-00002-of-00007.arrow"
 
@@ -66,6 +69,108 @@ def test_the_damaged_block_is_named(dataset: Path) -> None:
     flip(dataset / SHARD, middle(dataset, SHARD))
     (finding,) = shardctl.verify(dataset).findings
     assert (finding.shard, finding.block, finding.severity) == (SHARD, 0, "error")
+
+
+def test_a_damaged_block_names_its_samples_and_their_source(dataset: Path, photos: Path) -> None:
+    flip(dataset / SHARD, middle(dataset, SHARD))
+    (finding,) = shardctl.verify(dataset).findings
+    first = shardctl.open(dataset).take([17], columns=["key"])["key"][0]
+    assert (finding.row, finding.key, finding.source) == (0, first, f"{photos.resolve()}/{first}")
+    assert f"it holds 8 samples, from {first} to " in finding.message
+    assert "`shardctl repair` builds it again" in finding.message
+
+
+def test_a_flipped_bit_that_changes_no_value_is_found_too(dataset: Path) -> None:
+    """The case of a hex digit in an escape is no value of the JSON, so the digest of the values still holds."""
+    path = dataset / "manifest.json"
+    record = json.loads(path.read_text())
+    record.pop("digest")
+    record["created"] = "\u00ea"
+    text = json.dumps(record, sort_keys=True, separators=(",", ":"))
+    record["digest"] = hashlib.sha256(text.encode()).hexdigest()
+    path.write_text(json.dumps(record, indent=1) + "\n")
+    assert shardctl.verify(dataset, "quick").ok
+    path.write_text(path.read_text().replace("\\u00ea", "\\u00eA"))
+    assert shardctl.open(dataset).manifest.created == "\u00ea"
+    assert [finding.kind for finding in shardctl.verify(dataset, "quick").findings] == ["damaged-manifest"]
+
+
+def test_every_single_flipped_bit_of_the_manifest_is_found(dataset: Path) -> None:
+    data = (dataset / "manifest.json").read_bytes()
+    for place in range(0, len(data), 7):
+        flipped = bytearray(data)
+        flipped[place] ^= 1 << place % 8
+        (dataset / "manifest.json").write_bytes(flipped)
+        assert [finding.severity for finding in check_manifest(dataset)[1]] == ["error"], f"byte {place}"
+
+
+def test_with_a_damaged_table_of_shards_the_shards_are_checked_all_the_same(dataset: Path) -> None:
+    flip(dataset / "shards.arrow", middle(dataset, "shards.arrow"))
+    flip(dataset / SHARD, middle(dataset, SHARD))
+    result = shardctl.verify(dataset)
+    assert ("wrong-checksum", SHARD) in {(finding.kind, finding.shard) for finding in result.findings}
+    assert result.shards == 7
+
+
+def test_a_dataset_that_lost_its_manifest_is_damaged_and_not_absent(dataset: Path) -> None:
+    (dataset / "manifest.json").unlink()
+    assert [finding.kind for finding in shardctl.verify(dataset).findings] == ["missing-manifest"]
+
+
+def test_a_key_that_stands_twice_is_found(dataset: Path) -> None:
+    table = pa.ipc.open_file(dataset / "plan.arrow").read_all()
+    keys = table["key"].to_pylist()
+    keys[5] = keys[40]
+    doubled = table.set_column(table.schema.get_field_index("key"), "key", pa.array(keys))
+    with pa.ipc.new_file(dataset / "plan.arrow", doubled.schema) as writer:
+        writer.write_table(doubled)
+    found = {(finding.kind, finding.key) for finding in shardctl.verify(dataset).findings}
+    assert ("duplicate-key", keys[40]) in found
+
+
+@pytest.fixture
+def undecodable(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, str]:
+    """A dataset that is whole, and holds an image that does not decode: as a library that decodes less would find it."""
+    shutil.copytree(photos, tmp_path / "in")
+    victim = sorted((tmp_path / "in").rglob("*.jpg"))[20]
+    victim.write_bytes(victim.read_bytes()[:700])
+    monkeypatch.setattr("shardctl.codecs.image.check", lambda opened: None)
+    shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
+    return tmp_path / "out", victim.relative_to(tmp_path / "in").as_posix()
+
+
+def test_only_deep_decodes_every_sample(undecodable: tuple[Path, str]) -> None:
+    out, key = undecodable
+    assert shardctl.verify(out, "full").ok
+    (finding,) = shardctl.verify(out, "deep").findings
+    assert (finding.kind, finding.key, finding.source) == ("does-not-decode", key, str(out.parent / "in" / key))
+
+
+def test_what_crashes_the_reader_is_a_finding(dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processes that check get a reader that aborts at one shard, as a fault in Arrow could make it."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, shardctl.verification.shards as s\n"
+        "real = s.ShardReader\n"
+        f"s.ShardReader = lambda path: os.abort() if path.name == {SHARD!r} else real(path)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    (finding,) = shardctl.verify(dataset).findings
+    assert (finding.kind, finding.shard) == ("crashes-reader", SHARD)
+    assert "was ended by SIGABRT" in finding.message
+
+
+def test_an_image_that_crashes_its_decoder_is_a_finding(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shardctl.convert(photos, tmp_path / "out", workers=0)
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, shardctl.verification.shards as s\n"
+        "real = s._decode_fault\n"
+        "s._decode_fault = lambda data, keep: os.abort() if len(data) % 7 == 3 else real(data, keep)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    fatal = {path.relative_to(photos).as_posix() for path in photos.rglob("*.jpg") if path.stat().st_size % 7 == 3}
+    found = shardctl.verify(tmp_path / "out", "deep").findings
+    assert {finding.key for finding in found} == fatal
+    assert {finding.message for finding in found} == {"the image is whole and does not decode: its decoder crashes"}
 
 
 def test_all_findings_are_told_not_just_the_first(dataset: Path) -> None:

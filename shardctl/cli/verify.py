@@ -20,10 +20,10 @@ FOUND_SOMETHING = 1
 @click.argument("target", metavar="DST|SHARD", type=click.Path())
 @click.option(
     "--level",
-    type=click.Choice(["quick", "full"]),
+    type=click.Choice(["quick", "full", "deep"]),
     default="full",
     show_default=True,
-    help="quick: manifest, tables, sizes, footers. full: every byte and every checksum.",
+    help="quick: manifest, tables, sizes, footers. full: every byte and every checksum. deep: decode every image too.",
 )
 @output_options
 def verify(target: str, level: str, output: Output) -> int:
@@ -53,7 +53,8 @@ def verify(target: str, level: str, output: Output) -> int:
 
 
 def _line(finding: Finding) -> str:
-    where = finding.shard or "dataset"
-    if finding.block is not None:
-        where += f", block {finding.block}"
-    return f"{finding.severity}: {printable(where)}: {finding.kind}: {finding.message}"
+    where = [printable(finding.shard or "dataset")]
+    where += [f"{name} {value}" for name, value in (("block", finding.block), ("row", finding.row)) if value is not None]
+    where += [f"key {printable(finding.key)}"] if finding.key is not None else []
+    where += [f"from {printable(finding.source)}"] if finding.source is not None else []
+    return f"{finding.severity}: {', '.join(where)}: {finding.kind}: {printable(finding.message)}"

@@ -27,7 +27,7 @@ from shardctl.conversion.staging import begin, clear_partial_files, finished_sha
 from shardctl.engines import local
 from shardctl.engines.job import NEW_FOLDER, Job
 from shardctl.engines.samples import Root
-from shardctl.engines.task import Progress
+from shardctl.engines.task import Progress, read_marker
 from shardctl.errors import (
     BusyError,
     DatasetError,
@@ -216,7 +216,8 @@ class _Conversion:
                 self._build(job, engine)
                 held.check()
                 clear_partial_files(job)
-                Commit(job).run(lambda facts: self._manifest(job, parts, facts))
+                commit = Commit(job, self._recorded_settings(), lambda shard: read_marker(job.marker_path(shard)))
+                commit.run(lambda facts: self._manifest(job, parts, facts))
         publish.publish(folder / NEW_FOLDER, self.target)
         with naming_the_path(self.staging):
             shutil.rmtree(folder, ignore_errors=True)
@@ -289,7 +290,6 @@ class _Conversion:
         return time.monotonic() - self.started
 
     def _manifest(self, job: Job, parts: dict[str, str], facts: Committed) -> Manifest:
-        layout = job.layout.with_shape(facts.shape) if job.layout.store else job.layout
         return Manifest(
             kind=self.recipe.kind,
             samples=facts.samples,
@@ -298,8 +298,8 @@ class _Conversion:
             inputs=facts.inputs,
             rejected=facts.rejected,
             splits=facts.splits,
-            schema=tuple((f.name, str(f.type)) for f in layout.columns),
-            fields=layout.fields(),
+            schema=tuple((f.name, str(f.type)) for f in job.layout.columns),
+            fields=facts.fields,
             recipe=self.recipe.settings(),
             settings=self._recorded_settings(),
             fingerprint=fingerprint(parts),

@@ -6,13 +6,14 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from shardctl.engines.job import NEW_FOLDER, Job
 from shardctl.engines.samples import Shape
-from shardctl.engines.task import Done, read_marker
+from shardctl.engines.task import Done
 from shardctl.errors import TooManyRejectsError
 from shardctl.manifest import (
     CHECKSUMS,
@@ -22,6 +23,7 @@ from shardctl.manifest import (
     SHARDS,
     TABLES,
     FileFacts,
+    Making,
     Manifest,
     ShardEntry,
     SplitFacts,
@@ -40,7 +42,7 @@ class Committed:
     samples: int
     rejected: int
     bytes: int
-    shape: Shape | None
+    fields: dict[str, Any]
     splits: tuple[SplitFacts, ...]
     files: dict[str, FileFacts]
 
@@ -48,8 +50,9 @@ class Committed:
 class Commit:
     """Joins the markers into the dataset's tables, beside the new shards, and the manifest last."""
 
-    def __init__(self, job: Job) -> None:
-        self._job = job
+    def __init__(self, job: Job, settings: dict[str, Any], done: Callable[[int], Done]) -> None:
+        """`settings` are those of the manifest; `done` tells what became of a shard, in the order of the dataset."""
+        self._job, self._settings, self._done = job, settings, done
         self._new = job.folder / NEW_FOLDER
 
     def run(self, describe: Callable[[Committed], Manifest]) -> Manifest:
@@ -59,15 +62,16 @@ class Commit:
         inputs, samples = sum(entry.inputs for entry in entries), sum(entry.rows for entry in entries)
         if samples == 0:
             raise TooManyRejectsError(_all_rejected(new, inputs))
-        write_shard_table(new / SHARDS, entries)
+        shape = next(iter(shapes)) if len(shapes) == 1 else None
+        fields = final_fields(self._job, shape)
+        write_shard_table(new / SHARDS, entries, making(self._job, fields, self._settings))
         sums = {entry.path: entry.sha256 for entry in entries}
         files = {name: FileFacts((new / name).stat().st_size, sha256_of(new / name)) for name in TABLES}
         sums |= {name: facts.sha256 for name, facts in files.items()}
         checksums = write_checksums(new / CHECKSUMS, sums.items())
         files[CHECKSUMS] = FileFacts((new / CHECKSUMS).stat().st_size, checksums)
-        shape = next(iter(shapes)) if len(shapes) == 1 else None
         size = sum(entry.bytes for entry in entries)
-        manifest = describe(Committed(inputs, samples, inputs - samples, size, shape, self._split_facts(entries), files))
+        manifest = describe(Committed(inputs, samples, inputs - samples, size, fields, self._split_facts(entries), files))
         write_atomically(new / MANIFEST, manifest.to_json().encode())
         return manifest
 
@@ -84,7 +88,7 @@ class Commit:
         ):
             for shard in range(self._job.shards):
                 place = self._job.place(shard)
-                done = read_marker(self._job.marker_path(shard))
+                done = self._done(shard)
                 planned = self._job.plan.slice(place.first_row, place.rows).combine_chunks()
                 writer.write_table(_final_plan(planned, done, shard, schema), max_chunksize=65536)
                 for line in _reject_lines(planned, done):
@@ -116,11 +120,26 @@ class Commit:
         return tuple(facts)
 
 
+def final_fields(job: Job, shape: Shape | None) -> dict[str, Any]:
+    """Return what the manifest says of the fields; `shape` is that of all images, where they share one."""
+    return (job.layout.with_shape(shape) if job.layout.store else job.layout).fields()
+
+
+def making(job: Job, fields: dict[str, Any], settings: dict[str, Any]) -> Making:
+    """Return how a dataset is made, as shards.arrow records it: a labels file by its name alone, for its path may differ."""
+    without_path = {**settings, "labels": Path(str(settings["labels"])).name}
+    parts = {name: digest for name, digest in job.parts.items() if name not in ("inputs", "settings")}
+    return Making(job.layout.to_json(), fields, job.recipe.settings(), without_path, parts)
+
+
+OUTCOME_COLUMNS = (("shard", pa.int32()), ("row", pa.int32()), ("outcome", pa.string()), ("digest", pa.uint64()))
+"""What the plan of a finished dataset says beyond that of a job."""
+
+
 def final_plan_schema(planned: pa.Schema) -> pa.Schema:
     """Return the columns of plan.arrow in a committed dataset. No time of change: copies of the inputs plan alike."""
-    kept = [f for f in planned if f.name not in ("mtime_ns", "error", "message")]
-    outcome = [("shard", pa.int32()), ("row", pa.int32()), ("outcome", pa.string()), ("digest", pa.uint64())]
-    return pa.schema([*kept, *(pa.field(name, type_) for name, type_ in outcome)])
+    left_out = {"mtime_ns", "error", "message", *(name for name, _ in OUTCOME_COLUMNS)}
+    return pa.schema([*(f for f in planned if f.name not in left_out), *(pa.field(*column) for column in OUTCOME_COLUMNS)])
 
 
 def _final_plan(planned: pa.Table, done: Done, shard: int, schema: pa.Schema) -> pa.Table:

@@ -83,6 +83,28 @@ def read_input(roots: tuple[Root, ...], row: dict[str, Any]) -> bytes:
     return data
 
 
+def read_recorded(roots: tuple[Root, ...], row: dict[str, Any]) -> bytes:
+    """Read the bytes of one input of a finished dataset, as its plan.arrow records it.
+
+    Raises Rejection (stage `read`) where they are not the ones that the dataset was made from, and where it was rejected
+    then.
+    """
+    if row["outcome"] != "ok":
+        raise Rejection("read", "rejected", "it was rejected when the dataset was made")
+    if not 0 <= row["root"] < len(roots) or ".." in row["source"].split("/"):
+        raise Rejection("read", "astray", "the plan names a file outside of the sources")
+    path = f"{roots[row['root']].path}/{row['source']}"
+    try:
+        data, _ = _read(path, row["offset"], row["size"])
+    except FileNotFoundError:
+        raise Rejection("read", "gone", f"its source is gone ({printable(path)})") from None
+    except (OSError, ValueError) as error:
+        raise Rejection("read", "unreadable", f"its source cannot be read ({printable(path)}: {error})") from error
+    if digest_of(data) != row["digest"]:
+        raise Rejection("read", "changed", f"its source is not what it was ({printable(path)})")
+    return data
+
+
 def _read(path: str, offset: int, size: int) -> tuple[bytes, os.stat_result]:
     with open(path, "rb", buffering=0) as file:
         status = os.fstat(file.fileno())

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.job import Job
-from shardctl.engines.samples import SampleMaker, Shape, digest_of, read_input
+from shardctl.engines.samples import SampleMaker, Shape, digest_of, read_input, read_recorded
 from shardctl.errors import Rejection
 from shardctl.shard import ShardFacts, ShardWriter
 from shardctl.storage import StreamedFile, replacing
@@ -82,9 +82,11 @@ def run_shard(
 ) -> None:
     """Build one shard: its rows of the plan in, the shard file and then its done marker out, each by rename.
 
-    `lost` are rows of the plan that no worker survives, with the reason: they are not touched again.
+    `lost` are rows of the plan that no worker survives, with the reason: they are not decoded again. A job whose plan is
+    that of a finished dataset makes the same shard again, and rejects what its source no longer gives.
     """
     place = job.place(shard)
+    read = read_recorded if "digest" in job.plan.column_names else read_input
     maker = SampleMaker(job.recipe, job.layout, crumb.enter)
     outcomes: list[Outcome] = []
     shapes: set[Shape] = set()
@@ -96,10 +98,12 @@ def run_shard(
             digest = None
             crumb.drop(number)
             try:
+                if number in lost and lost[number].stage == "read":
+                    raise lost[number]
+                data = read(job.roots, planned)
+                digest = digest_of(data)
                 if number in lost:
                     raise lost[number]
-                data = read_input(job.roots, planned)
-                digest = digest_of(data)
                 made = maker.make(data, planned)
             except Rejection as rejection:
                 outcomes.append(Outcome(None, digest, rejection.stage, rejection.error, rejection.message))

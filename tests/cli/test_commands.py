@@ -19,7 +19,7 @@ import pytest
 CONVERT_KEYS = {"status", "samples", "shards", "bytes", "rejected", "seconds", "samples_per_s", "fingerprint"}
 BENCH_KEYS = {"samples_per_s", "mb_per_s", "first_batch_s", "batch_ms_p50", "batch_ms_p99", "rss_mb", "threads"}
 INSPECT_KEYS = {"samples", "shards", "bytes", "splits", "schema", "recipe", "fingerprint"}
-FINDING_KEYS = {"severity", "shard", "block", "row", "key", "kind", "message"}
+FINDING_KEYS = {"severity", "shard", "block", "row", "key", "kind", "message", "source"}
 
 
 def test_the_whole_way(cli: Any, tmp_path: Path) -> None:

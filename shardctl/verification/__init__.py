@@ -1,0 +1,172 @@
+"""Is a dataset whole? Everything that is wrong, as findings: nothing here prints, and nothing stops at the first fault.
+
+All that reads Arrow files or decodes images runs in child processes: bytes that crash them are one more finding.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from shardctl.engines.pool import Death, Limits, Pool, Task
+from shardctl.errors import DatasetError, UsageError
+from shardctl.manifest import (
+    CHECKSUMS,
+    MANIFEST,
+    PLAN,
+    SHARDS,
+    STAGING,
+    TABLES,
+    Manifest,
+    ShardTable,
+    is_file_name,
+    read_checksums,
+)
+from shardctl.storage import is_regular_file, printable, sha256_of
+from shardctl.verification.finding import Finding, error, warning
+from shardctl.verification.shards import REBUILD
+from shardctl.verification.tables import MEND, check_manifest
+from shardctl.verification.worker import CHECKS
+
+LEVELS = ("quick", "full", "deep")
+"""`quick` reads the manifest, the tables, the sizes and every shard's footer; `full` every byte; `deep` decodes too."""
+
+LIMITS = Limits(memory=8 << 30, seconds=600.0)
+"""What a check may take: far more than any block or image that was written, and less than a bomb."""
+
+__all__ = ["LEVELS", "Finding", "VerifyResult", "verify"]
+
+
+@dataclass(frozen=True)
+class VerifyResult:
+    """What a check found. `ok` is true where there is no finding of severity `error`."""
+
+    ok: bool
+    level: str
+    shards: int
+    samples: int
+    findings: tuple[Finding, ...]
+
+
+def verify(
+    path: str | Path, level: str = "full", progress: Callable[[int, int], None] = lambda done, total: None
+) -> VerifyResult:
+    """Check a dataset, or one shard without its dataset. `progress` hears (shards done, shards).
+
+    Raises DatasetError where there is no dataset at all, UsageError for a level that there is not.
+    """
+    if level not in LEVELS:
+        raise UsageError(f"level {level!r} is not known; there are {', '.join(LEVELS)}")
+    target = Path(path)
+    pool = Pool("shardctl.verification.worker", 1 if target.is_file() else os.cpu_count() or 1, LIMITS)
+    try:
+        check = _Check(target, level, progress, pool)
+        return check.lone_shard() if target.is_file() else check.dataset()
+    finally:
+        pool.close()
+
+
+class _Check:
+    """One check of a dataset or a shard."""
+
+    def __init__(self, root: Path, level: str, progress: Callable[[int, int], None], pool: Pool) -> None:
+        self.root, self.level, self.progress, self.pool = root, level, progress, pool
+        self.findings: list[Finding] = []
+
+    def lone_shard(self) -> VerifyResult:
+        """Check one file."""
+        answers: list[Any] = []
+        self._run([{"check": "lone shard"}], lambda task, answer: answers.append(answer))
+        samples, findings = answers[0] if answers else (0, [])
+        self.findings += [Finding(**finding) for finding in findings]
+        return self._result(1, samples)
+
+    def dataset(self) -> VerifyResult:
+        """Check everything in a folder."""
+        manifest, found = check_manifest(self.root)
+        self.findings += found
+        if manifest is None:
+            return self._result(0, 0)
+        shards, samples = self._check_with(manifest)
+        if not check_manifest(self.root)[0] == manifest:
+            raise DatasetError(f"{printable(str(self.root))}: was replaced while it was checked; check it again")
+        return self._result(shards, samples)
+
+    def _check_with(self, manifest: Manifest) -> tuple[int, int]:
+        names = sorted(manifest.files)
+        broken = {name for name, wrong in zip(names, self._check_all([_file(name) for name in names]), strict=True) if wrong}
+        contents = [name for name in CHECKS if self.level != "quick" or name == "table of shards"]
+        wrong = dict(zip(contents, self._check_all([{"check": name} for name in contents]), strict=True))
+        if wrong["table of shards"] or SHARDS in broken:
+            return self._shards_by_checksum(broken), 0
+        table = ShardTable(self.root / SHARDS)
+        self._look_for_strangers(set(table.names))
+        use_plan = self.level != "quick" and PLAN not in broken and not wrong["plan"]
+        tasks = [{"check": "shard", "shard": number, "plan": use_plan, "fatal": []} for number in range(len(table))]
+        self._check_all(tasks, self.progress)
+        return len(table), int(table.rows.sum())
+
+    def _check_all(self, tasks: list[Task], progress: Callable[[int, int], None] = lambda done, total: None) -> list[bool]:
+        """Do these checks, add up what they find in their order, and tell of each whether it found anything."""
+        found: dict[int, list[Finding]] = {}
+
+        def hear(task: Task, answer: Any) -> None:
+            found.setdefault(task["number"], []).extend(Finding(**finding) for finding in answer)
+            progress(len(found), len(tasks))
+
+        self._run(({**task, "number": number} for number, task in enumerate(tasks)), hear)
+        self.findings += [finding for number in range(len(tasks)) for finding in found.get(number, [])]
+        return [bool(found.get(number)) for number in range(len(tasks))]
+
+    def _run(self, tasks: Iterable[Task], hear: Callable[[Task, Any], None]) -> None:
+        """Do checks in the pool; what dies of one has found something too."""
+
+        def died(task: Task, death: Death) -> Task | None:
+            if death.place is not None and death.place not in task["fatal"]:
+                return {**task, "fatal": [*task["fatal"], death.place]}
+            hear(task, [asdict(self._crash(task, death))])
+            return None
+
+        given = ({"root": str(self.root), "level": self.level, "fatal": [], **task} for task in tasks)
+        self.pool.run(given, lambda task, message: hear(task, message["done"]), died)
+
+    def _crash(self, task: Task, death: Death) -> Finding:
+        what = "needs more memory than any shard should" if death.out_of_memory else f"the process that read it {death}"
+        if task["check"] == "shard":
+            return error("crashes-reader", f"{what}; {REBUILD}", ShardTable(self.root / SHARDS)[task["shard"]].path)
+        if task["check"] == "lone shard":
+            return error("crashes-reader", what, self.root.name)
+        return error("crashes-reader", f"{task.get('name', task['check'])}: {what}; {MEND}")
+
+    def _shards_by_checksum(self, broken: set[str]) -> int:
+        """Where the table of shards cannot be used, SHA256SUMS still tells which shards there are and what they hash to."""
+        try:
+            sums = read_checksums(self.root / CHECKSUMS) if CHECKSUMS not in broken else {}
+        except DatasetError:
+            sums = {}
+        shards = {name: sha256 for name, sha256 in sums.items() if name not in TABLES and is_file_name(name)}
+        for done, (name, sha256) in enumerate(shards.items(), 1):
+            path = self.root / name
+            if not is_regular_file(path):
+                self.findings.append(error("missing-shard", f"the shard is missing; {REBUILD}", name))
+            elif self.level != "quick" and sha256_of(path) != sha256:
+                self.findings.append(error("wrong-checksum", f"its SHA-256 differs from {CHECKSUMS}; {REBUILD}", name))
+            self.progress(done, len(shards))
+        return len(shards)
+
+    def _look_for_strangers(self, shards: set[str]) -> None:
+        """Find files that do not belong to the dataset. Those that do are looked for one by one."""
+        known = shards | {MANIFEST, *TABLES, CHECKSUMS, STAGING}
+        for name in sorted(set(os.listdir(self.root)) - known):
+            self.findings.append(warning("extra-file", f"{printable(name)} is not part of the dataset; it does no harm"))
+
+    def _result(self, shards: int, samples: int) -> VerifyResult:
+        ok = not any(finding.severity == "error" for finding in self.findings)
+        return VerifyResult(ok, self.level, shards, samples, tuple(self.findings))
+
+
+def _file(name: str) -> Task:
+    return {"check": "file", "name": name, "fatal": []}

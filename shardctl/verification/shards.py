@@ -1,0 +1,200 @@
+"""The check of one shard. It runs in a process of its own, since it reads bytes that anything may have happened to."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from shardctl.codecs import image
+from shardctl.engines.breadcrumb import Breadcrumb
+from shardctl.errors import DatasetError, Rejection
+from shardctl.manifest import PLAN, SHARDS, Manifest, ShardEntry, shard_name
+from shardctl.shard import ENCODED_IMAGE, ShardReader
+from shardctl.storage import is_regular_file, sha256_of
+from shardctl.verification.finding import Finding, error
+
+REBUILD = "`shardctl repair` builds it again from the sources"
+PIXELS = 2**40
+"""Largest stored image that is decoded: the conversion has had its own limit."""
+
+
+class ShardCheck:
+    """The check of one shard of a dataset, at one level. `plan` is None where it cannot be read or is not needed.
+
+    `fatal` are rows whose decoding no process has survived.
+    """
+
+    def __init__(
+        self, root: Path, manifest: Manifest, entry: ShardEntry, plan: pa.Table | None, crumb: Breadcrumb, fatal: list[int]
+    ) -> None:
+        self._path, self._manifest, self._entry = root / entry.path, manifest, entry
+        self._crumb, self._fatal = crumb, fatal
+        self._names = _Names(entry, manifest, plan)
+
+    def quick(self) -> Iterator[Finding]:
+        """Compare the file's size, and what it says of itself, with the dataset. Reads its footer."""
+        entry = self._entry
+        reader = yield from _open(self._path, entry)
+        if reader is None:
+            return
+        if len(reader) != len(entry.block_rows):
+            yield self._error("blocks-differ", f"it has {len(reader)} blocks where {len(entry.block_rows)} were written")
+        if tuple((f.name, str(f.type)) for f in reader.schema) != self._manifest.schema:
+            yield self._error("schema-differs", "its columns are not those of the dataset")
+        own = shard_name(reader.info["split"], reader.info["shard"], reader.info["shards"])
+        if own != entry.path:
+            yield error("wrong-shard", f"this was written as {own}; give it its name back, or {REBUILD}", entry.path)
+
+    def full(self) -> Iterator[Finding]:
+        """Compare every byte with its checksums, and the keys with the plan."""
+        found = list(self.quick())
+        yield from found
+        if found:
+            return
+        reader = ShardReader(self._path)
+        damaged = list(self._damaged_blocks(reader))
+        yield from damaged
+        if sha256_of(self._path) != self._entry.sha256 and not damaged:
+            yield self._error("wrong-checksum", "its SHA-256 differs, outside the blocks: in the file's own metadata")
+        if not damaged:
+            yield from self._keys(reader)
+
+    def deep(self) -> Iterator[Finding]:
+        """Do all that `full` does, and decode every sample."""
+        found = list(self.full())
+        yield from found
+        if not found and self._manifest.fields.get("image"):
+            yield from self._undecodable(ShardReader(self._path))
+
+    def _error(self, kind: str, what: str) -> Finding:
+        return error(kind, f"{what}; {REBUILD}", self._entry.path)
+
+    def _damaged_blocks(self, reader: ShardReader) -> Iterator[Finding]:
+        first = 0
+        for block, rows in enumerate(self._entry.block_rows):
+            wrong = _block_fault(reader, block, rows)
+            if wrong:
+                kind, what = wrong
+                message = f"{what}; it holds {self._names.span(first, rows)}; {REBUILD}"
+                yield error(kind, message, self._entry.path, block, first, *self._names.of(first))
+            first += rows
+
+    def _keys(self, reader: ShardReader) -> Iterator[Finding]:
+        """Compare the keys of the shard with those that the plan gives it."""
+        planned = self._names.planned
+        if planned is None:
+            return
+        row = np.asarray(planned["row"].to_numpy())
+        if len(row) != self._entry.rows or not np.array_equal(row, np.arange(self._entry.rows)):
+            what = f"{PLAN} gives it {len(row)} samples, {SHARDS} {self._entry.rows}"
+            yield error("plan-differs", f"{what}; `shardctl repair` mends the plan", self._entry.path)
+            return
+        stored = pa.chunked_array([block.column("key") for block in reader.blocks()], pa.string()).combine_chunks()
+        expected = planned["key"].combine_chunks()
+        if not stored.equals(expected):
+            other = next(place for place, (one, two) in enumerate(zip(stored, expected, strict=True)) if not one.equals(two))
+            what = f"its row {other} has the key {stored[other].as_py()!r}, {PLAN} gives it another"
+            yield error("keys-differ", f"{what}; {REBUILD}", self._entry.path, None, other, *self._names.of(other))
+
+    def _undecodable(self, reader: ShardReader) -> Iterator[Finding]:
+        keep = self._manifest.recipe.get("truncated") == "keep"
+        row = 0
+        for number, block in enumerate(reader.blocks()):
+            column = block.column("image")
+            if not column.type.equals(ENCODED_IMAGE):
+                return  # raw pixels have no form that could be wrong
+            for data in column.field("bytes"):
+                fault = "its decoder crashes" if row in self._fatal else None
+                if fault is None:
+                    self._crumb.drop(row, "decode")
+                    fault = _decode_fault(data.as_py(), keep)
+                    self._crumb.leave()
+                if fault:
+                    where = (self._entry.path, number, row, *self._names.of(row))
+                    yield error("does-not-decode", f"the image is whole and does not decode: {fault}", *where)
+                row += 1
+
+
+class _Names:
+    """The keys and sources of a shard's rows, as far as the plan is there to tell."""
+
+    def __init__(self, entry: ShardEntry, manifest: Manifest, plan: pa.Table | None) -> None:
+        self._sources = manifest.sources
+        self.planned: pa.Table | None = None
+        if plan is not None:
+            rows = plan.slice(entry.first_input, entry.inputs).select(["key", "source", "root", "row"]).combine_chunks()
+            self.planned = rows.filter(rows["row"].is_valid())
+
+    def of(self, row: int) -> tuple[str | None, str | None]:
+        """Return the key and the source of a row."""
+        if self.planned is None or row >= len(self.planned):
+            return None, None
+        (found,) = self.planned.slice(row, 1).to_pylist()
+        root = self._sources[found["root"]] if 0 <= found["root"] < len(self._sources) else "?"
+        return found["key"], root if Path(root).is_file() else f"{root}/{found['source']}"
+
+    def span(self, first: int, rows: int) -> str:
+        """Return what a block holds, for people."""
+        one, last = self.of(first)[0], self.of(first + rows - 1)[0]
+        return (
+            f"{rows} samples, from {one} to {last}" if one is not None and rows > 1 else f"rows {first} to {first + rows - 1}"
+        )
+
+
+def _open(path: Path, entry: ShardEntry) -> Generator[Finding, None, ShardReader | None]:
+    """Give what is wrong with the file as a whole, and return its reader if there is nothing."""
+    if not is_regular_file(path):
+        yield error("missing-shard", f"the shard is missing; {REBUILD}", entry.path)
+        return None
+    size = path.stat().st_size
+    if size != entry.bytes:
+        yield error("wrong-size", f"it has {size} bytes where {entry.bytes} were written; {REBUILD}", entry.path)
+        return None
+    try:
+        return ShardReader(path)
+    except DatasetError as problem:
+        yield error("unreadable-shard", f"{problem}; {REBUILD}", entry.path)
+        return None
+
+
+def check_lone_shard(path: Path, level: str) -> tuple[int, list[Finding]]:
+    """Check one shard without its dataset; return its number of samples, those in unreadable blocks left out."""
+    try:
+        reader = ShardReader(path)
+    except DatasetError as problem:
+        return 0, [error("unreadable-shard", str(problem), path.name)]
+    samples, findings = 0, []
+    for block in range(len(reader)):
+        wrong = _block_fault(reader, block, None) if level != "quick" else None
+        if wrong:
+            findings.append(error(wrong[0], wrong[1], path.name, block))
+        else:
+            samples += reader.block(block).num_rows
+    return samples, findings
+
+
+def _block_fault(reader: ShardReader, block: int, rows: int | None) -> tuple[str, str] | None:
+    """Return the kind and the description of what is wrong with a block, None for nothing; it should have `rows`."""
+    try:
+        intact = reader.block_is_intact(block)
+        found = reader.block(block).num_rows
+    except DatasetError as problem:
+        return "unreadable-block", str(problem)
+    if not intact:
+        return "wrong-checksum", "the block is not what was written: its checksum differs"
+    if rows is not None and found != rows:
+        return "rows-differ", f"the block has {found} rows where {rows} were written"
+    return None
+
+
+def _decode_fault(data: bytes | None, keep_truncated: bool) -> str | None:
+    if data is None:
+        return "it is missing"
+    try:
+        image.decode(data, PIXELS, keep_truncated)
+    except Rejection as rejection:
+        return rejection.message
+    return None

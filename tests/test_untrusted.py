@@ -1,0 +1,163 @@
+"""Files that somebody else made, or that were damaged: only our named errors come out of their readers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import shardctl
+from shardctl.errors import DatasetError, ShardctlError
+from shardctl.manifest import Manifest, ShardTable, open_checked_table, read_checksums, read_rejects
+from shardctl.shard import ShardReader
+
+SHARD = "train-00000-of-00007.arrow"
+RECORD_DIGEST = {"sort_keys": True, "separators": (",", ":")}
+
+
+def read_shard(path: Path) -> None:
+    reader = ShardReader(path)
+    for number, block in enumerate(reader.blocks()):
+        block.slice(0, 2).to_pylist()
+        reader.block_is_intact(number)
+    assert reader.layout.columns.names
+
+
+def read_shard_table(path: Path) -> None:
+    table = ShardTable(path)
+    assert sum(entry.rows for entry in table) == table.rows.sum()
+
+
+READERS: dict[str, Callable[[Path], Any]] = {
+    "manifest.json": lambda path: Manifest.load(path.parent),
+    "shards.arrow": read_shard_table,
+    "plan.arrow": lambda path: open_checked_table(path).to_pylist(),
+    "rejects.jsonl": lambda path: list(read_rejects(path)),
+    "SHA256SUMS": read_checksums,
+    SHARD: read_shard,
+}
+
+
+@pytest.fixture(scope="module")
+def whole(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset with a reject, so that no file of it is empty."""
+    root = tmp_path_factory.mktemp("untrusted")
+    shutil.copytree(demo / "photos", root / "in")
+    (root / "in" / "bad.jpg").write_bytes(b"bad")
+    shardctl.convert(root / "in", root / "out", workers=0)
+    return root / "out"
+
+
+Edits = st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 7)), min_size=1, max_size=6)
+
+
+@pytest.mark.parametrize("name", READERS)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(edits=Edits, near_end=st.booleans(), cut=st.none() | st.floats(0, 1))
+def test_only_named_errors_come_out_of_a_damaged_file(
+    whole: Path, tmp_path: Path, name: str, edits: list[tuple[float, int]], near_end: bool, cut: float | None
+) -> None:
+    data = bytearray((whole / name).read_bytes())
+    start = max(0, len(data) - 2048) if near_end else 0
+    for place, bit in edits:
+        data[start + int(place * (len(data) - start))] ^= 1 << bit
+    if cut is not None:
+        data = data[: int(cut * len(data))]
+    victim = tmp_path / name
+    victim.write_bytes(data)
+    try:
+        READERS[name](victim)
+    except ShardctlError:
+        pass
+    finally:
+        victim.unlink()
+
+
+def signed(record: dict[str, Any]) -> str:
+    """Return a manifest whose digest holds, whatever it says."""
+    record.pop("digest", None)
+    text = json.dumps(record, **RECORD_DIGEST)  # type: ignore[arg-type]  # plain keyword arguments
+    return json.dumps({**record, "digest": hashlib.sha256(text.encode()).hexdigest()})
+
+
+Json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_only_named_errors_come_out_of_a_manifest_that_was_made_up(whole: Path, tmp_path: Path, data: st.DataObject) -> None:
+    record = json.loads((whole / "manifest.json").read_text())
+    for key in data.draw(st.lists(st.sampled_from(sorted(set(record) - {"format", "format_version"})), min_size=1, max_size=2)):
+        record[key] = data.draw(Json)
+    out = tmp_path / "out"
+    if not out.exists():
+        shutil.copytree(whole, out)
+    (out / "manifest.json").write_text(signed(record))
+    try:
+        ds = shardctl.open(out)
+        ds.take(range(min(4, len(ds))))
+    except ShardctlError:
+        pass
+
+
+def rewrite_table(path: Path, column: str, values: Callable[[list[Any]], list[Any]]) -> None:
+    table = pa.ipc.open_file(path).read_all()
+    changed = pa.array(values(table[column].to_pylist()), table.schema.field(column).type)
+    table = table.set_column(table.schema.get_field_index(column), table.schema.field(column), changed)
+    with pa.ipc.new_file(path, table.schema) as writer:
+        writer.write_table(table)
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        ("path", lambda paths: ["../../etc/passwd", *paths[1:]]),
+        ("path", lambda paths: ["/etc/passwd", *paths[1:]]),
+        ("path", lambda paths: [None, *paths[1:]]),
+        ("rows", lambda rows: [2**60, *rows[1:]]),
+        ("rows", lambda rows: [-1, *rows[1:]]),
+        ("first", lambda first: [5, *first[1:]]),
+        ("bytes", lambda sizes: [-1, *sizes[1:]]),
+        ("block_rows", lambda blocks: [[2**30, *blocks[0]], *blocks[1:]]),
+    ],
+)
+def test_a_table_of_shards_that_leads_astray_is_refused(
+    dataset: Path, column: str, values: Callable[[list[Any]], list[Any]]
+) -> None:
+    rewrite_table(dataset / "shards.arrow", column, values)
+    with pytest.raises(DatasetError, match=r"outside of the dataset's folder|do not add up"):
+        shardctl.open(dataset)
+    assert not shardctl.verify(dataset, "quick").ok
+
+
+def test_a_dataset_of_another_version_says_which_shardctl_reads_it(dataset: Path) -> None:
+    record = json.loads((dataset / "manifest.json").read_text())
+    (dataset / "manifest.json").write_text(signed({**record, "format_version": 2, "shardctl_version": "3.1.0"}))
+    with pytest.raises(DatasetError, match=r"format version 2; shardctl .* reads version 1; it was written by shardctl 3.1.0"):
+        shardctl.open(dataset)
+
+
+def test_a_block_whose_offsets_lead_out_of_its_buffers_is_refused(tmp_path: Path) -> None:
+    """A crafted shard, valid as a file: reading the text of its last row would read far beyond the mapping."""
+    info = {"format_version": 1, "kind": "text", "split": "train", "shard": 0, "shards": 1, "fields": {}}
+    schema = pa.schema([("key", pa.string()), ("text", pa.string())], metadata={"shardctl": json.dumps(info)})
+    offsets = np.array([0, 2**30, 4], np.int32)  # the last offset fits, the one in the middle does not
+    text = pa.Array.from_buffers(pa.string(), 2, [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(b"text")])
+    with pa.ipc.new_file(tmp_path / "bad.arrow", schema) as writer:
+        writer.write_batch(pa.record_batch([pa.array(["a", "b"]), text], schema=schema))
+    with pytest.raises(DatasetError, match="block 0 cannot be read"):
+        ShardReader(tmp_path / "bad.arrow").block(0)
+    assert [finding.kind for finding in shardctl.verify(tmp_path / "bad.arrow").findings] == ["unreadable-block"]
