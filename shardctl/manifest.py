@@ -231,7 +231,7 @@ class Making:
 def write_shard_table(path: Path, entries: Iterable[ShardEntry], making: Making) -> None:
     """Write shards.arrow: one row per shard, in the order of the dataset."""
     rows = [asdict(entry) for entry in entries]
-    schema = SHARDS_SCHEMA.with_metadata({MAKING_KEY: json.dumps(asdict(making), sort_keys=True)})
+    schema = SHARDS_SCHEMA.with_metadata({MAKING_KEY: json.dumps(asdict(making))})
     with replacing(path) as sink, pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema) as writer:
         for start in range(0, len(rows), 65536):
             writer.write_batch(pa.RecordBatch.from_pylist(rows[start : start + 65536], schema=schema))

@@ -194,11 +194,19 @@ def side_fields(side: SideTable | None) -> list[pa.Field]:
     return [f for f in side.columns.schema if f.name != "label"] if side else []
 
 
+def make_planner(listing: Listing, settings: PlanSettings, variants: int) -> Planner:
+    """Decide splits, labels and order. Raises InputError where the inputs do not have what the settings ask for."""
+    splitting = split_inputs(listing, settings)
+    labelling = label_inputs(listing, settings, splitting.by_folder)
+    return Planner(listing, order_inputs(splitting, settings.shuffle), labelling, variants)
+
+
 class Planner:
     """Makes rows of the plan out of the listing, any range of them."""
 
     def __init__(self, listing: Listing, order: Order, labelling: Labelling, variants: int) -> None:
-        self._listing, self._order, self._labelling, self._variants = listing, order, labelling, variants
+        self._listing, self._order, self._variants = listing, order, variants
+        self.labelling = labelling
         self.schema = plan_schema(listing.side)
         self._batches = listing.table.to_batches()
         self._starts = np.cumsum([0, *(batch.num_rows for batch in self._batches)])
@@ -206,11 +214,19 @@ class Planner:
     def __len__(self) -> int:
         return len(self._order.rows) * self._variants
 
-    def write(self, path: Path) -> None:
-        """Write the whole plan, a chunk in memory at a time."""
+    @property
+    def split_rows(self) -> list[tuple[str, int]]:
+        """The splits in order, each with the number of its rows."""
+        counts = (count * self._variants for count in self._order.counts)
+        return list(zip(self._order.splitting.names, counts, strict=True))
+
+    def write(self, path: Path, places: npt.NDArray[np.int64] | None = None) -> None:
+        """Write the whole plan, or the rows at some places of it; a chunk is in memory at a time."""
+        count = len(self) if places is None else len(places)
         with replacing(path) as sink, pa.ipc.new_file(pa.PythonFile(sink, mode="w"), self.schema) as writer:
-            for first in range(0, len(self), CHUNK_ROWS):
-                writer.write_batch(self.rows(np.arange(first, min(first + CHUNK_ROWS, len(self)))))
+            for first in range(0, count, CHUNK_ROWS):
+                chunk = np.arange(first, min(first + CHUNK_ROWS, count))
+                writer.write_batch(self.rows(chunk if places is None else places[chunk]))
 
     def rows(self, places: npt.NDArray[np.int64]) -> pa.RecordBatch:
         """Return rows of the plan by their places in it."""
@@ -226,9 +242,9 @@ class Planner:
         none = pa.nulls(listed.num_rows, pa.int64())
         side = self._listing.side
         if side is None:
-            if self._labelling.of_folder is None:
+            if self.labelling.of_folder is None:
                 return {"label": none}
-            label = self._labelling.of_folder[listed["folder"].to_numpy()]
+            label = self.labelling.of_folder[listed["folder"].to_numpy()]
             return {"label": pa.array(label, pa.int64(), mask=label < 0)}
         found = side.rows_of(listed["hash"].to_numpy())
         taken = side.columns.take(pa.array(found, mask=found < 0)).combine_chunks()

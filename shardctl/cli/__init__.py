@@ -13,6 +13,7 @@ from shardctl.cli.bench import bench
 from shardctl.cli.convert import convert
 from shardctl.cli.demo import demo
 from shardctl.cli.inspect import inspect
+from shardctl.cli.repair import repair
 from shardctl.cli.verify import verify
 from shardctl.cli.version import version_text
 from shardctl.errors import ShardctlError
@@ -37,6 +38,7 @@ def cli() -> None:
       shardctl demo demo                                  make a small dataset to try things on
       shardctl convert demo/photos out --resize 256 --crop 224 --store raw
       shardctl verify out                                 is it whole?
+      shardctl repair out                                 build what is damaged again
       shardctl inspect out                                what is in it?
       shardctl bench out                                  how fast can it be read?
 
@@ -45,7 +47,7 @@ def cli() -> None:
     """
 
 
-for command in (convert, verify, inspect, bench, demo):
+for command in (convert, verify, repair, inspect, bench, demo):
     cli.add_command(command)
 
 

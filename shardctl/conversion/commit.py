@@ -50,37 +50,46 @@ class Committed:
 class Commit:
     """Joins the markers into the dataset's tables, beside the new shards, and the manifest last."""
 
-    def __init__(self, job: Job, settings: dict[str, Any], done: Callable[[int], Done]) -> None:
-        """`settings` are those of the manifest; `done` tells what became of a shard, in the order of the dataset."""
-        self._job, self._settings, self._done = job, settings, done
+    def __init__(
+        self, job: Job, settings: dict[str, Any], done: Callable[[int], Done], fields: dict[str, Any] | None = None
+    ) -> None:
+        """`settings` are those of the manifest; `done` tells what became of a shard, in the order of the dataset.
+
+        `fields` is what the manifest says of them; without it, that is found from the shapes of the images.
+        """
+        self._job, self._settings, self._done, self._fields = job, settings, done, fields
         self._new = job.folder / NEW_FOLDER
 
     def run(self, describe: Callable[[Committed], Manifest]) -> Manifest:
         """Complete the new dataset's folder. Raises TooManyRejectsError where not one input was converted."""
+        committed = self.write_tables()
+        if committed.samples == 0:
+            raise TooManyRejectsError(_all_rejected(self._new, committed.inputs))
+        manifest = describe(committed)
+        write_atomically(self._new / MANIFEST, manifest.to_json().encode())
+        return manifest
+
+    def write_tables(self) -> Committed:
+        """Write everything but the manifest."""
         new = self._new
-        entries, shapes = self._write_tables()
-        inputs, samples = sum(entry.inputs for entry in entries), sum(entry.rows for entry in entries)
-        if samples == 0:
-            raise TooManyRejectsError(_all_rejected(new, inputs))
+        entries, shapes = self._write_plan_and_rejects()
         shape = next(iter(shapes)) if len(shapes) == 1 else None
-        fields = final_fields(self._job, shape)
-        write_shard_table(new / SHARDS, entries, making(self._job, fields, self._settings))
+        fields = self._fields if self._fields is not None else _final_fields(self._job, shape)
+        write_shard_table(new / SHARDS, entries, _making(self._job, fields, self._settings))
         sums = {entry.path: entry.sha256 for entry in entries}
         files = {name: FileFacts((new / name).stat().st_size, sha256_of(new / name)) for name in TABLES}
         sums |= {name: facts.sha256 for name, facts in files.items()}
         checksums = write_checksums(new / CHECKSUMS, sums.items())
         files[CHECKSUMS] = FileFacts((new / CHECKSUMS).stat().st_size, checksums)
-        size = sum(entry.bytes for entry in entries)
-        manifest = describe(Committed(inputs, samples, inputs - samples, size, fields, self._split_facts(entries), files))
-        write_atomically(new / MANIFEST, manifest.to_json().encode())
-        return manifest
+        inputs, samples, size = (sum(getattr(entry, name) for entry in entries) for name in ("inputs", "rows", "bytes"))
+        return Committed(inputs, samples, inputs - samples, size, fields, self._split_facts(entries), files)
 
-    def _write_tables(self) -> tuple[list[ShardEntry], set[Shape]]:
+    def _write_plan_and_rejects(self) -> tuple[list[ShardEntry], set[Shape]]:
         """Write plan.arrow and rejects.jsonl, a shard at a time."""
         entries: list[ShardEntry] = []
         shapes: set[Shape] = set()
         first = 0
-        schema = final_plan_schema(self._job.plan.schema)
+        schema = _final_plan_schema(self._job.plan.schema)
         with (
             replacing(self._new / REJECTS) as rejects,
             replacing(self._new / PLAN) as plan,
@@ -120,12 +129,12 @@ class Commit:
         return tuple(facts)
 
 
-def final_fields(job: Job, shape: Shape | None) -> dict[str, Any]:
+def _final_fields(job: Job, shape: Shape | None) -> dict[str, Any]:
     """Return what the manifest says of the fields; `shape` is that of all images, where they share one."""
     return (job.layout.with_shape(shape) if job.layout.store else job.layout).fields()
 
 
-def making(job: Job, fields: dict[str, Any], settings: dict[str, Any]) -> Making:
+def _making(job: Job, fields: dict[str, Any], settings: dict[str, Any]) -> Making:
     """Return how a dataset is made, as shards.arrow records it: a labels file by its name alone, for its path may differ."""
     without_path = {**settings, "labels": Path(str(settings["labels"])).name}
     parts = {name: digest for name, digest in job.parts.items() if name not in ("inputs", "settings")}
@@ -136,7 +145,7 @@ OUTCOME_COLUMNS = (("shard", pa.int32()), ("row", pa.int32()), ("outcome", pa.st
 """What the plan of a finished dataset says beyond that of a job."""
 
 
-def final_plan_schema(planned: pa.Schema) -> pa.Schema:
+def _final_plan_schema(planned: pa.Schema) -> pa.Schema:
     """Return the columns of plan.arrow in a committed dataset. No time of change: copies of the inputs plan alike."""
     left_out = {"mtime_ns", "error", "message", *(name for name, _ in OUTCOME_COLUMNS)}
     return pa.schema([*(f for f in planned if f.name not in left_out), *(pa.field(*column) for column in OUTCOME_COLUMNS)])

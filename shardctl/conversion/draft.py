@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.conversion.options import Options, usable_cores
@@ -16,10 +17,10 @@ from shardctl.engines.samples import Root
 from shardctl.errors import InputError
 from shardctl.listing import Listing
 from shardctl.manifest import PLAN
-from shardctl.plan import Labelling, Planner, PlanSettings, SplitPlan, label_inputs, order_inputs, side_fields, split_inputs
+from shardctl.plan import Labelling, Planner, PlanSettings, SplitPlan, make_planner, side_fields
 from shardctl.recipe import Recipe
 from shardctl.shard import ENCODED_IMAGE, Layout, image_tensor
-from shardctl.storage import free_bytes, replacing
+from shardctl.storage import free_bytes
 
 SHARD_BYTES = 128 << 20
 """Size that a shard is aimed at where nothing else is said. Peers' defaults and advice: 50 to 150 MB."""
@@ -60,26 +61,18 @@ def make_draft(
     folder: Path,
 ) -> Draft:
     """Plan a conversion, having probed some of its inputs. `folder` is for scratch. Raises InputError."""
-    splitting = split_inputs(listing, settings)
-    labelling = label_inputs(listing, settings, splitting.by_folder)
-    order = order_inputs(splitting, settings.shuffle)
-    planner = Planner(listing, order, labelling, recipe.variants)
-    probe_job = Job(folder, roots, recipe, _known_layout(recipe, labelling, listing), (), {})
-    _write_probe_plan(planner, recipe, folder / PLAN)
+    planner = make_planner(listing, settings, recipe.variants)
+    probe_job = Job(folder, roots, recipe, _known_layout(recipe, planner.labelling, listing), (), {})
+    planner.write(folder / PLAN, _probe_places(len(planner), PROBE_INPUTS[recipe.kind]))
     probe_job.save()
     probe = engine.probe(probe_job)
-    splits = tuple(
-        SplitPlan(name, rows := count * recipe.variants, _shards_of(rows, probe.sample_bytes, options))
-        for name, count in zip(splitting.names, order.counts, strict=True)
-    )
+    splits = tuple(SplitPlan(name, rows, _shards_of(rows, probe.sample_bytes, options)) for name, rows in planner.split_rows)
     return Draft(planner, probe, splits)
 
 
-def _write_probe_plan(planner: Planner, recipe: Recipe, path: Path) -> None:
-    """Write a plan of a few inputs from all over the real one."""
-    places = np.unique(np.linspace(0, len(planner) - 1, min(PROBE_INPUTS[recipe.kind], len(planner))).astype(np.int64))
-    with replacing(path) as sink, pa.ipc.new_file(pa.PythonFile(sink, mode="w"), planner.schema) as writer:
-        writer.write_batch(planner.rows(places))
+def _probe_places(rows: int, most: int) -> npt.NDArray[np.int64]:
+    """Return the places of a few rows from all over the plan."""
+    return np.unique(np.linspace(0, rows - 1, min(most, rows)).astype(np.int64))
 
 
 def _known_layout(recipe: Recipe, labelling: Labelling, listing: Listing) -> Layout:

@@ -28,6 +28,9 @@ from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.serve import OUT_OF_MEMORY
 
 Task = dict[str, Any]
+START = "import sys; sys.path[:] = filter(None, sys.path); import runpy; runpy.run_module({!r}, run_name='__main__')"
+"""Like `python -m module`, which would look for modules in the current folder first: it may be a dataset of somebody else."""
+
 LOOKS_PER_LIMIT = 8
 """How often a worker is looked at within its time limit."""
 
@@ -67,7 +70,7 @@ class Death:
 
 
 class Pool:
-    """Child processes running `python -m module`, each one task at a time, the next one handed out when it is done."""
+    """Child processes that run a module, each one task at a time, the next one handed out when it is done."""
 
     def __init__(self, module: str, workers: int, limits: Limits) -> None:
         self._module, self._limits = module, limits
@@ -171,7 +174,7 @@ class _Worker:
         crumb.truncate(breadcrumb.SIZE)
         self._crumb = Breadcrumb.shared(crumb.fileno())
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module, str(crumb.fileno()), str(limits.memory or 0)],
+            [sys.executable, "-c", START.format(module), str(crumb.fileno()), str(limits.memory or 0)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

@@ -37,6 +37,9 @@ class Made:
     shape: Shape | None
 
 
+UNKNOWN_DEVICE = -1
+
+
 @dataclass(frozen=True)
 class Root:
     """A folder that sources are relative to, and the number of the file system that it lay on when it was listed."""
@@ -52,10 +55,15 @@ class Root:
         except OSError as error:
             raise InputError(f"{printable(path)}: cannot be read ({error.strerror})") from error
 
+    @classmethod
+    def anywhere(cls, path: str) -> Root:
+        """Return a root that may be gone, or lie on another file system than it did: each input is proven on its own."""
+        return cls(path, UNKNOWN_DEVICE)
+
     def check(self) -> None:
         """Make sure that it is still there. Raises SourceGoneError: a source that went away is not a reject for every file."""
         try:
-            if Path(self.path).stat().st_dev == self.device and os.listdir(self.path):
+            if self.device in (UNKNOWN_DEVICE, Path(self.path).stat().st_dev) and os.listdir(self.path):
                 return
         except OSError:
             pass

@@ -1,0 +1,107 @@
+"""`shardctl repair`."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+from tqdm import tqdm
+
+from shardctl.cli.output import Output, auto_or_number, output_options, print_json
+from shardctl.storage import printable
+
+if TYPE_CHECKING:
+    from shardctl.restoration import RepairResult
+
+STILL_DAMAGED = 1
+SHOWN = 10
+"""Lost samples that are shown to people; --json has them all."""
+
+
+@click.command()
+@click.argument("dst", metavar="DST", type=click.Path())
+@click.option(
+    "--source",
+    "sources",
+    multiple=True,
+    metavar="SRC",
+    type=click.Path(),
+    help="Where the sources are now, if they have moved; once per source, in the order in which they were converted.",
+)
+@click.option(
+    "--transform",
+    "transforms",
+    multiple=True,
+    metavar="MODULE:FUNCTION",
+    help="A function of your own that the dataset was made with. Repair runs no code that only the dataset names.",
+)
+@click.option(
+    "--drop-lost",
+    is_flag=True,
+    help="Take samples out of the dataset that it has lost and whose sources changed or are gone; rejects.jsonl tells which.",
+)
+@click.option(
+    "--workers",
+    callback=auto_or_number,
+    default="auto",
+    show_default=True,
+    metavar="auto|N",
+    help="Worker processes; 0 works in this process.",
+)
+@output_options
+def repair(
+    dst: str, sources: tuple[str, ...], transforms: tuple[str, ...], drop_lost: bool, workers: int | str, output: Output
+) -> int:
+    """Build again what is damaged or missing, from the sources.
+
+    Only damaged files are made anew, and each is put in place only if its SHA-256 is the recorded one. What cannot be had
+    again, because a source changed or is gone, is named; exit code 1 then. Files that were renamed or swapped are put
+    right without the sources.
+    """
+    from shardctl.restoration import Listener
+    from shardctl.restoration import repair as repair_dataset
+
+    if transforms:
+        sys.path.insert(0, "")  # a function of one's own is looked for in the current folder too
+    hidden = output.hides_progress
+    with tqdm(unit=" files", disable=hidden, leave=False) as files, tqdm(unit=" inputs", disable=hidden, leave=False) as inputs:
+
+        def draw(bar: Any, done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        def waiting(owner: str) -> None:
+            if not output.quiet:
+                click.echo(f"another shardctl is writing it ({owner}); waiting until it ends", err=True)
+
+        listener = Listener(
+            lambda done, total: draw(files, done, total), lambda done, total: draw(inputs, done, total), waiting
+        )
+        result = repair_dataset(dst, sources, transforms, drop_lost, workers, listener)
+    if output.as_json:
+        print_json({**asdict(result), "ok": result.ok})
+    else:
+        _print(result, dst)
+    return 0 if result.ok else STILL_DAMAGED
+
+
+def _print(result: RepairResult, dst: str) -> None:
+    for name in result.repaired:
+        click.echo(f"repaired: {printable(name)}")
+    for notice in result.notices:
+        click.echo(f"note: {notice}")
+    for lost in result.lost[:SHOWN]:
+        click.echo(f"lost: key {printable(lost.key)}, from {printable(lost.source)}, in {lost.shard}: {printable(lost.reason)}")
+    if len(result.lost) > SHOWN:
+        click.echo(f"lost: {len(result.lost) - SHOWN:,} more; --json names them all")
+    for entry in result.unrepaired:
+        click.echo(f"not repaired: {printable(entry.file)}: {printable(entry.message)}")
+    verdict = {
+        "whole": "is whole; nothing was done",
+        "repaired": f"is whole again: {len(result.repaired):,} files were mended, each proven by its SHA-256",
+        "dropped": f"is whole, without {len(result.lost):,} samples that are lost; rejects.jsonl names them",
+        "damaged": f"is still DAMAGED: {len(result.unrepaired):,} files could not be mended",
+    }[result.status]
+    click.echo(f"{printable(dst)} {verdict}")

@@ -1,0 +1,315 @@
+"""A damaged dataset made whole: only what is damaged is built again, from the sources, and proven by its recorded SHA-256.
+
+No code is run because a dataset names it: functions of a user's own must be named by whoever repairs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from shardctl import lease
+from shardctl.conversion import publish
+from shardctl.conversion.commit import Commit, Committed
+from shardctl.conversion.options import INPUT_TIMEOUT, Options, check_sources
+from shardctl.engines import local
+from shardctl.engines.job import NEW_FOLDER, Job
+from shardctl.engines.pool import Limits
+from shardctl.engines.task import Progress, read_marker
+from shardctl.errors import DatasetError, InputError, UsageError
+from shardctl.manifest import MANIFEST, PLAN, REJECTS, STAGING, Manifest, open_checked_table
+from shardctl.recipe import Recipe
+from shardctl.restoration.evidence import damaged_files, expected_hashes, hash_files, restore_misplaced, shard_names
+from shardctl.restoration.manifest import find_manifest, remake_manifest
+from shardctl.restoration.rebuild import (
+    Lost,
+    Outcomes,
+    find_layout,
+    fresh_job,
+    lost_samples,
+    recorded_job,
+    shards_with_rejects,
+)
+from shardctl.storage import naming_the_path, printable, sync_folder, write_atomically
+from shardctl.verification.tables import check_manifest
+
+REPAIR_FOLDER = "repair"
+"""Where, in the staging folder, repair works."""
+
+__all__ = ["Listener", "Lost", "RepairResult", "Unrepaired", "repair"]
+
+
+@dataclass(frozen=True)
+class Unrepaired:
+    """A file that could not be mended, and why."""
+
+    file: str
+    message: str
+
+
+@dataclass(frozen=True)
+class RepairResult:
+    """What a repair did. `status` is whole (nothing was wrong), repaired, dropped (lost samples were) or damaged (still).
+
+    `repaired` names the files that were mended, `lost` the samples that cannot be had again; `notices` are for people.
+    """
+
+    status: str
+    repaired: tuple[str, ...]
+    unrepaired: tuple[Unrepaired, ...]
+    lost: tuple[Lost, ...]
+    notices: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether the dataset is whole now."""
+        return not self.unrepaired
+
+
+@dataclass(frozen=True)
+class Listener:
+    """Whom to tell how far a repair is: files looked at, then inputs read, of so many each."""
+
+    checking: Callable[[int, int], None] = lambda done, total: None
+    building: Callable[[int, int], None] = lambda done, total: None
+    waiting: Callable[[str], None] = lambda owner: None
+
+
+def repair(
+    path: str | Path,
+    sources: Sequence[str | Path] = (),
+    transforms: Sequence[str] = (),
+    drop_lost: bool = False,
+    workers: int | str = "auto",
+    listener: Listener | None = None,
+) -> RepairResult:
+    """Mend a dataset. `sources` is where its sources are now, if they have moved, in the order of the conversion.
+
+    `transforms` names the functions of one's own that it was made with; they are run. `drop_lost` takes samples out of the
+    dataset that neither it nor the sources have any more. Raises DatasetError where there is nothing to mend, or too
+    little left to mend it from; UsageError, InputError, StorageError, BusyError.
+    """
+    options = Options(workers=workers)
+    options.check()
+    given = tuple(str(root.resolve()) for root in check_sources(sources)) if sources else ()
+    root = Path(path).resolve()
+    if root.is_file():
+        raise UsageError(f"{printable(str(path))}: one shard; repair works on a whole dataset")
+    check_manifest(root)  # that there is a dataset at all
+    told = listener or Listener()
+    with lease.hold(root / STAGING, told.waiting):
+        folder = root / STAGING / REPAIR_FOLDER
+        with naming_the_path(folder):
+            publish.recover(root)
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+        try:
+            return _Repair(root, folder, given, tuple(transforms), drop_lost, options.worker_count(), told).run()
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Repair:
+    """One call of `repair`: what its steps share."""
+
+    def __init__(
+        self,
+        root: Path,
+        folder: Path,
+        sources: tuple[str, ...],
+        transforms: tuple[str, ...],
+        drop_lost: bool,
+        workers: int,
+        listener: Listener,
+    ) -> None:
+        self.root, self.folder, self.sources, self.transforms = root, folder, sources, transforms
+        self.drop_lost, self.workers, self.listener = drop_lost, workers, listener
+        self.repaired: list[str] = []
+        self.unrepaired: list[Unrepaired] = []
+        self.lost: list[Lost] = []
+        self.notices: list[str] = []
+
+    def run(self) -> RepairResult:
+        self.manifest = self._whole_manifest()
+        hashes = hash_files(self.root, self.listener.checking)
+        self.expected = expected_hashes(self.root, self.manifest, hashes)
+        self.repaired += restore_misplaced(self.root, self.expected, hashes, self.folder)
+        self.damaged = damaged_files(self.expected, hashes, self.manifest)
+        dropped = False
+        if self.damaged:
+            try:
+                job = self._job()
+                self._build(job)
+                dropped = bool(self.lost) and self.drop_lost and self._drop(job)
+                if not dropped:
+                    self._mend_tables(job)
+            except (DatasetError, InputError) as problem:
+                self.unrepaired += [Unrepaired(name, str(problem)) for name in sorted(self.damaged)]
+        sync_folder(self.root)
+        status = "damaged" if self.unrepaired else "dropped" if dropped else "repaired" if self.repaired else "whole"
+        return RepairResult(status, tuple(sorted(self.repaired)), tuple(self.unrepaired), tuple(self.lost), tuple(self.notices))
+
+    @property
+    def intact(self) -> set[str]:
+        """The files that are what was written."""
+        return {*self.manifest.files, *shard_names(self.manifest)} - self.damaged
+
+    def _whole_manifest(self) -> Manifest:
+        """Return the manifest, mended first if need be."""
+        manifest, findings = check_manifest(self.root)
+        if manifest is None or findings:
+            manifest = find_manifest(self.root) or remake_manifest(self.root, self.sources)
+            write_atomically(self.root / MANIFEST, manifest.to_json().encode())
+            self.repaired.append(MANIFEST)
+            if not manifest.sources:
+                self.notices.append(f"{MANIFEST} was made anew, and does not know where the sources are; --source records it")
+            if not all(manifest.fingerprint_parts.values()):
+                self.notices.append(
+                    f"{MANIFEST} does not know the inputs' fingerprint any more: convert will not call it up to date"
+                )
+        if self.sources and self.sources != manifest.sources:
+            manifest = dataclasses.replace(manifest, sources=self.sources)
+            write_atomically(self.root / MANIFEST, manifest.to_json().encode())
+        return manifest
+
+    def _job(self) -> Job:
+        """Return the job that makes this dataset: from its own plan, or from the sources where tables are gone."""
+        recipe = self._recipe()
+        layout = find_layout(self.root, self.manifest, self.intact)
+        bases = [source if not Path(source).is_file() else str(Path(source).parent) for source in self.manifest.sources]
+        if {PLAN, REJECTS} & self.damaged:
+            check_sources(self.manifest.sources)
+            return fresh_job(self.folder, self.manifest, recipe, layout, bases)
+        return recorded_job(self.root, self.folder, self.manifest, recipe, layout, bases)
+
+    def _recipe(self) -> Recipe:
+        """Return the recipe. Raises UsageError where it has functions that the caller did not name."""
+        steps = self.manifest.recipe.get("transform") or []
+        named = [str(step.get("target")) for step in steps if step.get("name") == "custom"]
+        unnamed = [target for target in named if target not in self.transforms]
+        if unnamed:
+            shown = " ".join(f"--transform {printable(target)}" for target in unnamed)
+            raise UsageError(
+                f"{printable(str(self.root))}: was made with functions of a user's own, and repair runs no code that only the"
+                f" dataset names; look at it, and add {shown}"
+            )
+        return Recipe.from_settings(self.manifest.recipe)
+
+    def _build(self, job: Job) -> None:
+        """Build the damaged shards again, and those that tables are to be made from; put in place what is proven."""
+        names = shard_names(self.manifest)
+        wanted = {number for number, name in enumerate(names) if name in self.damaged}
+        if PLAN in self.damaged:
+            wanted = set(range(len(names)))
+        elif REJECTS in self.damaged:
+            wanted |= shards_with_rejects(open_checked_table(self.root / PLAN))
+        if not wanted:
+            return
+        total = sum(job.place(shard).rows for shard in wanted)
+        done = 0
+
+        def report(progress: Progress) -> None:
+            nonlocal done
+            done += progress.inputs
+            self.listener.building(done, total)
+
+        engine = local.start(self.workers, Limits(seconds=INPUT_TIMEOUT))
+        try:
+            engine.run(job, sorted(wanted), report)
+        finally:
+            engine.close()
+        for shard in sorted(wanted):
+            self._put_in_place(job, shard)
+
+    def _put_in_place(self, job: Job, shard: int) -> None:
+        """Move a shard that was built again to its place, if it is what was there."""
+        name = job.place(shard).name
+        proven = read_marker(job.marker_path(shard)).facts.sha256 == self.expected.get(name)
+        if name not in self.expected:
+            proven = True  # nothing is known of it; the table of all shards will show whether it is right
+        if proven and name in self.damaged:
+            with naming_the_path(self.root / name):
+                job.shard_path(shard).replace(self.root / name)
+            self.damaged.discard(name)
+            self.repaired.append(name)
+        elif not proven:
+            self._tell_why_not(job, shard, name)
+
+    def _tell_why_not(self, job: Job, shard: int, name: str) -> None:
+        lost = list(lost_samples(job, shard)) if PLAN not in self.damaged and REJECTS not in self.damaged else []
+        self.lost += lost
+        if lost:
+            what = f"{len(lost)} of its samples cannot be made again, since their sources changed or are gone; --drop-lost"
+            what += " takes them out of the dataset; --source says where the sources are now"
+        elif name in self.damaged:
+            what = (
+                "built again it is not what was recorded: its sources changed, or it was made by other versions than these"
+                f" (then shardctl {self.manifest.shardctl_version}); convert again with --overwrite"
+            )
+        else:
+            return  # it is whole as it is; what the sources have become concerns only tables
+        self.unrepaired.append(Unrepaired(name, what))
+
+    def _mend_tables(self, job: Job) -> None:
+        """Make the damaged tables anew, and put in place those that are proven."""
+        tables = sorted(self.damaged & set(self.manifest.files))
+        if not tables:
+            return
+        shards = sorted(self.damaged - set(self.manifest.files))
+        if shards:
+            what = f"it lists all shards, and {shards[0]} is not mended"
+            self.unrepaired += [Unrepaired(name, what) for name in tables]
+            return
+        facts = self._commit(job).write_tables()
+        for name in tables:
+            if facts.files[name].sha256 == self.manifest.files[name].sha256:
+                (self.folder / NEW_FOLDER / name).replace(self.root / name)
+                self.damaged.discard(name)
+                self.repaired.append(name)
+            else:
+                what = (
+                    "made anew from the sources it is not what was recorded: they have changed; convert again with --overwrite"
+                )
+                self.unrepaired.append(Unrepaired(name, what))
+
+    def _commit(self, job: Job) -> Commit:
+        outcomes = Outcomes(self.root, job, self.intact)
+        return Commit(job, self.manifest.settings, outcomes, self.manifest.fields)
+
+    def _drop(self, job: Job) -> bool:
+        """Commit the dataset without the samples that are lost, and tell whether that could be done."""
+        hopeless = [entry for entry in self.unrepaired if entry.file not in {lost.shard for lost in self.lost}]
+        if hopeless:
+            return False
+        new = self.folder / NEW_FOLDER
+        for name in shard_names(self.manifest):
+            if not (new / name).exists():
+                _link(self.root / name, new / name)
+        self._commit(job).run(self._manifest_without_lost)
+        publish.publish(new, self.root)
+        self.repaired += sorted(self.damaged)
+        self.unrepaired, self.damaged = [], set()
+        return True
+
+    def _manifest_without_lost(self, facts: Committed) -> Manifest:
+        return dataclasses.replace(
+            self.manifest,
+            samples=facts.samples,
+            bytes=facts.bytes,
+            rejected=facts.rejected,
+            splits=facts.splits,
+            files=facts.files,
+            dropped=self.manifest.dropped + len(self.lost),
+        )
+
+
+def _link(source: Path, target: Path) -> None:
+    """Have the same file under another name, or a copy of it where the file system has no links."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)

@@ -1,0 +1,133 @@
+"""A manifest that is damaged or gone, found again or made anew from what the tables know."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from pathlib import Path
+from typing import Any
+
+from shardctl.errors import DatasetError
+from shardctl.fingerprint import fingerprint
+from shardctl.manifest import (
+    CHECKSUMS,
+    MANIFEST,
+    MANIFEST_LIMIT,
+    PLAN,
+    REJECTS,
+    SHARDS,
+    TABLES,
+    FileFacts,
+    Manifest,
+    ShardEntry,
+    ShardTable,
+    SplitFacts,
+    open_checked_table,
+    read_checksums,
+)
+from shardctl.shard import Layout
+from shardctl.storage import is_regular_file, printable, sha256_of
+from shardctl.version import __version__
+
+LOST_PART = ""
+"""The digest of a part of the fingerprint that is not known any more. It equals no digest, so that nothing is claimed."""
+
+
+def find_manifest(root: Path) -> Manifest | None:
+    """Return the manifest if a file of another name in the folder holds it, whole."""
+    for path in sorted(root.iterdir()):
+        if is_regular_file(path) and path.stat().st_size < MANIFEST_LIMIT:
+            try:
+                return Manifest.from_record(json.loads(path.read_bytes()), path.name)
+            except (DatasetError, ValueError, RecursionError):
+                continue
+    return None
+
+
+def remake_manifest(root: Path, sources: tuple[str, ...]) -> Manifest:
+    """Make the manifest anew. SHA256SUMS proves the tables, shards.arrow says how the dataset was made.
+
+    Where the sources are, and what the inputs' fingerprint was, is taken from what is left of the old one if that proves
+    itself; else it is unknown. Raises DatasetError where the tables are damaged too.
+    """
+    sums = read_checksums(root / CHECKSUMS)
+    for name in TABLES:
+        if not is_regular_file(root / name) or sums.get(name) != sha256_of(root / name):
+            raise DatasetError(
+                f"{printable(str(root))}: {MANIFEST} is lost, and {name} is damaged as well, so that nothing says what the"
+                " dataset was; convert the sources again with --overwrite"
+            )
+    table = ShardTable(root / SHARDS)
+    making, entries, left = table.making, list(table), _what_is_left(root / MANIFEST)
+    layout = Layout.loads(making.layout)
+    parts = _parts(left, making.parts)
+    plan_rows = open_checked_table(root / PLAN).num_rows
+    files = {name: FileFacts((root / name).stat().st_size, sums[name]) for name in TABLES}
+    files[CHECKSUMS] = FileFacts((root / CHECKSUMS).stat().st_size, sha256_of(root / CHECKSUMS))
+    samples = sum(entry.rows for entry in entries)
+    return Manifest(
+        kind=layout.kind,
+        samples=samples,
+        shards=len(entries),
+        bytes=sum(entry.bytes for entry in entries),
+        inputs=plan_rows,
+        rejected=plan_rows - samples,
+        splits=_splits(entries),
+        schema=tuple((f.name, str(f.type)) for f in layout.columns),
+        fields=making.fields,
+        recipe=making.recipe,
+        settings=_settings(left, making.settings),
+        fingerprint=fingerprint(parts),
+        fingerprint_parts=parts,
+        sources=sources or _sources(left),
+        files=files,
+        created=_created(left, root / CHECKSUMS),
+        shardctl_version=__version__,
+        dropped=(root / REJECTS).read_text(encoding="utf-8").count('"error": "lost"'),
+    )
+
+
+def _what_is_left(path: Path) -> dict[str, Any]:
+    try:
+        record = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def _splits(entries: list[ShardEntry]) -> tuple[SplitFacts, ...]:
+    names = dict.fromkeys(entry.split for entry in entries)
+    own = {name: [entry for entry in entries if entry.split == name] for name in names}
+    return tuple(SplitFacts(n, sum(e.rows for e in of), len(of), sum(e.bytes for e in of)) for n, of in own.items())
+
+
+def _parts(left: dict[str, Any], known: dict[str, str]) -> dict[str, str]:
+    """Return the parts of the fingerprint: all of them if the old ones still give the old fingerprint."""
+    old = left.get("fingerprint_parts")
+    if isinstance(old, dict) and fingerprint(old) == left.get("fingerprint") and known.items() <= old.items():
+        return old
+    return {
+        "inputs": LOST_PART,
+        "labels": known["labels"],
+        "recipe": known["recipe"],
+        "settings": LOST_PART,
+        "code": known["code"],
+    }
+
+
+def _settings(left: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
+    old = left.get("settings")
+    same = isinstance(old, dict) and {**old, "labels": Path(str(old.get("labels"))).name} == known
+    return old if same and old else known
+
+
+def _sources(left: dict[str, Any]) -> tuple[str, ...]:
+    old = left.get("sources")
+    return tuple(old) if isinstance(old, list) and all(isinstance(source, str) for source in old) else ()
+
+
+def _created(left: dict[str, Any], witness: Path) -> str:
+    if isinstance(left.get("created"), str):
+        return str(left["created"])
+    then = datetime.datetime.fromtimestamp(witness.stat().st_mtime, datetime.timezone.utc)
+    return then.isoformat(timespec="seconds")

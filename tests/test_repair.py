@@ -1,0 +1,260 @@
+"""Damage a real dataset in every way; repair brings back the same bytes, or says exactly what is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import CROP
+from test_conversion import sums
+
+import shardctl
+from shardctl.errors import DatasetError, InputError, UsageError
+from shardctl.manifest import read_rejects
+
+SHARD, OTHER = "train-00002-of-00007.arrow", "train-00005-of-00007.arrow"
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0x10
+    path.write_bytes(data)
+
+
+def zero(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[:200] + bytes(300) + data[500:])
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-200])
+
+
+def swap(one: Path, other: Path) -> None:
+    data = one.read_bytes()
+    one.write_bytes(other.read_bytes())
+    other.write_bytes(data)
+
+
+@pytest.fixture(scope="module")
+def made(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """in/ with 60 photos and two files that are no images, and out/, its dataset."""
+    root = tmp_path_factory.mktemp("repair")
+    shutil.copytree(demo / "photos", root / "in")
+    for name in ("coast/bad.jpg", "forest/bad.jpg"):
+        (root / "in" / name).parent.mkdir(exist_ok=True)
+        (root / "in" / name).write_bytes(b"bad")
+    shardctl.convert(root / "in", root / "out", recipe=CROP, workers=0, shuffle=4)
+    return root
+
+
+@pytest.fixture
+def here(made: Path, tmp_path: Path) -> Path:
+    """A copy of all that, in whose dataset a test may do damage; its sources are where its manifest says: in the original."""
+    shutil.copytree(made / "out", tmp_path / "out")
+    return tmp_path
+
+
+def one_file(how: Callable[[Path], object], name: str, out: Path) -> None:
+    how(out / name)
+
+
+Damage = Callable[[Path], object]
+DAMAGE: dict[str, Damage] = {
+    **{f"{how.__name__} {name}": partial(one_file, how, name)
+       for how in (flip, zero, cut, Path.unlink)
+       for name in ("manifest.json", "plan.arrow", "shards.arrow", "SHA256SUMS", SHARD)},
+    "flip rejects.jsonl": lambda out: flip(out / "rejects.jsonl"),
+    "unlink rejects.jsonl": lambda out: (out / "rejects.jsonl").unlink(),
+    "empty manifest": lambda out: (out / "manifest.json").write_bytes(b""),
+    "grown shard": lambda out: (out / SHARD).write_bytes((out / SHARD).read_bytes() + b"more"),
+    "renamed shard": lambda out: (out / SHARD).rename(out / "other.arrow"),
+    "swapped shards": lambda out: swap(out / SHARD, out / OTHER),
+    "swapped shard and manifest": lambda out: swap(out / SHARD, out / "manifest.json"),
+    "swapped plan and shards": lambda out: swap(out / "plan.arrow", out / "shards.arrow"),
+    "many shards": lambda out: [path.unlink() for path in out.glob("train-*")],
+    "shard and checksums": lambda out: [flip(out / SHARD), flip(out / "SHA256SUMS")],
+    "shard and table": lambda out: [flip(out / SHARD), flip(out / "shards.arrow")],
+    "both lists of shards": lambda out: [flip(out / "SHA256SUMS"), flip(out / "shards.arrow")],
+    "shard and plan": lambda out: [(out / SHARD).unlink(), flip(out / "plan.arrow")],
+    "all tables": lambda out: [flip(out / n) for n in ("SHA256SUMS", "shards.arrow", "plan.arrow", "rejects.jsonl")],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE.keys())
+def test_repair_brings_back_the_same_bytes(here: Path, made: Path, damage: Damage) -> None:
+    damage(here / "out")
+    assert not shardctl.verify(here / "out").ok
+    result = shardctl.repair(here / "out", workers=0)
+    assert (result.status, result.unrepaired, result.lost) == ("repaired", (), ())
+    assert sums(here / "out") == sums(made / "out")
+    assert sorted(os.listdir(here / "out")) == sorted(os.listdir(made / "out"))
+    assert shardctl.verify(here / "out").findings == ()
+    assert shardctl.repair(here / "out").status == "whole"
+
+
+def test_a_repaired_manifest_is_the_old_one_where_enough_of_it_is_left(here: Path, made: Path) -> None:
+    old = (made / "out" / "manifest.json").read_text()
+    (here / "out" / "manifest.json").write_text(old.replace('"samples": 60', '"samples": 61'))
+    result = shardctl.repair(here / "out")
+    assert result.notices == ()
+    assert (here / "out" / "manifest.json").read_text() == old
+    assert shardctl.convert(made / "in", here / "out", recipe=CROP, shuffle=4).status == "up-to-date"
+
+
+def test_a_manifest_made_anew_claims_nothing_that_is_not_known(here: Path, made: Path) -> None:
+    (here / "out" / "manifest.json").unlink()
+    result = shardctl.repair(here / "out")
+    assert len(result.notices) == 2
+    assert shardctl.open(here / "out").manifest.sources == ()
+    with pytest.raises(DatasetError, match="made from other inputs and settings"):
+        shardctl.convert(made / "in", here / "out", recipe=CROP, shuffle=4)
+    (here / "out" / SHARD).unlink()
+    assert shardctl.repair(here / "out").status == "damaged"
+    assert shardctl.repair(here / "out", sources=[made / "in"]).status == "repaired"
+    assert shardctl.open(here / "out").manifest.sources == (str(made / "in"),)
+
+
+def test_only_what_is_damaged_is_touched(here: Path) -> None:
+    (here / "out" / SHARD).unlink()
+    before = {path.name: path.stat().st_mtime_ns for path in (here / "out").iterdir()}
+    assert shardctl.repair(here / "out", workers=1).repaired == (SHARD,)
+    after = {path.name: path.stat().st_mtime_ns for path in (here / "out").iterdir()}
+    assert {name: time for name, time in after.items() if name != SHARD} == before
+
+
+def test_sources_that_moved_are_found_where_the_caller_says(here: Path, made: Path) -> None:
+    shutil.copytree(made / "in", here / "moved", copy_function=shutil.copyfile)
+    record = json.loads((here / "out" / "manifest.json").read_text())
+    assert record["sources"] == [str(made / "in")]
+    flip(here / "out" / SHARD)
+    flip(here / "out" / "plan.arrow")
+    assert shardctl.repair(here / "out", sources=[here / "moved"]).status == "repaired"
+    assert sums(here / "out") == sums(made / "out")
+
+
+@pytest.fixture
+def with_lost(here: Path, made: Path) -> tuple[Path, list[str]]:
+    """A dataset with a damaged shard, of whose sources one is gone and one has changed."""
+    shutil.copytree(made / "in", here / "in")
+    shutil.rmtree(here / "out")
+    shardctl.convert(here / "in", here / "out", recipe=CROP, workers=0, shuffle=4)
+    at = shardctl.open(here / "out").manifest
+    assert at.samples == 60
+    keys = shardctl.open(here / "out").take(range(18, 24), columns=["key"])["key"]
+    flip(here / "out" / SHARD)
+    (here / "in" / keys[1]).unlink()
+    shutil.copyfile(here / "in" / keys[0], here / "in" / keys[3])
+    return here, [keys[1], keys[3]]
+
+
+def test_what_cannot_be_repaired_is_said_exactly(with_lost: tuple[Path, list[str]]) -> None:
+    here, keys = with_lost
+    flip(here / "out" / OTHER)
+    before = (here / "out" / SHARD).read_bytes()
+    result = shardctl.repair(here / "out", workers=0)
+    assert result.status == "damaged"
+    assert result.repaired == (OTHER,), "what can be mended is, all the same"
+    assert [entry.file for entry in result.unrepaired] == [SHARD]
+    assert [lost.key for lost in result.lost] == keys
+    assert [lost.reason.partition(" (")[0] for lost in result.lost] == ["its source is gone", "its source is not what it was"]
+    assert (here / "out" / SHARD).read_bytes() == before
+
+
+def test_lost_samples_are_dropped_on_request_and_recorded(with_lost: tuple[Path, list[str]]) -> None:
+    here, keys = with_lost
+    result = shardctl.repair(here / "out", workers=0, drop_lost=True)
+    assert (result.status, result.ok) == ("dropped", True)
+    assert shardctl.verify(here / "out", "deep").findings == ()
+    sums(here / "out")
+    ds = shardctl.open(here / "out")
+    assert (len(ds), ds.manifest.rejected, ds.manifest.dropped) == (58, 4, 2)
+    assert not set(keys) & set(ds.take(range(58), columns=["key"])["key"])
+    rejects = {reject.key: (reject.stage, reject.error) for reject in read_rejects(here / "out" / "rejects.jsonl")}
+    assert [rejects[key] for key in keys] == [("read", "lost")] * 2
+    assert rejects["coast/bad.jpg"] == ("decode", "not-an-image"), "earlier rejects keep their reasons"
+    assert shardctl.repair(here / "out").status == "whole"
+    (here / "out" / SHARD).unlink()
+    assert shardctl.repair(here / "out", workers=0).status == "repaired", "a dataset that lost samples can be repaired again"
+
+
+def test_changed_sources_are_no_reason_to_lose_an_intact_shard(here: Path, made: Path) -> None:
+    """The plan is damaged, and cannot be made again: everything else stays, and loads."""
+    shutil.copytree(made / "in", here / "in")
+    next((here / "in" / "forest").glob("*.png")).unlink()
+    flip(here / "out" / "plan.arrow")
+    result = shardctl.repair(here / "out", sources=[here / "in"])
+    assert [entry.file for entry in result.unrepaired] == ["plan.arrow"]
+    assert "have 61 inputs now, the dataset was made from 62" in result.unrepaired[0].message
+    assert len(shardctl.open(here / "out").take(range(60))["image"]) == 60
+
+
+@pytest.fixture
+def own_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "dim_steps.py").write_text(
+        "from pathlib import Path\n"
+        "Path(__file__).with_name('imported').touch()\n"
+        "def dim(sample):\n    sample['image'] = sample['image'] // 2\n    return sample\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path / "imported"
+
+
+def test_no_code_is_run_that_only_the_dataset_names(made: Path, tmp_path: Path, own_function: Path) -> None:
+    recipe: dict[str, Any] = {"store": "png", "transform": [{"name": "custom", "target": "dim_steps:dim"}]}
+    shardctl.convert(made / "in", tmp_path / "out", recipe=recipe, workers=0)
+    good = sums(tmp_path / "out")
+    own_function.unlink()
+    sys.modules.pop("dim_steps")
+    flip(tmp_path / "out" / SHARD)
+    with pytest.raises(UsageError, match=r"runs no code that only the dataset names; .*--transform dim_steps:dim"):
+        shardctl.repair(tmp_path / "out", workers=1)
+    assert not own_function.exists()
+    assert shardctl.repair(tmp_path / "out", transforms=["dim_steps:dim"], workers=1).status == "repaired"
+    assert sums(tmp_path / "out") == good
+
+
+def test_what_other_versions_make_differently_is_not_taken_for_the_original(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import shardctl.engines.samples as samples
+
+    flip(here / "out" / SHARD)
+    before = (here / "out" / SHARD).read_bytes()
+    real = samples.image.render
+    monkeypatch.setattr(samples.image, "render", lambda opened, view: real(opened, view) ^ 1)
+    result = shardctl.repair(here / "out", workers=0)
+    assert "built again it is not what was recorded" in result.unrepaired[0].message
+    assert (here / "out" / SHARD).read_bytes() == before
+
+
+def test_what_cannot_be_repaired_at_all_is_said(here: Path, tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="no such dataset"):
+        shardctl.repair(tmp_path / "absent")
+    with pytest.raises(UsageError, match="one shard"):
+        shardctl.repair(here / "out" / SHARD)
+    with pytest.raises(InputError, match="no such file or folder"):
+        shardctl.repair(here / "out", sources=[tmp_path / "absent"])
+    (here / "out" / "manifest.json").unlink()
+    flip(here / "out" / "shards.arrow")
+    with pytest.raises(DatasetError, match=r"manifest.json is lost, and shards.arrow is damaged as well"):
+        shardctl.repair(here / "out")
+
+
+def test_sources_that_are_gone_are_named(here: Path, made: Path) -> None:
+    flip(here / "out" / SHARD)
+    (made / "in").rename(made / "away")
+    try:
+        result = shardctl.repair(here / "out", workers=0)
+        assert len(result.lost) == 8
+        assert "--source says where the sources are now" in result.unrepaired[0].message
+        assert shardctl.repair(here / "out", sources=[made / "away"], workers=0).status == "repaired"
+    finally:
+        (made / "away").rename(made / "in")
