@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from shardctl.errors import DatasetError
 from shardctl.loader import Loader, LoaderOptions
-from shardctl.manifest import Manifest
+from shardctl.manifest import MANIFEST, Manifest
 from shardctl.reader import Batch, SampleReader
 from shardctl.sample import Sample
 
@@ -19,7 +20,26 @@ ITERATE_ROWS = 64
 
 def open_dataset(path: str | Path, split: str | None = None) -> Dataset:
     """Open a dataset, or one of its splits. Raises DatasetError, and UsageError for a split that there is not."""
-    return Dataset(Path(path), split)
+    root = Path(path)
+    while True:
+        found = _identity(root / MANIFEST)
+        try:
+            opened = Dataset(root, split)
+        except DatasetError:
+            if _identity(root / MANIFEST) == found:
+                raise
+            continue  # `convert --overwrite` put another dataset in its place between one file and the next
+        if _identity(root / MANIFEST) == found:
+            return opened
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return what tells one file at this path from the next; None where there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns
 
 
 class Dataset:

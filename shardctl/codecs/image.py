@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 import struct
 import warnings
 from collections.abc import Callable
@@ -33,7 +34,7 @@ FORMATS = (*COMMON_FORMATS, "WEBP", "TIFF", "JPEG2000", "AVIF", "TGA", "ICO", "Q
 
 SUFFIXES = frozenset(
     (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".apng", ".webp", ".gif", ".bmp", ".dib", ".tif", ".tiff")
-    + (".ppm", ".pgm", ".pbm", ".pnm", ".jp2", ".j2k", ".jpc", ".jpf", ".jpx", ".avif", ".tga", ".ico", ".mpo", ".qoi")
+    + (".ppm", ".pgm", ".pbm", ".pnm", ".pfm", ".jp2", ".j2k", ".jpc", ".jpf", ".jpx", ".avif", ".tga", ".ico", ".mpo", ".qoi")
 )
 """File names that are taken for images of these formats."""
 
@@ -41,6 +42,7 @@ OTHER_SUFFIXES = frozenset(
     (".eps", ".ps", ".psd", ".dds", ".fli", ".flc", ".sgi", ".rgb", ".bw", ".pcx", ".blp", ".fits", ".fit", ".cur", ".pkm")
     + (".nie", ".icns", ".hdr", ".xpm", ".xbm", ".wmf", ".emf", ".wbmp", ".msp", ".iff", ".heif", ".heic", ".dcm", ".xwd")
     + (".svg", ".exr", ".jxl", ".pict", ".pct", ".ff", ".raw", ".cr2", ".nef", ".dng", ".jls", ".im", ".spider")
+    + (".dcx", ".ftc", ".ftu", ".gbr", ".p7", ".pxr", ".ras", ".im1", ".mng", ".fpx", ".wal", ".mic", ".gd", ".svgz", ".bpg")
 )
 """File names of images that are not read: they become rejects, so that nobody misses them silently."""
 
@@ -352,10 +354,11 @@ _MAGIC = (
     (b"8BPS", "PSD"),
     (b"DDS ", "DDS"),
 )
+_PORTABLE_ANYMAP = re.compile(rb"P[1-6Ff]\s")
 SNIFF_BYTES = 16
 """How much of a file `is_image` wants to see."""
 
 
 def is_image(head: bytes) -> bool:
     """Tell whether a file with these first bytes is of a format that may be opened."""
-    return _guess_format(head) in FORMATS
+    return _guess_format(head) in FORMATS or bool(_PORTABLE_ANYMAP.match(head))

@@ -1,0 +1,320 @@
+"""The long proofs behind docs/reliability.md: real kills, random damage, hostile files, full disks, many converters.
+
+    python scripts/torture.py kills DATA [--times 200]        kill -9 of parent, workers, group at random moments
+    python scripts/torture.py overwrites DATA [--times 50]    the same while a dataset is being replaced
+    python scripts/torture.py faults DATA [--times 2000]      random damage: verify finds it, repair mends it
+    python scripts/torture.py hostile DATA                    1,045 odd and broken files, with peak memory
+    python scripts/torture.py disks DATA                      tmpfs of many sizes filled up; a read-only one (needs root)
+    python scripts/torture.py converters DATA [--times 20]    two, five and ten converters at once
+
+DATA is the folder that SHARDCTL_CORPUS names: it has photos/ and hostile/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import shardctl
+from shardctl.codecs.image import FORMATS
+from shardctl.errors import DatasetError
+from shardctl.manifest import read_rejects
+
+RECIPE = {"store": "jpeg:90", "transform": [{"name": "resize", "size": 72}, {"name": "crop", "size": 64}]}
+COMMAND = [sys.executable, "-m", "shardctl", "convert"]
+OPTIONS = ["--resize", "72", "--crop", "64", "--store", "jpeg:90", "--shuffle", "1", "--workers", "2"]
+
+
+def content(root: Path) -> dict[str, bytes]:
+    """Return every file of a dataset but its manifest, which has a date, and anything that was left lying about."""
+    return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file() and p.name != "manifest.json"}
+
+
+def descendants(pid: int) -> list[int]:
+    try:
+        children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+    return children + [deeper for child in children for deeper in descendants(child)]
+
+
+def killing(command: list[str], rng: random.Random, seconds: float, kills: int, counts: Counter[str]) -> None:
+    """Run a command to its end, over and over, killing something of it at `kills` random moments."""
+    while True:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as parent:
+            while kills and parent.poll() is None:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    parent.wait(rng.uniform(0, seconds))
+                if parent.poll() is not None:
+                    break
+                victims = {"parent": [parent.pid], "worker": descendants(parent.pid)[:1], "group": []}
+                victims["group"] = [*descendants(parent.pid), parent.pid]
+                chosen = rng.choice(list(victims))
+                for victim in victims[chosen]:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(victim, signal.SIGKILL)
+                counts[chosen] += 1
+                kills -= 1
+            _, error = parent.communicate(timeout=120)
+        if parent.returncode == 0:
+            return
+        if parent.returncode > 0:
+            raise SystemExit(f"exit code {parent.returncode}: {error.decode()}")
+
+
+def kills(data: Path, times: int, scratch: Path) -> str:
+    whole, out = scratch / "whole", scratch / "out"
+    started = time.monotonic()
+    subprocess.run([*COMMAND, str(data / "photos"), str(whole), *OPTIONS], check=True, capture_output=True)
+    seconds, expected, counts, alike = time.monotonic() - started, content(whole), Counter[str](), 0
+    for trial in range(times):
+        rng = random.Random(trial)
+        shutil.rmtree(out, ignore_errors=True)
+        killing([*COMMAND, str(data / "photos"), str(out), *OPTIONS], rng, seconds, rng.randint(1, 3), counts)
+        alike += content(out) == expected
+    return f"{sum(counts.values())} kills {dict(counts)}: {alike} of {times} conversions ended byte-identical"
+
+
+def overwrites(data: Path, times: int, scratch: Path) -> str:
+    """Replace a dataset while things are killed and a reader looks on: it must find the old or the new one, whole."""
+    old, new, out = scratch / "old", scratch / "new", scratch / "out"
+    subprocess.run([*COMMAND, str(data / "photos"), str(old), "--workers", "2"], check=True, capture_output=True)
+    started = time.monotonic()
+    subprocess.run([*COMMAND, str(data / "photos"), str(new), *OPTIONS], check=True, capture_output=True)
+    seconds, counts, alike, looks, torn = time.monotonic() - started, Counter[str](), 0, 0, 0
+    ended = threading.Event()
+
+    def read() -> None:
+        nonlocal looks, torn
+        while not ended.is_set():
+            looks += 1
+            try:
+                shardctl.open(out)
+            except DatasetError:
+                torn += 1
+
+    for trial in range(times):
+        shutil.rmtree(out, ignore_errors=True)
+        shutil.copytree(old, out)
+        ended.clear()
+        reader = threading.Thread(target=read)
+        reader.start()
+        rng = random.Random(trial)
+        killing([*COMMAND, str(data / "photos"), str(out), *OPTIONS, "--overwrite"], rng, seconds, rng.randint(1, 2), counts)
+        ended.set()
+        reader.join()
+        alike += content(out) == content(new)
+    return f"{sum(counts.values())} kills: {alike} of {times} ended byte-identical; {looks} readers, {torn} found neither"
+
+
+def faults(data: Path, times: int, scratch: Path) -> str:
+    sound, out = scratch / "sound", scratch / "out"
+    small = scratch / "small"  # the photos at a size at which building a shard again takes no time
+    shardctl.convert(data / "photos", scratch / "first", recipe=RECIPE, shuffle=1)
+    first = shardctl.open(scratch / "first")
+    batch = first.take(range(len(first)), decode=False)
+    for key, encoded in zip(batch["key"], batch["image"], strict=True):
+        (small / key).parent.mkdir(parents=True, exist_ok=True)
+        (small / key).write_bytes(encoded)
+    (small / "broken.jpg").write_bytes(b"no image")
+    shardctl.convert(small, sound, recipe=RECIPE, shuffle=1)
+    expected, kinds, found, mended, problems = content(sound), Counter[str](), 0, 0, []
+    for trial in range(times):
+        rng = random.Random(trial)
+        shutil.rmtree(out, ignore_errors=True)
+        shutil.copytree(sound, out)
+        kind = damage(out, rng)
+        kinds[kind.partition(" ")[0]] += 1
+        if shardctl.verify(out).ok:
+            problems.append(f"trial {trial}: {kind} was not found")
+            continue
+        found += 1
+        result = shardctl.repair(out, sources=[small], workers=0)
+        if result.ok and content(out) == expected and shardctl.verify(out, "quick").ok:
+            mended += 1
+        else:
+            problems.append(f"trial {trial}: {kind} was not mended: {result.unrepaired}")
+    return "\n".join([f"{times} faults {dict(kinds)}: {found} found, {mended} repaired to the same bytes", *problems])
+
+
+def damage(out: Path, rng: random.Random) -> str:
+    """Do one random piece of damage, and make sure that it is one."""
+    tables = ["manifest.json", "plan.arrow", "shards.arrow", "SHA256SUMS", "rejects.jsonl"]
+    names = sorted(path.name for path in out.glob("*.arrow") if path.name not in tables)
+    name = rng.choice(tables[:3] if rng.random() < 0.5 else [*names, *tables[3:]])
+    path = out / name
+    data = bytearray(path.read_bytes())
+    kind = rng.choice(["flip", "flips", "cut", "zero", "swap", "delete"])
+    if kind == "delete":
+        path.unlink()
+    elif kind == "swap":
+        other = out / rng.choice([n for n in [*names, *tables] if n != name and (out / n).read_bytes() != data])
+        path.write_bytes(other.read_bytes())
+        other.write_bytes(data)
+    else:
+        changed = changed_bytes(data, kind, rng)
+        while changed == data:
+            changed = changed_bytes(data, kind, rng)
+        path.write_bytes(changed)
+    return f"{kind} {name}"
+
+
+def changed_bytes(data: bytearray, kind: str, rng: random.Random) -> bytearray:
+    changed = bytearray(data)
+    if kind == "cut":
+        return changed[: rng.randrange(len(changed))]
+    if kind == "zero":
+        first = rng.randrange(len(changed))
+        length = min(rng.choice([1, 8, 64, 4096]), len(changed) - first)
+        changed[first : first + length] = bytes(length)
+    for _ in range({"flip": 1, "flips": rng.randint(2, 50)}.get(kind, 0)):
+        changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)
+    return changed
+
+
+def hostile(data: Path, _: int, scratch: Path) -> str:
+    peaks = []
+    for name in ("a", "b"):
+        with subprocess.Popen(
+            [*COMMAND, str(data / "hostile"), str(scratch / name), "--labels", "none", "--json"], stdout=subprocess.DEVNULL
+        ) as parent:
+            peaks.append(peak_memory(parent))
+        assert parent.returncode == 0
+    rows = [line.split("\t") for line in (data / "hostile" / "expected.tsv").read_text().splitlines()[1:]]
+    kept = set(keys(scratch / "a"))
+    rejected = {reject.source: reject.message for reject in read_rejects(scratch / "a" / "rejects.jsonl")}
+    wanted = [path for path, form, _, _, outcome, *_ in rows if outcome == "ok" and form in FORMATS]
+    missed = [f"  {path}: {rejected.get(path, 'left alone')}" for path in wanted if path not in kept]
+    bare = [path for path in rejected if not rejected[path]]
+    left = [path for path, *_ in rows if path not in kept and path not in rejected]
+    return "\n".join(
+        [
+            f"{len(rows)} files: {len(kept)} converted, {len(rejected)} rejected ({len(bare)} without a reason),"
+            f" {len(left)} left alone as no images; same result twice: {content(scratch / 'a') == content(scratch / 'b')};"
+            f" peak of all processes together {max(peaks) >> 20} MiB",
+            f"{len(wanted) - len(missed)} of {len(wanted)} that are ok and allow-listed were converted; not:",
+            *missed,
+        ]
+    )
+
+
+def keys(root: Path) -> list[str]:
+    ds = shardctl.open(root)
+    return [str(key) for key in ds.take(range(len(ds)), columns=["key"])["key"]]
+
+
+def peak_memory(parent: subprocess.Popen[bytes]) -> int:
+    """Return the largest sum of the resident bytes of a process and all below it, looked at every 5 ms."""
+    peak = 0
+    while parent.poll() is None:
+        total = 0
+        for pid in [parent.pid, *descendants(parent.pid)]:
+            with contextlib.suppress(OSError, IndexError):
+                total += int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        peak = max(peak, total)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            parent.wait(0.005)
+    return peak
+
+
+@contextlib.contextmanager
+def tmpfs(place: Path, size: int) -> Iterator[Path]:
+    place.mkdir(exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)], check=True)
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def disks(data: Path, _: int, scratch: Path) -> str:
+    """Fill small file systems up while a conversion runs; then make room and go on."""
+    whole, lines, counts = scratch / "whole", [], Counter[str]()
+    command = [*COMMAND, str(data / "photos")]
+    subprocess.run([*command, str(whole), *OPTIONS], check=True, capture_output=True)
+    need, expected = sum(len(part) for part in content(whole).values()), content(whole)
+    for percent in range(2, 100, 7):
+        with tmpfs(scratch / "disk", 64 << 20) as disk:
+            out, ballast = disk / "out", disk / "ballast"
+            # Enough when the conversion begins, too little soon after: somebody else fills the disk up.
+            with subprocess.Popen([*command, str(out), *OPTIONS], stderr=subprocess.PIPE, text=True) as parent:
+                while not list(out.glob(".shardctl/*/job.json")):
+                    time.sleep(0.001)
+                free = shutil.disk_usage(disk).free
+                with open(ballast, "wb") as file:
+                    os.posix_fallocate(file.fileno(), 0, free - need * percent // 100)
+                _, error = parent.communicate(timeout=120)
+            counts[f"exit code {parent.returncode}"] += 1
+            if parent.returncode:
+                said = error.strip().splitlines()[-1]
+                assert parent.returncode == 3, error
+                assert "is full" in said, error
+                assert "more are needed" in said, error
+                assert not (out / "manifest.json").exists()
+                lines.append(f"  {percent} % of the need: {said}")
+            ballast.unlink()
+            again = subprocess.run([*command, str(out), *OPTIONS], capture_output=True, text=True, check=True)
+            counts[again.stdout.split()[0]] += 1
+            counts["byte-identical"] += content(out) == expected
+    with tmpfs(scratch / "disk", 64 << 20) as disk:
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        refused = subprocess.run([*command, str(disk / "out"), *OPTIONS], capture_output=True, text=True)
+        lines.append(f"  read-only: exit code {refused.returncode}: {refused.stderr.strip().splitlines()[-1]}")
+    return "\n".join([f"full disks at {len(range(2, 100, 7))} levels: {dict(counts)}", *lines])
+
+
+def converters(data: Path, times: int, scratch: Path) -> str:
+    lines = []
+    subprocess.run([*COMMAND, str(data / "photos"), str(scratch / "whole"), *OPTIONS], check=True, capture_output=True)
+    expected = content(scratch / "whole")
+    for count in (2, 5, 10):
+        well = 0
+        for _ in range(times):
+            out = scratch / "out"
+            shutil.rmtree(out, ignore_errors=True)
+            command = [*COMMAND, str(data / "photos"), str(out), *OPTIONS, "--json"]
+            running = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) for _ in range(count)]
+            ended = [json.loads(process.communicate(timeout=300)[0])["status"] for process in running]
+            well += sorted(ended) == ["created"] + ["up-to-date"] * (count - 1) and content(out) == expected
+        lines.append(f"{count} at once: {well} of {times} times one wrote, all ended well, same bytes")
+    return "\n".join(lines)
+
+
+PROOFS: dict[str, tuple[Callable[[Path, int, Path], str], int]] = {
+    "kills": (kills, 200),
+    "overwrites": (overwrites, 50),
+    "faults": (faults, 2000),
+    "hostile": (hostile, 1),
+    "disks": (disks, 1),
+    "converters": (converters, 20),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("proof", choices=PROOFS)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--times", type=int)
+    given = parser.parse_args()
+    proof, times = PROOFS[given.proof]
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="torture-") as scratch:
+        print(proof(given.data, given.times or times, Path(scratch)))
+    print(f"in {time.monotonic() - started:.0f} s, {os.cpu_count()} cores, shardctl {shardctl.__version__}")
+
+
+if __name__ == "__main__":
+    main()
