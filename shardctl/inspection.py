@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from shardctl.codecs import image
 from shardctl.errors import DatasetError, Rejection, UsageError
-from shardctl.manifest import PLAN, REJECTS, SHARDS, Manifest, Reject, ShardEntry, ShardTable, open_table, read_rejects
+from shardctl.manifest import PLAN, REJECTS, SHARDS, Manifest, Reject, ShardEntry, ShardTable, open_checked_table, read_rejects
 from shardctl.shard import ENCODED_IMAGE, ShardReader
 from shardctl.storage import printable
 
@@ -126,7 +126,7 @@ def _class_counts(root: Path, manifest: Manifest) -> dict[str, int] | None:
     names = manifest.fields.get("label", {}).get("names")
     if names is None:
         return None
-    plan = open_table(root / PLAN).select(["label", "outcome"])
+    plan = open_checked_table(root / PLAN).select(["label", "outcome"])
     counts = np.zeros(len(names) + 1, np.int64)
     for batch in plan.to_batches():
         kept = batch.filter(pc.equal(batch.column("outcome"), "ok"))
@@ -201,7 +201,7 @@ def _plain(column: pa.Array, place: int) -> Any:
 def record_of_key(root: Path, key: str) -> list[Record]:
     """Return the samples made of one input (several with variants). Raises UsageError, with near keys, for an unknown one."""
     manifest = Manifest.load(root)
-    plan, table = open_table(root / PLAN), ShardTable(root / SHARDS)
+    plan, table = open_checked_table(root / PLAN), ShardTable(root / SHARDS)
     rows = plan.filter(pc.equal(plan["key"], key))
     if rows.num_rows == 0:
         raise UsageError(f"{printable(str(root))}: no key {printable(key)!r}{_near(plan, key)}")

@@ -17,7 +17,7 @@ from shardctl.errors import InputError
 from shardctl.manifest import open_table
 from shardctl.sources import FoundFile, Input, Source, labels, walk
 from shardctl.sources.labels import SideTable, some
-from shardctl.storage import printable
+from shardctl.storage import naming_the_path, printable
 
 CHUNK_ROWS = 65536
 """Rows of a table that are in memory at a time."""
@@ -100,7 +100,7 @@ def list_inputs(roots: list[Path], source: Source, rule: LabelRule, path: Path, 
     folders: dict[str, int] = {}
     wanted = _wanted_files(walk(roots, notices.append), source, rule, side_files, ignored)
     # A scratch file: it need not outlive the process, so it is neither synced nor renamed.
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, LISTING_SCHEMA) as writer:
+    with naming_the_path(path), pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, LISTING_SCHEMA) as writer:
         count = 0
         while chunk := list(islice(wanted, CHUNK_ROWS)):
             writer.write_batch(_listing_batch(chunk, folders))

@@ -11,6 +11,7 @@ import os
 import secrets
 import shutil
 import stat
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -156,6 +157,15 @@ def naming_the_path(path: Path) -> Iterator[None]:
             quota = "the quota is used up" if error.errno == errno.EDQUOT else "the disk is full"
             raise DiskFullError(f"{shown}: {quota} ({format_bytes(free_bytes(path))} free)") from error
         raise StorageError(f"{shown}: cannot write here ({error.strerror or error})") from error
+
+
+@contextlib.contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """Give a folder for files that need not outlive the block."""
+    with contextlib.ExitStack() as stack:
+        with naming_the_path(Path(os.environ.get("TMPDIR", "/tmp"))):
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="shardctl-", ignore_cleanup_errors=True))
+        yield Path(folder)
 
 
 def write_atomically(path: Path, data: bytes) -> str:

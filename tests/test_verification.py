@@ -144,6 +144,9 @@ def test_only_deep_decodes_every_sample(undecodable: tuple[Path, str]) -> None:
     assert shardctl.verify(out, "full").ok
     (finding,) = shardctl.verify(out, "deep").findings
     assert (finding.kind, finding.key, finding.source) == ("does-not-decode", key, str(out.parent / "in" / key))
+    assert finding.shard is not None
+    (alone,) = shardctl.verify(out / finding.shard, "deep").findings
+    assert (alone.kind, alone.block, alone.row) == ("does-not-decode", finding.block, finding.row)
 
 
 def test_what_crashes_the_reader_is_a_finding(dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +173,7 @@ def test_an_image_that_crashes_its_decoder_is_a_finding(photos: Path, tmp_path: 
     fatal = {path.relative_to(photos).as_posix() for path in photos.rglob("*.jpg") if path.stat().st_size % 7 == 3}
     found = shardctl.verify(tmp_path / "out", "deep").findings
     assert {finding.key for finding in found} == fatal
-    assert {finding.message for finding in found} == {"the image is whole and does not decode: its decoder crashes"}
+    assert {finding.message for finding in found} == {"the image is what was written, and does not decode: its decoder crashes"}
 
 
 def test_all_findings_are_told_not_just_the_first(dataset: Path) -> None:

@@ -93,7 +93,7 @@ def _print(result: RepairResult, dst: str) -> None:
     for notice in result.notices:
         click.echo(f"note: {notice}")
     for lost in result.lost[:SHOWN]:
-        click.echo(f"lost: key {printable(lost.key)}, from {printable(lost.source)}, in {lost.shard}: {printable(lost.reason)}")
+        click.echo(f"lost: key {printable(lost.key)}, in {printable(lost.shard)}: {printable(lost.reason)}")
     if len(result.lost) > SHOWN:
         click.echo(f"lost: {len(result.lost) - SHOWN:,} more; --json names them all")
     for entry in result.unrepaired:

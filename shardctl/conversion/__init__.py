@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import datetime
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -43,7 +42,7 @@ from shardctl.manifest import MANIFEST, PLAN, REJECTS, STAGING, Manifest, Reject
 from shardctl.plan import PlanSettings, SplitRule
 from shardctl.recipe import Recipe, load_recipe
 from shardctl.sources import SOURCES
-from shardctl.storage import format_bytes, naming_the_path, printable
+from shardctl.storage import format_bytes, naming_the_path, printable, scratch_folder
 from shardctl.version import __version__
 
 SPARE_DISK = 1.05
@@ -135,21 +134,21 @@ class _Conversion:
 
     def run(self) -> ConvertResult:
         """List the inputs, and convert them unless the same dataset is there already."""
-        with tempfile.TemporaryDirectory(prefix="shardctl-") as scratch, self._engine() as engine:
-            path = Path(scratch) / "listing.arrow"
+        with scratch_folder() as scratch, self._engine() as engine:
+            path = scratch / "listing.arrow"
             source = SOURCES[self.recipe.kind]()
             listing = list_inputs(self.roots, source, self.settings.labels, path, self.listener.listing)
             parts = fingerprint_parts(listing, self.recipe, self._recorded_settings())
 
             def drafted() -> Draft:
-                return make_draft(listing, self.recipe, self.settings, self.options, self.bases, engine, Path(scratch))
+                return make_draft(listing, self.recipe, self.settings, self.options, self.bases, engine, scratch)
 
             existing = self._existing(parts)
             if existing:
                 self._clear_up(parts)
                 return self._up_to_date(existing)
             if self.options.dry_run:
-                return self._planned(drafted().job(Path(scratch), self.bases, self.recipe, parts), listing)
+                return self._planned(drafted().job(scratch, self.bases, self.recipe, parts), listing)
             with lease.hold(self.staging, self._waiting) as held:
                 return self._write(listing, parts, drafted, engine, held)
 

@@ -17,7 +17,7 @@ from shardctl.storage import is_regular_file, sha256_of
 from shardctl.verification.finding import Finding, error
 
 REBUILD = "`shardctl repair` builds it again from the sources"
-PIXELS = 2**40
+MOST_PIXELS = 2**40
 """Largest stored image that is decoded: the conversion has had its own limit."""
 
 
@@ -66,8 +66,10 @@ class ShardCheck:
         """Do all that `full` does, and decode every sample."""
         found = list(self.full())
         yield from found
-        if not found and self._manifest.fields.get("image"):
-            yield from self._undecodable(ShardReader(self._path))
+        if not found:
+            keep = self._manifest.recipe.get("truncated") == "keep"
+            for block, row, fault in _undecodable(ShardReader(self._path), keep, self._crumb, self._fatal):
+                yield error("does-not-decode", fault, self._entry.path, block, row, *self._names.of(row))
 
     def _error(self, kind: str, what: str) -> Finding:
         return error(kind, f"{what}; {REBUILD}", self._entry.path)
@@ -98,24 +100,6 @@ class ShardCheck:
             other = next(place for place, (one, two) in enumerate(zip(stored, expected, strict=True)) if not one.equals(two))
             what = f"its row {other} has the key {stored[other].as_py()!r}, {PLAN} gives it another"
             yield error("keys-differ", f"{what}; {REBUILD}", self._entry.path, None, other, *self._names.of(other))
-
-    def _undecodable(self, reader: ShardReader) -> Iterator[Finding]:
-        keep = self._manifest.recipe.get("truncated") == "keep"
-        row = 0
-        for number, block in enumerate(reader.blocks()):
-            column = block.column("image")
-            if not column.type.equals(ENCODED_IMAGE):
-                return  # raw pixels have no form that could be wrong
-            for data in column.field("bytes"):
-                fault = "its decoder crashes" if row in self._fatal else None
-                if fault is None:
-                    self._crumb.drop(row, "decode")
-                    fault = _decode_fault(data.as_py(), keep)
-                    self._crumb.leave()
-                if fault:
-                    where = (self._entry.path, number, row, *self._names.of(row))
-                    yield error("does-not-decode", f"the image is whole and does not decode: {fault}", *where)
-                row += 1
 
 
 class _Names:
@@ -160,7 +144,7 @@ def _open(path: Path, entry: ShardEntry) -> Generator[Finding, None, ShardReader
         return None
 
 
-def check_lone_shard(path: Path, level: str) -> tuple[int, list[Finding]]:
+def check_lone_shard(path: Path, level: str, crumb: Breadcrumb, fatal: list[int]) -> tuple[int, list[Finding]]:
     """Check one shard without its dataset; return its number of samples, those in unreadable blocks left out."""
     try:
         reader = ShardReader(path)
@@ -173,7 +157,31 @@ def check_lone_shard(path: Path, level: str) -> tuple[int, list[Finding]]:
             findings.append(error(wrong[0], wrong[1], path.name, block))
         else:
             samples += reader.block(block).num_rows
+    if level == "deep" and not findings:
+        # Only the manifest knows whether truncated images were accepted: here they are findings.
+        for block, row, fault in _undecodable(reader, False, crumb, fatal):
+            findings.append(error("does-not-decode", fault, path.name, block, row))
     return samples, findings
+
+
+def _undecodable(
+    reader: ShardReader, keep_truncated: bool, crumb: Breadcrumb, fatal: list[int]
+) -> Iterator[tuple[int, int, str]]:
+    """Give the block, the row in the shard and the fault of every encoded image that does not decode.
+
+    Raw pixels and text have no form that could be wrong.
+    """
+    if "image" not in reader.schema.names or not reader.schema.field("image").type.equals(ENCODED_IMAGE):
+        return
+    row = 0
+    for number, block in enumerate(reader.blocks()):
+        for data in block.column("image").field("bytes"):
+            crumb.drop(row, "decode")
+            fault = "its decoder crashes" if row in fatal else _decode_fault(data.as_py(), keep_truncated)
+            crumb.leave()
+            if fault:
+                yield number, row, f"the image is what was written, and does not decode: {fault}"
+            row += 1
 
 
 def _block_fault(reader: ShardReader, block: int, rows: int | None) -> tuple[str, str] | None:
@@ -194,7 +202,7 @@ def _decode_fault(data: bytes | None, keep_truncated: bool) -> str | None:
     if data is None:
         return "it is missing"
     try:
-        image.decode(data, PIXELS, keep_truncated)
+        image.decode(data, MOST_PIXELS, keep_truncated)
     except Rejection as rejection:
         return rejection.message
     return None

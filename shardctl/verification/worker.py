@@ -28,7 +28,7 @@ def handle(task: dict[str, Any], _: Tell, crumb: Breadcrumb) -> Any:
     """Do one check of the dataset at `root` and return its findings."""
     root, level, what = Path(task["root"]), task["level"], task["check"]
     if what == "lone shard":
-        samples, lone = check_lone_shard(root, level)
+        samples, lone = check_lone_shard(root, level, crumb, task["fatal"])
         return [samples, [asdict(finding) for finding in lone]]
     manifest = _manifest(task["root"])
     if what == "shard":

@@ -77,6 +77,15 @@ WRONG: list[tuple[list[str], int, str]] = [
     (["inspect", "full", "--block", "1"], 2, "need --shard"),
     (["inspect", "file", "--key", "x"], 2, "is one shard"),
     (["inspect", "full", "--key", "x", "--head", "3"], 2, "contradict each other"),
+    (["convert", IN, OUT, "--worker-memory", "1MB"], 2, "cannot live on 976.6 KiB; give at least 256 MiB"),
+    (["convert", IN, OUT, "--input-timeout", "soon"], 2, "neither a number of seconds nor none"),
+    (["convert", IN, OUT, "--input-timeout", "0"], 2, "0 seconds is impossible"),
+    (["convert", IN, OUT, "--copy-rejects", "in/bad"], 2, "in/bad: rejects can be copied to a folder of their own"),
+    (["convert", IN, OUT, "--if-running", "hope"], 2, "'hope' is not one of 'wait', 'fail'"),
+    (["repair", "absent"], 3, "absent: no such dataset"),
+    (["repair", "full"], 3, "full: not a dataset"),
+    (["repair", "file"], 2, "file: one shard"),
+    (["repair", "full", "--source", "absent"], 3, "absent: no such file or folder"),
     (["bench", "absent"], 3, "absent: no such dataset"),
     (["bench", "full", "--epochs", "0"], 2, "nothing to measure"),
     (["bench", "full", "--epochs", "1", "--seconds", "1"], 2, "contradict each other"),
@@ -105,24 +114,42 @@ def test_with_json_the_sentence_is_json_too(cli: Any) -> None:
     assert ran.err == ""
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody who may not write")
-def test_a_destination_that_may_not_be_written_is_said(here: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """As a user without rights, since root may write anywhere."""
-    locked = here / "locked"
-    locked.mkdir()
+AS_NOBODY = """
+import os, sys
+from shardctl.cli import run
+run(['convert', 'in', 'WARM', '--workers', '0', '-q'])  # now all modules are loaded, which that user may not read
+os.setgid(65534); os.setuid(65534)
+sys.exit(run(sys.argv[1:]))
+"""
+
+
+def run_as_nobody(here: Path, warm: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command as a user without rights, since root may read and write anywhere."""
     for folder in (here, *here.parents):
         folder.chmod(folder.stat().st_mode | 0o055)
-    locked.chmod(0o555)
-    # All modules are loaded by a first conversion, since that user may not read the interpreter's own files.
-    code = (
-        "import os, sys; from shardctl.cli import run; run(['convert', 'in', 'warm', '--workers', '0', '-q']);"
-        "os.setgid(65534); os.setuid(65534); sys.exit(run(sys.argv[1:]))"
-    )
-    # Nor may it write the figures of a coverage run.
+    # Nor may that user write the figures of a coverage run.
     unmeasured = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE")}
+    command = [sys.executable, "-c", AS_NOBODY.replace("WARM", warm), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=here, env=unmeasured)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody who may not read")
+def test_an_input_that_may_not_be_read_is_rejected_and_named(here: Path) -> None:
+    (here / "in" / "2.jpg").chmod(0)
+    (here / "open").mkdir()
+    (here / "open").chmod(0o777)
+    done = run_as_nobody(here, "open/warm", "convert", "in", "open/out", "--workers", "0", "-q")
+    assert done.returncode == 0, done.stderr
+    assert "read: unreadable; for instance 2.jpg: cannot be read (Permission denied)" in done.stdout
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody who may not write")
+def test_a_destination_that_may_not_be_written_is_said(here: Path) -> None:
+    locked = here / "locked"
+    locked.mkdir()
+    locked.chmod(0o555)
     for number, out in enumerate(("locked", "locked/out")):
-        command = [sys.executable, "-c", code.replace("warm", f"warm{number}"), "convert", "in", out, "--workers", "0", "-q"]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=here, env=unmeasured)
+        done = run_as_nobody(here, f"warm{number}", "convert", "in", out, "--workers", "0", "-q")
         assert done.returncode == 3, done.stderr
         assert "cannot write here" in done.stderr
         assert "Traceback" not in done.stderr
