@@ -79,8 +79,9 @@ class Lease:
         """End the heartbeat, and take the lease file away if it is still this one's."""
         self._ended.set()
         self._thread.join()
-        if _is_at(self._descriptor, self._path):
-            self._path.unlink()
+        with contextlib.suppress(OSError):  # out of reach; then it grows old there
+            if _is_at(self._descriptor, self._path):
+                self._path.unlink()
 
     def _beat(self) -> None:
         while not self._ended.wait(HEARTBEAT_SECONDS):
@@ -104,7 +105,8 @@ def hold(staging: Path, waiting: Callable[[str], None] | None) -> Iterator[Lease
         new = [folder for folder in (staging, staging.parent) if not folder.exists()]
         descriptor = _acquire(staging, waiting)
     try:
-        lease = Lease(staging / LEASE, descriptor)
+        with naming_the_path(staging):
+            lease = Lease(staging / LEASE, descriptor)
         try:
             yield lease
         finally:

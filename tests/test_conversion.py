@@ -159,7 +159,17 @@ def test_when_every_input_is_rejected_nothing_is_committed(tmp_path: Path) -> No
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
-@pytest.mark.parametrize(("what", "error"), [("vanishes", "vanished"), ("grows", "changed"), ("is swapped", "changed")])
+@pytest.mark.parametrize(
+    ("what", "error"),
+    [
+        ("vanishes", "vanished"),
+        ("grows", "changed"),
+        ("shrinks", "changed"),
+        ("is swapped", "changed"),
+        ("becomes a pipe", "unreadable"),
+        ("becomes a folder", "unreadable"),
+    ],
+)
 def test_a_file_that_changes_between_plan_and_read_is_rejected(tmp_path: Path, what: str, error: str) -> None:
     source = images(tmp_path / "in", "1.png", "2.png", "3.png")
     victim = source / "2.png"
@@ -167,8 +177,12 @@ def test_a_file_that_changes_between_plan_and_read_is_rejected(tmp_path: Path, w
     def meddle(_: object) -> None:
         data = victim.read_bytes()
         victim.unlink()
-        if what != "vanishes":
-            victim.write_bytes(data + b"more" if what == "grows" else data[::-1])
+        if what == "becomes a pipe":
+            os.mkfifo(victim)
+        elif what == "becomes a folder":
+            victim.mkdir()
+        elif what != "vanishes":
+            victim.write_bytes({"grows": data + b"more", "shrinks": data[:-9], "is swapped": data[::-1]}[what])
 
     shardctl.convert(source, tmp_path / "out", listener=Listener(announce=meddle), workers=0)
     (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")

@@ -53,6 +53,12 @@ def test_a_disk_that_fills_up_is_said_and_the_same_command_goes_on(disk: Path, p
     assert sums(disk / "out") == sums(disk.parent / "whole")
 
 
+def test_a_disk_that_is_full_from_the_start_is_said(disk: Path, photos: Path) -> None:
+    fill(disk, 0)
+    with pytest.raises(StorageError, match=r"is full|are free; free some space"):
+        shardctl.convert(photos, disk / "out", recipe=CROP, workers=0)
+
+
 def test_a_dataset_is_whole_after_its_replacement_did_not_fit(disk: Path, photos: Path) -> None:
     shardctl.convert(photos, disk / "out", recipe=CROP, workers=0)
     old = sums(disk / "out")

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from conftest import CROP
 from test_conversion import sums
+from test_untrusted import signed
 
 import shardctl
 from shardctl.errors import DatasetError, InputError, UsageError
@@ -118,6 +119,9 @@ def test_a_manifest_made_anew_claims_nothing_that_is_not_known(here: Path, made:
         shardctl.convert(made / "in", here / "out", recipe=CROP, shuffle=4)
     (here / "out" / SHARD).unlink()
     assert shardctl.repair(here / "out").status == "damaged"
+    (here / "nothing").mkdir()
+    assert shardctl.repair(here / "out", sources=[here / "nothing"]).status == "damaged"
+    assert shardctl.open(here / "out").manifest.sources == (), "sources that give nothing are not recorded"
     assert shardctl.repair(here / "out", sources=[made / "in"]).status == "repaired"
     assert shardctl.open(here / "out").manifest.sources == (str(made / "in"),)
 
@@ -233,6 +237,27 @@ def test_what_other_versions_make_differently_is_not_taken_for_the_original(
     result = shardctl.repair(here / "out", workers=0)
     assert "built again it is not what was recorded" in result.unrepaired[0].message
     assert (here / "out" / SHARD).read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"recipe": {"kind": "image", "transform": [7]}},
+        {"recipe": {"kind": "sound"}},
+        {"recipe": {"transform": {"name": "custom"}}},
+        {"settings": {}},
+        {"settings": {"labels": "none", "lenient_labels": 3, "split": 5, "shuffle": "x"}},
+    ],
+)
+def test_a_manifest_that_says_nonsense_of_its_making_is_refused(here: Path, change: dict[str, Any]) -> None:
+    record = {**json.loads((here / "out" / "manifest.json").read_text()), **change}
+    (here / "out" / "manifest.json").write_text(signed(record))
+    (here / "out" / "plan.arrow").unlink()
+    (unrepaired,) = shardctl.repair(here / "out").unrepaired
+    assert (unrepaired.file, unrepaired.message.partition(" (")[0]) == (
+        "plan.arrow",
+        "what the dataset says of how it was made cannot be used",
+    )
 
 
 def test_what_cannot_be_repaired_at_all_is_said(here: Path, tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.conversion.options import Options, usable_cores
+from shardctl.conversion.options import Options
 from shardctl.engines.job import Job
 from shardctl.engines.local import Engine
+from shardctl.engines.pool import usable_cores
 from shardctl.engines.probe import Probe
 from shardctl.engines.samples import Root
 from shardctl.errors import InputError

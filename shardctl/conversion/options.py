@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from shardctl.engines.pool import Limits
+from shardctl.engines.pool import Limits, usable_cores
 from shardctl.errors import InputError, StorageError, UsageError
 from shardctl.manifest import MANIFEST, STAGING
 from shardctl.storage import format_bytes, printable
@@ -68,11 +68,6 @@ class Options:
     def worker_count(self) -> int:
         """Return the number of worker processes."""
         return usable_cores() if self.workers == "auto" else int(self.workers)
-
-
-def usable_cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def reject_limit(text: str | None, inputs: int) -> float:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,11 +116,20 @@ def read_recorded(roots: tuple[Root, ...], row: dict[str, Any]) -> bytes:
 
 
 def _read(path: str, offset: int, size: int) -> tuple[bytes, os.stat_result]:
-    with open(path, "rb", buffering=0) as file:
+    """Return a range of a file, or what there is of it: no more is asked for than the file has, whatever the plan says."""
+    with open(path, "rb", buffering=0, opener=_open_at_once) as file:
         status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "not an ordinary file")
         if offset:
             file.seek(offset)
-        return file.read(size) if size else b"", status
+        there = min(size, status.st_size - offset)
+        return file.read(there) if there > 0 else b"", status
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Open without waiting: a pipe in the place of the file would wait for somebody to write."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 class SampleMaker:
@@ -135,7 +146,6 @@ class SampleMaker:
         self._random_views = any(step.random for step in self._views)
         self._own = recipe.sample_transforms
         self._store = recipe.store
-        self._layout = layout
         self._fill = [self._filler(f) for f in layout.columns] if layout else []
 
     def make(self, data: bytes, row: dict[str, Any]) -> Made:

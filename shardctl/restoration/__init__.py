@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
+
 from shardctl import lease
 from shardctl.conversion import publish
 from shardctl.conversion.commit import Commit, Committed
@@ -149,6 +151,7 @@ class _Repair:
                     self._mend_tables(job)
             except (DatasetError, InputError) as problem:
                 self.unrepaired += [Unrepaired(name, str(problem)) for name in sorted(self.damaged)]
+        self._record_sources()
         sync_folder(self.root)
         status = "damaged" if self.unrepaired else "dropped" if dropped else "repaired" if self.repaired else "whole"
         return RepairResult(status, tuple(sorted(self.repaired)), tuple(self.unrepaired), tuple(self.lost), tuple(self.notices))
@@ -171,25 +174,32 @@ class _Repair:
                 self.notices.append(
                     f"{MANIFEST} does not know the inputs' fingerprint any more: convert will not call it up to date"
                 )
-        if self.sources and self.sources != manifest.sources:
-            manifest = dataclasses.replace(manifest, sources=self.sources)
-            write_atomically(self.root / MANIFEST, manifest.to_json().encode())
-        return manifest
+        return dataclasses.replace(manifest, sources=self.sources or manifest.sources)
+
+    def _record_sources(self) -> None:
+        """Have the manifest say where the sources are, if the caller knew better and nothing speaks against it."""
+        if self.sources and not self.unrepaired and Manifest.load(self.root).sources != self.sources:
+            write_atomically(self.root / MANIFEST, self.manifest.to_json().encode())
 
     def _job(self) -> Job:
         """Return the job that makes this dataset: from its own plan, or from the sources where tables are gone."""
-        recipe = self._recipe()
-        layout = find_layout(self.root, self.manifest, self.intact)
+        self._refuse_unnamed_functions()
         bases = [source if not Path(source).is_file() else str(Path(source).parent) for source in self.manifest.sources]
-        if {PLAN, REJECTS} & self.damaged:
-            check_sources(self.manifest.sources)
-            return fresh_job(self.folder, self.manifest, recipe, layout, bases)
-        return recorded_job(self.root, self.folder, self.manifest, recipe, layout, bases)
+        try:
+            recipe = Recipe.from_settings(self.manifest.recipe)
+            layout = find_layout(self.root, self.manifest, self.intact)
+            if {PLAN, REJECTS} & self.damaged:
+                check_sources(self.manifest.sources)
+                return fresh_job(self.folder, self.manifest, recipe, layout, bases)
+            return recorded_job(self.root, self.folder, self.manifest, recipe, layout, bases)
+        except (UsageError, KeyError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:
+            raise DatasetError(f"what the dataset says of how it was made cannot be used ({error})") from error
 
-    def _recipe(self) -> Recipe:
-        """Return the recipe. Raises UsageError where it has functions that the caller did not name."""
-        steps = self.manifest.recipe.get("transform") or []
-        named = [str(step.get("target")) for step in steps if step.get("name") == "custom"]
+    def _refuse_unnamed_functions(self) -> None:
+        """Raise UsageError where the recipe has functions of a user's own that the caller did not name."""
+        steps = self.manifest.recipe.get("transform")
+        steps = [step for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
+        named = [str(step.get("target")) for step in steps if str(step.get("name")) == "custom"]
         unnamed = [target for target in named if target not in self.transforms]
         if unnamed:
             shown = " ".join(f"--transform {printable(target)}" for target in unnamed)
@@ -197,7 +207,6 @@ class _Repair:
                 f"{printable(str(self.root))}: was made with functions of a user's own, and repair runs no code that only the"
                 f" dataset names; look at it, and add {shown}"
             )
-        return Recipe.from_settings(self.manifest.recipe)
 
     def _build(self, job: Job) -> None:
         """Build the damaged shards again, and those that tables are to be made from; put in place what is proven."""
@@ -228,9 +237,9 @@ class _Repair:
     def _put_in_place(self, job: Job, shard: int) -> None:
         """Move a shard that was built again to its place, if it is what was there."""
         name = job.place(shard).name
-        proven = read_marker(job.marker_path(shard)).facts.sha256 == self.expected.get(name)
-        if name not in self.expected:
-            proven = True  # nothing is known of it; the table of all shards will show whether it is right
+        sha256 = read_marker(job.marker_path(shard)).facts.sha256
+        # Where nothing is known of it any more, the table of all shards will show whether it is right.
+        proven = self.expected.get(name, sha256) == sha256
         if proven and name in self.damaged:
             with naming_the_path(self.root / name):
                 job.shard_path(shard).replace(self.root / name)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from shardctl.engines.pool import usable_cores
 from shardctl.manifest import CHECKSUMS, MANIFEST, SHARDS, STAGING, Manifest, ShardTable, read_checksums, shard_name
 from shardctl.storage import is_regular_file, sha256_of
 
@@ -15,7 +16,7 @@ from shardctl.storage import is_regular_file, sha256_of
 def hash_files(root: Path, progress: Callable[[int, int], None]) -> dict[str, str]:
     """Return the SHA-256 of every ordinary file in a dataset's folder, by name."""
     names = [name for name in os.listdir(root) if name != STAGING and is_regular_file(root / name)]
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:  # hashing lets other threads run
+    with ThreadPoolExecutor(usable_cores()) as pool:  # hashing lets other threads run
         hashes: dict[str, str] = {}
         for name, sha256 in zip(names, pool.map(lambda name: sha256_of(root / name), names), strict=True):
             hashes[name] = sha256

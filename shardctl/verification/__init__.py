@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from shardctl.engines.pool import Death, Limits, Pool, Task
+from shardctl.engines.pool import Death, Limits, Pool, Task, usable_cores
 from shardctl.errors import DatasetError, UsageError
 from shardctl.manifest import (
     CHECKSUMS,
@@ -61,7 +61,7 @@ def verify(
     if level not in LEVELS:
         raise UsageError(f"level {level!r} is not known; there are {', '.join(LEVELS)}")
     target = Path(path)
-    pool = Pool("shardctl.verification.worker", 1 if target.is_file() else os.cpu_count() or 1, LIMITS)
+    pool = Pool("shardctl.verification.worker", 1 if target.is_file() else usable_cores(), LIMITS)
     try:
         check = _Check(target, level, progress, pool)
         return check.lone_shard() if target.is_file() else check.dataset()
