@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from tqdm import tqdm
 
-from shardctl.cli.output import Output, auto_or_number, byte_size, output_options, print_json, seconds_or_none
+from shardctl.cli.output import Output, byte_size, output_options, print_json, seconds_or_none, workers_option
 from shardctl.errors import UsageError
 from shardctl.startup import keep_pandas_out_of_arrow
 from shardctl.storage import format_bytes, printable
@@ -78,14 +78,7 @@ if TYPE_CHECKING:
 @click.option("--seed", type=int, metavar="S", help="For random transforms and splits. Default: 0.")
 @click.option("--variants", type=int, metavar="K", help="Make K samples of every input, each drawn anew. Default: 1.")
 @click.option("--max-pixels", type=int, metavar="N", help="Reject images with more pixels. Default: 100 million.")
-@click.option(
-    "--workers",
-    callback=auto_or_number,
-    default="auto",
-    show_default=True,
-    metavar="auto|N",
-    help="Worker processes; 0 works in this process.",
-)
+@workers_option
 @click.option("--max-rejects", metavar="N|P%", help="Fail with exit code 1 when more inputs than this cannot be converted.")
 @click.option(
     "--copy-rejects", type=click.Path(), metavar="DIR", help="Copy the inputs that could not be converted to this folder."

@@ -46,6 +46,18 @@ def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+def workers_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --workers to a command: `auto` or a number of processes."""
+    return click.option(
+        "--workers",
+        callback=auto_or_number,
+        default="auto",
+        show_default=True,
+        metavar="auto|N",
+        help="Worker processes; 0 works in this process.",
+    )(function)
+
+
 def print_json(record: Any) -> None:
     """Print a dataclass or plain data as one JSON object."""
     click.echo(json.dumps(asdict(record) if is_dataclass(record) and not isinstance(record, type) else record, default=str))

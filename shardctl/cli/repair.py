@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from tqdm import tqdm
 
-from shardctl.cli.output import Output, auto_or_number, output_options, print_json
+from shardctl.cli.output import Output, output_options, print_json, workers_option
 from shardctl.storage import printable
 
 if TYPE_CHECKING:
@@ -42,14 +42,7 @@ SHOWN = 10
     is_flag=True,
     help="Take samples out of the dataset that it has lost and whose sources changed or are gone; rejects.jsonl tells which.",
 )
-@click.option(
-    "--workers",
-    callback=auto_or_number,
-    default="auto",
-    show_default=True,
-    metavar="auto|N",
-    help="Worker processes; 0 works in this process.",
-)
+@workers_option
 @output_options
 def repair(
     dst: str, sources: tuple[str, ...], transforms: tuple[str, ...], drop_lost: bool, workers: int | str, output: Output
