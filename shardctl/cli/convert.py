@@ -117,7 +117,7 @@ def convert(src: tuple[str, ...], dst: str, output: Output, **given: Any) -> Non
 
     Images in folders (a folder per class or flat), or text: a folder of .txt files, or JSONL with one sample per line.
     What cannot be converted is listed in DST/rejects.jsonl with the reason. The dataset exists once DST/manifest.json
-    does; the same command again finds it up to date.
+    does; the same command again finds it up to date, or goes on where it was stopped.
 
     \b
       shardctl convert photos out                                  keep the original bytes

@@ -31,6 +31,9 @@ Task = dict[str, Any]
 START = "import sys; sys.path[:] = filter(None, sys.path); import runpy; runpy.run_module({!r}, run_name='__main__')"
 """Like `python -m module`, which would look for modules in the current folder first: it may be a dataset of somebody else."""
 
+PATIENCE_SECONDS = 5.0
+"""How long an idle worker may take to end. One that is still starting up has to come to its first order before it sees."""
+
 LOOKS_PER_LIMIT = 8
 """How often a worker is looked at within its time limit."""
 
@@ -230,7 +233,11 @@ class _Worker:
             self._process.kill()
         with contextlib.suppress(BrokenPipeError):  # it may be gone already
             self._in.close()
-        self._process.wait()
+        try:
+            self._process.wait(PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
         self._closing.close()
 
 
