@@ -162,6 +162,33 @@ def test_what_crashes_the_reader_is_a_finding(dataset: Path, tmp_path: Path, mon
     assert "was ended by SIGABRT" in finding.message
 
 
+def test_a_plan_that_crashes_the_reader_is_a_finding_and_the_shards_are_checked(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, shardctl.verification.tables as t\nt.open_checked_table = lambda path: os.abort()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    flip(dataset / SHARD, middle(dataset, SHARD))
+    plan, shard = shardctl.verify(dataset).findings
+    assert (plan.kind, plan.message) == (
+        "crashes-reader",
+        "plan: the process that read it was ended by SIGABRT; `shardctl repair` mends it",
+    )
+    assert (shard.kind, shard.shard) == ("wrong-checksum", SHARD)
+
+
+def test_a_lone_shard_that_crashes_the_reader_is_a_finding(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, shardctl.verification.shards as s\ns.ShardReader = lambda path: os.abort()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    (finding,) = shardctl.verify(dataset / SHARD).findings
+    assert (finding.kind, finding.shard) == ("crashes-reader", SHARD)
+
+
 def test_an_image_that_crashes_its_decoder_is_a_finding(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shardctl.convert(photos, tmp_path / "out", workers=0)
     (tmp_path / "sitecustomize.py").write_text(

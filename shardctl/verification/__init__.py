@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -78,10 +78,14 @@ class _Check:
 
     def lone_shard(self) -> VerifyResult:
         """Check one file."""
-        answers: list[Any] = []
-        self._run([{"check": "lone shard"}], lambda task, answer: answers.append(answer))
-        samples, findings = answers[0] if answers else (0, [])
-        self.findings += [Finding(**finding) for finding in findings]
+        samples = 0
+
+        def hear(_: Task, answer: Any) -> None:
+            nonlocal samples
+            samples, findings = answer
+            self.findings += [Finding(**finding) for finding in findings]
+
+        self._run([{"check": "lone shard"}], hear, lambda _, crash: self.findings.append(crash))
         return self._result(1, samples)
 
     def dataset(self) -> VerifyResult:
@@ -113,21 +117,25 @@ class _Check:
         """Do these checks, add up what they find in their order, and tell of each whether it found anything."""
         found: dict[int, list[Finding]] = {}
 
-        def hear(task: Task, answer: Any) -> None:
-            found.setdefault(task["number"], []).extend(Finding(**finding) for finding in answer)
+        def add(task: Task, findings: list[Finding]) -> None:
+            found[task["number"]] = findings
             progress(len(found), len(tasks))
 
-        self._run(({**task, "number": number} for number, task in enumerate(tasks)), hear)
+        self._run(
+            ({**task, "number": number} for number, task in enumerate(tasks)),
+            lambda task, answer: add(task, [Finding(**finding) for finding in answer]),
+            lambda task, crash: add(task, [crash]),
+        )
         self.findings += [finding for number in range(len(tasks)) for finding in found.get(number, [])]
         return [bool(found.get(number)) for number in range(len(tasks))]
 
-    def _run(self, tasks: Iterable[Task], hear: Callable[[Task, Any], None]) -> None:
-        """Do checks in the pool; what dies of one has found something too."""
+    def _run(self, tasks: Iterable[Task], hear: Callable[[Task, Any], None], crashed: Callable[[Task, Finding], None]) -> None:
+        """Do checks in the pool. `hear` gets what they return, `crashed` the finding that one has died of its check."""
 
         def died(task: Task, death: Death) -> Task | None:
             if death.place is not None and death.place not in task["fatal"]:
                 return {**task, "fatal": [*task["fatal"], death.place]}
-            hear(task, [asdict(self._crash(task, death))])
+            crashed(task, self._crash(task, death))
             return None
 
         given = ({"root": str(self.root), "level": self.level, "fatal": [], **task} for task in tasks)

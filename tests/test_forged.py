@@ -1,0 +1,116 @@
+"""Datasets whose checksums all hold, and which contradict themselves: made wrong, or made by somebody with intent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from test_untrusted import signed
+
+import shardctl
+from shardctl.manifest import CHECKSUMS, TABLES, write_checksums
+from shardctl.shard import CHECKSUM_KEY, block_checksum
+from shardctl.storage import sha256_of
+
+SHARD = "train-00002-of-00007.arrow"
+
+
+def write_table(path: Path, table: pa.Table) -> None:
+    with pa.ipc.new_file(path, table.schema) as writer:
+        writer.write_table(table)
+
+
+def read_table(path: Path) -> pa.Table:
+    with pa.OSFile(str(path)) as file:
+        return pa.ipc.open_file(file).read_all()
+
+
+def replace_column(table: pa.Table, name: str, values: list[Any]) -> pa.Table:
+    place = table.schema.get_field_index(name)
+    return table.set_column(place, table.schema.field(name), pa.array(values, table.schema.field(name).type))
+
+
+def rewrite_shard(out: Path, change: Callable[[pa.Table], pa.Table], rows: int = 100) -> None:
+    """Write a shard with other content, in blocks of so many rows, each with the checksum that fits it."""
+    table = change(read_table(out / SHARD)).combine_chunks()
+    with pa.ipc.new_file(out / SHARD, table.schema) as writer:
+        for batch in table.to_batches(max_chunksize=rows):
+            whole = pa.record_batch([pa.concat_arrays([column]) for column in batch.columns], schema=batch.schema)
+            fresh = pa.ipc.read_record_batch(whole.serialize(), whole.schema)
+            writer.write_batch(fresh, custom_metadata={CHECKSUM_KEY: block_checksum(fresh)})
+
+
+def sign(out: Path, **said: Any) -> None:
+    """Make every checksum fit what is there; `said` is what the manifest is to say."""
+    shards = read_table(out / "shards.arrow")
+    paths = [out / name for name in shards["path"].to_pylist()]
+    shards = replace_column(shards, "sha256", [sha256_of(path) for path in paths])
+    write_table(out / "shards.arrow", replace_column(shards, "bytes", [path.stat().st_size for path in paths]))
+    if "listed" not in said:
+        write_checksums(out / CHECKSUMS, [(path.name, sha256_of(path)) for path in [*paths, *(out / name for name in TABLES)]])
+    record = json.loads((out / "manifest.json").read_text())
+    record["files"] = {
+        name: {"bytes": (out / name).stat().st_size, "sha256": sha256_of(out / name)} for name in (*TABLES, CHECKSUMS)
+    }
+    record["bytes"] = sum(path.stat().st_size for path in paths)
+    record |= {name: value for name, value in said.items() if name != "listed"}
+    record = json.loads(signed(record))
+    (out / "manifest.json").write_text(json.dumps(record, indent=1) + "\n")
+
+
+def swap_keys(table: pa.Table) -> pa.Table:
+    keys = table["key"].to_pylist()
+    keys[3], keys[4] = keys[4], keys[3]
+    return replace_column(table, "key", keys)
+
+
+def edit_plan(out: Path, change: Callable[[pa.Table], pa.Table]) -> None:
+    write_table(out / "plan.arrow", change(read_table(out / "plan.arrow")))
+
+
+def reject_one(plan: pa.Table) -> pa.Table:
+    return replace_column(plan, "outcome", ["rejected", *plan["outcome"].to_pylist()[1:]])
+
+
+def shift_rows(plan: pa.Table) -> pa.Table:
+    return replace_column(plan, "row", [row + 1 for row in plan["row"].to_pylist()])
+
+
+def listed_twice(out: Path) -> None:
+    (out / CHECKSUMS).write_text((out / CHECKSUMS).read_text() + "0" * 64 + "  more.arrow\n")
+
+
+FORGED: list[tuple[str, Callable[[Path], object], dict[str, Any]]] = [
+    ("keys-differ", lambda out: rewrite_shard(out, swap_keys), {}),
+    ("blocks-differ", lambda out: rewrite_shard(out, lambda table: table, rows=2), {}),
+    ("schema-differs", lambda out: rewrite_shard(out, lambda table: table.append_column("x", table["label"])), {}),
+    ("rows-differ", lambda out: rewrite_shard(out, lambda table: table.slice(1)), {}),
+    ("plan-differs", lambda out: edit_plan(out, lambda plan: plan.slice(1)), {}),
+    ("plan-differs", lambda out: edit_plan(out, reject_one), {}),
+    ("plan-differs", lambda out: edit_plan(out, shift_rows), {}),
+    ("plan-differs", lambda out: edit_plan(out, lambda plan: plan.drop_columns(["digest"])), {}),
+    ("rejects-differ", lambda out: (out / "rejects.jsonl").write_text(json.dumps(dict.fromkeys(
+        ("source", "key", "stage", "error", "message"), "x")) + "\n"), {}),
+    ("damaged-rejects", lambda out: (out / "rejects.jsonl").write_text("[]\n"), {}),
+    ("counts-differ", lambda out: None, {"samples": 61}),
+    ("counts-differ", lambda out: None, {"splits": [{"name": "test", "samples": 60, "shards": 7, "bytes": 0}]}),
+    ("checksums-differ", listed_twice, {"listed": True}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "forge", "said"), FORGED, ids=[f"{n} {case[0]}" for n, case in enumerate(FORGED)])
+def test_a_dataset_that_contradicts_itself_is_found_out(
+    dataset: Path, kind: str, forge: Callable[[Path], object], said: dict[str, Any]
+) -> None:
+    sign(dataset)
+    assert shardctl.verify(dataset).findings == (), "signing alone changes nothing that verify minds"
+    forge(dataset)
+    sign(dataset, **said)
+    found = shardctl.verify(dataset).findings
+    assert kind in {finding.kind for finding in found}, found
+    if kind == "keys-differ":
+        assert [(finding.shard, finding.row) for finding in found] == [(SHARD, 3)]
