@@ -225,6 +225,17 @@ def state_of(out: Path, where: Path) -> str:
     return {sums(where / name): name for name in ("old", "new")}[found]
 
 
+def test_whoever_overwrites_the_folder_that_he_stands_in_stands_in_the_new_dataset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = images(tmp_path / "in", "1.png", "2.png")
+    shardctl.convert(source, tmp_path / "out", workers=0)
+    monkeypatch.chdir(tmp_path / "out")
+    shardctl.convert(source, ".", workers=0, recipe={"store": "png"}, overwrite=True)
+    assert shardctl.verify(".").findings == ()
+    assert shardctl.open(".").manifest.recipe["store"] == "png"
+
+
 def test_a_reader_finds_the_old_or_the_new_dataset_while_it_is_overwritten(here: Path) -> None:
     """A reader that opens and verifies all the time, while a real process overwrites the dataset again and again."""
     shutil.copytree(here / "whole", here / "out")

@@ -32,7 +32,8 @@ def publish(new: Path, target: Path) -> None:
     """Make the complete dataset in the folder `new` the one at `target`. `new` lies in the staging folder of `target`."""
     with naming_the_path(target):
         sync_folder(new)
-        if (target / MANIFEST).exists() and _exchange_folders(new, target):
+        # Whoever stands in the folder would stand in the old one after an exchange: this process at least can be asked.
+        if (target / MANIFEST).exists() and Path.cwd() != target and _exchange_folders(new, target):
             return
         _replace_files(new, target)
 
