@@ -33,9 +33,16 @@ def publish(new: Path, target: Path) -> None:
     with naming_the_path(target):
         sync_folder(new)
         # Whoever stands in the folder would stand in the old one after an exchange: this process at least can be asked.
-        if (target / MANIFEST).exists() and Path.cwd() != target and _exchange_folders(new, target):
+        if (target / MANIFEST).exists() and not _is_current(target) and _exchange_folders(new, target):
             return
         _replace_files(new, target)
+
+
+def _is_current(folder: Path) -> bool:
+    try:
+        return Path.cwd() == folder
+    except FileNotFoundError:
+        return False  # it was taken away; nobody stands anywhere
 
 
 def is_broken_off(target: Path) -> bool:
