@@ -63,6 +63,12 @@ def here(made: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
+def nibble(out: Path) -> None:
+    """Damage the manifest so that it still is JSON: what it says of its sources can be tried."""
+    path = out / "manifest.json"
+    path.write_text(path.read_text().replace('"samples": 60', '"samples": 61'))
+
+
 def one_file(how: Callable[[Path], object], name: str, out: Path) -> None:
     how(out / name)
 
@@ -85,6 +91,8 @@ DAMAGE: dict[str, Damage] = {
     "shard and table": lambda out: [flip(out / SHARD), flip(out / "shards.arrow")],
     "both lists of shards": lambda out: [flip(out / "SHA256SUMS"), flip(out / "shards.arrow")],
     "shard and plan": lambda out: [(out / SHARD).unlink(), flip(out / "plan.arrow")],
+    "manifest, plan and shard": lambda out: [nibble(out), cut(out / "plan.arrow"), zero(out / SHARD)],
+    "manifest and rejects": lambda out: [nibble(out), (out / "rejects.jsonl").unlink()],
     "all tables": lambda out: [flip(out / n) for n in ("SHA256SUMS", "shards.arrow", "plan.arrow", "rejects.jsonl")],
 }  # fmt: skip
 
@@ -269,7 +277,7 @@ def test_what_cannot_be_repaired_at_all_is_said(here: Path, tmp_path: Path) -> N
         shardctl.repair(here / "out", sources=[tmp_path / "absent"])
     (here / "out" / "manifest.json").unlink()
     flip(here / "out" / "shards.arrow")
-    with pytest.raises(DatasetError, match=r"manifest.json is lost, and shards.arrow is damaged as well"):
+    with pytest.raises(DatasetError, match=r"manifest.json is lost, and shards.arrow or SHA256SUMS is damaged as well"):
         shardctl.repair(here / "out")
 
 

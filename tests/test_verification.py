@@ -112,6 +112,23 @@ def test_with_a_damaged_table_of_shards_the_shards_are_checked_all_the_same(data
     assert result.shards == 7
 
 
+def test_with_a_damaged_manifest_everything_else_is_checked_all_the_same(dataset: Path) -> None:
+    edit_manifest(dataset)
+    flip(dataset / "plan.arrow", middle(dataset, "plan.arrow"))
+    flip(dataset / SHARD, middle(dataset, SHARD))
+    (dataset / "train-00004-of-00007.arrow").unlink()
+    (dataset / "notes.txt").write_text("mine")
+    result = shardctl.verify(dataset)
+    assert [(finding.kind, finding.shard) for finding in result.findings] == [
+        ("damaged-manifest", None),
+        ("wrong-checksum", None),
+        ("wrong-checksum", SHARD),
+        ("missing-shard", "train-00004-of-00007.arrow"),
+        ("extra-file", None),
+    ]
+    assert result.shards == 7
+
+
 def test_a_dataset_that_lost_its_manifest_is_damaged_and_not_absent(dataset: Path) -> None:
     (dataset / "manifest.json").unlink()
     assert [finding.kind for finding in shardctl.verify(dataset).findings] == ["missing-manifest"]

@@ -26,7 +26,7 @@ from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.manifest import MANIFEST, PLAN, REJECTS, STAGING, Manifest, open_checked_table
 from shardctl.recipe import Recipe
 from shardctl.restoration.evidence import damaged_files, expected_hashes, hash_files, restore_misplaced, shard_names
-from shardctl.restoration.manifest import find_manifest, remake_manifest
+from shardctl.restoration.manifest import find_manifest, remake_manifest, with_sizes
 from shardctl.restoration.rebuild import (
     Lost,
     Outcomes,
@@ -151,7 +151,7 @@ class _Repair:
                     self._mend_tables(job)
             except (DatasetError, InputError) as problem:
                 self.unrepaired += [Unrepaired(name, str(problem)) for name in sorted(self.damaged)]
-        self._record_sources()
+        self._settle_manifest()
         sync_folder(self.root)
         status = "damaged" if self.unrepaired else "dropped" if dropped else "repaired" if self.repaired else "whole"
         return RepairResult(status, tuple(sorted(self.repaired)), tuple(self.unrepaired), tuple(self.lost), tuple(self.notices))
@@ -176,10 +176,16 @@ class _Repair:
                 )
         return dataclasses.replace(manifest, sources=self.sources or manifest.sources)
 
-    def _record_sources(self) -> None:
-        """Have the manifest say where the sources are, if the caller knew better and nothing speaks against it."""
-        if self.sources and not self.unrepaired and Manifest.load(self.root).sources != self.sources:
-            write_atomically(self.root / MANIFEST, self.manifest.to_json().encode())
+    def _settle_manifest(self) -> None:
+        """Have the manifest say what is certain only now: the sizes of tables, and where the sources are."""
+        if self.unrepaired:
+            return
+        on_disk = Manifest.load(self.root)
+        settled = dataclasses.replace(
+            on_disk, files=with_sizes(self.root, on_disk.files), sources=self.sources or on_disk.sources
+        )
+        if settled != on_disk:
+            write_atomically(self.root / MANIFEST, settled.to_json().encode())
 
     def _job(self) -> Job:
         """Return the job that makes this dataset: from its own plan, or from the sources where tables are gone."""

@@ -13,7 +13,6 @@ from shardctl.manifest import (
     CHECKSUMS,
     MANIFEST,
     MANIFEST_LIMIT,
-    PLAN,
     REJECTS,
     SHARDS,
     TABLES,
@@ -22,9 +21,10 @@ from shardctl.manifest import (
     ShardEntry,
     ShardTable,
     SplitFacts,
-    open_checked_table,
     read_checksums,
+    read_rejects,
 )
+from shardctl.restoration.rebuild import LOST
 from shardctl.shard import Layout
 from shardctl.storage import is_regular_file, printable, sha256_of
 from shardctl.version import __version__
@@ -45,33 +45,26 @@ def find_manifest(root: Path) -> Manifest | None:
 
 
 def remake_manifest(root: Path, sources: tuple[str, ...]) -> Manifest:
-    """Make the manifest anew. SHA256SUMS proves the tables, shards.arrow says how the dataset was made.
+    """Make the manifest anew. SHA256SUMS proves shards.arrow, which says how the dataset was made and what is in it.
 
     Where the sources are, and what the inputs' fingerprint was, is taken from what is left of the old one if that proves
-    itself; else it is unknown. Raises DatasetError where the tables are damaged too.
+    itself; else it is unknown. Sizes of tables that are damaged too are those of what is there: they are to be set right
+    once the tables are. Raises DatasetError where there is too little.
     """
-    sums = read_checksums(root / CHECKSUMS)
-    for name in TABLES:
-        if not is_regular_file(root / name) or sums.get(name) != sha256_of(root / name):
-            raise DatasetError(
-                f"{printable(str(root))}: {MANIFEST} is lost, and {name} is damaged as well, so that nothing says what the"
-                " dataset was; convert the sources again with --overwrite"
-            )
+    shown = printable(str(root))
+    sums = _proven_sums(root, shown)
     table = ShardTable(root / SHARDS)
     making, entries, left = table.making, list(table), _what_is_left(root / MANIFEST)
     layout = Layout.loads(making.layout)
     parts = _parts(left, making.parts)
-    plan_rows = open_checked_table(root / PLAN).num_rows
-    files = {name: FileFacts((root / name).stat().st_size, sums[name]) for name in TABLES}
-    files[CHECKSUMS] = FileFacts((root / CHECKSUMS).stat().st_size, sha256_of(root / CHECKSUMS))
-    samples = sum(entry.rows for entry in entries)
+    samples, inputs = sum(entry.rows for entry in entries), sum(entry.inputs for entry in entries)
     return Manifest(
         kind=layout.kind,
         samples=samples,
         shards=len(entries),
         bytes=sum(entry.bytes for entry in entries),
-        inputs=plan_rows,
-        rejected=plan_rows - samples,
+        inputs=inputs,
+        rejected=inputs - samples,
         splits=_splits(entries),
         schema=tuple((f.name, str(f.type)) for f in layout.columns),
         fields=making.fields,
@@ -80,11 +73,39 @@ def remake_manifest(root: Path, sources: tuple[str, ...]) -> Manifest:
         fingerprint=fingerprint(parts),
         fingerprint_parts=parts,
         sources=sources or _sources(left),
-        files=files,
+        files=with_sizes(root, {name: FileFacts(0, sums[name]) for name in (*TABLES, CHECKSUMS)}),
         created=_created(left, root / CHECKSUMS),
         shardctl_version=__version__,
-        dropped=(root / REJECTS).read_text(encoding="utf-8").count('"error": "lost"'),
+        dropped=_dropped(root / REJECTS),
     )
+
+
+def _proven_sums(root: Path, shown: str) -> dict[str, str]:
+    """Return what all tables should hash to, SHA256SUMS itself included, having proven shards.arrow by it."""
+    try:
+        sums = read_checksums(root / CHECKSUMS)
+        proven = set(TABLES) <= set(sums) and sums[SHARDS] == sha256_of(root / SHARDS)
+        if proven:
+            return {**sums, CHECKSUMS: sha256_of(root / CHECKSUMS)}
+    except (DatasetError, OSError):
+        pass
+    raise DatasetError(
+        f"{shown}: {MANIFEST} is lost, and {SHARDS} or {CHECKSUMS} is damaged as well, so that nothing says what the dataset"
+        " was; convert the sources again with --overwrite"
+    )
+
+
+def with_sizes(root: Path, files: dict[str, FileFacts]) -> dict[str, FileFacts]:
+    """Return the same facts with the sizes of the files that are there."""
+    sizes = {name: (root / name).stat().st_size if is_regular_file(root / name) else 0 for name in files}
+    return {name: FileFacts(sizes[name], facts.sha256) for name, facts in files.items()}
+
+
+def _dropped(rejects: Path) -> int:
+    try:
+        return sum(reject.error == LOST for reject in read_rejects(rejects))
+    except DatasetError:
+        return 0
 
 
 def _what_is_left(path: Path) -> dict[str, Any]:

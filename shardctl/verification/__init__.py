@@ -93,7 +93,7 @@ class _Check:
         manifest, found = check_manifest(self.root)
         self.findings += found
         if manifest is None:
-            return self._result(0, 0)
+            return self._result(self._by_checksums(set()), 0)
         shards, samples = self._check_with(manifest)
         if not check_manifest(self.root)[0] == manifest:
             raise DatasetError(f"{printable(str(self.root))}: was replaced while it was checked; check it again")
@@ -105,7 +105,7 @@ class _Check:
         contents = [name for name in CHECKS if self.level != "quick" or name == "table of shards"]
         wrong = dict(zip(contents, self._check_all([{"check": name} for name in contents]), strict=True))
         if wrong["table of shards"] or SHARDS in broken:
-            return self._shards_by_checksum(broken), 0
+            return self._by_checksums(broken), 0
         table = ShardTable(self.root / SHARDS)
         self._look_for_strangers(set(table.names))
         use_plan = self.level != "quick" and PLAN not in broken and not wrong["plan"]
@@ -149,21 +149,33 @@ class _Check:
             return error("crashes-reader", what, self.root.name)
         return error("crashes-reader", f"{task.get('name', task['check'])}: {what}; {MEND}")
 
-    def _shards_by_checksum(self, broken: set[str]) -> int:
-        """Where the table of shards cannot be used, SHA256SUMS still tells which shards there are and what they hash to."""
+    def _by_checksums(self, checked: set[str]) -> int:
+        """Check what is left to check where the manifest or the table of shards cannot be used, and count the shards.
+
+        SHA256SUMS still tells which files there are and what they hash to. `checked` are files that have a finding.
+        """
         try:
-            sums = read_checksums(self.root / CHECKSUMS) if CHECKSUMS not in broken else {}
-        except DatasetError:
+            sums = read_checksums(self.root / CHECKSUMS) if CHECKSUMS not in checked else {}
+        except DatasetError as problem:
+            self.findings.append(error("damaged-checksums", f"{problem}; {MEND}"))
             sums = {}
-        shards = {name: sha256 for name, sha256 in sums.items() if name not in TABLES and is_file_name(name)}
-        for done, (name, sha256) in enumerate(shards.items(), 1):
-            path = self.root / name
-            if not is_regular_file(path):
-                self.findings.append(error("missing-shard", f"the shard is missing; {REBUILD}", name))
-            elif self.level != "quick" and sha256_of(path) != sha256:
-                self.findings.append(error("wrong-checksum", f"its SHA-256 differs from {CHECKSUMS}; {REBUILD}", name))
-            self.progress(done, len(shards))
+        names = [name for name in sums if is_file_name(name)]
+        for done, name in enumerate(names, 1):
+            if name not in checked:
+                self.findings += self._by_checksum(name, sums[name])
+            self.progress(done, len(names))
+        shards = set(names) - set(TABLES)
+        if shards:
+            self._look_for_strangers(shards)
         return len(shards)
+
+    def _by_checksum(self, name: str, sha256: str) -> list[Finding]:
+        shard, remedy = (None, MEND) if name in TABLES else (name, REBUILD)
+        if not is_regular_file(self.root / name):
+            return [error("missing-file" if shard is None else "missing-shard", f"{name} is missing; {remedy}", shard)]
+        if self.level != "quick" and sha256_of(self.root / name) != sha256:
+            return [error("wrong-checksum", f"{name}: its SHA-256 differs from {CHECKSUMS}; {remedy}", shard)]
+        return []
 
     def _look_for_strangers(self, shards: set[str]) -> None:
         """Find files that do not belong to the dataset. Those that do are looked for one by one."""
