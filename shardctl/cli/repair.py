@@ -93,7 +93,7 @@ def _print(result: RepairResult, dst: str) -> None:
         click.echo(f"not repaired: {printable(entry.file)}: {printable(entry.message)}")
     verdict = {
         "whole": "is whole; nothing was done",
-        "repaired": f"is whole again: {len(result.repaired):,} files were mended, each proven by its SHA-256",
+        "repaired": f"is whole again: {len(result.repaired):,} files were mended, shards and tables proven by SHA-256",
         "dropped": f"is whole, without {len(result.lost):,} samples that are lost; rejects.jsonl names them",
         "damaged": f"is still DAMAGED: {len(result.unrepaired):,} files could not be mended",
     }[result.status]
