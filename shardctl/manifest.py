@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
-from shardctl.shard import FORMAT_VERSION, Layout, refuse_other_version
+from shardctl.shard import FORMAT_VERSION, Layout, field_names, refuse_other_version
 from shardctl.storage import printable, replacing, write_atomically
 
 MANIFEST = "manifest.json"
@@ -314,7 +314,7 @@ def open_table(path: Path, schema: pa.Schema | None = None) -> pa.Table:
     try:
         table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
         table.validate()
-        names = table.schema.names  # read here, since they may be no UTF-8
+        names = field_names(table.schema)
     except FileNotFoundError:
         raise DatasetError(f"{shown}: missing; {REPAIR_ADVICE}") from None
     except (pa.ArrowException, OSError, ValueError) as error:

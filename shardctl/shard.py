@@ -286,7 +286,7 @@ class ShardReader:
         shown = printable(str(self.path))
         try:
             info = dict(json.loads((self.schema.metadata or {})[INFO_KEY]))
-            version, names = info["format_version"], self.schema.names
+            version, names = info["format_version"], field_names(self.schema)
         except (KeyError, TypeError, ValueError, RecursionError):
             raise DatasetError(f"{shown}: an Arrow file, but not one of shardctl's") from None
         refuse_other_version(version, None, shown)
@@ -341,6 +341,25 @@ class ShardReader:
         except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
             raise DatasetError(f"{printable(str(self.path))}: block {index} cannot be read ({_first_line(error)})") from error
         return batch, metadata
+
+
+def field_names(schema: pa.Schema) -> list[str]:
+    """Return the names of the fields. Raises ValueError where one, of a field inside a field too, is not UTF-8."""
+    for type_ in schema.types:
+        _read_names(type_)
+    return list(schema.names)
+
+
+def _read_names(type_: pa.DataType) -> None:
+    """Have Arrow decode the names inside a type: it does so only where they are used, far away from any reader."""
+    if isinstance(type_, pa.StructType):
+        for place in range(type_.num_fields):
+            _read_names(type_.field(place).type)
+            type_.field(place).name  # noqa: B018 - read for its fault
+    elif isinstance(type_, pa.BaseExtensionType):
+        _read_names(type_.storage_type)
+    elif hasattr(type_, "value_type"):
+        _read_names(type_.value_type)
 
 
 def _first_line(error: BaseException) -> str:

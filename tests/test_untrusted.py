@@ -150,6 +150,16 @@ def test_a_dataset_of_another_version_says_which_shardctl_reads_it(dataset: Path
         shardctl.open(dataset)
 
 
+def test_a_field_inside_a_field_whose_name_is_no_text_is_refused(whole: Path, tmp_path: Path) -> None:
+    """The name of a child of the image column, in the footer, where readers take the schema from."""
+    data = bytearray((whole / SHARD).read_bytes())
+    place = data.rindex(b"path\0\0\0\0")
+    data[place + 1] = 0xF4
+    (tmp_path / "bad.arrow").write_bytes(data)
+    with pytest.raises(DatasetError, match="not one of shardctl's"):
+        ShardReader(tmp_path / "bad.arrow")
+
+
 def test_a_block_whose_offsets_lead_out_of_its_buffers_is_refused(tmp_path: Path) -> None:
     """A crafted shard, valid as a file: reading the text of its last row would read far beyond the mapping."""
     info = {"format_version": 1, "kind": "text", "split": "train", "shard": 0, "shards": 1, "fields": {}}
