@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,16 +21,17 @@ MIB = 1 << 20
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 8 MiB."""
-    place = tmp_path / "disk"
-    place.mkdir()
+def disk() -> Iterator[Path]:
+    """A file system of 8 MiB, not in pytest's own folder: it could not tidy that up if a killed run left it mounted."""
+    place = Path(tempfile.mkdtemp(prefix="shardctl-disk-"))
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={8 * MIB}", "tmpfs", str(place)], capture_output=True)
     if mounted.returncode:
+        place.rmdir()
         pytest.skip("may not mount a file system here")
     yield place
     # Lazily: the traceback of an expected error may still hold a mapped file.
     subprocess.run(["umount", "-l", str(place)], check=True)
+    place.rmdir()
 
 
 def fill(disk: Path, leave: int) -> None:
@@ -38,11 +40,12 @@ def fill(disk: Path, leave: int) -> None:
 
 
 @pytest.mark.parametrize("left", [0, 20_000, 80_000, 150_000])
-def test_a_disk_that_fills_up_is_said_and_the_same_command_goes_on(disk: Path, photos: Path, left: int) -> None:
+def test_a_disk_that_fills_up_is_said_and_the_same_command_goes_on(disk: Path, photos: Path, tmp_path: Path, left: int) -> None:
     """Of the 190 kB that it takes: full for the first shard, in the middle, and for the tables at the end."""
-    shardctl.convert(photos, disk.parent / "whole", recipe=CROP, workers=0)
+    shardctl.convert(photos, tmp_path / "whole", recipe=CROP, workers=0)
     with pytest.raises(
-        DiskFullError, match=r"/disk/out/.*: the disk is full .*; about .* more are needed\. \d of 7 shards are done"
+        DiskFullError,
+        match=r"/shardctl-disk-.*/out/.*: the disk is full .*; about .* more are needed\. \d of 7 shards are done",
     ):
         shardctl.convert(
             photos, disk / "out", recipe=CROP, workers=1, listener=Listener(announce=lambda _: fill(disk, left + 20_000))
@@ -51,7 +54,7 @@ def test_a_disk_that_fills_up_is_said_and_the_same_command_goes_on(disk: Path, p
         shardctl.open(disk / "out")
     (disk / "ballast").unlink()
     shardctl.convert(photos, disk / "out", recipe=CROP, workers=1)
-    assert sums(disk / "out") == sums(disk.parent / "whole")
+    assert sums(disk / "out") == sums(tmp_path / "whole")
 
 
 def test_a_disk_that_is_full_from_the_start_is_said(disk: Path, photos: Path) -> None:
