@@ -328,10 +328,14 @@ class ShardReader:
         for index in range(len(self)):
             yield self.block(index)
 
+    def checked_block(self, index: int) -> tuple[pa.RecordBatch, bool]:
+        """Return block `index`, and whether its bytes are those that were written. Raises DatasetError as `block` does."""
+        batch, metadata = self._read(index)
+        return batch, (metadata or {}).get(CHECKSUM_KEY) == block_checksum(batch).encode()
+
     def block_is_intact(self, index: int) -> bool:
         """Tell whether the bytes of block `index` are those that were written. Raises DatasetError as `block` does."""
-        batch, metadata = self._read(index)
-        return (metadata or {}).get(CHECKSUM_KEY) == block_checksum(batch).encode()
+        return self.checked_block(index)[1]
 
     def _read(self, index: int) -> tuple[pa.RecordBatch, Any]:
         """Read a block, and make sure that none of its values leads outside of its buffers before anyone uses them."""

@@ -131,7 +131,21 @@ def test_with_a_damaged_manifest_everything_else_is_checked_all_the_same(dataset
 
 def test_a_dataset_that_lost_its_manifest_is_damaged_and_not_absent(dataset: Path) -> None:
     (dataset / "manifest.json").unlink()
-    assert [finding.kind for finding in shardctl.verify(dataset).findings] == ["missing-manifest"]
+    (finding,) = shardctl.verify(dataset).findings
+    assert (finding.kind, finding.message) == (
+        "missing-manifest",
+        "manifest.json is missing, and the rest of a dataset is there; `shardctl repair` mends it",
+    )
+
+
+def test_a_dataset_that_was_being_put_in_place_is_unfinished_and_not_damaged(dataset: Path) -> None:
+    """Its files are there, the manifest is still in the staging folder: convert goes on from that, repair would not."""
+    (dataset / "manifest.json").unlink()
+    (dataset / ".shardctl" / "job").mkdir(parents=True)
+    (dataset / ".shardctl" / "job" / "job.json").write_text("{}")
+    for check in (shardctl.verify, shardctl.repair):
+        with pytest.raises(DatasetError, match="an unfinished conversion; run the same `shardctl convert` again"):
+            check(dataset)
 
 
 def test_a_key_that_stands_twice_is_found(dataset: Path) -> None:
@@ -217,7 +231,10 @@ def test_an_image_that_crashes_its_decoder_is_a_finding(photos: Path, tmp_path: 
     fatal = {path.relative_to(photos).as_posix() for path in photos.rglob("*.jpg") if path.stat().st_size % 7 == 3}
     found = shardctl.verify(tmp_path / "out", "deep").findings
     assert {finding.key for finding in found} == fatal
-    assert {finding.message for finding in found} == {"the image is what was written, and does not decode: its decoder crashes"}
+    assert {finding.message for finding in found} == {
+        "the image is what was written, and does not decode: its decoder crashes; another build may read it"
+        " (`shardctl --version` names this one), else convert without it"
+    }
 
 
 def test_all_findings_are_told_not_just_the_first(dataset: Path) -> None:

@@ -254,13 +254,12 @@ class _Conversion:
         try:
             yield
         except (KeyboardInterrupt, StorageError, SourceGoneError) as error:
-            done = sum(job.place(shard).rows for shard, _ in finished_shards(job))
-            shards = sum(1 for _ in finished_shards(job))
-            state = f"{shards} of {job.shards} shards are done; the same command goes on from there"
+            done = [job.place(shard).rows for shard, _ in finished_shards(job)]
+            state = f"{len(done)} of {job.shards} shards are done; the same command goes on from there"
             if isinstance(error, KeyboardInterrupt):
                 raise Interrupted(f"interrupted; {state}") from error
             if isinstance(error, DiskFullError):
-                need = format_bytes((job.rows - done) * job.sample_bytes * SPARE_DISK)
+                need = format_bytes((job.rows - sum(done)) * job.sample_bytes * SPARE_DISK)
                 raise DiskFullError(f"{error}; about {need} more are needed. {state}") from error
             raise type(error)(f"{error}. {state}") from error
 

@@ -117,6 +117,8 @@ def _shards_of(rows: int, sample_bytes: float, options: Options) -> int:
 class Estimate:
     """What a conversion will do, measured on a few inputs before anything is written. Sizes in bytes.
 
+    `rows` and `shards` are those of all splits: samples if none is rejected.
+
     `bytes` is the whole dataset, of which an earlier run may have finished some.
     """
 
@@ -124,6 +126,8 @@ class Estimate:
     inputs: int
     input_bytes: int
     splits: tuple[SplitPlan, ...]
+    rows: int
+    shards: int
     classes: int | None
     labelled_by: str
     bytes: int
@@ -132,16 +136,6 @@ class Estimate:
     probe_rejects: int
     ignored: dict[str, int]
     notices: tuple[str, ...]
-
-    @property
-    def shards(self) -> int:
-        """How many shards the dataset will have."""
-        return sum(split.shards for split in self.splits)
-
-    @property
-    def rows(self) -> int:
-        """How many samples it will have if none is rejected."""
-        return sum(split.rows for split in self.splits)
 
 
 def estimate(job: Job, listing: Listing, options: Options, target: Path) -> Estimate:
@@ -153,6 +147,8 @@ def estimate(job: Job, listing: Listing, options: Options, target: Path) -> Esti
         inputs=len(listing),
         input_bytes=listing.total_bytes,
         splits=job.splits,
+        rows=job.rows,
+        shards=job.shards,
         classes=len(classes) if classes is not None else None,
         labelled_by="labels file" if listing.side else "folder" if classes is not None else "nothing",
         bytes=int(job.rows * job.sample_bytes),

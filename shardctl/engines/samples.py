@@ -65,8 +65,10 @@ class Root:
     def check(self) -> None:
         """Make sure that it is still there. Raises SourceGoneError: a source that went away is not a reject for every file."""
         try:
-            if self.device in (UNKNOWN_DEVICE, Path(self.path).stat().st_dev) and os.listdir(self.path):
-                return
+            same = self.device in (UNKNOWN_DEVICE, Path(self.path).stat().st_dev)
+            with os.scandir(self.path) as entries:  # its first entry is enough: there may be millions
+                if same and next(entries, None):
+                    return
         except OSError:
             pass
         raise SourceGoneError(f"{printable(self.path)}: the source has gone away; bring it back (was it unmounted?)")

@@ -48,14 +48,11 @@ def serve(handle: Handler) -> None:
     out = _private_stdout()
     orders: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
     idle = threading.Event()
+    idle.set()
     threading.Thread(target=_listen, args=(orders, idle), daemon=True).start()
-    while True:
-        idle.set()
-        task = orders.get()
-        idle.clear()
-        if task is None:
-            return
+    while (task := orders.get()) is not None:
         _say(out, **_answer(handle, task, lambda told: _say(out, progress=told), crumb))
+        idle.set()
 
 
 def _answer(handle: Handler, task: dict[str, Any], tell: Tell, crumb: Breadcrumb) -> dict[str, Any]:
@@ -82,6 +79,7 @@ def _limit_memory(limit: int) -> None:
 def _listen(orders: queue.SimpleQueue[dict[str, Any] | None], idle: threading.Event) -> None:
     """Pass orders on. If the parent goes away in the middle of a task, stop at once: nobody waits for it any more."""
     for line in sys.stdin:
+        idle.clear()
         orders.put(json.loads(line))
     if not idle.is_set():
         os._exit(1)

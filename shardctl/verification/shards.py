@@ -17,6 +17,7 @@ from shardctl.storage import is_regular_file, sha256_of
 from shardctl.verification.finding import Finding, error
 
 REBUILD = "`shardctl repair` builds it again from the sources"
+OTHER_BUILD = "another build may read it (`shardctl --version` names this one), else convert without it"
 MOST_PIXELS = 2**40
 """Largest stored image that is decoded: the conversion has had its own limit."""
 
@@ -54,13 +55,14 @@ class ShardCheck:
         yield from found
         if found:
             return
-        reader = ShardReader(self._path)
-        damaged = list(self._damaged_blocks(reader))
+        keys: list[pa.Array] = []
+        damaged = list(self._damaged_blocks(ShardReader(self._path), keys))
         yield from damaged
-        if sha256_of(self._path) != self._entry.sha256 and not damaged:
+        if damaged:
+            return
+        if sha256_of(self._path) != self._entry.sha256:
             yield self._error("wrong-checksum", "its SHA-256 differs, outside the blocks: in the file's own metadata")
-        if not damaged:
-            yield from self._keys(reader)
+        yield from self._wrong_keys(pa.chunked_array(keys, pa.string()).combine_chunks())
 
     def deep(self) -> Iterator[Finding]:
         """Do all that `full` does, and decode every sample."""
@@ -74,17 +76,22 @@ class ShardCheck:
     def _error(self, kind: str, what: str) -> Finding:
         return error(kind, f"{what}; {REBUILD}", self._entry.path)
 
-    def _damaged_blocks(self, reader: ShardReader) -> Iterator[Finding]:
+    def _damaged_blocks(self, reader: ShardReader, keys: list[pa.Array]) -> Iterator[Finding]:
+        """Give the damaged blocks; the keys of each of the others are added to `keys`."""
         first = 0
         for block, rows in enumerate(self._entry.block_rows):
-            wrong = _block_fault(reader, block, rows)
+            data, wrong = _read_block(reader, block)
+            if data is not None:
+                keys.append(data.column("key"))
+                if data.num_rows != rows:
+                    wrong = "rows-differ", f"the block has {data.num_rows} rows where {rows} were written"
             if wrong:
                 kind, what = wrong
                 message = f"{what}; it holds {self._names.span(first, rows)}; {REBUILD}"
                 yield error(kind, message, self._entry.path, block, first, *self._names.of(first))
             first += rows
 
-    def _keys(self, reader: ShardReader) -> Iterator[Finding]:
+    def _wrong_keys(self, stored: pa.Array) -> Iterator[Finding]:
         """Compare the keys of the shard with those that the plan gives it."""
         planned = self._names.planned
         if planned is None:
@@ -94,7 +101,6 @@ class ShardCheck:
             what = f"{PLAN} gives it {len(row)} samples, {SHARDS} {self._entry.rows}"
             yield error("plan-differs", f"{what}; `shardctl repair` mends the plan", self._entry.path)
             return
-        stored = pa.chunked_array([block.column("key") for block in reader.blocks()], pa.string()).combine_chunks()
         expected = planned["key"].combine_chunks()
         if not stored.equals(expected):
             other = next(place for place, (one, two) in enumerate(zip(stored, expected, strict=True)) if not one.equals(two))
@@ -145,18 +151,20 @@ def _open(path: Path, entry: ShardEntry) -> Generator[Finding, None, ShardReader
 
 
 def check_lone_shard(path: Path, level: str, crumb: Breadcrumb, fatal: list[int]) -> tuple[int, list[Finding]]:
-    """Check one shard without its dataset; return its number of samples, those in unreadable blocks left out."""
+    """Check one shard without its dataset; return its number of samples, those in damaged blocks left out.
+
+    There is no table to tell how many it should have, so that every block is read, at `quick` too.
+    """
     try:
         reader = ShardReader(path)
     except DatasetError as problem:
         return 0, [error("unreadable-shard", str(problem), path.name)]
     samples, findings = 0, []
     for block in range(len(reader)):
-        wrong = _block_fault(reader, block, None) if level != "quick" else None
+        data, wrong = _read_block(reader, block)
+        samples += data.num_rows if data is not None else 0
         if wrong:
-            findings.append(error(wrong[0], wrong[1], path.name, block))
-        else:
-            samples += reader.block(block).num_rows
+            findings.append(error(*wrong, path.name, block))
     if level == "deep" and not findings:
         # Only the manifest knows whether truncated images were accepted: here they are findings.
         for block, row, fault in _undecodable(reader, False, crumb, fatal):
@@ -180,22 +188,19 @@ def _undecodable(
             fault = "its decoder crashes" if row in fatal else _decode_fault(data.as_py(), keep_truncated)
             crumb.leave()
             if fault:
-                yield number, row, f"the image is what was written, and does not decode: {fault}"
+                yield number, row, f"the image is what was written, and does not decode: {fault}; {OTHER_BUILD}"
             row += 1
 
 
-def _block_fault(reader: ShardReader, block: int, rows: int | None) -> tuple[str, str] | None:
-    """Return the kind and the description of what is wrong with a block, None for nothing; it should have `rows`."""
+def _read_block(reader: ShardReader, block: int) -> tuple[pa.RecordBatch | None, tuple[str, str] | None]:
+    """Return a block if it is intact, else the kind and the description of what is wrong with it."""
     try:
-        intact = reader.block_is_intact(block)
-        found = reader.block(block).num_rows
+        data, intact = reader.checked_block(block)
     except DatasetError as problem:
-        return "unreadable-block", str(problem)
+        return None, ("unreadable-block", str(problem))
     if not intact:
-        return "wrong-checksum", "the block is not what was written: its checksum differs"
-    if rows is not None and found != rows:
-        return "rows-differ", f"the block has {found} rows where {rows} were written"
-    return None
+        return None, ("wrong-checksum", "the block is not what was written: its checksum differs")
+    return data, None
 
 
 def _decode_fault(data: bytes | None, keep_truncated: bool) -> str | None:

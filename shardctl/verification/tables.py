@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
+from shardctl.engines.job import JOB
 from shardctl.errors import DatasetError
 from shardctl.manifest import (
     CHECKSUMS,
@@ -18,6 +19,7 @@ from shardctl.manifest import (
     PLAN,
     REJECTS,
     SHARDS,
+    STAGING,
     Manifest,
     ShardTable,
     open_checked_table,
@@ -34,13 +36,16 @@ PLAN_COLUMNS = ("key", "source", "root", "offset", "size", "split", "variant", "
 def check_manifest(root: Path) -> tuple[Manifest | None, list[Finding]]:
     """Read the manifest. A damaged one is a finding; raises DatasetError where there is no dataset at all."""
     path = root / MANIFEST
-    if not path.exists() and not all((root / name).exists() for name in (PLAN, SHARDS, CHECKSUMS)):
-        Manifest.load(root)
+    if not path.exists():
+        lost = all((root / name).exists() for name in (PLAN, SHARDS, CHECKSUMS))
+        if not lost or any((root / STAGING).glob(f"*/{JOB}")):
+            Manifest.load(root)  # says what this is instead: no dataset, or a conversion that is not finished
+        return None, [error("missing-manifest", f"{MANIFEST} is missing, and the rest of a dataset is there; {MEND}")]
     try:
         manifest = Manifest.load(root)
         text = path.read_bytes()
     except (DatasetError, OSError) as problem:
-        return None, [error("damaged-manifest" if path.exists() else "missing-manifest", f"{problem}")]
+        return None, [error("damaged-manifest", f"{problem}")]
     if json.dumps(json.loads(text), indent=1).encode() + b"\n" != text:
         what = f"{MANIFEST} says what was written, but not in the bytes that were written; {MEND}"
         return manifest, [error("damaged-manifest", what)]
