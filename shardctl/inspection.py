@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 from collections import Counter
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +14,28 @@ import pyarrow.compute as pc
 
 from shardctl.codecs import image
 from shardctl.errors import DatasetError, Rejection, UsageError
-from shardctl.manifest import PLAN, REJECTS, SHARDS, Manifest, Reject, ShardEntry, ShardTable, open_checked_table, read_rejects
+from shardctl.manifest import (
+    PLAN,
+    REJECTS,
+    SHARDS,
+    Manifest,
+    Reject,
+    ShardEntry,
+    ShardTable,
+    count_reasons,
+    open_checked_table,
+    read_rejects,
+)
 from shardctl.shard import ENCODED_IMAGE, ShardReader
 from shardctl.storage import printable
-
-SHOWN_REJECTS = 5
 
 
 @dataclass(frozen=True)
 class Overview:
-    """A dataset as a whole. `classes` counts the samples of each, `ratio` is uncompressed bytes / stored bytes."""
+    """A dataset as a whole. `classes` counts the samples of each, `ratio` is uncompressed bytes / stored bytes.
+
+    `reasons` counts the rejects by stage and error, `rejects` has one of each.
+    """
 
     manifest: Manifest
     raw_bytes: int
@@ -51,6 +62,7 @@ class Overview:
             "shard_bytes": dict(zip(("min", "median", "max"), self.shard_bytes, strict=True)),
             "rejected": m.rejected,
             "reject_reasons": self.reasons,
+            "reject_examples": [vars(reject) for reject in self.rejects],
             "splits": [vars(split) for split in m.splits],
             "classes": self.classes,
             "schema": [{"name": name, "type": type_} for name, type_ in m.schema],
@@ -110,15 +122,9 @@ def overview(root: Path) -> Overview:
     for entry in table:
         sizes.append(entry.bytes)
         raw += entry.raw_bytes
-    rejects = islice(read_rejects(root / REJECTS), 100_000)
-    reasons: Counter[str] = Counter()
-    shown: list[Reject] = []
-    for reject in rejects:
-        reasons[f"{reject.stage}: {reject.error}"] += 1
-        if len(shown) < SHOWN_REJECTS:
-            shown.append(reject)
+    reasons, examples = count_reasons(root / REJECTS)
     spread = (min(sizes), int(np.median(sizes)), max(sizes)) if sizes else (0, 0, 0)
-    return Overview(manifest, raw, spread, _class_counts(root, manifest), dict(reasons.most_common()), tuple(shown))
+    return Overview(manifest, raw, spread, _class_counts(root, manifest), reasons, examples)
 
 
 def _class_counts(root: Path, manifest: Manifest) -> dict[str, int] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -374,3 +375,15 @@ def read_rejects(path: Path) -> Iterator[Reject]:
                 yield reject
     except (OSError, ValueError, TypeError, RecursionError) as error:
         raise DatasetError(f"{printable(str(path))}: cannot be read as a list of rejects ({error}); {REPAIR_ADVICE}") from error
+
+
+def count_reasons(path: Path) -> tuple[dict[str, int], tuple[Reject, ...]]:
+    """Count a rejects.jsonl by "stage: error", most frequent first, and return the first reject of each."""
+    reasons: Counter[str] = Counter()
+    examples: dict[str, Reject] = {}
+    for reject in read_rejects(path):
+        reason = f"{reject.stage}: {reject.error}"
+        reasons[reason] += 1
+        examples.setdefault(reason, reject)
+    counted = dict(reasons.most_common())
+    return counted, tuple(examples[reason] for reason in counted)

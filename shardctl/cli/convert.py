@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from tqdm import tqdm
 
-from shardctl.cli.output import Output, byte_size, output_options, print_json, seconds_or_none, workers_option
+from shardctl.cli.output import Output, byte_size, output_options, print_json, print_reasons, seconds_or_none, workers_option
 from shardctl.errors import UsageError
 from shardctl.startup import keep_pandas_out_of_arrow
 from shardctl.storage import format_bytes, printable
@@ -285,5 +285,4 @@ def _print_result(result: ConvertResult, dst: str) -> None:
     click.echo(f"{result.status} {shown}: {what}, in {result.seconds:.1f} s ({result.samples_per_s:,.0f} samples/s)")
     if result.rejected:
         click.echo(f"{result.rejected:,} inputs rejected, listed in {shown}/rejects.jsonl:")
-        for (reason, count), example in zip(result.reasons.items(), result.examples, strict=True):
-            click.echo(f"  {count:,}  {reason}; for instance {printable(example.key)}: {printable(example.message)}")
+        print_reasons(result.reasons, result.examples)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardctl.cli.output import Output, output_options, print_json, print_table
+from shardctl.cli.output import Output, output_options, print_json, print_reasons, print_table
 from shardctl.errors import UsageError
 from shardctl.storage import format_bytes, printable
 
@@ -111,7 +111,7 @@ def _print_overview(root: Path, found: Overview) -> None:
             click.echo(f"  and {len(counts) - SHOWN_CLASSES:,} more (--json has all)")
     if m.rejected:
         click.echo(f"rejected: {m.rejected:,} of {m.inputs:,} inputs, in rejects.jsonl")
-        print_table([(count, reason) for reason, count in found.reasons.items()])
+        print_reasons(found.reasons, found.rejects)
 
 
 def _recipe_line(recipe: dict[str, Any]) -> str:

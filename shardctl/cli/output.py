@@ -7,11 +7,14 @@ import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from shardctl.storage import printable
+
+if TYPE_CHECKING:
+    from shardctl.manifest import Reject
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 
@@ -76,6 +79,12 @@ def print_table(rows: Iterable[Sequence[Any]], header: Sequence[str] | None = No
 
 def _cell(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else printable(str(value))
+
+
+def print_reasons(reasons: dict[str, int], examples: Iterable[Reject]) -> None:
+    """Print how many inputs were rejected for which reason, each with an example."""
+    for (reason, count), example in zip(reasons.items(), examples, strict=True):
+        click.echo(f"  {count:,}  {reason}; for instance {printable(example.key)}: {printable(example.message)}")
 
 
 def byte_size(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:

@@ -21,7 +21,7 @@ from shardctl.conversion import publish
 from shardctl.conversion.commit import Commit, Committed
 from shardctl.conversion.draft import Draft, Estimate, estimate, make_draft
 from shardctl.conversion.options import Options, check_destination, check_quarantine, check_sources, reject_limit
-from shardctl.conversion.rejects import copy_rejects, count_reasons
+from shardctl.conversion.rejects import copy_rejects
 from shardctl.conversion.staging import begin, clear_partial_files, finished_shards, make_room, unfinished
 from shardctl.engines import local
 from shardctl.engines.job import NEW_FOLDER, Job
@@ -38,7 +38,7 @@ from shardctl.errors import (
 )
 from shardctl.fingerprint import fingerprint, fingerprint_parts
 from shardctl.listing import LabelRule, Listing, detect_kind, list_inputs
-from shardctl.manifest import MANIFEST, PLAN, REJECTS, STAGING, Manifest, Reject, differing
+from shardctl.manifest import MANIFEST, PLAN, REJECTS, STAGING, Manifest, Reject, count_reasons, differing
 from shardctl.plan import PlanSettings, SplitRule
 from shardctl.recipe import Recipe, load_recipe
 from shardctl.sources import SOURCES

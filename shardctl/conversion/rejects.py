@@ -1,30 +1,17 @@
-"""What was rejected: counted by reason with an example of each, and copied where somebody can look into it."""
+"""The rejected inputs, copied where somebody can look into them."""
 
 from __future__ import annotations
 
 import contextlib
 import shutil
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
 
-from shardctl.manifest import PLAN, REJECTS, Reject, open_table, read_rejects
+from shardctl.manifest import PLAN, REJECTS, open_table
 from shardctl.storage import naming_the_path
-
-
-def count_reasons(path: Path) -> tuple[dict[str, int], tuple[Reject, ...]]:
-    """Count a rejects.jsonl by "stage: error", most frequent first, and return the first reject of each."""
-    reasons: Counter[str] = Counter()
-    examples: dict[str, Reject] = {}
-    for reject in read_rejects(path):
-        reason = f"{reject.stage}: {reject.error}"
-        reasons[reason] += 1
-        examples.setdefault(reason, reject)
-    counted = dict(reasons.most_common())
-    return counted, tuple(examples[reason] for reason in counted)
 
 
 def copy_rejects(dataset: Path, bases: tuple[str, ...], folder: Path) -> int:

@@ -101,7 +101,7 @@ def repair(
     root = Path(path).resolve()
     if root.is_file():
         raise UsageError(f"{printable(str(path))}: one shard; repair works on a whole dataset")
-    check_manifest(root)  # that there is a dataset at all
+    check_manifest(Path(path))  # that there is a dataset at all
     told = listener or Listener()
     with lease.hold(root / STAGING, told.waiting):
         folder = root / STAGING / REPAIR_FOLDER

@@ -36,12 +36,18 @@ LOST_PART = ""
 def find_manifest(root: Path) -> Manifest | None:
     """Return the manifest if a file of another name in the folder holds it, whole."""
     for path in sorted(root.iterdir()):
-        if is_regular_file(path) and path.stat().st_size < MANIFEST_LIMIT:
+        if is_regular_file(path) and path.stat().st_size < MANIFEST_LIMIT and _begins_like_json(path):
             try:
                 return Manifest.from_record(json.loads(path.read_bytes()), path.name)
             except (DatasetError, ValueError, RecursionError):
                 continue
     return None
+
+
+def _begins_like_json(path: Path) -> bool:
+    """Tell by the first byte, so that not every shard is read."""
+    with open(path, "rb") as file:
+        return file.read(1) == b"{"
 
 
 def remake_manifest(root: Path, sources: tuple[str, ...]) -> Manifest:

@@ -132,6 +132,11 @@ def test_rejects_are_told_by_reason_with_an_example(cli: Any, photos: Path, tmp_
     assert "1 inputs rejected" in made.out
     assert "decode: not-an-image" in made.out
     assert "bad\\x1b[31m.jpg" in made.out, "control characters of a file name do not reach the terminal"
+    told = "  1  decode: not-an-image; for instance bad\\x1b[31m.jpg: not an image of a format that shardctl opens"
+    assert told in made.out
+    assert told in cli("inspect", tmp_path / "out").out
+    (example,) = cli("inspect", tmp_path / "out", "--json").json["reject_examples"]
+    assert (example["stage"], example["error"]) == ("decode", "not-an-image")
     assert cli("convert", tmp_path / "in", tmp_path / "out2", "--workers", 0, "--max-rejects", 0).code == 1
 
 
