@@ -16,15 +16,17 @@ from shardctl.version import __version__
 if TYPE_CHECKING:
     from shardctl.benchmark import bench as bench
     from shardctl.conversion import convert as convert
+    from shardctl.dataset import mix as mix
     from shardctl.dataset import open_dataset as open
     from shardctl.restoration import repair as repair
     from shardctl.verification import verify as verify
 
-__all__ = ["__version__", "bench", "convert", "open", "repair", "verify"]
+__all__ = ["__version__", "bench", "convert", "mix", "open", "repair", "verify"]
 
 _PUBLIC = {
     "bench": ("shardctl.benchmark", "bench"),
     "convert": ("shardctl.conversion", "convert"),
+    "mix": ("shardctl.dataset", "mix"),
     "open": ("shardctl.dataset", "open_dataset"),
     "repair": ("shardctl.restoration", "repair"),
     "verify": ("shardctl.verification", "verify"),

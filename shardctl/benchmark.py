@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from shardctl.dataset import Dataset
+from shardctl.dataset import open_dataset
 from shardctl.errors import DatasetError, UsageError
 from shardctl.manifest import SHARDS, ShardTable
 from shardctl.reader import Batch
@@ -67,7 +67,7 @@ def bench(
     if cold:
         evict(Path(path))
     started = time.perf_counter()
-    dataset = Dataset(Path(path), split)
+    dataset = open_dataset(path, split)
     if not len(dataset):
         raise DatasetError(f"{path}: there is no sample to read{f' in split {split}' if split else ''}")
     loader = dataset.loader(batch_size, shuffle=shuffle, threads=threads, decode=decode)
@@ -82,7 +82,7 @@ def bench(
     return BenchResult(
         **meter.rates(),
         rss_mb=round(peak_memory_mb(), 1),
-        threads=loader.options.thread_count(),
+        threads=loader.threads,
         epochs=passes,
         batch_size=batch_size,
         shuffle=shuffle,

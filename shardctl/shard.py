@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.errors import DatasetError, UsageError
+from shardctl.mapping import map_whole
 from shardctl.storage import HashingFile, printable
 from shardctl.version import __version__
 
@@ -264,22 +265,80 @@ def _column(values: list[Any], type_: pa.DataType) -> pa.Array:
     return pa.array(values, type_)
 
 
-class ShardReader:
+Opener = Callable[[Path], pa.NativeFile]
+"""A way to open a file."""
+
+
+def map_file(path: Path) -> pa.NativeFile:
+    """Map a file into memory: uncompressed values are read in place. One that shrinks reads as zeros."""
+    # Arrow's own memory_map costs five times as much to open: it reads the footer in a thread of its own.
+    return pa.BufferReader(map_whole(path))
+
+
+def read_file(path: Path) -> pa.NativeFile:
+    """Open a file whose blocks are read when they are asked for."""
+    return pa.OSFile(str(path))
+
+
+def load_file(path: Path) -> pa.NativeFile:
+    """Read a whole file into memory."""
+    with pa.OSFile(str(path)) as file:
+        return pa.BufferReader(file.read_buffer())
+
+
+class BlockFile:
+    """The blocks of one Arrow file, read as they are: whoever uses their values checks them first.
+
+    `opener` decides how bytes are come by (`map_file`, `read_file`, `load_file`). `fields`, numbers of columns, leaves out
+    all others. Raises DatasetError where the file is missing or is not an Arrow IPC file.
+    """
+
+    def __init__(self, path: Path, opener: Opener, fields: Iterable[int] | None = None) -> None:
+        self.path = path
+        try:
+            self._file = opener(path)
+            # Whoever reads blocks has threads of its own; Arrow's would only fight for the same cores.
+            options = pa.ipc.IpcReadOptions(use_threads=False, included_fields=None if fields is None else list(fields))
+            self._reader = pa.ipc.open_file(self._file, options=options)
+        except FileNotFoundError:
+            raise DatasetError(f"{printable(str(path))}: no such shard") from None
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise DatasetError(f"{printable(str(path))}: not a readable Arrow file ({first_line(error)})") from error
+        self.schema: pa.Schema = self._reader.schema
+        self.bytes = int(self._file.size())
+        """The size of the file in bytes."""
+
+    def __len__(self) -> int:
+        """Return the number of blocks."""
+        return int(self._reader.num_record_batches)
+
+    def contents(self) -> pa.Buffer:
+        """Return all bytes of the file, without a copy where they are mapped or loaded. Not for two threads at once."""
+        self._file.seek(0)
+        return self._file.read_buffer()
+
+    def fetch(self, index: int) -> tuple[pa.RecordBatch, dict[bytes, bytes]]:
+        """Return block `index` with its metadata, unchecked. Raises DatasetError where Arrow cannot make it out."""
+        try:
+            batch, metadata = self._reader.get_batch_with_custom_metadata(index)
+        except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
+            raise self.unreadable(index, error) from error
+        return batch, dict(metadata or {})
+
+    def unreadable(self, index: int, error: BaseException | str) -> DatasetError:
+        """Return the error for a block that cannot be read."""
+        why = first_line(error) if isinstance(error, BaseException) else error
+        return DatasetError(f"{printable(str(self.path))}: block {index} cannot be read ({why})")
+
+
+class ShardReader(BlockFile):
     """Reads one shard, with or without its manifest. Blocks are memory-mapped; uncompressed ones are never copied.
 
     Raises DatasetError where the file is missing, is not an Arrow IPC file or was not written by shardctl.
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        try:
-            self._map = pa.memory_map(str(path))
-            self._reader = pa.ipc.open_file(self._map)
-        except FileNotFoundError:
-            raise DatasetError(f"{printable(str(path))}: no such shard") from None
-        except (pa.ArrowException, OSError) as error:
-            raise DatasetError(f"{printable(str(path))}: not a readable Arrow file ({_first_line(error)})") from error
-        self.schema: pa.Schema = self._reader.schema
+        super().__init__(path, map_file)
         self.info = self._read_info()
 
     def _read_info(self) -> dict[str, Any]:
@@ -304,15 +363,6 @@ class ShardReader:
         """What the fields are."""
         return Layout.from_json(self.info["kind"], self.info["fields"], self.schema.remove_metadata())
 
-    @property
-    def bytes(self) -> int:
-        """The size of the file in bytes."""
-        return int(self._map.size())
-
-    def __len__(self) -> int:
-        """Return the number of blocks."""
-        return int(self._reader.num_record_batches)
-
     def block(self, index: int) -> pa.RecordBatch:
         """Return block `index`. Raises DatasetError where it cannot be read."""
         return self._read(index)[0]
@@ -320,7 +370,7 @@ class ShardReader:
     def stored_checksum(self, index: int) -> str | None:
         """Return the checksum that block `index` was written with."""
         metadata = self._read(index)[1]
-        checksum = (metadata or {}).get(CHECKSUM_KEY)
+        checksum = metadata.get(CHECKSUM_KEY)
         return checksum.decode("ascii", "replace") if checksum else None
 
     def blocks(self) -> Iterator[pa.RecordBatch]:
@@ -331,19 +381,19 @@ class ShardReader:
     def checked_block(self, index: int) -> tuple[pa.RecordBatch, bool]:
         """Return block `index`, and whether its bytes are those that were written. Raises DatasetError as `block` does."""
         batch, metadata = self._read(index)
-        return batch, (metadata or {}).get(CHECKSUM_KEY) == block_checksum(batch).encode()
+        return batch, metadata.get(CHECKSUM_KEY) == block_checksum(batch).encode()
 
     def block_is_intact(self, index: int) -> bool:
         """Tell whether the bytes of block `index` are those that were written. Raises DatasetError as `block` does."""
         return self.checked_block(index)[1]
 
-    def _read(self, index: int) -> tuple[pa.RecordBatch, Any]:
+    def _read(self, index: int) -> tuple[pa.RecordBatch, dict[bytes, bytes]]:
         """Read a block, and make sure that none of its values leads outside of its buffers before anyone uses them."""
+        batch, metadata = self.fetch(index)
         try:
-            batch, metadata = self._reader.get_batch_with_custom_metadata(index)
             batch.validate(full=True)
-        except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
-            raise DatasetError(f"{printable(str(self.path))}: block {index} cannot be read ({_first_line(error)})") from error
+        except (pa.ArrowException, ValueError) as error:
+            raise self.unreadable(index, error) from error
         return batch, metadata
 
 
@@ -366,6 +416,7 @@ def _read_names(type_: pa.DataType) -> None:
         _read_names(type_.value_type)
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """Return the first line of what an error says: Arrow's go on for several."""
     lines = str(error).splitlines() or [type(error).__name__]
     return lines[0]

@@ -12,11 +12,11 @@ import pyarrow as pa
 from shardctl.conversion.options import Options
 from shardctl.engines.job import Job
 from shardctl.engines.local import Engine
-from shardctl.engines.pool import usable_cores
 from shardctl.engines.probe import Probe
 from shardctl.engines.samples import Root
 from shardctl.errors import InputError
 from shardctl.listing import Listing
+from shardctl.machine import usable_cores
 from shardctl.manifest import PLAN
 from shardctl.plan import Labelling, Planner, PlanSettings, SplitPlan, make_planner, side_fields
 from shardctl.recipe import Recipe

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from shardctl.engines.pool import Limits, usable_cores
+from shardctl.engines.pool import Limits
 from shardctl.errors import InputError, StorageError, UsageError
+from shardctl.machine import usable_cores
 from shardctl.manifest import MANIFEST, STAGING
 from shardctl.storage import format_bytes, printable
 

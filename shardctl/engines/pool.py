@@ -241,11 +241,6 @@ class _Worker:
         self._closing.close()
 
 
-def usable_cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _environment(limits: Limits) -> dict[str, str]:
     """Return the environment of a worker: it must find the same modules as this process, a user's transforms too."""
     path = os.pathsep.join(str(Path(entry).resolve()) for entry in sys.path)

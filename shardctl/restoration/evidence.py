@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from shardctl.engines.pool import usable_cores
+from shardctl.machine import usable_cores
 from shardctl.manifest import CHECKSUMS, MANIFEST, SHARDS, STAGING, Manifest, ShardTable, read_checksums, shard_name
 from shardctl.storage import is_regular_file, sha256_of
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardctl.engines.pool import Death, Limits, Pool, Task, usable_cores
+from shardctl.engines.pool import Death, Limits, Pool, Task
 from shardctl.errors import DatasetError, UsageError
+from shardctl.machine import usable_cores
 from shardctl.manifest import (
     CHECKSUMS,
     MANIFEST,

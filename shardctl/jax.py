@@ -1,0 +1,48 @@
+"""shardctl in JAX: a random-access source for Grain, and batches as jax.Arrays.
+
+    for batch in shardctl.jax.batches(ds.loader(256, shuffle=True)):
+        ...  # a dict of jax.Arrays; text and ragged fields stay lists
+
+    grain.MapDataset.source(shardctl.jax.Source(ds)).shuffle(seed=0).batch(256)
+
+Needs JAX (`pip install shardctl[jax]`); `Source` needs nothing but shardctl.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, SupportsIndex
+
+import numpy as np
+
+from shardctl.dataset import Dataset
+from shardctl.loader import Loader
+from shardctl.sample import Sample
+
+
+class Source:
+    """The samples of a dataset by number, as grain.sources.RandomAccessDataSource asks for. Can be pickled for workers."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitem__(self, index: SupportsIndex) -> Sample:
+        """Return one sample."""
+        return self._dataset[int(index)]
+
+    def __repr__(self) -> str:
+        """Name the dataset: Grain puts it into checkpoints, to notice that another one is read."""
+        return f"shardctl.jax.Source({self._dataset!r})"
+
+
+def batches(loader: Loader, device: Any = None) -> Iterator[dict[str, Any]]:
+    """Give the batches of a loader with jax.Arrays in place of arrays, on `device` or a sharding (None: JAX's default)."""
+    try:
+        import jax
+    except ImportError as error:  # pragma: no cover - the tests have it, or skip
+        raise ImportError("shardctl.jax needs JAX: pip install 'shardctl[jax]'") from error
+    for batch in loader:
+        yield {name: jax.device_put(v, device) if isinstance(v, np.ndarray) else v for name, v in batch.items()}

@@ -1,0 +1,233 @@
+"""Batches for a training loop, in an order that depends on nothing but the seed, the epoch and the dataset. docs/loader.md."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from shardctl.errors import UsageError
+from shardctl.loader.conveyor import Conveyor, Tuner, Waits
+from shardctl.loader.mixing import Mixture
+from shardctl.loader.options import LoaderOptions, StreamOptions
+from shardctl.loader.stream import DatasetStream, Selection, Stream
+from shardctl.machine import usable_cores
+from shardctl.order import EpochOrder
+from shardctl.reader import Batch, Indices
+
+__all__ = ["DatasetStream", "Loader", "LoaderOptions", "LoaderStats", "Mixture", "Selection", "Stream", "StreamOptions"]
+
+AHEAD = 3
+"""Tasks made ahead per thread, where `prefetch` does not say: with 2, a thread waits for room 8 % of the time at full speed."""
+
+PLANNED_SAMPLES = 4096
+"""Samples whose order is found out at a time: 40 ns for each, where a batch of 256 by itself takes 130 microseconds."""
+
+TASK_BATCHES = 64
+"""Most batches that are made at a time."""
+
+
+@dataclass(frozen=True)
+class LoaderStats:
+    """What a loader has done since its last iteration began.
+
+    `wait_get_s` is how long the training loop waited for batches, `wait_put_s` how long threads waited for it to take
+    some, `making_s` how long they worked, all together. `threads` is the number in use: what "auto" has come to.
+    """
+
+    threads: int
+    batches: int
+    samples: int
+    seconds: float
+    samples_per_s: float
+    wait_get_s: float
+    wait_put_s: float
+    making_s: float
+    block_hits: int
+    block_misses: int
+    image_hits: int
+    image_misses: int
+    skipped: int
+
+
+@dataclass(frozen=True)
+class _Task:
+    """Some neighbouring batches of an epoch: `ends[i]` samples of it are consumed after the i-th, which has `sizes[i]`."""
+
+    epoch: int
+    samples: Indices
+    sizes: list[int]
+    ends: list[int]
+
+
+@dataclass(frozen=True)
+class _Made:
+    """The batches of a task, each with what it consumes."""
+
+    epoch: int
+    batches: list[tuple[Batch, int, int]]
+
+
+def _cut(epoch: int, samples: Indices, sizes: list[int], ends: list[int], together: int) -> Iterator[_Task]:
+    """Cut the samples of several batches into tasks of so many batches."""
+    edges = np.cumsum([0, *sizes]).tolist()
+    for first in range(0, len(sizes), together):
+        last = min(first + together, len(sizes))
+        yield _Task(epoch, samples[edges[first] : edges[last]], sizes[first:last], ends[first:last])
+
+
+class Loader:
+    """Iterating gives one epoch of batches, each a dict of field name to values; the next iteration is the next epoch."""
+
+    def __init__(self, stream: Stream, options: LoaderOptions) -> None:
+        options.check()
+        self.options = options
+        self.stream = stream
+        self._epoch = self._consumed = 0
+        self._task_batches = self._batches_per_task()
+        self._tuner = Tuner(usable_cores()) if options.threads == "auto" else None
+        self._waits = Waits()
+        self._untouched = True
+        self._batches = self._samples = 0
+        self._began = self._ended = time.perf_counter()
+
+    def _batches_per_task(self) -> int:
+        most = self.stream.together // self.options.batch_size
+        if self.options.prefetch:
+            most = min(most, self.options.prefetch)
+        return max(1, min(TASK_BATCHES, most))
+
+    def __len__(self) -> int:
+        """Return the number of batches of an epoch."""
+        whole = len(self.stream) / self.options.global_batch
+        return math.floor(whole) if self.options.drops else math.ceil(whole)
+
+    @property
+    def threads(self) -> int:
+        """The number of threads in use."""
+        return self._tuner.threads if self._tuner else int(self.options.threads)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin this epoch at the next iteration."""
+        self._epoch, self._consumed = epoch, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the loader is: the epoch, and the samples of it that all ranks together have been given.
+
+        Batches that were made ahead do not count.
+        """
+        return {"epoch": self._epoch, "samples": self._consumed, "order": self.stream.identity()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from where another loader was: the next iteration gives the rest of its epoch.
+
+        Batch size, world size, threads and columns may be others. Raises UsageError for the state of another dataset or order.
+        """
+        try:
+            epoch, samples = int(state["epoch"]), int(state["samples"])
+        except (KeyError, TypeError, ValueError):
+            raise UsageError(f"not the state of a loader: {state!r}") from None
+        mine, other = self.stream.identity(), state.get("order", {})
+        differing = [name for name in other if other[name] != mine.get(name)]
+        if differing:
+            was = ", ".join(f"{name} {other[name]!r} (here {mine.get(name)!r})" for name in differing)
+            raise UsageError(f"the state is that of another order: it had {was}")
+        if epoch < 0 or not 0 <= samples <= len(self.stream):
+            raise UsageError(f"a state of epoch {epoch}, sample {samples} is none of a dataset of {len(self.stream)}")
+        self._epoch, self._consumed = epoch, samples
+
+    def stats(self) -> LoaderStats:
+        """Return what has been done, and how fast, since the last iteration began."""
+        seconds = self._ended - self._began
+        return LoaderStats(
+            threads=self.threads,
+            batches=self._batches,
+            samples=self._samples,
+            seconds=round(seconds, 6),
+            samples_per_s=round(self._samples / seconds, 1) if seconds > 0 else 0.0,
+            wait_get_s=round(self._waits.get, 6),
+            wait_put_s=round(self._waits.put, 6),
+            making_s=round(self._waits.making, 6),
+            **self.stream.counts(),
+        )
+
+    def __iter__(self) -> Iterator[Batch]:
+        threads = self._tuner.most if self._tuner else self.threads
+        depth = AHEAD * threads
+        if self.options.prefetch:
+            depth = max(1, self.options.prefetch // self._task_batches)
+        alone = int(self.stream.in_place and self._untouched)
+        self._untouched = False
+        self._batches = self._samples = 0
+        self._began = self._ended = time.perf_counter()
+        with Conveyor(self._make, self._tasks(), threads, depth, self._tuner, alone) as conveyor:
+            self._waits = conveyor.waits
+            for made in conveyor:
+                for batch, size, end in made.batches:
+                    self._epoch, self._consumed = made.epoch, end
+                    self._batches += 1
+                    self._samples += size
+                    self._ended = time.perf_counter()
+                    if self._is_over(end):
+                        self.set_epoch(made.epoch + 1)
+                    if size:
+                        yield batch
+        if not self._batches:  # nothing was left of the epoch
+            self.set_epoch(self._epoch + 1)
+
+    def _is_over(self, consumed: int) -> bool:
+        """Tell whether an epoch of which so many samples are consumed has no batch left."""
+        return len(self.stream) - consumed < (self.options.global_batch if self.options.drops else 1)
+
+    def _tasks(self) -> Iterator[_Task]:
+        """Give what is to be made, epoch after epoch. The first tasks are small, so that the first batch comes early."""
+        epoch, consumed = self._epoch, self._consumed
+        together = planned = 1
+        for left in itertools.count(self.options.repeat or 0, -1):
+            if left == 0 and self.options.repeat:
+                return
+            order = self.stream.epoch(epoch)
+            while not self._is_over(consumed):
+                parts, ends = self._next_batches(order, consumed, planned)
+                yield from _cut(epoch, order.samples(np.concatenate(parts)), list(map(len, parts)), ends, together)
+                consumed, together = ends[-1], min(2 * together, self._task_batches)
+                planned = min(2 * planned, max(self._task_batches, PLANNED_SAMPLES // self.options.batch_size))
+            if self._is_over(0):
+                return  # an epoch without a batch, for ever
+            epoch, consumed = epoch + 1, 0
+
+    def _next_batches(self, order: EpochOrder, consumed: int, most: int) -> tuple[list[Indices], list[int]]:
+        """Return this rank's positions in the next batches, and how many samples of the epoch are consumed after each."""
+        parts: list[Indices] = []
+        ends: list[int] = []
+        while len(parts) < most and not self._is_over(consumed):
+            count = min(self.options.global_batch, len(self.stream) - consumed)
+            parts.append(self._share(order, consumed, count))
+            consumed += count
+            ends.append(consumed)
+        return parts, ends
+
+    def _share(self, order: EpochOrder, first: int, count: int) -> Indices:
+        """Return this rank's positions among `count` from `first` on."""
+        rank, ranks, size = self.options.rank, self.options.world_size, self.options.batch_size
+        own = order.share(first, count, rank, ranks)
+        if self.options.remainder == "uneven" or len(own) == size:
+            return own
+        # Ranks before this one have taken rank * size - count * rank // ranks of the samples that fill up.
+        filled = rank * size - count * rank // ranks + np.arange(size - len(own), dtype=np.int64)
+        return np.concatenate([own, filled % len(self.stream)])
+
+    def _make(self, task: _Task) -> _Made:
+        batch, there = self.stream.gather(task.samples, task.epoch)
+        if len(task.sizes) == 1:
+            return _Made(task.epoch, [(batch, int(there.sum()), task.ends[0])])
+        cuts = np.concatenate([[0], np.cumsum(there)])[np.cumsum([0, *task.sizes])].tolist()
+        made = []
+        for begin, end, consumed in zip(cuts[:-1], cuts[1:], task.ends, strict=True):
+            made.append(({name: values[begin:end] for name, values in batch.items()}, end - begin, consumed))
+        return _Made(task.epoch, made)

@@ -1,0 +1,196 @@
+"""Results made by several threads and handed over in order, and how many threads that takes.
+
+Threads, not processes: Arrow, numpy and libjpeg-turbo let other threads run while they work.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from shardctl.errors import UsageError
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+MOST_AUTO_THREADS = 32
+"""Most threads that "auto" takes. Beyond the cores they only help where reading waits for a network."""
+
+_TUNE_SECONDS = 0.25
+"""How long a number of threads is tried before it is judged."""
+
+_WAITS = 0.05
+"""Share of its time that whoever takes the results may wait before another thread is tried."""
+
+_GAIN = 1.05
+"""Gain in rate for which another thread stays."""
+
+
+@dataclass
+class Waits:
+    """Seconds: that the taker waited for a result, that threads waited for room, that threads worked."""
+
+    get: float = 0.0
+    put: float = 0.0
+    making: float = 0.0
+    made: int = 0
+
+
+class Conveyor(Generic[Task, Result]):
+    """Calls `make` on every task in up to `threads` threads, and gives the results in the order of the tasks.
+
+    At most `depth` per thread are made ahead. With `tune`, the number of threads in use changes between 1 and `threads`.
+    Used as a context manager; leaving it ends the threads.
+    """
+
+    def __init__(
+        self, make: Callable[[Task], Result], tasks: Iterator[Task], threads: int, depth: int, tuner: Tuner | None, alone: int
+    ) -> None:
+        self._make, self._tasks, self._depth, self._alone = make, tasks, depth, alone
+        self._tuner = tuner
+        self._active = tuner.threads if tuner else threads
+        self.waits = Waits()
+        self._process = os.getpid()
+        self._condition = threading.Condition()
+        self._results: dict[int, tuple[Result | None, BaseException | None]] = {}
+        self._begun = self._taken = 0
+        self._exhausted = self._closed = False
+        names = (f"shardctl-loader-{number}" for number in range(threads))
+        # Daemons, so that an iterator that nobody closes does not keep the program from ending; _close_all ends them first.
+        self._threads = [threading.Thread(target=self._work, args=(n,), name=name, daemon=True) for n, name in enumerate(names)]
+        _ALIVE.add(self)
+        for thread in self._threads:
+            thread.start()
+
+    def __enter__(self) -> Conveyor[Task, Result]:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    @property
+    def active(self) -> int:
+        """The number of threads that are in use."""
+        return self._active
+
+    def __iter__(self) -> Iterator[Result]:
+        while True:
+            if os.getpid() != self._process:
+                raise UsageError("this iterator belongs to the process that was forked; begin another one in this process")
+            with self._condition:
+                began = time.perf_counter()
+                while self._taken not in self._results and not (self._exhausted and self._taken == self._begun):
+                    self._condition.wait()
+                if self._taken not in self._results:
+                    return
+                result, error = self._results.pop(self._taken)
+                self._taken += 1
+                self.waits.get += time.perf_counter() - began
+                if self._tuner:
+                    self._active = self._tuner.heard(self.waits)
+                self._condition.notify_all()
+            if error is not None:
+                raise error
+            yield result  # type: ignore[misc]  # without an error it is a result
+
+    def _work(self, number: int) -> None:
+        while True:
+            with self._condition:
+                began = time.perf_counter()
+                while not self._closed and not self._exhausted and not self._has_room(number):
+                    self._condition.wait()
+                if number < self._active:
+                    self.waits.put += time.perf_counter() - began
+                if self._closed or self._exhausted:
+                    return
+                try:
+                    task, mine, error = next(self._tasks), self._begun, None
+                except StopIteration:
+                    self._exhausted = True
+                    self._condition.notify_all()
+                    return
+                except BaseException as failure:  # noqa: BLE001 - whoever takes the results hears of it
+                    task, mine, error = None, self._begun, failure
+                    self._exhausted = True
+                self._begun += 1
+            began = time.perf_counter()
+            result = None
+            if task is not None:
+                try:
+                    result = self._make(task)
+                except BaseException as failure:  # noqa: BLE001 - the same
+                    error = failure
+            with self._condition:
+                self.waits.making += time.perf_counter() - began
+                self.waits.made += 1
+                self._results[mine] = (result, error)
+                self._condition.notify_all()
+
+    def _has_room(self, number: int) -> bool:
+        active = 1 if self.waits.made < self._alone else self._active
+        return number < active and self._begun - self._taken < self._depth
+
+    def close(self) -> None:
+        """End the threads, and wait until they have."""
+        with self._condition:
+            self._closed = True
+            self._results.clear()
+            self._condition.notify_all()
+        if os.getpid() == self._process:
+            for thread in self._threads:
+                thread.join()
+
+
+class Tuner:
+    """Finds a number of threads: one more where the taker waits, if that helps; one less where nobody does."""
+
+    def __init__(self, cores: int) -> None:
+        self._most = max(2, min(MOST_AUTO_THREADS, 2 * cores))
+        self.threads = min(self._most, max(1, cores))
+        self._since = time.perf_counter()
+        self._before = Waits()
+        self._tried: float | None = None
+        self._settled = False
+
+    @property
+    def most(self) -> int:
+        """The most threads that it may choose."""
+        return self._most
+
+    def heard(self, waits: Waits) -> int:
+        """Look at how the work goes, and return the number of threads to use from now on."""
+        now = time.perf_counter()
+        span, made = now - self._since, waits.made - self._before.made
+        if span < _TUNE_SECONDS or made < 2 * self.threads:
+            return self.threads
+        rate, waited, idle = made / span, (waits.get - self._before.get) / span, waits.put - self._before.put
+        if self._tried is not None:
+            if rate < self._tried * _GAIN:
+                self.threads -= 1
+                self._settled = True
+            self._tried = None
+        elif waited > _WAITS and not self._settled and self.threads < self._most:
+            self._tried = rate
+            self.threads += 1
+        elif waited < _WAITS / 5 and idle > span and self.threads > 1:
+            self.threads -= 1
+            self._settled = False
+        self._since, self._before = now, Waits(waits.get, waits.put, waits.making, waits.made)
+        return self.threads
+
+
+_ALIVE: weakref.WeakSet[Conveyor[Any, Any]] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    for conveyor in list(_ALIVE):
+        conveyor.close()
+
+
+atexit.register(_close_all)

@@ -1,0 +1,154 @@
+"""Several datasets as one stream: so many samples of each, by weights, in an order that a seed decides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardctl.errors import UsageError
+from shardctl.loader.stream import Stream
+from shardctl.order import EpochOrder, Indices, key_of, permute
+from shardctl.reader import Batch, Spec
+
+_ROUND = 4096
+"""Positions of a round. In each, every stream has its exact share, rounded to whole samples."""
+
+_TURN = 21
+"""What a key is for: drawn from a stream of its own."""
+
+
+class Mixture:
+    """Draws from several streams. Each goes on from its own first sample, epoch after epoch, at its own pace.
+
+    Position q is in round q // _ROUND; a keyed permutation of the round says whose turn it is, and how many of that stream's
+    came before it in all earlier rounds is a product. So any position is found without counting.
+    """
+
+    def __init__(self, streams: Sequence[Stream], weights: Sequence[float], samples: int | None, seed: int) -> None:
+        if not streams or len(streams) != len(weights):
+            raise UsageError(f"{len(streams)} datasets and {len(weights)} weights do not go together; give one weight each")
+        if not all(weight > 0 for weight in weights):
+            raise UsageError("weights must be above 0; leave out a dataset that is not wanted")
+        if not all(len(stream) for stream in streams):
+            raise UsageError("a dataset without samples cannot be mixed in")
+        self._streams, self._seed = list(streams), seed
+        self._size = sum(map(len, streams)) if samples is None else samples
+        self._weights = [float(weight) for weight in weights]
+        self._counts = _apportion(np.asarray(weights, np.float64), _ROUND)
+        self._turns = np.repeat(np.arange(len(streams)), self._counts)
+        same = [set(stream.specs()) for stream in streams]
+        if any(fields != same[0] for fields in same):
+            raise UsageError(
+                f"the datasets have different fields: {' and '.join(', '.join(sorted(f)) for f in same)}; give columns="
+            )
+
+    def __len__(self) -> int:
+        return self._size
+
+    def epoch(self, epoch: int) -> EpochOrder:
+        """Return the order of an epoch: the next len(self) positions."""
+        return MixedOrder(epoch * self._size)
+
+    def gather(self, samples: Indices, epoch: int) -> tuple[Batch, npt.NDArray[np.bool_]]:
+        """Return the samples at these positions of the whole mixture, and which of them are there."""
+        turn, count = self._draw(samples)
+        parts, places, there = [], [], np.ones(len(samples), bool)
+        for number, stream in enumerate(self._streams):
+            mine = np.flatnonzero(turn == number)
+            own_epochs = count[mine] // len(stream)
+            for own_epoch in np.unique(own_epochs).tolist():
+                chosen = mine[own_epochs == own_epoch]
+                own = stream.epoch(own_epoch).samples(count[chosen] - own_epoch * len(stream))
+                batch, found = stream.gather(own, own_epoch)
+                there[chosen] = found
+                parts.append(batch)
+                places.append(chosen[found])
+        order = np.argsort(np.concatenate(places)) if places else np.empty(0, np.int64)
+        return _join(parts, order, self.specs()), there
+
+    def _draw(self, positions: Indices) -> tuple[Indices, Indices]:
+        """Return whose turn each position is, and how many of that stream came before it."""
+        turn, count = np.empty(len(positions), np.int64), np.empty(len(positions), np.int64)
+        rounds = positions // _ROUND
+        for number in np.unique(rounds).tolist():
+            here = rounds == number
+            slots = permute(np.arange(_ROUND), np.uint64(_ROUND), np.uint64(key_of(self._seed, number, _TURN)))
+            turns = self._turns[slots]
+            before = np.empty(_ROUND, np.int64)
+            for stream in range(len(self._streams)):
+                before[turns == stream] = np.arange(self._counts[stream])
+            places = positions[here] - number * _ROUND
+            turn[here] = turns[places]
+            count[here] = number * self._counts[turns[places]] + before[places]
+        return turn, count
+
+    def identity(self) -> dict[str, Any]:
+        """Return what the order depends on."""
+        which = [stream.identity() for stream in self._streams]
+        return {"mixture": which, "weights": self._weights, "samples": self._size, "seed": self._seed}
+
+    @property
+    def together(self) -> int:
+        """How many samples are best made at a time."""
+        return min(stream.together for stream in self._streams)
+
+    @property
+    def in_place(self) -> bool:
+        """Whether samples are read where they lie in the files, one by one."""
+        return all(stream.in_place for stream in self._streams)
+
+    def specs(self) -> dict[str, Spec]:
+        """Return what the values of each field of a batch are: ragged where the datasets have different shapes."""
+        first, *others = (stream.specs() for stream in self._streams)
+        return {
+            name: spec if all(other[name] == spec for other in others) else Spec("ragged", spec.shape, spec.dtype)
+            for name, spec in first.items()
+        }
+
+    def counts(self) -> dict[str, int]:
+        """Return what has been found in memory, and what was left out, over all datasets."""
+        every = [stream.counts() for stream in self._streams]
+        return {name: sum(counts[name] for counts in every) for name in every[0]}
+
+
+class MixedOrder:
+    """The positions of a mixture from one on; which samples they are is found out when they are read."""
+
+    def __init__(self, first: int) -> None:
+        self._first = first
+
+    def samples(self, positions: Indices) -> Indices:
+        """Return the positions in the whole mixture."""
+        return positions + self._first
+
+    def share(self, first: int, count: int, rank: int, world_size: int) -> Indices:
+        """Return a run of neighbouring positions."""
+        return np.arange(first + count * rank // world_size, first + count * (rank + 1) // world_size, dtype=np.int64)
+
+
+def _apportion(weights: npt.NDArray[np.float64], seats: int) -> Indices:
+    """Share out whole seats by weights: the largest remainders get those that rounding down leaves. At least one each."""
+    exact = weights / weights.sum() * seats
+    counts: Indices = np.maximum(exact.astype(np.int64), 1)
+    while counts.sum() > seats:
+        counts[np.argmax(counts - exact)] -= 1
+    counts[np.argsort(counts - exact, kind="stable")[: seats - counts.sum()]] += 1
+    return counts
+
+
+def _join(batches: Sequence[Batch], order: Indices, specs: dict[str, Spec]) -> Batch:
+    """Return one batch of several, its samples in this order: (n,) numbers of samples, counted through all of them."""
+    return {name: _joined([batch[name] for batch in batches], order, specs[name]) for name in batches[0]}
+
+
+def _joined(parts: list[Any], order: Indices, spec: Spec) -> Any:
+    if spec.kind == "padded":
+        longest = max(part.shape[1] for part in parts)
+        parts = [np.pad(part, ((0, 0), (0, longest - part.shape[1])), constant_values=spec.fill) for part in parts]
+    if all(isinstance(part, np.ndarray) for part in parts) and len({part.shape[1:] for part in parts}) == 1:
+        return np.concatenate(parts)[order]
+    values = [value for part in parts for value in part]
+    return [values[place] for place in order.tolist()]

@@ -1,0 +1,69 @@
+"""What a loader is asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from shardctl.errors import UsageError
+from shardctl.order import OrderOptions
+from shardctl.reader import Finish, GatherOptions
+
+REMAINDERS = ("uneven", "pad", "drop")
+MOST_THREADS = 1024
+
+
+@dataclass(frozen=True)
+class LoaderOptions:
+    """How batches are made. docs/loader.md says what each option costs.
+
+    `batch_size` is per rank; `columns` None means all of them. `remainder` is the rule for the last batch of an epoch where
+    not all ranks can have a full one: "uneven" shares what is left (some ranks may get one batch less), "pad" fills it up with
+    the epoch's first samples, "drop" (or `drop_last`) leaves it out. `prefetch` is the number of batches made ahead, `repeat`
+    the number of epochs that one iteration gives, None for no end.
+    """
+
+    batch_size: int
+    rank: int = 0
+    world_size: int = 1
+    threads: int | str = "auto"
+    drop_last: bool = False
+    remainder: str = "uneven"
+    prefetch: int | None = None
+    repeat: int | None = 1
+
+    def check(self) -> None:
+        """Raise UsageError for numbers that cannot be."""
+        if self.batch_size < 1:
+            raise UsageError(f"a batch size of {self.batch_size} is impossible; give at least 1")
+        if not 0 <= self.rank < self.world_size:
+            raise UsageError(f"rank {self.rank} is not one of a world of {self.world_size}")
+        if self.threads != "auto" and not (isinstance(self.threads, int) and 1 <= self.threads <= MOST_THREADS):
+            raise UsageError(f"threads must be auto or a number from 1 to {MOST_THREADS}; it is {self.threads!r}")
+        if self.remainder not in REMAINDERS:
+            raise UsageError(f"remainder {self.remainder!r} is not known; use {', '.join(REMAINDERS)}")
+        if self.drop_last and self.remainder == "pad":
+            raise UsageError("drop_last and remainder='pad' contradict each other; give one of them")
+        if self.prefetch is not None and self.prefetch < 1:
+            raise UsageError(f"prefetch must be at least 1; it is {self.prefetch}")
+        if self.repeat is not None and self.repeat < 1:
+            raise UsageError(f"repeat must be at least 1, or None for no end; it is {self.repeat}")
+
+    @property
+    def global_batch(self) -> int:
+        """Samples of one step of all ranks together."""
+        return self.batch_size * self.world_size
+
+    @property
+    def drops(self) -> bool:
+        """Whether the last, incomplete batch is left out."""
+        return self.drop_last or self.remainder == "drop"
+
+
+@dataclass(frozen=True)
+class StreamOptions:
+    """What samples are read, in which order, and how they are handed over."""
+
+    order: OrderOptions
+    columns: tuple[str, ...] | None = None
+    finish: Finish = field(default_factory=Finish)
+    gather: GatherOptions = field(default_factory=GatherOptions)

@@ -1,0 +1,151 @@
+"""What a loader draws from: an endless row of epochs, each an order of samples, and a way to read any of them."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from shardctl.loader.options import StreamOptions
+from shardctl.order import EpochOrder, Ordering
+from shardctl.reader import Batch, Column, Gatherer, Indices, Shards, Spec, columns_of, in_place
+
+TASK_BYTES = 8 << 20
+"""Bytes of samples that are made at a time: beyond that, what a call costs no longer counts."""
+
+
+class Stream(Protocol):
+    """A dataset, or several mixed."""
+
+    def __len__(self) -> int:
+        """Return the number of samples of an epoch."""
+        ...
+
+    def epoch(self, epoch: int) -> EpochOrder:
+        """Return the order of an epoch."""
+        ...
+
+    def gather(self, samples: Indices, epoch: int) -> tuple[Batch, npt.NDArray[np.bool_]]:
+        """Return samples, and which of them are there."""
+        ...
+
+    def identity(self) -> dict[str, Any]:
+        """Return what the order depends on, as plain data: a state is of use only where this is the same."""
+        ...
+
+    @property
+    def together(self) -> int:
+        """How many samples are best made at a time: small ones share what a call costs. 0 where each batch is its own."""
+        ...
+
+    @property
+    def in_place(self) -> bool:
+        """Whether samples are read where they lie in the files, one by one."""
+        ...
+
+    def specs(self) -> dict[str, Spec]:
+        """Return what the values of each field of a batch are."""
+        ...
+
+    def counts(self) -> dict[str, int]:
+        """Return what has been found in memory, and what was left out."""
+        ...
+
+
+class Selection:
+    """The samples of a dataset that are wanted, in its order: all of them, or those in `chosen` (n,)."""
+
+    def __init__(self, shards: Shards, chosen: Indices | None = None) -> None:
+        self.shards, self.chosen = shards, chosen
+
+    def __len__(self) -> int:
+        return len(self.shards) if self.chosen is None else len(self.chosen)
+
+    def samples(self, places: Indices) -> Indices:
+        """Return the dataset's samples at these places of the selection."""
+        return places if self.chosen is None else self.chosen[places]
+
+    def starts(self) -> Indices:
+        """Return at which place of the selection each block that has any of it begins, and the size."""
+        if self.chosen is None:
+            return self.shards.starts
+        return np.unique(np.searchsorted(self.chosen, self.shards.starts))
+
+    def identity(self) -> dict[str, Any]:
+        """Return what tells this selection from others."""
+        which = {"dataset": self.shards.manifest.fingerprint, "split": self.shards.split, "samples": len(self)}
+        if self.chosen is not None:
+            which["chosen"] = hashlib.sha256(np.ascontiguousarray(self.chosen).data).hexdigest()[:16]
+        return which
+
+
+class DatasetStream:
+    """The epochs of one dataset."""
+
+    def __init__(self, selection: Selection, options: StreamOptions) -> None:
+        self._selection, self._options = selection, options
+        self._ordering = Ordering(selection.starts(), options.order)
+        columns = columns_of(selection.shards, options.columns)
+        gather = replace(options.gather, blocks=max(options.gather.blocks, 4 * self._ordering.open_blocks))
+        self._gatherer = Gatherer(selection.shards, columns, options.finish, gather)
+
+    def __len__(self) -> int:
+        return len(self._selection)
+
+    @property
+    def columns(self) -> list[Column]:
+        """The columns that are read."""
+        return self._gatherer.columns
+
+    def epoch(self, epoch: int) -> EpochOrder:
+        """Return the order of an epoch."""
+        return self._ordering.epoch(epoch)
+
+    def gather(self, samples: Indices, epoch: int) -> tuple[Batch, npt.NDArray[np.bool_]]:
+        """Return samples, and which of them are there."""
+        return self._gatherer.gather(self._selection.samples(samples), epoch)
+
+    def identity(self) -> dict[str, Any]:
+        """Return what the order depends on."""
+        order = self._options.order
+        which = {**self._selection.identity(), "shuffle": order.mode}
+        if order.mode is not None:
+            which["seed"] = order.seed
+        if order.mode in ("window", "block"):
+            which |= {"lanes": order.lanes, "interleave": order.interleave}
+        return which
+
+    @property
+    def together(self) -> int:
+        """How many samples are best made at a time."""
+        views = self._options.order.mode is None and any(column.shape for column in self.columns)
+        if views or self._options.finish.pad:  # a batch in one block is not copied; each batch has a width of its own
+            return 0
+        return TASK_BYTES // max(1, sum(self._column_bytes(column) for column in self.columns))
+
+    @property
+    def in_place(self) -> bool:
+        """Whether samples are read where they lie in the files, one by one."""
+        return in_place(self._selection.shards, self._options.gather)
+
+    def specs(self) -> dict[str, Spec]:
+        """Return what the values of each field of a batch are."""
+        return self._gatherer.specs()
+
+    def _column_bytes(self, column: Column) -> int:
+        finish, shards = self._options.finish, self._selection.shards
+        if column.is_encoded_image and finish.decode:
+            shape = finish.image_shape(shards.layout.shape) or (256, 256, 3)
+            return int(np.prod(shape)) * finish.dtype(column.name, np.uint8).itemsize
+        if column.kind == "fixed" and column.dtype is not None:
+            return column.width // column.dtype.itemsize * finish.dtype(column.name, column.dtype).itemsize
+        if column.name in ("key", "label"):
+            return 32
+        return shards.bytes_per_sample
+
+    def counts(self) -> dict[str, int]:
+        """Return what has been found in memory, and what was left out."""
+        return self._gatherer.counts()

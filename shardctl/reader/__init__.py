@@ -1,0 +1,22 @@
+"""Random access to the samples of a dataset: sample numbers in, columns of a batch out. docs/loader.md."""
+
+from shardctl.reader.column import NO_LABEL, Column
+from shardctl.reader.finish import Finish, Normalization
+from shardctl.reader.gatherer import Batch, Gatherer, GatherOptions, Spec, columns_of, in_place
+from shardctl.reader.shards import Indices, Shards, identity
+
+__all__ = [
+    "NO_LABEL",
+    "Batch",
+    "Column",
+    "Finish",
+    "GatherOptions",
+    "Gatherer",
+    "Indices",
+    "Normalization",
+    "Shards",
+    "Spec",
+    "columns_of",
+    "identity",
+    "in_place",
+]

@@ -1,0 +1,165 @@
+"""Blocks in memory: decompressed once however many threads want them, and the least recently used dropped first."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import OrderedDict
+from concurrent.futures import Future
+from typing import Any
+
+import pyarrow as pa
+
+from shardctl.errors import DatasetError
+from shardctl.reader.column import Column
+from shardctl.reader.shards import VERIFY_ADVICE, Shards
+from shardctl.shard import CHECKSUM_KEY, BlockFile, block_checksum, first_line, read_file
+
+Faults = dict[int, DatasetError]
+"""What is wrong with which block."""
+
+
+class BlockCache:
+    """Some columns of blocks, ready to be read. Threads may share it.
+
+    A block is let go as soon as each of its samples has been asked for: an epoch meets a sample once. Of blocks that are not
+    used up, up to `limit` (or `limit_bytes`, whichever is reached first) are kept, those that were used last.
+    """
+
+    def __init__(self, shards: Shards, columns: list[Column], limit: int, limit_bytes: float, checksums: bool) -> None:
+        names = shards.layout.columns.names
+        self._columns = columns
+        # A checksum is that of all columns together.
+        self._fields = None if checksums else tuple(sorted(names.index(column.name) for column in columns))
+        self._shards, self._limit, self._limit_bytes, self._checksums = shards, limit, limit_bytes, checksums
+        self._ready: OrderedDict[int, pa.RecordBatch] = OrderedDict()
+        self._bytes = 0
+        self._left: dict[int, int] = {}
+        self.hits = self.misses = 0
+        self._renew()
+        _ALIVE.add(self)
+
+    def _renew(self) -> None:
+        """Take a fresh lock, and forget what other threads were about to bring: in a forked child they are not there."""
+        self._lock = threading.Lock()
+        self._coming: dict[int, Future[pa.RecordBatch]] = {}
+
+    def get(self, blocks: list[int], counts: list[int]) -> tuple[dict[int, pa.RecordBatch], Faults]:
+        """Return these blocks, of which so many samples each are wanted, and what is wrong with those that cannot be read.
+
+        Blocks that nobody is reading are read first; those that another thread has begun are waited for afterwards, so that
+        two threads that want the same blocks share the work.
+        """
+        found: dict[int, pa.RecordBatch] = {}
+        faults: Faults = {}
+        others: dict[int, Future[pa.RecordBatch]] = {}
+        for block in blocks:
+            with self._lock:
+                if block in self._ready:
+                    self._ready.move_to_end(block)
+                    found[block] = self._ready[block]
+                    self.hits += 1
+                    continue
+                if block in self._coming:
+                    others[block] = self._coming[block]
+                    self.hits += 1
+                    continue
+                mine: Future[pa.RecordBatch] = Future()
+                self._coming[block] = mine
+                self.misses += 1
+            self._bring(block, mine)
+            others[block] = mine
+        for block, future in others.items():
+            try:
+                found[block] = future.result()
+            except DatasetError as error:
+                faults[block] = error
+        with self._lock:
+            for block, count in zip(blocks, counts, strict=True):
+                self._use(block, count)
+        return found, faults
+
+    def _use(self, block: int, count: int) -> None:
+        """Note that so many samples of a block are being read, and let it go where those were the last."""
+        self._left[block] = self._left.get(block, self._shards.rows_of(block)) - count
+        if self._left[block] <= 0:
+            del self._left[block]
+            self._drop(block)
+
+    def _drop(self, block: int) -> None:
+        dropped = self._ready.pop(block, None)
+        self._bytes -= dropped.nbytes if dropped is not None else 0
+
+    def _bring(self, block: int, future: Future[pa.RecordBatch]) -> None:
+        try:
+            batch = self._read(block)
+        except BaseException as error:  # noqa: BLE001 - whoever waits for the block hears of it
+            with self._lock:
+                self._coming.pop(block, None)
+            future.set_exception(error)
+            return
+        with self._lock:
+            self._coming.pop(block, None)
+            self._ready[block] = batch
+            self._bytes += batch.nbytes
+            while len(self._ready) > 1 and (len(self._ready) > self._limit or self._bytes > self._limit_bytes):
+                self._drop(next(iter(self._ready)))
+        future.set_result(batch)
+
+    def _read(self, block: int) -> pa.RecordBatch:
+        shard, number = self._shards.place_of(block)
+        batch, metadata = self._shards.open(shard, read_file, self._fields).file.fetch(number)
+        if batch.num_rows != self._shards.rows_of(block):
+            raise other_rows(self._shards, block)
+        if self._checksums:
+            check_block(self._shards, block, batch, metadata)
+        self._validate(block, batch)
+        return batch
+
+    def _validate(self, block: int, batch: pa.RecordBatch) -> None:
+        """Look at all values of the columns that Arrow itself will read; our own reading checks what it uses."""
+        for column in self._columns:
+            values = batch.column(column.name)
+            if column.kind == "other" or values.null_count:
+                try:
+                    values.validate(full=True)
+                except (pa.ArrowException, ValueError) as error:
+                    raise DatasetError(
+                        f"{self._shards.where(block)} cannot be read ({first_line(error)}); {VERIFY_ADVICE}"
+                    ) from error
+
+
+def check_block(shards: Shards, block: int, batch: pa.RecordBatch, metadata: dict[bytes, Any]) -> None:
+    """Raise DatasetError for a block whose bytes are not those that were written. `batch` has all columns."""
+    if metadata.get(CHECKSUM_KEY) != block_checksum(batch).encode():
+        raise DatasetError(f"{shards.where(block)}: damaged, its checksum does not match; {VERIFY_ADVICE}")
+
+
+def other_rows(shards: Shards, block: int) -> DatasetError:
+    """Return the error for a block that does not have the rows that the manifest says."""
+    return DatasetError(f"{shards.where(block)} does not have the rows that were written; {VERIFY_ADVICE}")
+
+
+def name_samples(shards: Shards, block: int, error: DatasetError) -> DatasetError:
+    """Add to an error which samples a block holds: their keys, where they can still be read, else their numbers."""
+    first, last = int(shards.starts[block]), int(shards.starts[block + 1]) - 1
+    shard, number = shards.place_of(block)
+    try:
+        keys = BlockFile(shards.path(shard), read_file, [shards.layout.columns.names.index("key")]).fetch(number)[0].column(0)
+        keys.validate(full=True)
+        which = f"keys {keys[0].as_py()!r} to {keys[-1].as_py()!r}"
+    except (DatasetError, pa.ArrowException, ValueError, IndexError):
+        which = f"samples {first} to {last}"
+    return DatasetError(f"{error} [{shards.where(block)}, {which}]")
+
+
+_ALIVE: weakref.WeakSet[BlockCache] = weakref.WeakSet()
+
+
+def _renew_all() -> None:
+    for cache in list(_ALIVE):
+        cache._renew()
+
+
+os.register_at_fork(after_in_child=_renew_all)

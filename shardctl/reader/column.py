@@ -1,0 +1,109 @@
+"""What kind of values a column has, and where they lie in a block: the parts of Arrow's memory layout that reading needs.
+
+https://arrow.apache.org/docs/format/Columnar.html
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from shardctl.shard import ENCODED_IMAGE
+
+NO_LABEL = -1
+"""The label of a sample that has none."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a dataset.
+
+    `kind` is "fixed" (numbers, and arrays of one shape: `width` bytes per sample), "variable" (text, bytes, encoded
+    images, lists of numbers: items of `width` bytes) or "other". `dtype` is that of the numbers, None for text and bytes.
+    """
+
+    name: str
+    type: pa.DataType
+    kind: str
+    width: int = 1
+    dtype: np.dtype[Any] | None = None
+    shape: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, field: pa.Field) -> Column:
+        """Look at a field's type."""
+        name, type_ = field.name, field.type
+        if isinstance(type_, pa.FixedShapeTensorType) and _is_number(type_.value_type):
+            dtype = np.dtype(type_.value_type.to_pandas_dtype())
+            shape = tuple(type_.shape)
+            return cls(name, type_, "fixed", int(np.prod(shape, dtype=np.int64)) * dtype.itemsize, dtype, shape)
+        if _is_number(type_):
+            dtype = np.dtype(type_.to_pandas_dtype())
+            return cls(name, type_, "fixed", dtype.itemsize, dtype)
+        if (pa.types.is_list(type_) or pa.types.is_large_list(type_)) and _is_number(type_.value_type):
+            dtype = np.dtype(type_.value_type.to_pandas_dtype())
+            return cls(name, type_, "variable", dtype.itemsize, dtype)
+        if type_.equals(ENCODED_IMAGE) or _is_text(type_) or pa.types.is_binary(type_) or pa.types.is_large_binary(type_):
+            return cls(name, type_, "variable")
+        return cls(name, type_, "other")
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the values are strings."""
+        return _is_text(self.type)
+
+    @property
+    def offset_dtype(self) -> np.dtype[Any]:
+        """The type of the numbers that say where the values of a "variable" column begin."""
+        large = (pa.types.is_large_list, pa.types.is_large_string, pa.types.is_large_binary)
+        return np.dtype(np.int64 if any(is_large(self.type) for is_large in large) else np.int32)
+
+    @property
+    def is_encoded_image(self) -> bool:
+        """Whether the values are images in a file format."""
+        return bool(self.type.equals(ENCODED_IMAGE))
+
+
+def _is_number(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(type_) or pa.types.is_floating(type_))
+
+
+def _is_text(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_))
+
+
+@dataclass(frozen=True)
+class Flat:
+    """The buffers of one column of one block. `offsets` is None for a fixed column."""
+
+    rows: int
+    data: pa.Buffer
+    offsets: pa.Buffer | None
+
+
+def flatten(array: pa.Array, column: Column) -> Flat | None:
+    """Return the buffers of a column that is not "other"; None where a value is null, which buffers do not show.
+
+    Raises ValueError for buffers that are too small for the rows.
+    """
+    values = array.field(0) if column.is_encoded_image else array.storage if isinstance(array, pa.ExtensionArray) else array
+    if array.null_count or values.null_count:
+        return None
+    if column.kind == "fixed":
+        inner = values.values if isinstance(values, pa.FixedSizeListArray) else values
+        data = inner.buffers()[-1]
+        if inner.null_count:
+            return None
+        if data is None or data.size < len(array) * column.width:
+            raise ValueError(f"column {column.name} has too few bytes")
+        return Flat(len(array), data, None)
+    buffers = values.buffers()
+    offsets, data = buffers[1], buffers[-1]
+    if column.dtype is not None and values.values.null_count:
+        return None
+    if offsets is None or offsets.size < (len(array) + 1) * column.offset_dtype.itemsize:
+        raise ValueError(f"column {column.name} has too few offsets")
+    return Flat(len(array), data if data is not None else pa.py_buffer(b""), offsets)

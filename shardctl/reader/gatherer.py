@@ -1,0 +1,381 @@
+"""One batch: from sample numbers to columns of values, each in the cheapest way that its storage allows."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from shardctl.codecs import image
+from shardctl.codecs.jpeg import JpegDecoder
+from shardctl.errors import DatasetError, Rejection, UsageError
+from shardctl.mapping import mended
+from shardctl.reader.blocks import BlockCache, Faults, name_samples
+from shardctl.reader.column import NO_LABEL, Column
+from shardctl.reader.finish import IMAGE, Finish, Finisher
+from shardctl.reader.gather import Bytes, Located, adjoining, gather, gather_fixed
+from shardctl.reader.locate import DamagedValues, InMemory, InPlace, Wanted
+from shardctl.reader.samples import SampleCache
+from shardctl.reader.shards import VERIFY_ADVICE, Indices, Shards
+from shardctl.shard import Opener, load_file, map_file
+
+Batch = dict[str, Any]
+"""Field name to values: arrays of shape (batch, ...) for numbers and images of one shape, lists for everything else."""
+
+
+@dataclass(frozen=True)
+class GatherOptions:
+    """How samples are read.
+
+    `mmap` False reads blocks into memory instead of mapping files (for network file systems), `preload` keeps everything
+    that was read. `blocks` are held in memory at a time where they cannot be read in place, and no more than `block_bytes`.
+    `cache_bytes` bounds the memory for decoded images that are kept. `checksums` compares each block with its checksum when
+    it is first read. `skip` leaves out samples that cannot be read, and counts them.
+    """
+
+    mmap: bool = True
+    preload: bool = False
+    blocks: int = 64
+    block_bytes: float = 256e6
+    cache_bytes: int = 0
+    checksums: bool = False
+    skip: bool = False
+
+
+def columns_of(shards: Shards, names: Sequence[str] | None) -> list[Column]:
+    """Return the columns that are meant, all of them for None. Raises UsageError for one that there is not."""
+    schema = shards.layout.columns
+    missing = [name for name in names or () if name not in schema.names]
+    if missing:
+        raise UsageError(f"no column {', '.join(missing)}; the dataset has {', '.join(schema.names)}")
+    return [Column.of(schema.field(name)) for name in (schema.names if names is None else names)]
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What the values of one field of a batch are.
+
+    `shape` is that of one sample, and `dtype` that of its numbers. "fixed" fields are arrays (batch, *shape), "padded" ones
+    arrays (batch, longest) filled up with `fill`, "ragged" ones lists of arrays with axes of length -1; "text" and "bytes"
+    ones are lists, and "other" ones anything.
+    """
+
+    kind: str
+    shape: tuple[int, ...] = ()
+    dtype: np.dtype[Any] = np.dtype(np.int64)  # noqa: RUF009 - a dtype never changes
+    fill: float = 0
+
+
+class _Unreadable(Exception):
+    """Some samples cannot be read: their places among those asked for, and why."""
+
+    def __init__(self, places: Indices, error: DatasetError) -> None:
+        super().__init__(str(error))
+        self.places, self.error = places, error
+
+
+class Gatherer:
+    """Reads batches of some columns. Threads may share it."""
+
+    def __init__(self, shards: Shards, columns: list[Column], finish: Finish, options: GatherOptions) -> None:
+        finish.check(columns, shards.layout)
+        self.shards, self.columns, self._finish, self._options = shards, columns, finish, options
+        self._keep_truncated = shards.manifest.recipe.get("truncated") == "keep"
+        flat = [column for column in columns if column.kind != "other"]
+        opener: Opener = load_file if options.preload else map_file
+        self._in_place = InPlace(shards, flat, opener, options.checksums) if in_place(shards, options) else None
+        self._images = SampleCache(options.cache_bytes)
+        self._local = threading.local()
+        self.skipped = 0
+
+    @cached_property
+    def _blocks(self) -> BlockCache:
+        limit, limit_bytes = self._options.blocks, self._options.block_bytes
+        if self._options.preload:
+            limit, limit_bytes = len(self.shards.starts), float("inf")
+        return BlockCache(self.shards, self.columns, limit, limit_bytes, self._options.checksums)
+
+    def counts(self) -> dict[str, int]:
+        """Return what has been found in memory and what not: blocks and decoded images; and the samples left out."""
+        blocks = self.__dict__.get("_blocks")
+        hits, misses = (blocks.hits, blocks.misses) if blocks else (0, 0)
+        return {
+            "block_hits": hits,
+            "block_misses": misses,
+            "image_hits": self._images.hits,
+            "image_misses": self._images.misses,
+            "skipped": self.skipped,
+        }
+
+    def specs(self) -> dict[str, Spec]:
+        """Return what the values of each field of a batch are."""
+        specs = {}
+        for column in self.columns:
+            specs[column.name] = self._spec(column)
+            if column.name in self._finish.pad:
+                specs[f"{column.name}_length"] = Spec("fixed")
+        return specs
+
+    def _spec(self, column: Column) -> Spec:
+        if column.is_encoded_image and self._finish.decode:
+            shape = self._finish.image_shape(self.shards.layout.shape)
+            return Spec("fixed" if shape else "ragged", shape or (-1, -1, 3), self._finish.dtype(column.name, np.uint8))
+        if column.dtype is None:
+            return Spec("text" if column.is_text else "bytes" if column.kind == "variable" else "other")
+        dtype = self._finish.dtype(column.name, column.dtype)
+        if column.kind == "variable":
+            fill = self._finish.pad.get(column.name)
+            return Spec("ragged", (-1,), dtype) if fill is None else Spec("padded", (-1,), dtype, fill)
+        shape = self._finish.image_shape(column.shape) if column.name == IMAGE else column.shape
+        return Spec("fixed", shape or (), dtype)
+
+    def gather(self, samples: Indices, epoch: int = 0) -> tuple[Batch, npt.NDArray[np.bool_]]:
+        """Return the samples (n,), in that order, and which of them are there: all, unless some were skipped.
+
+        Raises DatasetError where a shard is damaged.
+        """
+        there = np.ones(len(samples), bool)
+        while True:
+            left = np.flatnonzero(there)
+            try:
+                return self._gather(samples[left], epoch), there
+            except _Unreadable as unreadable:
+                if not self._options.skip:
+                    raise unreadable.error from unreadable.error.__cause__
+                there[left[unreadable.places]] = False
+                self.skipped += len(unreadable.places)
+
+    def _gather(self, samples: Indices, epoch: int) -> Batch:
+        wanted = Wanted(self.shards.starts, samples)
+        mended_before = mended()
+        sources = _Sources(self, wanted)
+        batch: Batch = {}
+        for column in self.columns:
+            batch.update(self._values(column, sources, samples, epoch))
+        if mended() != mended_before and self._in_place is not None:  # a file shrank, perhaps one of ours
+            faults = self._in_place.changed(wanted)
+            if faults:
+                raise self.unreadable(wanted, faults)
+        return batch
+
+    def table(self, samples: Indices) -> pa.Table:
+        """Return the samples as they are stored, as an Arrow table. Raises DatasetError where a shard is damaged."""
+        wanted = Wanted(self.shards.starts, samples)
+        memory = _Sources(self, wanted).memory
+        memory.validate()
+        return pa.table({column.name: memory.take(column, wanted) for column in self.columns})
+
+    def _values(self, column: Column, sources: _Sources, samples: Indices, epoch: int) -> Batch:
+        try:
+            located = sources.locate(column)
+        except DamagedValues as damaged:
+            raise _Unreadable(damaged.places, damaged) from damaged
+        if located is None:
+            return {column.name: _general(column, sources.memory.take(column, sources.wanted), self._finish)}
+        if isinstance(located, np.ndarray):
+            return {column.name: located.astype(self._finish.dtype(column.name, column.dtype), copy=False)}
+        if column.is_encoded_image and self._finish.decode:
+            finisher = Finisher(self._finish, column.name, np.uint8, samples, epoch)
+            return {column.name: self._decoded(column, located, samples, finisher, sources.wanted)}
+        if column.kind == "fixed":
+            finisher = Finisher(self._finish, column.name, column.dtype, samples, epoch)
+            return {column.name: _fixed(column, located, finisher, self._finish)}
+        if column.dtype is None:
+            return {column.name: self._strings(column, located, sources.wanted)}
+        return _ragged(column, located, self._finish)
+
+    def _strings(self, column: Column, located: Located, wanted: Wanted) -> list[Any]:
+        values = gather(located)
+        if column.is_text:
+            try:
+                values = values.cast(pa.large_string())
+            except pa.ArrowInvalid as error:
+                wrong = [place for place, value in enumerate(values.to_pylist()) if not _is_utf8(value)]
+                where = self._where(wanted, wrong[0])
+                raise _Unreadable(
+                    np.array(wrong), DatasetError(f"{where}: {column.name} is not UTF-8; {VERIFY_ADVICE}")
+                ) from error
+        result: list[Any] = values.to_pylist()
+        return result
+
+    def _decoded(self, column: Column, located: Located, samples: Indices, finisher: Finisher, wanted: Wanted) -> Any:
+        shape = self._finish.image_shape(self.shards.layout.shape)
+        if shape is None:
+            return [np.array(finisher.view(pixels, place)) for place, pixels in self._pixels(located, samples, wanted, None)]
+        batch = _allocate((len(samples), *shape), finisher.dtype)
+        in_place = None if self._finish.changes(column) else batch
+        for place, pixels in self._pixels(located, samples, wanted, in_place):
+            if in_place is not None and pixels.ctypes.data == batch[place].ctypes.data:
+                continue
+            try:
+                finisher.write(finisher.view(pixels, place), batch[place])
+            except (DatasetError, ValueError) as error:
+                raise self._undecodable(wanted, place, str(error)) from error
+        return batch
+
+    def _pixels(self, located: Located, samples: Indices, wanted: Wanted, out: Any) -> Iterator[tuple[int, image.Pixels]]:
+        """Give each image, decoded: into its row of `out` where that is given and it fits."""
+        decoder = self._decoder()
+        for place, (data, sample) in enumerate(zip(located.rows(), samples.tolist(), strict=True)):
+            pixels = self._images.get(sample)
+            if pixels is None:
+                pixels = decoder.decode(data, out[place] if out is not None else None)
+                if pixels is None:
+                    try:
+                        pixels = image.decode(data.tobytes(), max_pixels=2**62, keep_truncated=self._keep_truncated)
+                    except Rejection as rejection:
+                        raise self._undecodable(wanted, place, f"it does not decode: {rejection.message}") from rejection
+                self._images.keep(sample, pixels)
+            yield place, pixels
+
+    def _undecodable(self, wanted: Wanted, place: int, why: str) -> _Unreadable:
+        return _Unreadable(np.array([place]), DatasetError(f"{self._where(wanted, place)}: image: {why}; {VERIFY_ADVICE}"))
+
+    def _where(self, wanted: Wanted, place: int) -> str:
+        """Name a sample for a message."""
+        block, row = int(wanted.block[place]), int(wanted.rows[place])
+        return f"{self.shards.where(block)}, row {row}, key {self._key(int(self.shards.starts[block]) + row)!r}"
+
+    def _key(self, sample: int) -> str:
+        """Return the key of a sample, for a message."""
+        try:
+            reader = Gatherer(self.shards, columns_of(self.shards, ["key"]), Finish(), GatherOptions(mmap=False))
+            return str(reader.gather(np.array([sample]))[0]["key"][0])
+        except DatasetError:
+            return "?"
+
+    def _decoder(self) -> JpegDecoder:
+        if not hasattr(self._local, "decoder"):
+            self._local.decoder = JpegDecoder()
+        decoder: JpegDecoder = self._local.decoder
+        return decoder
+
+    def unreadable(self, wanted: Wanted, faults: Faults) -> _Unreadable:
+        """Return what is to be raised for blocks that cannot be read."""
+        places = np.flatnonzero(np.isin(wanted.block, list(faults)))
+        block = int(wanted.block[places[0]])
+        error = faults[block]
+        named = name_samples(self.shards, block, error)
+        named.__cause__ = error.__cause__
+        return _Unreadable(places, named)
+
+
+def in_place(shards: Shards, options: GatherOptions) -> bool:
+    """Tell whether samples can be read one by one: uncompressed, and mapped or loaded."""
+    return (options.mmap or options.preload) and shards.manifest.recipe.get("compression") == "none"
+
+
+class _Sources:
+    """Where the values of one batch come from."""
+
+    def __init__(self, gatherer: Gatherer, wanted: Wanted) -> None:
+        self._gatherer, self.wanted = gatherer, wanted
+        self._in_place = gatherer._in_place
+        self._memory: InMemory | None = None
+        if self._in_place is not None:
+            self._files, faults = self._in_place.prepare(wanted)
+            if faults:
+                raise gatherer.unreadable(wanted, faults)
+
+    @property
+    def memory(self) -> InMemory:
+        """The blocks, in memory. (A cached_property would hold a lock that all threads share before Python 3.12.)"""
+        if self._memory is None:
+            counts = np.bincount(self.wanted.inverse, minlength=len(self.wanted.blocks))
+            found, faults = self._gatherer._blocks.get(self.wanted.blocks.tolist(), counts.tolist())
+            if faults:
+                raise self._gatherer.unreadable(self.wanted, faults)
+            self._memory = InMemory(self._gatherer.shards, [found[block] for block in self.wanted.blocks.tolist()])
+        return self._memory
+
+    def locate(self, column: Column) -> Located | npt.NDArray[Any] | None:
+        """Return where a column's values lie, or its numbers; None where they must be taken one by one."""
+        if column.kind == "other":
+            return None
+        place = self._in_place
+        if place is not None and not place.lie_elsewhere(column, self.wanted):
+            return place.locate(column, self.wanted, self._files)
+        flats = self.memory.flats(column, self.wanted)
+        if flats is None:
+            return None
+        if column.kind == "fixed" and not column.shape:
+            return self.memory.numbers(column, flats, self.wanted)
+        return self.memory.locate(column, flats, self.wanted)
+
+
+def _allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Return an array of Arrow's memory, which keeps freed pages for the next batch; numpy's go back to the system."""
+    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    return np.frombuffer(pa.allocate_buffer(size), dtype).reshape(shape)
+
+
+def _fixed(column: Column, located: Located, finisher: Finisher, finish: Finish) -> npt.NDArray[Any]:
+    """Return the values of a fixed column, (n, *shape): as they lie where that is possible, else a copy."""
+    assert column.dtype is not None
+    if not finish.changes(column):
+        found = adjoining(located, column.width)
+        return _shaped(gather_fixed(located, column.width) if found is None else found, column)
+    if not column.shape:
+        values = _shaped(gather_fixed(located, column.width), column)
+        result = np.empty(values.shape, finisher.dtype)
+        finisher.write(values, result)
+        return result
+    shape = finish.image_shape(column.shape) if column.name == IMAGE else column.shape
+    result = _allocate((len(located), *(shape or column.shape)), finisher.dtype)
+    for place, row in enumerate(located.rows()):
+        finisher.write(finisher.view(row.view(column.dtype).reshape(column.shape), place), result[place])
+    return result
+
+
+def _is_utf8(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _shaped(values: Bytes, column: Column) -> npt.NDArray[Any]:
+    assert column.dtype is not None
+    if not values.flags.c_contiguous:
+        values = np.ascontiguousarray(values)
+    return values.view(column.dtype).reshape(len(values), *column.shape)
+
+
+def _ragged(column: Column, located: Located, finish: Finish) -> Batch:
+    """Return lists of numbers as arrays of their own, or padded to the longest, with their lengths."""
+    assert column.dtype is not None
+    name = column.name
+    data = gather(located).buffers()[2]
+    values = np.frombuffer(data, column.dtype) if data is not None else np.empty(0, column.dtype)
+    lengths = located.length // column.width
+    ends = np.cumsum(lengths)
+    if name not in finish.pad:
+        return {name: np.split(values[: ends[-1]], ends[:-1]) if len(ends) else []}
+    finisher = Finisher(finish, name, column.dtype, lengths, 0)
+    longest = int(lengths.max()) if len(lengths) else 0
+    padded = np.full((len(lengths), longest), finish.pad[name], finisher.dtype)
+    inside = np.arange(longest) < lengths[:, None]
+    finished = np.empty(int(lengths.sum()), finisher.dtype)
+    finisher.write(values[: len(finished)], finished)
+    padded[inside] = finished
+    return {name: padded, f"{name}_length": lengths}
+
+
+def _general(column: Column, values: pa.Array, finish: Finish) -> Any:
+    """Return values of any type: an array where they are numbers without nulls, else a list."""
+    if column.is_encoded_image:
+        return values.field("bytes").to_pylist()
+    if column.name == "label" and pa.types.is_integer(column.type):
+        values = values.fill_null(NO_LABEL)
+    number = column.kind == "fixed" and not column.shape
+    if (number or pa.types.is_boolean(column.type)) and not values.null_count:
+        array = values.to_numpy(zero_copy_only=False)
+        return array.astype(finish.dtype(column.name, array.dtype), copy=False)
+    return values.to_pylist()

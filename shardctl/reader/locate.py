@@ -1,0 +1,266 @@
+"""Where the values of some samples lie: in the mapping of uncompressed files, or in blocks that were read into memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from shardctl.errors import DatasetError
+from shardctl.reader.blocks import Faults, check_block, other_rows
+from shardctl.reader.column import Column, Flat, flatten
+from shardctl.reader.gather import Indices, Located, gather_fixed
+from shardctl.reader.shards import SEGMENT_BITS, VERIFY_ADVICE, OpenShard, Shards
+from shardctl.shard import Opener, first_line, map_file
+from shardctl.storage import printable
+
+CHECK_SECONDS = 0.01
+"""How old the last look at a file may be: one takes a system call and the interpreter's lock, twice; 7 % at full speed."""
+
+
+class DamagedValues(DatasetError):
+    """Some values cannot be: their places among the samples that were asked for."""
+
+    def __init__(self, message: str, places: Indices) -> None:
+        super().__init__(message)
+        self.places = places
+
+
+class Wanted:
+    """Samples to be read: sample i is row `rows[i]` of block `block[i]`. `starts` says at which sample each block begins."""
+
+    def __init__(self, starts: Indices, samples: Indices) -> None:
+        self.block: Indices = np.searchsorted(starts, samples, side="right") - 1
+        self.rows: Indices = samples - starts[self.block]
+        self._grouped: tuple[Indices, Indices] | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def blocks(self) -> Indices:
+        """The distinct blocks, sorted."""
+        return self._groups()[0]
+
+    @property
+    def inverse(self) -> Indices:
+        """Which of `blocks` each sample is in, (n,)."""
+        return self._groups()[1]
+
+    def _groups(self) -> tuple[Indices, Indices]:
+        if self._grouped is None:
+            self._grouped = np.unique(self.block, return_inverse=True)
+        return self._grouped
+
+
+_PLACE = np.dtype([("data", "i8"), ("size", "i8"), ("offsets", "i8")])
+
+
+class InPlace:
+    """Reads uncompressed columns where they lie in the mapped (or loaded) files. Where that is, is found out block by block.
+
+    A place is the position in the file of the column's data, its size in bytes, and the position of its offsets.
+    """
+
+    def __init__(self, shards: Shards, columns: list[Column], opener: Opener, checksums: bool) -> None:
+        self._shards, self._columns, self._opener, self._checksums = shards, columns, opener, checksums
+        blocks = len(shards.starts) - 1
+        self._places: dict[str, npt.NDArray[Any]] = {column.name: np.zeros(blocks, _PLACE) for column in columns}
+        self._known = np.zeros(blocks, bool)
+        self._elsewhere = {column.name: np.zeros(blocks, bool) for column in columns}
+
+    def prepare(self, wanted: Wanted) -> tuple[Files, Faults]:
+        """Open the files of these samples, make sure that they are unchanged, and find the columns in their blocks."""
+        faults: Faults = {}
+        numbers, which = np.unique(self._shards.shard_of(wanted.block), return_inverse=True)
+        opened: list[OpenShard | None] = [self._open(shard, faults) for shard in numbers.tolist()]
+        known = self._known[wanted.block]
+        if not known.all():
+            for block in np.unique(wanted.block[~known]).tolist():
+                shard = opened[np.searchsorted(numbers, self._shards.place_of(block)[0])]
+                if shard is not None:
+                    self._find(block, shard, faults)
+        return Files(opened, which), faults
+
+    def changed(self, wanted: Wanted) -> Faults:
+        """Look at the files of these samples again, now. Return what is wrong with the blocks of those that have changed."""
+        faults: Faults = {}
+        for shard in np.unique(self._shards.shard_of(wanted.block)).tolist():
+            try:
+                self._shards.check_unchanged(shard, self._shards.open(shard, self._opener), float("inf"))
+            except DatasetError as error:
+                faults.update(dict.fromkeys(self._shards.blocks_of(shard), error))
+        return faults
+
+    def _open(self, shard: int, faults: Faults) -> OpenShard | None:
+        try:
+            opened = self._shards.open(shard, self._opener)
+            if self._opener is map_file:
+                self._shards.check_unchanged(shard, opened, time.monotonic() - CHECK_SECONDS)
+        except DatasetError as error:
+            faults.update(dict.fromkeys(self._shards.blocks_of(shard), error))
+            return None
+        return opened
+
+    def _find(self, block: int, opened: OpenShard, faults: Faults) -> None:
+        """Find the columns in a block."""
+        try:
+            self._look(block, opened)
+        except DatasetError as error:
+            faults[block] = error
+
+    def lie_elsewhere(self, column: Column, wanted: Wanted) -> bool:
+        """Tell whether some of these values cannot be read in place: a null in their block, or a compressed buffer."""
+        return bool(self._elsewhere[column.name][wanted.block].any())
+
+    def _look(self, block: int, opened: OpenShard) -> None:
+        number = self._shards.place_of(block)[1]
+        batch, metadata = opened.file.fetch(number)
+        if batch.num_rows != self._shards.rows_of(block):
+            raise other_rows(self._shards, block)
+        if self._checksums:
+            check_block(self._shards, block, batch, metadata)
+        base, end = opened.segments[0].address, opened.file.bytes
+        for column in self._columns:
+            try:
+                flat = flatten(batch.column(column.name), column)
+            except ValueError as error:
+                raise opened.file.unreadable(number, error) from error
+            if flat is None:
+                self._elsewhere[column.name][block] = True
+                continue
+            data = flat.data.address - base if flat.data.size else 0
+            offsets = flat.offsets.address - base if flat.offsets is not None else 0
+            if not (0 <= data <= end - flat.data.size and 0 <= offsets < end):
+                self._elsewhere[column.name][block] = True
+                continue
+            self._places[column.name][block] = (data, flat.data.size, offsets)
+        self._known[block] = True
+
+    def locate(self, column: Column, wanted: Wanted, files: Files) -> Located:
+        """Return where the values of a column lie. Raises DamagedValues for offsets that lead out of the block."""
+        places = self._places[column.name]
+        data = places["data"][wanted.block]
+        if column.kind == "fixed":
+            return files.located(data + wanted.rows * column.width, column.width)
+        dtype = column.offset_dtype
+        at = places["offsets"][wanted.block] + wanted.rows * dtype.itemsize
+        pairs = gather_fixed(files.located(at, 2 * dtype.itemsize), 2 * dtype.itemsize)
+        bounds = np.ascontiguousarray(pairs).view(dtype).astype(np.int64) * column.width
+        _check_bounds(self._shards, column, wanted, bounds, places["size"][wanted.block])
+        return files.located(data + bounds[:, 0], bounds[:, 1] - bounds[:, 0])
+
+
+class Files:
+    """The bytes of the files that some samples are in; `which` says for every sample in which."""
+
+    def __init__(self, opened: list[OpenShard | None], which: Indices) -> None:
+        segments = [shard.segments if shard is not None else [] for shard in opened]
+        self._buffers = [segment for of_file in segments for segment in of_file]
+        self._first = np.cumsum([0, *map(len, segments)])[which]
+
+    def located(self, position: Indices, length: Indices | int) -> Located:
+        """Return what lies at these positions of the samples' files."""
+        which = self._first + (position >> SEGMENT_BITS)
+        lengths = np.full(len(position), length) if isinstance(length, int) else length
+        return Located(self._buffers, which, position & ((1 << SEGMENT_BITS) - 1), lengths)
+
+
+class InMemory:
+    """Reads columns of blocks that were read into memory. `blocks` are in the order of `wanted.blocks`."""
+
+    def __init__(self, shards: Shards, blocks: list[pa.RecordBatch]) -> None:
+        self._shards, self._blocks = shards, blocks
+
+    def flats(self, column: Column, wanted: Wanted) -> list[Flat] | None:
+        """Return the buffers of a column in every block; None where one holds a null."""
+        flats = []
+        for block, batch in zip(wanted.blocks.tolist(), self._blocks, strict=True):
+            try:
+                flat = flatten(batch.column(column.name), column)
+            except ValueError as error:
+                raise DatasetError(f"{self._shards.where(block)} cannot be read ({error}); {VERIFY_ADVICE}") from error
+            if flat is None:
+                return None
+            flats.append(flat)
+        return flats
+
+    def numbers(self, column: Column, flats: list[Flat], wanted: Wanted) -> npt.NDArray[Any]:
+        """Copy the numbers of a column: (n,)."""
+        assert column.dtype is not None
+        arrays = [np.frombuffer(flat.data, column.dtype, flat.rows) for flat in flats]
+        return _from_each(wanted, lambda block, rows: arrays[block][rows], (column.dtype, ()))
+
+    def locate(self, column: Column, flats: list[Flat], wanted: Wanted) -> Located:
+        """Return where the values of a column lie. Raises DatasetError for offsets that lead out of the block."""
+        buffers = [flat.data for flat in flats]
+        if column.kind == "fixed":
+            return Located(buffers, wanted.inverse, wanted.rows * column.width, np.full(len(wanted), column.width))
+        every = [_numbers(flat.offsets, column.offset_dtype, flat.rows + 1) for flat in flats]
+        bounds = _from_each(wanted, lambda block, rows: _pairs(every[block], rows), (np.dtype(np.int64), (2,))) * column.width
+        _check_bounds(self._shards, column, wanted, bounds, np.array([b.size for b in buffers], np.int64)[wanted.inverse])
+        return Located(buffers, wanted.inverse, bounds[:, 0], bounds[:, 1] - bounds[:, 0])
+
+    def validate(self) -> None:
+        """Look at all values of all columns. Raises DatasetError where one leads out of its block."""
+        for batch in self._blocks:
+            try:
+                batch.validate(full=True)
+            except (pa.ArrowException, ValueError) as error:
+                raise DatasetError(f"{printable(str(self._shards.root))}: {first_line(error)}; {VERIFY_ADVICE}") from error
+
+    def take(self, column: Column, wanted: Wanted) -> pa.Array:
+        """Copy the values of any column into one Arrow array."""
+        if not self._blocks:
+            return pa.array([], column.type)
+        order, edges = _by_block(wanted)
+        parts = [
+            batch.column(column.name).take(_arrow(wanted.rows[order[begin:end]]))
+            for batch, begin, end in zip(self._blocks, edges[:-1], edges[1:], strict=True)
+        ]
+        back = np.empty(len(order), np.int64)
+        back[order] = np.arange(len(order))
+        return pa.concat_arrays(parts).take(_arrow(back))
+
+
+def _numbers(buffer: pa.Buffer | None, dtype: np.dtype[Any], count: int) -> npt.NDArray[Any]:
+    return np.frombuffer(buffer or b"", dtype, count)
+
+
+def _arrow(numbers: Indices) -> pa.Array:
+    """Return numbers as an Arrow array, without pa.array, which imports pandas where that is installed."""
+    return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(np.ascontiguousarray(numbers))])
+
+
+def _pairs(bounds: npt.NDArray[Any], rows: Indices) -> npt.NDArray[Any]:
+    return np.stack([bounds[rows], bounds[rows + 1]], axis=1)
+
+
+def _by_block(wanted: Wanted) -> tuple[Indices, Indices]:
+    """Return the samples sorted by block, and where each block's begin: (n,), (blocks + 1,)."""
+    order = np.argsort(wanted.inverse, kind="stable")
+    return order, np.searchsorted(wanted.inverse[order], np.arange(len(wanted.blocks) + 1))
+
+
+def _from_each(
+    wanted: Wanted, values: Callable[[int, Indices], npt.NDArray[Any]], like: tuple[np.dtype[Any], tuple[int, ...]]
+) -> npt.NDArray[Any]:
+    """Collect one value per sample, block by block; `values` gives those of some rows of the block with a number."""
+    result = np.empty((len(wanted), *like[1]), like[0])
+    order, edges = _by_block(wanted)
+    for block, (begin, end) in enumerate(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)):
+        mine = order[begin:end]
+        result[mine] = values(block, wanted.rows[mine])
+    return result
+
+
+def _check_bounds(shards: Shards, column: Column, wanted: Wanted, bounds: npt.NDArray[Any], sizes: Indices) -> None:
+    wrong = np.flatnonzero((bounds[:, 0] < 0) | (bounds[:, 1] < bounds[:, 0]) | (bounds[:, 1] > sizes))
+    if len(wrong):
+        where, row = shards.where(int(wanted.block[wrong[0]])), int(wanted.rows[wrong[0]])
+        message = f"{where}, row {row}: damaged, {column.name} leads out of its block; {VERIFY_ADVICE}"
+        raise DamagedValues(message, wrong)

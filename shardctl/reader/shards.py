@@ -1,0 +1,216 @@
+"""The shards of a dataset, opened when they are first needed: which block holds a sample, and is its file still the same."""
+
+from __future__ import annotations
+
+import os
+import resource
+import threading
+import time
+import weakref
+from collections import OrderedDict
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from shardctl.errors import DatasetError, UsageError
+from shardctl.manifest import MANIFEST, SHARDS, Manifest, ShardTable
+from shardctl.shard import BlockFile, Layout, Opener, map_file, read_file
+from shardctl.storage import printable
+
+Indices = npt.NDArray[np.int64]
+
+VERIFY_ADVICE = "run `shardctl verify` on the dataset"
+
+SEGMENT_BITS = 30
+"""A file is handed out in overlapping stretches of up to 2 GiB that begin 2^30 bytes apart: Arrow counts in 32 bits."""
+
+
+MAPPED_AT_A_TIME = 8192
+"""Shards that are mapped at a time, which takes no file descriptors; Linux allows 65,530 mappings."""
+
+
+@dataclass(frozen=True)
+class OpenShard:
+    """A shard that is open, what its file was then, (inode, bytes, time of change), and when that was `checked` last."""
+
+    file: BlockFile
+    identity: tuple[int, int, int]
+    checked: list[float]
+
+    @cached_property
+    def segments(self) -> list[pa.Buffer]:
+        """The file's bytes: byte `p` is at `p % 2^30` of segment `p // 2^30`, and the next 2^30 are there too."""
+        contents = self.file.contents()
+        return [
+            contents.slice(start, min(2**31 - 1, contents.size - start)) for start in range(0, contents.size, 1 << SEGMENT_BITS)
+        ]
+
+
+class Shards:
+    """The shards of one split, or of all. Threads may share it.
+
+    `starts` (blocks + 1,) int64 says at which sample of the split each block begins.
+    """
+
+    def __init__(self, root: Path, split: str | None = None) -> None:
+        self.root, self.split = root, split
+        self._manifest = os.path.join(root, MANIFEST)
+        self._identity = identity(self._manifest)
+        self.manifest = Manifest.load(root)
+        self._table = ShardTable(root / SHARDS)
+        if sum(facts.shards for facts in self.manifest.splits) != len(self._table):
+            raise DatasetError(f"{printable(str(root))}: {MANIFEST} and {SHARDS} are not of the same dataset; {VERIFY_ADVICE}")
+        chosen = self._shards_of(split)
+        first_block = np.concatenate([[0], np.cumsum(self._table.block_counts)])
+        blocks = slice(first_block[chosen.start], first_block[chosen.stop])
+        self.starts: Indices = np.concatenate([[0], np.cumsum(self._table.block_rows[blocks], dtype=np.int64)])
+        self._first_shard = chosen.start
+        self._first_block: Indices = first_block[chosen.start : chosen.stop + 1] - first_block[chosen.start]
+        self._open: OrderedDict[tuple[int, Opener, tuple[int, ...] | None], OpenShard] = OrderedDict()
+        self._renew()
+        _ALIVE.add(self)
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return int(self.starts[-1])
+
+    def _renew(self) -> None:
+        """Take a fresh lock: in a forked child the old one may be held by a thread that is not there."""
+        self._lock = threading.Lock()
+
+    def _shards_of(self, split: str | None) -> range:
+        if split is None:
+            return range(len(self._table))
+        start = 0
+        for facts in self.manifest.splits:
+            if facts.name == split:
+                return range(start, start + facts.shards)
+            start += facts.shards
+        names = ", ".join(facts.name for facts in self.manifest.splits)
+        raise UsageError(f"{printable(str(self.root))}: no split {split!r}; it has {names}")
+
+    @cached_property
+    def layout(self) -> Layout:
+        """What the fields are, as the first shard has them."""
+        if not len(self._first_block) - 1:
+            raise DatasetError(f"{printable(str(self.root))}: no shard in split {self.split!r}")
+        schema = self.open(0, map_file).file.schema
+        if tuple((field.name, str(field.type)) for field in schema) != self.manifest.schema:
+            raise self._other(self.path(0), "its columns are not those of the dataset")
+        return self.manifest.layout(schema.remove_metadata())
+
+    @property
+    def bytes_per_sample(self) -> int:
+        """The bytes of a sample before compression, on average."""
+        chosen = slice(self._first_shard, self._first_shard + len(self._first_block) - 1)
+        return int(self._table.raw_sizes[chosen].sum()) // max(1, len(self))
+
+    def path(self, shard: int) -> Path:
+        """Return the path of a shard of this split."""
+        return Path(self._path(shard))
+
+    def _path(self, shard: int) -> str:
+        return os.path.join(self.root, self._table.names[self._first_shard + shard])
+
+    def shard_of(self, blocks: Indices) -> Indices:
+        """Return the shard that each block is in, (n,)."""
+        return np.searchsorted(self._first_block, blocks, side="right") - 1
+
+    def place_of(self, block: int) -> tuple[int, int]:
+        """Return the shard of a block and the block's number in it."""
+        shard = int(np.searchsorted(self._first_block, block, side="right")) - 1
+        return shard, block - int(self._first_block[shard])
+
+    def blocks_of(self, shard: int) -> range:
+        """Return the blocks of a shard."""
+        return range(int(self._first_block[shard]), int(self._first_block[shard + 1]))
+
+    def rows_of(self, block: int) -> int:
+        """Return the number of samples of a block."""
+        return int(self.starts[block + 1] - self.starts[block])
+
+    def where(self, block: int) -> str:
+        """Name a block for a message."""
+        shard, number = self.place_of(block)
+        return f"{printable(str(self.path(shard)))}, block {number}"
+
+    def open(self, shard: int, opener: Opener, fields: tuple[int, ...] | None = None) -> OpenShard:
+        """Open a shard, or return it where it is open. Raises DatasetError for one that is not what the manifest says."""
+        wanted = (shard, opener, fields)
+        found = self._open.get(wanted)
+        if found is not None and len(self._open) < 16:  # nothing is about to be closed, whatever was used last
+            return found
+        with self._lock:
+            found = self._open.get(wanted)
+            if found is not None:
+                self._open.move_to_end(wanted)
+                return found
+        opened = self._open_now(shard, opener, fields)
+        with self._lock:
+            self._open[wanted] = opened
+            while len(self._open) > (_files_at_a_time() if opener is read_file else MAPPED_AT_A_TIME):
+                self._open.popitem(last=False)
+        return opened
+
+    def _open_now(self, shard: int, opener: Opener, fields: tuple[int, ...] | None) -> OpenShard:
+        if identity(self._manifest) != self._identity:
+            raise DatasetError(f"{printable(str(self.root))}: replaced by another dataset while it was read; open it again")
+        path = self.path(shard)
+        file = BlockFile(path, opener, fields)
+        status = identity(path)
+        size = int(self._table.sizes[self._first_shard + shard])
+        if file.bytes != size or status is None or status[1] != size:
+            raise self._other(path, f"{file.bytes} bytes where the dataset has {size}")
+        if len(file) != self._first_block[shard + 1] - self._first_block[shard]:
+            raise self._other(path, "its blocks are not those of the dataset")
+        if shard and not file.schema.equals(self._schema(fields)):
+            raise self._other(path, "its columns are not those of the dataset")
+        return OpenShard(file, status, [time.monotonic()])
+
+    def _schema(self, fields: tuple[int, ...] | None) -> pa.Schema:
+        columns = self.layout.columns
+        return columns if fields is None else pa.schema([columns.field(number) for number in fields])
+
+    def check_unchanged(self, shard: int, opened: OpenShard, since: float) -> None:
+        """Raise DatasetError for a file that is not what it was when it was opened, unless that was made sure `since`."""
+        if opened.checked[0] >= since:
+            return
+        opened.checked[0] = time.monotonic()
+        found = identity(self._path(shard))
+        if found != opened.identity:
+            what = "gone" if found is None else "truncated, rewritten or replaced"
+            raise self._other(self.path(shard), f"{what} while it was read")
+
+    def _other(self, path: Path, what: str) -> DatasetError:
+        return DatasetError(f"{printable(str(path))}: {what}; {VERIFY_ADVICE}")
+
+
+def identity(path: str | Path) -> tuple[int, int, int] | None:
+    """Return what tells one file at this path from the next; None where there is none."""
+    try:
+        status = os.stat(path)  # noqa: PTH116 - hundreds of times per batch, and a Path costs more than the call
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+@cache
+def _files_at_a_time() -> int:
+    """Return how many shards to keep open: a share of what the system lets a process open, for others open files too."""
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(16, min(1024, allowed // 8)) if allowed > 0 else 1024
+
+
+_ALIVE: weakref.WeakSet[Shards] = weakref.WeakSet()
+
+
+def _renew_all() -> None:
+    for shards in list(_ALIVE):
+        shards._renew()
+
+
+os.register_at_fork(after_in_child=_renew_all)

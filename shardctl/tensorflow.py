@@ -1,0 +1,55 @@
+"""shardctl in TensorFlow: a tf.data.Dataset of batches with the right specs.
+
+    for batch in shardctl.tensorflow.dataset(ds.loader(256, shuffle=True)):
+        ...  # a dict of tensors; ragged fields are RaggedTensors, text is tf.string
+
+Needs TensorFlow (`pip install shardctl[tensorflow]`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+try:
+    import tensorflow as tf
+except ImportError as error:  # pragma: no cover - the tests have it, or skip
+    raise ImportError("shardctl.tensorflow needs TensorFlow: pip install 'shardctl[tensorflow]'") from error
+
+from shardctl.errors import UsageError
+from shardctl.loader import Loader
+from shardctl.reader import Spec
+
+
+def dataset(loader: Loader) -> tf.data.Dataset:
+    """Return the batches of a loader as a tf.data.Dataset; iterating it again gives the next epoch.
+
+    Raises UsageError for fields that TensorFlow has no type for: leave them out with `columns`.
+    """
+    specs = loader.stream.specs()
+    signature = {name: _signature(name, spec) for name, spec in specs.items()}
+
+    def batches() -> Iterator[dict[str, Any]]:
+        for batch in loader:
+            yield {name: _value(values, specs[name]) for name, values in batch.items()}
+
+    return tf.data.Dataset.from_generator(batches, output_signature=signature)
+
+
+def _signature(name: str, spec: Spec) -> Any:
+    shape = (None, *(length if length >= 0 else None for length in spec.shape))
+    if spec.kind in ("fixed", "padded"):
+        return tf.TensorSpec(shape, spec.dtype)
+    if spec.kind == "ragged":
+        return tf.RaggedTensorSpec(shape, spec.dtype, ragged_rank=sum(length is None for length in shape[1:]))
+    if spec.kind in ("text", "bytes"):
+        return tf.TensorSpec((None,), tf.string)
+    raise UsageError(f"TensorFlow has no type for the field {name}; leave it out with columns=")
+
+
+def _value(values: Any, spec: Spec) -> Any:
+    if spec.kind != "ragged":
+        return values
+    if len(spec.shape) == 1:
+        return tf.ragged.constant([value.tolist() for value in values], dtype=spec.dtype)
+    return tf.ragged.stack([tf.RaggedTensor.from_tensor(value) for value in values]) if values else values

@@ -1,0 +1,178 @@
+"""shardctl in PyTorch: an IterableDataset for DataLoader, and a loader that copies to a device while the next batch is made.
+
+    loader = shardctl.torch.Loader(ds.loader(256, shuffle=True), device="cuda")
+    for batch in loader:
+        ...  # a dict of tensors on the device; text and ragged fields stay lists
+
+Needs PyTorch (`pip install shardctl[torch]`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+try:
+    import torch
+    from torch.utils.data import IterableDataset as _IterableDataset
+    from torch.utils.data import get_worker_info
+except ImportError as error:  # pragma: no cover - the tests have it, or skip
+    raise ImportError("shardctl.torch needs PyTorch: pip install 'shardctl[torch]'") from error
+
+from shardctl.dataset import Dataset
+from shardctl.loader import Loader as BatchLoader
+from shardctl.reader import Batch
+
+
+def tensors(batch: Batch) -> dict[str, Any]:
+    """Return a batch with tensors in place of arrays, which share their memory; read-only arrays are copied."""
+    return {name: _tensor(values) if isinstance(values, np.ndarray) else values for name, values in batch.items()}
+
+
+def _tensor(values: Any) -> torch.Tensor:
+    return torch.from_numpy(values if values.flags.writeable else values.copy())
+
+
+def distributed_rank() -> tuple[int, int]:
+    """Return the rank and the world size of this process, (0, 1) outside of torch.distributed."""
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    return 0, 1
+
+
+class IterableDataset(_IterableDataset[dict[str, Any]]):
+    """Whole batches for `torch.utils.data.DataLoader(..., batch_size=None)`, one epoch per iteration.
+
+    Rank and world size are those of torch.distributed. Worker processes share the rank's samples among them, each as a rank of
+    its own; shardctl's threads make most of them needless. Has state_dict and load_state_dict, as torchdata's
+    StatefulDataLoader wants them: with the same number of workers, each goes on where it was.
+    """
+
+    def __init__(self, dataset: Dataset, batch_size: int, **options: Any) -> None:
+        """Take a dataset, and what its `loader` takes."""
+        self._dataset, self._options = dataset, {"batch_size": batch_size, **options}
+        self._epoch = 0
+        self._state: dict[str, Any] | None = None
+        self._running: BatchLoader | None = None
+        self._place = distributed_rank()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin this epoch at the next iteration.
+
+        Iterations count on by themselves, except in worker processes that DataLoader starts anew for each: call this before
+        every epoch there, as with a DistributedSampler.
+        """
+        self._epoch, self._state = epoch, None
+
+    def _loader(self) -> BatchLoader:
+        rank, world_size = self._place if get_worker_info() else distributed_rank()
+        worker = get_worker_info()
+        if worker is not None:
+            rank, world_size = rank * worker.num_workers + worker.id, world_size * worker.num_workers
+        return self._dataset.loader(**{"rank": rank, "world_size": world_size, **self._options})
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        loader = self._loader()
+        loader.set_epoch(self._epoch)
+        if self._state is not None:
+            loader.load_state_dict(self._state)
+            self._state = None
+        self._running = loader
+        for batch in loader:
+            yield tensors(batch)
+        self._epoch = loader.state_dict()["epoch"]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the iteration is."""
+        if self._state is not None or self._running is None:
+            return self._state or {"epoch": self._epoch, "samples": 0}
+        return self._running.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state at the next iteration."""
+        self._state = state
+
+
+class Loader:
+    """Batches of a shardctl loader as tensors on a device.
+
+    With a CUDA device, a batch is copied into pinned memory and from there to the device on a stream of its own, while the
+    batch before it is being used. Everything else (len, state_dict, set_epoch, stats) is the shardctl loader's.
+    """
+
+    def __init__(self, loader: BatchLoader, device: str | torch.device = "cpu") -> None:
+        self.loader = loader
+        self.device = torch.device(device)
+        self._state: dict[str, Any] | None = None
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the training loop is: a batch that is already on its way to the device does not count."""
+        return self.loader.state_dict() if self._state is None else self._state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state at the next iteration."""
+        self._state = None
+        self.loader.load_state_dict(state)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin this epoch at the next iteration."""
+        self._state = None
+        self.loader.set_epoch(epoch)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        if self.device.type != "cuda":
+            for batch in self.loader:
+                moved = tensors(batch)
+                yield moved if self.device.type == "cpu" else {n: _moved(v, self.device) for n, v in moved.items()}
+            return
+        yield from self._overlapped()
+
+    def _overlapped(self) -> Iterator[dict[str, Any]]:
+        stream = torch.cuda.Stream(self.device)
+        coming: tuple[dict[str, Any], torch.cuda.Event, dict[str, Any]] | None = None
+        try:
+            for batch in self.loader:
+                begun = (*self._copy(batch, stream), self.loader.state_dict())
+                if coming is not None:
+                    yield self._arrived(coming)
+                coming = begun
+            if coming is not None:
+                yield self._arrived(coming)
+        finally:
+            self._state = None
+
+    def _copy(self, batch: Batch, stream: torch.cuda.Stream) -> tuple[dict[str, Any], torch.cuda.Event]:
+        """Begin to copy a batch to the device."""
+        with torch.cuda.stream(stream):
+            moved = {n: _moved(v.pin_memory() if _is_tensor(v) else v, self.device) for n, v in tensors(batch).items()}
+            done = torch.cuda.Event()
+            done.record(stream)
+        return moved, done
+
+    def _arrived(self, coming: tuple[dict[str, Any], torch.cuda.Event, dict[str, Any]]) -> dict[str, Any]:
+        """Make the training loop's stream wait for a copy, and tell the allocator who uses it."""
+        moved, done, self._state = coming
+        current = torch.cuda.current_stream(self.device)
+        current.wait_event(done)
+        for value in moved.values():
+            if _is_tensor(value):
+                value.record_stream(current)
+        return moved
+
+    def stats(self) -> Any:
+        """Return what the shardctl loader has done."""
+        return self.loader.stats()
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    return value.to(device, non_blocking=True) if _is_tensor(value) else value

@@ -1,0 +1,211 @@
+"""Against the real packages, where they are installed: `make setup` installs them where it can."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from handmade import write_dataset
+
+import shardctl
+
+SAMPLES = 120
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    columns = pa.schema(
+        [
+            ("key", pa.string()),
+            ("n", pa.int64()),
+            ("x", pa.fixed_shape_tensor(pa.uint8(), [2, 3])),
+            ("tokens", pa.list_(pa.int32())),
+        ]
+    )
+    rows = ((f"k{n}", n, np.full((2, 3), n, np.uint8), list(range(n % 4 + 1))) for n in range(SAMPLES))
+    path = tmp_path_factory.mktemp("frameworks") / "out"
+    write_dataset(path, columns, rows, 40, sample_bytes=400_000)
+    return path
+
+
+def numbers(batches: Any) -> list[int]:
+    return [int(n) for batch in batches for n in batch["n"]]
+
+
+class TestTorch:
+    @pytest.fixture(autouse=True)
+    def torch(self) -> Any:
+        return pytest.importorskip("torch")
+
+    def test_batches_are_tensors_that_share_memory(self, root: Path, torch: Any) -> None:
+        from shardctl.torch import Loader
+
+        plain = shardctl.open(root).loader(32, shuffle=True, seed=3)
+        loader = Loader(shardctl.open(root).loader(32, shuffle=True, seed=3))
+        assert len(loader) == 4
+        for found, expected in zip(loader, plain, strict=True):
+            assert isinstance(found["x"], torch.Tensor)
+            assert found["x"].dtype == torch.uint8
+            assert np.array_equal(found["x"].numpy(), expected["x"])
+            assert found["key"] == expected["key"]
+        for batch in Loader(shardctl.open(root).loader(5)):  # views of the file are copied: a tensor can be written to
+            batch["x"] += 1
+
+    def test_in_a_data_loader_with_workers_each_sample_comes_once(self, root: Path, torch: Any) -> None:
+        from shardctl.torch import IterableDataset
+
+        for workers in (0, 2):
+            dataset = IterableDataset(shardctl.open(root), 16, shuffle=True, threads=1)
+            loader = torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=workers)
+            assert sorted(numbers(loader)) == list(range(SAMPLES))
+        first = numbers(loader)
+        dataset.set_epoch(1)
+        second = numbers(loader)
+        assert sorted(second) == sorted(first)
+        assert second != first
+
+    def test_spawned_workers(self, root: Path, torch: Any) -> None:
+        from shardctl.torch import IterableDataset
+
+        dataset = IterableDataset(shardctl.open(root), 16, threads=1)
+        loader = torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context="spawn")
+        assert sorted(numbers(loader)) == list(range(SAMPLES))
+
+    @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # of torchdata's, by torch
+    @pytest.mark.parametrize("workers", [0, 2])
+    def test_torchdata_resumes_in_the_middle(self, root: Path, workers: int) -> None:
+        stateful = pytest.importorskip("torchdata.stateful_dataloader")
+        from shardctl.torch import IterableDataset
+
+        def make() -> Any:
+            dataset = IterableDataset(shardctl.open(root), 8, shuffle=True, seed=4, threads=1)
+            return stateful.StatefulDataLoader(dataset, batch_size=None, num_workers=workers)
+
+        whole = [batch["n"].tolist() for batch in make()]
+        loader = make()
+        running = iter(loader)
+        seen = [next(running)["n"].tolist() for _ in range(5)]
+        state = loader.state_dict()
+        del running
+        resumed = make()
+        resumed.load_state_dict(state)
+        assert seen + [batch["n"].tolist() for batch in resumed] == whole
+
+    def test_state_counts_what_the_training_loop_has(self, root: Path) -> None:
+        from shardctl.torch import Loader
+
+        loader = Loader(shardctl.open(root).loader(16, shuffle=True))
+        whole = [batch["n"].tolist() for batch in Loader(shardctl.open(root).loader(16, shuffle=True))]
+        running = iter(loader)
+        seen = [next(running)["n"].tolist() for _ in range(3)]
+        resumed = Loader(shardctl.open(root).loader(16, shuffle=True))
+        resumed.load_state_dict(loader.state_dict())
+        assert seen + [batch["n"].tolist() for batch in resumed] == whole
+
+    def test_two_ranks_of_distributed_data_parallel(self, root: Path, tmp_path: Path) -> None:
+        """Two real processes train a real model; each must have the other's gradients, and all samples come once."""
+        script = tmp_path / "train.py"
+        script.write_text(TRAIN)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, script, root], env={**environment, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True
+            )
+            for rank in range(2)
+        ]
+        printed = [rank.communicate(timeout=120)[0].splitlines() for rank in ranks]
+        assert [rank.returncode for rank in ranks] == [0, 0]
+        read = [list(map(int, lines[0].split())) for lines in printed]
+        assert len(read[0]) == len(read[1]) == SAMPLES // 2
+        assert sorted(read[0] + read[1]) == list(range(SAMPLES))
+        assert printed[0][1] == printed[1][1], "the same weights after averaging gradients"
+
+
+TRAIN = """
+import sys, torch, shardctl
+from torch.nn.parallel import DistributedDataParallel
+from shardctl.torch import IterableDataset
+torch.distributed.init_process_group("gloo")
+torch.manual_seed(0)
+model = DistributedDataParallel(torch.nn.Linear(6, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+read = []
+for batch in IterableDataset(shardctl.open(sys.argv[1]), 10, shuffle=True, seed=1):
+    loss = (model(batch["x"].reshape(-1, 6).float()) - batch["n"][:, None]).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    read += batch["n"].tolist()
+print(*read)
+print(*(value for p in model.parameters() for value in p.flatten().tolist()))
+torch.distributed.destroy_process_group()
+"""
+
+
+def test_tensorflow_gets_a_dataset_with_the_right_specs(root: Path) -> None:
+    """In a process of its own: TensorFlow and PyTorch do not always bear each other."""
+    if not _has("tensorflow"):
+        pytest.skip("TensorFlow is not installed")
+    ran = subprocess.run([sys.executable, "-c", TENSORFLOW, str(root)], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+
+
+TENSORFLOW = """
+import sys, shardctl, shardctl.tensorflow, tensorflow as tf
+ds = shardctl.open(sys.argv[1])
+data = shardctl.tensorflow.dataset(ds.loader(32, shuffle=True, seed=3))
+assert data.element_spec == {
+    "key": tf.TensorSpec((None,), tf.string), "n": tf.TensorSpec((None,), tf.int64),
+    "x": tf.TensorSpec((None, 2, 3), tf.uint8), "tokens": tf.RaggedTensorSpec((None, None), tf.int32, 1),
+}, data.element_spec
+found = list(data.prefetch(2))
+expected = list(ds.loader(32, shuffle=True, seed=3))
+assert len(found) == len(expected) == 4
+for mine, plain in zip(found, expected):
+    assert (mine["x"].numpy() == plain["x"]).all() and mine["n"].numpy().tolist() == plain["n"].tolist()
+    assert [key.decode() for key in mine["key"].numpy()] == plain["key"]
+    assert mine["tokens"].to_list() == [tokens.tolist() for tokens in plain["tokens"]]
+padded = shardctl.tensorflow.dataset(ds.loader(32, pad={"tokens": -1}))
+assert padded.element_spec["tokens"] == tf.TensorSpec((None, None), tf.int32)
+assert sum(len(batch["n"]) for batch in padded) == 120
+"""
+
+
+def test_jax_gets_arrays_and_grain_a_source(root: Path) -> None:
+    if not _has("jax"):
+        pytest.skip("JAX is not installed")
+    ran = subprocess.run([sys.executable, "-c", JAX, str(root), str(_has("grain"))], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+
+
+JAX = """
+import sys, jax, shardctl, shardctl.jax
+ds = shardctl.open(sys.argv[1])
+for mine, plain in zip(shardctl.jax.batches(ds.loader(32, shuffle=True)), ds.loader(32, shuffle=True), strict=True):
+    assert isinstance(mine["x"], jax.Array) and (mine["x"] == plain["x"]).all() and mine["key"] == plain["key"]
+if sys.argv[2] == "True":
+    import grain
+    import grain.python
+    source = shardctl.jax.Source(ds)
+    assert isinstance(source, grain.python.RandomAccessDataSource)
+    data = grain.MapDataset.source(source).shuffle(seed=1).map(lambda sample: sample["n"]).batch(10)
+    read = sorted(int(n) for batch in data for n in batch)
+    assert read == list(range(120)), read
+    assert sys.argv[1] in repr(source)
+"""
+
+
+def _has(package: str) -> bool:
+    import importlib.util
+
+    return importlib.util.find_spec(package) is not None

@@ -1,0 +1,280 @@
+"""Damage, and other things that happen to files and processes while a loader runs."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import traceback
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from handmade import repeat_shard, write_dataset
+
+import shardctl
+from shardctl.errors import DatasetError, UsageError
+from shardctl.shard import BlockFile, map_file
+
+ROWS = pa.schema([("key", pa.string()), ("text", pa.string()), ("x", pa.fixed_shape_tensor(pa.uint8(), [64]))])
+
+
+def make(root: Path, compression: str = "none", samples: int = 120) -> Path:
+    rows = ((f"k{n:03d}", f"text of {n} " * 20, np.full(64, n, np.uint8)) for n in range(samples))
+    write_dataset(root, ROWS, rows, 40, compression, sample_bytes=400_000 if compression == "none" else 100_000)
+    return root
+
+
+def keys_of(loader: Any) -> list[str]:
+    return [key for batch in loader for key in batch["key"]]
+
+
+def overwrite(path: Path, at: int, data: bytes) -> None:
+    with open(path, "r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
+def place_of(path: Path, block: int, column: str) -> tuple[int, int]:
+    """Return where the offsets and the data of a text column of a block begin in an uncompressed file."""
+    file = BlockFile(path, map_file)
+    _, offsets, data = file.fetch(block)[0].column(column).buffers()
+    base = file.contents().address
+    return offsets.address - base, data.address - base
+
+
+@pytest.mark.parametrize("shuffle", [False, True, "window"])
+@pytest.mark.parametrize("mmap", [True, False])
+def test_offsets_that_lead_astray_are_named_or_skipped(tmp_path: Path, shuffle: Any, mmap: bool) -> None:
+    root = make(tmp_path / "out")
+    shard = root / "part-00001.arrow"
+    offsets, _ = place_of(shard, 1, "text")
+    overwrite(shard, offsets + 4 * 3, (2**31 - 1).to_bytes(4, "little"))
+    ds = shardctl.open(root)
+    with pytest.raises(DatasetError, match=r"part-00001.arrow, block 1, row \d+.*damaged, text leads out of its block"):
+        list(ds.loader(16, shuffle=shuffle, mmap=mmap))
+    loader = ds.loader(16, shuffle=shuffle, mmap=mmap, on_error="skip")
+    read = keys_of(loader)
+    assert len(read) == 118
+    assert loader.stats().skipped == 2
+    assert sorted(read) == sorted({f"k{n:03d}" for n in range(120)} - {"k052", "k053"})
+
+
+def test_text_that_is_not_utf8_is_named_or_skipped(tmp_path: Path) -> None:
+    root = make(tmp_path / "out")
+    _, data = place_of(root / "part-00002.arrow", 0, "text")
+    overwrite(root / "part-00002.arrow", data, b"\xff\xfe")
+    with pytest.raises(DatasetError, match=r"part-00002.arrow, block 0, row 0, key 'k080': text is not UTF-8"):
+        list(shardctl.open(root).loader(16))
+    assert len(keys_of(shardctl.open(root).loader(16, on_error="skip"))) == 119
+
+
+@pytest.mark.parametrize("compression", ["zstd", "lz4"])
+def test_a_block_that_does_not_decompress_is_named_with_its_keys_or_skipped(tmp_path: Path, compression: str) -> None:
+    root = make(tmp_path / "out", compression)
+    shard = root / "part-00001.arrow"
+    whole = shard.read_bytes()
+    with pa.ipc.open_file(str(shard)) as file:
+        blocks = [file.get_batch(number).num_rows for number in range(file.num_record_batches)]
+    middle = len(whole) // 2
+    overwrite(shard, middle, b"\xa5" * 64)
+    loader = shardctl.open(root).loader(16, shuffle=True)
+    with pytest.raises(DatasetError, match=r"part-00001.arrow.*block \d+.*(keys 'k|samples \d)"):
+        list(loader)
+    loader = shardctl.open(root).loader(16, shuffle=True, on_error="skip")
+    read = keys_of(loader)
+    assert len(read) + loader.stats().skipped == 120
+    assert loader.stats().skipped in blocks
+    assert len(set(read)) == len(read)
+
+
+@pytest.mark.parametrize("options", [{}, {"shuffle": True}, {"shuffle": "window"}, {"mmap": False}])
+def test_a_flipped_bit_is_found_by_checksums(tmp_path: Path, options: dict[str, Any]) -> None:
+    root = make(tmp_path / "out")
+    shard = root / "part-00001.arrow"
+    _, data = place_of(shard, 2, "text")
+    overwrite(shard, data + 5, b"X")
+    assert len(keys_of(shardctl.open(root).loader(16, **options))) == 120, "looked at only where asked for"
+    with pytest.raises(DatasetError, match=r"part-00001.arrow, block 2: damaged, its checksum does not match.*keys 'k060'"):
+        list(shardctl.open(root).loader(16, checksums=True, **options))
+    loader = shardctl.open(root).loader(16, checksums=True, on_error="skip", **options)
+    assert sorted(keys_of(loader)) == sorted({f"k{n:03d}" for n in range(120)} - {f"k{n:03d}" for n in range(60, 70)})
+    assert loader.stats().skipped == 10
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, 5000)
+
+
+def rewrite(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def replace(path: Path) -> None:
+    other = path.with_suffix(".other")
+    other.write_bytes(path.read_bytes())
+    other.replace(path)
+
+
+CHANGES = [truncate, rewrite, replace, Path.unlink]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("mmap", [True, False])
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_a_shard_that_changes_under_a_running_loader_is_named(
+    tmp_path: Path, change: Any, mmap: bool, compression: str
+) -> None:
+    """In a process of its own, which a mapping of a file that shrank would kill."""
+    root = make(tmp_path / "out", compression)
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    process = context.Process(target=change_while_reading, args=(root, change, mmap, queue))
+    process.start()
+    process.join(60)
+    assert process.exitcode == 0
+    message = queue.get(timeout=1)
+    assert "part-00001.arrow" in message or message == "120 read"
+    assert mmap is False or compression != "none" or change is not truncate or "truncated" in message
+
+
+def change_while_reading(root: Path, change: Any, mmap: bool, queue: Any) -> None:
+    loader = shardctl.open(root).loader(5, shuffle=True, mmap=mmap, threads=1, prefetch=1)
+    batches = iter(loader)
+    read = keys_of([next(batches) for _ in range(8)])
+    change(root / "part-00001.arrow")
+    waited = threading.Event()
+    waited.wait(0.05)  # longer than a file goes unlooked at
+    try:
+        read += keys_of(batches)
+        queue.put(f"{len(read)} read")
+    except DatasetError as error:
+        queue.put(str(error))
+
+
+def test_a_bus_error_of_somebody_else_is_theirs(tmp_path: Path) -> None:
+    root = make(tmp_path / "out")
+    code = (
+        "import mmap, os, sys, shardctl\n"
+        "list(shardctl.open(sys.argv[1]).loader(8))\n"
+        "with open(sys.argv[2], 'w+b') as file:\n"
+        "    file.write(bytes(8192))\n"
+        "    file.flush()\n"
+        "    mine = mmap.mmap(file.fileno(), 0)\n"
+        "    os.truncate(sys.argv[2], 0)\n"
+        "    print('reading', flush=True)\n"
+        "    mine[5000]\n"
+    )
+    command = [sys.executable, "-c", code, str(root), str(tmp_path / "other")]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stdout) == (-signal.SIGBUS, "reading\n")
+
+
+def test_a_dataset_replaced_under_a_running_loader_is_named(photos: Path, tmp_path: Path) -> None:
+    shardctl.convert(photos, tmp_path / "out", recipe={"store": "png"}, workers=0)
+    ds = shardctl.open(tmp_path / "out")
+    shardctl.convert(photos, tmp_path / "out", recipe={"store": "jpeg"}, workers=0, overwrite=True)
+    with pytest.raises(DatasetError, match=r"replaced by another dataset while it was read; open it again"):
+        list(ds.loader(8, mmap=False))
+
+
+def test_many_shards_with_few_open_files(tmp_path: Path) -> None:
+    columns = pa.schema([("key", pa.string()), ("n", pa.int64())])
+    write_dataset(tmp_path / "out", columns, ((f"k{n}", n) for n in range(4)), 4)
+    repeat_shard(tmp_path / "out", 1000)
+    code = (
+        "import shardctl, sys, collections\n"
+        "for options in ({}, {'shuffle': True}, {'shuffle': 'window'}, {'mmap': False}):\n"
+        "    batches = shardctl.open(sys.argv[1]).loader(256, **options)\n"
+        "    counts = collections.Counter(n for batch in batches for n in batch['n'].tolist())\n"
+        "    assert counts == dict.fromkeys(range(4), 1000), (options, counts)\n"
+    )
+    command = ["bash", "-c", 'ulimit -n 256 && exec "$@"', "-", sys.executable, "-c", code, str(tmp_path / "out")]
+    ran = subprocess.run(command, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+
+
+def loader_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("shardctl-loader")]
+
+
+def test_abandoned_iterators_leave_no_thread(tmp_path: Path) -> None:
+    ds = shardctl.open(make(tmp_path / "out"))
+    kept = [iter(ds.loader(4, threads=3)) for _ in range(3)]
+    for batches in kept:
+        next(batches)
+    assert len(loader_threads()) == 9
+    kept[0].close()
+    del batches, kept
+    gc.collect()
+    assert loader_threads() == []
+
+
+def test_a_program_that_ends_in_the_middle_of_an_epoch_ends(tmp_path: Path) -> None:
+    root = make(tmp_path / "out")
+    code = "import shardctl, sys\nbatches = iter(shardctl.open(sys.argv[1]).loader(4, threads=3))\nnext(batches)\nprint('over')"
+    ran = subprocess.run([sys.executable, "-c", code, str(root)], capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "over\n", "")
+
+
+def test_an_exception_in_a_thread_arrives_with_its_traceback(tmp_path: Path) -> None:
+    root = make(tmp_path / "out")
+    (root / "part-00002.arrow").unlink()
+    batches = iter(shardctl.open(root).loader(8, threads=2))
+    assert keys_of(itertools.islice(batches, 10)) == [f"k{n:03d}" for n in range(80)], "all that came before it"
+    with pytest.raises(DatasetError, match=r"part-00002.arrow: no such shard") as caught:
+        next(batches)
+    assert "gatherer.py" in "".join(traceback.format_exception(caught.value))
+    assert loader_threads() == []
+
+
+def test_an_iterator_is_not_continued_in_a_forked_process(tmp_path: Path) -> None:
+    ds = shardctl.open(make(tmp_path / "out"))
+    batches = iter(ds.loader(4, threads=2))
+    next(batches)
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    process = context.Process(target=continue_reading, args=(batches, queue))
+    process.start()
+    assert "belongs to the process that was forked" in queue.get(timeout=60)
+    process.join()
+    assert len(keys_of(batches)) == 116
+
+
+def continue_reading(batches: Any, queue: Any) -> None:
+    try:
+        queue.put(next(batches))
+    except UsageError as error:
+        queue.put(str(error))
+
+
+def test_many_loaders_at_once_over_one_dataset(tmp_path: Path) -> None:
+    ds = shardctl.open(make(tmp_path / "out", "zstd"))
+    found: list[list[str]] = []
+
+    def read(seed: int) -> None:
+        found.append(sorted(keys_of(ds.loader(7, shuffle=True, seed=seed, threads=2))))
+
+    readers = [threading.Thread(target=read, args=(seed,)) for seed in range(12)]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join()
+    assert found == [[f"k{n:03d}" for n in range(120)]] * 12
+
+
+def test_nothing_is_left_in_shared_memory(tmp_path: Path) -> None:
+    before = set(os.listdir("/dev/shm")) if Path("/dev/shm").is_dir() else set()
+    ds = shardctl.open(make(tmp_path / "out", "zstd"))
+    batches = iter(ds.loader(7, shuffle=True, threads=2))
+    next(batches)
+    during = set(os.listdir("/dev/shm")) if Path("/dev/shm").is_dir() else set()
+    batches.close()
+    assert during <= before

@@ -1,0 +1,268 @@
+"""Which samples come when, and to whom."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from handmade import write_dataset
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import shardctl
+from shardctl.errors import UsageError
+from shardctl.order import MODES, Ordering, OrderOptions
+
+SAMPLES = 1000
+ORDERS = (False, True, *MODES)
+
+
+@pytest.fixture(scope="module")
+def numbers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """1,000 numbered samples in 5 shards of 20 compressed blocks."""
+    root = tmp_path_factory.mktemp("numbers") / "out"
+    columns = pa.schema([("key", pa.string()), ("number", pa.int64())])
+    samples = ((f"k{number}", number) for number in range(SAMPLES))
+    write_dataset(root, columns, samples, 200, "zstd", sample_bytes=100_000)
+    return root
+
+
+def joined(lists: Iterable[list[Any]]) -> list[Any]:
+    return list(itertools.chain.from_iterable(lists))
+
+
+def read(loader: Any) -> list[list[int]]:
+    return [batch["number"].tolist() for batch in loader]
+
+
+starts = st.lists(st.integers(1, 60), min_size=1, max_size=60).map(lambda rows: np.cumsum([0, *rows]))
+options = st.builds(
+    OrderOptions,
+    st.sampled_from([None, *MODES]),
+    st.integers(0, 2**40),
+    lanes=st.integers(1, 70),
+    interleave=st.integers(1, 70),
+)
+
+
+@given(starts=starts, options=options, epoch=st.integers(0, 50))
+def test_every_order_has_every_sample_once(starts: Any, options: OrderOptions, epoch: int) -> None:
+    order = Ordering(starts, options).epoch(epoch)
+    assert np.array_equal(np.sort(order.samples(np.arange(starts[-1]))), np.arange(starts[-1]))
+
+
+@given(starts=starts, options=options, epoch=st.integers(0, 5), data=st.data())
+def test_ranks_share_any_stretch_evenly(starts: Any, options: OrderOptions, epoch: int, data: st.DataObject) -> None:
+    order, size = Ordering(starts, options).epoch(epoch), int(starts[-1])
+    first = data.draw(st.integers(0, size - 1))
+    count, ranks = data.draw(st.integers(1, size - first)), data.draw(st.integers(1, 9))
+    parts = [order.share(first, count, rank, ranks) for rank in range(ranks)]
+    assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(first, first + count))
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
+@given(
+    shuffle=st.sampled_from(ORDERS),
+    ranks=st.sampled_from([1, 2, 3, 4, 8]),
+    threads=st.integers(1, 4),
+    stop=st.integers(0, 20),
+    later_ranks=st.sampled_from([1, 2, 4, 6, 12]),
+    later_threads=st.integers(1, 4),
+)
+def test_resumed_anywhere_by_any_world_nothing_is_lost_or_repeated(
+    numbers: Path, shuffle: Any, ranks: int, threads: int, stop: int, later_ranks: int, later_threads: int
+) -> None:
+    ds = shardctl.open(numbers)
+    whole = read(ds.loader(48, shuffle=shuffle, seed=5))
+    world = [ds.loader(48 // ranks, shuffle=shuffle, seed=5, rank=r, world_size=ranks, threads=threads) for r in range(ranks)]
+    running = [iter(loader) for loader in world]
+    seen = [sorted(joined(next(part)["number"].tolist() for part in running)) for _ in range(stop)]
+    assert seen == [sorted(batch) for batch in whole[:stop]]
+    states = [loader.state_dict() for loader in world]
+    assert all(state == states[0] for state in states)
+    for part in running:
+        part.close()
+    rest = []
+    for rank in range(later_ranks):
+        later = ds.loader(48 // later_ranks, shuffle=shuffle, seed=5, rank=rank, world_size=later_ranks, threads=later_threads)
+        later.load_state_dict(states[0])
+        rest.append(read(later))
+    steps = max(map(len, rest))
+    together = [sorted(joined(part[step] for part in rest if step < len(part))) for step in range(steps)]
+    assert together == [sorted(batch) for batch in whole[stop:]]
+    if ranks == later_ranks == 1:
+        assert rest[0] == whole[stop:]
+
+
+@pytest.mark.parametrize("mode", ["window", "block"])
+def test_a_rank_reads_mostly_its_own_blocks_and_the_same_in_every_epoch(mode: str) -> None:
+    starts = np.arange(0, 100_001, 50)
+    ordering = Ordering(starts, OrderOptions(mode, 3, lanes=16, interleave=16))
+    blocks: list[set[int]] = []
+    for epoch in (0, 1):
+        order = ordering.epoch(epoch)
+        for rank in range(4):
+            own = np.concatenate([order.share(first, 800, rank, 4) for first in range(0, 100_000, 800)])
+            blocks.append(set((order.samples(own) // 50).tolist()))
+    assert sum(map(len, blocks[:4])) <= 2000 + 16
+    assert blocks[:4] == blocks[4:]
+
+
+@pytest.mark.parametrize(("mode", "most"), [("window", 2 * 48), ("block", 2 * 16)])
+def test_a_window_draws_from_a_bounded_number_of_blocks(mode: str, most: int) -> None:
+    starts = np.arange(0, 200_001, 100)
+    order = Ordering(starts, OrderOptions(mode, 3, lanes=16, interleave=48)).epoch(0)
+    blocks = order.samples(np.arange(200_000)) // 100
+    last_use = np.zeros(2000, np.int64)
+    last_use[blocks] = np.arange(200_000)
+    first_use = np.full(2000, 200_000)
+    np.minimum.at(first_use, blocks, np.arange(200_000))
+    in_use = np.zeros(200_001, np.int64)
+    np.add.at(in_use, first_use, 1)
+    np.add.at(in_use, last_use + 1, -1)
+    assert np.cumsum(in_use).max() <= most
+    assert len(set(blocks[:256].tolist())) >= 16, "a batch comes from many blocks"
+
+
+def test_randomness_of_each_order() -> None:
+    """Rank correlation with the stored order, and the mean distance of neighbours: 0 and 1/3 of the size are ideal."""
+    size = 40_000
+    starts = np.arange(0, size + 1, 20)
+    measured = {}
+    for mode in MODES:
+        order = Ordering(starts, OrderOptions(mode, 1)).epoch(0).samples(np.arange(size))
+        correlation = abs(np.corrcoef(order, np.arange(size))[0, 1])
+        measured[mode] = correlation, np.abs(np.diff(order)).mean() / size
+    for correlation, distance in measured.values():
+        assert correlation < 0.05
+        assert distance == pytest.approx(1 / 3, rel=0.05)
+
+
+def test_a_global_order_over_a_billion_samples_needs_no_table() -> None:
+    order = Ordering(np.array([0, 10**9]), OrderOptions("global", 3)).epoch(7)
+    some = order.samples(np.arange(10**9 - 1000, 10**9))
+    assert len(np.unique(some)) == 1000
+    assert 0 <= some.min() <= some.max() < 10**9
+
+
+def test_the_orders_are_the_same_for_ever() -> None:
+    starts = np.array([0, 4, 6, 9, 12])
+    orders = [Ordering(starts, OrderOptions(mode, 1)).epoch(2).samples(np.arange(12)).tolist() for mode in MODES]
+    assert orders == [
+        [10, 0, 6, 2, 3, 4, 5, 8, 7, 1, 11, 9],
+        [11, 5, 8, 4, 6, 1, 0, 2, 10, 3, 7, 9],
+        [5, 4, 9, 10, 11, 1, 0, 3, 2, 6, 8, 7],
+    ]
+
+
+@pytest.mark.parametrize("shuffle", ORDERS)
+def test_the_remainder_rules(numbers: Path, shuffle: Any) -> None:
+    ds = shardctl.open(numbers)
+
+    def world(**options: Any) -> list[list[list[int]]]:
+        return [read(ds.loader(64, shuffle=shuffle, rank=rank, world_size=3, **options)) for rank in range(3)]
+
+    uneven, padded, dropped = world(), world(remainder="pad"), world(remainder="drop")
+    assert sorted(joined(joined(uneven))) == list(range(SAMPLES))
+    assert dropped == world(drop_last=True) == [rank[:-1] for rank in uneven]
+    assert [[len(batch) for batch in rank] for rank in padded] == [[64] * 6] * 3
+    assert {number for rank in padded for batch in rank for number in batch} == set(range(SAMPLES))
+    every = joined(joined(padded))
+    first = joined(rank[0] for rank in uneven)
+    assert {number for number in every if every.count(number) > 1} <= set(first), "filled up with the epoch's first samples"
+    assert len(ds.loader(64, world_size=3, drop_last=True)) == 5
+    assert len(ds.loader(64, world_size=3, remainder="pad")) == 6
+
+
+def test_repeat_goes_on_into_the_next_epochs(numbers: Path) -> None:
+    ds = shardctl.open(numbers)
+    loader = ds.loader(300, shuffle=True)
+    epochs = [read(loader) for _ in range(3)]
+    assert read(ds.loader(300, shuffle=True, repeat=3)) == joined(epochs)
+    endless = iter(ds.loader(300, shuffle=True, repeat=None))
+    assert [next(endless)["number"].tolist() for _ in range(12)] == joined(epochs)
+    endless.close()
+    assert read(ds.loader(2000, drop_last=True, repeat=None)) == []
+
+
+def test_state_at_the_end_of_an_epoch_is_the_beginning_of_the_next(numbers: Path) -> None:
+    ds = shardctl.open(numbers)
+    loader = ds.loader(250, shuffle=True)
+    batches = iter(loader)
+    for _ in range(4):
+        next(batches)
+    state = loader.state_dict()
+    assert (state["epoch"], state["samples"]) == (1, 0)
+    resumed = ds.loader(250, shuffle=True)
+    resumed.load_state_dict(state)
+    list(batches)
+    assert read(resumed) == read(loader)
+
+
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [({"seed": 2}, "seed 1 (here 2)"), ({"shuffle": "window"}, "shuffle"), ({"shuffle": False}, "shuffle")],
+)
+def test_a_state_of_another_order_is_refused_by_name(numbers: Path, other: dict[str, Any], named: str) -> None:
+    ds = shardctl.open(numbers)
+    state = ds.loader(10, shuffle="global", seed=1).state_dict()
+    with pytest.raises(UsageError) as refused:
+        ds.loader(10, **{"shuffle": "global", "seed": 1, **other}).load_state_dict(state)
+    assert named in str(refused.value)
+    for broken in ({}, {"epoch": 0, "samples": SAMPLES + 1}, {"epoch": "x", "samples": 0}):
+        with pytest.raises(UsageError):
+            ds.loader(10).load_state_dict(broken)
+    with pytest.raises(UsageError, match="another order"):
+        ds.limit(500).loader(10, shuffle="global", seed=1).load_state_dict(state)
+
+
+def test_filter_and_limit(numbers: Path) -> None:
+    ds = shardctl.open(numbers)
+    some = ds.filter((pc.field("number") < 143) | (pc.field("key") == "k777"))
+    expected = [*range(143), 777]
+    assert [sample["number"] for sample in some] == expected
+    assert [sample["number"] for sample in some.limit(5)] == expected[:5]
+    assert some[-1]["number"] == expected[-1]
+    for shuffle in ORDERS:
+        assert sorted(joined(read(some.loader(16, shuffle=shuffle, seed=3)))) == expected
+    nothing = ds.filter(pc.field("key") == "absent")
+    assert len(nothing) == 0
+    assert read(nothing.loader(4, shuffle="window")) == []
+    with pytest.raises(UsageError, match="does not fit the columns key, number"):
+        ds.filter(pc.field("colour") == 3)
+    with pytest.raises(UsageError, match="-1 samples"):
+        ds.limit(-1)
+
+
+def test_a_mixture_keeps_its_weights_and_resumes(numbers: Path) -> None:
+    ds = shardctl.open(numbers)
+    few, many = ds.filter(pc.field("number") < 200), ds.filter(pc.field("number") >= 200)
+    mix = shardctl.mix([few, many], [3, 1], samples=4096)
+    whole = read(mix.loader(64, shuffle=True, seed=9))
+    numbers_read = joined(whole)
+    assert len(numbers_read) == 4096
+    assert sum(number < 200 for number in numbers_read) == 3072
+    assert {n: numbers_read.count(n) for n in range(200)}.keys() == set(range(200))
+    assert {numbers_read.count(n) for n in range(200)} <= {15, 16}
+    assert all(len({n < 200 for n in batch}) == 2 for batch in whole), "both are in every batch"
+    loader = mix.loader(64, shuffle=True, seed=9)
+    batches = iter(loader)
+    for _ in range(10):
+        next(batches)
+    state = loader.state_dict()
+    batches.close()
+    ranks = [mix.loader(32, shuffle=True, seed=9, rank=rank, world_size=2) for rank in range(2)]
+    for rank in ranks:
+        rank.load_state_dict(state)
+    assert [left + right for left, right in zip(*map(read, ranks), strict=True)] == whole[10:]
+    with pytest.raises(UsageError, match="1 weights"):
+        shardctl.mix([few, many], [1]).loader(4)
+    with pytest.raises(UsageError, match="above 0"):
+        shardctl.mix([few, many], [1, 0]).loader(4)

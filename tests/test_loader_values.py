@@ -1,0 +1,310 @@
+"""What goes in comes out, whichever way it is stored and read; and what is done to it on the way."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from handmade import write_dataset
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+import shardctl
+from shardctl.codecs.image import decode
+from shardctl.errors import DatasetError, UsageError
+
+COLUMNS = pa.schema(
+    [
+        ("key", pa.string()),
+        ("label", pa.int64()),
+        ("score", pa.float32()),
+        ("small", pa.uint8()),
+        ("yes", pa.bool_()),
+        ("blob", pa.binary()),
+        ("tokens", pa.list_(pa.uint16())),
+        ("maybe", pa.string()),
+        ("nested", pa.list_(pa.struct([("a", pa.int32())]))),
+        ("block", pa.fixed_shape_tensor(pa.int16(), [3, 5])),
+    ]
+)
+
+sample = st.tuples(
+    st.text(max_size=30),
+    st.none() | st.integers(-(2**62), 2**62),
+    st.floats(width=32, allow_nan=False),
+    st.integers(0, 255),
+    st.booleans(),
+    st.binary(max_size=40),
+    st.lists(st.integers(0, 2**16 - 1), max_size=12),
+    st.none() | st.text(max_size=20),
+    st.lists(st.fixed_dictionaries({"a": st.integers(-5, 5)}), max_size=3),
+    st.integers(-1000, 1000).map(lambda n: np.arange(n, n + 15, dtype=np.int16).reshape(3, 5)),
+)
+
+
+def comes_out(name: str, value: Any) -> Any:
+    return -1 if name == "label" and value is None else value
+
+
+def as_plain(values: Any) -> list[Any]:
+    return [value.tolist() if isinstance(value, np.ndarray | np.generic) else value for value in values]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@given(
+    samples=st.lists(sample, min_size=1, max_size=40),
+    compression=st.sampled_from(["none", "lz4", "zstd"]),
+    per_shard=st.integers(1, 40),
+    access=st.sampled_from([{}, {"mmap": False}, {"preload": True}, {"checksums": True}]),
+    shuffle=st.sampled_from([False, True, "window"]),
+    batch=st.integers(1, 50),
+)
+def test_any_columns_come_out_as_they_went_in(
+    tmp_path_factory: pytest.TempPathFactory,
+    samples: list[Any],
+    compression: str,
+    per_shard: int,
+    access: dict[str, Any],
+    shuffle: Any,
+    batch: int,
+) -> None:
+    root = tmp_path_factory.mktemp("any") / "out"
+    keyed = [(f"{place}/{values[0]}", *values[1:]) for place, values in enumerate(samples)]
+    write_dataset(root, COLUMNS, keyed, per_shard, compression, sample_bytes=200_000)
+    ds = shardctl.open(root)
+    expected = {values[0]: values for values in keyed}
+    seen = []
+    for found in ds.loader(batch, shuffle=shuffle, threads=2, **access):
+        plain = {name: as_plain(found[name]) for name in COLUMNS.names}
+        for place, key in enumerate(found["key"]):
+            for name, value in zip(COLUMNS.names, expected[key], strict=True):
+                assert plain[name][place] == as_plain([comes_out(name, value)])[0]
+        seen += found["key"]
+        assert found["block"].shape == (len(found["key"]), 3, 5)
+        assert found["block"].dtype == np.int16
+        assert all(tokens.dtype == np.uint16 for tokens in found["tokens"])
+    assert sorted(seen) == sorted(expected)
+    chosen = [0, len(samples) - 1, 0]
+    assert ds.take(chosen, columns=["key"])["key"] == [keyed[place][0] for place in chosen]
+
+
+TEXTS = ["", "a", "twelve bytes", "thirteen byte", "ünïcödé " * 5, "x" * 1000]
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_short_and_long_texts_next_to_the_end_of_a_block(tmp_path: Path, compression: str) -> None:
+    columns = pa.schema([("key", pa.string())])
+    write_dataset(tmp_path / "out", columns, [(text,) for text in TEXTS], 2, compression)
+    assert shardctl.open(tmp_path / "out").take([5, 0, 4, 1, 3, 2, 2])["key"] == [TEXTS[n] for n in (5, 0, 4, 1, 3, 2, 2)]
+
+
+@pytest.fixture(scope="module")
+def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("tokens") / "out"
+    columns = pa.schema([("key", pa.string()), ("tokens", pa.list_(pa.int32())), ("x", pa.fixed_shape_tensor(pa.uint8(), [4]))])
+    rows = ((f"k{n}", list(range(1, n % 9 + 1)), np.full(4, n % 250, np.uint8)) for n in range(100))
+    write_dataset(root, columns, rows, 30)
+    return root
+
+
+def test_ragged_columns_are_padded_to_the_longest_of_the_batch(tokens: Path) -> None:
+    for batch in shardctl.open(tokens).loader(16, pad={"tokens": -7}, dtype={"tokens": "int64"}):
+        padded, lengths = batch["tokens"], batch["tokens_length"]
+        assert padded.dtype == np.int64
+        assert padded.shape == (len(batch["key"]), lengths.max())
+        for row, length in zip(padded, lengths, strict=True):
+            assert row.tolist() == list(range(1, length + 1)) + [-7] * (len(row) - length)
+
+
+def test_types_and_normalisation(tokens: Path) -> None:
+    ds = shardctl.open(tokens)
+    plain = ds.take(range(100))["x"]
+    (half,) = ds.loader(100, dtype={"x": "float16"})
+    assert half["x"].dtype == np.float16
+    assert np.array_equal(half["x"], plain.astype(np.float16))
+    (scaled,) = ds.loader(100, normalize={"x": ([1, 2, 3, 4], [2, 2, 2, 4])})
+    assert scaled["x"].dtype == np.float32
+    assert np.allclose(scaled["x"], (plain - np.array([1, 2, 3, 4])) / np.array([2, 2, 2, 4]))
+    (small,) = ds.loader(100, normalize={"x": ([0], [2])}, dtype={"x": "float16"})
+    assert small["x"].dtype == np.float16
+    assert np.allclose(small["x"], plain / 2)
+
+
+def test_batches_are_aligned_and_in_one_piece(tokens: Path, jpegs: Path, raw_dataset: Path) -> None:
+    for options in ({"shuffle": True}, {"shuffle": True, "dtype": {"x": "float32"}}):
+        for batch in shardctl.open(tokens).loader(16, **options):
+            assert batch["x"].flags.c_contiguous
+            assert batch["x"].flags.aligned
+    for root in (jpegs, raw_dataset):
+        for batch in shardctl.open(root).loader(16, shuffle=True, prefetch=1):
+            assert batch["image"].flags.c_contiguous
+            assert batch["image"].ctypes.data % 64 == 0
+
+
+def test_a_batch_within_one_block_is_a_view_of_the_file(raw_dataset: Path) -> None:
+    ds = shardctl.open(raw_dataset)
+    first = next(iter(ds.loader(4, columns=["image"])))["image"]
+    assert not first.flags.writeable
+    again = next(iter(ds.loader(4, columns=["image"])))["image"]
+    assert first.ctypes.data == again.ctypes.data, "the same memory twice"
+    shuffled = next(iter(ds.loader(4, columns=["image"], shuffle=True)))["image"]
+    assert shuffled.flags.writeable
+
+
+@pytest.fixture(scope="module")
+def jpegs(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("jpegs") / "out"
+    recipe = {"store": "jpeg:90", "transform": [{"name": "resize", "size": 48}, {"name": "crop", "size": 40}]}
+    shardctl.convert(photos, root, recipe=recipe, workers=0)
+    return root
+
+
+def test_images_are_decoded_to_the_pixels_that_pillow_gives(jpegs: Path) -> None:
+    ds = shardctl.open(jpegs)
+    stored = ds.take(range(60), decode=False)["image"]
+    pixels = ds.take(range(60))["image"]
+    assert pixels.shape == (60, 40, 40, 3)
+    assert all(np.array_equal(mine, decode(encoded)) for mine, encoded in zip(pixels, stored, strict=True))
+
+
+def test_crops_come_from_the_middle_or_by_the_seed_from_anywhere(jpegs: Path) -> None:
+    ds = shardctl.open(jpegs)
+    whole = {key: image for b in ds.loader(60) for key, image in zip(b["key"], b["image"], strict=True)}
+
+    def views(**options: Any) -> dict[str, Any]:
+        loader = ds.loader(7, shuffle=True, crop=(24, 32), **options)
+        return {key: image for b in loader for key, image in zip(b["key"], b["image"], strict=True)}
+
+    middle = views()
+    assert all(np.array_equal(middle[key], whole[key][8:32, 4:36]) for key in whole)
+    drawn = views(crop_from="random", flip=True, seed=1, threads=3)
+    assert all(
+        np.array_equal(drawn[key], again) for key, again in views(crop_from="random", flip=True, seed=1, threads=1).items()
+    )
+    places = set()
+    for key, image in drawn.items():
+        (found,) = [
+            (top, left, flipped)
+            for top in range(17)
+            for left in range(9)
+            for flipped in (False, True)
+            if np.array_equal(image[:, ::-1] if flipped else image, whole[key][top : top + 24, left : left + 32])
+        ]
+        places.add(found)
+    assert {flipped for _, _, flipped in places} == {False, True}
+    assert len({top for top, _, _ in places}) > 8
+    normal = views(normalize={"image": ([10, 20, 30], [2, 2, 2])})
+    assert all(np.allclose(normal[key], (middle[key].astype(np.float32) - [10, 20, 30]) / 2) for key in whole)
+
+
+def test_raw_images_are_cropped_as_encoded_ones_are(raw_dataset: Path) -> None:
+    ds = shardctl.open(raw_dataset)
+    (whole,) = ds.loader(60)
+    (cut,) = ds.loader(60, crop=20, dtype={"image": "float32"})
+    assert np.array_equal(cut["image"], whole["image"][:, 6:26, 6:26].astype(np.float32))
+
+
+def test_images_of_many_shapes_are_lists_unless_cropped_to_one(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for number in range(5):
+        Image.new("RGB", (30 + number, 40), (number, 0, 0)).save(tmp_path / "in" / f"{number}.png")
+    shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
+    ds = shardctl.open(tmp_path / "out")
+    (batch,) = ds.loader(5)
+    assert [image.shape for image in batch["image"]] == [(40, 30 + number, 3) for number in range(5)]
+    assert next(iter(ds.loader(5, crop=30)))["image"].shape == (5, 30, 30, 3)
+    with pytest.raises(DatasetError, match=r"row 0, key '0.png': image: .* too small for a crop to 35x35"):
+        list(ds.loader(5, crop=35))
+    loader = ds.loader(5, crop=(40, 32), on_error="skip")
+    assert [batch["key"] for batch in loader] == [["2.png", "3.png", "4.png"]]
+    assert loader.stats().skipped == 2
+
+
+def test_decoded_images_are_kept_within_their_bound(jpegs: Path) -> None:
+    ds = shardctl.open(jpegs)
+    expected = [b["image"].tolist() for b in ds.loader(10)]
+    loader = ds.loader(10, cache=20 * 40 * 40 * 3)
+    for _ in range(3):
+        assert [b["image"].tolist() for b in loader] == expected
+    assert (loader.stats().image_hits, loader.stats().image_misses) == (40, 140)
+
+
+def test_a_preloaded_dataset_needs_its_files_no_more(dataset: Path) -> None:
+    loader = shardctl.open(dataset).loader(8, preload=True, shuffle=True)
+    expected = {key for batch in loader for key in batch["key"]}
+    for shard in dataset.glob("*-of-*.arrow"):
+        shard.unlink()
+    assert {key for batch in loader for key in batch["key"]} == expected
+
+
+def test_statistics_count_what_was_given(jpegs: Path) -> None:
+    loader = shardctl.open(jpegs).loader(16, threads=2)
+    list(loader)
+    stats = loader.stats()
+    assert (stats.threads, stats.batches, stats.samples, stats.skipped) == (2, 4, 60, 0)
+    assert stats.samples_per_s == pytest.approx(60 / stats.seconds, rel=0.01)
+    assert stats.making_s > 0
+    automatic = shardctl.open(jpegs).loader(16, repeat=20)
+    list(automatic)
+    assert 1 <= automatic.stats().threads <= 32
+
+
+def read_in_another_process(loader_of: Any, queue: Any) -> None:
+    queue.put([batch["key"] for batch in loader_of.loader(8, shuffle=True, seed=3)])
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_the_same_batches_in_a_process_forked_or_spawned_while_threads_read(jpegs: Path, method: str) -> None:
+    ds = shardctl.open(jpegs).limit(50)
+    expected = [batch["key"] for batch in ds.loader(8, shuffle=True, seed=3)]
+    running = iter(ds.loader(4, threads=2))
+    next(running)
+    context = multiprocessing.get_context(method)
+    queue = context.Queue()
+    process = context.Process(target=read_in_another_process, args=(ds, queue))
+    process.start()
+    assert queue.get(timeout=60) == expected
+    process.join()
+    running.close()
+
+
+def test_a_dataset_can_be_pickled(jpegs: Path) -> None:
+    ds = shardctl.open(jpegs).limit(7)
+    again = pickle.loads(pickle.dumps(ds))
+    assert [sample["key"] for sample in again] == [sample["key"] for sample in ds]
+    assert repr(again) == repr(ds)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"shuffle": "best"}, "shuffle 'best'"),
+        ({"lanes": 0}, "0 lanes"),
+        ({"remainder": "some"}, "remainder 'some'"),
+        ({"remainder": "pad", "drop_last": True}, "contradict"),
+        ({"prefetch": 0}, "prefetch"),
+        ({"repeat": 0}, "repeat"),
+        ({"on_error": "ignore"}, "on_error 'ignore'"),
+        ({"crop": 41}, "41x41 is larger than the images, 40x40"),
+        ({"crop": 0}, "0x0 is impossible"),
+        ({"crop": 8, "crop_from": "left"}, "not from 'left'"),
+        ({"flip": True, "columns": ["label"]}, "no decoded|decoded images"),
+        ({"crop": 8, "decode": False}, "decoded images"),
+        ({"pad": {"label": 0}}, "label is not a ragged column"),
+        ({"pad": {"tokens": 0}}, "no column tokens is read"),
+        ({"dtype": {"key": "int8"}}, "key holds no numbers"),
+        ({"dtype": {"label": "text"}}, "dtype 'text'"),
+        ({"dtype": {"label": "U8"}}, "dtype 'U8'"),
+        ({"normalize": {"image": ([0], [0])}}, "standard deviation of 0"),
+    ],
+)
+def test_impossible_options_are_refused_by_name(jpegs: Path, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        list(shardctl.open(jpegs).loader(8, **arguments))
