@@ -52,4 +52,9 @@ for line in requires("shardctl"):
 EOF
 # Where Pillow stands in for Pillow-SIMD, pip complains that shardctl asks for the other: said only if the installation fails.
 $pip install --requirement .venv/requirements.txt 2>.venv/install.log || { cat .venv/install.log >&2; exit 1; }
+# The frameworks are large, and their tests are skipped without them.
+if [ "${SHARDCTL_FRAMEWORKS:-no}" = yes ]; then
+    $pip install 'torch==2.13.0' torchdata jax grain tensorflow-cpu 2>.venv/frameworks.log ||
+        echo "setup: could not install the frameworks (.venv/frameworks.log says why); their tests will be skipped" >&2
+fi
 .venv/bin/shardctl --version

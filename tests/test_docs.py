@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import runpy
@@ -70,6 +71,18 @@ def test_the_recipe_page_knows_every_setting_and_transform(tmp_path: Path) -> No
         "random_resized_crop",
         "hflip",
     ]
+
+
+def test_the_loader_page_runs_and_knows_every_option(raw_dataset: Path) -> None:
+    from shardctl.dataset import Dataset
+
+    page = (ROOT / "docs" / "loader.md").read_text(encoding="utf-8")
+    code = "\n".join(snippet for snippet in snippets(page, "python") if "shardctl.torch" not in snippet)
+    subprocess.run([sys.executable, "-c", code], cwd=raw_dataset.parent, check=True, capture_output=True)
+    missing = [
+        name for name in inspect.signature(Dataset.loader).parameters if not re.search(rf"`.*\b{name}\b.*`|\b{name}=", page)
+    ]
+    assert missing == ["self"]
 
 
 def test_the_format_page_knows_every_key(raw_dataset: Path) -> None:

@@ -51,7 +51,7 @@ class JpegDecoder:
 
 def _is_plain(data: Pixels) -> bool:
     """Tell whether this is a JPEG without EXIF, which may say that the image must be turned."""
-    view = memoryview(data)
+    view = data.data
     if bytes(view[:2]) != b"\xff\xd8":
         return False
     place, size = 2, len(view) - 4

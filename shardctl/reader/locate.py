@@ -76,7 +76,7 @@ class InPlace:
     def prepare(self, wanted: Wanted) -> tuple[Files, Faults]:
         """Open the files of these samples, make sure that they are unchanged, and find the columns in their blocks."""
         faults: Faults = {}
-        numbers, which = np.unique(self._shards.shard_of(wanted.block), return_inverse=True)
+        numbers, which = _distinct(self._shards.shard_of(wanted.block))
         opened: list[OpenShard | None] = [self._open(shard, faults) for shard in numbers.tolist()]
         known = self._known[wanted.block]
         if not known.all():
@@ -153,6 +153,15 @@ class InPlace:
         bounds = np.ascontiguousarray(pairs).view(dtype).astype(np.int64) * column.width
         _check_bounds(self._shards, column, wanted, bounds, places["size"][wanted.block])
         return files.located(data + bounds[:, 0], bounds[:, 1] - bounds[:, 0])
+
+
+def _distinct(numbers: Indices) -> tuple[Indices, Indices]:
+    """Return the distinct numbers, sorted, and which of them each is. Small numbers are counted and not sorted."""
+    most = int(numbers.max(initial=-1))
+    if most > len(numbers):
+        return np.unique(numbers, return_inverse=True)
+    there = np.bincount(numbers, minlength=most + 1) > 0
+    return np.flatnonzero(there), (np.cumsum(there) - 1)[numbers]
 
 
 class Files:
