@@ -416,7 +416,8 @@ def compare(case: str, pythons: dict[str, Path | str], folder: Path, runs: int) 
             command = [python, Path(__file__).resolve(), "--child", name, case, folder]
             try:
                 ran = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=900)
-                rates.setdefault(name, []).append(float(ran.stdout.split()[-1]))
+                rate = float(ran.stdout.split()[-1])
+                rates.setdefault(name, []).append(rate)
             except (subprocess.TimeoutExpired, ValueError, IndexError) as error:
                 failures[name] = str(error) if isinstance(error, subprocess.TimeoutExpired) else last_line(ran)
     medians = {name: statistics.median(found) for name, found in rates.items()}

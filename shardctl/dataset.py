@@ -156,6 +156,7 @@ class Dataset:
         remainder: str = "uneven",
         prefetch: int | None = None,
         repeat: int | None = 1,
+        bucket: Mapping[str, int] | None = None,
         crop: int | tuple[int, int] | None = None,
         crop_from: str = "center",
         flip: bool = False,
@@ -190,7 +191,10 @@ class Dataset:
         order = OrderOptions(mode, seed, lanes, interleave)
         chosen = tuple(columns) if columns is not None else None
         stream = DatasetStream(self._selection, StreamOptions(order, chosen, finish, gather))
-        return Loader(stream, LoaderOptions(batch_size, rank, world_size, threads, drop_last, remainder, prefetch, repeat))
+        options = LoaderOptions(
+            batch_size, rank, world_size, threads, drop_last, remainder, prefetch, repeat, bucket or {}, seed
+        )
+        return Loader(stream, options)
 
     def _best_order(self, gather: GatherOptions) -> str:
         """Return the best order that the storage allows: single samples anywhere, or whole blocks."""

@@ -122,6 +122,38 @@ def test_ragged_columns_are_padded_to_the_longest_of_the_batch(tokens: Path) -> 
             assert row.tolist() == list(range(1, length + 1)) + [-7] * (len(row) - length)
 
 
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_buckets_hold_samples_of_about_the_same_length(tmp_path: Path, compression: str) -> None:
+    columns = pa.schema([("key", pa.string()), ("tokens", pa.list_(pa.int32()))])
+    lengths = np.random.default_rng(0).integers(0, 200, 1000)
+    rows = ((f"k{n}", list(range(length))) for n, length in enumerate(lengths.tolist()))
+    write_dataset(tmp_path / "out", columns, rows, 300, compression, sample_bytes=50_000)
+    ds = shardctl.open(tmp_path / "out")
+
+    def read(**options: Any) -> list[Any]:
+        return list(ds.loader(20, shuffle=True, pad={"tokens": 0}, **options))
+
+    plain, bucketed = read(), read(bucket={"tokens": 10})
+    assert sorted(key for b in bucketed for key in b["key"]) == sorted(key for b in plain for key in b["key"])
+    for first in range(0, 50, 10):
+        stretches = [{key for b in batches[first : first + 10] for key in b["key"]} for batches in (plain, bucketed)]
+        assert stretches[0] == stretches[1], "every sample stays in its stretch"
+    assert sum(b["tokens"].size for b in bucketed) < 0.62 * sum(b["tokens"].size for b in plain)
+    assert [b["key"] for b in read(bucket={"tokens": 10}, threads=1)] == [b["key"] for b in bucketed]
+    loader = ds.loader(20, shuffle=True, bucket={"tokens": 10})
+    batches = iter(loader)
+    for _ in range(7):
+        next(batches)
+    resumed = ds.loader(10, shuffle=True, bucket={"tokens": 10}, world_size=2)
+    resumed.load_state_dict(loader.state_dict())
+    other = ds.loader(10, shuffle=True, bucket={"tokens": 10}, world_size=2, rank=1)
+    other.load_state_dict(loader.state_dict())
+    both = [sorted(left["key"] + right["key"]) for left, right in zip(resumed, other, strict=True)]
+    assert both == [sorted(b["key"]) for b in bucketed[7:]]
+    with pytest.raises(UsageError, match=r"global_batch 20 \(here 30\)"):
+        ds.loader(30, shuffle=True, bucket={"tokens": 10}).load_state_dict(loader.state_dict())
+
+
 def test_types_and_normalisation(tokens: Path) -> None:
     ds = shardctl.open(tokens)
     plain = ds.take(range(100))["x"]
@@ -290,6 +322,8 @@ def test_a_dataset_can_be_pickled(jpegs: Path) -> None:
         ({"remainder": "some"}, "remainder 'some'"),
         ({"remainder": "pad", "drop_last": True}, "contradict"),
         ({"prefetch": 0}, "prefetch"),
+        ({"bucket": {"label": 4}}, "label is not a ragged column"),
+        ({"bucket": {"image": 0}}, "a number of batches"),
         ({"repeat": 0}, "repeat"),
         ({"on_error": "ignore"}, "on_error 'ignore'"),
         ({"crop": 41}, "41x41 is larger than the images, 40x40"),

@@ -7,11 +7,13 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from shardctl.errors import UsageError
+from shardctl.loader.bucketing import BucketedOrder
 from shardctl.loader.conveyor import Conveyor, Tuner, Waits
 from shardctl.loader.mixing import Mixture
 from shardctl.loader.options import LoaderOptions, StreamOptions
@@ -86,6 +88,8 @@ class Loader:
 
     def __init__(self, stream: Stream, options: LoaderOptions) -> None:
         options.check()
+        for column in options.bucket:
+            stream.lengths(column, np.empty(0, np.int64))  # refuses a column without lengths
         self.options = options
         self.stream = stream
         self._epoch = self._consumed = 0
@@ -121,7 +125,7 @@ class Loader:
 
         Batches that were made ahead do not count.
         """
-        return {"epoch": self._epoch, "samples": self._consumed, "order": self.stream.identity()}
+        return {"epoch": self._epoch, "samples": self._consumed, "order": self._identity()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from where another loader was: the next iteration gives the rest of its epoch.
@@ -132,7 +136,7 @@ class Loader:
             epoch, samples = int(state["epoch"]), int(state["samples"])
         except (KeyError, TypeError, ValueError):
             raise UsageError(f"not the state of a loader: {state!r}") from None
-        mine, other = self.stream.identity(), state.get("order", {})
+        mine, other = self._identity(), state.get("order", {})
         differing = [name for name in other if other[name] != mine.get(name)]
         if differing:
             was = ", ".join(f"{name} {other[name]!r} (here {mine.get(name)!r})" for name in differing)
@@ -191,7 +195,7 @@ class Loader:
         for left in itertools.count(self.options.repeat or 0, -1):
             if left == 0 and self.options.repeat:
                 return
-            order = self.stream.epoch(epoch)
+            order = self._order(epoch)
             while not self._is_over(consumed):
                 parts, ends = self._next_batches(order, consumed, planned)
                 yield from _cut(epoch, order.samples(np.concatenate(parts)), list(map(len, parts)), ends, together)
@@ -200,6 +204,21 @@ class Loader:
             if self._is_over(0):
                 return  # an epoch without a batch, for ever
             epoch, consumed = epoch + 1, 0
+
+    def _order(self, epoch: int) -> EpochOrder:
+        order = self.stream.epoch(epoch)
+        for column, batches in self.options.bucket.items():
+            lengths = partial(self.stream.lengths, column)
+            key = (self.options.seed, epoch)
+            order = BucketedOrder(order, len(self.stream), lengths, self.options.global_batch, batches, key)
+        return order
+
+    def _identity(self) -> dict[str, Any]:
+        """Return what the order depends on, as plain data."""
+        which = self.stream.identity()
+        if self.options.bucket:
+            which |= {"bucket": dict(self.options.bucket), "global_batch": self.options.global_batch}
+        return which
 
     def _next_batches(self, order: EpochOrder, consumed: int, most: int) -> tuple[list[Indices], list[int]]:
         """Return this rank's positions in the next batches, and how many samples of the epoch are consumed after each."""

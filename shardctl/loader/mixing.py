@@ -69,6 +69,10 @@ class Mixture:
         order = np.argsort(np.concatenate(places)) if places else np.empty(0, np.int64)
         return _join(parts, order, self.specs()), there
 
+    def lengths(self, column: str, samples: Indices) -> Indices:
+        """Refuse: the samples of a mixture are not looked at before they are read."""
+        raise UsageError(f"a mixture cannot be bucketed by {column}; bucket one dataset")
+
     def _draw(self, positions: Indices) -> tuple[Indices, Indices]:
         """Return whose turn each position is, and how many of that stream came before it."""
         turn, count = np.empty(len(positions), np.int64), np.empty(len(positions), np.int64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from shardctl.errors import UsageError
@@ -19,7 +20,8 @@ class LoaderOptions:
     `batch_size` is per rank; `columns` None means all of them. `remainder` is the rule for the last batch of an epoch where
     not all ranks can have a full one: "uneven" shares what is left (some ranks may get one batch less), "pad" fills it up with
     the epoch's first samples, "drop" (or `drop_last`) leaves it out. `prefetch` is the number of batches made ahead, `repeat`
-    the number of epochs that one iteration gives, None for no end.
+    the number of epochs that one iteration gives, None for no end. `bucket` {column: batches} makes batches of samples that are
+    about as long in that column, by sorting within so many batches; `seed` shuffles those batches.
     """
 
     batch_size: int
@@ -30,6 +32,8 @@ class LoaderOptions:
     remainder: str = "uneven"
     prefetch: int | None = None
     repeat: int | None = 1
+    bucket: Mapping[str, int] = field(default_factory=dict)
+    seed: int = 0
 
     def check(self) -> None:
         """Raise UsageError for numbers that cannot be."""
@@ -45,6 +49,8 @@ class LoaderOptions:
             raise UsageError("drop_last and remainder='pad' contradict each other; give one of them")
         if self.prefetch is not None and self.prefetch < 1:
             raise UsageError(f"prefetch must be at least 1; it is {self.prefetch}")
+        if len(self.bucket) > 1 or any(batches < 1 for batches in self.bucket.values()):
+            raise UsageError(f"bucket names one column and a number of batches to sort; it is {dict(self.bucket)}")
         if self.repeat is not None and self.repeat < 1:
             raise UsageError(f"repeat must be at least 1, or None for no end; it is {self.repeat}")
 

@@ -32,6 +32,10 @@ class Stream(Protocol):
         """Return samples, and which of them are there."""
         ...
 
+    def lengths(self, column: str, samples: Indices) -> Indices:
+        """Return how long these samples are in a ragged column, (n,). Raises UsageError for a column without lengths."""
+        ...
+
     def identity(self) -> dict[str, Any]:
         """Return what the order depends on, as plain data: a state is of use only where this is the same."""
         ...
@@ -107,6 +111,10 @@ class DatasetStream:
     def gather(self, samples: Indices, epoch: int) -> tuple[Batch, npt.NDArray[np.bool_]]:
         """Return samples, and which of them are there."""
         return self._gatherer.gather(self._selection.samples(samples), epoch)
+
+    def lengths(self, column: str, samples: Indices) -> Indices:
+        """Return how long these samples are in a ragged column."""
+        return self._gatherer.lengths(column, self._selection.samples(samples))
 
     def identity(self) -> dict[str, Any]:
         """Return what the order depends on."""

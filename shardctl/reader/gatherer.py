@@ -164,10 +164,21 @@ class Gatherer:
                 raise self.unreadable(wanted, faults)
         return batch
 
+    def lengths(self, name: str, samples: Indices) -> Indices:
+        """Return how many items (numbers, bytes) samples have in a ragged column, (n,). Raises UsageError, DatasetError."""
+        column = next((column for column in self.columns if column.name == name and column.kind == "variable"), None)
+        if column is None:
+            raise UsageError(f"{name} is not a ragged column that is read")
+        wanted = Wanted(self.shards.starts, samples)
+        located = _Sources(self, wanted, counted=False).locate(column) if len(samples) else None
+        if not isinstance(located, Located):  # nulls among them, or nothing at all
+            return np.zeros(len(samples), np.int64)
+        return located.length // column.width
+
     def table(self, samples: Indices) -> pa.Table:
         """Return the samples as they are stored, as an Arrow table. Raises DatasetError where a shard is damaged."""
         wanted = Wanted(self.shards.starts, samples)
-        memory = _Sources(self, wanted).memory
+        memory = _Sources(self, wanted, counted=False).memory
         memory.validate()
         return pa.table({column.name: memory.take(column, wanted) for column in self.columns})
 
@@ -274,8 +285,9 @@ def in_place(shards: Shards, options: GatherOptions) -> bool:
 class _Sources:
     """Where the values of one batch come from."""
 
-    def __init__(self, gatherer: Gatherer, wanted: Wanted) -> None:
-        self._gatherer, self.wanted = gatherer, wanted
+    def __init__(self, gatherer: Gatherer, wanted: Wanted, counted: bool = True) -> None:
+        """Find the files; samples that are `counted` are not asked for again in this epoch."""
+        self._gatherer, self.wanted, self._counted = gatherer, wanted, counted
         self._in_place = gatherer._in_place
         self._memory: InMemory | None = None
         if self._in_place is not None:
@@ -287,7 +299,7 @@ class _Sources:
     def memory(self) -> InMemory:
         """The blocks, in memory. (A cached_property would hold a lock that all threads share before Python 3.12.)"""
         if self._memory is None:
-            counts = np.bincount(self.wanted.inverse, minlength=len(self.wanted.blocks))
+            counts = np.bincount(self.wanted.inverse, minlength=len(self.wanted.blocks)) * self._counted
             found, faults = self._gatherer._blocks.get(self.wanted.blocks.tolist(), counts.tolist())
             if faults:
                 raise self._gatherer.unreadable(self.wanted, faults)
