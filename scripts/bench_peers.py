@@ -4,7 +4,7 @@
 
 Each peer lives in an environment of its own in FOLDER/PEER, made with pip where it is not there; one that cannot be installed
 is reported with the reason, never left out in silence. FOLDER also keeps the samples and every peer's version of them.
-Every round runs each peer once, in turn, as a process of its own that reads one epoch to warm up and measures the next.
+Every round runs each peer once, in turn, as a process of its own that reads one epoch to warm up and measures the next ones.
 Two threads (or two workers, where a peer has processes), batches of 256, a warm page cache.
 
 Cases: `raw`, 224x224 RGB as it is; `jpeg`, 256x256 at quality 90, decoded and cut to 224x224; `lines`, a million short texts.
@@ -35,6 +35,7 @@ BATCH = 256
 WORKERS = 2
 TORCH = "torch==2.13.0"
 LINES = 1_000_000
+LEAST_SECONDS = 2
 CASES = ("raw", "jpeg", "lines")
 
 
@@ -399,9 +400,9 @@ def environment(peer: Peer, folder: Path) -> Path | str:
             return f"cannot be installed: {(ran.stderr.strip().splitlines() or ['?'])[-1]}"
     if peer.needs_torchvision:
         (site,) = (root / "lib").glob("python3*/site-packages")
-        if not (site / "torchvision").exists():
-            (site / "torchvision").mkdir()
-            (site / "torchvision" / "__init__.py").write_text(TORCHVISION)
+        shutil.rmtree(site / "torchvision", ignore_errors=True)  # a build for CUDA, which this torch refuses
+        (site / "torchvision").mkdir()
+        (site / "torchvision" / "__init__.py").write_text(TORCHVISION)
     return python
 
 
@@ -436,14 +437,15 @@ def last_line(ran: subprocess.CompletedProcess[str]) -> str:
 
 
 def child(name: str, case: str, folder: str) -> None:
-    """Read one epoch, and print the rate of the next."""
+    """Read one epoch, and print the rate of those that come after it, for LEAST_SECONDS or one epoch."""
     peer = PEERS[name]
     own = Path(folder) / "data" / name.replace(" ", "_").replace("+", "and")
     own.mkdir(parents=True, exist_ok=True)
     epoch = peer.read(Samples(Path(folder) / "samples"), case, own / case)
     sum(epoch())
-    began = time.perf_counter()
-    samples = sum(epoch())
+    samples, began = 0, time.perf_counter()
+    while not samples or time.perf_counter() - began < LEAST_SECONDS:
+        samples += sum(epoch())
     print(samples / (time.perf_counter() - began), flush=True)
     os._exit(0)  # some leave workers behind that would keep the process from ending
 
