@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from conftest import CROP
 from handmade import write_dataset
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -168,6 +169,19 @@ def test_types_and_normalisation(tokens: Path) -> None:
     assert np.allclose(small["x"], plain / 2)
 
 
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_single_numbers_are_converted_and_normalised(tmp_path: Path, compression: str) -> None:
+    columns = pa.schema([("key", pa.string()), ("label", pa.int64()), ("n", pa.int32())])
+    rows = [(f"k{n}", None if n == 3 else n, n) for n in range(50)]
+    write_dataset(tmp_path / "out", columns, rows, 20, compression, sample_bytes=200_000)
+    options = {"dtype": {"label": "int32"}, "normalize": {"n": (5, 2)}}
+    (batch,) = shardctl.open(tmp_path / "out").loader(50, **options)
+    assert batch["label"].dtype == np.int32
+    assert batch["label"].tolist() == [-1 if n == 3 else n for n in range(50)]
+    assert batch["n"].dtype == np.float32
+    assert np.allclose(batch["n"], (np.arange(50) - 5) / 2)
+
+
 def test_batches_are_aligned_and_in_one_piece(tokens: Path, jpegs: Path, raw_dataset: Path) -> None:
     for options in ({"shuffle": True}, {"shuffle": True, "dtype": {"x": "float32"}}):
         for batch in shardctl.open(tokens).loader(16, **options):
@@ -267,12 +281,15 @@ def test_decoded_images_are_kept_within_their_bound(jpegs: Path) -> None:
     assert (loader.stats().image_hits, loader.stats().image_misses) == (40, 140)
 
 
-def test_a_preloaded_dataset_needs_its_files_no_more(dataset: Path) -> None:
-    loader = shardctl.open(dataset).loader(8, preload=True, shuffle=True)
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_a_preloaded_dataset_needs_its_files_no_more(photos: Path, tmp_path: Path, compression: str) -> None:
+    shardctl.convert(photos, tmp_path / "out", recipe={**CROP, "compression": compression}, workers=0)
+    loader = shardctl.open(tmp_path / "out").loader(8, preload=True, shuffle=True)
     expected = {key for batch in loader for key in batch["key"]}
-    for shard in dataset.glob("*-of-*.arrow"):
+    for shard in (tmp_path / "out").glob("*-of-*.arrow"):
         shard.unlink()
-    assert {key for batch in loader for key in batch["key"]} == expected
+    for _ in range(3):
+        assert {key for batch in loader for key in batch["key"]} == expected
 
 
 def test_statistics_count_what_was_given(jpegs: Path) -> None:

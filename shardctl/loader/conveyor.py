@@ -138,13 +138,14 @@ class Conveyor(Generic[Task, Result]):
 
     def close(self) -> None:
         """End the threads, and wait until they have."""
+        if os.getpid() != self._process:
+            return  # a forked child has none of them, and their lock may be held by one that is not there
         with self._condition:
             self._closed = True
             self._results.clear()
             self._condition.notify_all()
-        if os.getpid() == self._process:
-            for thread in self._threads:
-                thread.join()
+        for thread in self._threads:
+            thread.join()
 
 
 class Tuner:

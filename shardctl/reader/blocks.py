@@ -24,7 +24,8 @@ class BlockCache:
     """Some columns of blocks, ready to be read. Threads may share it.
 
     A block is let go as soon as each of its samples has been asked for: an epoch meets a sample once. Of blocks that are not
-    used up, up to `limit` (or `limit_bytes`, whichever is reached first) are kept, those that were used last.
+    used up, up to `limit` (or `limit_bytes`, whichever is reached first) are kept, those that were used last. With an infinite
+    `limit_bytes` all of them are kept.
     """
 
     def __init__(self, shards: Shards, columns: list[Column], limit: int, limit_bytes: float, checksums: bool) -> None:
@@ -75,9 +76,10 @@ class BlockCache:
                 found[block] = future.result()
             except DatasetError as error:
                 faults[block] = error
-        with self._lock:
-            for block, count in zip(blocks, counts, strict=True):
-                self._use(block, count)
+        if self._limit_bytes < float("inf"):
+            with self._lock:
+                for block, count in zip(blocks, counts, strict=True):
+                    self._use(block, count)
         return found, faults
 
     def _use(self, block: int, count: int) -> None:

@@ -42,7 +42,7 @@ class GatherOptions:
     mmap: bool = True
     preload: bool = False
     blocks: int = 64
-    block_bytes: float = 256e6
+    block_bytes: float = 1e9
     cache_bytes: int = 0
     checksums: bool = False
     skip: bool = False
@@ -169,16 +169,25 @@ class Gatherer:
         column = next((column for column in self.columns if column.name == name and column.kind == "variable"), None)
         if column is None:
             raise UsageError(f"{name} is not a ragged column that is read")
-        wanted = Wanted(self.shards.starts, samples)
-        located = _Sources(self, wanted, counted=False).locate(column) if len(samples) else None
-        if not isinstance(located, Located):  # nulls among them, or nothing at all
-            return np.zeros(len(samples), np.int64)
+        if not len(samples):
+            return np.empty(0, np.int64)
+        try:
+            located = _Sources(self, Wanted(self.shards.starts, samples), counted=False).locate(column)
+        except _Unreadable as unreadable:
+            if not self._options.skip:
+                raise unreadable.error from unreadable.error.__cause__
+            return np.zeros(len(samples), np.int64)  # the readable ones are found when they are read, in any order
+        if not isinstance(located, Located):
+            raise UsageError(f"{name} has missing values, and so no lengths to make buckets by")
         return located.length // column.width
 
     def table(self, samples: Indices) -> pa.Table:
         """Return the samples as they are stored, as an Arrow table. Raises DatasetError where a shard is damaged."""
         wanted = Wanted(self.shards.starts, samples)
-        memory = _Sources(self, wanted, counted=False).memory
+        try:
+            memory = _Sources(self, wanted, counted=False).memory
+        except _Unreadable as unreadable:
+            raise unreadable.error from unreadable.error.__cause__
         memory.validate()
         return pa.table({column.name: memory.take(column, wanted) for column in self.columns})
 
@@ -188,9 +197,11 @@ class Gatherer:
         except DamagedValues as damaged:
             raise _Unreadable(damaged.places, damaged) from damaged
         if located is None:
-            return {column.name: _general(column, sources.memory.take(column, sources.wanted), self._finish)}
+            located = _general(column, sources.memory.take(column, sources.wanted))
+            if not isinstance(located, np.ndarray):
+                return {column.name: located}
         if isinstance(located, np.ndarray):
-            return {column.name: located.astype(self._finish.dtype(column.name, column.dtype), copy=False)}
+            return {column.name: _numbers(column, located, self._finish)}
         if column.is_encoded_image and self._finish.decode:
             finisher = Finisher(self._finish, column.name, np.uint8, samples, epoch)
             return {column.name: self._decoded(column, located, samples, finisher, sources.wanted)}
@@ -237,7 +248,7 @@ class Gatherer:
             pixels = self._images.get(sample)
             if pixels is None:
                 pixels = decoder.decode(data, out[place] if out is not None else None)
-                if pixels is None:
+                if pixels is None:  # not for the fast way
                     try:
                         pixels = image.decode(data.tobytes(), max_pixels=2**62, keep_truncated=self._keep_truncated)
                     except Rejection as rejection:
@@ -334,14 +345,21 @@ def _fixed(column: Column, located: Located, finisher: Finisher, finish: Finish)
         found = adjoining(located, column.width)
         return _shaped(gather_fixed(located, column.width) if found is None else found, column)
     if not column.shape:
-        values = _shaped(gather_fixed(located, column.width), column)
-        result = np.empty(values.shape, finisher.dtype)
-        finisher.write(values, result)
-        return result
+        return _numbers(column, _shaped(gather_fixed(located, column.width), column), finish)
     shape = finish.image_shape(column.shape) if column.name == IMAGE else column.shape
     result = _allocate((len(located), *(shape or column.shape)), finisher.dtype)
     for place, row in enumerate(located.rows()):
         finisher.write(finisher.view(row.view(column.dtype).reshape(column.shape), place), result[place])
+    return result
+
+
+def _numbers(column: Column, values: npt.NDArray[Any], finish: Finish) -> npt.NDArray[Any]:
+    """Return numbers (n,), converted and normalised where that is wanted."""
+    if not finish.changes(column):
+        return values
+    finisher = Finisher(finish, column.name, values.dtype, np.empty(0, np.int64), 0)
+    result = np.empty(values.shape, finisher.dtype)
+    finisher.write(values, result)
     return result
 
 
@@ -380,7 +398,7 @@ def _ragged(column: Column, located: Located, finish: Finish) -> Batch:
     return {name: padded, f"{name}_length": lengths}
 
 
-def _general(column: Column, values: pa.Array, finish: Finish) -> Any:
+def _general(column: Column, values: pa.Array) -> Any:
     """Return values of any type: an array where they are numbers without nulls, else a list."""
     if column.is_encoded_image:
         return values.field("bytes").to_pylist()
@@ -388,6 +406,5 @@ def _general(column: Column, values: pa.Array, finish: Finish) -> Any:
         values = values.fill_null(NO_LABEL)
     number = column.kind == "fixed" and not column.shape
     if (number or pa.types.is_boolean(column.type)) and not values.null_count:
-        array = values.to_numpy(zero_copy_only=False)
-        return array.astype(finish.dtype(column.name, array.dtype), copy=False)
+        return values.to_numpy(zero_copy_only=False)
     return values.to_pylist()
