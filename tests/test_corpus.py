@@ -12,7 +12,8 @@ from conftest import CROP
 from PIL import Image
 
 import shardctl
-from shardctl.codecs.image import FORMATS, MAX_PIXELS
+from shardctl.codecs.image import FORMATS, MAX_PIXELS, decode
+from shardctl.codecs.jpeg import JpegDecoder
 from shardctl.manifest import read_rejects
 
 pytestmark = pytest.mark.corpus
@@ -119,3 +120,14 @@ def _pillow_reads(path: Path) -> bool:
     except Exception:  # noqa: BLE001 - hostile files raise anything at all
         return False
     return True
+
+
+def test_both_ways_to_decode_a_jpeg_give_the_same_pixels(corpus: Path) -> None:
+    decoder, fast = JpegDecoder(), 0
+    for path in sorted((corpus / "photos").rglob("*.*")):
+        data = path.read_bytes()
+        pixels = decoder.decode(np.frombuffer(data, np.uint8))
+        if pixels is not None:
+            fast += 1
+            assert np.array_equal(pixels, decode(data)), path
+    assert fast > 400

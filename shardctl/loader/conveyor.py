@@ -45,7 +45,8 @@ class Waits:
 class Conveyor(Generic[Task, Result]):
     """Calls `make` on every task in up to `threads` threads, and gives the results in the order of the tasks.
 
-    At most `depth` per thread are made ahead. With `tune`, the number of threads in use changes between 1 and `threads`.
+    At most `depth` results are made ahead. A tuner decides how many of the threads are in use. The first `alone` tasks are
+    made by one thread: where a task is many short calls, two take the interpreter's lock from each other at each of them.
     Used as a context manager; leaving it ends the threads.
     """
 
@@ -73,11 +74,6 @@ class Conveyor(Generic[Task, Result]):
 
     def __exit__(self, *_: Any) -> None:
         self.close()
-
-    @property
-    def active(self) -> int:
-        """The number of threads that are in use."""
-        return self._active
 
     def __iter__(self) -> Iterator[Result]:
         while True:

@@ -1,10 +1,9 @@
 """Which sample comes next: functions of a seed and a position, with no table of samples behind them."""
 
-from shardctl.order.epoch import AUTO, MODES, EpochOrder, Indices, Ordering, OrderOptions
+from shardctl.order.epoch import MODES, EpochOrder, Indices, Ordering, OrderOptions
 from shardctl.order.permutation import Permutation, key_of, mix64, permute
 
 __all__ = [
-    "AUTO",
     "MODES",
     "EpochOrder",
     "Indices",

@@ -18,9 +18,6 @@ from shardctl.order.permutation import key_of, mix64, permute
 Indices = npt.NDArray[np.int64]
 
 MODES = ("global", "window", "block")
-AUTO = True
-"""`shuffle=True`: the best order that the way the samples are stored allows."""
-
 PIECES_PER_LANE = 32
 """Blocks of a lane at least, where there are so many: the two at its ends are cut, and read once for each part."""
 

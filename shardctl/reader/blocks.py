@@ -6,7 +6,6 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
-from concurrent.futures import Future
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +17,22 @@ from shardctl.shard import CHECKSUM_KEY, BlockFile, block_checksum, first_line, 
 
 Faults = dict[int, DatasetError]
 """What is wrong with which block."""
+
+
+class _Waiter:
+    """A block that another thread is about to bring, or what is wrong with it."""
+
+    def __init__(self) -> None:
+        self.arrived = threading.Event()
+        self.batch: pa.RecordBatch | None = None
+        self.fault: DatasetError | None = None
+
+    def hand_over(self, block: int, found: dict[int, pa.RecordBatch], faults: Faults) -> None:
+        """Put what has come where it belongs."""
+        if self.batch is not None:
+            found[block] = self.batch
+        else:
+            faults[block] = self.fault or DatasetError(f"block {block} could not be read by another thread")
 
 
 class BlockCache:
@@ -44,7 +59,7 @@ class BlockCache:
     def _renew(self) -> None:
         """Take a fresh lock, and forget what other threads were about to bring: in a forked child they are not there."""
         self._lock = threading.Lock()
-        self._coming: dict[int, Future[pa.RecordBatch]] = {}
+        self._coming: dict[int, list[_Waiter]] = {}
 
     def get(self, blocks: list[int], counts: list[int]) -> tuple[dict[int, pa.RecordBatch], Faults]:
         """Return these blocks, of which so many samples each are wanted, and what is wrong with those that cannot be read.
@@ -54,28 +69,13 @@ class BlockCache:
         """
         found: dict[int, pa.RecordBatch] = {}
         faults: Faults = {}
-        others: dict[int, Future[pa.RecordBatch]] = {}
+        waiting: dict[int, _Waiter] = {}
         for block in blocks:
-            with self._lock:
-                if block in self._ready:
-                    self._ready.move_to_end(block)
-                    found[block] = self._ready[block]
-                    self.hits += 1
-                    continue
-                if block in self._coming:
-                    others[block] = self._coming[block]
-                    self.hits += 1
-                    continue
-                mine: Future[pa.RecordBatch] = Future()
-                self._coming[block] = mine
-                self.misses += 1
-            self._bring(block, mine)
-            others[block] = mine
-        for block, future in others.items():
-            try:
-                found[block] = future.result()
-            except DatasetError as error:
-                faults[block] = error
+            if self._claim(block, found, waiting):
+                self._bring(block, found, faults)
+        for block, waiter in waiting.items():
+            waiter.arrived.wait()
+            waiter.hand_over(block, found, faults)
         if self._limit_bytes < float("inf"):
             with self._lock:
                 for block, count in zip(blocks, counts, strict=True):
@@ -93,21 +93,43 @@ class BlockCache:
         dropped = self._ready.pop(block, None)
         self._bytes -= dropped.nbytes if dropped is not None else 0
 
-    def _bring(self, block: int, future: Future[pa.RecordBatch]) -> None:
-        try:
-            batch = self._read(block)
-        except BaseException as error:  # noqa: BLE001 - whoever waits for the block hears of it
-            with self._lock:
-                self._coming.pop(block, None)
-            future.set_exception(error)
-            return
+    def _claim(self, block: int, found: dict[int, pa.RecordBatch], waiting: dict[int, _Waiter]) -> bool:
+        """Take a block that is there, or queue for one that is coming. Return whether neither is so: bring it, then."""
         with self._lock:
-            self._coming.pop(block, None)
-            self._ready[block] = batch
-            self._bytes += batch.nbytes
-            while len(self._ready) > 1 and (len(self._ready) > self._limit or self._bytes > self._limit_bytes):
-                self._drop(next(iter(self._ready)))
-        future.set_result(batch)
+            if block in self._ready:
+                self._ready.move_to_end(block)
+                found[block] = self._ready[block]
+            elif block in self._coming:
+                waiting[block] = _Waiter()
+                self._coming[block].append(waiting[block])
+            else:
+                self._coming[block] = []
+                self.misses += 1
+                return True
+            self.hits += 1
+            return False
+
+    def _bring(self, block: int, found: dict[int, pa.RecordBatch], faults: Faults) -> None:
+        """Read a block, for this thread and for those that have come to wait for it."""
+        batch, fault = None, None
+        try:
+            batch = found[block] = self._read(block)
+        except DatasetError as error:
+            fault = faults[block] = error
+        finally:  # whatever happens, nobody waits for ever
+            with self._lock:
+                waiters = self._coming.pop(block, [])
+                if batch is not None:
+                    self._keep(block, batch)
+            for waiter in waiters:
+                waiter.batch, waiter.fault = batch, fault
+                waiter.arrived.set()
+
+    def _keep(self, block: int, batch: pa.RecordBatch) -> None:
+        self._ready[block] = batch
+        self._bytes += batch.nbytes
+        while len(self._ready) > 1 and (len(self._ready) > self._limit or self._bytes > self._limit_bytes):
+            self._drop(next(iter(self._ready)))
 
     def _read(self, block: int) -> pa.RecordBatch:
         shard, number = self._shards.place_of(block)
