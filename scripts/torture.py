@@ -6,6 +6,7 @@
     python scripts/torture.py hostile DATA                    1,045 odd and broken files, with peak memory
     python scripts/torture.py disks DATA                      tmpfs of many sizes filled up; a read-only one (needs root)
     python scripts/torture.py converters DATA [--times 20]    two, five and ten converters at once
+    python scripts/torture.py shrinks DATA [--times 50]       a shard is cut short while a loader reads at full speed
 
 DATA is the folder that SHARDCTL_CORPUS names: it has photos/ and hostile/.
 """
@@ -293,6 +294,47 @@ def converters(data: Path, times: int, scratch: Path) -> str:
     return "\n".join(lines)
 
 
+READING = """
+import sys, time, shardctl
+from shardctl.errors import DatasetError
+loader = shardctl.open(sys.argv[1]).loader(64, shuffle=sys.argv[2] == "random", threads=2, repeat=None)
+try:
+    for batch in loader:
+        print("reading", flush=True)
+except DatasetError as error:
+    print(error, file=sys.stderr)
+    sys.exit(3)
+"""
+
+
+def shrinks(data: Path, times: int, scratch: Path) -> str:
+    """Cut a mapped shard short under a loader: the named error, and not the end of the process by SIGBUS."""
+    rng = random.Random(5)
+    out = scratch / "out"
+    recipe = {"store": "raw", "transform": [{"name": "resize", "size": 232}, {"name": "crop", "size": 224}]}
+    shardctl.convert(data / "photos", out, recipe=recipe, workers=2, samples_per_shard=50)
+    shards = sorted(out.glob("*-of-*.arrow"))
+    ended: Counter[str] = Counter()
+    for turn in range(times):
+        victim = rng.choice(shards)
+        whole = victim.read_bytes()
+        command = [sys.executable, "-c", READING, str(out), "random" if turn % 2 else "stored"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as reader:
+            assert reader.stdout is not None
+            reader.stdout.readline()
+            drain = threading.Thread(target=reader.stdout.read)
+            drain.start()
+            time.sleep(rng.uniform(0, 0.2))
+            os.truncate(victim, rng.randrange(len(whole)))
+            reader.wait(60)
+            drain.join()
+            assert reader.stderr is not None
+            named = victim.name in reader.stderr.read()
+        ended["named" if reader.returncode == 3 and named else f"exit code {reader.returncode}"] += 1
+        victim.write_bytes(whole)
+    return f"{times} shards cut short under a running loader: {dict(ended)}"
+
+
 PROOFS: dict[str, tuple[Callable[[Path, int, Path], str], int]] = {
     "kills": (kills, 200),
     "overwrites": (overwrites, 50),
@@ -300,6 +342,7 @@ PROOFS: dict[str, tuple[Callable[[Path, int, Path], str], int]] = {
     "hostile": (hostile, 1),
     "disks": (disks, 1),
     "converters": (converters, 20),
+    "shrinks": (shrinks, 50),
 }
 
 

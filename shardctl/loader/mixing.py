@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from shardctl.errors import UsageError
 from shardctl.loader.stream import Stream
-from shardctl.order import EpochOrder, Indices, key_of, permute
+from shardctl.order import EpochOrder, Indices, key_of, neighbours, permute
 from shardctl.reader import Batch, Spec
 
 _ROUND = 4096
@@ -130,7 +130,7 @@ class MixedOrder:
 
     def share(self, first: int, count: int, rank: int, world_size: int) -> Indices:
         """Return a run of neighbouring positions."""
-        return np.arange(first + count * rank // world_size, first + count * (rank + 1) // world_size, dtype=np.int64)
+        return neighbours(first, count, rank, world_size)
 
 
 def _apportion(weights: npt.NDArray[np.float64], seats: int) -> Indices:

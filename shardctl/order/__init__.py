@@ -1,6 +1,6 @@
 """Which sample comes next: functions of a seed and a position, with no table of samples behind them."""
 
-from shardctl.order.epoch import MODES, EpochOrder, Indices, Ordering, OrderOptions
+from shardctl.order.epoch import MODES, EpochOrder, Indices, Ordering, OrderOptions, neighbours
 from shardctl.order.permutation import Permutation, key_of, mix64, permute
 
 __all__ = [
@@ -12,5 +12,6 @@ __all__ = [
     "Permutation",
     "key_of",
     "mix64",
+    "neighbours",
     "permute",
 ]

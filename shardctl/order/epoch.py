@@ -119,7 +119,7 @@ class InOrder:
 
     def share(self, first: int, count: int, rank: int, world_size: int) -> Indices:
         """Return a run of neighbours."""
-        return _neighbours(first, count, rank, world_size)
+        return neighbours(first, count, rank, world_size)
 
 
 class GlobalOrder:
@@ -134,7 +134,7 @@ class GlobalOrder:
 
     def share(self, first: int, count: int, rank: int, world_size: int) -> Indices:
         """Return a run of neighbouring positions: their samples lie anywhere, whichever are chosen."""
-        return _neighbours(first, count, rank, world_size)
+        return neighbours(first, count, rank, world_size)
 
 
 def _scattered(groups: Indices, key: int) -> Indices:
@@ -146,7 +146,8 @@ def _scattered(groups: Indices, key: int) -> Indices:
     return np.argsort(hashes, kind="stable")
 
 
-def _neighbours(first: int, count: int, rank: int, world_size: int) -> Indices:
+def neighbours(first: int, count: int, rank: int, world_size: int) -> Indices:
+    """Return the positions of a rank where each takes a run of neighbours."""
     return np.arange(first + count * rank // world_size, first + count * (rank + 1) // world_size, dtype=np.int64)
 
 
