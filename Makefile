@@ -30,6 +30,7 @@ docs: setup
 bench: setup
 	$(bin)/python scripts/bench_decode.py
 	$(bin)/python scripts/bench_convert.py
+	$(bin)/python scripts/bench_loader.py
 
 clean:
 	rm -rf .venv demo build dist .coverage* *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
