@@ -96,7 +96,6 @@ class Loader:
         self._task_batches = self._batches_per_task()
         self._tuner = Tuner(usable_cores()) if options.threads == "auto" else None
         self._waits = Waits()
-        self._untouched = True
         self._batches = self._samples = 0
         self._began = self._ended = time.perf_counter()
 
@@ -165,11 +164,9 @@ class Loader:
         depth = AHEAD * threads
         if self.options.prefetch:
             depth = max(1, self.options.prefetch // self._task_batches)
-        alone = int(self.stream.in_place and self._untouched)
-        self._untouched = False
         self._batches = self._samples = 0
         self._began = self._ended = time.perf_counter()
-        with Conveyor(self._make, self._tasks(), threads, depth, self._tuner, alone) as conveyor:
+        with Conveyor(self._make, self._tasks(), threads, depth, self._tuner) as conveyor:
             self._waits = conveyor.waits
             for made in conveyor:
                 for batch, size, end in made.batches:

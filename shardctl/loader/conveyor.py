@@ -45,15 +45,14 @@ class Waits:
 class Conveyor(Generic[Task, Result]):
     """Calls `make` on every task in up to `threads` threads, and gives the results in the order of the tasks.
 
-    At most `depth` results are made ahead. A tuner decides how many of the threads are in use. The first `alone` tasks are
-    made by one thread: where a task is many short calls, two take the interpreter's lock from each other at each of them.
-    Used as a context manager; leaving it ends the threads.
+    At most `depth` results are made ahead. A tuner decides how many of the threads are in use. Used as a context manager;
+    leaving it ends the threads.
     """
 
     def __init__(
-        self, make: Callable[[Task], Result], tasks: Iterator[Task], threads: int, depth: int, tuner: Tuner | None, alone: int
+        self, make: Callable[[Task], Result], tasks: Iterator[Task], threads: int, depth: int, tuner: Tuner | None
     ) -> None:
-        self._make, self._tasks, self._depth, self._alone = make, tasks, depth, alone
+        self._make, self._tasks, self._depth = make, tasks, depth
         self._tuner = tuner
         self._active = tuner.threads if tuner else threads
         self.waits = Waits()
@@ -129,8 +128,7 @@ class Conveyor(Generic[Task, Result]):
                 self._condition.notify_all()
 
     def _has_room(self, number: int) -> bool:
-        active = 1 if self.waits.made < self._alone else self._active
-        return number < active and self._begun - self._taken < self._depth
+        return number < self._active and self._begun - self._taken < self._depth
 
     def close(self) -> None:
         """End the threads, and wait until they have."""

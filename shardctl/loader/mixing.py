@@ -99,11 +99,6 @@ class Mixture:
         """How many samples are best made at a time."""
         return min(stream.together for stream in self._streams)
 
-    @property
-    def in_place(self) -> bool:
-        """Whether samples are read where they lie in the files, one by one."""
-        return all(stream.in_place for stream in self._streams)
-
     def specs(self) -> dict[str, Spec]:
         """Return what the values of each field of a batch are: ragged where the datasets have different shapes."""
         first, *others = (stream.specs() for stream in self._streams)

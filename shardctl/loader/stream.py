@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from shardctl.loader.options import StreamOptions
 from shardctl.order import EpochOrder, Ordering
-from shardctl.reader import Batch, Column, Gatherer, Indices, Shards, Spec, columns_of, in_place
+from shardctl.reader import Batch, Column, Gatherer, Indices, Shards, Spec, columns_of
 
 TASK_BYTES = 8 << 20
 """Bytes of samples that are made at a time: beyond that, what a call costs no longer counts."""
@@ -43,11 +43,6 @@ class Stream(Protocol):
     @property
     def together(self) -> int:
         """How many samples are best made at a time: small ones share what a call costs. 0 where each batch is its own."""
-        ...
-
-    @property
-    def in_place(self) -> bool:
-        """Whether samples are read where they lie in the files, one by one."""
         ...
 
     def specs(self) -> dict[str, Spec]:
@@ -133,11 +128,6 @@ class DatasetStream:
         if views or self._options.finish.pad:  # a batch in one block is not copied; each batch has a width of its own
             return 0
         return TASK_BYTES // max(1, sum(self._column_bytes(column) for column in self.columns))
-
-    @property
-    def in_place(self) -> bool:
-        """Whether samples are read where they lie in the files, one by one."""
-        return in_place(self._selection.shards, self._options.gather)
 
     def specs(self) -> dict[str, Spec]:
         """Return what the values of each field of a batch are."""

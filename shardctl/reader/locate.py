@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -75,15 +75,22 @@ class InPlace:
 
     def prepare(self, wanted: Wanted) -> tuple[Files, Faults]:
         """Open the files of these samples, make sure that they are unchanged, and find the columns in their blocks."""
-        faults: Faults = {}
         numbers, which = _distinct(self._shards.shard_of(wanted.block))
-        opened: list[OpenShard | None] = [self._open(shard, faults) for shard in numbers.tolist()]
         known = self._known[wanted.block]
-        if not known.all():
-            for block in _distinct(wanted.block[~known])[0].tolist():
-                shard = opened[np.searchsorted(numbers, self._shards.place_of(block)[0])]
-                if shard is not None:
-                    self._find(block, shard, faults)
+        if known.all():
+            return self._files(numbers, which, ())
+        unknown = _distinct(wanted.block[~known])[0].tolist()
+        # One thread at a time: two that make so many short calls take the interpreter's lock from each other at each of them.
+        with self._shards.opening:
+            return self._files(numbers, which, unknown)
+
+    def _files(self, numbers: Indices, which: Indices, unknown: Iterable[int]) -> tuple[Files, Faults]:
+        faults: Faults = {}
+        opened = [self._open(shard, faults) for shard in numbers.tolist()]
+        for block in unknown:
+            shard = opened[np.searchsorted(numbers, self._shards.place_of(block)[0])]
+            if shard is not None and not self._known[block]:
+                self._find(block, shard, faults)
         return Files(opened, which), faults
 
     def changed(self, wanted: Wanted) -> Faults:

@@ -80,8 +80,9 @@ class Shards:
         return int(self.starts[-1])
 
     def _renew(self) -> None:
-        """Take a fresh lock: in a forked child the old one may be held by a thread that is not there."""
+        """Take fresh locks: in a forked child the old ones may be held by a thread that is not there."""
         self._lock = threading.Lock()
+        self.opening = threading.Lock()
 
     def _shards_of(self, split: str | None) -> range:
         if split is None:
