@@ -5,8 +5,8 @@
 CORPUS is a folder with photos/ and captions/ (default: $SHARDCTL_CORPUS, else ../shared/data; without it, inputs that
 `shardctl demo` draws). The datasets are made first, in a scratch folder, or in FOLDER, where they are kept for the next
 time. Every round runs each contender once, in turn, in one process, over the same samples with a warm page cache; batches
-have 256 samples. Figures are medians over the rounds; the ratio is that of the medians. One more run of shardctl has a
-cold cache.
+have 256 samples. Figures are medians over the rounds; the ratio is that of the medians. A run of shardctl with a cold
+cache comes first.
 """
 
 from __future__ import annotations
@@ -73,14 +73,14 @@ def main() -> None:
 def measure(name: str, case: Callable[[], tuple[dict[str, Contender], Path]], runs: int) -> dict[str, Any]:
     """Run every contender of a case in turn, and print the medians."""
     contenders, dataset = case()
+    evict(dataset)
+    cold = contenders["shardctl"]()
     warm(dataset)
     rates: dict[str, list[float]] = {label: [] for label in contenders}
     for _ in range(runs + 1):
         for label, contender in contenders.items():
             rates[label].append(contender())
     medians = {label: statistics.median(found[1:]) for label, found in rates.items()}
-    evict(dataset)
-    cold = contenders["shardctl"]()
     bare = next((label for label in contenders if label != "shardctl"), None)
     ratio = f", {medians['shardctl'] / medians[bare]:.2f} of {bare}" if bare else ""
     shown = ", ".join(f"{label} {rate:,.0f}/s" for label, rate in medians.items())

@@ -38,8 +38,12 @@ def mended() -> int:
     return _mended
 
 
-def map_whole(path: Path) -> pa.Buffer:
-    """Return a file's bytes, mapped, read-only. Takes no file descriptor beyond this call. Raises OSError."""
+def map_whole(path: Path, large_pages: bool) -> pa.Buffer:
+    """Return a file's bytes, mapped, read-only. Takes no file descriptor beyond this call. Raises OSError.
+
+    With `large_pages` Linux reads and maps 2 MiB at a time where it can: for files that fit in memory, whose other bytes will
+    be wanted too. Gathering 150 kB from anywhere is then 1.3 times as fast (docs/performance.md).
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         status = os.fstat(descriptor)
@@ -50,6 +54,8 @@ def map_whole(path: Path) -> pa.Buffer:
         os.close(descriptor)
     if address in (None, _FAILED):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(path))
+    if large_pages and hasattr(mmap, "MADV_HUGEPAGE"):
+        _libc().madvise(address, status.st_size, mmap.MADV_HUGEPAGE)  # a wish: it does not matter whether it is granted
     mapping = _Mapping(path, status.st_ino, address, status.st_size)
     weakref.finalize(mapping, _libc().munmap, address, status.st_size).atexit = False
     _handle_signal()
@@ -89,6 +95,7 @@ def _libc() -> Any:
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
     libc.mmap.restype = ctypes.c_void_p
+    libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
     libc.signal.argtypes = (ctypes.c_int, ctypes.c_void_p)
     libc.signal.restype = ctypes.c_void_p

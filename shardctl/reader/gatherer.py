@@ -23,7 +23,7 @@ from shardctl.reader.gather import Bytes, Located, adjoining, gather, gather_fix
 from shardctl.reader.locate import DamagedValues, InMemory, InPlace, Wanted
 from shardctl.reader.samples import SampleCache
 from shardctl.reader.shards import VERIFY_ADVICE, Indices, Shards
-from shardctl.shard import Opener, load_file, map_file
+from shardctl.shard import Opener, load_file, map_file, map_resident_file
 
 Batch = dict[str, Any]
 """Field name to values: arrays of shape (batch, ...) for numbers and images of one shape, lists for everything else."""
@@ -88,7 +88,7 @@ class Gatherer:
         self.shards, self.columns, self._finish, self._options = shards, columns, finish, options
         self._keep_truncated = shards.manifest.recipe.get("truncated") == "keep"
         flat = [column for column in columns if column.kind != "other"]
-        opener: Opener = load_file if options.preload else map_file
+        opener: Opener = load_file if options.preload else map_resident_file if shards.fit_in_memory else map_file
         self._in_place = InPlace(shards, flat, opener, options.checksums) if in_place(shards, options) else None
         self._images = SampleCache(options.cache_bytes)
         self._local = threading.local()

@@ -15,7 +15,7 @@ from shardctl.reader.blocks import Faults, check_block, other_rows
 from shardctl.reader.column import Column, Flat, flatten
 from shardctl.reader.gather import Indices, Located, gather_fixed
 from shardctl.reader.shards import SEGMENT_BITS, VERIFY_ADVICE, OpenShard, Shards
-from shardctl.shard import Opener, first_line, map_file
+from shardctl.shard import Opener, first_line, load_file
 from shardctl.storage import printable
 
 CHECK_SECONDS = 0.01
@@ -106,7 +106,7 @@ class InPlace:
     def _open(self, shard: int, faults: Faults) -> OpenShard | None:
         try:
             opened = self._shards.open(shard, self._opener)
-            if self._opener is map_file:
+            if self._opener is not load_file:
                 self._shards.check_unchanged(shard, opened, time.monotonic() - CHECK_SECONDS)
         except DatasetError as error:
             faults.update(dict.fromkeys(self._shards.blocks_of(shard), error))

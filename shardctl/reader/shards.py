@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DatasetError, UsageError
+from shardctl.machine import memory_bytes
 from shardctl.manifest import MANIFEST, SHARDS, Manifest, ShardTable
 from shardctl.shard import BlockFile, Layout, Opener, map_file, read_file
 from shardctl.storage import printable
@@ -104,6 +105,12 @@ class Shards:
         if tuple((field.name, str(field.type)) for field in schema) != self.manifest.schema:
             raise self._other(self.path(0), "its columns are not those of the dataset")
         return self.manifest.layout(schema.remove_metadata())
+
+    @property
+    def fit_in_memory(self) -> bool:
+        """Whether all shards together are no larger than half of this machine's memory."""
+        chosen = slice(self._first_shard, self._first_shard + len(self._first_block) - 1)
+        return int(self._table.sizes[chosen].sum()) <= memory_bytes() // 2
 
     @property
     def bytes_per_sample(self) -> int:
