@@ -6,7 +6,7 @@ import itertools
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,7 @@ from shardctl.loader.mixing import Mixture
 from shardctl.loader.options import LoaderOptions, StreamOptions
 from shardctl.loader.stream import DatasetStream, Selection, Stream
 from shardctl.machine import usable_cores
-from shardctl.order import EpochOrder
+from shardctl.order import EpochOrder, InOrder
 from shardctl.reader import Batch, Indices
 
 __all__ = ["DatasetStream", "Loader", "LoaderOptions", "LoaderStats", "Mixture", "Selection", "Stream", "StreamOptions"]
@@ -59,12 +59,16 @@ class LoaderStats:
 
 @dataclass(frozen=True)
 class _Task:
-    """Some neighbouring batches of an epoch: `ends[i]` samples of it are consumed after the i-th, which has `sizes[i]`."""
+    """The positions of some neighbouring batches in an order.
+
+    The i-th has `sizes[i]` samples, and `ends[i]` of the epoch are consumed after it.
+    """
 
     epoch: int
-    samples: Indices
+    positions: Indices
     sizes: list[int]
     ends: list[int]
+    order: EpochOrder
 
 
 @dataclass(frozen=True)
@@ -75,12 +79,14 @@ class _Made:
     batches: list[tuple[Batch, int, int]]
 
 
-def _cut(epoch: int, samples: Indices, sizes: list[int], ends: list[int], together: int) -> Iterator[_Task]:
-    """Cut the samples of several batches into tasks of so many batches."""
-    edges = np.cumsum([0, *sizes]).tolist()
-    for first in range(0, len(sizes), together):
-        last = min(first + together, len(sizes))
-        yield _Task(epoch, samples[edges[first] : edges[last]], sizes[first:last], ends[first:last])
+def _cut(task: _Task, together: int) -> Iterator[_Task]:
+    """Cut a task into some of so many batches. Their samples are found now: for all of them at once that costs little."""
+    samples = task.order.samples(task.positions)
+    edges = np.cumsum([0, *task.sizes]).tolist()
+    for first in range(0, len(task.sizes), together):
+        last = min(first + together, len(task.sizes))
+        part = samples[edges[first] : edges[last]]
+        yield replace(task, positions=part, sizes=task.sizes[first:last], ends=task.ends[first:last], order=InOrder())
 
 
 class Loader:
@@ -195,7 +201,8 @@ class Loader:
             order = self._order(epoch)
             while not self._is_over(consumed):
                 parts, ends = self._next_batches(order, consumed, planned)
-                yield from _cut(epoch, order.samples(np.concatenate(parts)), list(map(len, parts)), ends, together)
+                whole = _Task(epoch, np.concatenate(parts), list(map(len, parts)), ends, order)
+                yield from [whole] if len(parts) <= together else _cut(whole, together)
                 consumed, together = ends[-1], min(2 * together, self._task_batches)
                 planned = min(2 * planned, max(self._task_batches, PLANNED_SAMPLES // self.options.batch_size))
             if self._is_over(0):
@@ -239,7 +246,7 @@ class Loader:
         return np.concatenate([own, filled % len(self.stream)])
 
     def _make(self, task: _Task) -> _Made:
-        batch, there = self.stream.gather(task.samples, task.epoch)
+        batch, there = self.stream.gather(task.order.samples(task.positions), task.epoch)
         if len(task.sizes) == 1:
             return _Made(task.epoch, [(batch, int(there.sum()), task.ends[0])])
         cuts = np.concatenate([[0], np.cumsum(there)])[np.cumsum([0, *task.sizes])].tolist()

@@ -42,9 +42,10 @@ class BucketedOrder:
         return found
 
     def _sorted(self, number: int) -> Indices:
-        if self._last[0] != number:
-            self._last = number, self._sort(number)
-        return self._last[1]
+        last = self._last  # another thread may put the next stretch there
+        if last[0] != number:
+            last = self._last = number, self._sort(number)
+        return last[1]
 
     def _sort(self, number: int) -> Indices:
         first = number * self._stretch

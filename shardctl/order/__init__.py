@@ -1,11 +1,12 @@
 """Which sample comes next: functions of a seed and a position, with no table of samples behind them."""
 
-from shardctl.order.epoch import MODES, EpochOrder, Indices, Ordering, OrderOptions, neighbours
+from shardctl.order.epoch import MODES, EpochOrder, Indices, InOrder, Ordering, OrderOptions, neighbours
 from shardctl.order.permutation import Permutation, key_of, mix64, permute
 
 __all__ = [
     "MODES",
     "EpochOrder",
+    "InOrder",
     "Indices",
     "OrderOptions",
     "Ordering",
