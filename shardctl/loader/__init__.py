@@ -200,10 +200,9 @@ class Loader:
                 return
             order = self._order(epoch)
             while not self._is_over(consumed):
-                parts, ends = self._next_batches(order, consumed, planned)
-                whole = _Task(epoch, np.concatenate(parts), list(map(len, parts)), ends, order)
-                yield from [whole] if len(parts) <= together else _cut(whole, together)
-                consumed, together = ends[-1], min(2 * together, self._task_batches)
+                task = self._next_batches(order, epoch, consumed, planned)
+                yield from [task] if len(task.sizes) <= together else _cut(task, together)
+                consumed, together = task.ends[-1], min(2 * together, self._task_batches)
                 planned = min(2 * planned, max(self._task_batches, PLANNED_SAMPLES // self.options.batch_size))
             if self._is_over(0):
                 return  # an epoch without a batch, for ever
@@ -224,16 +223,19 @@ class Loader:
             which |= {"bucket": dict(self.options.bucket), "global_batch": self.options.global_batch}
         return which
 
-    def _next_batches(self, order: EpochOrder, consumed: int, most: int) -> tuple[list[Indices], list[int]]:
-        """Return this rank's positions in the next batches, and how many samples of the epoch are consumed after each."""
-        parts: list[Indices] = []
+    def _next_batches(self, order: EpochOrder, epoch: int, consumed: int, most: int) -> _Task:
+        """Return the next batches of an epoch of which so many samples are consumed: this rank's part of them."""
         ends: list[int] = []
-        while len(parts) < most and not self._is_over(consumed):
-            count = min(self.options.global_batch, len(self.stream) - consumed)
-            parts.append(self._share(order, consumed, count))
-            consumed += count
-            ends.append(consumed)
-        return parts, ends
+        for _ in range(most):
+            ends.append(min((ends or [consumed])[-1] + self.options.global_batch, len(self.stream)))
+            if self._is_over(ends[-1]):
+                break
+        starts = [consumed, *ends[:-1]]
+        if self.options.world_size == 1 and self.options.remainder != "pad":
+            sizes = [end - start for start, end in zip(starts, ends, strict=True)]
+            return _Task(epoch, np.arange(consumed, ends[-1], dtype=np.int64), sizes, ends, order)
+        parts = [self._share(order, start, end - start) for start, end in zip(starts, ends, strict=True)]
+        return _Task(epoch, np.concatenate(parts), list(map(len, parts)), ends, order)
 
     def _share(self, order: EpochOrder, first: int, count: int) -> Indices:
         """Return this rank's positions among `count` from `first` on."""

@@ -266,7 +266,9 @@ def _pairs(bounds: npt.NDArray[Any], rows: Indices) -> npt.NDArray[Any]:
 
 def _by_block(wanted: Wanted) -> tuple[Indices, Indices]:
     """Return the samples sorted by block, and where each block's begin: (n,), (blocks + 1,)."""
-    order = np.argsort(wanted.inverse, kind="stable")
+    # A stable sort of 16-bit numbers is a radix sort, a tenth of the time.
+    groups = wanted.inverse.astype(np.uint16) if len(wanted.blocks) < 2**16 else wanted.inverse
+    order = np.argsort(groups, kind="stable")
     return order, np.searchsorted(wanted.inverse[order], np.arange(len(wanted.blocks) + 1))
 
 
