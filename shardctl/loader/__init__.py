@@ -24,9 +24,6 @@ from shardctl.reader import Batch, Indices
 
 __all__ = ["DatasetStream", "Loader", "LoaderOptions", "LoaderStats", "Mixture", "Selection", "Stream", "StreamOptions"]
 
-AHEAD = 3
-"""Tasks made ahead per thread, where `prefetch` does not say: with 2, a thread waits for room 8 % of the time at full speed."""
-
 PLANNED_SAMPLES = 4096
 """Samples whose order is found out at a time: 40 ns for each, where a batch of 256 by itself takes 130 microseconds."""
 
@@ -167,9 +164,7 @@ class Loader:
 
     def __iter__(self) -> Iterator[Batch]:
         threads = self._tuner.most if self._tuner else self.threads
-        depth = AHEAD * threads
-        if self.options.prefetch:
-            depth = max(1, self.options.prefetch // self._task_batches)
+        depth = max(1, self.options.prefetch // self._task_batches) if self.options.prefetch else None
         self._batches = self._samples = 0
         self._began = self._ended = time.perf_counter()
         with Conveyor(self._make, self._tasks(), threads, depth, self._tuner) as conveyor:
