@@ -264,5 +264,7 @@ def test_a_mixture_keeps_its_weights_and_resumes(numbers: Path) -> None:
     assert [left + right for left, right in zip(*map(read, ranks), strict=True)] == whole[10:]
     with pytest.raises(UsageError, match="1 weights"):
         shardctl.mix([few, many], [1]).loader(4)
+    with pytest.raises(UsageError, match="an epoch of 0 samples"):
+        shardctl.mix([few, many], [1, 1], samples=0).loader(4)
     with pytest.raises(UsageError, match="above 0"):
         shardctl.mix([few, many], [1, 0]).loader(4)

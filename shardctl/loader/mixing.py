@@ -34,6 +34,8 @@ class Mixture:
             raise UsageError("weights must be above 0; leave out a dataset that is not wanted")
         if not all(len(stream) for stream in streams):
             raise UsageError("a dataset without samples cannot be mixed in")
+        if samples is not None and samples < 1:
+            raise UsageError(f"an epoch of {samples} samples is impossible; give at least 1")
         self._streams, self._seed = list(streams), seed
         self._size = sum(map(len, streams)) if samples is None else samples
         self._weights = [float(weight) for weight in weights]
