@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import shardctl
 from shardctl.errors import UsageError
-from shardctl.order import MODES, Ordering, OrderOptions
+from shardctl.order import MODES, Ordering, OrderOptions, Orders, mix64
 
 SAMPLES = 1000
 ORDERS = (False, True, *MODES)
@@ -145,20 +145,34 @@ def test_randomness_of_each_order() -> None:
         assert distance == pytest.approx(1 / 3, rel=0.05)
 
 
-def test_a_global_order_over_a_billion_samples_needs_no_table() -> None:
-    order = Ordering(np.array([0, 10**9]), OrderOptions("global", 3)).epoch(7)
-    some = order.samples(np.arange(10**9 - 1000, 10**9))
+@pytest.mark.parametrize("size", [10**9, 10**12])
+def test_a_global_order_over_a_billion_samples_and_more_needs_no_table(size: int) -> None:
+    order = Ordering(np.array([0, size]), OrderOptions("global", 3)).epoch(7)
+    some = order.samples(np.arange(size - 1000, size))
     assert len(np.unique(some)) == 1000
-    assert 0 <= some.min() <= some.max() < 10**9
+    assert 0 <= some.min() <= some.max() < size
+    assert np.abs(np.diff(some)).mean() == pytest.approx(size / 3, rel=0.1)
+
+
+@pytest.mark.parametrize("beside", [12, 2**40])
+def test_each_sample_of_a_small_window_comes_at_each_place_equally_often(beside: int) -> None:
+    size, windows = 12, 50_000
+    every = Orders.of(np.array([size] * windows + [beside]), mix64(np.arange(windows + 1, dtype=np.uint64)))
+    which, places = np.repeat(np.arange(windows), size), np.tile(np.arange(size), windows)
+    orders = every.at(which).elements(places).reshape(windows, size)
+    assert (np.sort(orders, axis=1) == np.arange(size)).all()
+    counts = np.array([np.bincount(orders[:, place], minlength=size) for place in range(size)])
+    chi_squared = ((counts - windows / size) ** 2 / (windows / size)).sum()
+    assert chi_squared < 121 + 4 * np.sqrt(2 * 121)  # (size - 1)^2 degrees of freedom, four standard deviations
 
 
 def test_the_orders_are_the_same_for_ever() -> None:
     starts = np.array([0, 4, 6, 9, 12])
     orders = [Ordering(starts, OrderOptions(mode, 1)).epoch(2).samples(np.arange(12)).tolist() for mode in MODES]
     assert orders == [
-        [10, 0, 6, 2, 3, 4, 5, 8, 7, 1, 11, 9],
-        [11, 5, 8, 4, 6, 1, 0, 2, 10, 3, 7, 9],
-        [5, 4, 9, 10, 11, 1, 0, 3, 2, 6, 8, 7],
+        [0, 5, 9, 11, 4, 2, 7, 1, 8, 6, 3, 10],
+        [1, 11, 3, 5, 4, 7, 10, 8, 0, 6, 2, 9],
+        [4, 5, 11, 9, 10, 3, 1, 0, 2, 8, 6, 7],
     ]
 
 

@@ -52,7 +52,7 @@ class BucketedOrder:
         samples = self._order.samples(np.arange(first, min(first + self._stretch, self._size), dtype=np.int64))
         samples = samples[np.argsort(self._lengths(samples), kind="stable")]
         whole = len(samples) // self._batch
-        turn = permute(np.arange(whole), np.uint64(whole), np.uint64(key_of(*self._key, number, _BATCHES)))
+        turn = permute(np.arange(whole), whole, key_of(*self._key, number, _BATCHES))
         batches = samples[: whole * self._batch].reshape(whole, self._batch)[turn]
         return np.concatenate([batches.ravel(), samples[whole * self._batch :]])
 

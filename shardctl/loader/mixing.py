@@ -81,7 +81,7 @@ class Mixture:
         rounds = positions // _ROUND
         for number in np.unique(rounds).tolist():
             here = rounds == number
-            slots = permute(np.arange(_ROUND), np.uint64(_ROUND), np.uint64(key_of(self._seed, number, _TURN)))
+            slots = permute(np.arange(_ROUND), _ROUND, key_of(self._seed, number, _TURN))
             turns = self._turns[slots]
             before = np.empty(_ROUND, np.int64)
             for stream in range(len(self._streams)):

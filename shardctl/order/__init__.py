@@ -1,7 +1,7 @@
 """Which sample comes next: functions of a seed and a position, with no table of samples behind them."""
 
 from shardctl.order.epoch import MODES, EpochOrder, Indices, InOrder, Ordering, OrderOptions, neighbours
-from shardctl.order.permutation import Permutation, key_of, mix64, permute
+from shardctl.order.permutation import Orders, Permutation, key_of, mix64, permute
 
 __all__ = [
     "MODES",
@@ -10,6 +10,7 @@ __all__ = [
     "Indices",
     "OrderOptions",
     "Ordering",
+    "Orders",
     "Permutation",
     "key_of",
     "mix64",

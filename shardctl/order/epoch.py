@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardctl.errors import UsageError
-from shardctl.order.permutation import key_of, mix64, permute
+from shardctl.order.permutation import Orders, key_of, mix64, permute
 
 Indices = npt.NDArray[np.int64]
 
@@ -126,7 +126,7 @@ class GlobalOrder:
     """Every order of all samples is as likely as any other (as far as a keyed bijection goes), in O(1) memory."""
 
     def __init__(self, size: int, seed: int, epoch: int) -> None:
-        self._size, self._key = np.uint64(size), np.uint64(key_of(seed, epoch, _SAMPLES))
+        self._size, self._key = size, key_of(seed, epoch, _SAMPLES)
 
     def samples(self, positions: Indices) -> Indices:
         """Return the samples at these positions."""
@@ -186,16 +186,15 @@ class WindowOrder:
         # Windows are cut from each lane's own beginning: the first piece of a lane begins one.
         in_lane = np.arange(len(order)) - np.searchsorted(lanes.lane, lanes.lane)
         self._windows = np.concatenate([self._begins[:-1][in_lane % pieces == 0], [lanes.bounds[-1]]])
-        self._key = np.uint64(key_of(seed, epoch, _SAMPLES))
+        keys = mix64(np.arange(len(self._windows) - 1, dtype=np.uint64) + np.uint64(key_of(seed, epoch, _SAMPLES)))
+        self._orders = Orders.of(np.diff(self._windows), keys)
 
     def samples(self, positions: Indices) -> Indices:
         """Return the samples at these positions."""
         place = self._lanes.bounds[positions % self._lanes.count] + positions // self._lanes.count
         window = np.searchsorted(self._windows, place, side="right") - 1
         begin = self._windows[window]
-        keys = mix64(window.astype(np.uint64) + self._key)
-        sizes = (self._windows[window + 1] - begin).astype(np.uint64)
-        drawn = begin + permute(place - begin, sizes, keys)
+        drawn = begin + self._orders.at(window).elements(place - begin)
         piece = np.searchsorted(self._begins, drawn, side="right") - 1
         found: Indices = self._first[piece] + drawn - self._begins[piece]
         return found

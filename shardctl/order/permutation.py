@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-Numbers = npt.NDArray[np.uint64] | np.uint64
-"""One number, or one for each position."""
+Numbers = npt.NDArray[Any]
+"""Unsigned, of 32 or 64 bits: one number, or one for each position."""
 
 _ROUNDS = 4
-_DIGIT_ROUNDS = 6
-"""With 4, the places that an element of a handful may get are not quite equally likely (chi-squared, 20,000 keys)."""
+
+_DIGIT_ROUNDS = 8
+"""Of a handful of elements, some are neighbours 10 % (of 5) or 5 % (of 12) more often than they should be, with 6 rounds twice
+that; from 23 elements on nothing shows (chi-squared over 100,000 keys)."""
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _WORD = 2**64 - 1
@@ -73,52 +76,100 @@ class Permutation:
         return joined
 
 
-def permute(positions: npt.NDArray[np.int64], sizes: Numbers, keys: Numbers) -> npt.NDArray[np.int64]:
-    """Return, for every position (n,), the element at it in the order of [0, size) that its key fixes.
+@dataclass(frozen=True)
+class _Word:
+    """Numbers modulo 2^(2 * half), for digits of `half` bits, and what is added and multiplied to scramble them."""
 
-    `sizes` (below 2^63) and `keys` are uint64: one for all positions, or one for each, for many small orders at once.
+    dtype: Any
+    half: Any
+    multipliers: tuple[Any, Any]
+    constants: tuple[Any, ...]
 
-    As `Permutation`, but a network over two digits, of the bases a and b, a * b just above the size: hardly any position
-    falls outside (one in the square root of the size), so that few go through it twice. That makes it several times as
-    fast for the few hundred positions of a batch. Source: Black and Rogaway 2002, "method 3", with sums modulo the bases
-    in place of exclusive or.
+    @classmethod
+    def of(cls, dtype: Any, half: int, *multipliers: int) -> _Word:
+        """Build one of a type, with constants for every round."""
+        constants = (dtype((number * _GOLDEN & _WORD) >> (64 - 2 * half)) for number in range(_DIGIT_ROUNDS))
+        first, second = map(dtype, multipliers)
+        return cls(dtype, dtype(half), (first, second), tuple(constants))
+
+
+_NARROW = _Word.of(np.uint32, 16, 0x85EBCA6B, 0xC2B2AE35)
+"""Source of the multipliers: the finaliser of MurmurHash3 (Appleby 2011)."""
+
+_WIDE = _Word.of(np.uint64, 32, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+"""Source of the multipliers: the finaliser of SplitMix64."""
+
+_NARROW_SIZE = 2**31
+"""The largest size for narrow words."""
+
+
+@dataclass(frozen=True)
+class Orders:
+    """Pseudo-random orders in memory that does not grow with their sizes: the i-th is one of [0, sizes[i]).
+
+    As `Permutation`, but a network over two digits, of the bases `high` and `low`, whose product is just above the size:
+    hardly any position falls outside (one in the square root of the size), so that few go through it twice. That makes it
+    several times as fast for the few hundred positions of a batch. Source: Black and Rogaway 2002, "method 3", with sums
+    modulo the bases in place of exclusive or.
     """
-    limits, every_key = np.atleast_1d(sizes), np.atleast_1d(keys)
-    high = np.maximum(np.ceil(np.sqrt(limits.astype(np.float64))), 1).astype(np.uint64)
-    low = (np.maximum(limits, np.uint64(1)) + high - np.uint64(1)) // high
-    round_keys = [mix64(every_key + np.uint64(r * _GOLDEN & _WORD)) for r in range(1, _DIGIT_ROUNDS + 1)]
-    values = _network(positions.astype(np.uint64), high, low, round_keys)
-    outside = np.flatnonzero(values >= limits)
-    while len(outside):
-        some_limits, some_high, some_low, *some_keys = (_at(array, outside) for array in (limits, high, low, *round_keys))
-        values[outside] = _network(values[outside], some_high, some_low, some_keys)
-        outside = outside[values[outside] >= some_limits]
-    return values.astype(np.int64)
+
+    word: _Word
+    limits: Numbers
+    high: Numbers
+    low: Numbers
+    keys: tuple[Numbers, Numbers]
+
+    @classmethod
+    def of(cls, sizes: npt.NDArray[np.int64], keys: npt.NDArray[np.uint64]) -> Orders:
+        """Return the orders (k,) that are fixed by these sizes (below 2^63) and keys."""
+        word = _NARROW if sizes.max() <= _NARROW_SIZE else _WIDE
+        limits = sizes.astype(word.dtype)
+        high = np.maximum(np.ceil(np.sqrt(sizes.astype(np.float64))), 1).astype(word.dtype)
+        low = (np.maximum(limits, word.dtype(1)) + high - word.dtype(1)) // high
+        return cls(word, limits, high, low, (keys.astype(word.dtype), (keys >> np.uint64(32)).astype(word.dtype)))
+
+    def at(self, which: npt.NDArray[np.int64]) -> Orders:
+        """Return some of these orders; a single one as it is, however often it is wanted."""
+        if len(self.limits) == 1:
+            return self
+        even, odd = self.keys
+        return Orders(self.word, self.limits[which], self.high[which], self.low[which], (even[which], odd[which]))
+
+    def elements(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return, for every position (n,), the element at it: in the order with its number, or in the only one."""
+        values = self._network(positions.astype(self.word.dtype))
+        outside = np.flatnonzero(values >= self.limits)
+        while len(outside):
+            some = self.at(outside)
+            values[outside] = some._network(values[outside])
+            outside = outside[values[outside] >= some.limits]
+        return values.astype(np.int64)
+
+    def _network(self, values: Numbers) -> Numbers:
+        left = values // self.low
+        right = values - left * self.low
+        for number in range(0, _DIGIT_ROUNDS, 2):
+            left = self._add(left, right, number, self.high)
+            right = self._add(right, left, number + 1, self.low)
+        joined: Numbers = left * self.low + right
+        return joined
+
+    def _add(self, digit: Numbers, source: Numbers, number: int, base: Numbers) -> Numbers:
+        """Add what round `number` makes of one digit to the other, modulo its base. Without a division."""
+        word = self.word
+        scrambled: Numbers = source + (self.keys[number % 2] + word.constants[number])
+        scrambled *= word.multipliers[0]
+        scrambled ^= scrambled >> word.half
+        scrambled *= word.multipliers[1]
+        scrambled >>= word.half
+        scrambled *= base
+        scrambled >>= word.half
+        scrambled += digit
+        # Where the base is not reached the difference is a huge number: there are none below 0.
+        np.minimum(scrambled, scrambled - base, out=scrambled)
+        return scrambled
 
 
-def _at(array: npt.NDArray[np.uint64], places: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-    """Return what an array has at these places: its one number for all of them, or the number of each."""
-    return array if len(array) == 1 else array[places]
-
-
-def _network(values: npt.NDArray[np.uint64], high: Any, low: Any, round_keys: list[Any]) -> npt.NDArray[np.uint64]:
-    left = values // low
-    right = values - left * low
-    for even, odd in zip(round_keys[::2], round_keys[1::2], strict=True):
-        left = _add(left, right + even, high)
-        right = _add(right, left + odd, low)
-    joined: npt.NDArray[np.uint64] = left * low + right
-    return joined
-
-
-def _add(digit: npt.NDArray[np.uint64], source: npt.NDArray[np.uint64], base: Any) -> npt.NDArray[np.uint64]:
-    """Add a scrambled number of [0, base) to a digit, modulo the base (below 2^32). Without a division."""
-    scrambled: npt.NDArray[np.uint64] = source * np.uint64(0xBF58476D1CE4E5B9)
-    scrambled ^= scrambled >> np.uint64(32)
-    scrambled *= np.uint64(0x94D049BB133111EB)
-    scrambled >>= np.uint64(32)
-    scrambled *= base
-    scrambled >>= np.uint64(32)
-    scrambled += digit
-    scrambled -= base * (scrambled >= base)
-    return scrambled
+def permute(positions: npt.NDArray[np.int64], size: int, key: int) -> npt.NDArray[np.int64]:
+    """Return, for every position (n,), the element at it in the order of [0, size) that the key fixes."""
+    return Orders.of(np.array([size]), np.array([key], np.uint64)).elements(positions)
