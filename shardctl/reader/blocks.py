@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
-from shardctl.reader.column import Column
+from shardctl.reader.column import Block, Column
 from shardctl.reader.shards import VERIFY_ADVICE, Shards
 from shardctl.shard import CHECKSUM_KEY, BlockFile, block_checksum, first_line, read_file
 
@@ -24,13 +24,13 @@ class _Waiter:
 
     def __init__(self) -> None:
         self.arrived = threading.Event()
-        self.batch: pa.RecordBatch | None = None
+        self.loaded: Block | None = None
         self.fault: DatasetError | None = None
 
-    def hand_over(self, block: int, found: dict[int, pa.RecordBatch], faults: Faults) -> None:
+    def hand_over(self, block: int, found: dict[int, Block], faults: Faults) -> None:
         """Put what has come where it belongs."""
-        if self.batch is not None:
-            found[block] = self.batch
+        if self.loaded is not None:
+            found[block] = self.loaded
         else:
             faults[block] = self.fault or DatasetError(f"block {block} could not be read by another thread")
 
@@ -49,7 +49,7 @@ class BlockCache:
         # A checksum is that of all columns together.
         self._fields = None if checksums else tuple(sorted(names.index(column.name) for column in columns))
         self._shards, self._limit, self._limit_bytes, self._checksums = shards, limit, limit_bytes, checksums
-        self._ready: OrderedDict[int, pa.RecordBatch] = OrderedDict()
+        self._ready: OrderedDict[int, Block] = OrderedDict()
         self._bytes = 0
         self._left: dict[int, int] = {}
         self.hits = self.misses = 0
@@ -61,13 +61,13 @@ class BlockCache:
         self._lock = threading.Lock()
         self._coming: dict[int, list[_Waiter]] = {}
 
-    def get(self, blocks: list[int], counts: list[int]) -> tuple[dict[int, pa.RecordBatch], Faults]:
+    def get(self, blocks: list[int], counts: list[int]) -> tuple[dict[int, Block], Faults]:
         """Return these blocks, of which so many samples each are wanted, and what is wrong with those that cannot be read.
 
         Blocks that nobody is reading are read first; those that another thread has begun are waited for afterwards, so that
         two threads that want the same blocks share the work.
         """
-        found: dict[int, pa.RecordBatch] = {}
+        found: dict[int, Block] = {}
         faults: Faults = {}
         waiting: dict[int, _Waiter] = {}
         for block in blocks:
@@ -91,9 +91,9 @@ class BlockCache:
 
     def _drop(self, block: int) -> None:
         dropped = self._ready.pop(block, None)
-        self._bytes -= dropped.nbytes if dropped is not None else 0
+        self._bytes -= dropped.batch.nbytes if dropped is not None else 0
 
-    def _claim(self, block: int, found: dict[int, pa.RecordBatch], waiting: dict[int, _Waiter]) -> bool:
+    def _claim(self, block: int, found: dict[int, Block], waiting: dict[int, _Waiter]) -> bool:
         """Take a block that is there, or queue for one that is coming. Return whether neither is so: bring it, then."""
         with self._lock:
             if block in self._ready:
@@ -109,25 +109,25 @@ class BlockCache:
             self.hits += 1
             return False
 
-    def _bring(self, block: int, found: dict[int, pa.RecordBatch], faults: Faults) -> None:
+    def _bring(self, block: int, found: dict[int, Block], faults: Faults) -> None:
         """Read a block, for this thread and for those that have come to wait for it."""
-        batch, fault = None, None
+        loaded, fault = None, None
         try:
-            batch = found[block] = self._read(block)
+            loaded = found[block] = Block(self._read(block))
         except DatasetError as error:
             fault = faults[block] = error
         finally:  # whatever happens, nobody waits for ever
             with self._lock:
                 waiters = self._coming.pop(block, [])
-                if batch is not None:
-                    self._keep(block, batch)
+                if loaded is not None:
+                    self._keep(block, loaded)
             for waiter in waiters:
-                waiter.batch, waiter.fault = batch, fault
+                waiter.loaded, waiter.fault = loaded, fault
                 waiter.arrived.set()
 
-    def _keep(self, block: int, batch: pa.RecordBatch) -> None:
-        self._ready[block] = batch
-        self._bytes += batch.nbytes
+    def _keep(self, block: int, loaded: Block) -> None:
+        self._ready[block] = loaded
+        self._bytes += loaded.batch.nbytes
         while len(self._ready) > 1 and (len(self._ready) > self._limit or self._bytes > self._limit_bytes):
             self._drop(next(iter(self._ready)))
 

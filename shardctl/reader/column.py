@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.shard import ENCODED_IMAGE
@@ -77,11 +78,11 @@ def _is_text(type_: pa.DataType) -> bool:
 
 @dataclass(frozen=True)
 class Flat:
-    """The buffers of one column of one block. `offsets` is None for a fixed column."""
+    """One column of one block: its bytes, and for a "variable" one where its values begin and the last ends, (rows + 1,)."""
 
     rows: int
     data: pa.Buffer
-    offsets: pa.Buffer | None
+    offsets: npt.NDArray[Any] | None
 
 
 def flatten(array: pa.Array, column: Column) -> Flat | None:
@@ -104,6 +105,21 @@ def flatten(array: pa.Array, column: Column) -> Flat | None:
     offsets, data = buffers[1], buffers[-1]
     if column.dtype is not None and values.values.null_count:
         return None
-    if offsets is None or offsets.size < (len(array) + 1) * column.offset_dtype.itemsize:
+    dtype = column.offset_dtype
+    if offsets is None or offsets.size < (len(array) + 1) * dtype.itemsize:
         raise ValueError(f"column {column.name} has too few offsets")
-    return Flat(len(array), data if data is not None else pa.py_buffer(b""), offsets)
+    return Flat(len(array), data if data is not None else pa.py_buffer(b""), np.frombuffer(offsets, dtype, len(array) + 1))
+
+
+class Block:
+    """A block in memory. Where the values of a column lie is found out once."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self.batch = batch
+        self._flats: dict[str, Flat | None] = {}
+
+    def flat(self, column: Column) -> Flat | None:
+        """Return the buffers of a column, as `flatten` does."""
+        if column.name not in self._flats:
+            self._flats[column.name] = flatten(self.batch.column(column.name), column)
+        return self._flats[column.name]
