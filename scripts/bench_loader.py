@@ -44,6 +44,8 @@ LINES = 1_000_000
 TOKEN_BLOCKS = 100_000
 TOKENS = 2048
 SHARDS = 10_000
+MEAN, STD = 255 * np.array([0.485, 0.456, 0.406]), 255 * np.array([0.229, 0.224, 0.225])
+"""Of ImageNet."""
 
 Contender = Callable[[], float]
 """Reads all samples EPOCHS times and returns the rate: samples per second."""
@@ -117,6 +119,8 @@ class Bench:
             "jpeg to 224 crop, shuffled": self.jpeg,
             "text lines zstd, shuffled": self.lines,
             "token blocks, random": self.tokens,
+            "raw normalised to float32": self.normalized,
+            "token blocks as int64": self.wide_tokens,
         }
 
     # --- the cases
@@ -154,6 +158,29 @@ class Bench:
             convert(source, path, "--compression", "zstd")
         return {"shardctl": self.loader(shardctl.open(path), "text", True)}, path
 
+    def normalized(self) -> tuple[dict[str, Contender], Path]:
+        path = self.photos("raw", "--crop", "224", "--store", "raw")
+        dataset = shardctl.open(path)
+        table = self.as_npy(dataset)
+        scale, shift = np.tile(np.float32(1 / STD), 224), np.tile(np.float32(-MEAN / STD), 224)
+
+        def finish(image: np.ndarray[Any, Any], out: np.ndarray[Any, Any]) -> None:
+            np.multiply(image, scale, out=out, dtype=np.float32)
+            np.add(out, shift, out=out)
+
+        return {
+            "bare loop": lambda: self.bare_rows(table.reshape(len(table), 224, -1), np.dtype(np.float32), finish),
+            "shardctl": self.loader(dataset, "image", True, normalize={"image": (MEAN, STD)}),
+        }, path
+
+    def wide_tokens(self) -> tuple[dict[str, Contender], Path]:
+        _, path = self.tokens()
+        table = np.load(self.folder / "tokens.npy", mmap_mode="r")
+        return {
+            "bare gather + astype": lambda: self.bare_gather(table, True, lambda batch: batch.astype(np.int64)),
+            "shardctl": self.loader(shardctl.open(path), "tokens", True, dtype={"tokens": "int64"}),
+        }, path
+
     def tokens(self) -> tuple[dict[str, Contender], Path]:
         path = self.folder / "tokens"
         if not path.exists():
@@ -185,8 +212,8 @@ class Bench:
             while waiting:
                 yield waiting.popleft().result()
 
-    def bare_gather(self, table: np.ndarray[Any, Any], shuffle: bool) -> float:
-        """Copy samples from one memory-mapped array into batches from Arrow's pool."""
+    def bare_gather(self, table: np.ndarray[Any, Any], shuffle: bool, finish: Callable[[Any], Any] = np.asarray) -> float:
+        """Copy samples from one memory-mapped array into batches from Arrow's pool, and finish each."""
         size = len(table)
         numbers = np.random.default_rng()
         epochs = [numbers.permutation(size) if shuffle else np.arange(size) for _ in range(EPOCHS)]
@@ -195,10 +222,24 @@ class Bench:
         def gather(indices: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
             memory = pa.allocate_buffer(len(indices) * flat.shape[1] * flat.itemsize)
             batch = np.frombuffer(memory, flat.dtype).reshape(len(indices), -1)
-            return np.take(flat, indices, axis=0, out=batch, mode="clip")
+            return finish(np.take(flat, indices, axis=0, out=batch, mode="clip"))
 
         batches = (order[first : first + BATCH] for order in epochs for first in range(0, size, BATCH))
         return timed(self.in_threads(gather, batches), len)
+
+    def bare_rows(self, table: np.ndarray[Any, Any], dtype: np.dtype[Any], finish: Callable[[Any, Any], None]) -> float:
+        """Finish samples of one memory-mapped array one by one into batches from Arrow's pool."""
+        epochs = [np.random.default_rng().permutation(len(table)) for _ in range(EPOCHS)]
+
+        def make(indices: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+            memory = pa.allocate_buffer(len(indices) * table[0].size * dtype.itemsize)
+            batch = np.frombuffer(memory, dtype).reshape(len(indices), *table.shape[1:])
+            for place, index in enumerate(indices.tolist()):
+                finish(table[index], batch[place])
+            return batch
+
+        batches = (order[first : first + BATCH] for order in epochs for first in range(0, len(table), BATCH))
+        return timed(self.in_threads(make, batches), len)
 
     def bare_decompression(self, path: Path) -> float:
         """Have Arrow decompress every block, in no order, and throw it away."""

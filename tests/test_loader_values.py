@@ -256,6 +256,37 @@ def test_raw_images_are_cropped_as_encoded_ones_are(raw_dataset: Path) -> None:
     assert np.array_equal(cut["image"], whole["image"][:, 6:26, 6:26].astype(np.float32))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
+def test_normalised_views_are_the_formula_of_the_plain_ones(jpegs: Path, raw_dataset: Path, dtype: str) -> None:
+    mean, std = np.array([10.0, 20.0, 30.0]), np.array([2.0, 4.0, 8.0])
+    for root in (jpegs, raw_dataset):
+        options: dict[str, Any] = {"crop": (16, 20), "crop_from": "random", "flip": True, "columns": ["image"]}
+        ds = shardctl.open(root)
+        plain = ds.loader(60, **options)
+        for normalization, expected in (((mean, std), (mean, std)), ((5, std), (5, std)), (([7], 3), (7, 3))):
+            (pixels,) = plain
+            plain.set_epoch(0)
+            (normal,) = ds.loader(60, normalize={"image": normalization}, dtype={"image": dtype}, **options)
+            assert normal["image"].dtype == dtype
+            formula = (pixels["image"].astype(float) - expected[0]) / expected[1]
+            assert np.allclose(normal["image"], formula, rtol=2e-3 if dtype == "float16" else 1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("stored", ["uint8", "int16", "int32", "int64", "float32", "float64"])
+@pytest.mark.parametrize("width", [3, 5000, 300_000])
+def test_columns_of_any_width_are_converted_and_normalised(tmp_path: Path, stored: str, width: int) -> None:
+    columns = pa.schema([("key", pa.string()), ("x", pa.fixed_shape_tensor(pa.from_numpy_dtype(stored), [width // 3, 3]))])
+    numbers = np.random.default_rng(0)
+    values = numbers.integers(0, 100, (9, width // 3, 3)).astype(stored)
+    write_dataset(tmp_path / "out", columns, ((f"k{n}", value) for n, value in enumerate(values)), 4)
+    ds = shardctl.open(tmp_path / "out")
+    (wide,) = ds.loader(9, dtype={"x": "int64"})
+    assert wide["x"].dtype == np.int64
+    assert np.array_equal(wide["x"], values.astype(np.int64))
+    (normal,) = ds.loader(9, normalize={"x": ([1, 2, 3], [2, 4, 8])})
+    assert np.allclose(normal["x"], (values - np.array([1.0, 2.0, 3.0])) / np.array([2, 4, 8]), atol=1e-5)
+
+
 def test_images_of_many_shapes_are_lists_unless_cropped_to_one(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     for number in range(5):
@@ -265,6 +296,9 @@ def test_images_of_many_shapes_are_lists_unless_cropped_to_one(tmp_path: Path) -
     (batch,) = ds.loader(5)
     assert [image.shape for image in batch["image"]] == [(40, 30 + number, 3) for number in range(5)]
     assert next(iter(ds.loader(5, crop=30)))["image"].shape == (5, 30, 30, 3)
+    (normal,) = ds.loader(5, normalize={"image": (1, 2)}, dtype={"image": "float64"})
+    for image, plain in zip(normal["image"], batch["image"], strict=True):
+        assert np.array_equal(image, (plain - 1.0) / 2)
     with pytest.raises(DatasetError, match=r"row 0, key '0.png': image: .* too small for a crop to 35x35"):
         list(ds.loader(5, crop=35))
     loader = ds.loader(5, crop=(40, 32), on_error="skip")
@@ -354,6 +388,8 @@ def test_a_dataset_can_be_pickled(jpegs: Path) -> None:
         ({"dtype": {"label": "text"}}, "dtype 'text'"),
         ({"dtype": {"label": "U8"}}, "dtype 'U8'"),
         ({"normalize": {"image": ([0], [0])}}, "standard deviation of 0"),
+        ({"normalize": {"image": ([1, 2], 1)}}, r"one for each of 3 channels, not \[1.0, 2.0\]"),
+        ({"normalize": {"label": ([1, 2, 3], 1)}}, "one for each of 1 channels"),
     ],
 )
 def test_impossible_options_are_refused_by_name(jpegs: Path, arguments: dict[str, Any], message: str) -> None:

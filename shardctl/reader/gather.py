@@ -40,6 +40,10 @@ class Located:
     def __len__(self) -> int:
         return len(self.which)
 
+    def at(self, places: Indices | slice) -> Located:
+        """Return some of them."""
+        return Located(self.buffers, self.which[places], self.start[places], self.length[places])
+
     def rows(self) -> Iterator[Bytes]:
         """Give each value's bytes where they lie, without a copy."""
         arrays = [np.frombuffer(buffer, np.uint8) for buffer in self.buffers]
@@ -53,8 +57,7 @@ def gather(located: Located) -> pa.Array:
     views["length"], views["buffer"], views["start"] = located.length, located.which, located.start
     short = np.flatnonzero(located.length <= _INLINE)
     if len(short):
-        part = Located(located.buffers, located.which[short], located.start[short], located.length[short])
-        views.view(np.uint8).reshape(-1, _VIEW.itemsize)[short, 4:] = _short(part)
+        views.view(np.uint8).reshape(-1, _VIEW.itemsize)[short, 4:] = _short(located.at(short))
     return _cast(views, located.buffers)
 
 
@@ -86,8 +89,7 @@ def _short(located: Located) -> Bytes:
     result = np.zeros((len(located), _INLINE), np.uint8)
     inside = np.flatnonzero(located.start + _WINDOW <= sizes)
     if len(inside):
-        part = Located(located.buffers, located.which[inside], located.start[inside], located.length[inside])
-        result[inside] = _windows(part)[:, :_INLINE]
+        result[inside] = _windows(located.at(inside))[:, :_INLINE]
     for place in near_end.tolist():
         start, length = int(located.start[place]), int(located.length[place])
         result[place, :length] = np.frombuffer(located.buffers[located.which[place]], np.uint8)[start : start + length]

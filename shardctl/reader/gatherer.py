@@ -72,6 +72,10 @@ class Spec:
     fill: float = 0
 
 
+_CHUNK = 1 << 18
+"""Bytes of small samples that are collected and then finished while in cache. One by one, each costs 6 microseconds."""
+
+
 class _Unreadable(Exception):
     """Some samples cannot be read: their places among those asked for, and why."""
 
@@ -229,7 +233,7 @@ class Gatherer:
     def _decoded(self, column: Column, located: Located, samples: Indices, finisher: Finisher, wanted: Wanted) -> Any:
         shape = self._finish.image_shape(self.shards.layout.shape)
         if shape is None:
-            return [np.array(finisher.view(pixels, place)) for place, pixels in self._pixels(located, samples, wanted, None)]
+            return [finisher.finished(pixels, place) for place, pixels in self._pixels(located, samples, wanted, None)]
         batch = _allocate((len(samples), *shape), finisher.dtype)
         in_place = None if self._finish.changes(column) else batch
         for place, pixels in self._pixels(located, samples, wanted, in_place):
@@ -348,8 +352,14 @@ def _fixed(column: Column, located: Located, finisher: Finisher, finish: Finish)
         return _numbers(column, _shaped(gather_fixed(located, column.width), column), finish)
     shape = finish.image_shape(column.shape) if column.name == IMAGE else column.shape
     result = _allocate((len(located), *(shape or column.shape)), finisher.dtype)
-    for place, row in enumerate(located.rows()):
-        finisher.write(finisher.view(row.view(column.dtype).reshape(column.shape), place), result[place])
+    step = _CHUNK // column.width
+    if finisher.cuts or step < 8:
+        for place, row in enumerate(located.rows()):
+            finisher.write(finisher.view(row.view(column.dtype).reshape(column.shape), place), result[place])
+        return result
+    for first in range(0, len(located), step):
+        part = slice(first, first + step)
+        finisher.write(_shaped(gather_fixed(located.at(part), column.width), column), result[part])
     return result
 
 
