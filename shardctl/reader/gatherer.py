@@ -397,7 +397,8 @@ def _ragged(column: Column, located: Located, finish: Finish) -> Batch:
     lengths = located.length // column.width
     ends = np.cumsum(lengths)
     if name not in finish.pad:
-        return {name: np.split(values[: ends[-1]], ends[:-1]) if len(ends) else []}
+        begins = (ends - lengths).tolist()
+        return {name: [values[begin:end] for begin, end in zip(begins, ends.tolist(), strict=True)]}
     finisher = Finisher(finish, name, column.dtype, lengths, 0)
     longest = int(lengths.max()) if len(lengths) else 0
     padded = np.full((len(lengths), longest), finish.pad[name], finisher.dtype)
