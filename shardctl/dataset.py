@@ -168,6 +168,7 @@ class Dataset:
         cache: int = 0,
         checksums: bool = False,
         on_error: str = "raise",
+        reuse: bool = False,
     ) -> Loader:
         """Return a loader of batches. Raises UsageError.
 
@@ -192,7 +193,7 @@ class Dataset:
         chosen = tuple(columns) if columns is not None else None
         stream = DatasetStream(self._selection, StreamOptions(order, chosen, finish, gather))
         options = LoaderOptions(
-            batch_size, rank, world_size, threads, drop_last, remainder, prefetch, repeat, bucket or {}, seed
+            batch_size, rank, world_size, threads, drop_last, remainder, prefetch, repeat, bucket or {}, seed, reuse
         )
         return Loader(stream, options)
 

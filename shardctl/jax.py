@@ -39,7 +39,11 @@ class Source:
 
 
 def batches(loader: Loader, device: Any = None) -> Iterator[dict[str, Any]]:
-    """Give the batches of a loader with jax.Arrays in place of arrays, on `device` or a sharding (None: JAX's default)."""
+    """Give the batches of a loader with jax.Arrays in place of arrays, on `device` or a sharding (None: JAX's default).
+
+    Raises UsageError for a loader with `reuse`.
+    """
+    loader.options.check_keeping("JAX")
     try:
         import jax
     except ImportError as error:  # pragma: no cover - the tests have it, or skip

@@ -24,8 +24,9 @@ from shardctl.reader import Spec
 def dataset(loader: Loader) -> tf.data.Dataset:
     """Return the batches of a loader as a tf.data.Dataset; iterating it again gives the next epoch.
 
-    Raises UsageError for fields that TensorFlow has no type for: leave them out with `columns`.
+    Raises UsageError for fields that TensorFlow has no type for (leave them out with `columns`), and for `reuse`.
     """
+    loader.options.check_keeping("TensorFlow")
     specs = loader.stream.specs()
     signature = {name: _signature(name, spec) for name, spec in specs.items()}
 

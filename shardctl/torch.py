@@ -72,7 +72,9 @@ class IterableDataset(_IterableDataset[dict[str, Any]]):
         worker = get_worker_info()
         if worker is not None:
             rank, world_size = rank * worker.num_workers + worker.id, world_size * worker.num_workers
-        return self._dataset.loader(**{"rank": rank, "world_size": world_size, **self._options})
+        loader = self._dataset.loader(**{"rank": rank, "world_size": world_size, **self._options})
+        loader.options.check_keeping("a DataLoader")
+        return loader
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         loader = self._loader()
@@ -129,7 +131,7 @@ class Loader:
         if self.device.type != "cuda":
             for batch in self.loader:
                 moved = tensors(batch)
-                yield moved if self.device.type == "cpu" else {n: _moved(v, self.device) for n, v in moved.items()}
+                yield {name: value.to(self.device) if _is_tensor(value) else value for name, value in moved.items()}
             return
         yield from self._overlapped()
 
@@ -150,10 +152,13 @@ class Loader:
     def _copy(self, batch: Batch, stream: torch.cuda.Stream) -> tuple[dict[str, Any], torch.cuda.Event]:
         """Begin to copy a batch to the device."""
         with torch.cuda.stream(stream):
-            moved = {n: _moved(v.pin_memory() if _is_tensor(v) else v, self.device) for n, v in tensors(batch).items()}
+            moved = {n: self._sent(v) if _is_tensor(v) else v for n, v in tensors(batch).items()}
             done = torch.cuda.Event()
             done.record(stream)
         return moved, done
+
+    def _sent(self, value: torch.Tensor) -> torch.Tensor:
+        return value.pin_memory().to(self.device, non_blocking=True)
 
     def _arrived(self, coming: tuple[dict[str, Any], torch.cuda.Event, dict[str, Any]]) -> dict[str, Any]:
         """Make the training loop's stream wait for a copy, and tell the allocator who uses it."""
@@ -172,7 +177,3 @@ class Loader:
 
 def _is_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor)
-
-
-def _moved(value: Any, device: torch.device) -> Any:
-    return value.to(device, non_blocking=True) if _is_tensor(value) else value

@@ -15,6 +15,7 @@ import pytest
 from handmade import write_dataset
 
 import shardctl
+from shardctl.errors import UsageError
 
 SAMPLES = 120
 
@@ -70,6 +71,8 @@ class TestTorch:
         second = numbers(loader)
         assert sorted(second) == sorted(first)
         assert second != first
+        with pytest.raises(UsageError, match="a DataLoader holds batches for longer than reuse=True allows"):
+            next(iter(IterableDataset(shardctl.open(root), 16, reuse=True)))
 
     def test_spawned_workers(self, root: Path, torch: Any) -> None:
         from shardctl.torch import IterableDataset
@@ -175,6 +178,11 @@ for mine, plain in zip(found, expected):
     assert (mine["x"].numpy() == plain["x"]).all() and mine["n"].numpy().tolist() == plain["n"].tolist()
     assert [key.decode() for key in mine["key"].numpy()] == plain["key"]
     assert mine["tokens"].to_list() == [tokens.tolist() for tokens in plain["tokens"]]
+try:
+    shardctl.tensorflow.dataset(ds.loader(32, reuse=True))
+    raise AssertionError("TensorFlow may keep what it is given")
+except shardctl.errors.UsageError:
+    pass
 padded = shardctl.tensorflow.dataset(ds.loader(32, pad={"tokens": -1}))
 assert padded.element_spec["tokens"] == tf.TensorSpec((None, None), tf.int32)
 assert sum(len(batch["n"]) for batch in padded) == 120
@@ -193,6 +201,11 @@ import sys, jax, shardctl, shardctl.jax
 ds = shardctl.open(sys.argv[1])
 for mine, plain in zip(shardctl.jax.batches(ds.loader(32, shuffle=True)), ds.loader(32, shuffle=True), strict=True):
     assert isinstance(mine["x"], jax.Array) and (mine["x"] == plain["x"]).all() and mine["key"] == plain["key"]
+try:
+    next(shardctl.jax.batches(ds.loader(32, reuse=True)))
+    raise AssertionError("JAX may keep what it is given")
+except shardctl.errors.UsageError:
+    pass
 if sys.argv[2] == "True":
     import grain
     import grain.python

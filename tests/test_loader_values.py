@@ -287,6 +287,34 @@ def test_columns_of_any_width_are_converted_and_normalised(tmp_path: Path, store
     assert np.allclose(normal["x"], (values - np.array([1.0, 2.0, 3.0])) / np.array([2, 4, 8]), atol=1e-5)
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize(
+    "options", [{}, {"crop": 20}, {"crop": 20, "normalize": {"image": (1, 2)}}, {"dtype": {"image": "int16"}}]
+)
+def test_memory_is_used_again_only_when_the_next_batch_is_asked_for(
+    jpegs: Path, raw_dataset: Path, options: dict[str, Any], threads: int
+) -> None:
+    for root in (jpegs, raw_dataset):
+        ds = shardctl.open(root)
+        expected = list(ds.loader(4, shuffle=True, repeat=4, **options))
+        reusing = ds.loader(4, shuffle=True, repeat=4, prefetch=2, threads=threads, reuse=True, **options)
+        held = []
+        for batch, kept in zip(reusing, expected, strict=True):
+            ds.take(range(30))  # threads go on meanwhile
+            assert batch["key"] == kept["key"]
+            assert np.array_equal(batch["image"], kept["image"])
+            held.append(batch["image"])
+        if options:  # what is not finished is copied by Arrow, into memory of its own
+            assert len({array.ctypes.data for array in held}) <= 12, "60 batches"
+
+
+def test_padded_batches_of_any_width_fit_into_reused_memory(tokens: Path) -> None:
+    ds = shardctl.open(tokens)
+    loaders = [ds.loader(7, shuffle=True, pad={"tokens": -1}, repeat=3, reuse=reuse) for reuse in (False, True)]
+    for plain, reused in zip(*loaders, strict=True):
+        assert np.array_equal(plain["tokens"], reused["tokens"])
+
+
 def test_images_of_many_shapes_are_lists_unless_cropped_to_one(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     for number in range(5):

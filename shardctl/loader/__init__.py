@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +21,7 @@ from shardctl.loader.options import LoaderOptions, StreamOptions
 from shardctl.loader.stream import DatasetStream, Selection, Stream
 from shardctl.machine import usable_cores
 from shardctl.order import EpochOrder, InOrder
-from shardctl.reader import Batch, Indices
+from shardctl.reader import Batch, BatchMemory, Indices
 
 __all__ = ["DatasetStream", "Loader", "LoaderOptions", "LoaderStats", "Mixture", "Selection", "Stream", "StreamOptions"]
 
@@ -74,6 +75,7 @@ class _Made:
 
     epoch: int
     batches: list[tuple[Batch, int, int]]
+    memory: BatchMemory
 
 
 def _cut(task: _Task, together: int) -> Iterator[_Task]:
@@ -99,6 +101,7 @@ class Loader:
         self._task_batches = self._batches_per_task()
         self._tuner = Tuner(usable_cores()) if options.threads == "auto" else None
         self._waits = Waits()
+        self._spare: deque[BatchMemory] = deque()
         self._batches = self._samples = 0
         self._began = self._ended = time.perf_counter()
 
@@ -179,6 +182,8 @@ class Loader:
                         self.set_epoch(made.epoch + 1)
                     if size:
                         yield batch
+                if self.options.reuse:
+                    self._spare.append(made.memory)
         if not self._batches:  # nothing was left of the epoch
             self.set_epoch(self._epoch + 1)
 
@@ -243,11 +248,19 @@ class Loader:
         return np.concatenate([own, filled % len(self.stream)])
 
     def _make(self, task: _Task) -> _Made:
-        batch, there = self.stream.gather(task.order.samples(task.positions), task.epoch)
+        memory = self._memory()
+        batch, there = self.stream.gather(task.order.samples(task.positions), task.epoch, memory)
         if len(task.sizes) == 1:
-            return _Made(task.epoch, [(batch, int(there.sum()), task.ends[0])])
+            return _Made(task.epoch, [(batch, int(there.sum()), task.ends[0])], memory)
         cuts = np.concatenate([[0], np.cumsum(there)])[np.cumsum([0, *task.sizes])].tolist()
         made = []
         for begin, end, consumed in zip(cuts[:-1], cuts[1:], task.ends, strict=True):
             made.append(({name: values[begin:end] for name, values in batch.items()}, end - begin, consumed))
-        return _Made(task.epoch, made)
+        return _Made(task.epoch, made, memory)
+
+    def _memory(self) -> BatchMemory:
+        """Return memory that nobody needs any more, or fresh one. Threads may ask at the same time."""
+        try:
+            return self._spare.pop()
+        except IndexError:
+            return BatchMemory()

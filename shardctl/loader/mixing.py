@@ -11,7 +11,7 @@ import numpy.typing as npt
 from shardctl.errors import UsageError
 from shardctl.loader.stream import Stream
 from shardctl.order import EpochOrder, Indices, key_of, neighbours, permute
-from shardctl.reader import Batch, Spec
+from shardctl.reader import Batch, BatchMemory, Spec
 
 _ROUND = 4096
 """Positions of a round. In each, every stream has its exact share, rounded to whole samples."""
@@ -54,8 +54,8 @@ class Mixture:
         """Return the order of an epoch: the next len(self) positions."""
         return MixedOrder(epoch * self._size)
 
-    def gather(self, samples: Indices, epoch: int) -> tuple[Batch, npt.NDArray[np.bool_]]:
-        """Return the samples at these positions of the whole mixture, and which of them are there."""
+    def gather(self, samples: Indices, epoch: int, memory: BatchMemory) -> tuple[Batch, npt.NDArray[np.bool_]]:
+        """Return the samples at these positions of the whole mixture, and which of them are there, in memory of their own."""
         turn, count = self._draw(samples)
         parts, places, there = [], [], np.ones(len(samples), bool)
         for number, stream in enumerate(self._streams):
@@ -64,7 +64,7 @@ class Mixture:
             for own_epoch in np.unique(own_epochs).tolist():
                 chosen = mine[own_epochs == own_epoch]
                 own = stream.epoch(own_epoch).samples(count[chosen] - own_epoch * len(stream))
-                batch, found = stream.gather(own, own_epoch)
+                batch, found = stream.gather(own, own_epoch, BatchMemory())
                 there[chosen] = found
                 parts.append(batch)
                 places.append(chosen[found])

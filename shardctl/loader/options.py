@@ -21,7 +21,8 @@ class LoaderOptions:
     not all ranks can have a full one: "uneven" shares what is left (some ranks may get one batch less), "pad" fills it up with
     the epoch's first samples, "drop" (or `drop_last`) leaves it out. `prefetch` is the number of batches made ahead, `repeat`
     the number of epochs that one iteration gives, None for no end. `bucket` {column: batches} makes batches of samples that are
-    about as long in that column, by sorting within so many batches; `seed` shuffles those batches.
+    about as long in that column, by sorting within so many batches; `seed` shuffles those batches. `reuse` lets the arrays
+    of a batch be overwritten as soon as the next one is asked for.
     """
 
     batch_size: int
@@ -34,6 +35,7 @@ class LoaderOptions:
     repeat: int | None = 1
     bucket: Mapping[str, int] = field(default_factory=dict)
     seed: int = 0
+    reuse: bool = False
 
     def check(self) -> None:
         """Raise UsageError for numbers that cannot be."""
@@ -53,6 +55,11 @@ class LoaderOptions:
             raise UsageError(f"bucket names one column and a number of batches to sort; it is {dict(self.bucket)}")
         if self.repeat is not None and self.repeat < 1:
             raise UsageError(f"repeat must be at least 1, or None for no end; it is {self.repeat}")
+
+    def check_keeping(self, who: str) -> None:
+        """Raise UsageError where whoever takes the batches keeps them for longer than `reuse` allows."""
+        if self.reuse:
+            raise UsageError(f"{who} holds batches for longer than reuse=True allows; leave it out")
 
     @property
     def global_batch(self) -> int:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from shardctl.loader.options import StreamOptions
 from shardctl.order import EpochOrder, Ordering
-from shardctl.reader import Batch, Column, Gatherer, Indices, Shards, Spec, columns_of
+from shardctl.reader import Batch, BatchMemory, Column, Gatherer, Indices, Shards, Spec, columns_of
 
 TASK_BYTES = 8 << 20
 """Bytes of samples that are made at a time: beyond that, what a call costs no longer counts."""
@@ -28,8 +28,8 @@ class Stream(Protocol):
         """Return the order of an epoch."""
         ...
 
-    def gather(self, samples: Indices, epoch: int) -> tuple[Batch, npt.NDArray[np.bool_]]:
-        """Return samples, and which of them are there."""
+    def gather(self, samples: Indices, epoch: int, memory: BatchMemory) -> tuple[Batch, npt.NDArray[np.bool_]]:
+        """Return samples, and which of them are there. What `memory` had in it may be overwritten."""
         ...
 
     def lengths(self, column: str, samples: Indices) -> Indices:
@@ -103,9 +103,9 @@ class DatasetStream:
         """Return the order of an epoch."""
         return self._ordering.epoch(epoch)
 
-    def gather(self, samples: Indices, epoch: int) -> tuple[Batch, npt.NDArray[np.bool_]]:
+    def gather(self, samples: Indices, epoch: int, memory: BatchMemory) -> tuple[Batch, npt.NDArray[np.bool_]]:
         """Return samples, and which of them are there."""
-        return self._gatherer.gather(self._selection.samples(samples), epoch)
+        return self._gatherer.gather(self._selection.samples(samples), epoch, memory)
 
     def lengths(self, column: str, samples: Indices) -> Indices:
         """Return how long these samples are in a ragged column."""

@@ -3,11 +3,13 @@
 from shardctl.reader.column import NO_LABEL, Column
 from shardctl.reader.finish import Finish, Normalization
 from shardctl.reader.gatherer import Batch, Gatherer, GatherOptions, Spec, columns_of, in_place
+from shardctl.reader.memory import BatchMemory
 from shardctl.reader.shards import Indices, Shards, identity
 
 __all__ = [
     "NO_LABEL",
     "Batch",
+    "BatchMemory",
     "Column",
     "Finish",
     "GatherOptions",

@@ -21,6 +21,7 @@ from shardctl.reader.column import NO_LABEL, Column
 from shardctl.reader.finish import IMAGE, Finish, Finisher
 from shardctl.reader.gather import Bytes, Located, adjoining, gather, gather_fixed
 from shardctl.reader.locate import DamagedValues, InMemory, InPlace, Wanted
+from shardctl.reader.memory import BatchMemory
 from shardctl.reader.samples import SampleCache
 from shardctl.reader.shards import VERIFY_ADVICE, Indices, Shards
 from shardctl.shard import Opener, load_file, map_file, map_resident_file
@@ -139,29 +140,32 @@ class Gatherer:
         shape = self._finish.image_shape(column.shape) if column.name == IMAGE else column.shape
         return Spec("fixed", shape or (), dtype)
 
-    def gather(self, samples: Indices, epoch: int = 0) -> tuple[Batch, npt.NDArray[np.bool_]]:
+    def gather(
+        self, samples: Indices, epoch: int = 0, memory: BatchMemory | None = None
+    ) -> tuple[Batch, npt.NDArray[np.bool_]]:
         """Return the samples (n,), in that order, and which of them are there: all, unless some were skipped.
 
-        Raises DatasetError where a shard is damaged.
+        What `memory` had in it is overwritten. Raises DatasetError where a shard is damaged.
         """
+        memory = memory or BatchMemory()
         there = np.ones(len(samples), bool)
         while True:
             left = np.flatnonzero(there)
             try:
-                return self._gather(samples[left], epoch), there
+                return self._gather(samples[left], epoch, memory), there
             except _Unreadable as unreadable:
                 if not self._options.skip:
                     raise unreadable.error from unreadable.error.__cause__
                 there[left[unreadable.places]] = False
                 self.skipped += len(unreadable.places)
 
-    def _gather(self, samples: Indices, epoch: int) -> Batch:
+    def _gather(self, samples: Indices, epoch: int, memory: BatchMemory) -> Batch:
         wanted = Wanted(self.shards.starts, samples)
         mended_before = mended()
         sources = _Sources(self, wanted)
         batch: Batch = {}
         for column in self.columns:
-            batch.update(self._values(column, sources, samples, epoch))
+            batch.update(self._values(column, sources, samples, epoch, memory))
         if mended() != mended_before and self._in_place is not None:  # a file shrank, perhaps one of ours
             faults = self._in_place.changed(wanted)
             if faults:
@@ -195,7 +199,7 @@ class Gatherer:
         memory.validate()
         return pa.table({column.name: memory.take(column, wanted) for column in self.columns})
 
-    def _values(self, column: Column, sources: _Sources, samples: Indices, epoch: int) -> Batch:
+    def _values(self, column: Column, sources: _Sources, samples: Indices, epoch: int, memory: BatchMemory) -> Batch:
         try:
             located = sources.locate(column)
         except DamagedValues as damaged:
@@ -208,13 +212,13 @@ class Gatherer:
             return {column.name: _numbers(column, located, self._finish)}
         if column.is_encoded_image and self._finish.decode:
             finisher = Finisher(self._finish, column.name, np.uint8, samples, epoch)
-            return {column.name: self._decoded(column, located, samples, finisher, sources.wanted)}
+            return {column.name: self._decoded(column, located, samples, finisher, sources.wanted, memory)}
         if column.kind == "fixed":
             finisher = Finisher(self._finish, column.name, column.dtype, samples, epoch)
-            return {column.name: _fixed(column, located, finisher, self._finish)}
+            return {column.name: _fixed(column, located, finisher, self._finish, memory)}
         if column.dtype is None:
             return {column.name: self._strings(column, located, sources.wanted)}
-        return _ragged(column, located, self._finish)
+        return _ragged(column, located, self._finish, memory)
 
     def _strings(self, column: Column, located: Located, wanted: Wanted) -> list[Any]:
         values = gather(located)
@@ -230,11 +234,13 @@ class Gatherer:
         result: list[Any] = values.to_pylist()
         return result
 
-    def _decoded(self, column: Column, located: Located, samples: Indices, finisher: Finisher, wanted: Wanted) -> Any:
+    def _decoded(
+        self, column: Column, located: Located, samples: Indices, finisher: Finisher, wanted: Wanted, memory: BatchMemory
+    ) -> Any:
         shape = self._finish.image_shape(self.shards.layout.shape)
         if shape is None:
             return [finisher.finished(pixels, place) for place, pixels in self._pixels(located, samples, wanted, None)]
-        batch = _allocate((len(samples), *shape), finisher.dtype)
+        batch = memory.array(column.name, (len(samples), *shape), finisher.dtype)
         in_place = None if self._finish.changes(column) else batch
         for place, pixels in self._pixels(located, samples, wanted, in_place):
             if in_place is not None and pixels.ctypes.data == batch[place].ctypes.data:
@@ -336,13 +342,7 @@ class _Sources:
         return self.memory.locate(column, flats, self.wanted)
 
 
-def _allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Return an array of Arrow's memory, which keeps freed pages for the next batch; numpy's go back to the system."""
-    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    return np.frombuffer(pa.allocate_buffer(size), dtype).reshape(shape)
-
-
-def _fixed(column: Column, located: Located, finisher: Finisher, finish: Finish) -> npt.NDArray[Any]:
+def _fixed(column: Column, located: Located, finisher: Finisher, finish: Finish, memory: BatchMemory) -> npt.NDArray[Any]:
     """Return the values of a fixed column, (n, *shape): as they lie where that is possible, else a copy."""
     assert column.dtype is not None
     if not finish.changes(column):
@@ -351,7 +351,7 @@ def _fixed(column: Column, located: Located, finisher: Finisher, finish: Finish)
     if not column.shape:
         return _numbers(column, _shaped(gather_fixed(located, column.width), column), finish)
     shape = finish.image_shape(column.shape) if column.name == IMAGE else column.shape
-    result = _allocate((len(located), *(shape or column.shape)), finisher.dtype)
+    result = memory.array(column.name, (len(located), *(shape or column.shape)), finisher.dtype)
     step = _CHUNK // column.width
     if finisher.cuts or step < 8:
         for place, row in enumerate(located.rows()):
@@ -388,7 +388,7 @@ def _shaped(values: Bytes, column: Column) -> npt.NDArray[Any]:
     return values.view(column.dtype).reshape(len(values), *column.shape)
 
 
-def _ragged(column: Column, located: Located, finish: Finish) -> Batch:
+def _ragged(column: Column, located: Located, finish: Finish, memory: BatchMemory) -> Batch:
     """Return lists of numbers as arrays of their own, or padded to the longest, with their lengths."""
     assert column.dtype is not None
     name = column.name
@@ -401,11 +401,11 @@ def _ragged(column: Column, located: Located, finish: Finish) -> Batch:
         return {name: [values[begin:end] for begin, end in zip(begins, ends.tolist(), strict=True)]}
     finisher = Finisher(finish, name, column.dtype, lengths, 0)
     longest = int(lengths.max()) if len(lengths) else 0
-    padded = np.full((len(lengths), longest), finish.pad[name], finisher.dtype)
-    inside = np.arange(longest) < lengths[:, None]
+    padded = memory.array(name, (len(lengths), longest), finisher.dtype)
+    padded.fill(finish.pad[name])
     finished = np.empty(int(lengths.sum()), finisher.dtype)
     finisher.write(values[: len(finished)], finished)
-    padded[inside] = finished
+    padded[np.arange(longest) < lengths[:, None]] = finished
     return {name: padded, f"{name}_length": lengths}
 
 
