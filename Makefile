@@ -1,9 +1,10 @@
 # setup     .venv with shardctl and what its tests need      lint   ruff, mypy --strict, import-linter
 # demo      a small dataset, converted, verified, read       docs   write docs/cli.md from --help
-# test      the tests, with coverage                         bench  the figures of docs/performance.md
+# test      the tests                                        bench  the figures of docs/performance.md
+# coverage  the tests, and what they do not reach: tracing every process makes them a third slower
 
 bin := .venv/bin
-.PHONY: setup demo test lint docs bench clean
+.PHONY: setup demo test coverage lint docs bench clean
 
 setup: .venv/.done
 
@@ -15,6 +16,9 @@ demo: setup
 	PATH="$(CURDIR)/$(bin):$$PATH" sh scripts/demo.sh
 
 test: setup
+	$(bin)/python -m pytest
+
+coverage: setup
 	$(bin)/coverage erase
 	$(bin)/python -m pytest --cov --cov-report=term
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import random
 import statistics
@@ -46,6 +47,9 @@ TOKENS = 2048
 SHARDS = 10_000
 MEAN, STD = 255 * np.array([0.485, 0.456, 0.406]), 255 * np.array([0.229, 0.224, 0.225])
 """Of ImageNet."""
+
+Sink = Callable[[np.ndarray[Any, Any]], None]
+"""Is given images (n, 224, 224, 3)."""
 
 Contender = Callable[[], float]
 """Reads all samples EPOCHS times and returns the rate: samples per second."""
@@ -85,8 +89,7 @@ def measure(name: str, case: Callable[[], tuple[dict[str, Contender], Path]], ru
         for label, contender in contenders.items():
             rates[label].append(contender())
     medians = {label: statistics.median(found[1:]) for label, found in rates.items()}
-    bare = next((label for label in contenders if label != "shardctl"), None)
-    ratio = f", {medians['shardctl'] / medians[bare]:.2f} of {bare}" if bare else ""
+    ratio = "".join(f", {medians['shardctl'] / medians[bare]:.2f} of {bare}" for bare in contenders if bare != "shardctl")
     shown = ", ".join(f"{label} {rate:,.0f}/s" for label, rate in medians.items())
     print(f"{name}: {shown}{ratio}; cold {cold:,.0f}/s", flush=True)
     return {"case": name, "samples_per_s": medians, "cold": cold, "all": rates}
@@ -137,7 +140,8 @@ class Bench:
     def compressed(self, codec: str) -> tuple[dict[str, Contender], Path]:
         path = self.photos(f"raw-{codec}", "--crop", "224", "--store", "raw", "--compression", codec)
         return {
-            "bare decompression": lambda: self.bare_decompression(path),
+            "bare decompression": lambda: self.bare_decompression(path, discard),
+            "the same and one copy": lambda: self.bare_decompression(path, collect),
             "shardctl": self.loader(shardctl.open(path), "image", True),
         }, path
 
@@ -146,7 +150,8 @@ class Bench:
         dataset = shardctl.open(path)
         encoded = dataset.take(range(len(dataset)), columns=["image"], decode=False)["image"]
         return {
-            "bare simplejpeg": lambda: self.bare_jpeg(encoded),
+            "bare simplejpeg": lambda: self.bare_jpeg(encoded, discard),
+            "the same and one copy": lambda: self.bare_jpeg(encoded, collect),
             "shardctl": self.loader(dataset, "image", True, crop=224),
         }, path
 
@@ -241,8 +246,8 @@ class Bench:
         batches = (order[first : first + BATCH] for order in epochs for first in range(0, len(table), BATCH))
         return timed(self.in_threads(make, batches), len)
 
-    def bare_decompression(self, path: Path) -> float:
-        """Have Arrow decompress every block, in no order, and throw it away."""
+    def bare_decompression(self, path: Path, sink: Callable[[], Sink]) -> float:
+        """Have Arrow decompress every block, in no order."""
         readers = [
             pa.ipc.open_file(str(shard), options=pa.ipc.IpcReadOptions(use_threads=False, included_fields=[1]))
             for shard in sorted(path.glob("*-of-*.arrow"))
@@ -251,18 +256,24 @@ class Bench:
         random.shuffle(blocks)
 
         def read(share: list[tuple[Any, int]]) -> int:
-            return sum(reader.get_batch(number).num_rows for reader, number in share)
+            take, samples = sink(), 0
+            for reader, number in share:
+                images = reader.get_batch(number).column(0).to_numpy_ndarray()
+                take(images)
+                samples += len(images)
+            return samples
 
         return timed(self.in_threads(read, [blocks[place :: self.threads] for place in range(self.threads)]), int)
 
-    def bare_jpeg(self, encoded: list[bytes]) -> float:
+    def bare_jpeg(self, encoded: list[bytes], sink: Callable[[], Sink]) -> float:
         """Decode every image into the same buffer of its thread."""
         indices = random.sample(EPOCHS * list(range(len(encoded))), EPOCHS * len(encoded))
 
         def decode(share: list[int]) -> int:
-            buffer = np.empty(256 * 256 * 3, np.uint8)
+            take, buffer = sink(), np.empty((256, 256, 3), np.uint8)
             for index in share:
                 simplejpeg.decode_jpeg(encoded[index], "RGB", buffer=buffer)
+                take(buffer[None, 16:240, 16:240])
             return len(share)
 
         return timed(self.in_threads(decode, [indices[place :: self.threads] for place in range(self.threads)]), int)
@@ -308,6 +319,31 @@ class Bench:
             write_dataset(path, columns, ((f"sample{n:07d}", n % 10) for n in range(SHARDS)), SHARDS, sample_bytes=40)
             repeat_shard(path, SHARDS)
         return path
+
+
+def discard() -> Sink:
+    """Return what does nothing with images."""
+    return lambda images: None
+
+
+def collect() -> Sink:
+    """Return what copies images into one batch after the other: the least that has to be done with them."""
+    batch, filled = image_batch(), 0
+
+    def take(images: np.ndarray[Any, Any]) -> None:
+        nonlocal batch, filled
+        for image in images:
+            if filled == BATCH:
+                batch, filled = image_batch(), 0
+            batch[filled] = image
+            filled += 1
+
+    return take
+
+
+def image_batch() -> np.ndarray[Any, Any]:
+    shape = (BATCH, 224, 224, 3)
+    return np.frombuffer(pa.allocate_buffer(math.prod(shape)), np.uint8).reshape(shape)
 
 
 def convert(source: Path, target: Path, *options: str) -> None:
