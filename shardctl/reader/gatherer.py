@@ -73,8 +73,11 @@ class Spec:
     fill: float = 0
 
 
-_CHUNK = 1 << 18
-"""Bytes of small samples that are collected and then finished while in cache. One by one, each costs 6 microseconds."""
+_CHUNK = 2 << 20
+"""Bytes of small samples that are collected and then finished in one go: with less, threads wait for each other's Python."""
+
+_MANY = 64
+"""Samples in a chunk, at the least, for which collecting them pays; larger ones are finished one by one, where they lie."""
 
 
 class _Unreadable(Exception):
@@ -353,7 +356,7 @@ def _fixed(column: Column, located: Located, finisher: Finisher, finish: Finish,
     shape = finish.image_shape(column.shape) if column.name == IMAGE else column.shape
     result = memory.array(column.name, (len(located), *(shape or column.shape)), finisher.dtype)
     step = _CHUNK // column.width
-    if finisher.cuts or step < 8:
+    if finisher.cuts or step < _MANY:
         for place, row in enumerate(located.rows()):
             finisher.write(finisher.view(row.view(column.dtype).reshape(column.shape), place), result[place])
         return result
