@@ -153,6 +153,7 @@ class Bench:
             "bare simplejpeg": lambda: self.bare_jpeg(encoded, discard),
             "the same and one copy": lambda: self.bare_jpeg(encoded, collect),
             "shardctl": self.loader(dataset, "image", True, crop=224),
+            "with reuse": self.loader(dataset, "image", True, crop=224, reuse=True),
         }, path
 
     def lines(self) -> tuple[dict[str, Contender], Path]:
@@ -176,6 +177,7 @@ class Bench:
         return {
             "bare loop": lambda: self.bare_rows(table.reshape(len(table), 224, -1), np.dtype(np.float32), finish),
             "shardctl": self.loader(dataset, "image", True, normalize={"image": (MEAN, STD)}),
+            "with reuse": self.loader(dataset, "image", True, normalize={"image": (MEAN, STD)}, reuse=True),
         }, path
 
     def wide_tokens(self) -> tuple[dict[str, Contender], Path]:
