@@ -16,7 +16,7 @@ demo: setup
 	PATH="$(CURDIR)/$(bin):$$PATH" sh scripts/demo.sh
 
 test: setup
-	$(bin)/python -m pytest
+	$(bin)/python -m pytest -n auto --dist loadfile
 
 coverage: setup
 	$(bin)/coverage erase
