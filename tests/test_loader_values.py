@@ -315,6 +315,19 @@ def test_padded_batches_of_any_width_fit_into_reused_memory(tokens: Path) -> Non
         assert np.array_equal(plain["tokens"], reused["tokens"])
 
 
+@pytest.mark.parametrize("size", [5, 40_000])
+def test_every_number_of_a_vector_may_have_its_own_mean(tmp_path: Path, size: int) -> None:
+    columns = pa.schema([("key", pa.string()), ("x", pa.fixed_shape_tensor(pa.int16(), [size]))])
+    values = np.random.default_rng(0).integers(-100, 100, (9, size)).astype(np.int16)
+    write_dataset(tmp_path / "out", columns, ((f"k{n}", value) for n, value in enumerate(values)), 4)
+    mean, std = np.linspace(0, 9, size), np.linspace(1, 2, size)
+    (normal,) = shardctl.open(tmp_path / "out").loader(9, shuffle=True, normalize={"x": (mean, std)})
+    expected = {f"k{n}": value for n, value in enumerate((values - mean) / std)}
+    assert normal["x"].shape == (9, size)
+    for key, row in zip(normal["key"], normal["x"], strict=True):
+        assert np.allclose(row, expected[key], atol=1e-4)
+
+
 def test_images_of_many_shapes_are_lists_unless_cropped_to_one(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     for number in range(5):

@@ -152,7 +152,8 @@ class _Affine:
         work = out if out.dtype == self._work else np.empty(out.shape, self._work)
         _copy(values, work)
         # A row of an image at a time: numpy is ten times as slow where it takes up a few channels at a time.
-        rows = work.reshape(*work.shape[:-2], work.shape[-2] * work.shape[-1]) if self._scale.size > 1 else work
+        in_rows = self._scale.size > 1 and work.ndim > 1
+        rows = work.reshape(*work.shape[:-2], work.shape[-2] * work.shape[-1]) if in_rows else work
         scale, shift = self._repeated(rows.shape[-1])
         np.multiply(rows, scale, out=rows)
         np.add(rows, shift, out=rows)
