@@ -89,7 +89,8 @@ def measure(name: str, case: Callable[[], tuple[dict[str, Contender], Path]], ru
         for label, contender in contenders.items():
             rates[label].append(contender())
     medians = {label: statistics.median(found[1:]) for label, found in rates.items()}
-    ratio = "".join(f", {medians['shardctl'] / medians[bare]:.2f} of {bare}" for bare in contenders if bare != "shardctl")
+    others = [label for label in contenders if not label.startswith("shardctl")]
+    ratio = "".join(f", {medians['shardctl'] / medians[label]:.2f} of {label}" for label in others)
     shown = ", ".join(f"{label} {rate:,.0f}/s" for label, rate in medians.items())
     print(f"{name}: {shown}{ratio}; cold {cold:,.0f}/s", flush=True)
     return {"case": name, "samples_per_s": medians, "cold": cold, "all": rates}
@@ -153,7 +154,7 @@ class Bench:
             "bare simplejpeg": lambda: self.bare_jpeg(encoded, discard),
             "the same and one copy": lambda: self.bare_jpeg(encoded, collect),
             "shardctl": self.loader(dataset, "image", True, crop=224),
-            "with reuse": self.loader(dataset, "image", True, crop=224, reuse=True),
+            "shardctl, reuse": self.loader(dataset, "image", True, crop=224, reuse=True),
         }, path
 
     def lines(self) -> tuple[dict[str, Contender], Path]:
@@ -177,7 +178,7 @@ class Bench:
         return {
             "bare loop": lambda: self.bare_rows(table.reshape(len(table), 224, -1), np.dtype(np.float32), finish),
             "shardctl": self.loader(dataset, "image", True, normalize={"image": (MEAN, STD)}),
-            "with reuse": self.loader(dataset, "image", True, normalize={"image": (MEAN, STD)}, reuse=True),
+            "shardctl, reuse": self.loader(dataset, "image", True, normalize={"image": (MEAN, STD)}, reuse=True),
         }, path
 
     def wide_tokens(self) -> tuple[dict[str, Contender], Path]:
@@ -221,32 +222,24 @@ class Bench:
 
     def bare_gather(self, table: np.ndarray[Any, Any], shuffle: bool, finish: Callable[[Any], Any] = np.asarray) -> float:
         """Copy samples from one memory-mapped array into batches from Arrow's pool, and finish each."""
-        size = len(table)
-        numbers = np.random.default_rng()
-        epochs = [numbers.permutation(size) if shuffle else np.arange(size) for _ in range(EPOCHS)]
-        flat = np.asarray(table).reshape(size, -1)
+        flat = np.asarray(table).reshape(len(table), -1)
 
         def gather(indices: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-            memory = pa.allocate_buffer(len(indices) * flat.shape[1] * flat.itemsize)
-            batch = np.frombuffer(memory, flat.dtype).reshape(len(indices), -1)
+            batch = from_pool((len(indices), flat.shape[1]), flat.dtype)
             return finish(np.take(flat, indices, axis=0, out=batch, mode="clip"))
 
-        batches = (order[first : first + BATCH] for order in epochs for first in range(0, size, BATCH))
-        return timed(self.in_threads(gather, batches), len)
+        return timed(self.in_threads(gather, batches_of(len(table), shuffle)), len)
 
     def bare_rows(self, table: np.ndarray[Any, Any], dtype: np.dtype[Any], finish: Callable[[Any, Any], None]) -> float:
         """Finish samples of one memory-mapped array one by one into batches from Arrow's pool."""
-        epochs = [np.random.default_rng().permutation(len(table)) for _ in range(EPOCHS)]
 
         def make(indices: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-            memory = pa.allocate_buffer(len(indices) * table[0].size * dtype.itemsize)
-            batch = np.frombuffer(memory, dtype).reshape(len(indices), *table.shape[1:])
+            batch = from_pool((len(indices), *table.shape[1:]), dtype)
             for place, index in enumerate(indices.tolist()):
                 finish(table[index], batch[place])
             return batch
 
-        batches = (order[first : first + BATCH] for order in epochs for first in range(0, len(table), BATCH))
-        return timed(self.in_threads(make, batches), len)
+        return timed(self.in_threads(make, batches_of(len(table), shuffle=True)), len)
 
     def bare_decompression(self, path: Path, sink: Callable[[], Sink]) -> float:
         """Have Arrow decompress every block, in no order."""
@@ -323,6 +316,18 @@ class Bench:
         return path
 
 
+def batches_of(size: int, shuffle: bool) -> Iterator[np.ndarray[Any, Any]]:
+    """Give the indices of each batch of EPOCHS epochs. The orders are made first: finding them is not part of a bare loop."""
+    numbers = np.random.default_rng()
+    orders = [numbers.permutation(size) if shuffle else np.arange(size) for _ in range(EPOCHS)]
+    return (order[first : first + BATCH] for order in orders for first in range(0, size, BATCH))
+
+
+def from_pool(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """Return a batch in memory of Arrow's pool."""
+    return np.frombuffer(pa.allocate_buffer(math.prod(shape) * dtype.itemsize), dtype).reshape(shape)
+
+
 def discard() -> Sink:
     """Return what does nothing with images."""
     return lambda images: None
@@ -330,22 +335,18 @@ def discard() -> Sink:
 
 def collect() -> Sink:
     """Return what copies images into one batch after the other: the least that has to be done with them."""
-    batch, filled = image_batch(), 0
+    shape, pixels = (BATCH, 224, 224, 3), np.dtype(np.uint8)
+    batch, filled = from_pool(shape, pixels), 0
 
     def take(images: np.ndarray[Any, Any]) -> None:
         nonlocal batch, filled
         for image in images:
             if filled == BATCH:
-                batch, filled = image_batch(), 0
+                batch, filled = from_pool(shape, pixels), 0
             batch[filled] = image
             filled += 1
 
     return take
-
-
-def image_batch() -> np.ndarray[Any, Any]:
-    shape = (BATCH, 224, 224, 3)
-    return np.frombuffer(pa.allocate_buffer(math.prod(shape)), np.uint8).reshape(shape)
 
 
 def convert(source: Path, target: Path, *options: str) -> None:
