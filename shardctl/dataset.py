@@ -169,6 +169,7 @@ class Dataset:
         checksums: bool = False,
         on_error: str = "raise",
         reuse: bool = False,
+        profile: bool = False,
     ) -> Loader:
         """Return a loader of batches. Raises UsageError.
 
@@ -177,7 +178,9 @@ class Dataset:
         """
         if on_error not in ("raise", "skip"):
             raise UsageError(f"on_error {on_error!r} is not known; use 'raise' or 'skip'")
-        gather = GatherOptions(mmap=mmap, preload=preload, cache_bytes=cache, checksums=checksums, skip=on_error == "skip")
+        gather = GatherOptions(
+            mmap=mmap, preload=preload, cache_bytes=cache, checksums=checksums, skip=on_error == "skip", profile=profile
+        )
         finish = Finish(
             decode,
             (crop, crop) if isinstance(crop, int) else crop,

@@ -5,6 +5,7 @@ ShardctlError                 3  cannot do it
 ├── InputError                3  the sources are not there, or not what they were said to be
 ├── StorageError              3  the file system says no: full, read-only, not permitted
 ├── DatasetError              3  not a dataset, or a damaged one
+├── ConsumerError             3  a consumer named for a measurement raised, or did not return
 ├── WorkerError               3  a worker process ended without finishing its shard
 ├── BusyError                 3  another converter is writing the same dataset
 ├── InstallError              3  a package is missing, or two that exclude each other are installed
@@ -49,6 +50,10 @@ class DiskFullError(StorageError):
 
 class DatasetError(ShardctlError):
     """Not a shardctl dataset, or one that is damaged."""
+
+
+class ConsumerError(ShardctlError):
+    """A consumer that somebody named for a measurement raised, or did not return in time."""
 
 
 class WorkerError(ShardctlError):

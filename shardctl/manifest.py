@@ -61,7 +61,10 @@ class FileFacts:
 
 @dataclass(frozen=True)
 class Manifest:
-    """manifest.json: written last, by rename, so that its presence makes the dataset exist."""
+    """manifest.json: written last, by rename, so that its presence makes the dataset exist.
+
+    `seconds` is how long the conversion took, None where nobody measured all of it: it was resumed, or is older.
+    """
 
     kind: str
     samples: int
@@ -81,6 +84,7 @@ class Manifest:
     created: str
     shardctl_version: str
     dropped: int = 0
+    seconds: float | None = None
 
     def to_json(self) -> str:
         """Return the file's bytes, digest included."""
@@ -123,8 +127,8 @@ class Manifest:
     @classmethod
     def _checked(cls, record: dict[str, Any]) -> Manifest:
         """Build the manifest from a record that anybody may have written."""
-        known = {name: record[name] for name in cls.__dataclass_fields__ if name != "dropped"}
-        known["dropped"] = record.get("dropped", 0)
+        known = {name: record[name] for name in cls.__dataclass_fields__ if name not in ("dropped", "seconds")}
+        known["dropped"], known["seconds"] = record.get("dropped", 0), record.get("seconds")
         known["splits"] = tuple(SplitFacts(**split) for split in record["splits"])
         known["schema"] = tuple((column["name"], column["type"]) for column in record["schema"])
         known["sources"] = tuple(record["sources"])
@@ -134,6 +138,7 @@ class Manifest:
         counts += [number for split in manifest.splits for number in (split.samples, split.shards, split.bytes)]
         counts += [facts.bytes for facts in manifest.files.values()]
         _expect(all(type(count) is int and count >= 0 for count in counts), "counts are whole numbers")
+        _expect(manifest.seconds is None or 0 <= float(manifest.seconds) < 1e12, "seconds are seconds")
         texts = [manifest.kind, manifest.fingerprint, *manifest.sources, *(part for pair in manifest.schema for part in pair)]
         texts += [manifest.created, manifest.shardctl_version, *(facts.sha256 for facts in manifest.files.values())]
         _expect(all(type(text) is str for text in texts), "names and digests are strings")

@@ -64,6 +64,21 @@ def map_whole(path: Path, large_pages: bool) -> pa.Buffer:
     return pa.foreign_buffer(address, status.st_size, base=mapping)
 
 
+def resident_pages(path: Path) -> tuple[int, int] | None:
+    """Return how many pages a file has, and how many of them are in memory (mincore(2)); None where nobody tells."""
+    if not hasattr(_libc(), "mincore"):
+        return None
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        address = _libc().mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, file.fileno(), 0) if size else None
+    if address in (None, _FAILED):
+        return 0, 0
+    found = ctypes.create_string_buffer(-(-size // mmap.PAGESIZE))
+    failed = _libc().mincore(address, size, found)
+    _libc().munmap(address, size)
+    return None if failed else (len(found), sum(byte & 1 for byte in found.raw))
+
+
 class _Mapping:
     """One mapped file, for as long as some buffer refers to it."""
 
@@ -97,6 +112,7 @@ def _libc() -> Any:
     libc.mmap.restype = ctypes.c_void_p
     libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p)
     libc.signal.argtypes = (ctypes.c_int, ctypes.c_void_p)
     libc.signal.restype = ctypes.c_void_p
     return libc

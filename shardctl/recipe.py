@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,20 @@ def load_recipe(path: Path) -> dict[str, Any]:
         raise UsageError(f"{shown}: cannot be read ({error.strerror})") from error
     except ValueError as error:
         raise UsageError(f"{shown}: not a TOML file that can be read ({error})") from error
+
+
+def refuse_unnamed_functions(settings: dict[str, Any], named: Iterable[str], root: Path, who: str) -> None:
+    """Raise UsageError where the recipe of a dataset has functions of a user's own that the caller did not name."""
+    steps = settings.get("transform")
+    steps = [step for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
+    targets = [str(step.get("target")) for step in steps if str(step.get("name")) == "custom"]
+    unnamed = [target for target in targets if target not in named]
+    if unnamed:
+        shown = " ".join(f"--transform {printable(target)}" for target in unnamed)
+        raise UsageError(
+            f"{printable(str(root))}: was made with functions of a user's own, and {who} runs no code that only the dataset"
+            f" names; look at it, and add {shown}"
+        )
 
 
 def _transform(step: dict[str, Any]) -> Transform:

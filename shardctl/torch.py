@@ -9,7 +9,7 @@ Needs PyTorch (`pip install shardctl[torch]`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,12 @@ def tensors(batch: Batch) -> dict[str, Any]:
 
 def _tensor(values: Any) -> torch.Tensor:
     return torch.from_numpy(values if values.flags.writeable else values.copy())
+
+
+def synchronizer(device: str | torch.device) -> Callable[[], None]:
+    """Return a function that waits until everything that was begun on a device is done."""
+    chosen = torch.device(device)
+    return (lambda: torch.cuda.synchronize(chosen)) if chosen.type == "cuda" else lambda: None
 
 
 def distributed_rank() -> tuple[int, int]:

@@ -1,45 +1,269 @@
+"""What `bench` measures. What it says of a consumer is in test_consumers.py."""
+
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import shardctl
-from shardctl.errors import DatasetError, UsageError
+from shardctl.benchmark import BenchOptions, Listener
+from shardctl.benchmark.baseline import compare
+from shardctl.benchmark.comparison import compare_records
+from shardctl.benchmark.meters import Latencies, RateSeries
+from shardctl.errors import DatasetError, InputError, UsageError
+from shardctl.machine import usable_cores
 
 
-@pytest.mark.parametrize("shuffle", [False, True])
-def test_a_measurement_counts_what_was_read(raw_dataset: Path, shuffle: bool) -> None:
+@pytest.mark.parametrize("shuffle", [False, True, "block"])
+def test_a_measurement_counts_what_was_read(raw_dataset: Path, shuffle: bool | str) -> None:
     heard: list[int] = []
-    result = shardctl.bench(raw_dataset, batch_size=16, epochs=3, shuffle=shuffle, threads=2, progress=heard.append)
-    assert (result.samples, result.batches, result.epochs, result.threads) == (180, 12, 3, 2)
-    assert sum(heard) == 180
-    assert result.samples_per_s == pytest.approx(180 / result.seconds, rel=0.1)
+    listener = Listener(samples=heard.append)
+    result = shardctl.bench(raw_dataset, listener, batch_size=16, epochs=3, runs=2, shuffle=shuffle, threads=2)
+    assert (result.samples, result.batches, result.epochs, result.threads) == (360, 24, 6, 2)
+    assert sum(heard) == 360
+    assert len(result.runs) == 2
+    assert min(result.runs) <= result.samples_per_s <= max(result.runs)
+    assert result.spread == pytest.approx((max(result.runs) - min(result.runs)) / result.samples_per_s, rel=0.01, abs=1e-4)
     per_sample = result.mb_per_s * 1e6 / result.samples_per_s
     assert 32 * 32 * 3 < per_sample < 32 * 32 * 3 + 60
+    stored = result.stored_mb_per_s * 1e6 / result.samples_per_s
+    assert stored == pytest.approx(sum(p.stat().st_size for p in raw_dataset.glob("*-of-*.arrow")) / 60, rel=0.1)
     assert 0 < result.batch_ms_p50 <= result.batch_ms_p99
+    assert sum(result.latencies["counts"]) == 24 - 2, "the first batch of a run is no latency"
     assert result.first_batch_s > 0
     assert result.rss_mb > 10
+    assert 0 < result.cores_used <= usable_cores() * 1.1
+    assert result.shuffle == {False: "in-order", True: "global", "block": "block"}[shuffle]
+    assert sum(result.time.values()) == pytest.approx(1, abs=0.01)
 
 
 def test_a_time_is_kept(raw_dataset: Path) -> None:
-    assert 0.3 <= shardctl.bench(raw_dataset, seconds=0.3, batch_size=8).seconds < 3
+    assert 0.6 <= shardctl.bench(raw_dataset, seconds=0.3, runs=2, batch_size=8).seconds < 6
 
 
-def test_a_cold_measurement_reads_the_same(raw_dataset: Path) -> None:
-    assert shardctl.bench(raw_dataset, cold=True, epochs=1).samples == 60
+def test_a_cold_measurement_drops_the_dataset_first(raw_dataset: Path, tmp_path: Path) -> None:
+    shutil.copytree(raw_dataset, tmp_path / "out")
+    result = shardctl.bench(tmp_path / "out", cold=True, runs=2)
+    assert (result.samples, result.epochs) == (120, 2)
+    assert result.page_cache["after_drop"] is not None
+    if result.environment["file_system"] not in ("tmpfs", "overlay"):
+        assert result.page_cache["after_drop"] < 0.01
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="needs a file system in memory")
+def test_a_cache_that_cannot_be_dropped_is_said(cli: Any, raw_dataset: Path) -> None:
+    held = Path("/dev/shm") / f"shardctl-{raw_dataset.parent.name}"
+    try:
+        shutil.copytree(raw_dataset, held)
+        assert "NOT COLD: 100% of it stayed in the page cache" in cli("bench", held, "--cold", "--runs", 1).out
+    finally:
+        shutil.rmtree(held, ignore_errors=True)
 
 
 def test_a_split_is_read_alone(raw_dataset: Path) -> None:
-    manifest = shardctl.open(raw_dataset).manifest
-    (val,) = [split for split in manifest.splits if split.name == "val"]
-    assert shardctl.bench(raw_dataset, split="val", epochs=1).samples == val.samples
+    (val,) = [split for split in shardctl.open(raw_dataset).manifest.splits if split.name == "val"]
+    assert shardctl.bench(raw_dataset, split="val", epochs=1, runs=1).samples == val.samples
 
 
-def test_impossible_measurements_are_refused(raw_dataset: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="contradict"):
-        shardctl.bench(raw_dataset, epochs=1, seconds=1)
-    with pytest.raises(UsageError, match="nothing to measure"):
-        shardctl.bench(raw_dataset, epochs=0)
-    with pytest.raises(DatasetError, match="no such dataset"):
-        shardctl.bench(tmp_path / "absent")
+def test_an_empty_split_is_refused(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "in" / "train").mkdir(parents=True)
+    (tmp_path / "in" / "val").mkdir()
+    (tmp_path / "in" / "train" / "good.jpg").write_bytes(next(photos.rglob("*.jpg")).read_bytes())
+    (tmp_path / "in" / "val" / "bad.jpg").write_bytes(b"bad")
+    shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
+    with pytest.raises(DatasetError, match="there is no sample to read in split val"):
+        shardctl.bench(tmp_path / "out", split="val")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"epochs": 1, "seconds": 1}, "epochs and seconds contradict"),
+        ({"epochs": 0}, "nothing to measure"),
+        ({"seconds": float("nan")}, "nothing to measure"),
+        ({"runs": 0}, "0 runs are impossible"),
+        ({"consumer_rate": 0}, "a consumer rate of 0 samples/s is impossible"),
+        ({"consumer_rate": float("inf")}, "a consumer rate of inf"),
+        ({"consumer_rate": 1, "consumer": "resnet50-a100"}, "a consumer and a consumer rate contradict"),
+        ({"gpus": 0, "consumer_rate": 1}, "0 GPUs take nothing"),
+        ({"gpus": 2}, "needs to know how fast one is"),
+        ({"gpus": 2, "consumer": "a:b"}, "leave the number of GPUs out"),
+        ({"device": "cuda", "consumer_rate": 1}, "a device is where a function of your own wants its batches"),
+        ({"consumer": "a:b", "consumer_timeout": 0}, "a consumer timeout of 0 s is impossible"),
+        ({"transforms": ("a:b",)}, "add --baseline"),
+    ],
+)
+def test_impossible_measurements_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        BenchOptions(**options).check()
+
+
+def test_a_dataset_that_is_not_there_is_said(cli: Any, tmp_path: Path) -> None:
+    refused = cli("bench", tmp_path / "absent")
+    assert (refused.code, refused.err) == (3, f"shardctl: {tmp_path}/absent: no such dataset\n")
+
+
+def test_damage_in_the_middle_of_a_measurement_is_named(cli: Any, dataset: Path) -> None:
+    shard = dataset / "train-00003-of-00007.arrow"
+    shard.write_bytes(shard.read_bytes()[:-100])
+    found = cli("bench", dataset, "--runs", 1)
+    assert found.code == 3
+    assert "train-00003-of-00007.arrow" in found.err
+
+
+def test_stages_tell_decoding_from_decompressing(demo: Path, tmp_path: Path) -> None:
+    made: dict[str, dict[str, float]] = {}
+    for name, source, recipe in (
+        ("jpeg", demo / "photos", {"store": "jpeg:90"}),
+        ("zstd", demo / "lines.jsonl", {"compression": "zstd"}),
+        ("raw", demo / "photos", {"store": "raw", "transform": [{"name": "resize", "size": "40x40"}]}),
+    ):
+        shardctl.convert(source, tmp_path / name, recipe=recipe, workers=0)
+        loader = shardctl.open(tmp_path / name).loader(16, shuffle=True, repeat=5, profile=True)
+        assert sum(len(batch["key"]) for batch in loader) > 0
+        stats = loader.stats()
+        made[name] = stats.stages
+        assert sum(stats.stages.values()) <= stats.making_s
+    assert made["jpeg"]["decode"] > made["jpeg"]["gather"] > 0
+    assert made["zstd"]["decompress"] > 0
+    assert made["zstd"]["decode"] == made["raw"]["decode"] == made["raw"]["decompress"] == 0
+    assert shardctl.open(tmp_path / "raw").loader(16).stats().stages == {}, "not measured unless asked for"
+
+
+@given(st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=300), st.sampled_from([0.0, 0.5, 0.9, 0.99, 1.0]))
+def test_percentiles_are_right_to_a_few_percent(seconds: list[float], share: float) -> None:
+    latencies = Latencies()
+    for value in seconds:
+        latencies.add(value)
+    exact = np.percentile(seconds, share * 100, method="inverted_cdf") * 1e3
+    assert latencies.percentile(share) == pytest.approx(exact, rel=0.025)
+    assert sum(latencies.histogram()["counts"]) == len(seconds)
+    edges = latencies.histogram()["edges_ms"]
+    assert edges[0] <= min(seconds) * 1e3 * 1.03
+    assert max(seconds) * 1e3 <= edges[-1] * 1.03
+
+
+@given(st.lists(st.tuples(st.floats(0, 1e5), st.integers(1, 1000)), max_size=200))
+def test_a_rate_over_time_loses_no_sample(arrivals: list[tuple[float, int]]) -> None:
+    series = RateSeries()
+    for seconds, samples in arrivals:
+        series.add(seconds, samples)
+    end = max((seconds for seconds, _ in arrivals), default=0.0)
+    points = series.points(1e9)
+    width = 2 * points["seconds"][0]
+    assert sum(rate * width for rate in points["samples_per_s"]) == pytest.approx(sum(n for _, n in arrivals), rel=1e-2, abs=1)
+    assert len(points["seconds"]) <= 120
+    assert width * 120 > end
+
+
+def test_the_baseline_runs_the_recipe_on_the_raw_inputs(raw_dataset: Path) -> None:
+    found = shardctl.bench(raw_dataset, epochs=1, runs=1, seconds=None, baseline=True, batch_size=16).baseline
+    assert found is not None
+    assert found.rejected == 0
+    assert found.raw_samples_per_s > 0
+    assert found.raw_epoch_s == pytest.approx(60 / found.raw_samples_per_s, rel=0.01)
+    assert found.ratio > 1, "decoding and resizing 60 photos takes longer than copying them"
+    assert found.conversion_measured
+    assert found.pays_after is not None
+
+
+def test_a_conversion_pays_for_itself_when_its_time_is_saved() -> None:
+    assert compare(1000, 100.0, 1000.0, 27.0, 0).pays_after == 3
+    assert compare(1000, 100.0, 1000.0, 27.1, 0).pays_after == 4
+    guessed = compare(1000, 100.0, 1000.0, None, 0)
+    assert (guessed.conversion_s, guessed.conversion_measured, guessed.pays_after) == (10.0, False, 2)
+    assert compare(1000, 1000.0, 1000.0, 1.0, 0).pays_after is None
+
+
+def test_a_baseline_needs_its_raw_inputs(photos: Path, tmp_path: Path) -> None:
+    shutil.copytree(photos, tmp_path / "in")
+    shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
+    shutil.rmtree(tmp_path / "in")
+    with pytest.raises(InputError, match="is gone, and --baseline reads the raw inputs"):
+        shardctl.bench(tmp_path / "out", epochs=1, runs=1, baseline=True)
+
+
+def test_a_baseline_runs_no_code_that_only_the_dataset_names(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "marking.py").write_text("def mark(sample):\n    sample['mark'] = 7\n    return sample\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    recipe = {"store": "raw", "transform": [{"name": "resize", "size": "8x8"}, {"name": "custom", "target": "marking:mark"}]}
+    shardctl.convert(photos, tmp_path / "out", recipe=recipe, workers=0)
+    options: dict[str, Any] = {"epochs": 1, "runs": 1, "baseline": True}
+    with pytest.raises(
+        UsageError, match=r"a baseline runs no code that only the dataset names; .* add --transform marking:mark"
+    ):
+        shardctl.bench(tmp_path / "out", **options)
+    found = shardctl.bench(tmp_path / "out", **options, transforms=("marking:mark",)).baseline
+    assert found is not None
+    assert found.rejected == 0
+
+
+def test_a_sweep_tries_every_order_and_says_the_best(cli: Any, raw_dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shardctl.benchmark.sweeping.SECONDS", 0.02)
+    shown = cli("bench", raw_dataset, "--sweep", "--runs", 1, "--epochs", 1)
+    assert "best random order: --order " in shown.out
+    points = cli("bench", raw_dataset, "--sweep", "--runs", 1, "--epochs", 1, "--json").json["sweep"]
+    assert {point["shuffle"] for point in points} == {"in-order", "global", "window", "block"}
+    assert {1, 2} <= {point["threads"] for point in points}
+    assert len({point["batch_size"] for point in points}) > 3
+    assert all(point["samples_per_s"] > 0 for point in points)
+
+
+def record(rate: float, spread: float, **others: Any) -> dict[str, Any]:
+    return {"samples_per_s": rate, "spread": spread, "environment": {"cpu": "A", "versions": {"numpy": "1"}}, **others}
+
+
+@pytest.mark.parametrize(("now", "verdict"), [(1100.0, "better"), (900.0, "worse"), (1040.0, "noise"), (960.0, "noise")])
+def test_a_change_counts_where_it_is_more_than_noise(now: float, verdict: str) -> None:
+    (change,) = compare_records(record(1000.0, 0.05), record(now, 0.02)).changes
+    assert (change.verdict, change.noise) == (verdict, 0.05)
+
+
+def test_less_latency_is_better_and_another_machine_is_said() -> None:
+    before = record(1000.0, 0.01, batch_ms_p50=2.0, threads=2)
+    now = record(1000.0, 0.01, batch_ms_p50=1.0, threads=4)
+    now["environment"] = {"cpu": "B", "versions": {"numpy": "2"}}
+    found = compare_records(before, now)
+    assert [(change.metric, change.verdict) for change in found.changes] == [
+        ("samples_per_s", "noise"),
+        ("batch_ms_p50", "better"),
+    ]
+    assert found.differences == ("threads: 2, now 4", "cpu: A, now B", "numpy: 1, now 2")
+
+
+def test_two_measurements_are_compared(cli: Any, raw_dataset: Path, tmp_path: Path) -> None:
+    options = ["--runs", 2, "--epochs", 1]
+    (tmp_path / "old.json").write_text(cli("bench", raw_dataset, *options, "--json").out)
+    shown = cli("bench", raw_dataset, *options, "--threads", 1, "--compare", tmp_path / "old.json")
+    assert "compared with the earlier measurement" in shown.out
+    assert "from the fastest to the slowest run" in shown.out
+    compared = cli("bench", raw_dataset, *options, "--compare", tmp_path / "old.json", "--json").json
+    assert compared["comparison"]["changes"][0]["metric"] == "samples_per_s"
+
+
+@pytest.mark.parametrize("content", [b"\xff", b"[1]", b"{}", b'{"samples_per_s": "many"}', b"[" * 100_000])
+def test_a_file_that_is_no_measurement_is_refused(cli: Any, raw_dataset: Path, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "old.json").write_bytes(content)
+    refused = cli("bench", raw_dataset, "--compare", tmp_path / "old.json")
+    assert refused.code == 3
+    assert "not what `shardctl bench --json` printed" in refused.err
+
+
+def test_the_record_tells_what_it_was_measured_on(cli: Any, raw_dataset: Path) -> None:
+    measured = cli("bench", raw_dataset, "--runs", 1, "--epochs", 1, "--json").json
+    environment = measured["environment"]
+    assert environment["cores"] == usable_cores()
+    assert environment["versions"]["shardctl"] == shardctl.__version__
+    assert environment["file_system"]
+    assert 0 <= measured["page_cache"]["before"] <= 1
+    assert measured["dataset"]["fingerprint"] == shardctl.open(raw_dataset).manifest.fingerprint
+    json.dumps(measured, allow_nan=False)

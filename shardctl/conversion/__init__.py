@@ -216,7 +216,7 @@ class _Conversion:
                 held.check()
                 clear_partial_files(job)
                 commit = Commit(job, self._recorded_settings(), lambda shard: read_marker(job.marker_path(shard)))
-                commit.run(lambda facts: self._manifest(job, parts, facts))
+                commit.run(lambda facts: self._manifest(job, parts, facts, whole=status != "resumed"))
         publish.publish(folder / NEW_FOLDER, self.target)
         with naming_the_path(self.staging):
             shutil.rmtree(folder, ignore_errors=True)
@@ -287,7 +287,8 @@ class _Conversion:
     def _seconds(self) -> float:
         return time.monotonic() - self.started
 
-    def _manifest(self, job: Job, parts: dict[str, str], facts: Committed) -> Manifest:
+    def _manifest(self, job: Job, parts: dict[str, str], facts: Committed, whole: bool) -> Manifest:
+        """Describe the dataset; `whole` says that this run has made all of it, and so knows how long that took."""
         return Manifest(
             kind=self.recipe.kind,
             samples=facts.samples,
@@ -306,6 +307,7 @@ class _Conversion:
             files=facts.files,
             created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             shardctl_version=__version__,
+            seconds=round(self._seconds(), 3) if whole else None,
         )
 
     def _finished(self, status: str) -> ConvertResult:

@@ -37,7 +37,8 @@ class LoaderStats:
     """What a loader has done since its last iteration began.
 
     `wait_get_s` is how long the training loop waited for batches, `wait_put_s` how long threads waited for it to take
-    some, `making_s` how long they worked, all together. `threads` is the number in use: what "auto" has come to.
+    some, `making_s` how long they worked, all together. `threads` is the number in use: what "auto" has come to. `stages`
+    is what the loader's threads have spent their time on since it was made, in seconds, where `profile` asked for it.
     """
 
     threads: int
@@ -53,6 +54,7 @@ class LoaderStats:
     image_hits: int
     image_misses: int
     skipped: int
+    stages: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -163,6 +165,7 @@ class Loader:
             wait_put_s=round(self._waits.put, 6),
             making_s=round(self._waits.making, 6),
             **self.stream.counts(),
+            stages=self.stream.stages(),
         )
 
     def __iter__(self) -> Iterator[Batch]:

@@ -114,6 +114,11 @@ class Mixture:
         every = [stream.counts() for stream in self._streams]
         return {name: sum(counts[name] for counts in every) for name in every[0]}
 
+    def stages(self) -> dict[str, float]:
+        """Return the seconds that each stage has taken, over all datasets."""
+        every = [stream.stages() for stream in self._streams]
+        return {name: sum(seconds[name] for seconds in every) for name in every[0]}
+
 
 class MixedOrder:
     """The positions of a mixture from one on; which samples they are is found out when they are read."""

@@ -53,6 +53,10 @@ class Stream(Protocol):
         """Return what has been found in memory, and what was left out."""
         ...
 
+    def stages(self) -> dict[str, float]:
+        """Return the seconds of all threads together that each stage has taken; nothing where that is not measured."""
+        ...
+
 
 class Selection:
     """The samples of a dataset that are wanted, in its order: all of them, or those in `chosen` (n,)."""
@@ -147,3 +151,7 @@ class DatasetStream:
     def counts(self) -> dict[str, int]:
         """Return what has been found in memory, and what was left out."""
         return self._gatherer.counts()
+
+    def stages(self) -> dict[str, float]:
+        """Return the seconds that each stage has taken."""
+        return self._gatherer.stages.seconds()

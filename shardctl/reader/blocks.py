@@ -13,6 +13,7 @@ import pyarrow as pa
 from shardctl.errors import DatasetError
 from shardctl.reader.column import Block, Column
 from shardctl.reader.shards import VERIFY_ADVICE, Shards
+from shardctl.reader.stages import DECOMPRESS, WAITING, Stages
 from shardctl.shard import CHECKSUM_KEY, BlockFile, block_checksum, first_line, read_file
 
 Faults = dict[int, DatasetError]
@@ -43,12 +44,15 @@ class BlockCache:
     `limit_bytes` all of them are kept.
     """
 
-    def __init__(self, shards: Shards, columns: list[Column], limit: int, limit_bytes: float, checksums: bool) -> None:
+    def __init__(
+        self, shards: Shards, columns: list[Column], limit: int, limit_bytes: float, checksums: bool, stages: Stages
+    ) -> None:
         names = shards.layout.columns.names
         self._columns = columns
         # A checksum is that of all columns together.
         self._fields = None if checksums else tuple(sorted(names.index(column.name) for column in columns))
         self._shards, self._limit, self._limit_bytes, self._checksums = shards, limit, limit_bytes, checksums
+        self._stages = stages
         self._ready: OrderedDict[int, Block] = OrderedDict()
         self._bytes = 0
         self._left: dict[int, int] = {}
@@ -74,7 +78,8 @@ class BlockCache:
             if self._claim(block, found, waiting):
                 self._bring(block, found, faults)
         for block, waiter in waiting.items():
-            waiter.arrived.wait()
+            with self._stages.stage(WAITING):
+                waiter.arrived.wait()
             waiter.hand_over(block, found, faults)
         if self._limit_bytes < float("inf"):
             with self._lock:
@@ -113,7 +118,8 @@ class BlockCache:
         """Read a block, for this thread and for those that have come to wait for it."""
         loaded, fault = None, None
         try:
-            loaded = found[block] = Block(self._read(block))
+            with self._stages.stage(DECOMPRESS):
+                loaded = found[block] = Block(self._read(block))
         except DatasetError as error:
             fault = faults[block] = error
         finally:  # whatever happens, nobody waits for ever

@@ -24,6 +24,7 @@ from shardctl.reader.locate import DamagedValues, InMemory, InPlace, Wanted
 from shardctl.reader.memory import BatchMemory
 from shardctl.reader.samples import SampleCache
 from shardctl.reader.shards import VERIFY_ADVICE, Indices, Shards
+from shardctl.reader.stages import DECODE, GATHER, NoStages, StageClock, Stages
 from shardctl.shard import Opener, load_file, map_file, map_resident_file
 
 Batch = dict[str, Any]
@@ -37,7 +38,7 @@ class GatherOptions:
     `mmap` False reads blocks into memory instead of mapping files (for network file systems), `preload` keeps everything
     that was read. `blocks` are held in memory at a time where they cannot be read in place, and no more than `block_bytes`.
     `cache_bytes` bounds the memory for decoded images that are kept. `checksums` compares each block with its checksum when
-    it is first read. `skip` leaves out samples that cannot be read, and counts them.
+    it is first read. `skip` leaves out samples that cannot be read, and counts them. `profile` measures where the time goes.
     """
 
     mmap: bool = True
@@ -47,6 +48,7 @@ class GatherOptions:
     cache_bytes: int = 0
     checksums: bool = False
     skip: bool = False
+    profile: bool = False
 
 
 def columns_of(shards: Shards, names: Sequence[str] | None) -> list[Column]:
@@ -100,6 +102,7 @@ class Gatherer:
         self._in_place = InPlace(shards, flat, opener, options.checksums) if in_place(shards, options) else None
         self._images = SampleCache(options.cache_bytes)
         self._local = threading.local()
+        self.stages: Stages = StageClock() if options.profile else NoStages()
         self.skipped = 0
 
     @cached_property
@@ -107,7 +110,7 @@ class Gatherer:
         limit, limit_bytes = self._options.blocks, self._options.block_bytes
         if self._options.preload:
             limit, limit_bytes = len(self.shards.starts), float("inf")
-        return BlockCache(self.shards, self.columns, limit, limit_bytes, self._options.checksums)
+        return BlockCache(self.shards, self.columns, limit, limit_bytes, self._options.checksums, self.stages)
 
     def counts(self) -> dict[str, int]:
         """Return what has been found in memory and what not: blocks and decoded images; and the samples left out."""
@@ -155,7 +158,8 @@ class Gatherer:
         while True:
             left = np.flatnonzero(there)
             try:
-                return self._gather(samples[left], epoch, memory), there
+                with self.stages.stage(GATHER):
+                    return self._gather(samples[left], epoch, memory), there
             except _Unreadable as unreadable:
                 if not self._options.skip:
                     raise unreadable.error from unreadable.error.__cause__
@@ -215,7 +219,8 @@ class Gatherer:
             return {column.name: _numbers(column, located, self._finish)}
         if column.is_encoded_image and self._finish.decode:
             finisher = Finisher(self._finish, column.name, np.uint8, samples, epoch)
-            return {column.name: self._decoded(column, located, samples, finisher, sources.wanted, memory)}
+            with self.stages.stage(DECODE):
+                return {column.name: self._decoded(column, located, samples, finisher, sources.wanted, memory)}
         if column.kind == "fixed":
             finisher = Finisher(self._finish, column.name, column.dtype, samples, epoch)
             return {column.name: _fixed(column, located, finisher, self._finish, memory)}

@@ -24,7 +24,7 @@ from shardctl.engines.pool import Limits
 from shardctl.engines.task import Progress, read_marker
 from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.manifest import MANIFEST, PLAN, REJECTS, STAGING, Manifest, open_checked_table
-from shardctl.recipe import Recipe
+from shardctl.recipe import Recipe, refuse_unnamed_functions
 from shardctl.restoration.evidence import damaged_files, expected_hashes, hash_files, restore_misplaced, shard_names
 from shardctl.restoration.manifest import find_manifest, remake_manifest, with_sizes
 from shardctl.restoration.rebuild import (
@@ -189,7 +189,7 @@ class _Repair:
 
     def _job(self) -> Job:
         """Return the job that makes this dataset: from its own plan, or from the sources where tables are gone."""
-        self._refuse_unnamed_functions()
+        refuse_unnamed_functions(self.manifest.recipe, self.transforms, self.root, "repair")
         bases = [source if not Path(source).is_file() else str(Path(source).parent) for source in self.manifest.sources]
         try:
             recipe = Recipe.from_settings(self.manifest.recipe)
@@ -200,19 +200,6 @@ class _Repair:
             return recorded_job(self.root, self.folder, self.manifest, recipe, layout, bases)
         except (UsageError, KeyError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:
             raise DatasetError(f"what the dataset says of how it was made cannot be used ({error})") from error
-
-    def _refuse_unnamed_functions(self) -> None:
-        """Raise UsageError where the recipe has functions of a user's own that the caller did not name."""
-        steps = self.manifest.recipe.get("transform")
-        steps = [step for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
-        named = [str(step.get("target")) for step in steps if str(step.get("name")) == "custom"]
-        unnamed = [target for target in named if target not in self.transforms]
-        if unnamed:
-            shown = " ".join(f"--transform {printable(target)}" for target in unnamed)
-            raise UsageError(
-                f"{printable(str(self.root))}: was made with functions of a user's own, and repair runs no code that only the"
-                f" dataset names; look at it, and add {shown}"
-            )
 
     def _build(self, job: Job) -> None:
         """Build the damaged shards again, and those that tables are to be made from; put in place what is proven."""

@@ -83,6 +83,7 @@ def remake_manifest(root: Path, sources: tuple[str, ...]) -> Manifest:
         created=_created(left, root / CHECKSUMS),
         shardctl_version=__version__,
         dropped=_dropped(root / REJECTS),
+        seconds=left["seconds"] if isinstance(left.get("seconds"), float) else None,
     )
 
 

@@ -1,0 +1,233 @@
+"""How fast a dataset can be read on this machine, through the loader that training uses, and whether that is fast enough."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from shardctl.benchmark.baseline import run_baseline
+from shardctl.benchmark.consumers import (
+    Fed,
+    Pulse,
+    Step,
+    check_patience,
+    feed_paced,
+    feed_step,
+    find_function,
+    own_rate,
+    watched,
+)
+from shardctl.benchmark.environment import environment
+from shardctl.benchmark.meters import count_of, peak_memory_mb
+from shardctl.benchmark.options import BenchOptions
+from shardctl.benchmark.page_cache import evict, residency
+from shardctl.benchmark.presets import PRESETS, Preset, find_preset
+from shardctl.benchmark.result import BaselineResult, BenchResult, ConsumerResult, SweepPoint, best_of
+from shardctl.benchmark.sweeping import sweep
+from shardctl.benchmark.throughput import ThreadTime, Throughput, measure, open_loader
+from shardctl.benchmark.tokens import samples_per_s
+from shardctl.errors import InstallError, UsageError
+from shardctl.loader import Loader
+from shardctl.manifest import Manifest
+
+__all__ = [
+    "PRESETS",
+    "BaselineResult",
+    "BenchOptions",
+    "BenchResult",
+    "ConsumerResult",
+    "Listener",
+    "Preset",
+    "SweepPoint",
+    "bench",
+    "best_of",
+]
+
+
+@dataclass(frozen=True)
+class Listener:
+    """Whom to tell what is being measured, and the samples of every batch."""
+
+    phase: Callable[[str], None] = lambda name: None
+    samples: Callable[[int], None] = lambda count: None
+
+
+def bench(path: str | Path, listener: Listener | None = None, **options: Any) -> BenchResult:
+    """Read a dataset and report the rate at which batches came; `options` are those of BenchOptions.
+
+    With a consumer, also how busy that was kept. Raises UsageError, DatasetError, InputError (a baseline without its raw
+    inputs), ConsumerError, InstallError.
+    """
+    chosen, root, told = BenchOptions(**options), Path(path), listener or Listener()
+    chosen.check()
+    manifest = Manifest.load(root)
+    consumer = _consumer(root, chosen)
+    page_cache = {"before": residency(root)}
+    if chosen.cold:
+        evict(root)
+        page_cache["after_drop"] = residency(root)
+    told.phase("reading")
+    found = measure(root, chosen, told.samples)
+    result = _result(root, manifest, chosen, found, page_cache)
+    if consumer is not None:
+        told.phase("feeding")
+        result = replace(result, consumer=consumer.feed(root, found, told))
+    if chosen.baseline:
+        told.phase("reading raw")
+        result = replace(result, baseline=run_baseline(root, manifest, chosen, found, told.samples))
+    if chosen.sweep:
+        told.phase("sweeping")
+        result = replace(result, sweep=sweep(root, chosen, told.samples))
+    return result
+
+
+def _result(
+    root: Path, manifest: Manifest, options: BenchOptions, found: Throughput, page_cache: dict[str, float | None]
+) -> BenchResult:
+    splits = [split for split in manifest.splits if options.split in (None, split.name)]
+    samples, stored = sum(split.samples for split in splits), sum(split.bytes for split in splits)
+    return BenchResult(
+        samples_per_s=round(found.rate, 1),
+        mb_per_s=round(found.rate * found.weights.per_sample / 1e6, 1),
+        stored_mb_per_s=round(found.rate * stored / samples / 1e6, 1),
+        first_batch_s=round(statistics.median(found.first_batches), 4),
+        batch_ms_p50=round(found.latencies.percentile(0.5), 3),
+        batch_ms_p99=round(found.latencies.percentile(0.99), 3),
+        rss_mb=round(peak_memory_mb(), 1),
+        own_mb=round(found.memory, 1) if found.memory is not None else None,
+        threads=found.threads,
+        samples=found.samples,
+        batches=found.batches,
+        seconds=round(found.seconds, 3),
+        epochs=round(found.samples / samples, 3),
+        batch_size=options.batch_size,
+        shuffle=_order_name(root, options),
+        split=options.split,
+        cold=options.cold,
+        runs=tuple(round(rate, 1) for rate in found.rates),
+        spread=round(found.spread, 4),
+        cores_used=found.cpu.cores,
+        core_busy=tuple(found.cpu.busy),
+        time=found.time.shares(),
+        page_cache=page_cache,
+        latencies=found.latencies.histogram(),
+        series=found.series.points(found.seconds),
+        dataset={
+            "path": str(root),
+            "fingerprint": manifest.fingerprint,
+            "samples": samples,
+            "bytes": stored,
+            "recipe": manifest.recipe,
+        },
+        environment=environment(root),
+    )
+
+
+def _order_name(root: Path, options: BenchOptions) -> str:
+    """Return the name of the order in which samples come: that of `shuffle=True` depends on the storage."""
+    identity = open_loader(root, options, 1).stream.identity()
+    return str(identity["shuffle"] or "in-order")
+
+
+@dataclass(frozen=True)
+class _PacedConsumer:
+    """A stand-in for GPUs that take so many samples per second each."""
+
+    name: str
+    rate: float
+    options: BenchOptions
+    notes: tuple[str, ...] = ()
+
+    def feed(self, root: Path, found: Throughput, told: Listener) -> ConsumerResult:
+        """Let it take batches, and say how it fared."""
+        loader = _training_loader(root, self.options)
+        total = self.rate * self.options.gpus
+        with closing(iter(loader)) as batches:  # type: ignore[type-var]  # a generator
+            fed = feed_paced(batches, total, self.options.consumer_seconds, told.samples)
+        time = ThreadTime()
+        time.add(loader)
+        return _consumer_result(self.name, self.rate, self.options.gpus, fed, found, time, self.notes)
+
+
+@dataclass(frozen=True)
+class _FunctionConsumer:
+    """A function of somebody's own, whose own rate is measured first."""
+
+    name: str
+    function: Callable[[Any], Any]
+    options: BenchOptions
+
+    def feed(self, root: Path, found: Throughput, told: Listener) -> ConsumerResult:
+        """Measure it by itself, then let it take batches, and say how it fared."""
+        loader = _training_loader(root, self.options)
+        source, finish = _on_device(loader, self.options.device)
+        step = Step(self.name, self.function, finish)
+
+        def run(pulse: Pulse) -> tuple[float, Fed]:
+            with closing(iter(source)) as batches:
+                first = next(batches)
+                rate = own_rate(step, first, count_of(first), pulse)
+            with closing(iter(source)) as batches:
+                return rate, feed_step(batches, step, rate, self.options.consumer_seconds, told.samples, pulse)
+
+        rate, fed = watched(self.name, run, self.options.consumer_timeout)
+        time = ThreadTime()
+        time.add(loader)
+        return _consumer_result(self.name, rate, 1, fed, found, time, ("the rate is its own, with a batch that it had before",))
+
+
+def _training_loader(root: Path, options: BenchOptions) -> Loader:
+    """Return what a consumer takes its batches from: full ones, so that every step is alike. One epoch where that is cold."""
+    if options.cold:
+        evict(root)
+    return open_loader(root, options, 1 if options.cold else None, drop_last=True)
+
+
+def _consumer_result(
+    name: str, rate: float, gpus: int, fed: Fed, found: Throughput, time: ThreadTime, notes: tuple[str, ...]
+) -> ConsumerResult:
+    if not fed.steps:
+        raise UsageError("too few batches to measure a consumer with; give a smaller --batch-size")
+    return ConsumerResult(
+        consumer=name,
+        consumer_rate=round(rate, 3),
+        gpus=gpus,
+        accelerator_utilization=round(fed.utilization, 4),
+        stall_fraction=round(1 - fed.utilization, 4),
+        steps=fed.steps,
+        seconds=round(fed.seconds, 3),
+        limit=round(found.rate, 1),
+        time=time.shares(),
+        notes=notes,
+    )
+
+
+def _consumer(root: Path, options: BenchOptions) -> _PacedConsumer | _FunctionConsumer | None:
+    """Return who is to take the batches. Raises UsageError before anything is measured."""
+    if options.consumer is not None and options.calls_function:
+        return _FunctionConsumer(options.consumer, find_function(options.consumer), options)
+    if options.consumer is not None:
+        preset = find_preset(options.consumer)
+        rate, notes = samples_per_s(root, preset, options.split)
+        consumer = _PacedConsumer(preset.name, rate, options, (f"{preset.what}: {preset.source}, {preset.date}", *notes))
+    elif options.consumer_rate is not None:
+        consumer = _PacedConsumer("rate", options.consumer_rate, options)
+    else:
+        return None
+    check_patience(consumer.rate * options.gpus, options.batch_size, options.consumer_seconds)
+    return consumer
+
+
+def _on_device(loader: Any, device: str | None) -> tuple[Any, Callable[[], None]]:
+    """Return what gives batches on a device, and what waits for the work there. Raises InstallError without PyTorch."""
+    if device is None:
+        return loader, lambda: None
+    try:
+        from shardctl import torch as on_torch
+    except ImportError as error:
+        raise InstallError(f"batches on {device} need PyTorch: pip install 'shardctl[torch]'") from error
+    return on_torch.Loader(loader, device), on_torch.synchronizer(device)

@@ -1,0 +1,183 @@
+"""What is noted while batches arrive, in memory that does not grow: latencies, rates over time, bytes, processor and memory."""
+
+from __future__ import annotations
+
+import math
+import resource
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardctl.machine import usable_core_numbers
+from shardctl.reader import Batch
+
+_FIRST_MS, _LAST_MS, _PER_DECADE = 1e-3, 1e7, 100
+"""Latencies from a microsecond to three hours, in steps of 2.3 %."""
+
+_SERIES = 120
+"""Most points of a rate over time; where there would be more, neighbours are joined."""
+
+_WEIGHED = 16
+"""Batches at the beginning whose bytes are counted; afterwards every so many-th. A batch of text takes 20 us to weigh."""
+
+
+class Latencies:
+    """A histogram of the times between batches, in ms."""
+
+    def __init__(self) -> None:
+        decades = math.log10(_LAST_MS / _FIRST_MS)
+        self._edges = np.logspace(math.log10(_FIRST_MS), math.log10(_LAST_MS), int(decades * _PER_DECADE) + 1)
+        self._counts: npt.NDArray[np.int64] = np.zeros(len(self._edges) + 1, np.int64)
+
+    def add(self, seconds: float) -> None:
+        """Note one."""
+        place = 1 + int(math.log10(max(seconds * 1e3, _FIRST_MS) / _FIRST_MS) * _PER_DECADE)
+        self._counts[min(place, len(self._counts) - 1)] += 1
+
+    def percentile(self, share: float) -> float:
+        """Return the latency in ms that this share (0 to 1) of them does not exceed, to 1.2 %; 0 where there is none."""
+        total = int(self._counts.sum())
+        if not total:
+            return 0.0
+        place = int(np.searchsorted(np.cumsum(self._counts), max(1, math.ceil(share * total))))
+        low, high = self._edges[max(0, place - 1)], self._edges[min(place, len(self._edges) - 1)]
+        return float(math.sqrt(low * high))
+
+    def histogram(self) -> dict[str, list[float]]:
+        """Return the part that is not empty: `edges_ms` (n + 1) and `counts` (n), ten bins to a decade."""
+        step = _PER_DECADE // 10
+        counts = self._counts[1:]
+        coarse = np.add.reduceat(counts, np.arange(0, len(counts), step))
+        there = np.flatnonzero(coarse)
+        if not len(there):
+            return {"edges_ms": [], "counts": []}
+        first, last = int(there[0]), int(there[-1]) + 1
+        edges = self._edges[::step][first : last + 1]
+        return {"edges_ms": [float(f"{edge:.4g}") for edge in edges], "counts": coarse[first : first + len(edges) - 1].tolist()}
+
+
+class RateSeries:
+    """Samples by time since the beginning, in bins that double in width when there are too many."""
+
+    def __init__(self) -> None:
+        self._width = 0.05
+        self._bins = [0] * _SERIES
+
+    def add(self, seconds: float, samples: int) -> None:
+        """Note samples that arrived so long after the beginning."""
+        while seconds >= self._width * _SERIES:
+            self._bins = [self._bins[i] + self._bins[i + 1] for i in range(0, _SERIES, 2)] + [0] * (_SERIES // 2)
+            self._width *= 2
+        self._bins[int(seconds / self._width)] += samples
+
+    def points(self, seconds: float) -> dict[str, list[float]]:
+        """Return the middle of each whole bin of the first so many seconds, in s, and its samples per second."""
+        whole = min(_SERIES, int(seconds / self._width))
+        return {
+            "seconds": [round((place + 0.5) * self._width, 3) for place in range(whole)],
+            "samples_per_s": [float(f"{count / self._width:.6g}") for count in self._bins[:whole]],
+        }
+
+
+@dataclass
+class Weights:
+    """The bytes of samples as they are handed over, from some of the batches."""
+
+    bytes: int = 0
+    samples: int = 0
+    batches: int = 0
+
+    def add(self, batch: Batch, samples: int) -> None:
+        """Weigh a batch, or pass it over."""
+        self.batches += 1
+        if self.batches <= _WEIGHED or self.batches % _WEIGHED == 0:
+            self.bytes += batch_bytes(batch)
+            self.samples += samples
+
+    @property
+    def per_sample(self) -> float:
+        """Bytes of a sample."""
+        return self.bytes / max(1, self.samples)
+
+
+def batch_bytes(batch: Batch) -> int:
+    """Return the bytes of a batch as it is handed over: pixels, numbers, text."""
+    return sum(_value_bytes(values) for values in batch.values())
+
+
+def _value_bytes(value: Any) -> int:
+    if isinstance(value, list):
+        return sum(_value_bytes(item) for item in value)
+    if isinstance(value, dict):
+        return sum(_value_bytes(item) for item in value.values())
+    return int(getattr(value, "nbytes", None) or (len(value) if isinstance(value, str | bytes) else 8))
+
+
+@dataclass(frozen=True)
+class CpuUse:
+    """Processor time of some stretch: cores that this process kept busy, and the busy share of each core, by anybody.
+
+    `busy` is empty where the system does not tell.
+    """
+
+    cores: float
+    busy: list[float]
+
+
+@dataclass
+class CpuMeter:
+    """Measures the processor time from its making on."""
+
+    _wall: float = field(default_factory=time.perf_counter)
+    _own: float = field(default_factory=time.process_time)
+    _all: dict[int, tuple[int, int]] = field(default_factory=lambda: _core_ticks())
+
+    def read(self) -> CpuUse:
+        """Return what was used until now."""
+        wall, own, ticks = time.perf_counter() - self._wall, time.process_time() - self._own, _core_ticks()
+        busy = []
+        for core in usable_core_numbers():
+            if core in ticks and core in self._all:
+                idle, total = (after - before for after, before in zip(ticks[core], self._all[core], strict=True))
+                busy.append(round(1 - idle / total, 3) if total > 0 else 0.0)
+        return CpuUse(round(own / wall, 2), busy)
+
+
+def _core_ticks() -> dict[int, tuple[int, int]]:
+    """Return the idle and all ticks of each core since the machine began (proc_stat(5))."""
+    try:
+        lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return {}
+    ticks = {}
+    for line in lines:
+        name, *numbers = line.split()
+        if name.startswith("cpu") and name != "cpu":
+            counts = [int(number) for number in numbers[:8]]
+            ticks[int(name[3:])] = counts[3] + counts[4], sum(counts)
+    return ticks
+
+
+def peak_memory_mb() -> float:
+    """Return the most memory that this process has held so far, mapped files too, in units of 10^6 bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6
+
+
+def own_memory_mb() -> float | None:
+    """Return the memory that this process holds now and that is not of files, in 10^6 bytes; None where nobody tells."""
+    try:
+        status = Path("/proc/self/status").read_text(encoding="ascii")
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 / 1e6 for line in status.splitlines() if line.startswith("RssAnon")), None)
+
+
+def count_of(batch: Batch) -> int:
+    """Return the number of samples of a batch."""
+    return len(next(iter(batch.values())))

@@ -1,0 +1,148 @@
+"""What a measurement came to: plain data for people, scripts and reports."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from shardctl.benchmark.consumers import ENOUGH
+
+KEEPS_UP, STARVES = "keeps-up", "starves"
+
+
+@dataclass(frozen=True)
+class ConsumerResult:
+    """How a consumer fared. `consumer_rate` is that of one GPU in samples/s, `limit` the loader's own.
+
+    `gpus_fed` is how many such GPUs the loader's rate would feed, `starves_at` the smallest number that it would starve.
+    `time` is what the loader's threads did meanwhile, as shares of their time.
+    """
+
+    consumer: str
+    consumer_rate: float
+    gpus: int
+    accelerator_utilization: float
+    stall_fraction: float
+    steps: int
+    seconds: float
+    limit: float
+    time: dict[str, float]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> str:
+        """Whether the consumer is kept busy."""
+        return KEEPS_UP if self.accelerator_utilization >= ENOUGH else STARVES
+
+    @property
+    def gpus_fed(self) -> float:
+        """How many such GPUs the loader can feed."""
+        return round(self.limit / self.consumer_rate, 2)
+
+    @property
+    def starves_at(self) -> int:
+        """The smallest number of such GPUs that are not kept busy any more."""
+        return int(self.limit / (ENOUGH * self.consumer_rate)) + 1
+
+    def utilization_of(self, gpus: int) -> float:
+        """Return the utilisation that the loader's rate allows so many GPUs."""
+        return min(1.0, self.limit / (gpus * self.consumer_rate))
+
+    def record(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        derived = {"verdict": self.verdict, "gpus_fed": self.gpus_fed, "starves_at": self.starves_at}
+        return {**asdict(self), **derived}
+
+
+@dataclass(frozen=True)
+class BaselineResult:
+    """An epoch from the raw inputs beside one from the shards. Rates in samples/s, times in s.
+
+    `pays_after` is the number of epochs after which converting and reading shards has taken less time than reading raw
+    inputs, None where it never does. `conversion_measured` is False where the dataset does not say how long it took, and one
+    epoch from raw is taken for it.
+    """
+
+    raw_samples_per_s: float
+    raw_epoch_s: float
+    shards_epoch_s: float
+    ratio: float
+    conversion_s: float
+    conversion_measured: bool
+    pays_after: int | None
+    rejected: int
+
+
+@dataclass(frozen=True)
+class SweepPoint:
+    """The rate of one setting, in samples/s."""
+
+    shuffle: str
+    threads: int
+    batch_size: int
+    samples_per_s: float
+
+
+@dataclass(frozen=True)
+class BenchResult:
+    """One measurement; rates are medians of the runs.
+
+    `mb_per_s` counts the bytes handed over, `stored_mb_per_s` those that they take on disk, in units of 10^6, as do `rss_mb`
+    (the peak) and `own_mb` (without mapped files). Times of batches in ms, the first batch in s from opening the dataset.
+    `spread` is (fastest - slowest) / median of `runs` (samples/s). `time` is what the loader's threads did, as shares of
+    their time. `page_cache` is the share of the dataset that was in memory: before, and right after it was to be dropped.
+    """
+
+    samples_per_s: float
+    mb_per_s: float
+    stored_mb_per_s: float
+    first_batch_s: float
+    batch_ms_p50: float
+    batch_ms_p99: float
+    rss_mb: float
+    own_mb: float | None
+    threads: int
+    samples: int
+    batches: int
+    seconds: float
+    epochs: float
+    batch_size: int
+    shuffle: str
+    split: str | None
+    cold: bool
+    runs: tuple[float, ...]
+    spread: float
+    cores_used: float
+    core_busy: tuple[float, ...]
+    time: dict[str, float]
+    page_cache: dict[str, float | None]
+    latencies: dict[str, list[float]]
+    series: dict[str, list[float]]
+    dataset: dict[str, Any]
+    environment: dict[str, Any]
+    consumer: ConsumerResult | None = None
+    baseline: BaselineResult | None = None
+    sweep: tuple[SweepPoint, ...] = field(default=())
+
+    def record(self) -> dict[str, Any]:
+        """Return everything as plain data, the consumer's figures beside the loader's."""
+        record = asdict(self)
+        consumer = record.pop("consumer")
+        if self.consumer is not None:
+            consumer = self.consumer.record()
+            record |= {"consumer": consumer.pop("consumer"), "consumer_time": consumer.pop("time")}
+            record |= {"consumer_seconds": consumer.pop("seconds"), **consumer}
+        if self.baseline is None:
+            record.pop("baseline")
+        if not self.sweep:
+            record.pop("sweep")
+        return record
+
+
+def best_of(points: tuple[SweepPoint, ...]) -> list[SweepPoint]:
+    """Return the fastest setting of each order, the fastest first."""
+    best: dict[str, SweepPoint] = {}
+    for point in points:
+        if point.shuffle not in best or best[point.shuffle].samples_per_s < point.samples_per_s:
+            best[point.shuffle] = point
+    return sorted(best.values(), key=lambda point: -point.samples_per_s)

@@ -1,0 +1,62 @@
+"""What to change: short measurements with other numbers of threads, orders and batch sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from shardctl.benchmark.options import BenchOptions
+from shardctl.benchmark.result import SweepPoint, best_of
+from shardctl.benchmark.throughput import Throughput, open_loader
+from shardctl.machine import usable_cores
+from shardctl.order import MODES
+
+SECONDS = 0.7
+"""How long each setting is read in a round; the faster of two rounds counts, for noise only ever slows down."""
+
+ROUNDS = 2
+BATCH_SIZES = (32, 128, 512, 2048)
+IN_ORDER = "in-order"
+
+_Setting = tuple[str, int, int]
+
+
+def sweep(root: Path, options: BenchOptions, heard: Callable[[int], None]) -> tuple[SweepPoint, ...]:
+    """Measure every order with every number of threads, then other batch sizes with the best random order.
+
+    Settings are taken in turn, round after round, so that a slow minute of the machine is not held against one of them.
+    """
+    threads = _thread_counts()
+    first = [(order, count, options.batch_size) for order in (IN_ORDER, *_random_orders()) for count in threads]
+    points = _measure(root, options, first, heard)
+    best = next(point for point in best_of(points) if point.shuffle != IN_ORDER)
+    sizes = [(best.shuffle, best.threads, size) for size in BATCH_SIZES if size != options.batch_size]
+    return points + _measure(root, options, sizes, heard)
+
+
+def _thread_counts() -> list[int]:
+    """Return 1, 2, 4, … up to twice the cores."""
+    return [2**power for power in range(12) if 2**power <= 2 * usable_cores()]
+
+
+def _random_orders() -> list[str]:
+    return [mode for mode in MODES if mode]
+
+
+def _measure(
+    root: Path, options: BenchOptions, settings: list[_Setting], heard: Callable[[int], None]
+) -> tuple[SweepPoint, ...]:
+    rates: dict[_Setting, float] = dict.fromkeys(settings, 0.0)
+    for _ in range(ROUNDS):
+        for setting in settings:
+            rates[setting] = max(rates[setting], _rate(root, options, setting, heard))
+    return tuple(SweepPoint(*setting, round(rate, 1)) for setting, rate in rates.items())
+
+
+def _rate(root: Path, options: BenchOptions, setting: _Setting, heard: Callable[[int], None]) -> float:
+    order, threads, batch_size = setting
+    chosen = replace(options, shuffle=False if order == IN_ORDER else order, threads=threads, batch_size=batch_size)
+    loader, run = open_loader(root, chosen, None), Throughput()
+    run.run(iter(loader), SECONDS, heard)
+    return run.rate

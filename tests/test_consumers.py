@@ -1,0 +1,201 @@
+"""Does a consumer starve? Clocks, presets, functions of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shardctl
+from shardctl.benchmark import PRESETS, consumers
+from shardctl.benchmark.consumers import feed_paced
+from shardctl.benchmark.result import ConsumerResult
+from shardctl.errors import ConsumerError, UsageError
+
+RUN: dict[str, Any] = {"runs": 1, "epochs": 1, "batch_size": 16}
+
+
+class Clock:
+    """Time that passes only where somebody lets it. Sleeping takes `late` seconds longer than was asked for."""
+
+    def __init__(self, late: float) -> None:
+        self.now, self.late = 100.0, late
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds + self.late
+
+    def batches(self, count: int, waits: float) -> Iterator[dict[str, Any]]:
+        for _ in range(count):
+            self.now += waits
+            yield {"key": np.zeros(10)}
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock(late=0.003)
+    monkeypatch.setattr(consumers, "time", clock)
+    return clock
+
+
+def test_a_consumers_clock_does_not_drift(clock: Clock) -> None:
+    fed = feed_paced(clock.batches(1001, waits=0.0), 1000.0, 1e9, lambda _: None)
+    assert fed.steps == 1000
+    assert fed.seconds == pytest.approx(1000 * 0.010)
+    assert clock.now - 100 == pytest.approx(1001 * 0.010, abs=0.004), "3 ms late 1,000 times would be 3 s"
+    assert fed.utilization == pytest.approx(1.0)
+
+
+def test_waiting_for_a_batch_is_a_stall_and_the_first_step_is_left_out(clock: Clock) -> None:
+    fed = feed_paced(clock.batches(101, waits=0.030), 1000.0, 1e9, lambda _: None)
+    assert fed.utilization == pytest.approx(0.010 / 0.040)
+    assert (fed.steps, fed.samples) == (100, 1000)
+
+
+def test_a_consumer_stops_when_its_time_is_over(clock: Clock) -> None:
+    assert feed_paced(clock.batches(1000, waits=0.0), 1000.0, 0.1, lambda _: None).steps == 10
+    assert feed_paced(clock.batches(1000, waits=0.0), 1.0, 0.1, lambda _: None).steps == 2, "two steps at the least"
+
+
+def result(utilization: float, limit: float, rate: float = 1000.0) -> ConsumerResult:
+    return ConsumerResult("rate", rate, 1, utilization, 1 - utilization, 10, 1.0, limit, {})
+
+
+@pytest.mark.parametrize(
+    ("utilization", "limit", "verdict", "fed", "starves_at"),
+    [(0.95, 2300.0, "keeps-up", 2.3, 3), (0.90, 950.0, "keeps-up", 0.95, 2), (0.89, 890.0, "starves", 0.89, 1)],
+)
+def test_nine_tenths_are_enough(utilization: float, limit: float, verdict: str, fed: float, starves_at: int) -> None:
+    found = result(utilization, limit)
+    assert (found.verdict, found.gpus_fed, found.starves_at) == (verdict, fed, starves_at)
+    assert found.utilization_of(starves_at) < 0.9 <= found.utilization_of(max(1, starves_at - 1)) or starves_at == 1
+
+
+def test_a_slow_consumer_is_kept_busy_and_a_fast_one_starves(cli: Any, raw_dataset: Path) -> None:
+    options = ["--runs", 1, "--epochs", 1, "--batch-size", 4, "--threads", 1]
+    slow = cli("bench", raw_dataset, *options, "--consumer-rate", 20, "--json")
+    assert slow.code == 0
+    assert slow.json["verdict"] == "keeps-up"
+    assert slow.json["accelerator_utilization"] >= 0.9
+    assert slow.json["stall_fraction"] == pytest.approx(1 - slow.json["accelerator_utilization"])
+    assert slow.json["consumer_rate"] == 20
+    fast = cli("bench", raw_dataset, *options, "--consumer-rate", 1e9, "--gpus", 4)
+    assert fast.code == 1
+    assert "consumer: 4 GPUs of 1,000,000,000.0 samples/s each" in fast.out
+    assert "STARVES: feeds 0.0 such GPUs; starves at 1" in fast.out
+
+
+def test_a_rate_that_would_take_for_ever_is_refused(raw_dataset: Path) -> None:
+    with pytest.raises(UsageError, match=r"a step of 256 samples takes 2,560 s, too long .* smaller --batch-size"):
+        shardctl.bench(raw_dataset, consumer_rate=0.1)
+
+
+def test_every_preset_has_a_source_and_a_date(cli: Any) -> None:
+    listed = cli("bench", "--list-consumers")
+    assert listed.code == 0
+    for preset in PRESETS:
+        assert preset.rate > 0
+        assert preset.source
+        assert preset.date
+        assert preset.name in listed.out
+    assert len({preset.name for preset in PRESETS}) == len(PRESETS)
+
+
+def test_a_preset_of_images_is_a_rate_of_samples(raw_dataset: Path) -> None:
+    found = shardctl.bench(raw_dataset, **RUN, consumer="resnet50-v100").consumer
+    assert found is not None
+    assert (found.consumer, found.consumer_rate) == ("resnet50-v100", 1200)
+    assert "NVIDIA" in found.notes[0]
+
+
+def test_a_preset_of_tokens_is_divided_by_the_tokens_of_a_sample(tmp_path: Path) -> None:
+    rows = [f'{{"tokens": {list(range(length))}}}' for length in (100, 200, 300, 400)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(rows))
+    shardctl.convert(tmp_path / "rows.jsonl", tmp_path / "out", workers=0)
+    found = shardctl.bench(tmp_path / "out", runs=1, epochs=1, batch_size=2, consumer="mpt-1b-h100").consumer
+    assert found is not None
+    assert found.consumer_rate == pytest.approx(45_455 / 250, abs=0.01)
+    assert "250.0 tokens per sample (the mean of tokens)" in found.notes[1]
+
+
+def test_a_preset_must_fit_the_dataset(raw_dataset: Path, demo: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"mpt-7b-h100 takes tokens, and .* has neither tokens nor text"):
+        shardctl.bench(raw_dataset, consumer="mpt-7b-h100")
+    shardctl.convert(demo / "texts", tmp_path / "out", workers=0)
+    with pytest.raises(UsageError, match=r"vit-b16-rtx3090 takes images, and .* has none"):
+        shardctl.bench(tmp_path / "out", consumer="vit-b16-rtx3090")
+    with pytest.raises(UsageError, match="no consumer 'resnet-a100'; did you mean resnet50-a100"):
+        shardctl.bench(raw_dataset, consumer="resnet-a100")
+
+
+MODULE = """
+import threading
+
+seen = []
+
+def take(batch):
+    seen.append(batch["image"].shape)
+    threading.Event().wait(0.02)
+
+def fail(batch):
+    raise ValueError("no such layer")
+
+def hang(batch):
+    threading.Event().wait()
+
+number = 7
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    name = f"consumer_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(consumers, "OWN_SECONDS", 0.1)
+    return name
+
+
+def test_a_function_is_called_with_every_batch(own: str, raw_dataset: Path) -> None:
+    import sys
+
+    found = shardctl.bench(raw_dataset, runs=1, seconds=0.3, batch_size=16, consumer=f"{own}:take").consumer
+    assert found is not None
+    assert 200 < found.consumer_rate <= 16 / 0.02
+    assert found.verdict == "keeps-up"
+    shapes = sys.modules[own].seen
+    assert len(shapes) > found.steps >= 2
+    assert set(shapes) == {(16, 32, 32, 3)}, "the last batch of an epoch is left out, as in training"
+
+
+def test_a_function_that_raises_is_named_with_its_line(own: str, raw_dataset: Path) -> None:
+    with pytest.raises(ConsumerError, match=rf"consumer {own}:fail raised ValueError: no such layer \(.*{own}.py, line 11\)"):
+        shardctl.bench(raw_dataset, **RUN, consumer=f"{own}:fail")
+
+
+def test_a_function_that_never_returns_is_given_up(own: str, cli: Any, raw_dataset: Path) -> None:
+    options = ["--runs", 1, "--epochs", 1, "--consumer", f"{own}:hang", "--consumer-timeout", 0.3]
+    given_up = cli("bench", raw_dataset, *options)
+    assert given_up.code == 3
+    assert f"consumer {own}:hang has not returned from its first steps after 0.3 s" in given_up.err
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [("no_such_module:take", "cannot import"), ("{own}:absent", "has no absent"), ("{own}:number", "number is not a function")],
+)
+def test_a_function_that_is_none_is_refused(own: str, raw_dataset: Path, target: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        shardctl.bench(raw_dataset, consumer=target.format(own=own))
+
+
+def test_a_device_needs_pytorch_or_has_it(own: str, raw_dataset: Path) -> None:
+    pytest.importorskip("torch")
+    found = shardctl.bench(raw_dataset, runs=1, seconds=0.2, batch_size=16, consumer=f"{own}:take", device="cpu").consumer
+    assert found is not None
+    assert found.steps >= 2
