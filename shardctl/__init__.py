@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from shardctl.version import __version__
 
 if TYPE_CHECKING:
+    from shardctl.advice import advise as advise
     from shardctl.benchmark import bench as bench
     from shardctl.conversion import convert as convert
     from shardctl.dataset import mix as mix
@@ -21,9 +22,10 @@ if TYPE_CHECKING:
     from shardctl.restoration import repair as repair
     from shardctl.verification import verify as verify
 
-__all__ = ["__version__", "bench", "convert", "mix", "open", "repair", "verify"]
+__all__ = ["__version__", "advise", "bench", "convert", "mix", "open", "repair", "verify"]
 
 _PUBLIC = {
+    "advise": ("shardctl.advice", "advise"),
     "bench": ("shardctl.benchmark", "bench"),
     "convert": ("shardctl.conversion", "convert"),
     "mix": ("shardctl.dataset", "mix"),

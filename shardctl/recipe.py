@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -142,6 +143,19 @@ def load_recipe(path: Path) -> dict[str, Any]:
         raise UsageError(f"{shown}: cannot be read ({error.strerror})") from error
     except ValueError as error:
         raise UsageError(f"{shown}: not a TOML file that can be read ({error})") from error
+
+
+def recipe_toml(settings: dict[str, Any]) -> str:
+    """Return the settings as a recipe file that `load_recipe` reads."""
+    lines = [f"{name} = {_toml(settings[name])}" for name in KEYS if name != "transform" and settings.get(name) is not None]
+    for step in settings.get("transform") or []:
+        lines += ["", "[[transform]]", *(f"{name} = {_toml(value)}" for name, value in step.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    """Return a string or a number as TOML writes it, which is as JSON does."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def refuse_unnamed_functions(settings: dict[str, Any], named: Iterable[str], root: Path, who: str) -> None:

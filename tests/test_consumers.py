@@ -124,7 +124,7 @@ def test_a_preset_of_tokens_is_divided_by_the_tokens_of_a_sample(tmp_path: Path)
 
 
 def test_a_preset_must_fit_the_dataset(raw_dataset: Path, demo: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"mpt-7b-h100 takes tokens, and .* has neither tokens nor text"):
+    with pytest.raises(UsageError, match=r"mpt-7b-h100 takes tokens, and .* has no tokens and no text"):
         shardctl.bench(raw_dataset, consumer="mpt-7b-h100")
     shardctl.convert(demo / "texts", tmp_path / "out", workers=0)
     with pytest.raises(UsageError, match=r"vit-b16-rtx3090 takes images, and .* has none"):

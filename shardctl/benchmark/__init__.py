@@ -30,6 +30,7 @@ from shardctl.benchmark.result import BaselineResult, BenchResult, ConsumerResul
 from shardctl.benchmark.sweeping import sweep
 from shardctl.benchmark.throughput import ThreadTime, Throughput, measure, open_loader
 from shardctl.benchmark.tokens import samples_per_s
+from shardctl.dataset import open_dataset
 from shardctl.errors import InstallError, UsageError
 from shardctl.loader import Loader
 from shardctl.manifest import Manifest
@@ -212,7 +213,7 @@ def _consumer(root: Path, options: BenchOptions) -> _PacedConsumer | _FunctionCo
         return _FunctionConsumer(options.consumer, find_function(options.consumer), options)
     if options.consumer is not None:
         preset = find_preset(options.consumer)
-        rate, notes = samples_per_s(root, preset, options.split)
+        rate, notes = samples_per_s(open_dataset(root, options.split), preset, str(root))
         consumer = _PacedConsumer(preset.name, rate, options, (f"{preset.what}: {preset.source}, {preset.date}", *notes))
     elif options.consumer_rate is not None:
         consumer = _PacedConsumer("rate", options.consumer_rate, options)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from shardctl.benchmark.presets import Preset
-from shardctl.dataset import Dataset, open_dataset
+from shardctl.dataset import Dataset
 from shardctl.errors import UsageError
 from shardctl.reader import Column
 from shardctl.storage import printable
@@ -19,37 +19,44 @@ BYTES_PER_TOKEN = 4
 _LOOKED_AT = 512
 
 
-def samples_per_s(root: Path, preset: Preset, split: str | None) -> tuple[float, tuple[str, ...]]:
-    """Return how many samples of this dataset the preset takes per second, and how that was found.
+def samples_per_s(dataset: Dataset, preset: Preset, shown: str) -> tuple[float, tuple[str, ...]]:
+    """Return how many samples of a dataset the preset takes per second, and how that was found.
 
-    Raises UsageError where the preset takes what the dataset does not have, DatasetError.
+    `shown` names the dataset in messages. Raises UsageError where the preset takes what the dataset does not have.
     """
-    dataset = open_dataset(root, split)
     columns = [Column.of(field) for field in dataset.schema]
-    shown = printable(str(root))
     if preset.unit == "images":
         if not any(column.name == "image" for column in columns):
-            raise UsageError(f"{preset.name} takes images, and {shown} has none; give a --consumer-rate in samples/s")
+            raise UsageError(
+                f"{preset.name} takes images, and {printable(shown)} has none; give a --consumer-rate in samples/s"
+            )
         return preset.rate, ()
-    found = _token_column(columns)
-    if found is None:
-        raise UsageError(f"{preset.name} takes tokens, and {shown} has neither tokens nor text; give a --consumer-rate")
+    found = _token_columns(columns)
+    if not found:
+        raise UsageError(
+            f"{preset.name} takes tokens, and {printable(shown)} has no tokens and no text; give a --consumer-rate"
+        )
     mean = _mean_tokens(dataset, found)
-    how = f"a quarter of the bytes of {found.name}" if found.is_text else f"the mean of {found.name}"
+    names = " and ".join(column.name for column in found)
+    how = f"a quarter of the bytes of {names}" if found[0].is_text else f"the mean of {names}"
     return preset.rate / mean, (f"{preset.rate:,.0f} tokens/s at {mean:,.1f} tokens per sample ({how})",)
 
 
-def _token_column(columns: list[Column]) -> Column | None:
-    """Return the column that holds tokens: by its name, else the first row of whole numbers, else text."""
+def _token_columns(columns: list[Column]) -> list[Column]:
+    """Return the column that holds tokens, by its name, else the first row of whole numbers; else all text."""
     rows = [c for c in columns if c.dtype is not None and c.dtype.kind in "iu" and (c.kind == "variable" or len(c.shape) == 1)]
     named = [column for column in rows if column.name in TOKEN_COLUMNS]
-    return next(iter(named + rows + [column for column in columns if column.name == "text"]), None)
+    return (named + rows)[:1] or [column for column in columns if column.is_text and column.name != "key"]
 
 
-def _mean_tokens(dataset: Dataset, column: Column) -> float:
+def _mean_tokens(dataset: Dataset, columns: list[Column]) -> float:
     """Return the mean number of tokens of some samples from all over the dataset."""
     places = np.unique(np.linspace(0, len(dataset) - 1, min(_LOOKED_AT, len(dataset))).astype(np.int64))
-    values = dataset.take(places.tolist(), columns=[column.name])[column.name]
-    if column.is_text:
-        return max(1.0, sum(len(text.encode()) for text in values) / len(values) / BYTES_PER_TOKEN)
-    return max(1.0, sum(len(row) for row in values) / len(values))
+    batch = dataset.take(places.tolist(), columns=[column.name for column in columns])
+    return max(1.0, sum(_tokens(value) for values in batch.values() for value in values) / len(places))
+
+
+def _tokens(value: Any) -> float:
+    if isinstance(value, str):
+        return len(value.encode()) / BYTES_PER_TOKEN
+    return 0.0 if value is None else len(value)

@@ -9,6 +9,7 @@ import sys
 
 import click
 
+from shardctl.cli.advise import advise
 from shardctl.cli.bench import bench
 from shardctl.cli.convert import convert
 from shardctl.cli.demo import demo
@@ -36,18 +37,20 @@ def cli() -> None:
 
     \b
       shardctl demo demo                                  make a small dataset to try things on
+      shardctl advise demo/photos --resize 256 --crop 224 --consumer-rate 2500
+                                                          how should it be stored?
       shardctl convert demo/photos out --resize 256 --crop 224 --store raw
       shardctl verify out                                 is it whole?
       shardctl repair out                                 build what is damaged again
       shardctl inspect out                                what is in it?
-      shardctl bench out                                  how fast can it be read?
+      shardctl bench out --consumer-rate 2500             does it keep a GPU busy?
 
-    Exit codes: 0 done, 1 the check found something (damage, too many rejects), 2 wrong usage, 3 cannot do it
-    (no such input, disk full, bad dataset), 130 interrupted.
+    Exit codes: 0 done, 1 the check found something (damage, a starved consumer, too many rejects), 2 wrong usage, 3 cannot
+    do it (no such input, disk full, bad dataset), 130 interrupted.
     """
 
 
-for command in (convert, verify, repair, inspect, bench, demo):
+for command in (advise, convert, verify, repair, inspect, bench, demo):
     cli.add_command(command)
 
 

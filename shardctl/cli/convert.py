@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from tqdm import tqdm
 
 from shardctl.cli.output import Output, byte_size, output_options, print_json, print_reasons, seconds_or_none, workers_option
+from shardctl.cli.recipes import recipe_of, source_options, transform_options
 from shardctl.errors import UsageError
 from shardctl.startup import keep_pandas_out_of_arrow
 from shardctl.storage import format_bytes, printable
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("src", nargs=-1, required=True, metavar="SRC...", type=click.Path())
 @click.argument("dst", metavar="DST", type=click.Path())
-@click.option("--recipe", type=click.Path(), help="A recipe file (TOML); options given here go before what it says.")
-@click.option("--kind", type=click.Choice(["auto", "image", "text"]), default="auto", show_default=True, help="Kind of inputs.")
+@source_options
 @click.option(
     "--labels",
     default="auto",
@@ -46,17 +45,7 @@ if TYPE_CHECKING:
     help="train=0.9,val=0.1 draws by a hash of the key; folder takes the top folders; auto does so where they "
     "are called train, val, test and the like.",
 )
-@click.option("--resize", metavar="N|WxH", help="Images: the short side becomes N, or exactly WxH.")
-@click.option("--crop", metavar="N|WxH", help="Images: keep the centre.")
-@click.option("--random-crop", metavar="N|WxH", help="Images: a random part, resized (the Inception crop).")
-@click.option("--flip", type=float, metavar="P", help="Images: mirror with probability P.")
-@click.option(
-    "--transform",
-    "transforms",
-    multiple=True,
-    metavar="MODULE:FUNCTION",
-    help="A function of your own, called with every sample. May be given several times.",
-)
+@transform_options
 @click.option(
     "--store",
     metavar="source|jpeg:Q|png|webp:Q|raw",
@@ -129,7 +118,7 @@ def convert(src: tuple[str, ...], dst: str, output: Output, **given: Any) -> Non
     from shardctl.conversion import convert as convert_dataset
 
     sys.path.insert(0, "")  # a function of one's own is looked for in the current folder too, as `python -m` does
-    recipe = _recipe(given)
+    recipe = recipe_of(given)
     view = _View(show=not output.hides_progress, verbose=output.verbose)
     try:
         result = convert_dataset(list(src), dst, recipe, view.listener(), **_options(given))
@@ -141,40 +130,6 @@ def convert(src: tuple[str, ...], dst: str, output: Output, **given: Any) -> Non
         _print_result(result, dst)
         if given["copy_rejects"]:
             click.echo(f"{result.copied:,} of the rejected inputs were copied to {printable(given['copy_rejects'])}")
-
-
-def _recipe(given: dict[str, Any]) -> dict[str, Any]:
-    """Join the recipe file and the options: an option goes before the file, transforms come from one of the two."""
-    from shardctl.recipe import load_recipe
-
-    settings = load_recipe(Path(given["recipe"])) if given["recipe"] else {}
-    steps = _steps(given)
-    if steps and settings.get("transform"):
-        raise UsageError(f"--{steps[0]['name']} and the transforms in {given['recipe']} contradict each other; use one of them")
-    if steps:
-        settings["transform"] = steps
-    for name in ("store", "compression", "seed", "variants", "max_pixels", "truncated"):
-        if given[name] is not None:
-            settings[name] = given[name]
-    if given["kind"] != "auto":
-        settings["kind"] = given["kind"]
-    return settings
-
-
-def _steps(given: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the transforms that the options name, in the order in which they apply."""
-    if given["crop"] and given["random_crop"]:
-        raise UsageError("--crop and --random-crop contradict each other; use one of them")
-    steps: list[dict[str, Any]] = []
-    for option, name, setting in (
-        ("resize", "resize", "size"),
-        ("crop", "crop", "size"),
-        ("random_crop", "random_resized_crop", "size"),
-        ("flip", "hflip", "p"),
-    ):
-        if given[option] is not None:
-            steps.append({"name": name, setting: given[option]})
-    return steps + [{"name": "custom", "target": target} for target in given["transforms"]]
 
 
 def _options(given: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,280 @@
+"""How to store a dataset: a few hundred inputs through every way, and the smallest that keeps the consumer busy."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shardctl.benchmark.consumers import ENOUGH, check_patience, check_rate, feed_paced
+from shardctl.benchmark.options import BenchOptions
+from shardctl.benchmark.presets import find_preset
+from shardctl.benchmark.throughput import Throughput, open_loader
+from shardctl.benchmark.tokens import samples_per_s
+from shardctl.conversion import ConvertResult, convert
+from shardctl.conversion.options import check_sources
+from shardctl.dataset import open_dataset
+from shardctl.errors import InputError, TooManyRejectsError, UsageError
+from shardctl.listing import LabelRule, detect_kind, list_inputs
+from shardctl.machine import memory_bytes
+from shardctl.recipe import load_recipe
+from shardctl.sources import SOURCES
+from shardctl.storage import scratch_folder
+
+INPUTS = 300
+IMAGE_STORES = ("source", "jpeg:90", "webp:80", "png", "raw")
+RAW_COMPRESSIONS = ("none", "lz4", "zstd")
+TEXT_COMPRESSIONS = ("none", "lz4", "zstd:1", "zstd:3", "zstd:9")
+LOSSY = ("jpeg", "webp")
+
+ROUNDS = 3
+ROUND_SECONDS = 0.7
+"""Every choice is read for so long, in turn, so that a slow moment of the machine is not held against one of them."""
+
+PROOF_SECONDS = 3.0
+"""How long the consumer is fed from what is about to be recommended."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One way to store the samples, and what came of it. `lossless` says whether pixels are kept as they are.
+
+    `sample_bytes` is what a sample takes on disk, `samples_per_s` how fast the loader reads them, `utilization` what that
+    allows the consumer. `error` says why it cannot be had, None where it can.
+    """
+
+    store: str | None
+    compression: str
+    lossless: bool
+    sample_bytes: float = 0.0
+    samples_per_s: float = 0.0
+    utilization: float = 0.0
+    error: str | None = None
+
+    @property
+    def name(self) -> str:
+        """How people call it."""
+        return (
+            self.compression
+            if self.store is None
+            else f"{self.store} {self.compression}"
+            if self.store == "raw"
+            else self.store
+        )
+
+    @property
+    def keeps_up(self) -> bool:
+        """Whether the consumer is kept busy."""
+        return self.error is None and self.utilization >= ENOUGH
+
+    def settings(self) -> dict[str, Any]:
+        """Return what a recipe says of it."""
+        return {**({"store": self.store} if self.store else {}), "compression": self.compression}
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What to do. `choices` are sorted by size; `best` is the smallest that keeps up, else the fastest.
+
+    `proven` is the utilisation that a consumer of `rate` samples/s (of all GPUs) had when it was fed from `best`. `recipe` is
+    ready for `convert`. `total_bytes` is about what all inputs will take, `disk_mb_per_s` what the disk must give (10^6).
+    """
+
+    choices: tuple[Choice, ...]
+    best: Choice
+    proven: float
+    rate: float
+    inputs: int
+    tried: int
+    rejected: int
+    total_bytes: int
+    disk_mb_per_s: float
+    fits_in_memory: bool
+    recipe: dict[str, Any]
+
+    @property
+    def keeps_up(self) -> bool:
+        """Whether what is recommended keeps the consumer busy."""
+        return self.proven >= ENOUGH
+
+
+@dataclass(frozen=True)
+class AdviceOptions:
+    """What is asked. `consumer_rate` is in samples/s of one GPU, `consumer` a preset; one of them. `inputs` are tried."""
+
+    consumer_rate: float | None = None
+    consumer: str | None = None
+    gpus: int = 1
+    inputs: int = INPUTS
+    batch_size: int = 256
+    threads: int | str = "auto"
+    lossless: bool = False
+
+    def check(self) -> None:
+        """Raise UsageError for numbers that cannot be."""
+        if (self.consumer_rate is None) == (self.consumer is None):
+            raise UsageError("how fast is the consumer? Give either a consumer rate (samples/s) or a consumer (a preset)")
+        if self.consumer_rate is not None:
+            check_rate(self.consumer_rate)
+        if self.consumer is not None:
+            find_preset(self.consumer)
+        if self.gpus < 1 or self.inputs < 1:
+            raise UsageError("no GPUs, or no inputs to try, leave nothing to advise on; give at least 1")
+
+
+def advise(
+    src: str | Path | Sequence[str | Path],
+    recipe: dict[str, Any] | str | Path | None = None,
+    doing: Callable[[str], None] = lambda what: None,
+    **options: Any,
+) -> Advice:
+    """Try every way to store the inputs under `src`, and recommend the smallest that keeps a consumer busy.
+
+    `recipe` says what is done to every sample; `options` are those of AdviceOptions. `doing` hears what is being tried. Raises
+    UsageError, InputError, and what `convert` raises.
+    """
+    chosen = AdviceOptions(**options)
+    chosen.check()
+    settings = dict(recipe) if isinstance(recipe, dict) else load_recipe(Path(recipe)) if recipe else {}
+    for decided in ("store", "compression"):
+        if settings.get(decided):
+            raise UsageError(f"{decided} is what advise finds out; leave it out of the recipe")
+    roots = check_sources([src] if isinstance(src, str | Path) else src)
+    if settings.get("kind") in (None, "auto"):
+        settings["kind"] = detect_kind(roots, [make() for make in SOURCES.values()])
+    with scratch_folder() as scratch:
+        doing("listing")
+        trial = _Trial(scratch, settings, chosen, doing)
+        inputs = _sample_inputs(roots, settings["kind"], chosen.inputs, scratch)
+        return trial.run(inputs)
+
+
+def _sample_inputs(roots: list[Path], kind: str, most: int, scratch: Path) -> int:
+    """Put inputs from all over the sources into scratch/inputs, and return how many there are in all."""
+    listing = list_inputs(roots, SOURCES[kind](), LabelRule.parse("none"), scratch / "listing.arrow", lambda _: None)
+    places = np.unique(np.linspace(0, len(listing) - 1, min(most, len(listing))).astype(np.int64))
+    folder = scratch / "inputs"
+    folder.mkdir()
+    bases = [root if root.is_dir() else root.parent for root in roots]
+    lines = bytearray()
+    for number, row in enumerate(listing.table.take(places).to_pylist()):
+        if row["error"]:
+            continue
+        path = (bases[row["root"]] / row["source"]).resolve()
+        if path.suffix.lower() == ".jsonl":
+            with open(path, "rb") as file:
+                file.seek(row["offset"])
+                lines += file.read(row["size"]).rstrip(b"\n") + b"\n"
+        else:
+            (folder / f"{number:06d}{path.suffix}").symlink_to(path)
+    if lines:
+        (folder / "lines.jsonl").write_bytes(lines)
+    return len(listing)
+
+
+class _Trial:
+    """The choices, converted and read in a scratch folder."""
+
+    def __init__(self, scratch: Path, settings: dict[str, Any], options: AdviceOptions, doing: Callable[[str], None]) -> None:
+        self._scratch, self._settings, self._options, self._doing = scratch, settings, options, doing
+        self._reading = BenchOptions(batch_size=options.batch_size, threads=options.threads, shuffle=True)
+
+    def run(self, inputs: int) -> Advice:
+        """Try everything."""
+        made: dict[Choice, ConvertResult] = {}
+        tried: list[Choice] = []
+        for choice in _choices(self._settings, self._options.lossless):
+            self._doing(f"converting {choice.name}")
+            try:
+                made[choice] = self._convert(choice)
+            except UsageError as error:
+                tried.append(replace(choice, error=str(error)))
+        if not made:
+            raise UsageError("; ".join(sorted({str(choice.error) for choice in tried})))
+        any_choice, any_made = next(iter(made.items()))
+        rate = self._rate(any_choice) * self._options.gpus
+        check_patience(rate, self._options.batch_size, PROOF_SECONDS)
+        for choice, speed in zip(made, self._speeds(list(made)), strict=True):
+            size = made[choice].bytes / made[choice].samples
+            done = replace(choice, sample_bytes=size, samples_per_s=round(speed, 1), utilization=min(1.0, speed / rate))
+            tried.append(done)
+        best, proven = self._recommend(tried, rate)
+        variants = int(self._settings.get("variants") or 1)
+        total = int(best.sample_bytes * inputs * variants)
+        return Advice(
+            choices=tuple(sorted(tried, key=lambda choice: (choice.error is not None, choice.sample_bytes))),
+            best=best,
+            proven=proven,
+            rate=rate,
+            inputs=inputs,
+            tried=any_made.samples + any_made.rejected,
+            rejected=any_made.rejected,
+            total_bytes=total,
+            disk_mb_per_s=round(rate * best.sample_bytes / 1e6, 1),
+            fits_in_memory=total < memory_bytes() / 2,
+            recipe={**self._settings, **best.settings()},
+        )
+
+    def _folder(self, choice: Choice) -> Path:
+        return self._scratch / choice.name.replace(" ", "-").replace(":", "-")
+
+    def _convert(self, choice: Choice) -> ConvertResult:
+        try:
+            inputs, recipe = self._scratch / "inputs", {**self._settings, **choice.settings()}
+            return convert(inputs, self._folder(choice), recipe=recipe, labels="none")
+        except TooManyRejectsError as error:
+            raise InputError(f"not one of the inputs that were tried can be converted ({error})") from error
+
+    def _rate(self, choice: Choice) -> float:
+        """Return how many samples per second one GPU takes."""
+        if self._options.consumer is None:
+            return float(self._options.consumer_rate or 0)
+        preset = find_preset(self._options.consumer)
+        return samples_per_s(open_dataset(self._folder(choice)), preset, "what was given")[0]
+
+    def _speeds(self, choices: list[Choice]) -> list[float]:
+        """Return how fast each choice is read, in samples/s: the median of the rounds."""
+        rates: list[list[float]] = [[] for _ in choices]
+        for _ in range(ROUNDS):
+            for choice, found in zip(choices, rates, strict=True):
+                self._doing(f"reading {choice.name}")
+                run = Throughput()
+                loader = open_loader(self._folder(choice), self._reading, None, drop_last=True)
+                run.run(iter(loader), ROUND_SECONDS, lambda _: None)
+                found.append(run.rate)
+        return [statistics.median(found) for found in rates]
+
+    def _recommend(self, tried: list[Choice], rate: float) -> tuple[Choice, float]:
+        """Return the smallest choice that keeps a consumer busy when it is fed from it, else the fastest one."""
+        possible = [choice for choice in tried if choice.error is None]
+        proven = 0.0
+        for choice in sorted(possible, key=lambda choice: choice.sample_bytes):
+            if choice.keeps_up:
+                proven = self._proof(choice, rate)
+                if proven >= ENOUGH:
+                    return choice, proven
+        fastest = max(possible, key=lambda choice: choice.samples_per_s)
+        return fastest, self._proof(fastest, rate)
+
+    def _proof(self, choice: Choice, rate: float) -> float:
+        self._doing(f"feeding from {choice.name}")
+        loader = open_loader(self._folder(choice), self._reading, None, drop_last=True)
+        with closing(iter(loader)) as batches:  # type: ignore[type-var]  # a generator
+            return round(feed_paced(batches, rate, PROOF_SECONDS, lambda _: None).utilization, 4)
+
+
+def _choices(settings: dict[str, Any], lossless: bool) -> Iterator[Choice]:
+    """Give the ways to store that there are for a kind of input."""
+    if settings["kind"] == "text":
+        yield from (Choice(None, compression, lossless=True) for compression in TEXT_COMPRESSIONS)
+        return
+    for store in IMAGE_STORES:
+        keeps = not store.startswith(LOSSY)
+        if keeps or not lossless:
+            for compression in RAW_COMPRESSIONS if store == "raw" else ("none",):
+                yield Choice(store, compression, keeps)

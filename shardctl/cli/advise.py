@@ -1,0 +1,111 @@
+"""`shardctl advise`."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from shardctl.cli.output import Output, auto_or_number, output_options, print_json, print_table
+from shardctl.cli.recipes import recipe_of, source_options, transform_options
+from shardctl.errors import StorageError
+from shardctl.startup import keep_pandas_out_of_arrow
+from shardctl.storage import format_bytes, printable
+
+if TYPE_CHECKING:
+    from shardctl.advice import Advice, Choice
+
+NONE_KEEPS_UP = 1
+
+
+@click.command()
+@click.argument("src", nargs=-1, required=True, metavar="SRC...", type=click.Path())
+@click.option("--consumer-rate", type=float, metavar="R", help="One GPU takes R samples/s.")
+@click.option("--consumer", metavar="PRESET", help="One GPU is as fast as this (`shardctl bench --list-consumers`).")
+@click.option("--gpus", type=int, default=1, show_default=True, metavar="N", help="So many of these GPUs.")
+@source_options
+@transform_options
+@click.option("--lossless", is_flag=True, help="Leave out what changes pixels: jpeg and webp.")
+@click.option("--inputs", type=int, default=300, show_default=True, metavar="N", help="Try so many, from all over SRC.")
+@click.option("--batch-size", type=int, default=256, show_default=True, metavar="N")
+@click.option(
+    "--threads", callback=auto_or_number, default="auto", show_default=True, metavar="auto|N", help="Threads that make batches."
+)
+@click.option("--write", type=click.Path(), metavar="FILE", help="Write the recipe to this file, for convert --recipe.")
+@output_options
+def advise(src: tuple[str, ...], output: Output, write: str | None, **given: Any) -> int:
+    """Find the smallest way to store SRC that keeps a GPU busy on this machine.
+
+    A few hundred inputs are converted in every way (original bytes, jpeg, webp, png, raw pixels with and without
+    compression; text with several) and read back through the loader that training uses; the recommended one is proven by
+    feeding a consumer from it. Exit code 1 where none is fast enough.
+
+    \b
+      shardctl advise photos --resize 256 --crop 224 --consumer-rate 2500
+      shardctl advise photos --resize 256 --crop 224 --consumer resnet50-a100 --gpus 8 --write recipe.toml
+      shardctl convert photos out --recipe recipe.toml
+    """
+    keep_pandas_out_of_arrow()
+    from shardctl.advice import advise as find_advice
+    from shardctl.recipe import recipe_toml
+
+    sys.path.insert(0, "")  # a function of one's own is looked for in the current folder too
+    names = ("consumer_rate", "consumer", "gpus", "inputs", "batch_size", "threads", "lossless")
+    told = _say if not output.hides_progress and sys.stderr.isatty() else lambda what: None
+    advice = find_advice(list(src), recipe_of(given), told, **{name: given[name] for name in names})
+    told("")
+    recipe = recipe_toml(advice.recipe)
+    if write is not None:
+        try:
+            Path(write).write_text(recipe, encoding="utf-8")
+        except OSError as error:
+            raise StorageError(f"{printable(write)}: cannot be written ({error.strerror})") from error
+    if output.as_json:
+        print_json({**asdict(advice), "keeps_up": advice.keeps_up, "recipe_toml": recipe})
+    else:
+        _print(advice, recipe, write)
+    return 0 if advice.keeps_up else NONE_KEEPS_UP
+
+
+def _say(what: str) -> None:
+    """Show on one line of the terminal what is being done."""
+    click.echo(f"\r\x1b[K{what}{'…' if what else ''}", err=True, nl=False)
+
+
+def _print(advice: Advice, recipe: str, write: str | None) -> None:
+    click.echo(f"{advice.tried:,} of {advice.inputs:,} inputs tried; the consumer takes {advice.rate:,.1f} samples/s")
+    if advice.rejected:
+        click.echo(f"  {advice.rejected:,} of them cannot be converted")
+    header = ("", "store", "per sample", "of all", "samples/s", "utilisation", "", "")
+    print_table([_row(choice, advice) for choice in advice.choices if choice.error is None], header)
+    for choice in advice.choices:
+        if choice.error is not None:
+            click.echo(f"  {choice.name}: not possible, {printable(choice.error)}")
+    if advice.keeps_up:
+        click.echo(
+            f"{advice.best.name} is the smallest that keeps it busy: {advice.proven:.1%} utilisation when it was fed from it"
+        )
+    else:
+        click.echo(f"NONE keeps it busy on this machine; {advice.best.name} is the fastest: {advice.proven:.1%} utilisation")
+    memory = "fits in this machine's memory" if advice.fits_in_memory else "does not fit in this machine's memory"
+    click.echo(
+        f"all inputs will take about {format_bytes(advice.total_bytes)}, which {memory};"
+        f" the disk must give {advice.disk_mb_per_s:,.1f} MB/s where they are read from it"
+    )
+    click.echo(f"recipe written to {printable(write)}" if write else f"recipe:\n\n{recipe}")
+
+
+def _row(choice: Choice, advice: Advice) -> tuple[str, ...]:
+    return (
+        "*" if choice == advice.best else "",
+        choice.name,
+        format_bytes(choice.sample_bytes),
+        format_bytes(choice.sample_bytes * advice.inputs),
+        f"{choice.samples_per_s:,.0f}",
+        f"{choice.utilization:.0%}",
+        "keeps up" if choice.keeps_up else "starves it",
+        "" if choice.lossless else "lossy",
+    )

@@ -1,0 +1,83 @@
+"""The options that say what is done to every sample, for the commands that convert."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from shardctl.errors import UsageError
+
+Command = Callable[..., Any]
+
+_SOURCE = (
+    click.option("--recipe", type=click.Path(), help="A recipe file (TOML); options given here go before what it says."),
+    click.option(
+        "--kind", type=click.Choice(["auto", "image", "text"]), default="auto", show_default=True, help="Kind of inputs."
+    ),
+)
+_TRANSFORMS = (
+    click.option("--resize", metavar="N|WxH", help="Images: the short side becomes N, or exactly WxH."),
+    click.option("--crop", metavar="N|WxH", help="Images: keep the centre."),
+    click.option("--random-crop", metavar="N|WxH", help="Images: a random part, resized (the Inception crop)."),
+    click.option("--flip", type=float, metavar="P", help="Images: mirror with probability P."),
+    click.option(
+        "--transform",
+        "transforms",
+        multiple=True,
+        metavar="MODULE:FUNCTION",
+        help="A function of your own, called with every sample. May be given several times.",
+    ),
+)
+
+
+def source_options(command: Command) -> Command:
+    """Add --recipe and --kind."""
+    return _with(command, _SOURCE)
+
+
+def transform_options(command: Command) -> Command:
+    """Add the transforms."""
+    return _with(command, _TRANSFORMS)
+
+
+def _with(command: Command, options: tuple[Callable[[Command], Command], ...]) -> Command:
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def recipe_of(given: dict[str, Any]) -> dict[str, Any]:
+    """Join the recipe file and the options: an option goes before the file, transforms come from one of the two."""
+    from shardctl.recipe import load_recipe
+
+    settings = load_recipe(Path(given["recipe"])) if given["recipe"] else {}
+    steps = _steps(given)
+    if steps and settings.get("transform"):
+        raise UsageError(f"--{steps[0]['name']} and the transforms in {given['recipe']} contradict each other; use one of them")
+    if steps:
+        settings["transform"] = steps
+    for name in ("store", "compression", "seed", "variants", "max_pixels", "truncated"):
+        if given.get(name) is not None:
+            settings[name] = given[name]
+    if given["kind"] != "auto":
+        settings["kind"] = given["kind"]
+    return settings
+
+
+def _steps(given: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the transforms that the options name, in the order in which they apply."""
+    if given["crop"] and given["random_crop"]:
+        raise UsageError("--crop and --random-crop contradict each other; use one of them")
+    steps: list[dict[str, Any]] = []
+    for option, name, setting in (
+        ("resize", "resize", "size"),
+        ("crop", "crop", "size"),
+        ("random_crop", "random_resized_crop", "size"),
+        ("flip", "hflip", "p"),
+    ):
+        if given[option] is not None:
+            steps.append({"name": name, setting: given[option]})
+    return steps + [{"name": "custom", "target": target} for target in given["transforms"]]

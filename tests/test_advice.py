@@ -1,0 +1,115 @@
+"""What `advise` recommends."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import shardctl
+from shardctl import advice
+from shardctl.errors import InputError, UsageError
+from shardctl.recipe import load_recipe, recipe_toml
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+CROP = {"transform": [{"name": "resize", "size": 40}, {"name": "crop", "size": 32}]}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(advice, "ROUND_SECONDS", 0.05)
+    monkeypatch.setattr(advice, "PROOF_SECONDS", 0.3)
+
+
+def test_the_smallest_that_keeps_up_is_recommended_and_proven(photos: Path) -> None:
+    found = shardctl.advise(photos, CROP, consumer_rate=20, inputs=24, batch_size=4)
+    possible = [choice for choice in found.choices if choice.error is None]
+    assert {choice.name for choice in possible} == {"jpeg:90", "webp:80", "png", "raw none", "raw lz4", "raw zstd"}
+    assert [choice.sample_bytes for choice in possible] == sorted(choice.sample_bytes for choice in possible)
+    assert found.best == possible[0]
+    assert found.keeps_up
+    assert found.proven >= 0.9
+    assert (found.inputs, found.tried, found.rejected) == (60, 24, 0)
+    assert found.total_bytes == pytest.approx(60 * found.best.sample_bytes, abs=60)
+    (source,) = [choice for choice in found.choices if choice.error is not None]
+    assert "store source keeps the original bytes" in str(source.error)
+
+
+def test_where_none_is_fast_enough_the_fastest_is_named(cli: Any, photos: Path) -> None:
+    options = ["--resize", 40, "--crop", 32, "--consumer-rate", 1e9, "--inputs", 24, "--batch-size", 4]
+    found = cli("advise", photos, *options)
+    assert found.code == 1
+    assert "NONE keeps it busy on this machine; raw " in found.out
+    assert cli("advise", photos, *options, "--json").json["keeps_up"] is False
+
+
+def test_lossless_leaves_out_what_changes_pixels(photos: Path) -> None:
+    found = shardctl.advise(photos, CROP, consumer_rate=20, inputs=8, batch_size=4, lossless=True)
+    assert all(choice.lossless for choice in found.choices)
+    assert found.best.store in ("png", "raw")
+
+
+def test_without_transforms_the_original_bytes_are_a_choice_and_pixels_need_one_size(photos: Path) -> None:
+    found = shardctl.advise(photos, None, consumer_rate=20, inputs=8, batch_size=4)
+    by_name = {choice.name: choice for choice in found.choices}
+    assert by_name["source"].error is None
+    assert "store raw needs every image to have the same size" in str(by_name["raw none"].error)
+
+
+def test_text_is_tried_with_every_compression(cli: Any, demo: Path, tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.toml"
+    found = cli(
+        "advise", demo / "lines.jsonl", "--consumer", "mpt-7b-h100", "--inputs", 20, "--batch-size", 4, "--write", recipe
+    )
+    assert found.code == 0
+    assert "20 of 50 inputs tried" in found.out
+    assert all(name in found.out for name in ("none", "lz4", "zstd:1", "zstd:3", "zstd:9"))
+    assert cli("convert", demo / "lines.jsonl", tmp_path / "out", "--recipe", recipe, "--workers", 0).code == 0
+    assert shardctl.open(tmp_path / "out").manifest.recipe["compression"] == load_recipe(recipe)["compression"]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "options", "message"),
+    [
+        (None, {}, "how fast is the consumer"),
+        (None, {"consumer_rate": 1, "consumer": "resnet50-a100"}, "how fast is the consumer"),
+        (None, {"consumer_rate": -1}, "a consumer rate of -1"),
+        (None, {"consumer_rate": 1, "inputs": 0}, "leave nothing to advise on"),
+        (None, {"consumer": "resnet"}, "no consumer 'resnet'"),
+        ({"store": "raw"}, {"consumer_rate": 1}, "store is what advise finds out"),
+        ({"transform": [{"name": "swirl"}]}, {"consumer_rate": 1}, "transform 'swirl' is not known"),
+        (None, {"consumer_rate": 0.001}, "too long to measure"),
+    ],
+)
+def test_what_cannot_be_advised_on_is_refused(
+    photos: Path, recipe: dict[str, Any] | None, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        shardctl.advise(photos, recipe, **{"inputs": 2, **options})
+
+
+def test_sources_that_are_not_there_or_no_images_are_said(cli: Any, tmp_path: Path) -> None:
+    refused = cli("advise", tmp_path / "absent", "--consumer-rate", 1)
+    assert (refused.code, refused.err) == (3, f"shardctl: {tmp_path}/absent: no such file or folder\n")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "bad.jpg").write_bytes(b"bad")
+    with pytest.raises(InputError, match="not one of the inputs that were tried can be converted"):
+        shardctl.advise(tmp_path / "in", consumer_rate=1)
+
+
+names = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+
+
+@given(names, st.integers(0, 2**60), st.floats(0, 1))
+def test_a_recipe_is_read_as_it_was_written(target: str, seed: int, chance: float) -> None:
+    steps = [{"name": "hflip", "p": chance}, {"name": "custom", "target": target}]
+    settings = {"kind": "image", "store": "raw", "seed": seed, "transform": steps}
+    assert tomllib.loads(recipe_toml(settings)) == settings
