@@ -52,6 +52,12 @@ for line in requires("shardctl"):
 EOF
 # Where Pillow stands in for Pillow-SIMD, pip complains that shardctl asks for the other: said only if the installation fails.
 $pip install --requirement .venv/requirements.txt 2>.venv/install.log || { cat .venv/install.log >&2; exit 1; }
+# The pages are looked at in a real browser, where there is one.
+if [ "${SHARDCTL_BROWSER:-no}" = yes ] && ! command -v chromium >/dev/null; then
+    apt-get update -qq >/dev/null 2>&1 || true
+    DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium >.venv/browser.log 2>&1 ||
+        echo "setup: could not install Chromium (.venv/browser.log says why); the tests of pages will be skipped" >&2
+fi
 # The frameworks are large, and their tests are skipped without them.
 if [ "${SHARDCTL_FRAMEWORKS:-no}" = yes ]; then
     $pip install 'torch==2.13.0' torchdata jax grain tensorflow-cpu 2>.venv/frameworks.log ||

@@ -90,9 +90,10 @@ def _list_consumers(context: click.Context, _parameter: click.Parameter, wanted:
     help="With --baseline: a function of your own that the dataset was made with.",
 )
 @click.option("--sweep", is_flag=True, help="Also try other numbers of threads, orders and batch sizes.")
+@click.option("--html", type=click.Path(), metavar="FILE", help="Write a page with charts to this file.")
 @click.option("--compare", type=click.Path(), metavar="FILE", help="Show the difference to what --json printed earlier.")
 @output_options
-def bench(dataset: str, output: Output, order: str | None, compare: str | None, **given: Any) -> int:
+def bench(dataset: str, output: Output, order: str | None, compare: str | None, html: str | None, **given: Any) -> int:
     """Measure how fast DST can be read on this machine, and whether that keeps a GPU busy.
 
     The loader is the one that training uses. With a consumer, exit code 1 says that it starves: it is busy for less than
@@ -109,19 +110,28 @@ def bench(dataset: str, output: Output, order: str | None, compare: str | None, 
     from shardctl.benchmark import Listener
     from shardctl.benchmark import bench as measure
     from shardctl.benchmark.comparison import compare_records, load_record
+    from shardctl.report import bench_page
+    from shardctl.report.charts import require_plotly
+    from shardctl.report.page import write_page
 
     if order is not None and not given["shuffle"]:
         raise UsageError("--no-shuffle and --order contradict each other; give one of them")
+    if html is not None:
+        require_plotly()
     before = load_record(Path(compare)) if compare is not None else None
     given["shuffle"] = order or given["shuffle"]
     sys.path.insert(0, "")  # a function of one's own is looked for in the current folder too
     with tqdm(unit=" samples", disable=output.hides_progress, leave=False) as bar:
         result = measure(dataset, Listener(bar.set_description, bar.update), **given)
+    if html is not None:
+        write_page(Path(html), bench_page(result))
     comparison = compare_records(before, result.record()) if before is not None else None
     if output.as_json:
         print_json({**result.record(), **({"comparison": asdict(comparison)} if comparison else {})})
     else:
         _print(result, dataset, comparison)
+        if html is not None:
+            click.echo(f"page written to {printable(html)}")
     return STARVES if result.consumer is not None and result.consumer.verdict == "starves" else 0
 
 

@@ -1,0 +1,121 @@
+"""The frame of a page: headings, tables, figures, colours for light and for dark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from shardctl.errors import StorageError
+from shardctl.storage import printable
+
+_STYLE = """
+:root { color-scheme: light dark; --ink: #1c1e21; --soft: #5c6370; --paper: #ffffff; --panel: #f5f6f8; --rule: #d9dce1;
+  --good: #1a7f37; --bad: #c4302b; --link: #2f5fd0; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6e8eb; --soft: #9aa3af; --paper: #15171a; --panel: #1e2125;
+  --rule: #343941; --good: #4ac26b; --bad: #ff7b72; --link: #8ab4ff; } }
+* { box-sizing: border-box; }
+body { margin: 0 auto; max-width: 72rem; padding: 1.5rem 1.25rem 4rem; background: var(--paper); color: var(--ink);
+  font: 15px/1.5 system-ui, sans-serif; }
+h1 { font-size: 1.5rem; margin: 0 0 .25rem; overflow-wrap: anywhere; } h2 { font-size: 1.1rem; margin: 2.2rem 0 .6rem; }
+p { margin: .4rem 0; } .soft { color: var(--soft); } .good { color: var(--good); } .bad { color: var(--bad); }
+.verdict { font-size: 1.15rem; font-weight: 600; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fill, minmax(10rem, 1fr)); gap: .75rem; margin: 1rem 0; }
+.tile { background: var(--panel); border-radius: .5rem; padding: .7rem .9rem; } .tile b { display: block; font-size: 1.25rem; }
+.tile span { color: var(--soft); font-size: .85rem; }
+.scroll { overflow-x: auto; } table { border-collapse: collapse; font-size: .9rem; }
+th, td { text-align: left; padding: .25rem .9rem .25rem 0; border-bottom: 1px solid var(--rule); vertical-align: top;
+  overflow-wrap: break-word; max-width: 60rem; }
+td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+th { color: var(--soft); font-weight: 600; }
+.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(26rem, 100%), 1fr)); gap: 1rem; }
+figure { margin: 0; background: var(--panel); border-radius: .5rem; padding: .6rem; min-width: 0; }
+figcaption { font-weight: 600; padding: .1rem .3rem; } figure .plot { height: 17rem; }
+.js-plotly-plot text { fill: var(--ink) !important; } .js-plotly-plot .hoverlayer text { fill: #ffffff !important; }
+.js-plotly-plot .gridlayer path, .js-plotly-plot .zerolinelayer path { stroke: var(--rule) !important; }
+"""
+
+
+@dataclass(frozen=True)
+class Html:
+    """Text that is HTML already; all other text is escaped."""
+
+    text: str
+
+
+def text(value: Any) -> str:
+    """Return a value as HTML: escaped, with control characters shown, numbers with separators."""
+    if isinstance(value, Html):
+        return value.text
+    if isinstance(value, bool) or value is None:
+        return "" if value is None else "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return escape(printable(str(value)))
+
+
+def section(title: str, *parts: Html) -> Html:
+    """Return a part of the page under a heading."""
+    return Html(f"<section><h2>{text(title)}</h2>{''.join(part.text for part in parts)}</section>")
+
+
+def paragraph(what: Any, kind: str = "") -> Html:
+    """Return a paragraph; `kind` is a class of the style sheet."""
+    return Html(f'<p class="{kind}">{text(what)}</p>')
+
+
+def tiles(figures: Iterable[tuple[str, str]]) -> Html:
+    """Return the figures that matter most, each with what it is."""
+    made = (f'<div class="tile"><b>{text(figure)}</b><span>{text(what)}</span></div>' for figure, what in figures)
+    return Html(f'<div class="tiles">{"".join(made)}</div>')
+
+
+def table(rows: Iterable[Sequence[Any]], header: Sequence[str] = ()) -> Html:
+    """Return a table; a column of numbers is set to the right."""
+    body = [list(row) for row in rows]
+    numeric = [
+        all(isinstance(v, int | float) and not isinstance(v, bool) for v in column) for column in zip(*body, strict=True)
+    ]
+    head = "".join(_cell("th", name, right) for name, right in zip(header, numeric, strict=False))
+    lines = ("".join(_cell("td", v, right) for v, right in zip(row, numeric, strict=True)) for row in body)
+    rows_html = "".join(f"<tr>{line}</tr>" for line in lines)
+    head_html = f"<thead><tr>{head}</tr></thead>" if header else ""
+    return Html(f'<div class="scroll"><table>{head_html}<tbody>{rows_html}</tbody></table></div>')
+
+
+def _cell(tag: str, value: Any, right: bool) -> str:
+    return f"<{tag}{' class=number' if right else ''}>{text(value)}</{tag}>"
+
+
+def figures(*charts: Html) -> Html:
+    """Return charts beside each other, as far as there is room."""
+    return Html(f'<div class="figures">{"".join(chart.text for chart in charts)}</div>')
+
+
+def data(name: str, record: Any) -> Html:
+    """Return plain data for scripts to find, under an id."""
+    plain = json.dumps(record, default=str).replace("<", "\\u003c")
+    return Html(f'<script type="application/json" id="{name}">{plain}</script>')
+
+
+def page(title: str, *parts: Html) -> str:
+    """Return the whole page. It may load nothing from anywhere: its own policy forbids it."""
+    policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:"
+    body = "".join(part.text for part in parts)
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{text(title)}</title>'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
+        f"<style>{_STYLE}</style></head><body><h1>{text(title)}</h1>{body}</body></html>\n"
+    )
+
+
+def write_page(path: Path, content: str) -> None:
+    """Write a page. Raises StorageError."""
+    try:
+        path.write_text(content, encoding="utf-8")
+    except OSError as error:
+        raise StorageError(f"{printable(str(path))}: cannot be written ({error.strerror})") from error

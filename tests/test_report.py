@@ -1,0 +1,153 @@
+"""Pages as a browser draws them, light and dark. Skipped where no Chromium is installed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardctl.report.page import Html, data, page, paragraph, table
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+CONTRAST = """element => {
+  const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
+  const light = colour => {
+    canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
+    const [r, g, b] = [...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3).map(v => v / 255)
+      .map(v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  let behind = element;
+  while (getComputedStyle(behind).backgroundColor === "rgba(0, 0, 0, 0)") behind = behind.parentElement;
+  const style = getComputedStyle(element);
+  const colour = element.closest("svg") ? style.fill : style.color;
+  const [a, b] = [light(colour), light(getComputedStyle(behind).backgroundColor)].sort();
+  return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+}"""
+"""The contrast of a text with what is behind it (WCAG 2.2, section 1.4.3: 4.5 is enough)."""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    if CHROMIUM is None:
+        pytest.skip("no Chromium is installed")
+    sync_api = pytest.importorskip("playwright.sync_api")
+    with sync_api.sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+class Seen:
+    """A page that was opened without a network, and what it complained of or asked for."""
+
+    def __init__(self, browser: Any, path: Path, scheme: str, width: int = 1200) -> None:
+        self.context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900}, offline=True)
+        self.page = self.context.new_page()
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("console", lambda message: self.complaints.append(message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.goto(path.as_uri())
+
+    def contrasts(self, selector: str) -> list[float]:
+        elements = self.page.locator(selector).all()
+        return [element.evaluate(CONTRAST) for element in elements if element.text_content().strip()]
+
+
+@pytest.fixture(scope="module")
+def bench_report(raw_dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A page of everything that bench can show, and the record behind it."""
+    from shardctl.benchmark import bench, sweeping
+    from shardctl.report import bench_page
+
+    pytest.importorskip("plotly")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sweeping, "SECONDS", 0.02)
+        result = bench(raw_dataset, runs=2, seconds=0.4, batch_size=4, consumer_rate=50, gpus=2, baseline=True, sweep=True)
+    path = tmp_path_factory.mktemp("report") / "bench.html"
+    path.write_text(bench_page(result), encoding="utf-8")
+    return path, json.loads(json.dumps(result.record()))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_bench_page_is_drawn_from_nothing_but_itself(
+    browser: Any, bench_report: tuple[Path, dict[str, Any]], scheme: str
+) -> None:
+    path, record = bench_report
+    seen = Seen(browser, path, scheme)
+    assert seen.complaints == []
+    assert seen.requests == [path.as_uri()]
+    charts = {figure.locator("figcaption").text_content(): figure for figure in seen.page.locator("figure").all()}
+    assert list(charts) == [
+        "Throughput over time",
+        "Time from batch to batch",
+        "Utilisation by number of GPUs",
+        "Where the loader's threads spend their time",
+        "An epoch",
+        "Orders and threads",
+        "Batch sizes",
+    ]
+    for name, figure in charts.items():
+        box, drawn = figure.bounding_box(), figure.locator("svg.main-svg").first.bounding_box()
+        assert drawn["width"] > 100, name
+        assert drawn["x"] + drawn["width"] <= box["x"] + box["width"] + 1, f"{name} stays in its frame"
+    bars = charts["Orders and threads"].locator(".bars .point").count()
+    assert bars == len([point for point in record["sweep"] if point["batch_size"] == 4])
+    assert charts["Time from batch to batch"].locator(".bars .point").count() == len(record["latencies"]["counts"])
+    assert charts["An epoch"].locator(".bars .point").count() == 2
+    verdict = seen.page.locator(".verdict").text_content()
+    assert f"2 GPUs of 50.0 samples/s are busy for {record['accelerator_utilization']:.1%} of the time" in verdict
+    assert f"{record['samples_per_s']:,.0f}" in seen.page.locator(".tiles").text_content()
+    assert record["environment"]["cpu"] in seen.page.locator("table").last.text_content()
+    assert json.loads(seen.page.locator("#record").text_content()) == record
+    background = seen.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert background == {"light": "rgb(255, 255, 255)", "dark": "rgb(21, 23, 26)"}[scheme]
+    for selector in ("h1", "p", ".tile b", ".tile span", "td", "figcaption", ".xtick text", ".ytick text", ".legendtext"):
+        contrasts = seen.contrasts(selector)
+        assert contrasts, selector
+        assert min(contrasts) >= 4.5, selector
+    seen.context.close()
+
+
+def test_a_page_fits_a_telephone(browser: Any, bench_report: tuple[Path, dict[str, Any]]) -> None:
+    seen = Seen(browser, bench_report[0], "light", width=390)
+    assert seen.page.evaluate("document.documentElement.scrollWidth") <= 390
+    seen.context.close()
+
+
+def test_nothing_in_the_data_becomes_part_of_the_page(browser: Any, tmp_path: Path) -> None:
+    nasty = "</script><script>document.title = 'owned'</script><img src=x onerror=\"document.title = 'owned'\">"
+    content = page(f"a {nasty}", paragraph(nasty), table([(nasty, 1)], (nasty, "n")), data("record", {"key": nasty}))
+    path = tmp_path / "page.html"
+    path.write_text(content, encoding="utf-8")
+    seen = Seen(browser, path, "light")
+    assert seen.page.title() == f"a {nasty}"
+    assert seen.page.locator("td").first.text_content() == nasty
+    assert seen.page.locator("img").count() == 0
+    assert json.loads(seen.page.locator("#record").text_content()) == {"key": nasty}
+    seen.context.close()
+
+
+def test_numbers_and_text_are_written_for_people() -> None:
+    made = table([(12345, "a\x1b[31m<b>", None, True, Html("<i>x</i>"))]).text
+    assert "12,345" in made
+    assert "a\\x1b[31m&lt;b&gt;" in made
+    assert "<i>x</i>" in made
+
+
+def test_the_command_writes_the_page(cli: Any, raw_dataset: Path, tmp_path: Path) -> None:
+    pytest.importorskip("plotly")
+    written = cli("bench", raw_dataset, "--runs", 1, "--epochs", 1, "--html", tmp_path / "report.html")
+    assert written.code == 0
+    assert f"page written to {tmp_path}/report.html" in written.out
+    assert (tmp_path / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    refused = cli("bench", raw_dataset, "--runs", 1, "--epochs", 1, "--html", tmp_path / "absent" / "report.html")
+    assert refused.code == 3
+    assert "cannot be written (No such file or directory)" in refused.err
