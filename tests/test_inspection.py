@@ -1,40 +1,93 @@
+"""What `inspect` finds. Conditions are in test_where.py, pages in test_report.py."""
+
 from __future__ import annotations
 
+import io
+import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import shardctl
-from shardctl import inspection
-from shardctl.errors import DatasetError, UsageError
+from shardctl.errors import DatasetError, StorageError, UsageError
+from shardctl.inspection.blocks import some_records
+from shardctl.inspection.differences import differences
+from shardctl.inspection.overview import overview
+from shardctl.inspection.records import head, matching, record_at, record_of_key
+from shardctl.inspection.saving import save
+from shardctl.inspection.shards import column_bytes, describe_shard, find_shard
+from shardctl.inspection.statistics import distribution, statistics_of
+
+CLASSES = ("dunes", "forest", "harbour", "night", "snow", "sunset")
+
+
+def pixels_of(path: Path) -> Any:
+    with Image.open(path) as opened:
+        return np.asarray(opened)
 
 
 def test_the_overview_adds_up(raw_dataset: Path) -> None:
-    record = inspection.overview(raw_dataset).record()
+    record = overview(raw_dataset).record()
     assert record["samples"] == 60
     assert record["bytes"] == sum(path.stat().st_size for path in raw_dataset.glob("*-of-*.arrow"))
     assert sum(split["samples"] for split in record["splits"]) == 60
-    assert record["classes"] == dict.fromkeys(("dunes", "forest", "harbour", "night", "snow", "sunset"), 10)
+    assert record["classes"] == dict.fromkeys(CLASSES, 10)
+    for split in record["splits"]:
+        assert sum(record["classes_by_split"][split["name"]].values()) == split["samples"]
     assert [column["name"] for column in record["schema"]] == ["key", "image", "label"]
     assert record["recipe"]["store"] == "raw"
-    assert inspection.column_bytes(raw_dataset)["image"] == 60 * 32 * 32 * 3
+    assert record["seconds"] > 0
+    assert column_bytes(raw_dataset)["image"] == 60 * 32 * 32 * 3
+
+
+def test_classes_are_counted_where_the_manifest_does_not_have_them(dataset: Path) -> None:
+    from dataclasses import replace
+
+    from shardctl.manifest import Manifest
+
+    before = overview(dataset)
+    manifest = replace(Manifest.load(dataset), class_counts=None, seconds=None)
+    (dataset / "manifest.json").write_text(manifest.to_json())
+    assert overview(dataset).classes == before.classes
+
+
+def test_samples_without_a_label_are_counted_as_such(photos: Path, tmp_path: Path) -> None:
+    keys = [path.relative_to(photos).as_posix() for path in sorted(photos.rglob("*.jpg"))]
+    (tmp_path / "labels.csv").write_text("file_name,label\n" + "\n".join(f"{key},cat" for key in keys[:20]) + "\n")
+    shardctl.convert(photos, tmp_path / "out", labels=str(tmp_path / "labels.csv"), lenient_labels=True, workers=0)
+    assert overview(tmp_path / "out").class_totals == {"cat": 20, "(no label)": 40}
 
 
 def test_a_key_leads_to_its_record_and_its_source(raw_dataset: Path, photos: Path) -> None:
     ds = shardctl.open(raw_dataset)
     for index in (0, 17, 59):
         sample = ds[index]
-        (record,) = inspection.record_of_key(raw_dataset, sample["key"])
+        (record,) = record_of_key(raw_dataset, sample["key"])
         assert (record.index, record.source, record.intact) == (index, str(photos / sample["key"]), True)
         assert np.array_equal(record.values["image"], sample["image"])
-        same = inspection.record_at(raw_dataset / record.shard, None, record.row)
+        same = record_at(raw_dataset / record.shard, None, record.row)
         assert same.values["key"] == sample["key"]
+        assert same.source is None, "a lone shard knows no sources"
+        placed = record_at(raw_dataset / record.shard, None, record.row, find_shard(raw_dataset, record.shard))
+        assert (placed.index, placed.source) == (record.index, record.source)
+
+
+def test_a_key_has_all_its_variants(photos: Path, tmp_path: Path) -> None:
+    recipe = {"store": "raw", "variants": 3, "transform": [{"name": "random_resized_crop", "size": 8}]}
+    shardctl.convert(photos, tmp_path / "out", recipe=recipe, workers=0, shuffle=1)
+    key = shardctl.open(tmp_path / "out")[5]["key"]
+    records = record_of_key(tmp_path / "out", key)
+    assert sorted(record.values["variant"] for record in records) == [0, 1, 2]
+    assert {record.values["key"] for record in records} == {key}
 
 
 def test_an_unknown_key_suggests_near_ones(raw_dataset: Path) -> None:
     with pytest.raises(UsageError, match=r"no key 'dunes/dunes-0001.jpg'; did you mean dunes/dunes-00\d\d.jpg"):
-        inspection.record_of_key(raw_dataset, "dunes/dunes-0001.jpg")
+        record_of_key(raw_dataset, "dunes/dunes-0001.jpg")
 
 
 def test_the_key_of_a_reject_tells_why(tmp_path: Path, photos: Path) -> None:
@@ -43,35 +96,198 @@ def test_the_key_of_a_reject_tells_why(tmp_path: Path, photos: Path) -> None:
     (tmp_path / "in" / "bad.jpg").write_bytes(b"bad")
     shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
     with pytest.raises(DatasetError, match=r"bad.jpg: was rejected when the dataset was made \(not an image"):
-        inspection.record_of_key(tmp_path / "out", "bad.jpg")
-    assert inspection.overview(tmp_path / "out").reasons == {"decode: not-an-image": 1}
+        record_of_key(tmp_path / "out", "bad.jpg")
+    assert overview(tmp_path / "out").reasons == {"decode: not-an-image": 1}
+
+
+def test_a_damaged_record_is_shown_and_said(dataset: Path) -> None:
+    shard = dataset / "train-00001-of-00007.arrow"
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(data)
+    assert record_at(shard, 0, 0).intact is False
 
 
 def test_a_shard_is_described_without_its_dataset(raw_dataset: Path, tmp_path: Path) -> None:
     name = next(raw_dataset.glob("val-*.arrow")).name
     (tmp_path / name).write_bytes((raw_dataset / name).read_bytes())
-    found = inspection.describe_shard(tmp_path / name, check=True)
+    found = describe_shard(tmp_path / name, check=True)
     assert found.split == "val"
     assert found.samples == sum(block.rows for block in found.blocks)
     assert all(block.intact for block in found.blocks)
     assert found.column_bytes["image"] == found.samples * 32 * 32 * 3
+    assert len(list(head(tmp_path / name, None, 3))) == 3
+    assert len(list(matching(tmp_path / name, None, "row < 2"))) == 2
+    assert statistics_of(tmp_path / name).samples == found.samples
 
 
 def test_places_that_are_not_there_are_said(raw_dataset: Path) -> None:
     shard = raw_dataset / "train-00000-of-00005.arrow"
     for block, row, message in ((9, 0, "no block 9"), (0, 900, "no row 900"), (None, 900, "no row"), (None, -1, "no row -1")):
         with pytest.raises(UsageError, match=message):
-            inspection.record_at(shard, block, row)
+            record_at(shard, block, row)
     with pytest.raises(UsageError, match="no shard 'x'"):
-        inspection.find_shard(raw_dataset, "x")
-    with pytest.raises(UsageError, match="no split 'test'"):
-        inspection.head(raw_dataset, "test", 1, None)
-    with pytest.raises(UsageError, match="no column colour"):
-        inspection.head(raw_dataset, None, 1, ["colour"])
+        find_shard(raw_dataset, "x")
+    for take in (
+        head(raw_dataset, "test", 1),
+        matching(raw_dataset, "test", "label == 1"),
+        some_records(raw_dataset, "test", 1),
+    ):
+        with pytest.raises(UsageError, match="no split 'test'; there are train, val"):
+            next(take)
 
 
 def test_the_head_is_the_beginning(raw_dataset: Path) -> None:
     ds = shardctl.open(raw_dataset, split="val")
-    samples = inspection.head(raw_dataset, "val", 12, ["label", "key"])
-    assert [sample["key"] for sample in samples] == [ds[index]["key"] for index in range(12)]
-    assert list(samples[0]) == ["label", "key"]
+    records = list(head(raw_dataset, "val", 12))
+    assert [record.values["key"] for record in records] == [ds[index]["key"] for index in range(12)]
+
+
+@pytest.mark.parametrize("count", [1, 7, 60, 500])
+def test_some_records_come_from_everywhere_and_none_twice(raw_dataset: Path, count: int) -> None:
+    indices = [record.index for record in some_records(raw_dataset, None, count)]
+    assert indices == sorted(set(indices))
+    assert len(indices) <= count
+    assert len(indices) >= min(count, 60) * 0.7
+    if count >= 7:
+        assert {record.shard for record in some_records(raw_dataset, None, count)} == {
+            path.name for path in raw_dataset.glob("*-of-*.arrow")
+        }
+
+
+def test_statistics_tell_lengths_sizes_and_compression(demo: Path, tmp_path: Path) -> None:
+    shardctl.convert(demo / "lines.jsonl", tmp_path / "lines", workers=0)
+    texts = [shardctl.open(tmp_path / "lines")[index]["text"] for index in range(50)]
+    found = statistics_of(tmp_path / "lines", blocks=100)
+    assert found.samples == 50
+    (spread,) = [each for each in found.distributions if each.what == "text, bytes"]
+    lengths = [len(text.encode()) for text in texts]
+    assert (spread.low, spread.high) == (min(lengths), max(lengths))
+    assert spread.median == np.median(lengths)
+    assert sum(spread.counts) == 50
+    (text,) = [column for column in found.columns if column.name == "text"]
+    assert text.stored_bytes < text.raw_bytes
+    stored = sum(column.stored_bytes for column in found.columns) * 50
+    whole = sum(path.stat().st_size for path in (tmp_path / "lines").glob("*-of-*.arrow"))
+    assert stored < whole, "metadata comes on top"
+
+
+def test_statistics_of_images_come_from_their_headers(photos: Path, tmp_path: Path) -> None:
+    shardctl.convert(photos, tmp_path / "out", workers=0)
+    found = {spread.what: spread for spread in statistics_of(tmp_path / "out", blocks=100).distributions}
+    shapes = [sample["image"].shape for sample in shardctl.open(tmp_path / "out")]
+    assert found["image width"].low == min(width for _, width, _ in shapes)
+    assert found["image height"].high == max(height for height, _, _ in shapes)
+    assert found["image, bytes"].high == max(path.stat().st_size for path in photos.rglob("*.*"))
+    formats = statistics_of(tmp_path / "out", blocks=100).formats
+    assert formats == {"JPEG": len(list(photos.rglob("*.jpg"))), "PNG": len(list(photos.rglob("*.png")))}
+    assert distribution("none", np.empty(0)).counts == ()
+
+
+@pytest.mark.parametrize("store", ["source", "raw"])
+def test_saved_records_are_ordinary_files(photos: Path, tmp_path: Path, store: str) -> None:
+    recipe = {"store": store, "transform": [] if store == "source" else [{"name": "resize", "size": "16x12"}]}
+    shardctl.convert(photos, tmp_path / "out", recipe=recipe, workers=0)
+    written = save(head(tmp_path / "out", None, 5), tmp_path / "saved")
+    images = [path for path in written if path.suffix != ".json"]
+    assert len(images) == 5
+    for path in images:
+        key = path.relative_to(tmp_path / "saved").as_posix().removesuffix(".png")
+        if store == "source":
+            assert path.read_bytes() == (photos / key).read_bytes()
+        else:
+            (record,) = record_of_key(tmp_path / "out", key)
+            assert np.array_equal(pixels_of(path), record.values["image"])
+    (rest, *_) = [path for path in written if path.suffix == ".json"]
+    assert json.loads(rest.read_text()) == {"label": 0}
+    with pytest.raises(StorageError, match="is there already; give a folder that is new or empty"):
+        save(head(tmp_path / "out", None, 1), tmp_path / "saved")
+
+
+def test_saved_texts_keep_their_names_and_fields(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"text": "Größe", "answer": 42, "ids": [1, 2]}\n')
+    shardctl.convert(tmp_path / "rows.jsonl", tmp_path / "out", workers=0)
+    save(head(tmp_path / "out", None, 1), tmp_path / "saved")
+    assert (tmp_path / "saved" / "rows.jsonl#1.txt").read_text(encoding="utf-8") == "Größe"
+    assert json.loads((tmp_path / "saved" / "rows.jsonl#1.json").read_text()) == {"answer": 42, "ids": [1, 2]}
+
+
+@pytest.mark.parametrize("key", ["../../evil", "/etc/evil", "a/../../evil", "..", "", "a\\..\\evil", "a\0b"])
+def test_no_key_leads_a_saved_file_out_of_its_folder(tmp_path: Path, key: str) -> None:
+    from shardctl.inspection.blocks import Record
+
+    record = Record(
+        "x.arrow", 0, 3, None, None, None, {"key": key, "text": "t", "image": {"bytes": b"x", "path": "../../x.sh/y"}}
+    )
+    inside = tmp_path / "in" / "saved"
+    for path in save([record], inside):
+        assert path.resolve().is_relative_to(inside.resolve())
+    assert [path.name for path in (tmp_path / "in").iterdir()] == ["saved"]
+
+
+def test_equal_datasets_have_no_differences(photos: Path, raw_dataset: Path, tmp_path: Path) -> None:
+    shutil.copytree(raw_dataset, tmp_path / "copy")
+    found = differences(raw_dataset, tmp_path / "copy")
+    assert found.same_samples
+    assert (found.in_both, found.settings, found.fields) == (60, (), ())
+
+
+def test_a_diff_names_samples_fields_and_settings(photos: Path, tmp_path: Path) -> None:
+    shutil.copytree(photos, tmp_path / "in")
+    shardctl.convert(tmp_path / "in", tmp_path / "a", workers=0, shuffle=1)
+    (tmp_path / "in" / "snow" / "snow-0047.jpg").rename(tmp_path / "in" / "snow" / "new.jpg")
+    changed, other = sorted((tmp_path / "in" / "dunes").glob("*.jpg"))[:2]
+    shutil.copy(other, changed)
+    shardctl.convert(tmp_path / "in", tmp_path / "b", workers=0, shuffle=2)
+    found = differences(tmp_path / "a", tmp_path / "b")
+    assert not found.same_samples
+    assert (found.only_in_a, found.only_in_a_examples) == (1, ("snow/snow-0047.jpg",))
+    assert (found.only_in_b, found.only_in_b_examples) == (1, ("snow/new.jpg",))
+    assert (found.changed, found.changed_fields) == (1, {"image": 1})
+    assert found.changed_examples[0].key == f"dunes/{changed.name}"
+    assert [(pair.name, pair.a, pair.b) for pair in found.settings] == [("settings shuffle", 1, 2)]
+
+
+def test_a_diff_of_other_recipes_compares_what_both_have(photos: Path, tmp_path: Path) -> None:
+    resize = [{"name": "resize", "size": "16x12"}]
+    shardctl.convert(photos, tmp_path / "a", recipe={"store": "raw", "transform": resize}, workers=0)
+    shardctl.convert(photos, tmp_path / "b", recipe={"store": "png", "transform": resize}, workers=0, split="a=0.5,b=0.5")
+    heard: list[tuple[int, int]] = []
+    found = differences(tmp_path / "a", tmp_path / "b", lambda done, total: heard.append((done, total)))
+    assert [pair.name for pair in found.fields] == ["image"]
+    assert {"recipe store", "settings split"} <= {pair.name for pair in found.settings}
+    assert found.in_both == 60
+    assert found.changed_fields == {"split": 60}, "labels are the same"
+    assert heard[-1] == (60, 60)
+
+
+def test_only_datasets_are_compared(raw_dataset: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is one shard; two whole datasets can be compared"):
+        differences(raw_dataset, next(raw_dataset.glob("val-*.arrow")))
+    with pytest.raises(DatasetError, match="no such dataset"):
+        differences(raw_dataset, tmp_path / "absent")
+
+
+def test_a_contact_sheet_shows_what_is_asked_for(cli: Any, raw_dataset: Path, demo: Path, tmp_path: Path) -> None:
+    drawn = cli("inspect", raw_dataset, "--images", tmp_path / "sheet.png")
+    assert drawn.code == 0
+    assert pixels_of(tmp_path / "sheet.png").shape[1] == 8 * 164
+    few = cli("inspect", raw_dataset, "--images", tmp_path / "few.png", "--where", "label == 'snow'", "--json").json
+    assert few["images"] == 10
+    pixels = pixels_of(tmp_path / "few.png")
+    (first, *_) = matching(raw_dataset, None, "label == 'snow'")
+    assert np.array_equal(pixels[2 + 64 : 2 + 96, 2 + 64 : 2 + 96], first.values["image"]), "32x32, in the middle of its cell"
+    assert cli("inspect", raw_dataset, "--images", tmp_path / "no.png", "--where", "label == 17").code == 2
+    shardctl.convert(demo / "texts", tmp_path / "texts", workers=0)
+    refused = cli("inspect", tmp_path / "texts", "--images", tmp_path / "no.png")
+    assert (refused.code, "its samples have no images to draw" in refused.err) == (2, True)
+    assert not (tmp_path / "no.png").exists()
+
+
+def test_an_image_that_does_not_decode_is_crossed_out(tmp_path: Path) -> None:
+    from shardctl.inspection.blocks import Record
+    from shardctl.report.dataset import picture_sheet
+
+    broken = Record("x.arrow", 0, 0, None, None, None, {"key": "k", "image": {"bytes": b"no image", "path": "k.jpg"}})
+    sheet = np.asarray(Image.open(io.BytesIO(picture_sheet(iter([broken]), None, columns=1))))
+    assert tuple(sheet[2, 2]) == (200, 60, 60)

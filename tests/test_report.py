@@ -116,10 +116,64 @@ def test_the_bench_page_is_drawn_from_nothing_but_itself(
     seen.context.close()
 
 
-def test_a_page_fits_a_telephone(browser: Any, bench_report: tuple[Path, dict[str, Any]]) -> None:
-    seen = Seen(browser, bench_report[0], "light", width=390)
-    assert seen.page.evaluate("document.documentElement.scrollWidth") <= 390
+@pytest.fixture(scope="module")
+def dataset_report(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A page of images and one of texts, rejects among them."""
+    import shardctl
+    from shardctl.report import dataset_page
+
+    pytest.importorskip("plotly")
+    root = tmp_path_factory.mktemp("browse")
+    shutil.copytree(demo / "photos", root / "photos")
+    (root / "photos" / "snow" / "<b>bad.jpg").write_bytes(b"bad")
+    shardctl.convert(root / "photos", root / "images", workers=0, split="train=0.8,val=0.2")
+    shardctl.convert(demo / "lines.jsonl", root / "texts", workers=0)
+    for name in ("images", "texts"):
+        (root / f"{name}.html").write_text(dataset_page(root / name), encoding="utf-8")
+    return root / "images.html", root / "texts.html"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_dataset_page_can_be_browsed(browser: Any, dataset_report: tuple[Path, Path], scheme: str) -> None:
+    seen = Seen(browser, dataset_report[0], scheme)
+    assert seen.complaints == []
+    assert seen.requests == [dataset_report[0].as_uri()]
+    assert "60image samples" in seen.page.locator(".tiles").text_content()
+    classes = seen.page.locator("figure", has_text="Samples by class")
+    assert classes.locator(".bars .point").count() == 12, "six classes in two splits"
+    pictures = seen.page.locator(".pictures img")
+    assert pictures.count() == 60
+    assert all(pictures.evaluate_all("images => images.map(image => image.complete && image.naturalWidth > 0)"))
+    assert seen.page.locator(".pictures figcaption").first.text_content().startswith("dunes")
+    rejected = seen.page.locator("section", has_text="Rejected inputs").locator("td").first
+    assert rejected.text_content() == "snow/<b>bad.jpg"
+    rows = seen.page.locator("#samples tbody tr:visible")
+    assert rows.count() == 60
+    seen.page.locator("#search").fill("SNOW jpg")
+    assert seen.page.locator("#found").text_content() == f"{rows.count()} of 60 shown"
+    assert 0 < rows.count() < 12
+    assert all("snow" in row for row in rows.all_text_contents())
+    for selector in ("p", "td", "figcaption", "th", "#found", ".xtick text"):
+        assert min(seen.contrasts(selector)) >= 4.5, selector
     seen.context.close()
+
+
+def test_the_page_of_texts_shows_how_they_begin(browser: Any, dataset_report: tuple[Path, Path]) -> None:
+    seen = Seen(browser, dataset_report[1], "light")
+    assert seen.complaints == []
+    assert seen.page.locator(".texts blockquote").count() == 24
+    assert seen.page.locator("figure", has_text="Text, bytes").locator(".bars .point").count() > 3
+    assert seen.page.locator(".pictures").count() == 0
+    seen.context.close()
+
+
+def test_pages_fit_a_telephone(
+    browser: Any, bench_report: tuple[Path, dict[str, Any]], dataset_report: tuple[Path, Path]
+) -> None:
+    for path in (bench_report[0], *dataset_report):
+        seen = Seen(browser, path, "light", width=390)
+        assert seen.page.evaluate("document.documentElement.scrollWidth") <= 390
+        seen.context.close()
 
 
 def test_nothing_in_the_data_becomes_part_of_the_page(browser: Any, tmp_path: Path) -> None:

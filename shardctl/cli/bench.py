@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from tqdm import tqdm
 
 from shardctl.cli.output import Output, auto_or_number, output_options, print_json, print_table
 from shardctl.errors import UsageError
@@ -107,6 +106,8 @@ def bench(dataset: str, output: Output, order: str | None, compare: str | None, 
       shardctl bench out --baseline                         what did the conversion buy?
       shardctl bench out --sweep                            what to change
     """
+    from tqdm import tqdm
+
     from shardctl.benchmark import Listener
     from shardctl.benchmark import bench as measure
     from shardctl.benchmark.comparison import compare_records, load_record

@@ -7,7 +7,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
-from tqdm import tqdm
 
 from shardctl.cli.output import Output, byte_size, output_options, print_json, print_reasons, seconds_or_none, workers_option
 from shardctl.cli.recipes import recipe_of, source_options, transform_options
@@ -16,6 +15,8 @@ from shardctl.startup import keep_pandas_out_of_arrow
 from shardctl.storage import format_bytes, printable
 
 if TYPE_CHECKING:
+    from tqdm import tqdm
+
     from shardctl.conversion import ConvertResult
     from shardctl.conversion.draft import Estimate
     from shardctl.engines.task import Progress
@@ -171,6 +172,8 @@ class _View:
         click.echo(f"another shardctl convert is writing it ({owner}); waiting until it ends", err=True)
 
     def _announce(self, estimate: Estimate) -> None:
+        from tqdm import tqdm
+
         for line in estimate_lines(estimate):
             click.echo(line, err=True)
         # disable=None: no bar where stderr is not a terminal

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,89 +12,124 @@ import click
 
 from shardctl.cli.output import Output, output_options, print_json, print_reasons, print_table
 from shardctl.errors import UsageError
+from shardctl.startup import keep_pandas_out_of_arrow
 from shardctl.storage import format_bytes, printable
 
 if TYPE_CHECKING:
-    from shardctl.inspection import Overview, Record, ShardOverview
+    from shardctl.inspection.blocks import Record
+    from shardctl.inspection.differences import Differences
+    from shardctl.inspection.overview import Overview
+    from shardctl.inspection.shards import ShardOverview
+    from shardctl.inspection.statistics import Statistics
 
 SHOWN_CLASSES = 12
+SHOWN_MATCHES = 20
+
 TEXT_WIDTH = 100
+PICTURES = 64
+ALL_BLOCKS = 1024
+"""Blocks that --stats takes lengths and sizes from."""
+
+_BARS = " ▁▂▃▄▅▆▇█"
 
 
 @click.command()
 @click.argument("target", metavar="DST|SHARD", type=click.Path())
-@click.option("--split", metavar="NAME", help="With --head: samples of this split.")
+@click.option("--split", metavar="NAME", help="With --head, --where, --images and --html: samples of this split.")
 @click.option("--shard", metavar="NAME|N", help="One shard of the dataset, by file name or number.")
 @click.option("--block", type=int, metavar="N", help="One block of the shard.")
 @click.option("--row", type=int, metavar="N", help="One sample, counted from the start of the block or of the shard.")
 @click.option("--key", metavar="KEY", help="The sample made of this input.")
-@click.option("--head", type=click.IntRange(1), metavar="N", help="The first N samples.")
-@click.option("--columns", metavar="A,B", help="With --head, --row and --key: only these columns.")
+@click.option("--where", metavar="CONDITION", help="The samples for which this holds, as in 'label == 3 and width > 500'.")
+@click.option("--head", type=click.IntRange(1), metavar="N", help="The first N samples; with --where the first that match.")
+@click.option("--columns", metavar="A,B", help="With --head, --where, --row and --key: only these columns.")
 @click.option("--stats", is_flag=True, help="Read every shard: sizes by column, checksums of a shard's blocks.")
+@click.option("--save", type=click.Path(), metavar="DIR", help="Write the samples to this folder as ordinary files.")
+@click.option("--images", type=click.Path(), metavar="FILE", help="Write a contact sheet (PNG) of the samples, or of some.")
+@click.option("--html", type=click.Path(), metavar="FILE", help="Write a page to browse: charts, samples, rejects, search.")
+@click.option("--diff", type=click.Path(), metavar="DST", help="Compare with another dataset: samples, fields, settings.")
 @output_options
-def inspect(target: str, output: Output, **given: Any) -> None:
+def inspect(target: str, output: Output, **given: Any) -> int:
     """Show what is in a dataset, a shard, a block, a row, or what became of an input.
 
     \b
-      shardctl inspect out                                     the whole: sizes, splits, classes, rejects
+      shardctl inspect out                                     the whole: sizes, splits, classes, lengths, rejects
       shardctl inspect out --key cat/001.jpg                   one sample, with its shard, block and source
       shardctl inspect out --shard 3 --block 0 --row 12        the same from the other end
       shardctl inspect out/train-00003-of-00016.arrow          a shard on its own, no manifest needed
       shardctl inspect out --head 5 --columns key,label
+      shardctl inspect out --where 'label == "cat" and width > 500' --save cats --images cats.png
+      shardctl inspect out --html out.html                     a page to browse
+      shardctl inspect out --diff out2                         exit code 1 where samples differ
+
+    A condition knows the columns, and width, height, image_bytes, split, shard, row and index; == != < <= > >= in, is None,
+    and, or, not, + - * /, len(column), lower(column), contains(column, "part"), startswith, endswith.
     """
+    keep_pandas_out_of_arrow()
     _check_options(target, given)
+    path = Path(target)
     columns = given["columns"].split(",") if given["columns"] else None
-    if given["key"] is not None:
-        _show_key(Path(target), given["key"], columns, output.as_json)
-    elif given["row"] is not None:
-        _show_row(Path(target), given, columns, output.as_json)
-    elif given["head"] is not None:
-        _show_head(Path(target), given, columns, output.as_json)
-    elif given["shard"] is not None or Path(target).is_file():
-        _show_shard(Path(target), given, output.as_json)
+    if given["diff"] is not None:
+        return _show_differences(path, Path(given["diff"]), output)
+    if given["html"] is not None:
+        return _write_page(path, given, output)
+    if any(given[name] is not None for name in ("key", "row", "where", "head", "images")):
+        _show_samples(path, given, columns, output.as_json)
+    elif given["shard"] is not None or path.is_file():
+        _show_shard(path, given, output.as_json)
     else:
-        _show_dataset(Path(target), given["stats"], output.as_json)
+        _show_dataset(path, given["stats"], output.as_json)
+    return 0
 
 
 def _check_options(target: str, given: dict[str, Any]) -> None:
     lone = Path(target).is_file()
-    if lone and (given["shard"] is not None or given["key"] is not None or given["split"] is not None):
-        raise UsageError(f"{printable(target)}: is one shard; --shard, --key and --split are for a whole dataset")
+    whole = [f"--{name}" for name in ("shard", "key", "split", "html", "diff") if given[name] is not None]
+    if lone and whole:
+        raise UsageError(f"{printable(target)}: is one shard; {' and '.join(whole)} are for a whole dataset")
     if not lone and given["shard"] is None and (given["block"] is not None or given["row"] is not None):
         raise UsageError("--block and --row need --shard, or the file of a shard")
-    picks = [f"--{name}" for name in ("key", "row", "head") if given[name] is not None]
-    if len(picks) > 1:
-        raise UsageError(f"{' and '.join(picks)} contradict each other; give one of them")
+    picks = [f"--{name}" for name in ("key", "row", "where") if given[name] is not None]
+    if len(picks) > 1 or (picks and given["head"] is not None and picks != ["--where"]):
+        contradicting = " and ".join(picks + ["--head"] * (given["head"] is not None))
+        raise UsageError(f"{contradicting} contradict each other; give one of them")
+    if given["save"] is not None and not picks and given["head"] is None:
+        raise UsageError("--save writes samples; say which: --key, --row, --where or --head")
 
 
 def _shard_path(target: Path, given: dict[str, Any]) -> tuple[Path, Any]:
     """Return the file of the shard that is meant, and its entry in the dataset's table (None for a lone shard)."""
-    from shardctl import inspection
+    from shardctl.inspection.shards import find_shard
 
     if target.is_file():
         return target, None
-    entry = inspection.find_shard(target, given["shard"])
+    entry = find_shard(target, given["shard"])
     return target / entry.path, entry
 
 
 def _show_dataset(root: Path, stats: bool, as_json: bool) -> None:
-    from shardctl import inspection
+    from shardctl.inspection.overview import overview
+    from shardctl.inspection.shards import column_bytes
+    from shardctl.inspection.statistics import BLOCKS, statistics_of
 
-    found = inspection.overview(root)
-    columns = inspection.column_bytes(root) if stats else None
+    found = overview(root)
+    statistics = statistics_of(root, ALL_BLOCKS if stats else BLOCKS)
+    columns = column_bytes(root) if stats else None
     if as_json:
-        print_json({**found.record(), **({"column_bytes": columns} if columns else {})})
+        more = {"column_bytes": columns} if columns else {}
+        print_json({**found.record(), "statistics": statistics.record(), **more})
         return
-    _print_overview(root, found)
+    _print_overview(root, found, statistics)
     if columns:
         click.echo("bytes by column, before compression:")
         print_table([(name, size) for name, size in columns.items()])
 
 
-def _print_overview(root: Path, found: Overview) -> None:
+def _print_overview(root: Path, found: Overview, statistics: Statistics) -> None:
     m = found.manifest
+    took = f" in {m.seconds:,.1f} s" if m.seconds is not None else ""
     click.echo(f"{printable(str(root))}: {m.samples:,} {m.kind} samples in {m.shards:,} shards, {format_bytes(m.bytes)}")
-    click.echo(f"  made {m.created} by shardctl {m.shardctl_version} from {', '.join(printable(s) for s in m.sources)}")
+    click.echo(f"  made {m.created}{took} by shardctl {m.shardctl_version} from {', '.join(printable(s) for s in m.sources)}")
     low, median, high = (format_bytes(size) for size in found.shard_bytes)
     compressed = "not compressed" if m.recipe["compression"] == "none" else f"compressed {found.ratio:.2f} to 1"
     click.echo(f"  shards: {low} to {high}, {median} at the median; {compressed}")
@@ -101,17 +139,42 @@ def _print_overview(root: Path, found: Overview) -> None:
     print_table(
         [(s.name, s.samples, s.shards, format_bytes(s.bytes)) for s in m.splits], ("split", "samples", "shards", "size")
     )
-    click.echo("columns:")
-    print_table([(name, _column_type(name, type_, m.fields)) for name, type_ in m.schema])
-    if found.classes:
-        counts = list(found.classes.items())
-        click.echo(f"classes: {len(counts):,}, {min(found.classes.values()):,} to {max(found.classes.values()):,} samples each")
-        print_table(sorted(counts, key=lambda item: -item[1])[:SHOWN_CLASSES])
-        if len(counts) > SHOWN_CLASSES:
-            click.echo(f"  and {len(counts) - SHOWN_CLASSES:,} more (--json has all)")
+    _print_statistics(statistics, m.fields)
+    _print_classes(found)
     if m.rejected:
         click.echo(f"rejected: {m.rejected:,} of {m.inputs:,} inputs, in rejects.jsonl")
         print_reasons(found.reasons, found.rejects)
+
+
+def _print_statistics(statistics: Statistics, fields: dict[str, Any]) -> None:
+    click.echo(f"columns, bytes of a sample from {statistics.samples:,} of them:")
+    rows = [
+        (c.name, f"{c.raw_bytes:,.1f}", f"{c.stored_bytes:,.1f}", _column_type(c.name, c.type, fields))
+        for c in statistics.columns
+    ]
+    print_table(rows, ("column", "before", "as stored", "type"))
+    for spread in statistics.distributions:
+        if spread.low == spread.high:
+            continue
+        histogram = "".join(_BARS[-(-8 * count // max(spread.counts))] for count in spread.counts)
+        click.echo(f"  {spread.what}: {spread.low:,.0f} to {spread.high:,.0f}, {spread.median:,.0f} at the median  {histogram}")
+    if statistics.formats:
+        click.echo(f"  image formats: {', '.join(f'{name} {count:,}' for name, count in statistics.formats.items())}")
+
+
+def _print_classes(found: Overview) -> None:
+    totals = found.class_totals
+    if not totals or found.classes is None:
+        return
+    click.echo(f"classes: {len(totals):,}, {min(totals.values()):,} to {max(totals.values()):,} samples each")
+    splits = list(found.classes) if len(found.classes) > 1 else []
+    rows = [
+        (name, count, *(found.classes[split].get(name, 0) for split in splits))
+        for name, count in sorted(totals.items(), key=lambda item: -item[1])[:SHOWN_CLASSES]
+    ]
+    print_table(rows, ("class", "samples", *splits))
+    if len(totals) > SHOWN_CLASSES:
+        click.echo(f"  and {len(totals) - SHOWN_CLASSES:,} more (--json has all)")
 
 
 def _recipe_line(recipe: dict[str, Any]) -> str:
@@ -132,10 +195,10 @@ def _column_type(name: str, type_: str, fields: dict[str, Any]) -> str:
 
 
 def _show_shard(target: Path, given: dict[str, Any], as_json: bool) -> None:
-    from shardctl import inspection
+    from shardctl.inspection.shards import describe_shard
 
     path, _ = _shard_path(target, given)
-    found = inspection.describe_shard(path, check=given["stats"] or given["block"] is not None)
+    found = describe_shard(path, check=given["stats"] or given["block"] is not None)
     if given["block"] is not None:
         found = _only_block(found, given["block"])
     if as_json:
@@ -157,24 +220,68 @@ def _show_shard(target: Path, given: dict[str, Any], as_json: bool) -> None:
 
 
 def _only_block(found: ShardOverview, block: int) -> ShardOverview:
-    from dataclasses import replace
-
     if not 0 <= block < len(found.blocks):
         raise UsageError(f"{found.name}: no block {block}; it has {len(found.blocks)}")
     return replace(found, blocks=(found.blocks[block],))
 
 
-def _show_row(target: Path, given: dict[str, Any], columns: list[str] | None, as_json: bool) -> None:
-    from shardctl import inspection
+def _show_samples(target: Path, given: dict[str, Any], columns: list[str] | None, as_json: bool) -> None:
+    """Show, save or draw the samples that are meant. They are taken one at a time, however many there are."""
+    records = _records(target, given)
+    if given["save"] is not None:
+        _save(records, Path(given["save"]), as_json)
+    elif given["images"] is not None:
+        _draw(target, records, Path(given["images"]), as_json)
+    elif given["key"] is not None or given["row"] is not None:
+        _print_records(list(records), columns, as_json)
+    else:
+        _print_samples(records, columns, given["where"] is not None, given["head"], as_json)
 
-    path, entry = _shard_path(target, given)
-    _print_records([inspection.record_at(path, given["block"], given["row"], entry)], columns, as_json)
+
+def _records(target: Path, given: dict[str, Any]) -> Iterator[Record]:
+    from shardctl.inspection.blocks import some_records
+    from shardctl.inspection.records import head, matching, record_at, record_of_key
+
+    if given["key"] is not None:
+        return iter(record_of_key(target, given["key"]))
+    if given["row"] is not None:
+        path, entry = _shard_path(target, given)
+        return iter([record_at(path, given["block"], given["row"], entry)])
+    within = _shard_path(target, given)[0] if given["shard"] is not None else target
+    if given["where"] is not None:
+        return islice(matching(within, given["split"], given["where"]), given["head"])
+    if given["head"] is not None:
+        return head(within, given["split"], given["head"])
+    return some_records(within, given["split"], PICTURES)
 
 
-def _show_key(root: Path, key: str, columns: list[str] | None, as_json: bool) -> None:
-    from shardctl import inspection
+def _save(records: Iterator[Record], folder: Path, as_json: bool) -> None:
+    from shardctl.inspection.saving import save
 
-    _print_records(inspection.record_of_key(root, key), columns, as_json)
+    written = save(records, folder)
+    if as_json:
+        print_json({"files": [str(path) for path in written]})
+    else:
+        click.echo(f"{len(written):,} files written to {printable(str(folder))}")
+
+
+def _draw(target: Path, records: Iterator[Record], path: Path, as_json: bool) -> None:
+    from shardctl.report.dataset import picture_sheet
+    from shardctl.report.page import write_file
+    from shardctl.shard import ShardReader
+
+    shown = list(islice(records, PICTURES))
+    if not shown:
+        raise UsageError("there is no such sample to draw")
+    where = target if target.is_file() else target / shown[0].shard
+    if "image" not in shown[0].values:
+        raise UsageError(f"{printable(str(target))}: its samples have no images to draw")
+    classes = ShardReader(where).layout.classes
+    write_file(path, picture_sheet(iter(shown), list(classes) if classes else None))
+    if as_json:
+        print_json({"file": str(path), "images": len(shown)})
+    else:
+        click.echo(f"{len(shown):,} images drawn to {printable(str(path))}")
 
 
 def _print_records(records: list[Record], columns: list[str] | None, as_json: bool) -> None:
@@ -193,24 +300,25 @@ def _print_records(records: list[Record], columns: list[str] | None, as_json: bo
         print_table([(name, _short(value)) for name, value in record["values"].items()])
 
 
-def _show_head(target: Path, given: dict[str, Any], columns: list[str] | None, as_json: bool) -> None:
-    from shardctl import inspection
-
-    if target.is_file() or given["shard"] is not None:
-        path, _ = _shard_path(target, given)
-        samples = inspection.shard_head(path, given["head"], columns)
-    else:
-        samples = inspection.head(target, given["split"], given["head"], columns)
-    plain = [_plain_sample(sample, None) for sample in samples]
+def _print_samples(
+    records: Iterator[Record], columns: list[str] | None, conditional: bool, limit: int | None, as_json: bool
+) -> None:
+    """Print the first of some samples; of those that meet a condition, also how many there are."""
+    most = limit or SHOWN_MATCHES
+    shown = [_plain_sample(record.values, columns) for record in islice(records, most)]
+    count = len(shown) + (sum(1 for _ in records) if limit is None else 0)
     if as_json:
-        print_json({"samples": plain})
-    elif plain:
-        print_table([[_short(value, 40) for value in sample.values()] for sample in plain], list(plain[0]))
+        print_json({**({"matches": count} if conditional else {}), "samples": shown})
+        return
+    if shown:
+        print_table([[_short(value, 40) for value in sample.values()] for sample in shown], list(shown[0]))
+    if conditional and limit is None:
+        click.echo(f"{count:,} samples match{f'; the first {most} are shown' if count > most else ''}")
 
 
 def _plain_sample(values: dict[str, Any], columns: list[str] | None) -> dict[str, Any]:
     """Return a sample for the screen: images as what they are, not their bytes."""
-    from shardctl.inspection import describe_value
+    from shardctl.inspection.records import describe_value
 
     unknown = [name for name in columns or () if name not in values]
     if unknown:
@@ -221,3 +329,58 @@ def _plain_sample(values: dict[str, Any], columns: list[str] | None) -> dict[str
 def _short(value: Any, width: int = TEXT_WIDTH) -> str:
     text = printable(str(value))
     return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def _write_page(root: Path, given: dict[str, Any], output: Output) -> int:
+    from shardctl.report import dataset_page
+    from shardctl.report.page import write_page
+
+    write_page(Path(given["html"]), dataset_page(root, given["split"]))
+    if output.as_json:
+        print_json({"file": given["html"]})
+    else:
+        click.echo(f"page written to {printable(given['html'])}")
+    return 0
+
+
+def _show_differences(a: Path, b: Path, output: Output) -> int:
+    from tqdm import tqdm
+
+    from shardctl.inspection.differences import differences
+
+    with tqdm(unit=" samples", disable=output.hides_progress, leave=False) as bar:
+
+        def heard(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        found = differences(a, b, heard)
+    if output.as_json:
+        print_json({**asdict(found), "same_samples": found.same_samples})
+    else:
+        _print_differences(found, printable(str(a)), printable(str(b)))
+    return 0 if found.same_samples else 1
+
+
+def _print_differences(found: Differences, a: str, b: str) -> None:
+    if found.settings:
+        click.echo("settings:")
+        print_table([(pair.name, _short(pair.a, 40), _short(pair.b, 40)) for pair in found.settings], ("", a, b))
+    if found.fields:
+        click.echo("fields:")
+        print_table([(pair.name, pair.a or "-", pair.b or "-") for pair in found.fields], ("", a, b))
+    click.echo(f"samples: {found.samples.a:,} in {a}, {found.samples.b:,} in {b}, {found.in_both:,} in both")
+    only = ((a, found.only_in_a, found.only_in_a_examples), (b, found.only_in_b, found.only_in_b_examples))
+    for where, count, examples in only:
+        if count:
+            click.echo(f"  {count:,} only in {where}: {_some(examples, count)}")
+    if found.changed:
+        fields = ", ".join(f"{name} ({count:,})" for name, count in found.changed_fields.items())
+        click.echo(f"  {found.changed:,} differ, in {fields}: {_some([c.key for c in found.changed_examples], found.changed)}")
+    if found.same_samples:
+        click.echo("the same samples, with the same values")
+
+
+def _some(keys: Any, count: int) -> str:
+    shown = ", ".join(printable(key) for key in keys)
+    return f"{shown}, …" if count > len(keys) else shown

@@ -7,7 +7,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
-from tqdm import tqdm
 
 from shardctl.cli.output import Output, output_options, print_json, workers_option
 from shardctl.storage import printable
@@ -53,6 +52,8 @@ def repair(
     again, because a source changed or is gone, is named; exit code 1 then. Files that were renamed or swapped are put
     right without the sources.
     """
+    from tqdm import tqdm
+
     from shardctl.restoration import Listener
     from shardctl.restoration import repair as repair_dataset
 

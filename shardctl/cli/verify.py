@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
-from tqdm import tqdm
 
 from shardctl.cli.output import Output, output_options, print_json
 from shardctl.storage import printable
@@ -32,6 +31,8 @@ def verify(target: str, level: str, output: Output) -> int:
     Prints every finding with its shard and block; exit code 1 where there is one. A dataset can also be checked with no
     shardctl at all: cd DST && sha256sum -c SHA256SUMS.
     """
+    from tqdm import tqdm
+
     from shardctl.verification import verify as verify_dataset
 
     with tqdm(unit=" shards", disable=output.hides_progress, leave=False) as bar:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-from importlib import metadata
 
 import shardctl
 from shardctl.errors import InstallError
@@ -11,6 +10,8 @@ from shardctl.errors import InstallError
 
 def version_text() -> str:
     """Return the versions, the imaging backend and the formats that it can read."""
+    from importlib import metadata  # 20 ms that only this command needs
+
     from shardctl.codecs import backend, image
 
     lines = [f"shardctl {shardctl.__version__}"]

@@ -308,6 +308,7 @@ class _Conversion:
             created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             shardctl_version=__version__,
             seconds=round(self._seconds(), 3) if whole else None,
+            class_counts=facts.class_counts,
         )
 
     def _finished(self, status: str) -> ConvertResult:

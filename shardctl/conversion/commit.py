@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.engines.job import NEW_FOLDER, Job
@@ -45,6 +46,7 @@ class Committed:
     fields: dict[str, Any]
     splits: tuple[SplitFacts, ...]
     files: dict[str, FileFacts]
+    class_counts: dict[str, list[int]] | None
 
 
 class Commit:
@@ -59,6 +61,8 @@ class Commit:
         """
         self._job, self._settings, self._done, self._fields = job, settings, done, fields
         self._new = job.folder / NEW_FOLDER
+        classes = job.layout.classes
+        self._class_counts = {split.name: np.zeros(len(classes), np.int64) for split in job.splits} if classes else None
 
     def run(self, describe: Callable[[Committed], Manifest]) -> Manifest:
         """Complete the new dataset's folder. Raises TooManyRejectsError where not one input was converted."""
@@ -82,7 +86,8 @@ class Commit:
         checksums = write_checksums(new / CHECKSUMS, sums.items())
         files[CHECKSUMS] = FileFacts((new / CHECKSUMS).stat().st_size, checksums)
         inputs, samples, size = (sum(getattr(entry, name) for entry in entries) for name in ("inputs", "rows", "bytes"))
-        return Committed(inputs, samples, inputs - samples, size, fields, self._split_facts(entries), files)
+        counts = {name: found.tolist() for name, found in self._class_counts.items()} if self._class_counts else None
+        return Committed(inputs, samples, inputs - samples, size, fields, self._split_facts(entries), files, counts)
 
     def _write_plan_and_rejects(self) -> tuple[list[ShardEntry], set[Shape]]:
         """Write plan.arrow and rejects.jsonl, a shard at a time."""
@@ -100,6 +105,8 @@ class Commit:
                 done = self._done(shard)
                 planned = self._job.plan.slice(place.first_row, place.rows).combine_chunks()
                 writer.write_table(_final_plan(planned, done, shard, schema), max_chunksize=65536)
+                if self._class_counts is not None:
+                    self._class_counts[place.split.name] += _labels_of(planned, done, len(self._class_counts[place.split.name]))
                 for line in _reject_lines(planned, done):
                     rejects.write(line)
                 facts = done.facts
@@ -159,6 +166,12 @@ def _final_plan(planned: pa.Table, done: Done, shard: int, schema: pa.Schema) ->
     columns["outcome"] = pa.array(["ok" if valid else "rejected" for valid in row.is_valid().to_pylist()], pa.string())
     columns["digest"] = done.outcomes["digest"]
     return pa.table([columns[name] for name in schema.names], schema=schema)
+
+
+def _labels_of(planned: pa.Table, done: Done, classes: int) -> npt.NDArray[np.int64]:
+    """Count the labels of the inputs of a shard that became samples, (classes,)."""
+    labels = planned["label"].filter(done.outcomes["row"].is_valid()).drop_null().to_numpy()
+    return np.bincount(labels[(labels >= 0) & (labels < classes)], minlength=classes)
 
 
 def _reject_lines(planned: pa.Table, done: Done) -> Iterator[bytes]:

@@ -115,7 +115,12 @@ def page(title: str, *parts: Html) -> str:
 
 def write_page(path: Path, content: str) -> None:
     """Write a page. Raises StorageError."""
+    write_file(path, content.encode())
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file. Raises StorageError."""
     try:
-        path.write_text(content, encoding="utf-8")
+        path.write_bytes(content)
     except OSError as error:
         raise StorageError(f"{printable(str(path))}: cannot be written ({error.strerror})") from error

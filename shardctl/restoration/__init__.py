@@ -306,6 +306,7 @@ class _Repair:
             splits=facts.splits,
             files=facts.files,
             dropped=self.manifest.dropped + len(self.lost),
+            class_counts=facts.class_counts,
         )
 
 

@@ -21,6 +21,7 @@ from shardctl.manifest import (
     ShardEntry,
     ShardTable,
     SplitFacts,
+    are_class_counts,
     read_checksums,
     read_rejects,
 )
@@ -84,6 +85,7 @@ def remake_manifest(root: Path, sources: tuple[str, ...]) -> Manifest:
         shardctl_version=__version__,
         dropped=_dropped(root / REJECTS),
         seconds=left["seconds"] if isinstance(left.get("seconds"), float) else None,
+        class_counts=left["class_counts"] if are_class_counts(left.get("class_counts"), making.fields) else None,
     )
 
 

@@ -1,0 +1,72 @@
+"""Small pictures of images, and many of them on one sheet."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from shardctl.codecs.image import MAX_PIXELS, Pixels, open_image, render
+from shardctl.geometry import View
+
+_LINE = 14
+"""Height of a line below a picture, in pixels."""
+
+_PAPER, _INK, _MISSING = (255, 255, 255), (40, 40, 40), (200, 60, 60)
+
+
+def shrink(image: bytes | Pixels, side: int) -> Pixels:
+    """Return an image no larger than `side` on either side: an encoded one, or pixels (height, width, 3) uint8.
+
+    Raises Rejection (stage `decode`) where it does not decode.
+    """
+    if isinstance(image, bytes):
+        opened = open_image(image, MAX_PIXELS)
+        return render(opened, View.whole(opened.size).scaled(_within(opened.size, side)))
+    picture = Image.fromarray(np.ascontiguousarray(image))
+    return np.asarray(picture.resize(_within(picture.size, side), Image.Resampling.BILINEAR))
+
+
+def _within(size: tuple[int, int], side: int) -> tuple[int, int]:
+    scale = min(1.0, side / max(size))
+    return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
+
+
+def jpeg(pixels: Pixels, quality: int = 80) -> bytes:
+    """Return pixels as JPEG."""
+    target = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(pixels)).save(target, "JPEG", quality=quality)
+    return target.getvalue()
+
+
+def contact_sheet(pictures: Iterable[tuple[Pixels | None, Sequence[str]]], columns: int, side: int) -> bytes:
+    """Return pictures, no larger than `side`, in rows of so many with lines below each, as PNG. None is drawn as a cross."""
+    cells = list(pictures)
+    rows, lines = max(1, -(-len(cells) // columns)), max((len(caption) for _, caption in cells), default=0)
+    height = side + 6 + lines * _LINE
+    sheet = Image.new("RGB", (columns * (side + 4), rows * height), _PAPER)
+    draw, font = ImageDraw.Draw(sheet), ImageFont.load_default()
+    for number, (pixels, caption) in enumerate(cells):
+        left, top = number % columns * (side + 4) + 2, number // columns * height + 2
+        if pixels is None:
+            draw.line((left, top, left + side, top + side), fill=_MISSING)
+            draw.line((left, top + side, left + side, top), fill=_MISSING)
+        else:
+            picture = Image.fromarray(np.ascontiguousarray(pixels))
+            sheet.paste(picture, (left + (side - picture.width) // 2, top + (side - picture.height) // 2))
+        for line, text in enumerate(caption):
+            draw.text((left, top + side + 2 + line * _LINE), _fitting(text, side, font), fill=_INK, font=font)
+    target = io.BytesIO()
+    sheet.save(target, "PNG")
+    return target.getvalue()
+
+
+def _fitting(caption: str, width: int, font: ImageFont.ImageFont | ImageFont.FreeTypeFont) -> str:
+    """Return the end of a caption that fits: the beginnings of keys are alike. The font knows no more than Latin."""
+    latin = caption.encode("latin-1", "replace").decode("latin-1")
+    shown = latin
+    while shown and font.getlength(shown) > width:
+        shown = shown[1:]
+    return shown

@@ -1,0 +1,136 @@
+"""Blocks of a dataset, or of a lone shard, and the records in them: all in order, or some from everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from shardctl.errors import UsageError
+from shardctl.manifest import SHARDS, Manifest, ShardEntry, ShardTable
+from shardctl.shard import ENCODED_IMAGE, ShardReader
+
+
+@dataclass(frozen=True)
+class Record:
+    """One sample and where it lies. `values` are as they are stored; `source` is None for a lone shard.
+
+    `index` counts through the whole dataset, `row` through the shard. `intact` says whether the block has the checksum that it
+    was written with; None where nobody looked.
+    """
+
+    shard: str
+    block: int
+    row: int
+    index: int | None
+    source: str | None
+    intact: bool | None
+    values: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A block, and where it lies. `entry` is that of its shard, None for a lone one."""
+
+    reader: ShardReader
+    entry: ShardEntry | None
+    number: int
+
+    @cached_property
+    def data(self) -> pa.RecordBatch:
+        """The block. Raises DatasetError."""
+        return self.reader.block(self.number)
+
+    @cached_property
+    def first(self) -> int:
+        """The row of the shard that the block begins with."""
+        if self.entry is not None:
+            return sum(self.entry.block_rows[: self.number])
+        return sum(self.reader.block(earlier).num_rows for earlier in range(self.number))
+
+    def record(self, place: int, intact: bool | None = None) -> Record:
+        """Return the sample in a row of the block."""
+        values = {field.name: _plain(self.data.column(field.name), place) for field in self.data.schema}
+        row = self.first + place
+        index = self.entry.first + row if self.entry is not None else None
+        return Record(self.reader.path.name, self.number, row, index, None, intact, values)
+
+
+def _plain(column: pa.Array, place: int) -> Any:
+    """Return one value as it is stored: raw images as (height, width, 3) arrays, encoded ones as bytes and path."""
+    if isinstance(column.type, pa.FixedShapeTensorType):
+        return column.slice(place, 1).to_numpy_ndarray()[0]
+    return column[place].as_py()
+
+
+def is_image(field: pa.Field) -> bool:
+    """Tell whether a column holds images, encoded or raw, or arrays like them."""
+    return isinstance(field.type, pa.FixedShapeTensorType) or bool(field.type.equals(ENCODED_IMAGE))
+
+
+def all_blocks(target: Path, split: str | None) -> Iterator[Placed]:
+    """Give the blocks of a dataset, of one of its splits, or of a lone shard, in order. Raises UsageError, DatasetError."""
+    if target.is_file():
+        reader = ShardReader(target)
+        yield from (Placed(reader, None, number) for number in range(len(reader)))
+        return
+    check_split(target, split)
+    for entry in ShardTable(target / SHARDS):
+        if split is None or entry.split == split:
+            reader = ShardReader(target / entry.path)
+            yield from (Placed(reader, entry, number) for number in range(len(reader)))
+
+
+def check_split(root: Path, split: str | None) -> None:
+    """Raise UsageError for a split that there is not."""
+    names = [facts.name for facts in Manifest.load(root).splits]
+    if split is not None and split not in names:
+        raise UsageError(f"no split {split!r}; there are {', '.join(names)}")
+
+
+def some_blocks(target: Path, split: str | None, count: int) -> Iterator[Placed]:
+    """Give up to so many blocks from everywhere, in order. Raises UsageError, DatasetError."""
+    if target.is_file():
+        reader = ShardReader(target)
+        yield from (Placed(reader, None, number) for number in spread(len(reader), count))
+        return
+    check_split(target, split)
+    table = ShardTable(target / SHARDS)
+    first, last = _shards_of(target, split)
+    ends = np.cumsum(table.block_counts[first:last])
+    chosen = spread(int(ends[-1]) if len(ends) else 0, count)
+    shards = np.searchsorted(ends, chosen, side="right").tolist()
+    readers: dict[int, tuple[ShardReader, ShardEntry]] = {}
+    for shard, number in zip(shards, chosen, strict=True):
+        if shard not in readers:
+            entry = table[first + shard]
+            readers = {shard: (ShardReader(target / entry.path), entry)}  # in order, so that one at a time is enough
+        yield Placed(*readers[shard], number - int(ends[shard] - table.block_counts[first + shard]))
+
+
+def _shards_of(root: Path, split: str | None) -> tuple[int, int]:
+    """Return the numbers of the first shard of a split, and of the first behind it."""
+    start = 0
+    for facts in Manifest.load(root).splits:
+        if split == facts.name:
+            return start, start + facts.shards
+        start += facts.shards
+    return 0, start
+
+
+def some_records(target: Path, split: str | None, count: int, blocks: int = 64) -> Iterator[Record]:
+    """Give up to so many records from everywhere, in order. Raises UsageError, DatasetError."""
+    placed = list(some_blocks(target, split, min(blocks, count)))
+    for number, block in enumerate(placed):
+        share = (number + 1) * count // len(placed) - number * count // len(placed)
+        yield from (block.record(place) for place in spread(block.data.num_rows, share))
+
+
+def spread(size: int, count: int) -> list[int]:
+    """Return up to so many of the numbers below `size`, evenly apart."""
+    return np.unique(np.linspace(0, size - 1, min(size, count)).astype(int)).tolist() if size else []

@@ -1,0 +1,85 @@
+"""Records written out as ordinary files: an image as an image, text as text, the rest as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shardctl.codecs.image import Store
+from shardctl.errors import StorageError
+from shardctl.inspection.blocks import Record
+from shardctl.inspection.images import is_encoded_image
+from shardctl.storage import naming_the_path, printable
+
+SUFFIXES = {b"\xff\xd8\xff": ".jpg", b"\x89PNG": ".png", b"RIFF": ".webp", b"GIF8": ".gif", b"BM": ".bmp", b"II*\0": ".tif"}
+
+
+def save(records: Iterable[Record], folder: Path) -> list[Path]:
+    """Write every record into `folder`, named by its key, and return the files. Nothing that is there is overwritten.
+
+    Raises StorageError.
+    """
+    written: list[Path] = []
+    for record in records:
+        name = _name(record)
+        for field, suffix, content in _files(record.values):
+            path = folder / _named(name, field, suffix)
+            with naming_the_path(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                try:
+                    with open(path, "xb") as file:
+                        file.write(content)
+                except FileExistsError:
+                    raise StorageError(
+                        f"{printable(str(path))}: is there already; give a folder that is new or empty"
+                    ) from None
+            written.append(path)
+    return written
+
+
+def _name(record: Record) -> str:
+    """Return where in the folder a record goes: its key without what could lead out of it, and its variant."""
+    key = str(record.values.get("key", ""))
+    parts = [part.replace("\\", "_").replace("\0", "_") for part in key.split("/") if part not in ("", ".", "..")]
+    name = "/".join(parts) or f"{record.shard}-{record.row}"
+    variant = record.values.get("variant")
+    return name if variant is None else f"{name}.{variant}"
+
+
+def _files(values: dict[str, Any]) -> list[tuple[str, str, bytes]]:
+    """Return the field, the suffix and the content of every file of a record; all that is not a file is JSON."""
+    files, rest = [], {}
+    for name, value in values.items():
+        if isinstance(value, np.ndarray) and value.dtype == np.uint8 and value.ndim == 3 and value.shape[2] == 3:
+            files.append((name, ".png", Store.parse("png").encode(value)))
+        elif is_encoded_image(value):
+            files.append((name, _suffix(value["bytes"], value["path"]), value["bytes"]))
+        elif name == "text" and isinstance(value, str):
+            files.append((name, ".txt", value.encode()))
+        elif name != "key" and value is not None:
+            rest[name] = value.tolist() if isinstance(value, np.ndarray) else value
+    if rest:
+        files.append(("", ".json", json.dumps(rest, ensure_ascii=False, default=_plain).encode() + b"\n"))
+    return files
+
+
+def _named(name: str, field: str, suffix: str) -> str:
+    """Return a file name: that of the input where it fits (photo.jpg), else with what it is (photo.jpg.png, 3.answer.txt)."""
+    if field not in ("", "image", "text"):
+        return f"{name}.{field}{suffix}"
+    return name if field and name.lower().endswith(suffix) else f"{name}{suffix}"
+
+
+def _suffix(data: bytes, path: str | None) -> str:
+    """Return the suffix that the name had, else that of the format."""
+    named = Path(path or "").suffix.lower()
+    known = next((suffix for magic, suffix in SUFFIXES.items() if data.startswith(magic)), ".bin")
+    return named if named and "/" not in named and "\0" not in named else known
+
+
+def _plain(value: Any) -> Any:
+    return value.hex() if isinstance(value, bytes) else str(value)

@@ -1,0 +1,70 @@
+"""One shard, with or without its dataset: its blocks, their checksums, the bytes of its columns."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from shardctl.errors import UsageError
+from shardctl.manifest import SHARDS, ShardEntry, ShardTable
+from shardctl.shard import ShardReader
+from shardctl.storage import printable
+
+
+@dataclass(frozen=True)
+class BlockFacts:
+    """One block of a shard. `intact` is None where its checksum was not computed."""
+
+    block: int
+    rows: int
+    raw_bytes: int
+    checksum: str | None
+    intact: bool | None
+
+
+@dataclass(frozen=True)
+class ShardOverview:
+    """One shard, with or without its dataset."""
+
+    name: str
+    split: str
+    samples: int
+    bytes: int
+    raw_bytes: int
+    columns: tuple[tuple[str, str], ...]
+    column_bytes: dict[str, int]
+    blocks: tuple[BlockFacts, ...]
+
+
+def describe_shard(path: Path, check: bool = False) -> ShardOverview:
+    """Describe one shard file, with no need of its dataset; `check` computes the checksums. Raises DatasetError."""
+    reader = ShardReader(path)
+    blocks, column_bytes, samples, raw = [], Counter[str](), 0, 0
+    for number, block in enumerate(reader.blocks()):
+        intact = reader.block_is_intact(number) if check else None
+        blocks.append(BlockFacts(number, block.num_rows, block.nbytes, reader.stored_checksum(number), intact))
+        samples += block.num_rows
+        raw += block.nbytes
+        for field, column in zip(reader.schema, block.columns, strict=True):
+            column_bytes[field.name] += column.nbytes
+    columns = tuple((f.name, str(f.type)) for f in reader.schema)
+    split = str(reader.info["split"])
+    return ShardOverview(path.name, split, samples, reader.bytes, raw, columns, dict(column_bytes), tuple(blocks))
+
+
+def find_shard(root: Path, name: str) -> ShardEntry:
+    """Return the shard of a dataset by its file name or its number. Raises UsageError where there is none."""
+    table = ShardTable(root / SHARDS)
+    number = int(name) if name.isdecimal() else table.index_of(name)
+    if number is None or number >= len(table):
+        raise UsageError(f"{printable(str(root))}: no shard {name!r}; it has {len(table)}, from {table[0].path}")
+    return table[number]
+
+
+def column_bytes(root: Path) -> dict[str, int]:
+    """Add up the bytes of every column before compression, reading every shard."""
+    total: Counter[str] = Counter()
+    for name in ShardTable(root / SHARDS).names:
+        total.update(describe_shard(root / name).column_bytes)
+    return dict(total)

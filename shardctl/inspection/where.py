@@ -1,0 +1,219 @@
+"""Conditions on samples, as people write them: `label == "cat" and width > 500`. Parsed by Python's own parser, never run.
+
+What is allowed: names of columns, numbers, strings, True, False, None; == != < <= > >=, `in` and `not in` with a list,
+`is None` and `is not None`; and, or, not; + - * /; len(column), lower(column), contains(column, "part"),
+startswith(column, "part"), endswith(column, "part"). A part of a column is written with a dot: box.width.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shardctl.errors import UsageError
+from shardctl.storage import printable
+
+_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Eq: lambda a, b: a == b,
+    ast.NotEq: lambda a, b: a != b,
+    ast.Lt: lambda a, b: a < b,
+    ast.LtE: lambda a, b: a <= b,
+    ast.Gt: lambda a, b: a > b,
+    ast.GtE: lambda a, b: a >= b,
+}
+_ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: lambda a, b: a + b,
+    ast.Sub: lambda a, b: a - b,
+    ast.Mult: lambda a, b: a * b,
+    ast.Div: lambda a, b: a.cast(pa.float64()) / b.cast(pa.float64()),
+}
+_TESTS: dict[str, Callable[[Any, str], Any]] = {
+    "contains": lambda column, part: pc.match_substring(column, part),
+    "startswith": lambda column, part: pc.starts_with(column, part),
+    "endswith": lambda column, part: pc.ends_with(column, part),
+}
+
+DEEPEST = 50
+"""How deep a condition may be nested: Python's parser allows more than its own stack, and nobody writes that."""
+
+
+@dataclass(frozen=True)
+class Where:
+    """A condition: the Arrow expression, and the columns that it looks at."""
+
+    text: str
+    expression: pc.Expression
+    columns: tuple[str, ...]
+
+
+def parse_where(text: str, schema: pa.Schema, classes: Sequence[str] | None) -> Where:
+    """Read a condition on the columns of `schema`. `classes` are the names of the values of `label`.
+
+    Raises UsageError: not a condition, a column that there is not, a value that does not fit.
+    """
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        reason = error.msg if isinstance(error, SyntaxError) else str(error)
+        raise UsageError(
+            f"--where {text!r} is not a condition ({reason}); write for instance: label == 3 and width > 500"
+        ) from None
+    reader = _Reader(text, schema, list(classes or ()))
+    expression = reader.condition(tree, 0)
+    where = Where(text, expression, tuple(dict.fromkeys(reader.columns)))
+    _check(where, schema)
+    return where
+
+
+def _check(where: Where, schema: pa.Schema) -> None:
+    """Raise UsageError where the condition does not fit the types: found on a table without rows."""
+    names = list(where.columns)
+    try:
+        pa.table({name: pa.nulls(0, schema.field(name).type) for name in names}).filter(where.expression)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        types = ", ".join(f"{name} {schema.field(name).type}" for name in names)
+        raise UsageError(f"--where {where.text!r} does not fit the columns ({types}): {_first_line(error)}") from None
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+class _Reader:
+    """Turns Python's syntax tree of a condition into an Arrow expression."""
+
+    def __init__(self, text: str, schema: pa.Schema, classes: list[str]) -> None:
+        self._text, self._schema, self._classes = text, schema, classes
+        self.columns: list[str] = []
+
+    def condition(self, node: ast.expr, depth: int) -> Any:
+        """Return what is true or false of a sample."""
+        if depth > DEEPEST:
+            raise self._refused("it is nested too deep")
+        if isinstance(node, ast.BoolOp):
+            parts = [self.condition(part, depth + 1) for part in node.values]
+            joined = parts[0]
+            for part in parts[1:]:
+                joined = joined & part if isinstance(node.op, ast.And) else joined | part
+            return joined
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            return ~self.condition(node.operand, depth + 1)
+        if isinstance(node, ast.Compare):
+            return self._comparison(node, depth)
+        if isinstance(node, ast.Call):
+            return self._test(node, depth)
+        return self._value(node, depth)
+
+    def _comparison(self, node: ast.Compare, depth: int) -> Any:
+        """Return a chain of comparisons: 3 < width < 5 is both."""
+        sides = [node.left, *node.comparators]
+        chain = None
+        for operator, left, right in zip(node.ops, sides[:-1], sides[1:], strict=True):
+            part = self._compared(operator, left, right, depth + 1)
+            chain = part if chain is None else chain & part
+        return chain
+
+    def _compared(self, operator: ast.cmpop, left: ast.expr, right: ast.expr, depth: int) -> Any:
+        if isinstance(operator, ast.Is | ast.IsNot):
+            if not (isinstance(right, ast.Constant) and right.value is None):
+                raise self._refused("`is` goes with None only")
+            there = pc.is_null(self._value(left, depth))
+            return there if isinstance(operator, ast.Is) else ~there
+        if isinstance(operator, ast.In | ast.NotIn):
+            if not isinstance(right, ast.List | ast.Tuple | ast.Set):
+                raise self._refused("`in` goes with a list, as in label in [1, 2]")
+            values = [self._constant(item, left) for item in right.elts]
+            value = self._value(left, depth)
+            return value.isin(values) if isinstance(operator, ast.In) else ~value.isin(values) & value.is_valid()
+        sides = [self._side(left, right, depth), self._side(right, left, depth)]
+        return _COMPARE[type(operator)](*sides)
+
+    def _side(self, node: ast.expr, other: ast.expr, depth: int) -> Any:
+        if isinstance(node, ast.Constant):
+            return pc.scalar(self._constant(node, other))
+        return self._value(node, depth)
+
+    def _constant(self, node: ast.expr, beside: ast.expr) -> Any:
+        """Return a number, a string or a truth value; the name of a class is its number where it stands beside `label`."""
+        negative = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
+        inner = node.operand if isinstance(node, ast.UnaryOp) and negative else node
+        if not isinstance(inner, ast.Constant) or not isinstance(inner.value, int | float | str | bool):
+            raise self._refused(f"{ast.unparse(node)} is not a number or a string")
+        value = inner.value
+        is_label = isinstance(beside, ast.Name) and beside.id == "label" and self._classes
+        if is_label and isinstance(value, str):
+            if value not in self._classes:
+                raise UsageError(f"--where {self._text!r}: no class {value!r}{_near(value, self._classes)}")
+            return self._classes.index(value)
+        return -value if negative and not isinstance(value, str) else value
+
+    def _value(self, node: ast.expr, depth: int) -> Any:
+        """Return what has a value: a column, a part of one, a number, a sum, a length."""
+        if depth > DEEPEST:
+            raise self._refused("it is nested too deep")
+        if isinstance(node, ast.Name):
+            return self._column((node.id,))
+        if isinstance(node, ast.Attribute):
+            return self._column(self._path(node))
+        if isinstance(node, ast.Constant) or (isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)):
+            return pc.scalar(self._constant(node, node))
+        if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
+            return _ARITHMETIC[type(node.op)](self._value(node.left, depth + 1), self._value(node.right, depth + 1))
+        if isinstance(node, ast.Call):
+            return self._function(node, depth)
+        raise self._refused(f"{ast.unparse(node)} is not allowed")
+
+    def _path(self, node: ast.expr) -> tuple[str, ...]:
+        if isinstance(node, ast.Attribute):
+            return (*self._path(node.value), node.attr)
+        if isinstance(node, ast.Name):
+            return (node.id,)
+        raise self._refused(f"{ast.unparse(node)} is not allowed")
+
+    def _column(self, path: tuple[str, ...]) -> Any:
+        name, *inner = path
+        if name not in self._schema.names:
+            names = self._schema.names
+            raise UsageError(f"--where {self._text!r}: no column {name!r}{_near(name, names)}; there are {', '.join(names)}")
+        self.columns.append(name)
+        type_ = self._schema.field(name).type
+        for part in inner:
+            if not pa.types.is_struct(type_) or type_.get_field_index(part) < 0:
+                raise UsageError(f"--where {self._text!r}: {name} has no part {part!r}")
+            type_ = type_.field(part).type
+        return pc.field(*path)
+
+    def _function(self, node: ast.Call, depth: int) -> Any:
+        name = node.func.id if isinstance(node.func, ast.Name) else ""
+        if name not in ("len", "lower") or len(node.args) != 1 or node.keywords:
+            raise self._refused(f"{ast.unparse(node.func)}() is not one of len, lower, {', '.join(_TESTS)}")
+        value = self._value(node.args[0], depth + 1)
+        if name == "lower":
+            return pc.utf8_lower(value)
+        if not isinstance(node.args[0], ast.Name):
+            raise self._refused("len() takes a column")
+        type_ = self._schema.field(node.args[0].id).type
+        lists = pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_)
+        return pc.list_value_length(value) if lists else pc.utf8_length(value)
+
+    def _test(self, node: ast.Call, depth: int) -> Any:
+        name = node.func.id if isinstance(node.func, ast.Name) else ""
+        if name not in _TESTS:
+            return self._function(node, depth)
+        if len(node.args) != 2 or not isinstance(node.args[1], ast.Constant) or not isinstance(node.args[1].value, str):
+            raise self._refused(f'{name}() takes a column and a string, as in {name}(text, "part")')
+        return _TESTS[name](self._value(node.args[0], depth + 1), node.args[1].value)
+
+    def _refused(self, why: str) -> UsageError:
+        return UsageError(f"--where {printable(self._text)!r} cannot be read: {printable(why)}")
+
+
+def _near(name: str, names: list[str]) -> str:
+    close = difflib.get_close_matches(name, names, n=2, cutoff=0.5)
+    return f"; did you mean {' or '.join(close)}?" if close else ""

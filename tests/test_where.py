@@ -1,0 +1,144 @@
+"""Conditions: what they mean, and that nothing else is done with them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import shardctl
+from shardctl.errors import UsageError
+from shardctl.inspection.records import matching
+from shardctl.inspection.where import parse_where
+
+SCHEMA = pa.schema(
+    [("n", pa.int64()), ("x", pa.float64()), ("text", pa.string()), ("ids", pa.list_(pa.int64())), ("label", pa.int64())]
+    + [("box", pa.struct([("width", pa.int64())]))]
+)
+ROWS: list[dict[str, Any]] = [
+    {"n": n, "x": n / 4, "text": f"Text {n}", "ids": list(range(n)), "label": n % 3, "box": {"width": 10 * n}} for n in range(8)
+] + [{"n": None, "x": None, "text": None, "ids": None, "label": None, "box": None}]
+CLASSES = ("ant", "bee", "cat")
+
+
+def chosen(text: str) -> list[int]:
+    where = parse_where(text, SCHEMA, CLASSES)
+    table = pa.Table.from_pylist(ROWS, schema=SCHEMA)
+    kept = table.append_column("place", pa.array(range(len(ROWS)))).filter(where.expression)
+    found: list[int] = kept["place"].to_pylist()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "python"),
+    [
+        ("n == 3", lambda r: r["n"] == 3),
+        ("n != 3", lambda r: r["n"] != 3),
+        ("3 < n <= 6", lambda r: 3 < r["n"] <= 6),
+        ("n >= 2 and x < 1.5 or n == 7", lambda r: (r["n"] >= 2 and r["x"] < 1.5) or r["n"] == 7),
+        ("not (n > 2)", lambda r: not r["n"] > 2),
+        ("n in [1, 2, 5]", lambda r: r["n"] in (1, 2, 5)),
+        ("n not in (1, 2)", lambda r: r["n"] not in (1, 2)),
+        ("n > -1", lambda r: r["n"] > -1),
+        ("n * 2 + 1 == 7", lambda r: r["n"] * 2 + 1 == 7),
+        ("n / 2 > 1.4", lambda r: r["n"] / 2 > 1.4),
+        ("len(text) == 6", lambda r: len(r["text"]) == 6),
+        ("len(ids) > 4", lambda r: len(r["ids"]) > 4),
+        ("contains(text, '5')", lambda r: "5" in r["text"]),
+        ("startswith(lower(text), 'text')", lambda r: True),
+        ("endswith(text, ' 7')", lambda r: r["text"].endswith(" 7")),
+        ("label == 'bee'", lambda r: r["label"] == 1),
+        ("label in ['ant', 2]", lambda r: r["label"] in (0, 2)),
+        ("'cat' != label", lambda r: r["label"] != 2),
+        ("box.width >= 30", lambda r: r["box"]["width"] >= 30),
+    ],
+)  # fmt: skip
+def test_a_condition_means_what_it_means_in_python(text: str, python: Any) -> None:
+    assert chosen(text) == [place for place, row in enumerate(ROWS[:-1]) if python(row)]
+
+
+def test_missing_values_meet_no_comparison_and_can_be_asked_for() -> None:
+    assert chosen("n is None") == [8]
+    assert chosen("text is not None and n < 2") == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("n ==", "is not a condition"),
+        ("", "is not a condition"),
+        ("n = 3", "is not a condition"),
+        ("m == 3", "no column 'm'; there are n, x, text"),
+        ("lable == 3", "no column 'lable'; did you mean label"),
+        ("label == 'wasp'", "no class 'wasp'"),
+        ("label == 'bea'", "no class 'bea'; did you mean bee"),
+        ("box.height > 1", "box has no part 'height'"),
+        ("n.real == 1", "n has no part 'real'"),
+        ("n == 'three'", "does not fit the columns"),
+        ("text > 3", "does not fit the columns"),
+        ("len(n) > 1", "does not fit the columns"),
+        ("n", "does not fit the columns"),
+        ("n in ids", "goes with a list"),
+        ("n is 3", "`is` goes with None only"),
+        ("n in [m]", "is not a number or a string"),
+        ("contains(text, n)", "takes a column and a string"),
+        ("__import__('os').system('true')", "is not one of len"),
+        ("(lambda: n)() == 1", "is not one of len"),
+        ("n == [x for x in ids]", "is not allowed"),
+        ("f'{n}' == '1'", "is not allowed"),
+        ("n if n else n", "is not allowed"),
+        ("(n := 3) == 3", "is not allowed"),
+        ("ids[0] == 1", "is not allowed"),
+        ("n ** 9 == 1", "is not allowed"),
+        ("text.upper() == 'X'", "is not one of len"),
+        ("not " * 200 + "n == 1", "nested too deep"),
+        ("(" * 5000 + "n" + ")" * 5000, "is not a condition"),
+    ],
+)
+def test_what_is_no_condition_is_refused_in_a_sentence(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message.replace("(", r"\(").replace("[", r"\[")) as refused:
+        parse_where(text, SCHEMA, CLASSES)
+    assert "Traceback" not in str(refused.value)
+
+
+@settings(max_examples=300)
+@given(st.text(st.sampled_from("nx text()[]'\"=<>!.,+-*/ inotadle12{}:\\\n\0é"), max_size=40))
+def test_no_text_does_anything_but_be_refused_or_understood(text: str) -> None:
+    try:
+        assert set(chosen(text)) <= set(range(len(ROWS)))
+    except UsageError:
+        return
+
+
+def test_width_height_and_place_can_be_asked_without_being_columns(photos: Path, raw_dataset: Path, tmp_path: Path) -> None:
+    shardctl.convert(photos, tmp_path / "out", workers=0)
+    wide = {sample["key"] for sample in shardctl.open(tmp_path / "out") if sample["image"].shape[1] > 500}
+    assert {record.values["key"] for record in matching(tmp_path / "out", None, "width > 500")} == wide
+    large = {p.relative_to(photos).as_posix() for p in photos.rglob("*.*") if p.stat().st_size > 9000}
+    assert {record.values["key"] for record in matching(tmp_path / "out", None, "image_bytes > 9000")} == large
+    assert len(list(matching(raw_dataset, None, "width == 32 and height == 32"))) == 60
+    assert [record.index for record in matching(raw_dataset, None, "index in [3, 41]")] == [3, 41]
+    (val,) = {record.shard.partition("-")[0] for record in matching(raw_dataset, None, "split == 'val'")}
+    assert val == "val"
+    assert [record.row for record in matching(raw_dataset, "val", "row == 1")] == [1] * len(list(raw_dataset.glob("val-*")))
+
+
+def test_the_command_counts_shows_and_saves_what_matches(cli: Any, raw_dataset: Path, tmp_path: Path) -> None:
+    shown = cli("inspect", raw_dataset, "--where", "label in ['snow', 'night', 'dunes']", "--columns", "key,label")
+    assert shown.code == 0
+    assert "30 samples match; the first 20 are shown" in shown.out
+    assert cli("inspect", raw_dataset, "--where", "label == 'snow'", "--json").json["matches"] == 10
+    few = cli("inspect", raw_dataset, "--where", "label == 'snow'", "--head", 3, "--json").json
+    assert len(few["samples"]) == 3
+    saved = cli("inspect", raw_dataset, "--where", "label == 'snow'", "--save", tmp_path / "snow")
+    assert f"20 files written to {tmp_path}/snow" in saved.out
+    assert len(list((tmp_path / "snow" / "snow").glob("*.png"))) == 10
+    assert json.loads(next((tmp_path / "snow" / "snow").glob("*.json")).read_text()) == {"label": 4}
+    refused = cli("inspect", raw_dataset, "--where", "labl == 1")
+    assert refused.code == 2
+    assert "no column 'labl'; did you mean label?" in refused.err
