@@ -57,7 +57,7 @@ class Seen:
         self.page.goto(path.as_uri())
 
     def contrasts(self, selector: str) -> list[float]:
-        elements = self.page.locator(selector).all()
+        elements = self.page.locator(selector).all()[:30]
         return [element.evaluate(CONTRAST) for element in elements if element.text_content().strip()]
 
 
