@@ -19,7 +19,7 @@ from shardctl.benchmark.tokens import samples_per_s
 from shardctl.conversion import ConvertResult, convert
 from shardctl.conversion.options import check_sources
 from shardctl.dataset import open_dataset
-from shardctl.errors import InputError, TooManyRejectsError, UsageError
+from shardctl.errors import InputError, Interrupted, TooManyRejectsError, UsageError
 from shardctl.listing import LabelRule, detect_kind, list_inputs
 from shardctl.machine import memory_bytes
 from shardctl.recipe import load_recipe
@@ -151,7 +151,10 @@ def advise(
         doing("listing")
         trial = _Trial(scratch, settings, chosen, doing)
         inputs = _sample_inputs(roots, settings["kind"], chosen.inputs, scratch)
-        return trial.run(inputs)
+        try:
+            return trial.run(inputs)
+        except KeyboardInterrupt as stop:  # that of a conversion says how to go on with it, and it is gone with the scratch
+            raise Interrupted("interrupted; nothing was written") from stop
 
 
 def _sample_inputs(roots: list[Path], kind: str, most: int, scratch: Path) -> int:
