@@ -96,6 +96,8 @@ def test_a_rate_that_would_take_for_ever_is_refused(raw_dataset: Path) -> None:
 
 
 def test_every_preset_has_a_source_and_a_date(cli: Any) -> None:
+    assert len(cli("bench", "--list-consumers", "--json").json["consumers"]) == len(PRESETS)
+    assert cli("bench").code == 2
     listed = cli("bench", "--list-consumers")
     assert listed.code == 0
     for preset in PRESETS:

@@ -17,7 +17,6 @@ from shardctl.benchmark.consumers import (
     check_patience,
     feed_paced,
     feed_step,
-    find_function,
     own_rate,
     watched,
 )
@@ -34,6 +33,7 @@ from shardctl.dataset import open_dataset
 from shardctl.errors import InstallError, UsageError
 from shardctl.loader import Loader
 from shardctl.manifest import Manifest
+from shardctl.naming import find_function
 
 __all__ = [
     "PRESETS",
@@ -106,7 +106,7 @@ def _result(
         seconds=round(found.seconds, 3),
         epochs=round(found.samples / samples, 3),
         batch_size=options.batch_size,
-        shuffle=_order_name(root, options),
+        shuffle=found.shuffle,
         split=options.split,
         cold=options.cold,
         runs=tuple(round(rate, 1) for rate in found.rates),
@@ -126,12 +126,6 @@ def _result(
         },
         environment=environment(root),
     )
-
-
-def _order_name(root: Path, options: BenchOptions) -> str:
-    """Return the name of the order in which samples come: that of `shuffle=True` depends on the storage."""
-    identity = open_loader(root, options, 1).stream.identity()
-    return str(identity["shuffle"] or "in-order")
 
 
 @dataclass(frozen=True)
@@ -210,7 +204,7 @@ def _consumer_result(
 def _consumer(root: Path, options: BenchOptions) -> _PacedConsumer | _FunctionConsumer | None:
     """Return who is to take the batches. Raises UsageError before anything is measured."""
     if options.consumer is not None and options.calls_function:
-        return _FunctionConsumer(options.consumer, find_function(options.consumer), options)
+        return _FunctionConsumer(options.consumer, find_function(options.consumer, "consumer"), options)
     if options.consumer is not None:
         preset = find_preset(options.consumer)
         rate, notes = samples_per_s(open_dataset(root, options.split), preset, str(root))

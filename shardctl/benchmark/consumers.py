@@ -6,7 +6,6 @@ definitions of MLPerf Storage (https://github.com/mlcommons/storage, Submission_
 
 from __future__ import annotations
 
-import importlib
 import math
 import threading
 import time
@@ -110,20 +109,6 @@ class Step:
             place = traceback.extract_tb(error.__traceback__)[-1]
             where = f"{place.filename}, line {place.lineno}"
             raise ConsumerError(f"consumer {self.name} raised {type(error).__name__}: {error} ({where})") from error
-
-
-def find_function(target: str) -> Callable[[Any], Any]:
-    """Import module:function. Raises UsageError where there is none."""
-    module, _, name = target.partition(":")
-    try:
-        function = getattr(importlib.import_module(module), name)
-    except ImportError as error:
-        raise UsageError(f"consumer {target}: cannot import {module} ({error})") from error
-    except AttributeError:
-        raise UsageError(f"consumer {target}: {module} has no {name}") from None
-    if not callable(function):
-        raise UsageError(f"consumer {target}: {name} is not a function")
-    return function  # type: ignore[no-any-return]  # callable() narrows Any to nothing better
 
 
 @dataclass

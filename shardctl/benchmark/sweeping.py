@@ -8,7 +8,7 @@ from pathlib import Path
 
 from shardctl.benchmark.options import BenchOptions
 from shardctl.benchmark.result import SweepPoint, best_of
-from shardctl.benchmark.throughput import Throughput, open_loader
+from shardctl.benchmark.throughput import IN_ORDER, Throughput, open_loader
 from shardctl.machine import usable_cores
 from shardctl.order import MODES
 
@@ -17,7 +17,6 @@ SECONDS = 0.7
 
 ROUNDS = 2
 BATCH_SIZES = (32, 128, 512, 2048)
-IN_ORDER = "in-order"
 
 _Setting = tuple[str, int, int]
 

@@ -21,6 +21,9 @@ from shardctl.storage import printable
 WARM_UP_SECONDS = 0.5
 """What is read before anything is measured: the decoders and, where nothing is said of threads, their number settle."""
 
+IN_ORDER = "in-order"
+"""The name of the order that is none of the random ones."""
+
 ROOM, OTHER = "room", "other"
 """Parts of the threads' time beside the reader's stages: waiting until somebody takes a batch, and the rest."""
 
@@ -71,7 +74,10 @@ class ThreadTime:
 
 @dataclass
 class Throughput:
-    """What some runs came to. `rates` are samples/s, one per run; `memory` in 10^6 bytes, None where nobody tells."""
+    """What some runs came to. `rates` are samples/s, one per run; `memory` in 10^6 bytes, None where nobody tells.
+
+    `shuffle` is the name of the order that they had.
+    """
 
     rates: list[float] = field(default_factory=list)
     first_batches: list[float] = field(default_factory=list)
@@ -83,6 +89,7 @@ class Throughput:
     batches: int = 0
     seconds: float = 0.0
     threads: int = 0
+    shuffle: str = IN_ORDER
     memory: float | None = None
     cpu: CpuUse = field(default_factory=lambda: CpuUse(0.0, []))
 
@@ -95,6 +102,11 @@ class Throughput:
     def spread(self) -> float:
         """How far apart the runs are: from the slowest to the fastest, as a share of the median."""
         return (max(self.rates) - min(self.rates)) / self.rate
+
+    def note(self, loader: Loader) -> None:
+        """Note what was left to the loader: how many threads, and which order."""
+        self.threads = loader.threads
+        self.shuffle = str(loader.stream.identity()["shuffle"] or IN_ORDER)
 
     def run(self, batches: Iterator[Batch], most_seconds: float | None, heard: Callable[[int], None]) -> float:
         """Read until the batches end, or so many seconds are over. Return the seconds to the first batch."""
@@ -136,7 +148,7 @@ def measure(root: Path, options: BenchOptions, heard: Callable[[int], None]) -> 
         for _ in range(options.runs):
             result.run(iter(loader), options.run_seconds, heard)
             result.time.add(loader)
-        result.threads = loader.threads
+        result.note(loader)
     result.cpu = cpu.read()
     return result
 
@@ -159,4 +171,4 @@ def _cold_run(root: Path, options: BenchOptions, result: Throughput, heard: Call
     result.time.begin(loader)
     result.first_batches.append(opening + result.run(iter(loader), options.run_seconds, heard))
     result.time.add(loader)
-    result.threads = loader.threads
+    result.note(loader)

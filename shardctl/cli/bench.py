@@ -22,22 +22,8 @@ _ALMOST_NONE = 0.01
 """Share of a dataset below which it counts as dropped from the page cache, and of the threads' time that is not shown."""
 
 
-def _list_consumers(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
-    if not wanted or context.resilient_parsing:
-        return
-    from shardctl.benchmark import PRESETS
-
-    rows = [(preset.name, preset.rate, preset.unit, preset.what, preset.source, preset.date) for preset in PRESETS]
-    if "--json" in sys.argv:
-        names = ("name", "rate", "unit", "what", "source", "date")
-        print_json({"consumers": [dict(zip(names, row, strict=True)) for row in rows]})
-    else:
-        print_table(rows, ("name", "per s", "of", "what one GPU takes", "source", "date"))
-    context.exit()
-
-
 @click.command()
-@click.argument("dataset", metavar="DST", type=click.Path())
+@click.argument("dataset", metavar="DST", required=False, type=click.Path())
 @click.option("--split", metavar="NAME", help="Read only this split.")
 @click.option("--batch-size", type=int, default=256, show_default=True, metavar="N")
 @click.option(
@@ -72,14 +58,7 @@ def _list_consumers(context: click.Context, _parameter: click.Parameter, wanted:
     metavar="SECONDS",
     help="Give up on a function that does not return from one batch.",
 )
-@click.option(
-    "--list-consumers",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_list_consumers,
-    help="Show the presets: rates, sources and dates.",
-)
+@click.option("--list-consumers", is_flag=True, help="Show the presets: rates, sources and dates.")
 @click.option("--baseline", is_flag=True, help="Also run the recipe on the raw inputs, as training without shards would.")
 @click.option(
     "--transform",
@@ -92,7 +71,7 @@ def _list_consumers(context: click.Context, _parameter: click.Parameter, wanted:
 @click.option("--html", type=click.Path(), metavar="FILE", help="Write a page with charts to this file.")
 @click.option("--compare", type=click.Path(), metavar="FILE", help="Show the difference to what --json printed earlier.")
 @output_options
-def bench(dataset: str, output: Output, order: str | None, compare: str | None, html: str | None, **given: Any) -> int:
+def bench(dataset: str | None, output: Output, list_consumers: bool, **given: Any) -> int:
     """Measure how fast DST can be read on this machine, and whether that keeps a GPU busy.
 
     The loader is the one that training uses. With a consumer, exit code 1 says that it starves: it is busy for less than
@@ -106,27 +85,38 @@ def bench(dataset: str, output: Output, order: str | None, compare: str | None, 
       shardctl bench out --baseline                         what did the conversion buy?
       shardctl bench out --sweep                            what to change
     """
+    if list_consumers:
+        _list_consumers(output.as_json)
+        return 0
+    if dataset is None:
+        raise click.UsageError("Missing argument 'DST'.")
+    return _measure(dataset, output, **given)
+
+
+def _measure(dataset: str, output: Output, order: str | None, compare: str | None, html: str | None, **given: Any) -> int:
     from tqdm import tqdm
 
     from shardctl.benchmark import Listener
     from shardctl.benchmark import bench as measure
     from shardctl.benchmark.comparison import compare_records, load_record
-    from shardctl.report import bench_page
-    from shardctl.report.charts import require_plotly
-    from shardctl.report.page import write_page
 
     if order is not None and not given["shuffle"]:
         raise UsageError("--no-shuffle and --order contradict each other; give one of them")
     if html is not None:
+        from shardctl.report.charts import require_plotly
+
         require_plotly()
     before = load_record(Path(compare)) if compare is not None else None
     given["shuffle"] = order or given["shuffle"]
     sys.path.insert(0, "")  # a function of one's own is looked for in the current folder too
     with tqdm(unit=" samples", disable=output.hides_progress, leave=False) as bar:
         result = measure(dataset, Listener(bar.set_description, bar.update), **given)
-    if html is not None:
-        write_page(Path(html), bench_page(result))
     comparison = compare_records(before, result.record()) if before is not None else None
+    if html is not None:
+        from shardctl.report import bench_page
+        from shardctl.report.page import write_page
+
+        write_page(Path(html), bench_page(result))
     if output.as_json:
         print_json({**result.record(), **({"comparison": asdict(comparison)} if comparison else {})})
     else:
@@ -134,6 +124,16 @@ def bench(dataset: str, output: Output, order: str | None, compare: str | None, 
         if html is not None:
             click.echo(f"page written to {printable(html)}")
     return STARVES if result.consumer is not None and result.consumer.verdict == "starves" else 0
+
+
+def _list_consumers(as_json: bool) -> None:
+    from shardctl.benchmark import PRESETS
+
+    if as_json:
+        print_json({"consumers": [asdict(preset) for preset in PRESETS]})
+        return
+    rows = [(preset.name, preset.rate, preset.unit, preset.what, preset.source, preset.date) for preset in PRESETS]
+    print_table(rows, ("name", "per s", "of", "what one GPU takes", "source", "date"))
 
 
 def _print(result: BenchResult, dataset: str, comparison: Comparison | None) -> None:
@@ -155,20 +155,20 @@ def _print_throughput(result: BenchResult, dataset: str) -> None:
         f" batches of {result.batch_size}, {order}, {result.threads} threads; {_cache(result)}"
     )
     low, high = min(result.runs), max(result.runs)
-    line(f"{result.samples_per_s:,.0f} samples/s", f"median of {len(result.runs)} runs from {low:,.0f} to {high:,.0f}")
-    line(f"{result.mb_per_s:,.1f} MB/s handed over", f"{result.stored_mb_per_s:,.1f} MB/s as stored")
-    line(f"{result.batch_ms_p50:,.2f} ms per batch", f"at the median, {result.batch_ms_p99:,.2f} at the 99th percentile")
-    line(f"{result.first_batch_s * 1e3:,.1f} ms to the first batch", "from opening the dataset")
+    _line(f"{result.samples_per_s:,.0f} samples/s", f"median of {len(result.runs)} runs from {low:,.0f} to {high:,.0f}")
+    _line(f"{result.mb_per_s:,.1f} MB/s handed over", f"{result.stored_mb_per_s:,.1f} MB/s as stored")
+    _line(f"{result.batch_ms_p50:,.2f} ms per batch", f"at the median, {result.batch_ms_p99:,.2f} at the 99th percentile")
+    _line(f"{result.first_batch_s * 1e3:,.1f} ms to the first batch", "from opening the dataset")
     busy = ", ".join(f"{share:.0%}" for share in result.core_busy[:16])
-    line(
+    _line(
         f"{result.cores_used:.2f} cores", f"used by the reading; all cores were busy: {busy}" if busy else "used by the reading"
     )
     own = f"{result.own_mb:,.0f} of it not of mapped files" if result.own_mb is not None else "at the peak"
-    line(f"{result.rss_mb:,.0f} MB of memory", own)
-    line("time of the threads", _shares(result.time))
+    _line(f"{result.rss_mb:,.0f} MB of memory", own)
+    _line("time of the threads", _shares(result.time))
 
 
-def line(figure: str, what: str) -> None:
+def _line(figure: str, what: str) -> None:
     """Print a figure and what it is."""
     click.echo(f"  {figure:<28} {what}")
 
@@ -196,29 +196,31 @@ def _print_consumer(found: ConsumerResult) -> None:
     click.echo(f"consumer: {gpus}{found.consumer_rate:,.1f} samples/s{' each' if found.gpus > 1 else ''}{name}")
     for note in found.notes:
         click.echo(f"  {note}")
-    line(f"{found.accelerator_utilization:.1%} utilisation", f"stalled for {found.stall_fraction:.1%} of {found.seconds:.1f} s")
-    line("time of the threads", _shares(found.time))
+    _line(
+        f"{found.accelerator_utilization:.1%} utilisation", f"stalled for {found.stall_fraction:.1%} of {found.seconds:.1f} s"
+    )
+    _line("time of the threads", _shares(found.time))
     verdict = "keeps up" if found.verdict == "keeps-up" else "STARVES"
     click.echo(f"  {verdict}: feeds {found.gpus_fed:,.1f} such GPUs; starves at {found.starves_at:,}")
 
 
 def _print_baseline(found: BaselineResult) -> None:
     click.echo("baseline: the recipe on the raw inputs, with the same threads")
-    line(
+    _line(
         f"{found.raw_samples_per_s:,.0f} samples/s",
         f"an epoch takes {found.raw_epoch_s:,.1f} s, from shards {found.shards_epoch_s:,.1f} s",
     )
-    line(f"{found.ratio:,.1f} times", "as fast from shards")
+    _line(f"{found.ratio:,.1f} times", "as fast from shards")
     how = "took" if found.conversion_measured else "is taken to have cost one epoch from raw,"
     if found.pays_after is None:
-        line("never", "does the conversion pay for itself in time: raw inputs are as fast")
+        _line("never", "does the conversion pay for itself in time: raw inputs are as fast")
     else:
-        line(
+        _line(
             f"after {found.pays_after:,} epochs",
             f"the conversion, which {how} {found.conversion_s:,.1f} s, has paid for itself",
         )
     if found.rejected:
-        line(f"{found.rejected:,} inputs", "were not what they were, or could not be decoded")
+        _line(f"{found.rejected:,} inputs", "were not what they were, or could not be decoded")
 
 
 def _print_sweep(points: tuple[SweepPoint, ...]) -> None:

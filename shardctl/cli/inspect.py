@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardctl.cli.output import Output, output_options, print_json, print_reasons, print_table
+from shardctl.cli.output import Output, counting, output_options, print_json, print_reasons, print_table
 from shardctl.errors import UsageError
 from shardctl.startup import keep_pandas_out_of_arrow
 from shardctl.storage import format_bytes, printable
@@ -131,8 +131,7 @@ def _print_overview(root: Path, found: Overview, statistics: Statistics) -> None
     click.echo(f"{printable(str(root))}: {m.samples:,} {m.kind} samples in {m.shards:,} shards, {format_bytes(m.bytes)}")
     click.echo(f"  made {m.created}{took} by shardctl {m.shardctl_version} from {', '.join(printable(s) for s in m.sources)}")
     low, median, high = (format_bytes(size) for size in found.shard_bytes)
-    compressed = "not compressed" if m.recipe["compression"] == "none" else f"compressed {found.ratio:.2f} to 1"
-    click.echo(f"  shards: {low} to {high}, {median} at the median; {compressed}")
+    click.echo(f"  shards: {low} to {high}, {median} at the median; {found.compressed}")
     click.echo(f"  recipe: {_recipe_line(m.recipe)}")
     click.echo(f"  fingerprint: {m.fingerprint}")
     click.echo("splits:")
@@ -344,16 +343,9 @@ def _write_page(root: Path, given: dict[str, Any], output: Output) -> int:
 
 
 def _show_differences(a: Path, b: Path, output: Output) -> int:
-    from tqdm import tqdm
-
     from shardctl.inspection.differences import differences
 
-    with tqdm(unit=" samples", disable=output.hides_progress, leave=False) as bar:
-
-        def heard(done: int, total: int) -> None:
-            bar.total = total
-            bar.update(done - bar.n)
-
+    with counting("samples", output) as heard:
         found = differences(a, b, heard)
     if output.as_json:
         print_json({**asdict(found), "same_samples": found.same_samples})

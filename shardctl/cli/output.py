@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, is_dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +60,20 @@ def workers_option(function: Callable[..., Any]) -> Callable[..., Any]:
         metavar="auto|N",
         help="Worker processes; 0 works in this process.",
     )(function)
+
+
+@contextmanager
+def counting(unit: str, output: Output) -> Iterator[Callable[[int, int], None]]:
+    """Draw a bar on stderr while something is done; what is given is told how much is done, and of how much."""
+    from tqdm import tqdm
+
+    with tqdm(unit=f" {unit}", disable=output.hides_progress, leave=False) as bar:
+
+        def draw(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        yield draw
 
 
 def print_json(record: Any) -> None:

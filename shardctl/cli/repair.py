@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from shardctl.cli.output import Output, output_options, print_json, workers_option
+from shardctl.cli.output import Output, counting, output_options, print_json, workers_option
 from shardctl.storage import printable
 
 if TYPE_CHECKING:
@@ -52,27 +52,18 @@ def repair(
     again, because a source changed or is gone, is named; exit code 1 then. Files that were renamed or swapped are put
     right without the sources.
     """
-    from tqdm import tqdm
-
     from shardctl.restoration import Listener
     from shardctl.restoration import repair as repair_dataset
 
     if transforms:
         sys.path.insert(0, "")  # a function of one's own is looked for in the current folder too
-    hidden = output.hides_progress
-    with tqdm(unit=" files", disable=hidden, leave=False) as files, tqdm(unit=" inputs", disable=hidden, leave=False) as inputs:
 
-        def draw(bar: Any, done: int, total: int) -> None:
-            bar.total = total
-            bar.update(done - bar.n)
+    def waiting(owner: str) -> None:
+        if not output.quiet:
+            click.echo(f"another shardctl is writing it ({owner}); waiting until it ends", err=True)
 
-        def waiting(owner: str) -> None:
-            if not output.quiet:
-                click.echo(f"another shardctl is writing it ({owner}); waiting until it ends", err=True)
-
-        listener = Listener(
-            lambda done, total: draw(files, done, total), lambda done, total: draw(inputs, done, total), waiting
-        )
+    with counting("files", output) as files, counting("inputs", output) as inputs:
+        listener = Listener(files, inputs, waiting)
         result = repair_dataset(dst, sources, transforms, drop_lost, workers, listener)
     if output.as_json:
         print_json({**asdict(result), "ok": result.ok})

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shardctl.cli.output import Output, output_options, print_json
+from shardctl.cli.output import Output, counting, output_options, print_json
 from shardctl.storage import printable
 
 if TYPE_CHECKING:
@@ -31,16 +31,9 @@ def verify(target: str, level: str, output: Output) -> int:
     Prints every finding with its shard and block; exit code 1 where there is one. A dataset can also be checked with no
     shardctl at all: cd DST && sha256sum -c SHA256SUMS.
     """
-    from tqdm import tqdm
-
     from shardctl.verification import verify as verify_dataset
 
-    with tqdm(unit=" shards", disable=output.hides_progress, leave=False) as bar:
-
-        def draw(done: int, total: int) -> None:
-            bar.total = total
-            bar.update(done - bar.n)
-
+    with counting("shards", output) as draw:
         result = verify_dataset(target, level, draw)
     if output.as_json:
         print_json(result)

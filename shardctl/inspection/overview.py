@@ -37,6 +37,11 @@ class Overview:
         return self.raw_bytes / max(1, self.manifest.bytes)
 
     @property
+    def compressed(self) -> str:
+        """How much smaller compression made the blocks, in words."""
+        return "not compressed" if self.manifest.recipe["compression"] == "none" else f"compressed {self.ratio:.2f} to 1"
+
+    @property
     def class_totals(self) -> dict[str, int] | None:
         """The samples of each class, over all splits."""
         if self.classes is None:

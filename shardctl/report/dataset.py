@@ -50,7 +50,7 @@ _STYLE = """<style>.pictures { display: grid; grid-template-columns: repeat(auto
 .pictures figcaption { font-weight: 400; font-size: .75rem; overflow-wrap: anywhere; }
 .texts blockquote { margin: 0 0 .6rem; padding: .5rem .8rem; background: var(--panel); border-radius: .4rem;
   overflow-wrap: anywhere; }
-#samples .scroll { max-height: 36rem; overflow: auto; }
+#samples .scroll { max-height: 36rem; overflow: auto; } #samples td:first-child { white-space: nowrap; }
 input { font: inherit; padding: .35rem .6rem; width: min(24rem, 100%); color: var(--ink); background: var(--panel);
   border: 1px solid var(--rule); border-radius: .4rem; }</style>"""
 
@@ -116,7 +116,7 @@ def _tiles(found: Overview) -> Html:
         [
             (f"{m.samples:,}", f"{m.kind} samples"),
             (f"{m.shards:,}", f"shards, {low} to {high}, {median} at the median"),
-            (format_bytes(m.bytes), f"compressed {found.ratio:.2f} to 1"),
+            (format_bytes(m.bytes), found.compressed),
             (f"{m.rejected:,}", f"of {m.inputs:,} inputs rejected"),
         ]
     )

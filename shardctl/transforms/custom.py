@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +12,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from shardctl.errors import Rejection, UsageError
+from shardctl.errors import Rejection
+from shardctl.naming import find_function
 from shardctl.sample import Sample
 from shardctl.transforms.base import SampleTransform
 
@@ -32,9 +32,6 @@ class Custom(SampleTransform):
     @classmethod
     def parse(cls, target: Any) -> Custom:
         """Build from what a recipe or an option says, importing the function to be sure that it is there."""
-        module, _, function = str(target).partition(":")
-        if not module or not function.isidentifier():
-            raise UsageError(f"transform {target!r} is not of the form module:function")
         transform = cls(str(target))
         transform._function  # noqa: B018 - imported here, so that a wrong name is found before anything is written
         return transform
@@ -64,16 +61,7 @@ class Custom(SampleTransform):
 
     @cached_property
     def _function(self) -> Callable[..., Any]:
-        module, _, name = self.target.partition(":")
-        try:
-            function = getattr(importlib.import_module(module), name)
-        except ImportError as error:
-            raise UsageError(f"transform {self.target}: cannot import {module} ({error})") from error
-        except AttributeError:
-            raise UsageError(f"transform {self.target}: {module} has no {name}") from None
-        if not callable(function):
-            raise UsageError(f"transform {self.target}: {name} is not a function")
-        return function  # type: ignore[no-any-return]  # callable() narrows Any to nothing better
+        return find_function(self.target, "transform")
 
     @cached_property
     def _takes_rng(self) -> bool:
