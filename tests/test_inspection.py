@@ -108,6 +108,21 @@ def test_a_damaged_record_is_shown_and_said(dataset: Path) -> None:
     assert record_at(shard, 0, 0).intact is False
 
 
+def test_a_damaged_dataset_is_still_described(cli: Any, dataset: Path) -> None:
+    for shard in dataset.glob("train-0000[0-3]-*.arrow"):
+        shard.write_bytes(shard.read_bytes()[:-200])
+    (dataset / "train-00006-of-00007.arrow").unlink()
+    shown = cli("inspect", dataset)
+    assert shown.code == 0
+    assert "60 image samples in 7 shards" in shown.out
+    assert "DAMAGED: 3 of the blocks looked at; run shardctl verify." in shown.out
+    assert len(cli("inspect", dataset, "--json").json["statistics"]["faults"]) == 3
+    for shard in dataset.glob("*.arrow"):
+        if shard.name not in ("plan.arrow", "shards.arrow"):
+            shard.unlink()
+    assert "DAMAGED: 4 of the blocks looked at" in cli("inspect", dataset).out
+
+
 def test_a_shard_is_described_without_its_dataset(raw_dataset: Path, tmp_path: Path) -> None:
     name = next(raw_dataset.glob("val-*.arrow")).name
     (tmp_path / name).write_bytes((raw_dataset / name).read_bytes())

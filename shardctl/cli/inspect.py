@@ -146,6 +146,10 @@ def _print_overview(root: Path, found: Overview, statistics: Statistics) -> None
 
 
 def _print_statistics(statistics: Statistics, fields: dict[str, Any]) -> None:
+    if statistics.faults:
+        click.echo(f"DAMAGED: {len(statistics.faults)} of the blocks looked at; run shardctl verify. {statistics.faults[0]}")
+    if not statistics.columns:
+        return
     click.echo(f"columns, bytes of a sample from {statistics.samples:,} of them:")
     rows = [
         (c.name, f"{c.raw_bytes:,.1f}", f"{c.stored_bytes:,.1f}", _column_type(c.name, c.type, fields))

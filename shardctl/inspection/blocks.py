@@ -34,12 +34,34 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Placed:
-    """A block, and where it lies. `entry` is that of its shard, None for a lone one."""
+class Shard:
+    """The file of a shard, opened when it is first needed. `entry` is None for a lone one."""
 
-    reader: ShardReader
+    path: Path
     entry: ShardEntry | None
+
+    @cached_property
+    def reader(self) -> ShardReader:
+        """The open file. Raises DatasetError."""
+        return ShardReader(self.path)
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A block, and the shard that it lies in."""
+
+    shard: Shard
     number: int
+
+    @property
+    def entry(self) -> ShardEntry | None:
+        """The shard's place in its dataset."""
+        return self.shard.entry
+
+    @property
+    def reader(self) -> ShardReader:
+        """The shard's open file. Raises DatasetError."""
+        return self.shard.reader
 
     @cached_property
     def data(self) -> pa.RecordBatch:
@@ -58,7 +80,7 @@ class Placed:
         values = {field.name: _plain(self.data.column(field.name), place) for field in self.data.schema}
         row = self.first + place
         index = self.entry.first + row if self.entry is not None else None
-        return Record(self.reader.path.name, self.number, row, index, None, intact, values)
+        return Record(self.shard.path.name, self.number, row, index, None, intact, values)
 
 
 def _plain(column: pa.Array, place: int) -> Any:
@@ -76,14 +98,14 @@ def is_image(field: pa.Field) -> bool:
 def all_blocks(target: Path, split: str | None) -> Iterator[Placed]:
     """Give the blocks of a dataset, of one of its splits, or of a lone shard, in order. Raises UsageError, DatasetError."""
     if target.is_file():
-        reader = ShardReader(target)
-        yield from (Placed(reader, None, number) for number in range(len(reader)))
+        shard = Shard(target, None)
+        yield from (Placed(shard, number) for number in range(len(shard.reader)))
         return
     check_split(target, split)
     for entry in ShardTable(target / SHARDS):
         if split is None or entry.split == split:
-            reader = ShardReader(target / entry.path)
-            yield from (Placed(reader, entry, number) for number in range(len(reader)))
+            shard = Shard(target / entry.path, entry)
+            yield from (Placed(shard, number) for number in range(len(shard.reader)))
 
 
 def check_split(root: Path, split: str | None) -> None:
@@ -94,10 +116,10 @@ def check_split(root: Path, split: str | None) -> None:
 
 
 def some_blocks(target: Path, split: str | None, count: int) -> Iterator[Placed]:
-    """Give up to so many blocks from everywhere, in order. Raises UsageError, DatasetError."""
+    """Give up to so many blocks from everywhere, in order; none is read yet. Raises UsageError, DatasetError."""
     if target.is_file():
-        reader = ShardReader(target)
-        yield from (Placed(reader, None, number) for number in spread(len(reader), count))
+        lone = Shard(target, None)
+        yield from (Placed(lone, number) for number in spread(len(lone.reader), count))
         return
     check_split(target, split)
     table = ShardTable(target / SHARDS)
@@ -105,12 +127,12 @@ def some_blocks(target: Path, split: str | None, count: int) -> Iterator[Placed]
     ends = np.cumsum(table.block_counts[first:last])
     chosen = spread(int(ends[-1]) if len(ends) else 0, count)
     shards = np.searchsorted(ends, chosen, side="right").tolist()
-    readers: dict[int, tuple[ShardReader, ShardEntry]] = {}
-    for shard, number in zip(shards, chosen, strict=True):
-        if shard not in readers:
-            entry = table[first + shard]
-            readers = {shard: (ShardReader(target / entry.path), entry)}  # in order, so that one at a time is enough
-        yield Placed(*readers[shard], number - int(ends[shard] - table.block_counts[first + shard]))
+    shard: Shard | None = None
+    for place, number in zip(shards, chosen, strict=True):
+        entry = table[first + place]
+        if shard is None or shard.path != target / entry.path:
+            shard = Shard(target / entry.path, entry)
+        yield Placed(shard, number - int(ends[place] - table.block_counts[first + place]))
 
 
 def _shards_of(root: Path, split: str | None) -> tuple[int, int]:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.errors import DatasetError, UsageError
-from shardctl.inspection.blocks import Placed, Record, all_blocks, is_image
+from shardctl.inspection.blocks import Placed, Record, Shard, all_blocks, is_image
 from shardctl.inspection.images import facts_of, image_facts, is_encoded_image
 from shardctl.inspection.where import Where, parse_where
 from shardctl.manifest import (
@@ -53,11 +53,12 @@ def record_at(path: Path, block: int | None, row: int, entry: ShardEntry | None 
 
 
 def _record_at(path: Path, block: int | None, row: int, entry: ShardEntry | None) -> Record:
-    reader = ShardReader(path)
+    shard = Shard(path, entry)
+    reader = shard.reader
     number, place = (block, row) if block is not None else _block_of(reader, row)
     if not 0 <= number < len(reader):
         raise UsageError(f"{path.name}: no block {number}; it has {len(reader)}")
-    placed = Placed(reader, entry, number)
+    placed = Placed(shard, number)
     if not 0 <= place < placed.data.num_rows:
         raise UsageError(f"{path.name}: no row {place} in block {number}; it has {placed.data.num_rows}")
     return placed.record(place, reader.block_is_intact(number))

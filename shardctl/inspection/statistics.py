@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from shardctl.errors import DatasetError
 from shardctl.inspection.blocks import some_blocks
 from shardctl.manifest import Manifest
 from shardctl.shard import ENCODED_IMAGE, Compression
@@ -48,13 +49,17 @@ class ColumnStatistics:
 
 @dataclass(frozen=True)
 class Statistics:
-    """What was found in `samples` samples of `blocks` blocks. `formats` counts those of encoded images."""
+    """What was found in `samples` samples of `blocks` blocks. `formats` counts those of encoded images.
+
+    `faults` says of blocks that cannot be read why.
+    """
 
     samples: int
     blocks: int
     columns: tuple[ColumnStatistics, ...]
     distributions: tuple[Distribution, ...]
     formats: dict[str, int]
+    faults: tuple[str, ...]
 
     def record(self) -> dict[str, Any]:
         """Return everything as plain data."""
@@ -62,15 +67,21 @@ class Statistics:
 
 
 def statistics_of(target: Path, blocks: int = BLOCKS) -> Statistics:
-    """Look at so many blocks of a dataset, or of a lone shard. Raises DatasetError."""
-    looked_at = [block.data for block in some_blocks(target, None, blocks)]
+    """Look at so many blocks of a dataset, or of a lone shard. Raises DatasetError where not even its tables can be read."""
+    looked_at: list[pa.RecordBatch] = []
+    faults: list[str] = []
+    for block in some_blocks(target, None, blocks):
+        try:
+            looked_at.append(block.data)
+        except DatasetError as error:
+            faults.append(str(error))
     compression = Compression.parse("none" if target.is_file() else str(Manifest.load(target).recipe.get("compression")))
     codec = compression.codec()
     samples = sum(block.num_rows for block in looked_at)
-    columns = []
-    distributions = []
+    columns: list[ColumnStatistics] = []
+    distributions: list[Distribution] = []
     formats: Counter[str] = Counter()
-    for place, field in enumerate(looked_at[0].schema):
+    for place, field in enumerate(looked_at[0].schema if looked_at else ()):
         parts = [block.column(place) for block in looked_at]
         raw = sum(part.nbytes for part in parts)
         stored = sum(_stored(part, codec) for part in parts)
@@ -79,7 +90,8 @@ def statistics_of(target: Path, blocks: int = BLOCKS) -> Statistics:
             distributions += _images(looked_at, formats)
         elif field.name != "key" and (lengths := _lengths(parts)) is not None:
             distributions.append(distribution(f"{field.name}, {_unit(field.type)}", lengths))
-    return Statistics(samples, len(looked_at), tuple(columns), tuple(distributions), dict(formats.most_common()))
+    counted = dict(formats.most_common())
+    return Statistics(samples, len(looked_at), tuple(columns), tuple(distributions), counted, tuple(faults))
 
 
 def _stored(column: pa.Array, codec: pa.Codec | None) -> int:
