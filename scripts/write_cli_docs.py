@@ -10,7 +10,9 @@ from shardctl.cli import cli
 def cli_docs() -> str:
     group = cli.make_context("shardctl", [], resilient_parsing=True, terminal_width=100)
     parts = ["# The command line", "Written by `make docs` from `--help`; edit the commands, not this page.", _help(group)]
-    for name, command in sorted(cli.commands.items()):
+    for name in cli.list_commands(group):
+        command = cli.get_command(group, name)
+        assert command is not None
         context = command.make_context(name, [], parent=group, resilient_parsing=True, terminal_width=100)
         parts += [f"## shardctl {name}", _help(context)]
     return "\n\n".join(parts) + "\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -9,26 +10,36 @@ import sys
 
 import click
 
-from shardctl.cli.advise import advise
-from shardctl.cli.bench import bench
-from shardctl.cli.convert import convert
-from shardctl.cli.demo import demo
-from shardctl.cli.inspect import inspect
-from shardctl.cli.repair import repair
-from shardctl.cli.verify import verify
-from shardctl.cli.version import version_text
 from shardctl.errors import ShardctlError
 
 INTERRUPTED = 130
+COMMANDS = ("advise", "bench", "convert", "demo", "inspect", "repair", "verify")
 
 
 def _show_version(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
     if wanted:
+        from shardctl.cli.version import version_text
+
         click.echo(version_text())
         context.exit()
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class Commands(click.Group):
+    """The commands, each of which is imported when it is called, or when all are listed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return their names, as their help has them."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return one of them; None where there is none of this name."""
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = getattr(importlib.import_module(f"shardctl.cli.{cmd_name}"), cmd_name)
+        return command
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show versions and formats."
 )
@@ -48,10 +59,6 @@ def cli() -> None:
     Exit codes: 0 done, 1 the check found something (damage, a starved consumer, too many rejects), 2 wrong usage, 3 cannot
     do it (no such input, disk full, bad dataset), 130 interrupted.
     """
-
-
-for command in (advise, convert, verify, repair, inspect, bench, demo):
-    cli.add_command(command)
 
 
 def main() -> None:

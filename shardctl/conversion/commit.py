@@ -16,6 +16,7 @@ from shardctl.engines.job import NEW_FOLDER, Job
 from shardctl.engines.samples import Shape
 from shardctl.engines.task import Done
 from shardctl.errors import TooManyRejectsError
+from shardctl.listing import CHUNK_ROWS
 from shardctl.manifest import (
     CHECKSUMS,
     MANIFEST,
@@ -93,6 +94,7 @@ class Commit:
         """Write plan.arrow and rejects.jsonl, a shard at a time."""
         entries: list[ShardEntry] = []
         shapes: set[Shape] = set()
+        rows: list[pa.Table] = []
         first = 0
         schema = _final_plan_schema(self._job.plan.schema)
         with (
@@ -104,7 +106,9 @@ class Commit:
                 place = self._job.place(shard)
                 done = self._done(shard)
                 planned = self._job.plan.slice(place.first_row, place.rows).combine_chunks()
-                writer.write_table(_final_plan(planned, done, shard, schema), max_chunksize=65536)
+                rows.append(_final_plan(planned, done, shard, schema))
+                if sum(map(len, rows)) >= CHUNK_ROWS:
+                    _write_rows(writer, rows)
                 if self._class_counts is not None:
                     self._class_counts[place.split.name] += _labels_of(planned, done, len(self._class_counts[place.split.name]))
                 for line in _reject_lines(planned, done):
@@ -126,6 +130,7 @@ class Commit:
                 )
                 first += facts.rows
                 shapes |= set(done.shapes)
+            _write_rows(writer, rows)
         return entries, shapes
 
     def _split_facts(self, entries: list[ShardEntry]) -> tuple[SplitFacts, ...]:
@@ -134,6 +139,13 @@ class Commit:
             own = [entry for entry in entries if entry.split == split.name]
             facts.append(SplitFacts(split.name, sum(e.rows for e in own), split.shards, sum(e.bytes for e in own)))
         return tuple(facts)
+
+
+def _write_rows(writer: pa.RecordBatchWriter, rows: list[pa.Table]) -> None:
+    """Write rows of the plan that several shards have given, and forget them: a batch for each shard would be slow to open."""
+    if rows:
+        writer.write_table(pa.concat_tables(rows).combine_chunks(), max_chunksize=CHUNK_ROWS)
+        rows.clear()
 
 
 def _final_fields(job: Job, shape: Shape | None) -> dict[str, Any]:

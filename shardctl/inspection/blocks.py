@@ -155,4 +155,5 @@ def some_records(target: Path, split: str | None, count: int, blocks: int = 64) 
 
 def spread(size: int, count: int) -> list[int]:
     """Return up to so many of the numbers below `size`, evenly apart."""
-    return np.unique(np.linspace(0, size - 1, min(size, count)).astype(int)).tolist() if size else []
+    # Not np.unique, which at its first call imports numpy.ma: 20 ms.
+    return sorted(set(np.linspace(0, size - 1, min(size, count)).astype(int).tolist())) if size else []
