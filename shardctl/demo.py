@@ -104,8 +104,11 @@ def _scene(width: int, height: int, rng: np.random.Generator) -> npt.NDArray[np.
     scene = np.where((y < horizon)[..., None], sky * (1.1 - 0.5 * fade), ground * (0.6 + 0.6 * fade))
     for _ in range(int(rng.integers(4, 12))):
         cx, cy, r = rng.uniform(0, width), rng.uniform(0, height), rng.uniform(0.03, 0.2) * width
-        near = np.exp(-((((x - cx) ** 2 + (y - cy) ** 2) / r**2) ** rng.uniform(0.7, 4)))[..., None]
-        scene = scene * (1 - near) + rng.uniform(0, 255, 3) * near
+        # Further out than three radii a shape is not to be seen, and most of the picture is further out.
+        rows, columns = slice(max(0, int(cy - 3 * r)), int(cy + 3 * r) + 1), slice(max(0, int(cx - 3 * r)), int(cx + 3 * r) + 1)
+        distance = ((x[rows, columns] - cx) ** 2 + (y[rows, columns] - cy) ** 2) / r**2
+        near = np.exp(-(distance.astype(np.float32) ** np.float32(rng.uniform(0.7, 4))))[..., None]
+        scene[rows, columns] += (rng.uniform(0, 255, 3).astype(np.float32) - scene[rows, columns]) * near
     grain = rng.normal(0, rng.uniform(2, 9), (height, width, 1))
     pixels: npt.NDArray[np.uint8] = np.clip(scene + grain, 0, 255).astype(np.uint8)
     return pixels
