@@ -105,7 +105,10 @@ class Advice:
 
 @dataclass(frozen=True)
 class AdviceOptions:
-    """What is asked. `consumer_rate` is in samples/s of one GPU, `consumer` a preset; one of them. `inputs` are tried."""
+    """What is asked. `consumer_rate` is in samples/s of one GPU, `consumer` a preset; one of them. `inputs` are tried.
+
+    `workers` are the processes that convert them.
+    """
 
     consumer_rate: float | None = None
     consumer: str | None = None
@@ -114,6 +117,7 @@ class AdviceOptions:
     batch_size: int = 256
     threads: int | str = "auto"
     lossless: bool = False
+    workers: int | str = "auto"
 
     def check(self) -> None:
         """Raise UsageError for numbers that cannot be."""
@@ -125,6 +129,8 @@ class AdviceOptions:
             find_preset(self.consumer)
         if self.gpus < 1 or self.inputs < 1:
             raise UsageError("no GPUs, or no inputs to try, leave nothing to advise on; give at least 1")
+        if self.consumer_rate is not None:
+            check_patience(self.consumer_rate * self.gpus, self.batch_size, PROOF_SECONDS)
 
 
 def advise(
@@ -229,7 +235,7 @@ class _Trial:
     def _convert(self, choice: Choice) -> ConvertResult:
         try:
             inputs, recipe = self._scratch / "inputs", {**self._settings, **choice.settings()}
-            return convert(inputs, self._folder(choice), recipe=recipe, labels="none")
+            return convert(inputs, self._folder(choice), recipe=recipe, labels="none", workers=self._options.workers)
         except TooManyRejectsError as error:
             raise InputError(f"not one of the inputs that were tried can be converted ({error})") from error
 

@@ -30,7 +30,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_smallest_that_keeps_up_is_recommended_and_proven(photos: Path) -> None:
-    found = shardctl.advise(photos, CROP, consumer_rate=20, inputs=24, batch_size=4)
+    found = shardctl.advise(photos, CROP, consumer_rate=20, inputs=24, batch_size=4, workers=0)
     possible = [choice for choice in found.choices if choice.error is None]
     assert {choice.name for choice in possible} == {"jpeg:90", "webp:80", "png", "raw none", "raw lz4", "raw zstd"}
     assert [choice.sample_bytes for choice in possible] == sorted(choice.sample_bytes for choice in possible)
@@ -44,14 +44,27 @@ def test_the_smallest_that_keeps_up_is_recommended_and_proven(photos: Path) -> N
 
 
 def test_where_none_is_fast_enough_the_fastest_is_named(cli: Any, photos: Path) -> None:
-    options = ["--resize", 40, "--crop", 32, "--consumer-rate", 1e9, "--inputs", 24, "--batch-size", 4]
+    options = ["--resize", 40, "--crop", 32, "--consumer-rate", 1e9, "--inputs", 24, "--batch-size", 4, "--workers", 0]
     found = cli("advise", photos, *options)
     assert found.code == 1
     assert "NONE keeps it busy on this machine; raw " in found.out
 
 
 def test_lossless_leaves_out_what_changes_pixels(cli: Any, photos: Path) -> None:
-    options = ["--resize", "32x32", "--consumer-rate", 20, "--inputs", 8, "--batch-size", 4, "--lossless", "--json"]
+    options = [
+        "--resize",
+        "32x32",
+        "--consumer-rate",
+        20,
+        "--inputs",
+        8,
+        "--batch-size",
+        4,
+        "--workers",
+        0,
+        "--lossless",
+        "--json",
+    ]
     found = cli("advise", photos, *options).json
     assert all(choice["lossless"] for choice in found["choices"])
     assert found["best"]["store"] in ("png", "raw")
@@ -60,7 +73,7 @@ def test_lossless_leaves_out_what_changes_pixels(cli: Any, photos: Path) -> None
 
 
 def test_without_transforms_the_original_bytes_are_a_choice_and_pixels_need_one_size(photos: Path) -> None:
-    found = shardctl.advise(photos, None, consumer_rate=20, inputs=8, batch_size=4)
+    found = shardctl.advise(photos, None, consumer_rate=20, inputs=8, batch_size=4, workers=0)
     by_name = {choice.name: choice for choice in found.choices}
     assert by_name["source"].error is None
     assert "store raw needs every image to have the same size" in str(by_name["raw none"].error)
@@ -69,7 +82,18 @@ def test_without_transforms_the_original_bytes_are_a_choice_and_pixels_need_one_
 def test_text_is_tried_with_every_compression(cli: Any, demo: Path, tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.toml"
     found = cli(
-        "advise", demo / "lines.jsonl", "--consumer", "mpt-7b-h100", "--inputs", 20, "--batch-size", 4, "--write", recipe
+        "advise",
+        demo / "lines.jsonl",
+        "--consumer",
+        "mpt-7b-h100",
+        "--inputs",
+        20,
+        "--batch-size",
+        4,
+        "--workers",
+        0,
+        "--write",
+        recipe,
     )
     assert found.code == 0
     assert "20 of 50 inputs tried" in found.out

@@ -21,6 +21,12 @@ from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.machine import usable_cores
 
 
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shardctl.benchmark.throughput.WARM_UP_SECONDS", 0.05)
+    monkeypatch.setattr("shardctl.benchmark.baseline.SECONDS", 0.5)
+
+
 @pytest.mark.parametrize("shuffle", [False, True, "block"])
 def test_a_measurement_counts_what_was_read(raw_dataset: Path, shuffle: bool | str) -> None:
     heard: list[int] = []

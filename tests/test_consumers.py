@@ -15,7 +15,7 @@ from shardctl.benchmark.consumers import feed_paced
 from shardctl.benchmark.result import ConsumerResult
 from shardctl.errors import ConsumerError, UsageError
 
-RUN: dict[str, Any] = {"runs": 1, "epochs": 1, "batch_size": 16}
+RUN: dict[str, Any] = {"runs": 1, "seconds": 0.2, "batch_size": 16}
 
 
 class Clock:
@@ -34,6 +34,11 @@ class Clock:
         for _ in range(count):
             self.now += waits
             yield {"key": np.zeros(10)}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shardctl.benchmark.throughput.WARM_UP_SECONDS", 0.05)
 
 
 @pytest.fixture
@@ -119,7 +124,7 @@ def test_a_preset_of_tokens_is_divided_by_the_tokens_of_a_sample(tmp_path: Path)
     rows = [f'{{"tokens": {list(range(length))}}}' for length in (100, 200, 300, 400)]
     (tmp_path / "rows.jsonl").write_text("\n".join(rows))
     shardctl.convert(tmp_path / "rows.jsonl", tmp_path / "out", workers=0)
-    found = shardctl.bench(tmp_path / "out", runs=1, epochs=1, batch_size=2, consumer="mpt-1b-h100").consumer
+    found = shardctl.bench(tmp_path / "out", runs=1, seconds=0.2, batch_size=2, consumer="mpt-1b-h100").consumer
     assert found is not None
     assert found.consumer_rate == pytest.approx(45_455 / 250, abs=0.01)
     assert "250.0 tokens per sample (the mean of tokens)" in found.notes[1]

@@ -57,7 +57,7 @@ class Seen:
         self.page.goto(path.as_uri())
 
     def contrasts(self, selector: str) -> list[float]:
-        elements = self.page.locator(selector).all()[:30]
+        elements = self.page.locator(selector).all()[:12]
         return [element.evaluate(CONTRAST) for element in elements if element.text_content().strip()]
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardctl.cli.output import Output, auto_or_number, output_options, print_json, print_table
+from shardctl.cli.output import Output, auto_or_number, output_options, print_json, print_table, workers_option
 from shardctl.cli.recipes import recipe_of, source_options, transform_options
 from shardctl.errors import StorageError
 from shardctl.startup import keep_pandas_out_of_arrow
@@ -34,6 +34,7 @@ NONE_KEEPS_UP = 1
 @click.option(
     "--threads", callback=auto_or_number, default="auto", show_default=True, metavar="auto|N", help="Threads that make batches."
 )
+@workers_option
 @click.option("--write", type=click.Path(), metavar="FILE", help="Write the recipe to this file, for convert --recipe.")
 @output_options
 def advise(src: tuple[str, ...], output: Output, write: str | None, **given: Any) -> int:
@@ -53,7 +54,7 @@ def advise(src: tuple[str, ...], output: Output, write: str | None, **given: Any
     from shardctl.recipe import recipe_toml
 
     sys.path.insert(0, "")  # a function of one's own is looked for in the current folder too
-    names = ("consumer_rate", "consumer", "gpus", "inputs", "batch_size", "threads", "lossless")
+    names = ("consumer_rate", "consumer", "gpus", "inputs", "batch_size", "threads", "lossless", "workers")
     told = _say if not output.hides_progress and sys.stderr.isatty() else lambda what: None
     advice = find_advice(list(src), recipe_of(given), told, **{name: given[name] for name in names})
     told("")
