@@ -108,10 +108,10 @@ def test_text_is_tried_with_every_compression(cli: Any, demo: Path, tmp_path: Pa
         (None, {}, "how fast is the consumer"),
         (None, {"consumer_rate": 1, "consumer": "resnet50-a100"}, "how fast is the consumer"),
         (None, {"consumer_rate": -1}, "a consumer rate of -1"),
-        (None, {"consumer_rate": 1, "inputs": 0}, "leave nothing to advise on"),
+        (None, {"consumer_rate": 1000, "inputs": 0}, "leave nothing to advise on"),
         (None, {"consumer": "resnet"}, "no consumer 'resnet'"),
-        ({"store": "raw"}, {"consumer_rate": 1}, "store is what advise finds out"),
-        ({"transform": [{"name": "swirl"}]}, {"consumer_rate": 1}, "transform 'swirl' is not known"),
+        ({"store": "raw"}, {"consumer_rate": 1000}, "store is what advise finds out"),
+        ({"transform": [{"name": "swirl"}]}, {"consumer_rate": 1000}, "transform 'swirl' is not known"),
         (None, {"consumer_rate": 0.001}, "too long to measure"),
     ],
 )
@@ -123,12 +123,12 @@ def test_what_cannot_be_advised_on_is_refused(
 
 
 def test_sources_that_are_not_there_or_no_images_are_said(cli: Any, tmp_path: Path) -> None:
-    refused = cli("advise", tmp_path / "absent", "--consumer-rate", 1)
+    refused = cli("advise", tmp_path / "absent", "--consumer-rate", 1000)
     assert (refused.code, refused.err) == (3, f"shardctl: {tmp_path}/absent: no such file or folder\n")
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "bad.jpg").write_bytes(b"bad")
     with pytest.raises(InputError, match="not one of the inputs that were tried can be converted"):
-        shardctl.advise(tmp_path / "in", consumer_rate=1)
+        shardctl.advise(tmp_path / "in", consumer_rate=1000)
 
 
 names = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
