@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from shardctl.benchmark.consumers import ENOUGH, check_patience, check_rate, feed_paced
 from shardctl.benchmark.options import BenchOptions
 from shardctl.benchmark.presets import find_preset
@@ -24,6 +22,7 @@ from shardctl.listing import LabelRule, detect_kind, list_inputs
 from shardctl.machine import memory_bytes
 from shardctl.recipe import load_recipe
 from shardctl.sources import SOURCES
+from shardctl.spread import spread
 from shardctl.storage import scratch_folder
 
 INPUTS = 300
@@ -166,7 +165,7 @@ def advise(
 def _sample_inputs(roots: list[Path], kind: str, most: int, scratch: Path) -> int:
     """Put inputs from all over the sources into scratch/inputs, and return how many there are in all."""
     listing = list_inputs(roots, SOURCES[kind](), LabelRule.parse("none"), scratch / "listing.arrow", lambda _: None)
-    places = np.unique(np.linspace(0, len(listing) - 1, min(most, len(listing))).astype(np.int64))
+    places = spread(len(listing), most)
     folder = scratch / "inputs"
     folder.mkdir()
     bases = [root if root.is_dir() else root.parent for root in roots]

@@ -68,6 +68,8 @@ def test_a_key_leads_to_its_record_and_its_source(raw_dataset: Path, photos: Pat
         sample = ds[index]
         (record,) = record_of_key(raw_dataset, sample["key"])
         assert (record.index, record.source, record.intact) == (index, str(photos / sample["key"]), True)
+        blocks = describe_shard(raw_dataset / record.shard).blocks
+        assert record.checksum == blocks[record.block].checksum
         assert np.array_equal(record.values["image"], sample["image"])
         same = record_at(raw_dataset / record.shard, None, record.row)
         assert same.values["key"] == sample["key"]

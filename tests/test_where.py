@@ -139,6 +139,13 @@ def test_the_command_counts_shows_and_saves_what_matches(cli: Any, raw_dataset: 
     assert f"20 files written to {tmp_path}/snow" in saved.out
     assert len(list((tmp_path / "snow" / "snow").glob("*.png"))) == 10
     assert json.loads(next((tmp_path / "snow" / "snow").glob("*.json")).read_text()) == {"label": 4}
+    both = cli(
+        "inspect", raw_dataset, "--where", "label == 3", "--save", tmp_path / "s", "--images", tmp_path / "s.png", "--json"
+    )
+    assert (len(both.json["files"]), both.json["images"]) == (20, 10)
+    assert (tmp_path / "s.png").exists()
+    for options in (["--html", "x", "--key", "y"], ["--diff", "x", "--html", "y"], ["--diff", "x", "--head", 3]):
+        assert "contradict each other" in cli("inspect", raw_dataset, *options).err
     refused = cli("inspect", raw_dataset, "--where", "labl == 1")
     assert refused.code == 2
     assert "no column 'labl'; did you mean label?" in refused.err

@@ -69,7 +69,7 @@ def feed_paced(batches: Iterator[Batch], rate: float, seconds: float, heard: Cal
         return Fed(0, 0, 0.0, 0.0)
     due = time.perf_counter() + count_of(first) / rate
     _sleep_until(due)
-    began, busy, steps, samples = due, 0.0, 0, 0
+    began, steps, samples = due, 0, 0
     while True:
         asked = time.perf_counter()
         batch = next(batches, None)
@@ -77,12 +77,12 @@ def feed_paced(batches: Iterator[Batch], rate: float, seconds: float, heard: Cal
             break
         waited, count = time.perf_counter() - asked, count_of(batch)
         due += waited + count / rate
-        busy, steps, samples = busy + count / rate, steps + 1, samples + count
+        steps, samples = steps + 1, samples + count
         heard(count)
         _sleep_until(due)
         if steps >= 2 and due - began >= seconds:
             break
-    return Fed(steps, samples, due - began, busy)
+    return Fed(steps, samples, due - began, samples / rate)
 
 
 def _sleep_until(due: float) -> None:

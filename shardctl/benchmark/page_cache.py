@@ -7,11 +7,10 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-import numpy as np
-
 from shardctl.errors import UsageError
 from shardctl.manifest import SHARDS, ShardTable
 from shardctl.mapping import resident_pages
+from shardctl.spread import spread
 
 LOOKED_AT = 256
 """Most shards whose pages are looked up, from all over the dataset."""
@@ -23,7 +22,7 @@ def residency(root: Path) -> float | None:
     Raises DatasetError.
     """
     names = ShardTable(root / SHARDS).names
-    chosen = np.unique(np.linspace(0, len(names) - 1, min(LOOKED_AT, len(names))).astype(int)).tolist()
+    chosen = spread(len(names), LOOKED_AT)
     found = [resident_pages(root / names[place]) for place in chosen if (root / names[place]).exists()]
     pages = [counts for counts in found if counts is not None]
     total = sum(count for count, _ in pages)

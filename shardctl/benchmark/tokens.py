@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from shardctl.benchmark.presets import Preset
 from shardctl.dataset import Dataset
 from shardctl.errors import UsageError
 from shardctl.reader import Column
+from shardctl.spread import spread
 from shardctl.storage import printable
 
 TOKEN_COLUMNS = ("tokens", "input_ids", "token_ids", "ids")
@@ -51,8 +50,8 @@ def _token_columns(columns: list[Column]) -> list[Column]:
 
 def _mean_tokens(dataset: Dataset, columns: list[Column]) -> float:
     """Return the mean number of tokens of some samples from all over the dataset."""
-    places = np.unique(np.linspace(0, len(dataset) - 1, min(_LOOKED_AT, len(dataset))).astype(np.int64))
-    batch = dataset.take(places.tolist(), columns=[column.name for column in columns])
+    places = spread(len(dataset), _LOOKED_AT)
+    batch = dataset.take(places, columns=[column.name for column in columns])
     return max(1.0, sum(_tokens(value) for values in batch.values() for value in values) / len(places))
 
 

@@ -93,6 +93,10 @@ def _check_options(target: str, given: dict[str, Any]) -> None:
     if len(picks) > 1 or (picks and given["head"] is not None and picks != ["--where"]):
         contradicting = " and ".join(picks + ["--head"] * (given["head"] is not None))
         raise UsageError(f"{contradicting} contradict each other; give one of them")
+    alone = [f"--{name}" for name in ("html", "diff") if given[name] is not None]
+    others = picks + [f"--{name}" for name in ("head", "save", "images", "shard") if given[name] is not None]
+    if alone and len(alone + others) > 1:
+        raise UsageError(f"{' and '.join(alone + others)} contradict each other; give one of them")
     if given["save"] is not None and not picks and given["head"] is None:
         raise UsageError("--save writes samples; say which: --key, --row, --where or --head")
 
@@ -230,15 +234,18 @@ def _only_block(found: ShardOverview, block: int) -> ShardOverview:
 
 def _show_samples(target: Path, given: dict[str, Any], columns: list[str] | None, as_json: bool) -> None:
     """Show, save or draw the samples that are meant. They are taken one at a time, however many there are."""
-    records = _records(target, given)
+    written: dict[str, Any] = {}
     if given["save"] is not None:
-        _save(records, Path(given["save"]), as_json)
-    elif given["images"] is not None:
-        _draw(target, records, Path(given["images"]), as_json)
+        written |= _save(_records(target, given), Path(given["save"]), as_json)
+    if given["images"] is not None:
+        written |= _draw(target, _records(target, given), Path(given["images"]), as_json)
+    if written:
+        if as_json:
+            print_json(written)
     elif given["key"] is not None or given["row"] is not None:
-        _print_records(list(records), columns, as_json)
+        _print_records(list(_records(target, given)), columns, as_json)
     else:
-        _print_samples(records, columns, given["where"] is not None, given["head"], as_json)
+        _print_samples(_records(target, given), columns, given["where"] is not None, given["head"], as_json)
 
 
 def _records(target: Path, given: dict[str, Any]) -> Iterator[Record]:
@@ -258,17 +265,16 @@ def _records(target: Path, given: dict[str, Any]) -> Iterator[Record]:
     return some_records(within, given["split"], PICTURES)
 
 
-def _save(records: Iterator[Record], folder: Path, as_json: bool) -> None:
+def _save(records: Iterator[Record], folder: Path, as_json: bool) -> dict[str, Any]:
     from shardctl.inspection.saving import save
 
     written = save(records, folder)
-    if as_json:
-        print_json({"files": [str(path) for path in written]})
-    else:
+    if not as_json:
         click.echo(f"{len(written):,} files written to {printable(str(folder))}")
+    return {"files": [str(path) for path in written]}
 
 
-def _draw(target: Path, records: Iterator[Record], path: Path, as_json: bool) -> None:
+def _draw(target: Path, records: Iterator[Record], path: Path, as_json: bool) -> dict[str, Any]:
     from shardctl.report.dataset import picture_sheet
     from shardctl.report.page import write_file
     from shardctl.shard import ShardReader
@@ -281,10 +287,9 @@ def _draw(target: Path, records: Iterator[Record], path: Path, as_json: bool) ->
         raise UsageError(f"{printable(str(target))}: its samples have no images to draw")
     classes = ShardReader(where).layout.classes
     write_file(path, picture_sheet(iter(shown), list(classes) if classes else None))
-    if as_json:
-        print_json({"file": str(path), "images": len(shown)})
-    else:
+    if not as_json:
         click.echo(f"{len(shown):,} images drawn to {printable(str(path))}")
+    return {"file": str(path), "images": len(shown)}
 
 
 def _print_records(records: list[Record], columns: list[str] | None, as_json: bool) -> None:
@@ -297,7 +302,7 @@ def _print_records(records: list[Record], columns: list[str] | None, as_json: bo
             f"{record['shard']}, block {record['block']}, row {record['row']}"
             + (f", sample {record['index']} of the dataset" if record["index"] is not None else "")
         )
-        click.echo(f"  checksum of the block: {'holds' if record['intact'] else 'DIFFERS'}")
+        click.echo(f"  checksum of the block: {record['checksum']} {'holds' if record['intact'] else 'DIFFERS'}")
         if record["source"]:
             click.echo(f"  source: {printable(record['source'])}")
         print_table([(name, _short(value)) for name, value in record["values"].items()])

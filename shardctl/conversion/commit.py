@@ -95,7 +95,7 @@ class Commit:
         entries: list[ShardEntry] = []
         shapes: set[Shape] = set()
         rows: list[pa.Table] = []
-        first = 0
+        first = held = 0
         schema = _final_plan_schema(self._job.plan.schema)
         with (
             replacing(self._new / REJECTS) as rejects,
@@ -107,8 +107,10 @@ class Commit:
                 done = self._done(shard)
                 planned = self._job.plan.slice(place.first_row, place.rows).combine_chunks()
                 rows.append(_final_plan(planned, done, shard, schema))
-                if sum(map(len, rows)) >= CHUNK_ROWS:
+                held += place.rows
+                if held >= CHUNK_ROWS:
                     _write_rows(writer, rows)
+                    held = 0
                 if self._class_counts is not None:
                     self._class_counts[place.split.name] += _labels_of(planned, done, len(self._class_counts[place.split.name]))
                 for line in _reject_lines(planned, done):

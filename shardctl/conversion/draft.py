@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.conversion.options import Options
@@ -21,6 +20,7 @@ from shardctl.manifest import PLAN
 from shardctl.plan import Labelling, Planner, PlanSettings, SplitPlan, make_planner, side_fields
 from shardctl.recipe import Recipe
 from shardctl.shard import ENCODED_IMAGE, Layout, image_tensor
+from shardctl.spread import spread
 from shardctl.storage import free_bytes
 
 SHARD_BYTES = 128 << 20
@@ -64,16 +64,11 @@ def make_draft(
     """Plan a conversion, having probed some of its inputs. `folder` is for scratch. Raises InputError."""
     planner = make_planner(listing, settings, recipe.variants)
     probe_job = Job(folder, roots, recipe, _known_layout(recipe, planner.labelling, listing), (), {})
-    planner.write(folder / PLAN, _probe_places(len(planner), PROBE_INPUTS[recipe.kind]))
+    planner.write(folder / PLAN, np.array(spread(len(planner), PROBE_INPUTS[recipe.kind]), np.int64))
     probe_job.save()
     probe = engine.probe(probe_job)
     splits = tuple(SplitPlan(name, rows, _shards_of(rows, probe.sample_bytes, options)) for name, rows in planner.split_rows)
     return Draft(planner, probe, splits)
-
-
-def _probe_places(rows: int, most: int) -> npt.NDArray[np.int64]:
-    """Return the places of a few rows from all over the plan."""
-    return np.unique(np.linspace(0, rows - 1, min(most, rows)).astype(np.int64))
 
 
 def _known_layout(recipe: Recipe, labelling: Labelling, listing: Listing) -> Layout:

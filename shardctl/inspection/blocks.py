@@ -14,14 +14,15 @@ import pyarrow as pa
 from shardctl.errors import UsageError
 from shardctl.manifest import SHARDS, Manifest, ShardEntry, ShardTable
 from shardctl.shard import ENCODED_IMAGE, ShardReader
+from shardctl.spread import spread
 
 
 @dataclass(frozen=True)
 class Record:
     """One sample and where it lies. `values` are as they are stored; `source` is None for a lone shard.
 
-    `index` counts through the whole dataset, `row` through the shard. `intact` says whether the block has the checksum that it
-    was written with; None where nobody looked.
+    `index` counts through the whole dataset, `row` through the shard. `checksum` is the one that its block was written with,
+    and `intact` says whether it still holds; None where nobody looked.
     """
 
     shard: str
@@ -31,6 +32,7 @@ class Record:
     source: str | None
     intact: bool | None
     values: dict[str, Any]
+    checksum: str | None = None
 
 
 @dataclass(frozen=True)
@@ -151,9 +153,3 @@ def some_records(target: Path, split: str | None, count: int, blocks: int = 64) 
     for number, block in enumerate(placed):
         share = (number + 1) * count // len(placed) - number * count // len(placed)
         yield from (block.record(place) for place in spread(block.data.num_rows, share))
-
-
-def spread(size: int, count: int) -> list[int]:
-    """Return up to so many of the numbers below `size`, evenly apart."""
-    # Not np.unique, which at its first call imports numpy.ma: 20 ms.
-    return sorted(set(np.linspace(0, size - 1, min(size, count)).astype(int).tolist())) if size else []

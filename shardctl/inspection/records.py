@@ -61,7 +61,7 @@ def _record_at(path: Path, block: int | None, row: int, entry: ShardEntry | None
     placed = Placed(shard, number)
     if not 0 <= place < placed.data.num_rows:
         raise UsageError(f"{path.name}: no row {place} in block {number}; it has {placed.data.num_rows}")
-    return placed.record(place, reader.block_is_intact(number))
+    return replace(placed.record(place, reader.block_is_intact(number)), checksum=reader.stored_checksum(number))
 
 
 def _block_of(reader: ShardReader, row: int) -> tuple[int, int]:
@@ -77,7 +77,7 @@ def _source(root: Path, entry: ShardEntry, row: int) -> str | None:
     """Return the path of the input that a row of a shard was made of; None where the plan does not say."""
     try:
         sources = Manifest.load(root).sources
-        part = open_table(root / PLAN).slice(entry.first_input, entry.inputs).select(["source", "root", "row"])
+        part = open_table(root / PLAN, columns=["source", "root", "row"]).slice(entry.first_input, entry.inputs)
         part.validate(full=True)
         (found,) = part.filter(pc.equal(part["row"], row)).to_pylist()
         return _path(sources[found["root"]], found["source"])
