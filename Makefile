@@ -1,10 +1,11 @@
 # setup     .venv with shardctl and what its tests need      lint   ruff, mypy --strict, import-linter
 # demo      a small dataset, converted, verified, read       docs   write docs/cli.md from --help
-# test      the tests                                        bench  the figures of docs/performance.md
+# test      the tests, the same examples in every run        bench  the figures of docs/performance.md
+# fuzz      the property tests on new examples, for MINUTES=10
 # coverage  the tests, and what they do not reach: tracing every process makes them a third slower
 
 bin := .venv/bin
-.PHONY: setup demo test coverage lint docs bench clean
+.PHONY: setup demo test fuzz coverage lint docs bench clean
 
 setup: .venv/.done
 
@@ -17,6 +18,9 @@ demo: setup
 
 test: setup
 	$(bin)/python -m pytest -n auto --dist loadfile
+
+fuzz: setup
+	$(bin)/python scripts/fuzz.py --minutes $(or $(MINUTES),10)
 
 coverage: setup
 	$(bin)/coverage erase

@@ -9,10 +9,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 import shardctl
 from shardctl.cli import run
 from shardctl.demo import make_demo
+
+FUZZ = int(os.environ.get("SHARDCTL_FUZZ", "0"))
+"""How many times as many examples property tests draw, anew in each run (`make fuzz`). 0: the same examples in every run."""
+
+settings.register_profile(
+    "shardctl",
+    derandomize=not FUZZ,
+    database=None,
+    deadline=None,  # the first example of a test pays for imports, and other work may run beside it
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+    print_blob=bool(FUZZ),
+)
+settings.load_profile("shardctl")
+
+
+def examples(count: int) -> settings:
+    """Return the settings of a property test with so many examples."""
+    return settings(max_examples=count * max(1, FUZZ))
+
 
 CROP = {"store": "raw", "transform": [{"name": "resize", "size": 40}, {"name": "crop", "size": 32}]}
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -134,6 +135,7 @@ def test_sources_that_are_not_there_or_no_images_are_said(cli: Any, tmp_path: Pa
 names = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 
 
+@examples(100)
 @given(names, st.integers(0, 2**60), st.floats(0, 1))
 def test_a_recipe_is_read_as_it_was_written(target: str, seed: int, chance: float) -> None:
     steps = [{"name": "hflip", "p": chance}, {"name": "custom", "target": target}]

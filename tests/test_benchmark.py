@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -143,6 +144,7 @@ def test_stages_tell_decoding_from_decompressing(demo: Path, tmp_path: Path) -> 
     assert shardctl.open(tmp_path / "raw").loader(16).stats().stages == {}, "not measured unless asked for"
 
 
+@examples(100)
 @given(st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=300), st.sampled_from([0.0, 0.5, 0.9, 0.99, 1.0]))
 def test_percentiles_are_right_to_a_few_percent(seconds: list[float], share: float) -> None:
     latencies = Latencies()
@@ -156,6 +158,7 @@ def test_percentiles_are_right_to_a_few_percent(seconds: list[float], share: flo
     assert max(seconds) * 1e3 <= edges[-1] * 1.03
 
 
+@examples(100)
 @given(st.lists(st.tuples(st.floats(0, 1e5), st.integers(1, 1000)), max_size=200))
 def test_a_rate_over_time_loses_no_sample(arrivals: list[tuple[float, int]]) -> None:
     series = RateSeries()

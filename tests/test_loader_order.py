@@ -11,8 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from conftest import examples
 from handmade import write_dataset
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import shardctl
@@ -51,12 +52,14 @@ options = st.builds(
 )
 
 
+@examples(100)
 @given(starts=starts, options=options, epoch=st.integers(0, 50))
 def test_every_order_has_every_sample_once(starts: Any, options: OrderOptions, epoch: int) -> None:
     order = Ordering(starts, options).epoch(epoch)
     assert np.array_equal(np.sort(order.samples(np.arange(starts[-1]))), np.arange(starts[-1]))
 
 
+@examples(100)
 @given(starts=starts, options=options, epoch=st.integers(0, 5), data=st.data())
 def test_ranks_share_any_stretch_evenly(starts: Any, options: OrderOptions, epoch: int, data: st.DataObject) -> None:
     order, size = Ordering(starts, options).epoch(epoch), int(starts[-1])
@@ -67,7 +70,7 @@ def test_ranks_share_any_stretch_evenly(starts: Any, options: OrderOptions, epoc
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
+@examples(40)
 @given(
     shuffle=st.sampled_from(ORDERS),
     ranks=st.sampled_from([1, 2, 3, 4, 8]),

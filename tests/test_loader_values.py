@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from conftest import CROP
+from conftest import CROP, examples
 from handmade import write_dataset
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -57,7 +57,7 @@ def as_plain(values: Any) -> list[Any]:
     return [value.tolist() if isinstance(value, np.ndarray | np.generic) else value for value in values]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@examples(60)
 @given(
     samples=st.lists(sample, min_size=1, max_size=40),
     compression=st.sampled_from(["none", "lz4", "zstd"]),

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shardctl.order import Permutation
 
 
+@examples(100)
 @given(size=st.integers(0, 3000), seed=st.integers(0, 2**63 - 1), epoch=st.integers(0, 100))
 def test_every_element_comes_once(size: int, seed: int, epoch: int) -> None:
     order = Permutation(size, seed, epoch)(np.arange(size))

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from conftest import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardctl.errors import DatasetError, UsageError
@@ -45,7 +46,7 @@ def write(path: Path, rows: list[tuple[Any, ...]], columns: pa.Schema, compressi
     return sink
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     rows=st.lists(ROW, max_size=30),
     compression=st.sampled_from(["none", "lz4", "zstd", "zstd:19"]),

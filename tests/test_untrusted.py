@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from conftest import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 import shardctl
@@ -61,7 +62,7 @@ Edits = st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 7))
 
 
 @pytest.mark.parametrize("name", READERS)
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(150)
 @given(edits=Edits, near_end=st.booleans(), cut=st.none() | st.floats(0, 1))
 def test_only_named_errors_come_out_of_a_damaged_file(
     whole: Path, tmp_path: Path, name: str, edits: list[tuple[float, int]], near_end: bool, cut: float | None
@@ -96,7 +97,7 @@ Json = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(300)
 @given(data=st.data())
 def test_only_named_errors_come_out_of_a_manifest_that_was_made_up(whole: Path, tmp_path: Path, data: st.DataObject) -> None:
     record = json.loads((whole / "manifest.json").read_text())

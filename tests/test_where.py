@@ -8,7 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from conftest import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 import shardctl
@@ -106,7 +107,7 @@ def test_what_is_no_condition_is_refused_in_a_sentence(text: str, message: str) 
     assert "Traceback" not in str(refused.value)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.text(st.sampled_from("nx text()[]'\"=<>!.,+-*/ inotadle12{}:\\\n\0é"), max_size=40))
 def test_no_text_does_anything_but_be_refused_or_understood(text: str) -> None:
     try:

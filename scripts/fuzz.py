@@ -1,0 +1,38 @@
+"""Run the property tests on new examples, many more than `make test` draws, until the time is over or one fails.
+
+    python scripts/fuzz.py --minutes 10 [tests/test_shard.py …]
+
+A failure prints the example. Write it above its test as `@example(…)`, so that `make test` tries it from then on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import subprocess
+import sys
+import time
+
+TIMES = "10"
+"""How many times as many examples each round draws."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("tests", nargs="*", default=["tests"])
+    given = parser.parse_args()
+    end, rounds = time.monotonic() + given.minutes * 60, 0
+    while rounds == 0 or time.monotonic() < end:
+        seed = random.SystemRandom().getrandbits(32)
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "hypothesis", f"--hypothesis-seed={seed}", "-n", "auto"]
+        ended = subprocess.run([*command, *given.tests], env={**os.environ, "SHARDCTL_FUZZ": TIMES})
+        if ended.returncode:
+            sys.exit(f"round {rounds + 1} failed; again: SHARDCTL_FUZZ={TIMES} {' '.join([*command, *given.tests])}")
+        rounds += 1
+    print(f"{rounds} rounds, nothing found")
+
+
+if __name__ == "__main__":
+    main()
