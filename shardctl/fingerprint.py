@@ -9,6 +9,7 @@ from typing import Any
 from shardctl.listing import Listing
 from shardctl.recipe import Recipe
 from shardctl.shard import FORMAT_VERSION
+from shardctl.sources.splits import named_as_splits
 from shardctl.storage import sha256_of
 
 
@@ -20,7 +21,7 @@ def fingerprint_parts(listing: Listing, recipe: Recipe, settings: dict[str, Any]
     custom = {step.settings()["target"]: step.code_digest() for step in recipe.sample_transforms}
     side = listing.side.paths if listing.side else ()
     return {
-        "inputs": _inputs_digest(listing),
+        "inputs": _inputs_digest(listing, str(settings.get("split"))),
         "labels": _digest(sorted(sha256_of(path) for path in side)),
         "recipe": _digest(recipe.settings()),
         "settings": _digest(settings),
@@ -37,8 +38,11 @@ def _digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def _inputs_digest(listing: Listing) -> str:
+def _inputs_digest(listing: Listing, split: str) -> str:
     digest = hashlib.sha256()
+    names = listing.root_names
+    if split == "source" or (split == "auto" and len(names) > 1 and named_as_splits(names)):
+        digest.update(json.dumps(names).encode())  # else the same sources under other names are the same inputs
     for batch in listing.table.select(["key", "root", "offset", "size", "mtime_ns"]).to_batches():
         for column in batch.columns:
             for buffer in column.buffers():

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.errors import InputError
+from shardctl.errors import InputError, UsageError
 from shardctl.manifest import open_table
-from shardctl.sources import FoundFile, Input, Source, labels, walk
+from shardctl.sources import FoundFile, Input, Source, labels, place_of, walk
 from shardctl.sources.labels import SideTable, some
-from shardctl.storage import naming_the_path, printable
+from shardctl.storage import counted, naming_the_path, printable
 
 CHUNK_ROWS = 65536
 """Rows of a table that are in memory at a time."""
@@ -30,7 +31,8 @@ LISTING_SCHEMA = pa.schema(
         ("offset", pa.int64()),
         ("size", pa.int64()),
         ("mtime_ns", pa.int64()),
-        ("folder", pa.int32()),
+        ("group", pa.int32()),
+        ("label", pa.int32()),
         ("hash", pa.uint64()),
         ("error", pa.string()),
         ("message", pa.string()),
@@ -42,32 +44,50 @@ LISTING_SCHEMA = pa.schema(
 class LabelRule:
     """Where labels come from: `auto`, `none`, `folder`, or `file` with the path of a labels file.
 
-    `lenient` lets a labels file and the inputs differ.
+    `lenient` lets a labels file and the inputs differ; `drop` names columns of labels files that are left out.
     """
 
     mode: str
     file: Path | None = None
     lenient: bool = False
+    drop: tuple[str, ...] = ()
 
     @classmethod
-    def parse(cls, text: str, lenient: bool = False) -> LabelRule:
+    def parse(cls, text: str, lenient: bool = False, drop: Iterable[str] = ()) -> LabelRule:
         """Read what `--labels` says: one of the words, or else the path of a file."""
-        return cls(text, None, lenient) if text in ("auto", "none", "folder") else cls("file", Path(text), lenient)
+        if text in ("auto", "none", "folder"):
+            return cls(text, None, lenient, tuple(drop))
+        return cls("file", Path(text), lenient, tuple(drop))
 
     def __str__(self) -> str:
         return str(self.file) if self.file is not None else self.mode
 
 
+class Group(NamedTuple):
+    """Inputs that lie together: in one folder, or for lines in one file, whose stem is `lines_of` ("" for whole files)."""
+
+    folder: str
+    lines_of: str
+
+
 @dataclass
 class Listing:
-    """What the walk found: a table of inputs on disk and the little that is known about them as a whole."""
+    """What the walk found: a table of inputs on disk and the little that is known about them as a whole.
+
+    `roots` are the sources. `groups` says where inputs lie: the table has the place of each one's in it. `side_rows` is
+    each input's row of the labels files, -1 where no row names it: (n,) int64. `label_names` are the labels that the inputs
+    bring themselves: the table has the place of each one's in it, -1 for none.
+    """
 
     path: Path
     kind: str
+    roots: list[Path]
     columns: pa.Schema | None
-    folders: list[str]
-    side: SideTable | None
+    groups: list[Group]
     ignored: Counter[str]
+    label_names: Sequence[str] | None
+    side: SideTable | None = None
+    side_rows: npt.NDArray[np.int64] | None = None
     notices: list[str] = field(default_factory=list)
 
     @cached_property
@@ -83,6 +103,15 @@ class Listing:
         """A 64-bit hash of every key, in the order of the walk. (n,) uint64."""
         return self.table["hash"].to_numpy()  # type: ignore[no-any-return]  # pyarrow is untyped
 
+    @property
+    def root_names(self) -> list[str]:
+        """The last part of the path of every source, for a file without its suffix."""
+        return [place_of(root).name if root.is_dir() else root.stem for root in self.roots]
+
+    def keys_at(self, rows: npt.NDArray[np.int64]) -> list[str]:
+        """Return the keys of some inputs."""
+        return list(self.table["key"].take(pa.array(rows)).to_pylist())
+
     @cached_property
     def total_bytes(self) -> int:
         """The bytes of all inputs together."""
@@ -97,24 +126,28 @@ def list_inputs(roots: list[Path], source: Source, rule: LabelRule, path: Path, 
     notices: list[str] = []
     side_files: list[tuple[Path, str]] = []
     ignored: Counter[str] = Counter()
-    folders: dict[str, int] = {}
+    groups: dict[tuple[str, str], int] = {}
     wanted = _wanted_files(walk(roots, notices.append), source, rule, side_files, ignored)
     # A scratch file: it need not outlive the process, so it is neither synced nor renamed.
     with naming_the_path(path), pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, LISTING_SCHEMA) as writer:
         count = 0
         while chunk := list(islice(wanted, CHUNK_ROWS)):
-            writer.write_batch(_listing_batch(chunk, folders))
+            writer.write_batch(_listing_batch(chunk, groups))
             count += len(chunk)
             found(count)
     if rule.file is not None:
         side_files = [_explicit_side_file(rule.file, roots)]
     if count == 0:
         raise InputError(_why_nothing(roots, source.kind, ignored))
-    side = labels.load(side_files) if side_files else None
-    listing = Listing(path, source.kind, source.columns(), list(folders), side, ignored, notices + source.notices())
+    listing = Listing(path, source.kind, roots, source.columns(), list(map(Group._make, groups)), ignored, source.labels())
+    listing.notices = notices + source.notices()
     _refuse_duplicate_keys(listing)
-    if side:
-        _compare_with_labels(listing, side, rule)
+    if side_files:
+        listing.side = labels.load(side_files, rule.drop)
+        listing.notices += listing.side.notices
+        listing.side_rows = _rows_of_labels(listing, listing.side, rule)
+    elif rule.drop:
+        raise UsageError(f"--drop-columns {','.join(rule.drop)} takes columns of a labels file, and there is none")
     return listing
 
 
@@ -128,10 +161,9 @@ def _wanted_files(
     """Give the inputs of the files that belong to the kind; note the labels files, count the others."""
     explicit = str(rule.file.resolve()) if rule.file is not None else None
     for file in files:
-        name = file.path.rpartition("/")[2]
-        if name in labels.SIDECAR_NAMES and rule.mode == "auto":
+        if rule.mode == "auto" and _is_sidecar(file):
             side_files.append((Path(file.opened), file.folder))
-        elif explicit and name == Path(explicit).name and str(Path(file.opened).resolve()) == explicit:
+        elif explicit and file.path.endswith(Path(explicit).name) and str(Path(file.opened).resolve()) == explicit:
             continue
         elif source.takes(file):
             yield from source.inputs(file)
@@ -139,20 +171,17 @@ def _wanted_files(
             ignored[file.suffix or "no suffix"] += 1
 
 
-def _listing_batch(chunk: list[Input], folders: dict[str, int]) -> pa.RecordBatch:
-    keys, sources, roots, offsets, sizes, mtimes, names, faults = zip(*chunk, strict=True)
-    columns = [
-        keys,
-        sources,
-        roots,
-        offsets,
-        sizes,
-        mtimes,
-        [folders.setdefault(name, len(folders)) for name in names],
-        labels.hash_names(keys),
-        [fault.error if fault else None for fault in faults],
-        [fault.message if fault else None for fault in faults],
-    ]
+def _is_sidecar(file: FoundFile) -> bool:
+    return file.suffix in (".csv", ".jsonl") and file.path.rpartition("/")[2] in labels.SIDECAR_NAMES
+
+
+def _listing_batch(chunk: list[Input], groups: dict[tuple[str, str], int]) -> pa.RecordBatch:
+    keys, sources, roots, offsets, sizes, mtimes, folders, lines_of, label, faults = zip(*chunk, strict=True)
+    group = [groups.setdefault(place, len(groups)) for place in zip(folders, lines_of, strict=True)]
+    hashes = labels.hash_names(keys)
+    errors = [fault.error if fault else None for fault in faults]
+    messages = [fault.message if fault else None for fault in faults]
+    columns = (keys, sources, roots, offsets, sizes, mtimes, group, label, hashes, errors, messages)
     arrays = [pa.array(values, f.type) for values, f in zip(columns, LISTING_SCHEMA, strict=True)]
     return pa.record_batch(arrays, schema=LISTING_SCHEMA)
 
@@ -186,7 +215,7 @@ def detect_kind(roots: list[Path], sources: Iterable[Source]) -> str:
             return taker.kind
         if taker is None:
             ignored[file.suffix or "no suffix"] += 1
-        elif file.path.rpartition("/")[2] not in labels.SIDECAR_NAMES:
+        elif not _is_sidecar(file):
             present[taker.kind] = True
     if present:
         return next(iter(present))
@@ -194,47 +223,53 @@ def detect_kind(roots: list[Path], sources: Iterable[Source]) -> str:
 
 
 def _refuse_duplicate_keys(listing: Listing) -> None:
-    order = np.sort(listing.hashes)
-    twice = order[1:][order[1:] == order[:-1]]
-    if len(twice):
-        names = _keys_with(listing, np.unique(twice[:100]))
+    count, few = labels.repeated(listing.hashes, listing.keys_at)
+    if count:
+        keys = "1 key stands" if count == 1 else f"{count:,} keys stand"
         raise InputError(
-            f"{len(twice)} keys stand twice, among them {some(names)}: a key is the path below its source, so give sources"
+            f"{keys} twice, among them {some(few)}: a key is the path below its source, so give sources"
             " whose files have different paths, or their common parent folder"
         )
     lower = np.empty(len(listing), np.uint64)
     place = 0
     for batch in listing.table.select(["key"]).to_batches():
-        keys = batch.column(0).to_pylist()
-        lower[place : place + len(keys)] = labels.hash_names([key.lower() for key in keys])
-        place += len(keys)
-    lower.sort()
-    alike = int(np.sum(lower[1:] == lower[:-1]))
+        lower[place : place + batch.num_rows] = labels.hash_names(_lower(batch.column(0).to_pylist()))
+        place += batch.num_rows
+    alike, _ = labels.repeated(lower, lambda rows: _lower(listing.keys_at(rows)))
     if alike:
+        differ = "1 key differs" if alike == 1 else f"{alike:,} keys differ"
         listing.notices.append(
-            f"{alike} keys differ from another only by case; they are kept apart here, but would collide on a disk that"
-            " ignores case"
+            f"{differ} from another only by case; they are kept apart here, but would collide on a disk that ignores case"
         )
 
 
-def _keys_with(listing: Listing, hashes: npt.NDArray[np.uint64]) -> list[str]:
-    rows = np.flatnonzero(np.isin(listing.hashes, hashes))[:100]
-    return sorted({listing.table["key"][int(row)].as_py() for row in rows})
+def _lower(keys: list[str]) -> list[str]:
+    """Return keys in lower case, all in one go: no name holds the character that is between them."""
+    return "\0".join(keys).lower().split("\0") if keys else []
 
 
-def _compare_with_labels(listing: Listing, side: SideTable, rule: LabelRule) -> None:
-    rows = side.rows_of(listing.hashes)
-    unnamed = np.flatnonzero(rows < 0)
-    unused = np.setdiff1d(np.arange(len(side.files)), rows)
+def _rows_of_labels(listing: Listing, side: SideTable, rule: LabelRule) -> npt.NDArray[np.int64]:
+    """Return each input's row of the labels files, -1 for none. Raises InputError where rows or inputs are left over."""
+    rows = np.empty(len(listing), np.int64)
+    place = 0
+    for batch in listing.table.select(["key", "hash"]).to_batches():
+        end = place + batch.num_rows
+        rows[place:end] = side.rows_of(batch["key"], listing.hashes[place:end])
+        place = end
+    used = np.zeros(len(side), bool)
+    used[rows[rows >= 0]] = True
+    unnamed, unused = np.flatnonzero(rows < 0), np.flatnonzero(~used)
     if len(unused):
-        what = f"{side.shown}: {len(unused)} of {len(side.files)} rows name files that are not there"
-        example = f"({some([side.files[i] for i in unused[:100]])})"
+        name = "names a file that is" if len(unused) == 1 else "name files that are"
+        what = f"{side.shown}: {len(unused):,} of {counted(len(side), 'row')} {name} not there"
+        example = f"({some(side.names.take(pa.array(unused[:100])).to_pylist())})"
         if not rule.lenient:
-            raise InputError(f"{what} {example}; mend the file, or use --lenient-labels to pass over those rows")
-        listing.notices.append(f"{what}; passed over")
+            raise InputError(f"{what} {example}; mend the file, or use --lenient-labels to pass over such rows")
+        listing.notices.append(f"{what} {example}; passed over")
     if len(unnamed):
-        what = f"{side.shown}: no row for {len(unnamed)} of {len(listing)} inputs"
-        example = f"({some([listing.table['key'][int(i)].as_py() for i in unnamed[:100]])})"
+        what = f"{side.shown}: no row for {len(unnamed):,} of {counted(len(listing), 'input')}"
+        example = f"({some(listing.keys_at(unnamed[:100]))})"
         if not rule.lenient:
-            raise InputError(f"{what} {example}; add them, or use --lenient-labels to leave their columns empty")
-        listing.notices.append(f"{what}; their columns are empty")
+            raise InputError(f"{what} {example}; add rows, or use --lenient-labels to leave their columns empty")
+        listing.notices.append(f"{what} {example}; their columns are empty")
+    return rows

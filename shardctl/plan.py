@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,45 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.errors import InputError, UsageError
+from shardctl.errors import InputError
 from shardctl.listing import CHUNK_ROWS, LISTING_SCHEMA, LabelRule, Listing
-from shardctl.order import Permutation, mix64
-from shardctl.sources.labels import SideTable, some
-from shardctl.storage import replacing
-
-SPLIT_FOLDERS = ("train", "training", "val", "valid", "validation", "dev", "test", "testing", "eval")
-"""Top folders that `--split auto` takes for splits."""
-
-
-@dataclass(frozen=True)
-class SplitRule:
-    """How inputs are divided: `auto`, `folder`, or shares such as train=0.9,val=0.1 drawn by a hash of the key."""
-
-    mode: str
-    shares: tuple[tuple[str, float], ...] = ()
-
-    @classmethod
-    def parse(cls, text: str) -> SplitRule:
-        """Read what `--split` says. Raises UsageError."""
-        if text in ("auto", "folder", "none"):
-            return cls(text)
-        shares = []
-        for part in text.split(","):
-            name, _, share = part.strip().partition("=")
-            try:
-                shares.append((name, float(share)))
-            except ValueError:
-                raise UsageError(f"split {text!r} is not of the form train=0.9,val=0.1 (or auto, folder, none)") from None
-            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.]*", name):
-                raise UsageError(f"split name {name!r} must be made of letters, digits, _ and .")
-        if len({name for name, _ in shares}) < len(shares):
-            raise UsageError(f"split {text!r} names a split twice")
-        if any(not 0 < share <= 1 for _, share in shares) or abs(sum(share for _, share in shares) - 1) > 1e-6:
-            raise UsageError(f"split {text!r}: the shares must be over 0 and add up to 1")
-        return cls("shares", tuple(shares))
-
-    def __str__(self) -> str:
-        return ",".join(f"{name}={share:g}" for name, share in self.shares) if self.shares else self.mode
+from shardctl.order import Permutation
+from shardctl.sources.labels import SPLIT_COLUMN, SideTable, some
+from shardctl.sources.splits import named_as_splits
+from shardctl.splitting import SplitRule, Splitting, split_inputs
+from shardctl.storage import counted, printable, replacing
 
 
 @dataclass(frozen=True)
@@ -64,87 +31,94 @@ class PlanSettings:
 
     def record(self) -> dict[str, Any]:
         """Return the settings as plain data."""
-        return {
+        record = {
             "split": str(self.split),
             "labels": str(self.labels),
             "shuffle": self.shuffle,
             "lenient_labels": self.labels.lenient,
         }
+        return {**record, "drop_columns": list(self.labels.drop)} if self.labels.drop else record
 
 
 @dataclass(frozen=True)
 class Labelling:
-    """Where `label` comes from: the class of every folder id (-1: none), or None; and the names of the classes."""
+    """Where `label` comes from, and the names of the classes.
 
-    of_folder: npt.NDArray[np.int64] | None
-    classes: tuple[str, ...] | None
+    `of_group` has the class of every group of inputs, `of_name` that of every label that the inputs bring: -1 for none.
+    Both are None where a labels file has the labels, and where there are none.
+    """
+
+    classes: tuple[str, ...] | None = None
+    of_group: npt.NDArray[np.int64] | None = None
+    of_name: npt.NDArray[np.int64] | None = None
 
 
 def label_inputs(listing: Listing, settings: PlanSettings, by_folder: bool) -> Labelling:
-    """Decide the labels. The class of a file is the name of the folder that it lies in.
+    """Decide the labels: from the labels file, from the inputs themselves, or from the names of their folders.
 
     `by_folder` says that the top folders are splits, which are no classes. Raises InputError where folder labels were
-    asked for and no file lies in a folder.
+    asked for and no file lies in a folder, and where only some inputs lie in class folders.
     """
+    mode = settings.labels.mode
     if listing.side is not None:
-        return Labelling(None, listing.side.classes)
-    if settings.labels.mode == "none":
-        return Labelling(None, None)
-    below = [name.partition("/")[2] if by_folder else name for name in listing.folders]
+        return Labelling(listing.side.classes)
+    if mode == "none":
+        return Labelling()
+    if mode == "auto" and listing.columns is not None and "label" in listing.columns.names:
+        return _label_by_field(listing)
+    return _label_by_folder(listing, mode, by_folder)
+
+
+def _label_by_field(listing: Listing) -> Labelling:
+    """Take the field `label` of the lines: where it is a string, its values name the classes."""
+    if listing.label_names is None or listing.columns is None:
+        return Labelling()
+    classes = sorted(listing.label_names)
+    listing.columns = pa.schema([f for f in listing.columns if f.name != "label"])
+    numbers = {name: number for number, name in enumerate(classes)}
+    without = int(np.count_nonzero(listing.table["label"].to_numpy() < 0))
+    if without:
+        listing.notices.append(f"{counted(without, 'line')} of {len(listing):,} without a label")
+    return Labelling(tuple(classes), of_name=np.array([numbers[name] for name in listing.label_names], np.int64))
+
+
+def _label_by_folder(listing: Listing, mode: str, by_folder: bool) -> Labelling:
+    """Take the name of the folder that a file lies in as its class."""
+    below = [group.folder.partition("/")[2] if by_folder else group.folder for group in listing.groups]
     names = [name.rpartition("/")[2] for name in below]
     classes = sorted(set(names) - {""})
-    if settings.labels.mode == "folder" and not classes:
+    if mode == "folder" and not classes:
         raise InputError("no input lies in a folder that could be its class; use --labels none or a labels file")
-    if settings.labels.mode == "auto" and (len(classes) < 2 or "" in names):
-        return Labelling(None, None)
+    if mode == "auto" and len(classes) < 2:
+        if classes:
+            listing.notices.append(
+                f"all inputs in folders lie in one, {printable(classes[0])}, which is no class; --labels folder makes it one"
+            )
+        return Labelling()
+    if mode == "auto" and len(named_as_splits(classes)) == len(classes):
+        listing.notices.append(f"{some(classes)} are names of splits, and no classes; --labels folder makes them classes")
+        return Labelling()
+    if "" in names:
+        _tell_of_stray_inputs(listing, mode, [number for number, name in enumerate(names) if not name], classes)
     places = Counter(name for name, _ in set(zip(names, below, strict=True)))
     twice = sorted(name for name, count in places.items() if count > 1 and name)
     if twice:
         listing.notices.append(f"folders of the same name in different places are one class: {some(twice)}")
     numbers = {name: number for number, name in enumerate(classes)}
-    return Labelling(np.array([numbers.get(name, -1) for name in names], np.int64), tuple(classes))
+    return Labelling(tuple(classes), of_group=np.array([numbers.get(name, -1) for name in names], np.int64))
 
 
-@dataclass(frozen=True)
-class Splitting:
-    """The split of every input (by number), and the names of the splits. `of_input` is (n,) uint8."""
-
-    names: tuple[str, ...]
-    of_input: npt.NDArray[np.uint8]
-    by_folder: bool
-
-
-def split_inputs(listing: Listing, settings: PlanSettings) -> Splitting:
-    """Divide the inputs. Raises InputError where splitting by folder was asked for and there are no folders."""
-    rule = settings.split
-    if rule.mode == "shares":
-        return _split_by_shares(listing, rule, settings.seed)
-    tops = [name.partition("/")[0] for name in listing.folders]
-    if rule.mode == "folder" and "" in tops:
-        raise InputError("--split folder: some inputs lie in no folder that could name their split")
-    if rule.mode == "folder" or (rule.mode == "auto" and all(top.lower() in SPLIT_FOLDERS for top in tops)):
-        present = sorted(set(tops), key=lambda top: (_rank(top), top))
-        bad = [name for name in present if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.]*", name)]
-        if bad:
-            raise InputError(f"--split folder: {some(bad)} cannot name a split; use letters, digits, _ and .")
-        if len(present) > 255:
-            raise InputError(f"--split folder: {len(present)} top folders are too many for splits")
-        number = np.array([present.index(top) for top in tops], np.uint8)
-        return Splitting(tuple(present), number[listing.table["folder"].to_numpy()], True)
-    return Splitting(("train",), np.zeros(len(listing), np.uint8), False)
-
-
-def _rank(name: str) -> int:
-    return SPLIT_FOLDERS.index(name.lower()) if name.lower() in SPLIT_FOLDERS else len(SPLIT_FOLDERS)
-
-
-def _split_by_shares(listing: Listing, rule: SplitRule, seed: int) -> Splitting:
-    """Draw each input's split from a hash of its key, so that it stays where it is when other inputs come or go."""
-    seeded = mix64(listing.hashes ^ mix64(np.array([seed], np.uint64)))
-    drawn = seeded.astype(np.float64) / 2.0**64
-    edges = np.cumsum([share for _, share in rule.shares])[:-1]
-    number = np.searchsorted(edges, drawn, side="right").astype(np.uint8)
-    return Splitting(tuple(name for name, _ in rule.shares), number, False)
+def _tell_of_stray_inputs(listing: Listing, mode: str, groups: list[int], classes: list[str]) -> None:
+    """Say which inputs lie in no class folder. Raises InputError unless --labels folder asks for labels all the same."""
+    rows = np.flatnonzero(np.isin(listing.table["group"].to_numpy(), groups))
+    lie = f"{counted(len(rows), 'input')} ({some(listing.keys_at(rows[:100]))})"
+    lie += f" beside {len(classes)} class folders ({some(classes)})"
+    if mode == "auto":
+        raise InputError(
+            f"{lie} would have no label: move or remove what is no input, or use --labels folder to leave such labels"
+            " empty, --labels none to have no labels at all"
+        )
+    listing.notices.append(f"{lie}: no label")
 
 
 @dataclass(frozen=True)
@@ -183,7 +157,7 @@ def order_inputs(splitting: Splitting, shuffle: int | None) -> Order:
 
 def plan_schema(side: SideTable | None) -> pa.Schema:
     """Return the columns of the plan that the workers read."""
-    columns = [f for f in LISTING_SCHEMA if f.name not in ("folder", "hash")]
+    columns = [f for f in LISTING_SCHEMA if f.name not in ("group", "label", "hash")]
     columns += [pa.field("split", pa.string()), pa.field("variant", pa.int32()), pa.field("label", pa.int64())]
     fields = side_fields(side)
     return pa.schema([*columns, pa.field("columns", pa.struct(fields))] if fields else columns)
@@ -196,8 +170,10 @@ def side_fields(side: SideTable | None) -> list[pa.Field]:
 
 def make_planner(listing: Listing, settings: PlanSettings, variants: int) -> Planner:
     """Decide splits, labels and order. Raises InputError where the inputs do not have what the settings ask for."""
-    splitting = split_inputs(listing, settings)
-    labelling = label_inputs(listing, settings, splitting.by_folder)
+    splitting = split_inputs(listing, settings.split, settings.seed)
+    if splitting.by == "column" and listing.side is not None:
+        listing.side = listing.side.without(SPLIT_COLUMN)
+    labelling = label_inputs(listing, settings, splitting.by == "folder")
     return Planner(listing, order_inputs(splitting, settings.shuffle), labelling, variants)
 
 
@@ -235,20 +211,24 @@ class Planner:
         split = pa.array(np.array(self._order.splitting.names)[self._order.splitting.of_input[rows]].tolist(), pa.string())
         columns = {f.name: listed[f.name] for f in self.schema if f.name in listed.schema.names}
         columns |= {"split": split, "variant": pa.array((places % self._variants).astype(np.int32))}
-        columns |= self._labels(listed)
+        columns |= self._labels(listed, rows)
         return pa.record_batch([columns[f.name] for f in self.schema], schema=self.schema)
 
-    def _labels(self, listed: pa.RecordBatch) -> dict[str, pa.Array]:
-        none = pa.nulls(listed.num_rows, pa.int64())
-        side = self._listing.side
-        if side is None:
-            if self.labelling.of_folder is None:
-                return {"label": none}
-            label = self.labelling.of_folder[listed["folder"].to_numpy()]
+    def _labels(self, listed: pa.RecordBatch, rows: npt.NDArray[np.int64]) -> dict[str, pa.Array]:
+        """Return `label`, and `columns` where a labels file has any, of inputs: rows of the listing."""
+        side, labelling = self._listing.side, self.labelling
+        if side is None or self._listing.side_rows is None:
+            if labelling.of_group is not None:
+                label = labelling.of_group[listed["group"].to_numpy()]
+            elif labelling.of_name is not None:
+                label = np.append(labelling.of_name, -1)[listed["label"].to_numpy()]  # -1, for none, counts from the end
+            else:
+                return {"label": pa.nulls(listed.num_rows, pa.int64())}
             return {"label": pa.array(label, pa.int64(), mask=label < 0)}
-        found = side.rows_of(listed["hash"].to_numpy())
+        found = self._listing.side_rows[rows]
         taken = side.columns.take(pa.array(found, mask=found < 0)).combine_chunks()
-        columns = {"label": _one_chunk(taken["label"]) if "label" in taken.column_names else none}
+        known = "label" in taken.column_names
+        columns = {"label": _one_chunk(taken["label"]) if known else pa.nulls(listed.num_rows, pa.int64())}
         if fields := side_fields(side):
             columns["columns"] = pa.StructArray.from_arrays([_one_chunk(taken[f.name]) for f in fields], fields=fields)
         return columns

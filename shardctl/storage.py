@@ -224,3 +224,8 @@ def format_bytes(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1024
     raise AssertionError("unreachable")
+
+
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """Return a number with its noun, for people: "1 shard", "2,000 shards". `plural` is needed where it is not noun + s."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

@@ -32,19 +32,21 @@ if TYPE_CHECKING:
     show_default=True,
     metavar="auto|folder|FILE|none",
     help="Where labels come from: the folder that a file lies in, or a CSV or JSONL with a row per file. auto takes "
-    "metadata.csv, metadata.jsonl, labels.csv or labels.jsonl beside the inputs, else the folders if there "
-    "are two or more.",
+    "metadata.csv, metadata.jsonl, labels.csv or labels.jsonl beside the inputs, else the field label of lines, else "
+    "the folders if there are two or more (docs/inputs.md).",
 )
 @click.option(
     "--lenient-labels", is_flag=True, help="Let the labels file and the inputs differ; what is missing is left empty."
 )
+@click.option("--drop-columns", metavar="A,B,…", help="Columns of the labels file to leave out.")
 @click.option(
     "--split",
     default="auto",
     show_default=True,
-    metavar="auto|folder|none|NAME=SHARE,…",
-    help="train=0.9,val=0.1 draws by a hash of the key; folder takes the top folders; auto does so where they "
-    "are called train, val, test and the like.",
+    metavar="auto|folder|source|column|none|NAME=SHARE,…",
+    help="train=0.9,val=0.1 draws by a hash of the key; folder takes the top folders, source the names of the SRC, "
+    "column the column split of the labels file; auto does what the names say (train, val, test and the like: "
+    "docs/inputs.md).",
 )
 @transform_options
 @click.option(
@@ -140,6 +142,7 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
     names = ("labels", "lenient_labels", "split", "shard_size", "samples_per_shard", "workers", "max_rejects", "overwrite")
     more = ("if_running", "worker_memory", "input_timeout", "copy_rejects", "dry_run")
     chosen = {name: given[name] for name in names + more}
+    chosen["drop_columns"] = given["drop_columns"].split(",") if given["drop_columns"] else ()
     return {**chosen, "shuffle": None if shuffle == "none" else int(shuffle)}
 
 
@@ -223,11 +226,11 @@ def _record(result: ConvertResult) -> dict[str, Any]:
     record["reject_reasons"] = result.reasons
     record["reject_examples"] = [asdict(example) for example in result.examples]
     record["copied_rejects"] = result.copied
+    record["notices"] = list(result.notices)
     if result.estimate is not None:
         record["inputs"] = result.estimate.inputs
         record["free_bytes"] = result.estimate.free_bytes
         record["estimated_seconds"] = round(result.estimate.seconds, 2)
-        record["notices"] = list(result.estimate.notices)
     return record
 
 

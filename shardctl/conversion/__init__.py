@@ -39,9 +39,10 @@ from shardctl.errors import (
 from shardctl.fingerprint import fingerprint, fingerprint_parts
 from shardctl.listing import LabelRule, Listing, detect_kind, list_inputs
 from shardctl.manifest import MANIFEST, PLAN, REJECTS, STAGING, Manifest, Reject, count_reasons, differing
-from shardctl.plan import PlanSettings, SplitRule
+from shardctl.plan import PlanSettings
 from shardctl.recipe import Recipe, load_recipe
-from shardctl.sources import SOURCES
+from shardctl.sources import SOURCES, place_of
+from shardctl.splitting import SplitRule
 from shardctl.storage import format_bytes, naming_the_path, printable, scratch_folder
 from shardctl.version import __version__
 
@@ -54,6 +55,7 @@ class ConvertResult:
     """What a conversion did. `status` is created, resumed, updated, up-to-date or planned (a dry run).
 
     `reasons` counts the rejects by stage and error, `examples` has one of each; `copied` were copied to the quarantine.
+    `notices` say what was decided about splits and labels, and what else a person should know of the inputs.
     """
 
     status: str
@@ -68,6 +70,7 @@ class ConvertResult:
     examples: tuple[Reject, ...] = ()
     estimate: Estimate | None = None
     copied: int = 0
+    notices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -108,7 +111,8 @@ def convert(
     checked = Recipe.from_settings(settings)
     if checked.kind == "image":
         backend.require_one()
-    plan_settings = PlanSettings(split, LabelRule.parse(chosen.labels, chosen.lenient_labels), chosen.shuffle, checked.seed)
+    labels = LabelRule.parse(chosen.labels, chosen.lenient_labels, chosen.drop_columns)
+    plan_settings = PlanSettings(split, labels, chosen.shuffle, checked.seed)
     conversion = _Conversion(roots, target, checked, plan_settings, chosen, listener or Listener(), started)
     return conversion.run()
 
@@ -146,11 +150,13 @@ class _Conversion:
             existing = self._existing(parts)
             if existing:
                 self._clear_up(parts)
-                return self._up_to_date(existing)
-            if self.options.dry_run:
-                return self._planned(drafted().job(scratch, self.bases, self.recipe, parts), listing)
-            with lease.hold(self.staging, self._waiting) as held:
-                return self._write(listing, parts, drafted, engine, held)
+                result = self._up_to_date(existing)
+            elif self.options.dry_run:
+                result = self._planned(drafted().job(scratch, self.bases, self.recipe, parts), listing)
+            else:
+                with lease.hold(self.staging, self._waiting) as held:
+                    result = self._write(listing, parts, drafted, engine, held)
+            return dataclasses.replace(result, notices=tuple(listing.notices))
 
     @property
     def _waiting(self) -> Callable[[str], None] | None:
@@ -303,7 +309,7 @@ class _Conversion:
             settings=self._recorded_settings(),
             fingerprint=fingerprint(parts),
             fingerprint_parts=parts,
-            sources=tuple(str(root.resolve()) for root in self.roots),
+            sources=tuple(str(place_of(root)) for root in self.roots),
             files=facts.files,
             created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             shardctl_version=__version__,

@@ -13,13 +13,15 @@ from shardctl.engines.job import Job
 from shardctl.engines.local import Engine
 from shardctl.engines.probe import Probe
 from shardctl.engines.samples import Root
-from shardctl.errors import InputError
+from shardctl.errors import InputError, UsageError
 from shardctl.listing import Listing
 from shardctl.machine import usable_cores
 from shardctl.manifest import PLAN
 from shardctl.plan import Labelling, Planner, PlanSettings, SplitPlan, make_planner, side_fields
 from shardctl.recipe import Recipe
 from shardctl.shard import ENCODED_IMAGE, Layout, image_tensor
+from shardctl.sources.boxes import place_columns
+from shardctl.sources.labels import some
 from shardctl.spread import spread
 from shardctl.storage import free_bytes
 
@@ -84,6 +86,7 @@ def _known_layout(recipe: Recipe, labelling: Labelling, listing: Listing) -> Lay
     else:
         fields += list(listing.columns or [])
     side = side_fields(listing.side)
+    _refuse_places(recipe, side)
     if labelling.classes is not None or (listing.side and "label" in listing.side.columns.column_names):
         if "label" in [f.name for f in fields]:
             raise InputError("the inputs have a field label, and labels were to be added to them; use --labels none")
@@ -96,6 +99,17 @@ def _known_layout(recipe: Recipe, labelling: Labelling, listing: Listing) -> Lay
         fields.append(pa.field("variant", pa.int32()))
     store = str(recipe.store) if recipe.store else None
     return Layout(recipe.kind, pa.schema(fields), store, shape, labelling.classes)
+
+
+def _refuse_places(recipe: Recipe, side: list[pa.Field]) -> None:
+    """Raise UsageError where columns say where things are in the image, and the recipe moves these things."""
+    places = place_columns(side) if recipe.views else []
+    if places:
+        columns = ",".join(dict.fromkeys(name.partition(".")[0] for name in places))
+        raise UsageError(
+            f"{recipe.views[0].name} moves what is in the images, but not the places in {some(places)} of the labels file;"
+            f" leave {recipe.views[0].name} out, or leave out the columns with --drop-columns {columns}"
+        )
 
 
 def _shards_of(rows: int, sample_bytes: float, options: Options) -> int:
@@ -133,6 +147,15 @@ class Estimate:
     notices: tuple[str, ...]
 
 
+def _origin_of_labels(layout: Layout, listing: Listing) -> str:
+    if "label" not in layout.columns.names:
+        return "nothing"
+    if listing.side is not None:
+        return "labels file"
+    by_field = listing.label_names is not None or (listing.columns is not None and "label" in listing.columns.names)
+    return "field label" if by_field else "folder"
+
+
 def estimate(job: Job, listing: Listing, options: Options, target: Path) -> Estimate:
     """Say what a job comes to."""
     workers = max(1, min(options.worker_count(), usable_cores()))
@@ -145,7 +168,7 @@ def estimate(job: Job, listing: Listing, options: Options, target: Path) -> Esti
         rows=job.rows,
         shards=job.shards,
         classes=len(classes) if classes is not None else None,
-        labelled_by="labels file" if listing.side else "folder" if classes is not None else "nothing",
+        labelled_by=_origin_of_labels(job.layout, listing),
         bytes=int(job.rows * job.sample_bytes),
         free_bytes=free_bytes(target),
         seconds=job.rows * job.sample_seconds / workers,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +27,7 @@ class Options:
 
     labels: str = "auto"
     lenient_labels: bool = False
+    drop_columns: Sequence[str] = ()
     split: str = "auto"
     shuffle: int | None = None
     shard_size: int | None = None

@@ -36,6 +36,7 @@ from shardctl.restoration.rebuild import (
     recorded_job,
     shards_with_rejects,
 )
+from shardctl.sources import place_of
 from shardctl.storage import naming_the_path, printable, sync_folder, write_atomically
 from shardctl.verification.tables import check_manifest
 
@@ -97,7 +98,7 @@ def repair(
     """
     options = Options(workers=workers)
     options.check()
-    given = tuple(str(root.resolve()) for root in check_sources(sources)) if sources else ()
+    given = tuple(str(place_of(root)) for root in check_sources(sources)) if sources else ()
     root = Path(path).resolve()
     if root.is_file():
         raise UsageError(f"{printable(str(path))}: one shard; repair works on a whole dataset")

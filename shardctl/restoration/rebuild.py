@@ -16,10 +16,11 @@ from shardctl.engines.task import MARKER_SCHEMA, Done, read_marker
 from shardctl.errors import DatasetError
 from shardctl.listing import LabelRule, list_inputs
 from shardctl.manifest import PLAN, REJECTS, SHARDS, Manifest, Reject, ShardTable, open_checked_table, read_rejects
-from shardctl.plan import PlanSettings, SplitPlan, SplitRule, make_planner
+from shardctl.plan import PlanSettings, SplitPlan, make_planner
 from shardctl.recipe import Recipe
 from shardctl.shard import Layout, ShardFacts, ShardReader
 from shardctl.sources import SOURCES
+from shardctl.splitting import SplitRule
 from shardctl.storage import sha256_of
 
 LOST = "lost"
@@ -52,7 +53,8 @@ def recorded_job(root: Path, folder: Path, manifest: Manifest, recipe: Recipe, l
 def fresh_job(folder: Path, manifest: Manifest, recipe: Recipe, layout: Layout, bases: list[str]) -> Job:
     """Return the job that makes the dataset from its sources as they are now. Raises InputError where they are gone."""
     settings = manifest.settings
-    labels = LabelRule.parse(str(settings["labels"]), bool(settings["lenient_labels"]))
+    drop = [str(name) for name in settings.get("drop_columns", [])]
+    labels = LabelRule.parse(str(settings["labels"]), bool(settings["lenient_labels"]), drop)
     rules = PlanSettings(SplitRule.parse(settings["split"]), labels, settings["shuffle"], recipe.seed)
     roots = [Path(source) for source in manifest.sources]
     listing = list_inputs(roots, SOURCES[recipe.kind](), labels, folder / "listing.arrow", lambda _: None)

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from shardctl.sources.base import Input, Source
 from shardctl.sources.images import ImageSource
 from shardctl.sources.texts import TextSource
-from shardctl.sources.walk import FoundFile, walk
+from shardctl.sources.walk import FoundFile, place_of, walk
 
 SOURCES: dict[str, Callable[[], Source]] = {"image": ImageSource, "text": TextSource}
 """The kinds that `--kind` may name."""
 
-__all__ = ["SOURCES", "FoundFile", "ImageSource", "Input", "Source", "TextSource", "walk"]
+__all__ = ["SOURCES", "FoundFile", "ImageSource", "Input", "Source", "TextSource", "place_of", "walk"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 import pyarrow as pa
@@ -16,8 +16,9 @@ class Input(NamedTuple):
     """One raw thing: a byte range of a file, which becomes one sample (or one per variant).
 
     `source` is the path relative to the root, `/` between its parts; `offset` and `size` are in bytes, `mtime_ns` is the
-    file's. `folder` is where folder labels come from. `fault` is set where it is already known that the input cannot be
-    converted.
+    file's. `folder` is where folder labels come from. `lines_of` is the stem of a file of lines, whose name may name a
+    split, and "" for whole files. `label` is the place in the source's `labels`, -1 for none. `fault` is set where it is
+    already known that the input cannot be converted.
     """
 
     key: str
@@ -27,6 +28,8 @@ class Input(NamedTuple):
     size: int
     mtime_ns: int
     folder: str
+    lines_of: str
+    label: int
     fault: Rejection | None
 
 
@@ -39,7 +42,7 @@ class Source(Protocol):
         """Tell whether a file of this name belongs to this kind."""
         ...
 
-    def inputs(self, file: FoundFile) -> Iterator[Input]:
+    def inputs(self, file: FoundFile) -> Iterable[Input]:
         """Give the inputs that a file holds, in order."""
         ...
 
@@ -51,6 +54,10 @@ class Source(Protocol):
         """Return the columns that `parse` fills, known once all inputs have been listed. None: one image."""
         ...
 
+    def labels(self) -> Sequence[str] | None:
+        """Return the class names that the inputs bring, known once all have been listed. None: they bring none."""
+        ...
+
     def notices(self) -> list[str]:
         """Return what a person should know about the inputs that have been listed."""
         ...
@@ -58,4 +65,4 @@ class Source(Protocol):
 
 def file_input(file: FoundFile) -> Input:
     """Return the input that is a whole file."""
-    return Input(file.path, file.path, file.root, 0, file.size, file.mtime_ns, file.folder, file.fault)
+    return Input(file.path, file.path, file.root, 0, file.size, file.mtime_ns, file.folder, "", -1, file.fault)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
@@ -38,9 +38,9 @@ class ImageSource:
         except OSError:
             return False
 
-    def inputs(self, file: FoundFile) -> Iterator[Input]:
+    def inputs(self, file: FoundFile) -> Iterable[Input]:
         """Give the file itself."""
-        yield file_input(file)
+        return (file_input(file),)
 
     def parse(self, data: bytes, source: str) -> Sample:
         """Keep the bytes: the recipe says what becomes of them."""
@@ -48,6 +48,10 @@ class ImageSource:
 
     def columns(self) -> pa.Schema | None:
         """Return None: the one column is the image, and its type is the recipe's."""
+        return None
+
+    def labels(self) -> Sequence[str] | None:
+        """Return None: an image brings no label of its own."""
         return None
 
     def notices(self) -> list[str]:

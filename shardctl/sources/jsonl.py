@@ -9,17 +9,33 @@ from typing import Any
 import pyarrow as pa
 
 from shardctl.errors import Rejection
+from shardctl.storage import printable
 
 CHUNK_LINES = 4096
 """Lines whose types are inferred together."""
+
+DEEPEST = 60
+"""Levels of lists and objects in a column. Arrow writes and reads files with up to 64."""
+
+EXACT_IN_FLOAT = 2**53
+"""Whole numbers beyond this are rounded where they become float64."""
+
+_SMALL = pa.int32()
+"""Stands for whole numbers that float64 holds exactly, while types are inferred. As a column they are int64 too."""
 
 
 def parse_line(line: bytes) -> dict[str, Any]:
     """Parse one line as a JSON object. Raises Rejection (stage `decode`)."""
     try:
         value = json.loads(line)
+        if b"\\u" in line or b"\xed" in line:  # the only ways to write one: by its number, or by bytes that are not UTF-8
+            json.dumps(value, ensure_ascii=False).encode()
     except UnicodeDecodeError as error:
         raise Rejection("decode", "not-utf8", f"not UTF-8 at byte {error.start} of the line; recode the file") from None
+    except UnicodeEncodeError as error:
+        half = f"\\u{ord(error.object[error.start]):04x}"
+        message = f"holds {half}, half of a pair that is one character, without the other half; mend the line"
+        raise Rejection("decode", "lone-surrogate", message) from None
     except (ValueError, RecursionError) as error:
         raise Rejection("decode", "not-json", f"not a line of JSON ({error})") from None
     if not isinstance(value, dict):
@@ -30,8 +46,8 @@ def parse_line(line: bytes) -> dict[str, Any]:
 class TypeInference:
     """Finds the narrowest Arrow type of every field over any number of objects, a chunk in memory at a time.
 
-    Integers and floats together are float64. A field whose values fit no common type becomes a string column that holds
-    the odd ones as JSON text, so that nothing is lost.
+    Whole numbers and decimals together are float64, where all the whole numbers are within 2**53, so that none is rounded.
+    A field whose values fit no common type becomes a string column that holds the odd ones as JSON text: nothing is lost.
     """
 
     def __init__(self) -> None:
@@ -61,34 +77,69 @@ class TypeInference:
                 values.setdefault(name, []).append(value)
         self._chunk = []
         for name, seen in values.items():
-            inferred = _infer(seen)
             known = self._types.get(name, pa.null())
-            self._types[name] = None if known is None or inferred is None else _unify(known, inferred)
+            self._types[name] = None if known is None else _unify(known, _infer(seen))
+
+
+def mixed_notices(fields: Iterable[str], what: str) -> list[str]:
+    """Say of the fields whose values fit no common type how they are kept; `what` they are: field, column."""
+    return [
+        f"the {what} {printable(name)} holds values of several types, or whole numbers beyond 2^53 beside decimals; those that"
+        " are no strings are kept as JSON text"
+        for name in fields
+    ]
 
 
 def _infer(values: list[Any]) -> pa.DataType | None:
     try:
         type_ = pa.infer_type(values)
-        pa.array(values, type_)  # infer_type looks at shapes only: an integer may still not fit
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
+        # infer_type looks at shapes only: a whole number may still not fit.
+        return _exact(pa.array(values, type_), DEEPEST)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, RecursionError):
         return None
-    return type_
 
 
-def _unify(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    try:
-        schemas = [pa.schema([("x", one)]), pa.schema([("x", other)])]
-        unified = pa.unify_schemas(schemas, promote_options="permissive").field("x").type
-    except (pa.ArrowInvalid, pa.ArrowTypeError):
+def _exact(array: pa.Array, deepest: int) -> pa.DataType | None:
+    """Return the type of an array, whole numbers that float64 holds exactly marked as such. None: nested too deep."""
+    import pyarrow.compute as pc  # 40 ms to import, and a worker that reads lines never comes here
+
+    type_ = array.type
+    if pa.types.is_int64(type_):
+        ends = pc.min_max(array)
+        low, high = ends["min"].as_py(), ends["max"].as_py()
+        return _SMALL if low is None or (low >= -EXACT_IN_FLOAT and high <= EXACT_IN_FLOAT) else type_
+    if not pa.types.is_nested(type_):
+        return type_
+    if not deepest:
         return None
-    # "Permissive" would also turn numbers into strings and the like: those stay as they are, in JSON text.
-    return unified if _family(unified) == _family(one) or pa.types.is_null(one) or pa.types.is_null(other) else None
+    if pa.types.is_list(type_):
+        inside = _exact(array.flatten(), deepest - 1)
+        return None if inside is None else pa.list_(inside)
+    fields = [(f.name, _exact(array.field(place), deepest - 1)) for place, f in enumerate(type_)]
+    return None if any(inside is None for _, inside in fields) else pa.struct(fields)
 
 
-def _family(type_: pa.DataType) -> str:
-    if pa.types.is_integer(type_) or pa.types.is_floating(type_):
-        return "number"
-    return "nested" if pa.types.is_nested(type_) else str(type_)
+def _unify(one: pa.DataType, other: pa.DataType | None) -> pa.DataType | None:
+    """Return the type that holds the values of both without a change to any. None: there is none."""
+    if other is None or one.equals(other) or pa.types.is_null(other):
+        return None if other is None else one
+    if pa.types.is_null(one):
+        return other
+    if pa.types.is_list(one) and pa.types.is_list(other):
+        inside = _unify(one.value_type, other.value_type)
+        return None if inside is None else pa.list_(inside)
+    if pa.types.is_struct(one) and pa.types.is_struct(other):
+        fields = {f.name: f.type for f in one}
+        for f in other:
+            unified = _unify(fields.get(f.name, pa.null()), f.type)
+            if unified is None:
+                return None
+            fields[f.name] = unified
+        return pa.struct(list(fields.items()))
+    numbers = {str(one), str(other)}
+    if numbers == {"int32", "int64"}:
+        return pa.int64()
+    return pa.float64() if numbers == {"int32", "double"} else None
 
 
 def _storable(type_: pa.DataType | None) -> pa.DataType:
@@ -99,15 +150,24 @@ def _storable(type_: pa.DataType | None) -> pa.DataType:
         return pa.list_(_storable(type_.value_type))
     if pa.types.is_struct(type_):
         return pa.struct([(f.name, _storable(f.type)) for f in type_]) if type_.num_fields else pa.string()
-    return type_
+    return pa.int64() if type_.equals(_SMALL) else type_
 
 
 def fit(value: Any, type_: pa.DataType) -> Any:
-    """Return a parsed JSON value as its column wants it: JSON text where the column is a string and the value is not."""
-    if value is None or isinstance(value, str):
+    """Return a parsed JSON value as its column wants it: JSON text where the column is a string and the value is not.
+
+    Raises Rejection (stage `decode`) for lists within lists beyond what can be written as text.
+    """
+    if value is None:
         return value
+    if isinstance(value, str):
+        # The one text in a column of another type is the empty label of a line: where labels name classes, it is none.
+        return value if pa.types.is_string(type_) else None
     if pa.types.is_string(type_):
-        return json.dumps(value, ensure_ascii=False)
+        try:
+            return json.dumps(value, ensure_ascii=False)
+        except RecursionError:
+            raise Rejection("decode", "not-json", "lists and objects are nested too deep; mend the line") from None
     if pa.types.is_list(type_):
         return [fit(item, type_.value_type) for item in value]
     if pa.types.is_struct(type_):

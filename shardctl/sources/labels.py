@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from shardctl.errors import InputError, Rejection
+from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.sample import RESERVED_FIELDS
-from shardctl.sources import jsonl
-from shardctl.storage import printable
+from shardctl.sources import delimited, jsonl
+from shardctl.storage import counted, printable
 
 FILE_COLUMNS = ("file_name", "filename", "file", "path", "image", "image_path")
 """Names of the column that says which file a row is about, the first one found is taken."""
 
+LABEL_COLUMN = "label"
+SPLIT_COLUMN = "split"
+
+LIKE_LABELS = frozenset(("labels", "class", "classes", "class_name", "classname", "category", "target", "y"))
+"""Names of columns that people often give to labels, in lower case: shardctl asks for `label`, and says so."""
+
 SIDECAR_NAMES = ("metadata.csv", "metadata.jsonl", "labels.csv", "labels.jsonl")
 """Files that `--labels auto` looks for beside the inputs."""
+
+ROWS_AT_ONCE = 65536
+"""Rows of a labels file, and names, that are Python objects at a time."""
 
 
 @dataclass(frozen=True)
@@ -31,77 +41,203 @@ class SideTable:
     """The rows of the labels files, found by the path of the input that they are about.
 
     `columns` has every column but the one with the file names, `label` as int64 where there is one; `classes` are the
-    names of its values, `files` the paths relative to the source. `hashes` is sorted, `order` says which row each is.
+    names of its values, `names` the paths relative to the source (large_string). `hashes` is sorted, `order` says which row
+    each is. `notices` say what a person should know of the files.
     """
 
     paths: tuple[Path, ...]
     columns: pa.Table
     classes: tuple[str, ...] | None
-    files: list[str]
+    names: pa.Array
     hashes: npt.NDArray[np.uint64]
     order: npt.NDArray[np.int64]
+    notices: tuple[str, ...]
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.names)
 
     @property
     def shown(self) -> str:
         """The labels files for a message."""
         return some([str(path) for path in self.paths])
 
-    def rows_of(self, wanted: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-        """Return the row of each input, given by `hash_names`; -1 for those that no row names. (n,) int64."""
-        place = np.searchsorted(self.hashes, wanted)
-        place[place == len(self.hashes)] = 0
-        return np.where(self.hashes[place] == wanted, self.order[place], -1)
+    def rows_of(self, wanted: pa.Array, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+        """Return the row of each input, given by its path and the hash of it; -1 for those that no row names. (n,) int64."""
+        wanted = wanted.cast(pa.large_string())
+        rows = np.full(len(wanted), -1, np.int64)
+        place = np.searchsorted(self.hashes, hashes)
+        left = np.arange(len(wanted))
+        while len(left):  # once for nearly all: again for those whose hash is that of another name too
+            left = left[place[left] < len(self)]
+            left = left[self.hashes[place[left]] == hashes[left]]
+            found = self.order[place[left]]
+            same = np.asarray(pc.equal(self.names.take(pa.array(found)), wanted.take(pa.array(left))))
+            rows[left[same]] = found[same]
+            left = left[~same]
+            place[left] += 1
+        return rows
+
+    def without(self, column: str) -> SideTable:
+        """Return the same table without a column."""
+        return replace(self, columns=self.columns.drop_columns([column]))
 
 
-def hash_names(names: Sequence[str]) -> npt.NDArray[np.uint64]:
-    """Return 8 bytes per name, so that ten million names are compared within 80 MB."""
-    return np.fromiter((xxhash.xxh3_64_intdigest(name.encode()) for name in names), np.uint64, len(names))
+def hash_names(names: Iterable[str]) -> npt.NDArray[np.uint64]:
+    """Return 8 bytes per name, so that ten million names are compared within 80 MB.
+
+    Different names may have the same hash: whoever finds equal hashes compares the names.
+    """
+    return np.fromiter(map(xxhash.xxh3_64_intdigest, map(str.encode, names)), np.uint64)
 
 
-def load(found: Sequence[tuple[Path, str]]) -> SideTable:
+def repeated(hashes: npt.NDArray[np.uint64], names_of: Callable[[npt.NDArray[np.int64]], list[str]]) -> tuple[int, list[str]]:
+    """Return how many names of a list stand in it before, and the first few of these names.
+
+    `hashes` are those of all names; `names_of` gives the names at some places, and is asked only where hashes are equal.
+    """
+    order = np.argsort(hashes, kind="stable")
+    ordered = hashes[order]
+    again = np.concatenate([[False], ordered[1:] == ordered[:-1]])
+    shared = again | np.append(again[1:], False)
+    places, starts = order[shared], np.flatnonzero(~again[shared])
+    count, first = 0, 0
+    few: list[str] = []
+    while first < len(places):
+        # Up to the beginning of a run of equal hashes: the same name never stands in two of them.
+        later = starts[np.searchsorted(starts, first + ROWS_AT_ONCE) :]
+        end = int(later[0]) if len(later) else len(places)
+        times = Counter(names_of(places[first:end]))
+        count += times.total() - len(times)
+        few += sorted(name for name, number in times.items() if number > 1)[: 100 - len(few)]
+        first = end
+    return count, few
+
+
+def load(found: Sequence[tuple[Path, str]], drop: Collection[str] = ()) -> SideTable:
     """Read labels files, each given with the folder (relative to its source) in which its file names start.
 
-    Raises InputError: not UTF-8, not CSV or JSONL, no column of file names, names that stand twice.
+    `drop` names columns that are left out. Raises InputError: not UTF-8, not CSV or JSONL, no rows, no column of file
+    names, names that stand twice. UsageError where there is no column to drop.
     """
-    tables, files = [], []
-    for (path, folder), table in zip(found, _read_tables([path for path, _ in found]), strict=True):
-        columns, names = _without_names(table, printable(str(path)), folder)
-        tables.append(columns)
-        files += names
-    shown = some([str(path) for path, _ in found])
+    paths = [path for path, _ in found]
+    shown = some([str(path) for path in paths])
+    csv = [(path, folder) for path, folder in found if path.suffix.lower() in delimited.SUFFIXES]
+    json = [(path, folder) for path, folder in found if path.suffix.lower() not in delimited.SUFFIXES]
+    tables, names, notices = [], [], []
+    for read, files in ((_read_all_delimited, csv), (_read_all_lines, json)):
+        if files:
+            table, named, said = read(files, drop)
+            tables.append(table)
+            names.append(named)
+            notices += said
     try:
         columns = pa.concat_tables(tables, promote_options="permissive").combine_chunks()
     except pa.ArrowInvalid as error:
         raise InputError(f"{shown}: the same column has different types in two labels files ({error})") from error
-    hashes = hash_names(files)
+    all_names = pa.concat_arrays(names)
+    hashes = _hashes_of(all_names)
+    count, few = repeated(hashes, lambda places: list(all_names.take(pa.array(places)).to_pylist()))
+    if count:
+        rows = "1 row names a file" if count == 1 else f"{count:,} rows name a file"
+        raise InputError(f"{shown}: {rows} that another row names: {some(few)}; keep one row per file")
+    columns, classes, said = _encode_label(columns, shown)
     order = np.argsort(hashes, kind="stable")
-    _refuse_duplicates(shown, files, hashes[order], order)
-    columns, classes = _encode_label(columns, shown)
-    return SideTable(tuple(path for path, _ in found), columns, classes, files, hashes[order], order)
+    notices = [f"{shown}: {notice}" for notice in notices + said]
+    return SideTable(tuple(paths), columns, classes, all_names, hashes[order], order, tuple(notices))
 
 
-def _read_tables(paths: Sequence[Path]) -> list[pa.Table]:
-    """Read labels files. The types of JSONL are found over all of them: one alone may have only empty lists in a column."""
+Read = tuple[pa.Table, pa.Array, list[str]]
+"""The columns of labels files, their file names, and notices."""
+
+
+def _read_all_delimited(found: Sequence[tuple[Path, str]], drop: Collection[str]) -> Read:
+    """Read CSV files. What is a number is found over all of them."""
+    tables, names = [], []
+    for path, folder in found:
+        table = delimited.read_delimited(path)
+        shown = printable(str(path))
+        if not len(table):
+            raise InputError(f"{shown}: the labels file has a header and no row")
+        table = _without(table, drop, shown)
+        column = _file_column(table.schema, shown)
+        names.append(_names_within(table[column], folder, shown))
+        tables.append(table.drop_columns([column]))
+    table, notices = delimited.narrowed(pa.concat_tables(tables, promote_options="default"), ())
+    return table, pa.concat_arrays(names), notices
+
+
+def _read_all_lines(found: Sequence[tuple[Path, str]], drop: Collection[str]) -> Read:
+    """Read JSONL files, twice. The types are found over all of them first: one may have only empty lists in a column."""
     inference = jsonl.TypeInference()
-    records = {path: _read_jsonl(path, inference) for path in paths if path.suffix.lower() not in (".csv", ".tsv")}
-    schema = inference.schema()
-    return [_table_of(records[path], schema) if path in records else _read_csv(path) for path in paths]
+    for path, _ in found:
+        for record in _records(path):
+            inference.add(record)
+    tables, names = [], []
+    for path, folder in found:
+        shown = printable(str(path))
+        schema = _without(inference.schema().empty_table(), drop, shown).schema
+        column = _file_column(schema, shown)
+        records = _records(path)
+        batches = [_batch(chunk, schema) for chunk in iter(lambda: list(islice(records, ROWS_AT_ONCE)), [])]  # noqa: B023
+        table = pa.Table.from_batches(batches, schema)
+        names.append(_names_within(table[column], folder, shown))
+        tables.append(table.drop_columns([column]))
+    mixed = [name for name in inference.mixed() if name not in drop]
+    return pa.concat_tables(tables), pa.concat_arrays(names), jsonl.mixed_notices(mixed, "column")
 
 
-def _without_names(table: pa.Table, shown: str, folder: str) -> tuple[pa.Table, list[str]]:
-    """Return the columns of one labels file without the file names, and the file names relative to the source."""
-    column = next((name for name in FILE_COLUMNS if name in table.column_names), None)
+def _batch(records: list[dict[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
+    columns = [pa.array([jsonl.fit(r.get(f.name), f.type) for r in records], f.type) for f in schema]
+    return pa.record_batch(columns, schema=schema)
+
+
+def _records(path: Path) -> Iterator[dict[str, Any]]:
+    """Give the objects of a JSONL file. Raises InputError where a line is none, and where there is no line."""
+    shown, number = printable(str(path)), 0
+    try:
+        with open(path, "rb") as file:
+            for number, _, line in jsonl.lines(file):  # noqa: B007 - used in the messages below
+                yield jsonl.parse_line(line)
+    except Rejection as rejection:
+        raise InputError(f"{shown}, line {number}: {rejection.message}") from None
+    except OSError as error:
+        raise InputError(f"{shown}: cannot be read ({error.strerror or error})") from error
+    if not number:
+        raise InputError(f"{shown}: the labels file is empty")
+
+
+def _without(table: pa.Table, drop: Collection[str], shown: str) -> pa.Table:
+    missing = [name for name in drop if name not in table.column_names]
+    if missing:
+        held = ", ".join(printable(name) for name in table.column_names)
+        raise UsageError(f"--drop-columns {','.join(missing)}: {shown} has no such column; it has {held}")
+    return table.drop_columns(list(drop))
+
+
+def _file_column(schema: pa.Schema, shown: str) -> str:
+    """Return the column of file names. Raises InputError: there is none, it holds no names, others are called as ours are."""
+    column = next((name for name in FILE_COLUMNS if name in schema.names), None)
     if column is None:
-        raise InputError(
-            f"{shown}: no column of file names; it has {', '.join(table.column_names)}, one must be called"
-            f" {' or '.join(FILE_COLUMNS)}"
-        )
-    if not pa.types.is_string(table[column].type):
-        raise InputError(f"{shown}: the column {column} holds {table[column].type}, not file names")
+        held = ", ".join(printable(name) for name in schema.names)
+        raise InputError(f"{shown}: no column of file names; it has {held}, and one must be called {' or '.join(FILE_COLUMNS)}")
+    if not pa.types.is_string(schema.field(column).type):
+        raise InputError(f"{shown}: the column {column} holds {schema.field(column).type}, not file names")
     for name in RESERVED_FIELDS:
-        if name in table.column_names and name != column:
-            raise InputError(f"{shown}: the column {name!r} is one that shardctl makes itself; rename it")
-    return table.drop_columns([column]), [_within(folder, name, shown) for name in table[column].to_pylist()]
+        if name in schema.names and name != column:
+            raise InputError(
+                f"{shown}: the column {name!r} is one that shardctl makes itself; rename it, or use --drop-columns {name}"
+            )
+    return column
+
+
+def _names_within(column: pa.ChunkedArray, folder: str, shown: str) -> pa.Array:
+    """Return the file names relative to the source, (n,) large_string."""
+    chunks = []
+    for start in range(0, len(column), ROWS_AT_ONCE):
+        names = [_within(folder, name, shown) for name in column.slice(start, ROWS_AT_ONCE).to_pylist()]
+        chunks.append(pa.array(names, pa.large_string()))
+    return pa.concat_arrays(chunks)
 
 
 def _within(folder: str, name: str | None, shown: str) -> str:
@@ -111,91 +247,30 @@ def _within(folder: str, name: str | None, shown: str) -> str:
     return "/".join(parts)
 
 
-def _refuse_duplicates(shown: str, files: list[str], hashes: npt.NDArray[np.uint64], order: npt.NDArray[np.int64]) -> None:
-    twice = np.flatnonzero(hashes[1:] == hashes[:-1])
-    if len(twice):
-        names = sorted({files[order[place]] for place in twice[:1000]})
-        raise InputError(f"{shown}: {len(twice)} rows name a file that another row names: {some(names)}; keep one row per file")
+def _hashes_of(names: pa.Array) -> npt.NDArray[np.uint64]:
+    starts = range(0, len(names), ROWS_AT_ONCE)
+    return np.concatenate([hash_names(names.slice(start, ROWS_AT_ONCE).to_pylist()) for start in starts])
 
 
-def _encode_label(table: pa.Table, shown: str) -> tuple[pa.Table, tuple[str, ...] | None]:
-    """Make `label` int64: class names become their place in the sorted list of names."""
-    if "label" not in table.column_names:
-        return table, None
-    label = table["label"]
+def _encode_label(table: pa.Table, shown: str) -> tuple[pa.Table, tuple[str, ...] | None, list[str]]:
+    """Make `label` int64: class names become their place in the sorted list of names. The last is notices."""
+    if LABEL_COLUMN not in table.column_names:
+        like = [name for name in table.column_names if name.lower() in LIKE_LABELS or name.lower() == LABEL_COLUMN]
+        rename = f" (rename {printable(like[0])} to label if that is what it is)" if like else ""
+        return table, None, [f"no column is called label, so there are no labels; all columns are kept{rename}"]
+    label = table[LABEL_COLUMN]
+    place = table.column_names.index(LABEL_COLUMN)
     if pa.types.is_integer(label.type):
-        return table.set_column(table.column_names.index("label"), "label", label.cast(pa.int64())), None
-    if not pa.types.is_string(label.type):
+        encoded, classes = label.cast(pa.int64()), None
+    elif pa.types.is_string(label.type):
+        names = sorted(name for name in pc.unique(label).to_pylist() if name)
+        encoded = pc.index_in(label, value_set=pa.array(names, pa.string())).cast(pa.int64())
+        classes = tuple(names)
+    else:
         raise InputError(f"{shown}: the column label holds {label.type}; it must hold class names or whole numbers")
-    classes = sorted(name for name in pc.unique(label).to_pylist() if name)
-    numbers = pc.index_in(label, value_set=pa.array(classes, pa.string())).cast(pa.int64())
-    return table.set_column(table.column_names.index("label"), "label", numbers), tuple(classes)
-
-
-def _read_csv(path: Path) -> pa.Table:
-    shown = printable(str(path))
-    from pyarrow import csv as arrow_csv  # 20 ms to import, and most conversions have no CSV
-
-    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
-    try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            names = next(csv.reader(file, delimiter=delimiter), [])
-        if not names:
-            raise InputError(f"{shown}: the labels file is empty")
-        if len(set(names)) < len(names):
-            raise InputError(f"{shown}: two columns have the same name ({', '.join(names)})")
-        table = arrow_csv.read_csv(
-            path,
-            parse_options=arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-            convert_options=arrow_csv.ConvertOptions(
-                column_types={name: pa.string() for name in names}, strings_can_be_null=False
-            ),
-        )
-    except UnicodeDecodeError as error:
-        raise InputError(f"{shown}: not UTF-8 at byte {error.start}; recode it, for instance with iconv -t UTF-8") from None
-    except OSError as error:
-        raise InputError(f"{shown}: cannot be read ({error.strerror or error})") from error
-    except (pa.ArrowInvalid, csv.Error) as error:
-        reason = str(error).splitlines()[0]
-        advice = "recode it to UTF-8" if "UTF8" in reason.upper().replace("-", "") else "mend the file"
-        raise InputError(f"{shown}: not a CSV file that can be read ({reason}); {advice}") from error
-    return pa.table([_narrowest(column) for column in table.columns], names=table.column_names)
-
-
-def _narrowest(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column of strings as int64 or float64 where every value is a number; an empty cell is then null."""
-    blank = pc.equal(column, "")
-    if pc.all(blank).as_py() or not len(column):
-        return column
-    filled = pc.if_else(blank, pa.scalar(None, pa.string()), column)
-    for type_ in (pa.int64(), pa.float64()):
-        try:
-            return filled.cast(type_)
-        except pa.ArrowInvalid:
-            continue
-    return column
-
-
-def _read_jsonl(path: Path, inference: jsonl.TypeInference) -> list[dict[str, Any]]:
-    shown, records = printable(str(path)), []
-    try:
-        with open(path, "rb") as file:
-            for number, _, line in jsonl.lines(file):
-                try:
-                    record = jsonl.parse_line(line)
-                except Rejection as rejection:
-                    raise InputError(f"{shown}, line {number}: {rejection.message}") from None
-                inference.add(record)
-                records.append(record)
-    except OSError as error:
-        raise InputError(f"{shown}: cannot be read ({error.strerror or error})") from error
-    if not records:
-        raise InputError(f"{shown}: the labels file is empty")
-    return records
-
-
-def _table_of(records: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
-    return pa.table({f.name: pa.array([jsonl.fit(r.get(f.name), f.type) for r in records], f.type) for f in schema})
+    table = table.set_column(place, LABEL_COLUMN, encoded)
+    empty = encoded.null_count
+    return table, classes, [f"{counted(empty, 'row')} of {len(table):,} without a label"] if empty else []
 
 
 def some(names: Sequence[str], most: int = 3) -> str:

@@ -12,22 +12,24 @@ from typing import NamedTuple
 from shardctl.errors import InputError, Rejection
 from shardctl.storage import printable
 
+NAMES_AT_ONCE = 65536
+"""Names of a folder that are looked at together."""
+
 
 class FoundFile(NamedTuple):
-    """A file under one of the sources. `path` is relative to the source, `opened` can be given to open()."""
+    """A file under one of the sources. `path` is relative to the source, `opened` can be given to open().
+
+    `suffix` is the end of the name from its last dot, in lower case; `size` is in bytes.
+    """
 
     root: int
     path: str
     opened: str
     folder: str
+    suffix: str
     size: int
     mtime_ns: int
     fault: Rejection | None
-
-    @property
-    def suffix(self) -> str:
-        """The end of the name from its last dot, in lower case."""
-        return os.path.splitext(self.path)[1].lower()  # noqa: PTH122 - see pyproject.toml on Path in the listing
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,12 @@ def walk(roots: list[Path], notice: Callable[[str], None]) -> Iterator[FoundFile
         if root.is_dir():
             yield from _walk_folder(number, root, notice)
         else:
-            yield _found(number, root.name, str(root), "", root.stat())
+            yield _found(number, root.name, str(root), "", root.stat(), _are_utf8([root.name]))
+
+
+def place_of(root: Path) -> Path:
+    """Return the absolute path of a source. Its last part stays as it was given: links above it are followed, it is not."""
+    return root.parent.resolve() / root.name if root.name not in ("", "..") else root.resolve()
 
 
 def _walk_folder(number: int, root: Path, notice: Callable[[str], None]) -> Iterator[FoundFile]:
@@ -56,41 +63,79 @@ def _walk_folder(number: int, root: Path, notice: Callable[[str], None]) -> Iter
     while stack:
         folder = stack.pop()
         try:
-            here = Path(folder.opened).stat()
+            descriptor = os.open(folder.opened, os.O_RDONLY)
+        except OSError as error:
+            raise _unlisted(folder, error) from error
+        # Names are looked up from the open folder: half the time of a look-up from the root of the file system.
+        try:
+            here = os.fstat(descriptor)
             if (here.st_dev, here.st_ino) in folder.ancestors:
                 notice(f"{printable(folder.opened)}: a link back to a folder that it lies in; passed over")
                 continue
-            entries = sorted(os.scandir(folder.opened), key=lambda entry: os.fsencode(entry.name))
-        except OSError as error:
-            raise InputError(f"{printable(folder.opened)}: cannot be listed ({error.strerror}); nothing was written") from error
-        ancestors = (*folder.ancestors, (here.st_dev, here.st_ino))
-        folders = []
-        for entry in entries:
-            if entry.name.startswith("."):
-                continue
-            path = f"{folder.path}/{entry.name}" if folder.path else entry.name
-            try:
-                status = entry.stat()
-            except OSError as error:
-                yield _broken(number, path, entry.path, folder.path, error)
-                continue
-            if stat.S_ISDIR(status.st_mode):
-                folders.append(_Folder(path, entry.path, ancestors))
-            elif stat.S_ISREG(status.st_mode):
-                yield _found(number, path, entry.path, folder.path, status)
-        stack.extend(reversed(folders))
+            ancestors = (*folder.ancestors, (here.st_dev, here.st_ino))
+            names, utf8 = _names_in(folder, descriptor)
+            below = f"{folder.path}/" if folder.path else ""
+            within = folder.opened if folder.opened.endswith("/") else f"{folder.opened}/"
+            folders = []
+            for name in names:
+                if name[0] == ".":
+                    continue
+                try:
+                    status = os.stat(name, dir_fd=descriptor)
+                except OSError as error:
+                    yield _broken(number, below + name, within + name, folder.path, error)
+                    continue
+                if stat.S_ISREG(status.st_mode):
+                    yield _found(number, below + name, within + name, folder.path, status, utf8)
+                elif stat.S_ISDIR(status.st_mode):
+                    folders.append(_Folder(below + name, within + name, ancestors))
+            stack.extend(reversed(folders))
+        finally:
+            os.close(descriptor)
 
 
-def _found(root: int, path: str, opened: str, folder: str, status: os.stat_result) -> FoundFile:
+def _names_in(folder: _Folder, descriptor: int) -> tuple[list[str], bool]:
+    """Return the names in a folder in the order of their bytes, and whether all of them and its own path are UTF-8."""
     try:
-        path.encode()
+        names = os.listdir(descriptor)
+    except OSError as error:
+        raise _unlisted(folder, error) from error
+    utf8 = _are_utf8([folder.path]) and _are_utf8(names)
+    # UTF-8 sorts as its characters do, and comparing strings as they are takes a third of the time.
+    names.sort(key=None if utf8 else os.fsencode)
+    return names, utf8
+
+
+def _unlisted(folder: _Folder, error: OSError) -> InputError:
+    return InputError(f"{printable(folder.opened)}: cannot be listed ({error.strerror}); nothing was written")
+
+
+def _are_utf8(names: list[str]) -> bool:
+    """Tell whether every name can be written as UTF-8: bytes that are not come from the system as lone surrogates."""
+    try:
+        for start in range(0, len(names), NAMES_AT_ONCE):
+            "/".join(names[start : start + NAMES_AT_ONCE]).encode()
     except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _found(root: int, path: str, opened: str, folder: str, status: os.stat_result, utf8: bool) -> FoundFile:
+    """Return a file; `utf8` says that its path is known to be UTF-8."""
+    if not utf8 and not _are_utf8([path]):
         fault = Rejection("plan", "name-not-utf8", "the file name is not UTF-8, and keys must be; rename the file")
-        return FoundFile(root, printable(path), opened, printable(folder), status.st_size, status.st_mtime_ns, fault)
-    return FoundFile(root, path, opened, folder, status.st_size, status.st_mtime_ns, None)
+        shown = printable(path)
+        return FoundFile(root, shown, opened, printable(folder), suffix_of(shown), status.st_size, status.st_mtime_ns, fault)
+    return FoundFile(root, path, opened, folder, suffix_of(path), status.st_size, status.st_mtime_ns, None)
 
 
 def _broken(root: int, path: str, opened: str, folder: str, error: OSError) -> FoundFile:
     """A link to nothing, or to itself, or a file that went away while its folder was listed."""
     fault = Rejection("plan", "unreachable", f"cannot be reached ({error.strerror})")
-    return FoundFile(root, printable(path), opened, printable(folder), 0, 0, fault)
+    return FoundFile(root, printable(path), opened, printable(folder), suffix_of(path), 0, 0, fault)
+
+
+def suffix_of(path: str) -> str:
+    """Return the end of a file's name from its last dot, in lower case. (os.path.splitext takes four times as long.)"""
+    dot = path.rfind(".")
+    return path[dot:].lower() if dot > path.rfind("/") + 1 else ""

@@ -1,0 +1,60 @@
+"""Which names of folders, files and sources are names of splits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+ROLES = (
+    ("train", "training", "trn", "trainval"),
+    ("val", "valid", "validation", "dev", "devel", "development"),
+    ("test", "testing", "tst", "eval", "evaluation", "holdout", "heldout"),
+)
+"""The words that name a split, in the order of the dataset. (docs/inputs.md lists them.)"""
+
+_PLACES = {word: (role, place) for role, words in enumerate(ROLES) for place, word in enumerate(words)}
+_PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
+
+
+@dataclass(frozen=True)
+class SplitWord:
+    """The split word in a name. `role` is its row of ROLES.
+
+    `alone` says that the name is that word with nothing after it but numbers and parts of one or two letters (train2017,
+    train_256px, trainA), not one word of several (seg_train, bullet_train).
+    """
+
+    word: str
+    role: int
+    alone: bool
+
+
+def split_word(name: str) -> SplitWord | None:
+    """Return the split word in a name, None where there is none."""
+    joined = re.sub(r"(?i)(?<![a-z])(hold|held)[-_ ]out(?![a-z])", r"\1out", name)
+    parts = _PART.findall(joined)
+    word = next((part.lower() for part in parts if part.lower() in _PLACES), None)
+    if word is None:
+        return None
+    alone = joined.lower().startswith(word) and all(part.isdigit() or len(part) <= 2 for part in parts[1:])
+    return SplitWord(word, _PLACES[word][0], alone)
+
+
+def named_as_splits(names: Iterable[str]) -> set[str]:
+    """Return those of the names that are names of splits.
+
+    A name that only contains a split word counts where no name is such a word alone, and the words have two roles: seg_train
+    and seg_test are splits, bullet_train beside other classes is not.
+    """
+    words = {name: split_word(name) for name in names}
+    alone = {name for name, word in words.items() if word and word.alone}
+    if alone or len({word.role for word in words.values() if word}) < 2:
+        return alone
+    return {name for name, word in words.items() if word}
+
+
+def rank(name: str) -> tuple[int, int, str]:
+    """Return what sorts splits: training before validation before test, then others; by name where that is the same."""
+    found = split_word(name)
+    return (*(_PLACES[found.word] if found else (len(ROLES), 0)), name)

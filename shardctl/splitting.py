@@ -1,0 +1,259 @@
+"""Which split every input is in: by folders, by sources, by a column of the labels files, or drawn by a hash of its key."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shardctl.errors import InputError, UsageError
+from shardctl.listing import Group, Listing
+from shardctl.order import mix64
+from shardctl.sources.labels import SPLIT_COLUMN, some
+from shardctl.sources.splits import named_as_splits, rank, split_word
+from shardctl.storage import counted
+
+MODES = ("auto", "folder", "source", "column", "none")
+MOST_SPLITS = 255
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
+_NAME_RULE = "the name of a split is made of letters, digits, _ and ."
+
+
+@dataclass(frozen=True)
+class SplitRule:
+    """How inputs are divided: one of MODES, or shares such as train=0.9,val=0.1 drawn by a hash of the key."""
+
+    mode: str
+    shares: tuple[tuple[str, float], ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> SplitRule:
+        """Read what `--split` says. Raises UsageError."""
+        if text in MODES:
+            return cls(text)
+        shares = []
+        for part in text.split(","):
+            name, _, share = part.strip().partition("=")
+            try:
+                shares.append((name, float(share)))
+            except ValueError:
+                raise UsageError(
+                    f"split {text!r} is not of the form train=0.9,val=0.1, and not one of {', '.join(MODES)}"
+                ) from None
+            if not _NAME.fullmatch(name):
+                raise UsageError(f"split name {name!r} must be made of letters, digits, _ and .")
+        if len({name for name, _ in shares}) < len(shares):
+            raise UsageError(f"split {text!r} names a split twice")
+        if any(not 0 < share <= 1 for _, share in shares) or abs(sum(share for _, share in shares) - 1) > 1e-6:
+            raise UsageError(f"split {text!r}: the shares must be over 0 and add up to 1")
+        return cls("shares", tuple(shares))
+
+    def __str__(self) -> str:
+        return ",".join(f"{name}={share:g}" for name, share in self.shares) if self.shares else self.mode
+
+
+@dataclass(frozen=True)
+class Splitting:
+    """The split of every input (by number), and the names of the splits. `of_input` is (n,) uint8.
+
+    `by` is where they come from: folder, source, column, shares or none.
+    """
+
+    names: tuple[str, ...]
+    of_input: npt.NDArray[np.uint8]
+    by: str
+
+
+def split_inputs(listing: Listing, rule: SplitRule, seed: int) -> Splitting:
+    """Divide the inputs. Raises InputError where they do not have what the rule asks for, or it is not clear what they have."""
+    column = listing.side is not None and SPLIT_COLUMN in listing.side.columns.column_names
+    by = _found(listing, column) if rule.mode == "auto" else rule.mode
+    if column and by != "column":
+        listing.notices.append(f"{_files(listing)}: the column split is kept as a column; --split {rule} decides the splits")
+    if listing.columns is not None and SPLIT_COLUMN in listing.columns.names:
+        listing.notices.append("the field split of the lines is kept as a field, and decides no split")
+    if by == "shares":
+        return _by_shares(listing, rule, seed)
+    if by == "none":
+        return Splitting(("train",), np.zeros(len(listing), np.uint8), by)
+    if by == "column":
+        splitting = _by_column(listing)
+    elif by == "source":
+        splitting = _splitting(listing.root_names, listing.table["root"], by)
+    else:
+        splitting = _by_folder(listing)
+    if rule.mode == "auto":
+        what = {"folder": "the folders or files on top", "source": "the sources", "column": "the column split"}[by]
+        listing.notices.append(f"{what} are the splits: {some(splitting.names, 10)} (--split none makes one of all)")
+    return splitting
+
+
+def _found(listing: Listing, column: bool) -> str:
+    """Return what names splits: column, source, folder or none. Raises InputError where that is not clear."""
+    tops = {_top(group) for group in listing.groups}
+    by_top = _named(tops - {""}, listing.groups)
+    sources = listing.root_names if all(root.is_dir() for root in listing.roots) else []
+    by_source = named_as_splits(sources)
+    if column:
+        _refuse_contradiction(listing, by_top == tops)
+        return "column"
+    if by_top:
+        _refuse_others(listing, by_top, tops)
+    if len(sources) > 1 and by_source:
+        if by_top:
+            raise InputError(
+                f"the sources ({some(sources)}) and what is in them ({some(_sorted(by_top))}) are both named as splits;"
+                " say which of them are: --split source or --split folder"
+            )
+        others = [name for name in sources if name not in by_source]
+        if others:
+            raise InputError(
+                f"of the sources {some(_sorted(by_source))} is named as a split, and {some(others)} is not; use"
+                " --split source to make each source a split, or --split none for one split of all"
+            )
+        return "source"
+    if by_top:
+        return "folder"
+    _refuse_deeper(listing)
+    option, lone = ("source", by_source) if by_source else ("folder", named_as_splits(tops))
+    if any(_split_name(name, True) != "train" for name in lone):
+        listing.notices.append(
+            f"{some(_sorted(lone))} is the name of a split, and its inputs become the split train; --split {option} names it so"
+        )
+    return "none"
+
+
+def _top(group: Group) -> str:
+    """Return the folder or the file of lines right below the source that a group is in, "" for none."""
+    return group.folder.partition("/")[0] or group.lines_of
+
+
+def _named(tops: set[str], groups: Iterable[Group]) -> set[str]:
+    """Return those that are named as splits. A file of lines alone names none: it may as well be all there is."""
+    named = named_as_splits(tops)
+    files = {group.lines_of for group in groups if not group.folder}
+    return set() if named <= files and len({_split_name(name, True) for name in named}) < 2 and named == tops else named
+
+
+def _refuse_others(listing: Listing, named: set[str], tops: set[str]) -> None:
+    """Raise InputError where there is something beside what is named as splits."""
+    others = _sorted(tops - named)
+    if not others:
+        return
+    roots = some([str(root) for root in listing.roots])
+    splits = f"{some(_sorted(named))} {'is named as a split' if len(named) == 1 else 'are named as splits'}"
+    if others == [""]:
+        stray = [number for number, group in enumerate(listing.groups) if not _top(group)]
+        rows = np.flatnonzero(np.isin(listing.table["group"].to_numpy(), stray))
+        lies = f"{counted(len(rows), 'input')} ({some(listing.keys_at(rows[:100]))})"
+        raise InputError(
+            f"{roots}: {splits}, and {lies} beside in no folder; move what is no input, or use"
+            " --split none for one split of all"
+        )
+    raise InputError(
+        f"{roots}: {splits}, and beside there is {some([name for name in others if name])}, which is not; use --split folder to"
+        " make each of them a split, --split none for one split of all, or move what is no split"
+    )
+
+
+def _refuse_deeper(listing: Listing) -> None:
+    """Raise InputError where folders further down are named as splits: they would be mixed, or taken for classes."""
+    deeper: dict[str, str] = {}
+    for group in listing.groups:
+        parts = [*(group.folder.split("/") if group.folder else []), *([group.lines_of] if group.lines_of else [])]
+        deeper |= {part: "/".join(parts[:depth]) for depth, part in enumerate(parts) if depth}
+    named = named_as_splits(deeper)
+    words = [word for word in map(split_word, named) if word and word.alone]
+    if len({word.role for word in words}) > 1:
+        example = " and ".join(f"{deeper[name]}/{name}" for name in _sorted(named)[:2])
+        raise InputError(
+            f"folders or files further down are named as splits ({example}), which only those right below a source can be:"
+            " give the folder that they lie in as the source, or use --split none"
+        )
+
+
+def _refuse_contradiction(listing: Listing, by_top: bool) -> None:
+    """Raise InputError where inputs lie in one split's folder and the labels file puts them into another."""
+    if not by_top:
+        return
+    column, folder = _by_column(listing), _by_folder(listing)
+    roles = [[getattr(split_word(name), "role", None) for name in splitting.names] for splitting in (column, folder)]
+    differ = np.array([[one != other for other in roles[1]] for one in roles[0]])
+    rows = np.flatnonzero(differ[column.of_input, folder.of_input])
+    if len(rows):
+        raise InputError(
+            f"{_files(listing)}: the column split puts {counted(len(rows), 'input')} into another split than the folder that"
+            f" it lies in ({some(listing.keys_at(rows[:100]))}); say which is right: --split column or --split folder"
+        )
+
+
+def _by_folder(listing: Listing) -> Splitting:
+    tops = [_split_name(_top(group), not group.folder) for group in listing.groups]
+    if "" in tops:
+        raise InputError("--split folder: some inputs lie in no folder that could name their split")
+    return _splitting(tops, listing.table["group"], "folder")
+
+
+def _split_name(top: str, of_file: bool) -> str:
+    """Return the name of a split. Files of lines are often parts of one: train-00000-of-00004.jsonl is in train."""
+    word = split_word(top) if of_file else None
+    return word.word if word else top
+
+
+def _by_column(listing: Listing) -> Splitting:
+    side = listing.side
+    if side is None or SPLIT_COLUMN not in side.columns.column_names:
+        raise InputError("--split column: there is no labels file with a column called split")
+    column = side.columns[SPLIT_COLUMN]
+    if not pa.types.is_string(column.type):
+        raise InputError(
+            f"{side.shown}: the column split holds {column.type}, not names of splits; --split none keeps it as a column"
+        )
+    assert listing.side_rows is not None, "found with the labels files"
+    coded = pc.dictionary_encode(pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)).combine_chunks()
+    coded = coded.chunk(0) if isinstance(coded, pa.ChunkedArray) else coded
+    rows = pa.array(listing.side_rows, mask=listing.side_rows < 0)
+    numbers = coded.indices.take(rows)
+    if numbers.null_count:
+        without = np.flatnonzero(np.asarray(numbers.is_null()))
+        raise InputError(
+            f"{side.shown}: the column split says nothing of {counted(len(without), 'input')}"
+            f" ({some(listing.keys_at(without[:100]))}); add it, or use --split none or --split train=0.9,val=0.1"
+        )
+    return _splitting(coded.dictionary.to_pylist(), numbers, "column")
+
+
+def _splitting(names: list[str], number: pa.Array | pa.ChunkedArray, by: str) -> Splitting:
+    """Return the splits that have inputs, in order. `names` may have one several times; `number` counts along it, (n,)."""
+    used = np.bincount(number.to_numpy(), minlength=len(names)) > 0
+    present = _sorted({name for name, has_inputs in zip(names, used, strict=True) if has_inputs})
+    bad = [name for name in present if not _NAME.fullmatch(name)]
+    if bad:
+        raise InputError(f"--split {by}: {some(bad)} cannot name a split: {_NAME_RULE}; rename, or use --split none")
+    if len(present) > MOST_SPLITS:
+        raise InputError(f"--split {by}: {len(present)} are too many for splits; there can be {MOST_SPLITS}")
+    places = {name: place for place, name in enumerate(present)}
+    return Splitting(tuple(present), np.array([places.get(name, 0) for name in names], np.uint8)[number.to_numpy()], by)
+
+
+def _by_shares(listing: Listing, rule: SplitRule, seed: int) -> Splitting:
+    """Draw each input's split from a hash of its key, so that it stays where it is when other inputs come or go."""
+    seeded = mix64(listing.hashes ^ mix64(np.array([seed], np.uint64)))
+    drawn = seeded.astype(np.float64) / 2.0**64
+    edges = np.cumsum([share for _, share in rule.shares])[:-1]
+    number = np.searchsorted(edges, drawn, side="right").astype(np.uint8)
+    return Splitting(tuple(name for name, _ in rule.shares), number, "shares")
+
+
+def _sorted(names: Iterable[str]) -> list[str]:
+    return sorted(names, key=rank)
+
+
+def _files(listing: Listing) -> str:
+    return listing.side.shown if listing.side else ""

@@ -1,0 +1,339 @@
+"""Labels files and the labels of lines: no value changes on its way in, and nothing is missing without a word."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+import shardctl
+from shardctl.errors import InputError, UsageError
+from shardctl.manifest import open_table, read_rejects
+from shardctl.sources import labels
+from shardctl.sources.boxes import COORDINATES, PLACE_NAMES
+from shardctl.sources.splits import ROLES
+
+
+def images(root: Path, count: int) -> Path:
+    root.mkdir(parents=True)
+    for number in range(count):
+        Image.new("RGB", (4, 4), (number, 0, 0)).save(root / f"{number}.png")
+    return root
+
+
+def labelled(root: Path, header: str, rows: Iterable[str]) -> Path:
+    """A folder of images with a labels.csv that has a row for each: its file name, and what is given."""
+    lines = list(rows)
+    images(root, len(lines))
+    cells = "".join(f"{number}.png,{row}\n" for number, row in enumerate(lines))
+    (root / "labels.csv").write_text(f"filename,{header}\n{cells}")
+    return root
+
+
+def column(out: Path, name: str) -> tuple[str, list[Any]]:
+    """The type of a column of the shards, and its values in the order of the inputs."""
+    ds = shardctl.open(out)
+    plan = open_table(out / "plan.arrow")
+    return dict(ds.manifest.schema)[name], [row[name] for row in plan["columns"].to_pylist()]
+
+
+def notices_of(source: Path, out: Path, **options: Any) -> tuple[str, ...]:
+    return shardctl.convert(source, out, workers=0, **options).notices
+
+
+@pytest.mark.parametrize(
+    ("cells", "type_", "values"),
+    [
+        (["1", "-2", "0"], "int64", [1, -2, 0]),
+        (["9223372036854775807", "5"], "int64", [2**63 - 1, 5]),
+        (["1", "", "3"], "int64", [1, None, 3]),
+        (["0.5", "2", "-0.25"], "double", [0.5, 2.0, -0.25]),
+        (["0.50", "0.25", "1.00"], "double", [0.5, 0.25, 1.0]),
+        (["1e-05", "2.5e+20"], "double", [1e-05, 2.5e20]),
+        (["0.1", "inf", "-inf"], "double", [0.1, math.inf, -math.inf]),
+        (["0.30000000000000004", "1.0"], "double", [0.30000000000000004, 1.0]),
+    ],
+)
+def test_a_column_of_numbers_as_they_are_printed_is_one_of_numbers(
+    tmp_path: Path, cells: list[str], type_: str, values: list[Any]
+) -> None:
+    source = labelled(tmp_path / "in", "label,x", [f"a,{cell}" for cell in cells])
+    assert notices_of(source, tmp_path / "out") == ()
+    assert column(tmp_path / "out", "x") == (type_, values)
+
+
+@pytest.mark.parametrize(
+    ("cells", "odd"),
+    [
+        (["00042", "00043"], "00042"),
+        (["1", "+1"], "+1"),
+        (["1_000", "2"], "1_000"),
+        (["9223372036854775808", "1"], "9223372036854775808"),
+        (["123456789012345678901234567890", "1"], "123456789012345678901234567890"),
+        (["0.1000000000000000055511151231257827", "1"], "0.1000000000000000055511151231257827"),
+        (["9007199254740993.5", "1"], "9007199254740993.5"),
+        (["1.9", "1.10"], "1.10"),
+        (["12e5", "34e5"], "12e5"),
+        (["1e+999", "1"], "1e+999"),
+        ([" 1", "2"], " 1"),
+        ([".5", "1"], ".5"),
+        (["-0", "1"], None),
+    ],
+)
+def test_a_column_that_only_looks_like_numbers_stays_text(tmp_path: Path, cells: list[str], odd: str | None) -> None:
+    source = labelled(tmp_path / "in", "label,x", [f"a,{cell}" for cell in cells])
+    notices = notices_of(source, tmp_path / "out")
+    type_, values = column(tmp_path / "out", "x")
+    if odd is None:  # a negative zero is one only as a decimal
+        assert (type_, [str(value) for value in values]) == ("double", ["-0.0", "1.0"])
+        return
+    assert (type_, values) == ("string", cells)
+    assert any(f"the column x is kept as text: {odd} would change" in notice for notice in notices)
+
+
+@pytest.mark.parametrize("cells", [["true", "false"], ["nan", "nan"], ["", ""], ["a", ""], ["2024-01-02", "2024-01-03"]])
+def test_a_column_of_other_words_stays_text(tmp_path: Path, cells: list[str]) -> None:
+    source = labelled(tmp_path / "in", "label,x", [f"a,{cell}" for cell in cells])
+    assert notices_of(source, tmp_path / "out") == ()
+    assert column(tmp_path / "out", "x") == ("string", cells)
+
+
+def test_what_is_a_number_is_found_over_all_labels_files(tmp_path: Path) -> None:
+    labelled(tmp_path / "in" / "train", "label,x", ["a,1", "b,2"])
+    labelled(tmp_path / "in" / "val", "label,x", ["a,007", "b,"])
+    notices_of(tmp_path / "in", tmp_path / "out")
+    assert column(tmp_path / "out", "x") == ("string", ["1", "2", "007", ""])
+
+
+def test_file_names_and_class_names_that_look_like_numbers_stay_what_they_are(tmp_path: Path) -> None:
+    source = images(tmp_path / "in", 2)
+    for number in range(2):
+        (source / f"{number}.png").rename(source / f"0{number}")
+    (source / "labels.csv").write_text("filename,label\n00,007\n01,042\n")
+    notices_of(source, tmp_path / "out")
+    ds = shardctl.open(tmp_path / "out")
+    assert ds.classes == ("007", "042")
+    assert [(sample["key"], sample["label"]) for sample in ds] == [("00", 0), ("01", 1)]
+
+
+def test_rows_without_a_label_are_counted(tmp_path: Path) -> None:
+    source = labelled(tmp_path / "in", "label", ["a", "b", ""])
+    assert any("1 row of 3 without a label" in notice for notice in notices_of(source, tmp_path / "out"))
+    assert open_table(tmp_path / "out" / "plan.arrow")["label"].to_pylist() == [0, 1, None]
+
+
+def test_lenient_labels_say_what_is_left_over(tmp_path: Path, cli: Any) -> None:
+    source = images(tmp_path / "in", 3)
+    (source / "labels.csv").write_text("filename,label\n0.png,a\nghost.png,b\n")
+    ran = cli("convert", source, tmp_path / "out", "--workers", "0", "--lenient-labels")
+    assert "no row for 2 of 3 inputs (1.png, 2.png); their columns are empty" in ran.err
+    assert "1 of 2 rows names a file that is not there (ghost.png); passed over" in ran.err
+    again = cli("convert", source, tmp_path / "out", "--workers", "0", "--lenient-labels", "--json").json
+    assert again["status"] == "up-to-date"
+    assert len(again["notices"]) == 2
+
+
+@pytest.mark.parametrize("name", ["class", "Category", "Label", "target"])
+def test_a_labels_file_without_a_column_label_says_so(tmp_path: Path, name: str, cli: Any) -> None:
+    source = labelled(tmp_path / "in", name, ["cat", "dog"])
+    ran = cli("convert", source, tmp_path / "out", "--workers", "0")
+    assert "no column is called label, so there are no labels; all columns are kept" in ran.err
+    assert f"rename {name} to label" in ran.err
+    assert "; no labels; splits" in ran.err
+    assert column(tmp_path / "out", name) == ("string", ["cat", "dog"])
+
+
+def test_the_error_names_the_columns_that_file_names_may_be_in(tmp_path: Path) -> None:
+    source = images(tmp_path / "in", 1)
+    (source / "labels.csv").write_text("name,label\n0.png,a\n")
+    with pytest.raises(InputError) as caught:
+        notices_of(source, tmp_path / "out")
+    page = (Path(__file__).parent.parent / "docs" / "inputs.md").read_text(encoding="utf-8")
+    for name in labels.FILE_COLUMNS:
+        assert name in str(caught.value)
+        assert f"`{name}`" in page
+
+
+def test_the_page_on_inputs_names_what_looks_like_a_place_and_what_is_a_split() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "inputs.md").read_text(encoding="utf-8")
+    plain = page.replace("_", "")
+    for name in PLACE_NAMES:
+        assert re.search(rf"\b{name}\b", plain), name
+    for group in COORDINATES:
+        assert any(set(re.findall(r"[a-z0-9]+", quoted)) == group for quoted in re.findall(r"`([^`]*)`", plain)), group
+    for word in (word for words in ROLES for word in words):
+        assert f"`{word}`" in page
+
+
+def test_strings_of_a_jsonl_labels_file_are_classes(tmp_path: Path) -> None:
+    source = images(tmp_path / "in", 3)
+    lines = [{"file_name": "0.png", "label": "dog"}, {"file_name": "1.png", "label": "cat"}, {"file_name": "2.png"}]
+    (source / "metadata.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    assert any("1 row of 3 without a label" in notice for notice in notices_of(source, tmp_path / "out"))
+    assert shardctl.open(tmp_path / "out").classes == ("cat", "dog")
+    assert open_table(tmp_path / "out" / "plan.arrow")["label"].to_pylist() == [1, 0, None]
+
+
+def test_a_column_of_several_types_in_a_jsonl_labels_file_is_told(tmp_path: Path) -> None:
+    source = images(tmp_path / "in", 2)
+    lines = [{"file_name": "0.png", "label": 0, "x": 1}, {"file_name": "1.png", "label": 1, "x": "one"}]
+    (source / "metadata.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    assert any("the column x holds values of several types" in notice for notice in notices_of(source, tmp_path / "out"))
+
+
+def test_strings_in_the_field_label_of_lines_are_classes(tmp_path: Path) -> None:
+    lines = [{"text": "a", "label": "pos"}, {"text": "b", "label": "neg"}, {"text": "c", "label": ""}, {"text": "d"}]
+    (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    result = shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", workers=0)
+    ds = shardctl.open(tmp_path / "out")
+    assert ds.classes == ("neg", "pos")
+    assert dict(ds.manifest.schema)["label"] == "int64"
+    assert open_table(tmp_path / "out" / "plan.arrow")["label"].to_pylist() == [1, 0, None, None]
+    assert "2 lines of 4 without a label" in result.notices
+    assert result.estimate is None
+    assert shardctl.verify(tmp_path / "out").ok
+    shardctl.convert(tmp_path / "in.jsonl", tmp_path / "as-text", workers=0, labels="none")
+    assert [sample["label"] for sample in shardctl.open(tmp_path / "as-text")] == ["pos", "neg", "", None]
+
+
+def test_labels_of_lines_that_are_not_all_strings_are_told(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('{"label": "pos"}\n{"label": 1}\n')
+    notices = notices_of(tmp_path / "in.jsonl", tmp_path / "out")
+    assert any("the field label does not name classes" in notice for notice in notices)
+    (tmp_path / "numbers.jsonl").write_text('{"label": 1}\n{"label": 0}\n')
+    assert notices_of(tmp_path / "numbers.jsonl", tmp_path / "numbers") == ()
+    assert [sample["label"] for sample in shardctl.open(tmp_path / "numbers")] == [1, 0]
+
+
+def one_bit(names: Iterable[str]) -> Any:
+    """As hash_names, but nearly all names have the same hash as others."""
+    import numpy as np
+
+    return np.fromiter((len(name) % 2 for name in names), np.uint64)
+
+
+def test_names_whose_hashes_are_equal_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(labels, "hash_names", one_bit)
+    source = images(tmp_path / "in", 12)
+    order = [7, 3, 11, 0, 10, 1, 9, 2, 8, 4, 6, 5]
+    (source / "labels.csv").write_text("filename,label,n\n" + "".join(f"{n}.png,a,{n}\n" for n in order))
+    notices_of(source, tmp_path / "out")
+    found = {sample["key"]: sample["n"] for sample in shardctl.open(tmp_path / "out")}
+    assert found == {f"{n}.png": n for n in range(12)}
+
+
+def test_names_that_stand_twice_are_counted_where_hashes_are_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(labels, "hash_names", one_bit)
+    monkeypatch.setattr(labels, "ROWS_AT_ONCE", 2)
+    one, other = images(tmp_path / "one", 5), images(tmp_path / "other", 2)
+    with pytest.raises(InputError, match=r"2 keys stand twice, among them 0.png, 1.png:"):
+        notices_of([one, other], tmp_path / "out")  # type: ignore[arg-type]
+    (one / "labels.csv").write_text("filename,label\n" + "".join(f"{n}.png,a\n" for n in (0, 1, 2, 1, 3, 4, 1, 4)))
+    with pytest.raises(InputError, match=r"3 rows name a file that another row names: 1.png, 4.png"):
+        notices_of(one, tmp_path / "out")
+
+
+BOX_ROWS = [
+    {"bbox": [1, 2, 3, 4]},
+    {"objects": {"bbox": [[1, 2, 3, 4]], "category": [0]}},
+    {"objects": [{"Bounding_Box": [1, 2, 3, 4]}]},
+    {"xmin": 1, "ymin": 2, "xmax": 3, "ymax": 4},
+    {"x1": 1, "y1": 2, "x2": 3, "y2": 4},
+    {"face": {"x": 1, "y": 2, "w": 3, "h": 4}},
+    {"keypoints": [[1, 2], [3, 4]]},
+    {"segmentation": [[1, 2, 3, 4]]},
+]
+
+
+@pytest.mark.parametrize("row", BOX_ROWS, ids=lambda row: next(iter(row)))
+@pytest.mark.parametrize("step", [{"name": "resize", "size": 2}, {"name": "hflip"}], ids=lambda step: str(step["name"]))
+def test_places_in_the_image_are_not_left_behind_by_what_moves_it(
+    tmp_path: Path, row: dict[str, Any], step: dict[str, Any]
+) -> None:
+    source = images(tmp_path / "in", 1)
+    (source / "metadata.jsonl").write_text(json.dumps({"file_name": "0.png", "label": "a", **row}))
+    recipe = {"transform": [step]}
+    with pytest.raises(UsageError, match=f"{step['name']} moves what is in the images") as caught:
+        notices_of(source, tmp_path / "out", recipe=recipe, dry_run=True)
+    columns = str(caught.value).rpartition("--drop-columns ")[2]
+    notices_of(source, tmp_path / "out", recipe=recipe, drop_columns=columns.split(","))
+    assert dict(shardctl.open(tmp_path / "out").manifest.schema).keys() == {"key", "image", "label"}
+    notices_of(source, tmp_path / "as-they-are")
+    assert set(row) <= dict(shardctl.open(tmp_path / "as-they-are").manifest.schema).keys()
+
+
+def test_sizes_and_other_columns_do_not_hinder_a_resize(tmp_path: Path) -> None:
+    source = labelled(tmp_path / "in", "label,width,height,box_count,x", ["a,4,4,1,2"])
+    assert notices_of(source, tmp_path / "out", recipe={"transform": [{"name": "resize", "size": 2}]}) == ()
+
+
+def test_columns_can_be_left_out(tmp_path: Path, cli: Any) -> None:
+    source = labelled(tmp_path / "in", "label,key,note", ["a,1,x", "b,2,y"])
+    with pytest.raises(InputError, match="--drop-columns key"):
+        notices_of(source, tmp_path / "out")
+    assert cli("convert", source, tmp_path / "out", "--workers", "0", "--drop-columns", "key,note").code == 0
+    ds = shardctl.open(tmp_path / "out")
+    assert ds.schema.names == ["key", "image", "label"]
+    assert ds.manifest.settings["drop_columns"] == ["key", "note"]
+    (tmp_path / "out" / "plan.arrow").write_bytes(b"")
+    assert shardctl.repair(tmp_path / "out", workers=0).ok, "the sources are listed again as they were"
+    with pytest.raises(UsageError, match=r"labels.csv has no such column; it has filename, label, key, note"):
+        notices_of(source, tmp_path / "other", drop_columns=["nothing"])
+    (source / "labels.csv").unlink()
+    with pytest.raises(UsageError, match="--drop-columns note takes columns of a labels file, and there is none"):
+        notices_of(source, tmp_path / "other", drop_columns=["note"])
+
+
+def test_a_line_with_half_a_character_is_rejected(tmp_path: Path) -> None:
+    lines = ['{"a": "x"}', '{"a": "\\ud800"}', '{"\\udc00": 1}', '{"a": "\\ud83d\\ude00"}', '{"a": "C:\\\\users"}']
+    (tmp_path / "in.jsonl").write_text("\n".join(lines))
+    assert shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", workers=0).rejected == 2
+    assert [sample["a"] for sample in shardctl.open(tmp_path / "out")] == ["x", "\U0001f600", "C:\\users"]
+    rejects = [(reject.key, reject.error, reject.message) for reject in read_rejects(tmp_path / "out" / "rejects.jsonl")]
+    assert [(key, error) for key, error, _ in rejects] == [
+        ("in.jsonl#2", "lone-surrogate"),
+        ("in.jsonl#3", "lone-surrogate"),
+    ]
+    assert "\\ud800" in rejects[0][2]
+    source = images(tmp_path / "in", 1)
+    (source / "metadata.jsonl").write_text('{"file_name": "0.png", "note": "\\ud800"}')
+    with pytest.raises(InputError, match=r"metadata.jsonl, line 1: holds"):
+        notices_of(source, tmp_path / "other")
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_whole_numbers_that_a_decimal_cannot_hold_are_never_rounded(
+    tmp_path: Path, nested: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether they are found out together or chunks apart, and whichever comes first."""
+    from shardctl.sources import jsonl
+
+    monkeypatch.setattr(jsonl, "CHUNK_LINES", 1)
+    for name, values in {"first": [2**53 + 1, 0.5], "last": [0.5, 2**53 + 1], "near": [2**53, 0.5]}.items():
+        put = [{"a": [{"b": value}] if nested else value} for value in values]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, put)))
+        notices = notices_of(tmp_path / f"{name}.jsonl", tmp_path / name)
+        got = [sample["a"] for sample in shardctl.open(tmp_path / name)]
+        if name == "near":
+            assert (got, notices) == ([record["a"] for record in put], ())
+        else:
+            assert [json.loads(value) for value in got] == [record["a"] for record in put]
+            assert any("the field a holds values of several types, or whole numbers beyond 2^53" in n for n in notices)
+
+
+@pytest.mark.parametrize("depth", [10, 70, 300, 900])
+@pytest.mark.parametrize(("begin", "end"), [("[", "]"), ('{"b":', "}")])
+def test_values_of_any_depth_come_back_or_are_rejected(tmp_path: Path, depth: int, begin: str, end: str) -> None:
+    inside = begin * depth + "1" + end * depth
+    (tmp_path / "in.jsonl").write_text(f'{{"a": {inside}, "n": 1}}\n{{"a": null, "n": 2}}\n')
+    result = shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", workers=0)
+    assert result.samples + result.rejected == 2
+    assert result.rejected == 0 or depth == 900
+    if depth == 70:
+        assert shardctl.open(tmp_path / "out")[0]["a"] == inside.replace(":", ": ")
