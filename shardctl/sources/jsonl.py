@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -17,8 +18,14 @@ CHUNK_LINES = 4096
 DEEPEST = 60
 """Levels of lists and objects in a column. Arrow writes and reads files with up to 64."""
 
+MOST_LEVELS = 500
+"""Levels of lists and objects in a line that is read at all."""
+
 EXACT_IN_FLOAT = 2**53
 """Whole numbers beyond this are rounded where they become float64."""
+
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
+"""Half of a pair of surrogates, as JSON writes it or as bytes that are not UTF-8, which Python's parser lets pass."""
 
 _SMALL = pa.int32()
 """Stands for whole numbers that float64 holds exactly, while types are inferred. As a column they are int64 too."""
@@ -28,7 +35,7 @@ def parse_line(line: bytes) -> dict[str, Any]:
     """Parse one line as a JSON object. Raises Rejection (stage `decode`)."""
     try:
         value = json.loads(line)
-        if b"\\u" in line or b"\xed" in line:  # the only ways to write one: by its number, or by bytes that are not UTF-8
+        if _SURROGATE.search(line):
             json.dumps(value, ensure_ascii=False).encode()
     except UnicodeDecodeError as error:
         raise Rejection("decode", "not-utf8", f"not UTF-8 at byte {error.start} of the line; recode the file") from None
@@ -36,11 +43,28 @@ def parse_line(line: bytes) -> dict[str, Any]:
         half = f"\\u{ord(error.object[error.start]):04x}"
         message = f"holds {half}, half of a pair that is one character, without the other half; mend the line"
         raise Rejection("decode", "lone-surrogate", message) from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise Rejection("decode", "not-json", f"not a line of JSON ({error})") from None
+    except RecursionError:
+        raise _too_deep() from None
+    # Python reads 900 levels or 20,000 by its version, and Arrow's own recursion has no limit but the stack.
+    if line.count(b"[") + line.count(b"{") > MOST_LEVELS and _is_deeper(value, MOST_LEVELS):
+        raise _too_deep()
     if not isinstance(value, dict):
         raise Rejection("decode", "not-an-object", f"a JSON object is needed, this line is a {type(value).__name__}")
     return value
+
+
+def _too_deep() -> Rejection:
+    return Rejection("decode", "too-deep", f"lists and objects are nested deeper than {MOST_LEVELS} levels; mend the line")
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    parts = [value]
+    for _ in range(levels + 1):
+        nested = [part for part in parts if isinstance(part, dict | list)]
+        parts = [part for each in nested for part in (each.values() if isinstance(each, dict) else each)]
+    return bool(nested)
 
 
 class TypeInference:
@@ -154,20 +178,14 @@ def _storable(type_: pa.DataType | None) -> pa.DataType:
 
 
 def fit(value: Any, type_: pa.DataType) -> Any:
-    """Return a parsed JSON value as its column wants it: JSON text where the column is a string and the value is not.
-
-    Raises Rejection (stage `decode`) for lists within lists beyond what can be written as text.
-    """
+    """Return a parsed JSON value as its column wants it: JSON text where the column is a string and the value is not."""
     if value is None:
         return value
     if isinstance(value, str):
         # The one text in a column of another type is the empty label of a line: where labels name classes, it is none.
         return value if pa.types.is_string(type_) else None
     if pa.types.is_string(type_):
-        try:
-            return json.dumps(value, ensure_ascii=False)
-        except RecursionError:
-            raise Rejection("decode", "not-json", "lists and objects are nested too deep; mend the line") from None
+        return json.dumps(value, ensure_ascii=False)
     if pa.types.is_list(type_):
         return [fit(item, type_.value_type) for item in value]
     if pa.types.is_struct(type_):
