@@ -23,6 +23,8 @@ from shardctl.storage import counted, naming_the_path, printable
 CHUNK_ROWS = 65536
 """Rows of a table that are in memory at a time."""
 
+SIDECAR_SUFFIXES = frozenset(name[name.rfind(".") :] for name in labels.SIDECAR_NAMES)
+
 LISTING_SCHEMA = pa.schema(
     [
         ("key", pa.string()),
@@ -160,8 +162,9 @@ def _wanted_files(
 ) -> Iterator[Input]:
     """Give the inputs of the files that belong to the kind; note the labels files, count the others."""
     explicit = str(rule.file.resolve()) if rule.file is not None else None
+    sidecars = SIDECAR_SUFFIXES if rule.mode == "auto" else frozenset[str]()
     for file in files:
-        if rule.mode == "auto" and _is_sidecar(file):
+        if file.suffix in sidecars and _is_sidecar(file):
             side_files.append((Path(file.opened), file.folder))
         elif explicit and file.path.endswith(Path(explicit).name) and str(Path(file.opened).resolve()) == explicit:
             continue
@@ -172,15 +175,15 @@ def _wanted_files(
 
 
 def _is_sidecar(file: FoundFile) -> bool:
-    return file.suffix in (".csv", ".jsonl") and file.path.rpartition("/")[2] in labels.SIDECAR_NAMES
+    return file.suffix in SIDECAR_SUFFIXES and file.path.rpartition("/")[2] in labels.SIDECAR_NAMES
 
 
 def _listing_batch(chunk: list[Input], groups: dict[tuple[str, str], int]) -> pa.RecordBatch:
     keys, sources, roots, offsets, sizes, mtimes, folders, lines_of, label, faults = zip(*chunk, strict=True)
     group = [groups.setdefault(place, len(groups)) for place in zip(folders, lines_of, strict=True)]
     hashes = labels.hash_names(keys)
-    errors = [fault.error if fault else None for fault in faults]
-    messages = [fault.message if fault else None for fault in faults]
+    errors = [fault.error if fault else None for fault in faults] if any(faults) else faults
+    messages = [fault.message if fault else None for fault in faults] if any(faults) else faults
     columns = (keys, sources, roots, offsets, sizes, mtimes, group, label, hashes, errors, messages)
     arrays = [pa.array(values, f.type) for values, f in zip(columns, LISTING_SCHEMA, strict=True)]
     return pa.record_batch(arrays, schema=LISTING_SCHEMA)

@@ -253,10 +253,15 @@ def test_a_field_of_several_types_is_told(tmp_path: Path) -> None:
 
 
 def test_lines_that_are_not_json_objects_are_rejected_by_number(tmp_path: Path) -> None:
-    (tmp_path / "in.jsonl").write_bytes(b'{"a": 1}\n{"a": \n[1]\n{"a": "\xff"}\n{"a": 2}\n')
+    (tmp_path / "in.jsonl").write_bytes(b'{"a": 1}\n{"a": \n[1]\n{"a": "\xff"}\n{"a": 2}\n{"a": 1, "a": 2}\n')
     assert [sample["a"] for sample in converted(tmp_path / "in.jsonl", tmp_path / "out")] == [1, 2]
     rejects = {reject.key: reject.error for reject in read_rejects(tmp_path / "out" / "rejects.jsonl")}
-    assert rejects == {"in.jsonl#2": "not-json", "in.jsonl#3": "not-an-object", "in.jsonl#4": "not-utf8"}
+    assert rejects == {
+        "in.jsonl#2": "not-json",
+        "in.jsonl#3": "not-an-object",
+        "in.jsonl#4": "not-utf8",
+        "in.jsonl#6": "not-json",
+    }
 
 
 def test_text_files_and_lines_do_not_mix(tmp_path: Path) -> None:

@@ -65,4 +65,5 @@ class Source(Protocol):
 
 def file_input(file: FoundFile) -> Input:
     """Return the input that is a whole file."""
-    return Input(file.path, file.path, file.root, 0, file.size, file.mtime_ns, file.folder, "", -1, file.fault)
+    root, path, _, folder, _, size, mtime_ns, fault = file
+    return tuple.__new__(Input, (path, path, root, 0, size, mtime_ns, folder, "", -1, fault))  # half the time of Input(…)

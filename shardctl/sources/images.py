@@ -18,6 +18,9 @@ SIDE_FILES = frozenset(
 """Names of files that often lie beside images and are not opened to see whether they are images themselves."""
 
 
+KNOWN_SUFFIXES = frozenset((*image.SUFFIXES, *image.OTHER_SUFFIXES))
+
+
 class ImageSource:
     """One image per file. A file whose name says nothing is an image if it begins like one."""
 
@@ -26,7 +29,7 @@ class ImageSource:
     def takes(self, file: FoundFile) -> bool:
         """Tell by the name, or by the first bytes where the name says nothing."""
         suffix = file.suffix
-        if suffix in image.SUFFIXES or suffix in image.OTHER_SUFFIXES:
+        if suffix in KNOWN_SUFFIXES:
             return True
         if suffix in SIDE_FILES:
             return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -24,8 +25,19 @@ MOST_LEVELS = 500
 EXACT_IN_FLOAT = 2**53
 """Whole numbers beyond this are rounded where they become float64."""
 
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
-"""Half of a pair of surrogates, as JSON writes it or as bytes that are not UTF-8, which Python's parser lets pass."""
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+"""Half of a pair of surrogates, as JSON writes it."""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        twice = next(name for name, times in Counter(name for name, _ in pairs).items() if times > 1)
+        raise ValueError(f"the name {printable(twice)} stands twice in one object")
+    return value
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object)
 
 _SMALL = pa.int32()
 """Stands for whole numbers that float64 holds exactly, while types are inferred. As a column they are int64 too."""
@@ -34,7 +46,7 @@ _SMALL = pa.int32()
 def parse_line(line: bytes) -> dict[str, Any]:
     """Parse one line as a JSON object. Raises Rejection (stage `decode`)."""
     try:
-        value = json.loads(line)
+        value = _DECODER.decode(line.decode())
         if _SURROGATE.search(line):
             json.dumps(value, ensure_ascii=False).encode()
     except UnicodeDecodeError as error:

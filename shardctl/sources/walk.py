@@ -31,6 +31,14 @@ class FoundFile(NamedTuple):
     mtime_ns: int
     fault: Rejection | None
 
+    @classmethod
+    def of(cls, root: int, path: str, name: str, opened: str, folder: str, status: os.stat_result) -> FoundFile:
+        """Return a file that is there; `name` is the last part of its path."""
+        dot = name.rfind(".")  # os.path.splitext takes four times as long
+        suffix = name[dot:].lower() if dot > 0 else ""
+        # Not cls(…), which takes twice as long: there may be millions.
+        return tuple.__new__(cls, (root, path, opened, folder, suffix, status.st_size, status.st_mtime_ns, None))
+
 
 @dataclass(frozen=True)
 class _Folder:
@@ -50,7 +58,8 @@ def walk(roots: list[Path], notice: Callable[[str], None]) -> Iterator[FoundFile
         if root.is_dir():
             yield from _walk_folder(number, root, notice)
         else:
-            yield _found(number, root.name, str(root), "", root.stat(), _are_utf8([root.name]))
+            found = FoundFile.of(number, root.name, root.name, str(root), "", root.stat())
+            yield found if _are_utf8([root.name]) else _not_utf8(found)
 
 
 def place_of(root: Path) -> Path:
@@ -86,7 +95,8 @@ def _walk_folder(number: int, root: Path, notice: Callable[[str], None]) -> Iter
                     yield _broken(number, below + name, within + name, folder.path, error)
                     continue
                 if stat.S_ISREG(status.st_mode):
-                    yield _found(number, below + name, within + name, folder.path, status, utf8)
+                    found = FoundFile.of(number, below + name, name, within + name, folder.path, status)
+                    yield found if utf8 or _are_utf8([found.path]) else _not_utf8(found)
                 elif stat.S_ISDIR(status.st_mode):
                     folders.append(_Folder(below + name, within + name, ancestors))
             stack.extend(reversed(folders))
@@ -120,22 +130,13 @@ def _are_utf8(names: list[str]) -> bool:
     return True
 
 
-def _found(root: int, path: str, opened: str, folder: str, status: os.stat_result, utf8: bool) -> FoundFile:
-    """Return a file; `utf8` says that its path is known to be UTF-8."""
-    if not utf8 and not _are_utf8([path]):
-        fault = Rejection("plan", "name-not-utf8", "the file name is not UTF-8, and keys must be; rename the file")
-        shown = printable(path)
-        return FoundFile(root, shown, opened, printable(folder), suffix_of(shown), status.st_size, status.st_mtime_ns, fault)
-    return FoundFile(root, path, opened, folder, suffix_of(path), status.st_size, status.st_mtime_ns, None)
+def _not_utf8(file: FoundFile) -> FoundFile:
+    fault = Rejection("plan", "name-not-utf8", "the file name is not UTF-8, and keys must be; rename the file")
+    return file._replace(path=printable(file.path), folder=printable(file.folder), fault=fault)
 
 
 def _broken(root: int, path: str, opened: str, folder: str, error: OSError) -> FoundFile:
     """A link to nothing, or to itself, or a file that went away while its folder was listed."""
     fault = Rejection("plan", "unreachable", f"cannot be reached ({error.strerror})")
-    return FoundFile(root, printable(path), opened, printable(folder), suffix_of(path), 0, 0, fault)
-
-
-def suffix_of(path: str) -> str:
-    """Return the end of a file's name from its last dot, in lower case. (os.path.splitext takes four times as long.)"""
-    dot = path.rfind(".")
-    return path[dot:].lower() if dot > path.rfind("/") + 1 else ""
+    suffix = os.path.splitext(path)[1].lower()  # noqa: PTH122 - see pyproject.toml on Path in the listing
+    return FoundFile(root, printable(path), opened, printable(folder), suffix, 0, 0, fault)

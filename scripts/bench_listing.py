@@ -1,0 +1,129 @@
+"""Time and memory of listing many files, beside a bare os.scandir and stat of the same files.
+
+    .venv/bin/python scripts/bench_listing.py [--files 200000] [--folders 1000] [--labels none|csv|jsonl] [--runs 5]
+
+The files are empty and are made in a scratch folder first (--in names where). "shardctl" is what an up-to-date check does:
+kind, listing, fingerprint. Runs alternate; seconds are medians of the wall clock, and of the processor time in brackets.
+Memory is the growth of the largest resident size (VmHWM) over what it was after the imports, in a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--files", type=int, default=200_000)
+    parser.add_argument("--folders", type=int, default=1000, help="1: all in one flat folder")
+    parser.add_argument("--labels", choices=["none", "csv", "jsonl"], default="none")
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--in", dest="scratch", type=Path, help="where the files are made; kept if they are there already")
+    parser.add_argument("--peak", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.peak:
+        print(json.dumps(peak(options.peak)))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        root = options.scratch or Path(folder)
+        make(root, options.files, options.folders)
+        label(root, options.files, options.folders, options.labels)
+        times: dict[str, list[tuple[float, float]]] = {"scandir and stat": [], "shardctl": []}
+        for _ in range(options.runs):
+            times["scandir and stat"].append(timed(lambda: bare(root)))
+            times["shardctl"].append(timed(lambda: listed(root)))
+        for name, runs in times.items():
+            wall, processor = (statistics.median(column) for column in zip(*runs, strict=True))
+            print(f"{name:20} {wall:.2f} s ({processor:.2f} s)")
+        command = [sys.executable, __file__, "--peak", str(root)]
+        found = json.loads(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
+        print(f"{found['inputs']:,} inputs, {found['bytes'] / found['inputs']:.0f} bytes of memory per input")
+
+
+def place(number: int, folders: int) -> str:
+    name = f"image_{number:08d}.jpg"
+    return name if folders == 1 else f"class_{number % folders:05d}/{name}"
+
+
+def make(root: Path, files: int, folders: int) -> None:
+    for number in range(folders if folders > 1 else 0):
+        (root / f"class_{number:05d}").mkdir(parents=True, exist_ok=True)
+    if not (root / place(files - 1, folders)).exists():
+        for number in range(files):
+            os.close(os.open(root / place(number, folders), os.O_CREAT | os.O_WRONLY))
+
+
+def label(root: Path, files: int, folders: int, form: str) -> None:
+    """Write a labels file with a row per file: its label, and a caption."""
+    for old in root.glob("labels.*"):
+        old.unlink()
+    if form == "none":
+        return
+    with open(root / f"labels.{form}", "w", encoding="utf-8") as file:
+        if form == "csv":
+            file.write("file_name,label,caption\n")
+        for number in range(files):
+            row = (place(number, folders), f"class {number % 1000}", f"a photo of something, number {number}")
+            record = dict(zip(("file_name", "label", "caption"), row, strict=True))
+            file.write(f'{row[0]},{row[1]},"{row[2]}"\n' if form == "csv" else json.dumps(record) + "\n")
+
+
+def bare(root: Path) -> int:
+    count, folders = 0, [str(root)]
+    while folders:
+        for entry in os.scandir(folders.pop()):
+            entry.stat()
+            if entry.is_dir():
+                folders.append(entry.path)
+            else:
+                count += 1
+    return count
+
+
+def listed(root: Path) -> int:
+    from shardctl.fingerprint import fingerprint_parts
+    from shardctl.listing import LabelRule, detect_kind, list_inputs
+    from shardctl.recipe import Recipe
+    from shardctl.sources import SOURCES
+
+    with tempfile.TemporaryDirectory() as scratch:
+        kind = detect_kind([root], [make() for make in SOURCES.values()])
+        listing = list_inputs([root], SOURCES[kind](), LabelRule.parse("auto"), Path(scratch) / "listing", lambda count: None)
+        fingerprint_parts(listing, Recipe.from_settings({"kind": kind}), {})
+        return len(listing)
+
+
+def timed(what: Callable[[], object]) -> tuple[float, float]:
+    wall, processor = time.perf_counter(), time.process_time()
+    what()
+    return time.perf_counter() - wall, time.process_time() - processor
+
+
+def peak(root: Path) -> dict[str, int]:
+    from shardctl.startup import keep_pandas_out_of_arrow
+
+    keep_pandas_out_of_arrow()
+    with tempfile.TemporaryDirectory() as few:
+        make(Path(few), 10, 1)
+        listed(Path(few))  # so that everything is imported
+    before = high_water()
+    count = listed(root)
+    return {"inputs": count, "bytes": high_water() - before}
+
+
+def high_water() -> int:
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) * 1024
+
+
+if __name__ == "__main__":
+    main()
