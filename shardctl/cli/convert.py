@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardctl.cli.output import Output, byte_size, output_options, print_json, print_reasons, seconds_or_none, workers_option
+from shardctl.cli.output import (
+    Output,
+    byte_size,
+    counted,
+    output_options,
+    print_json,
+    print_reasons,
+    seconds_or_none,
+    workers_option,
+)
 from shardctl.cli.recipes import recipe_of, source_options, transform_options
 from shardctl.errors import UsageError
 from shardctl.startup import keep_pandas_out_of_arrow
@@ -132,7 +141,7 @@ def convert(src: tuple[str, ...], dst: str, output: Output, **given: Any) -> Non
     else:
         _print_result(result, dst)
         if given["copy_rejects"]:
-            click.echo(f"{result.copied:,} of the rejected inputs were copied to {printable(given['copy_rejects'])}")
+            click.echo(f"{counted(result.copied, 'rejected input')} copied to {printable(given['copy_rejects'])}")
 
 
 def _options(given: dict[str, Any]) -> dict[str, Any]:
@@ -169,7 +178,7 @@ class _View:
 
     def _listing(self, inputs: int) -> None:
         if self._verbose:
-            click.echo(f"listed {inputs:,} inputs", err=True)
+            click.echo(f"listed {counted(inputs, 'input')}", err=True)
 
     def _waiting(self, owner: str) -> None:
         click.echo(f"another shardctl convert is writing it ({owner}); waiting until it ends", err=True)
@@ -199,11 +208,12 @@ class _View:
 def estimate_lines(estimate: Estimate) -> list[str]:
     """Say what a conversion will do."""
     splits = ", ".join(f"{split.name} {split.rows:,}" for split in estimate.splits)
-    classes = f"{estimate.classes} classes" if estimate.classes is not None else "labels"
+    classes = counted(estimate.classes, "class", "classes") if estimate.classes is not None else "labels"
     labels = "no labels" if estimate.labelled_by == "nothing" else f"{classes} from the {estimate.labelled_by}"
+    inputs = counted(estimate.inputs, f"{estimate.kind} input")
     lines = [
-        f"{estimate.inputs:,} {estimate.kind} inputs, {format_bytes(estimate.input_bytes)}; {labels}; splits: {splits}",
-        f"will write {estimate.shards:,} shards, about {format_bytes(estimate.bytes)}"
+        f"{inputs}, {format_bytes(estimate.input_bytes)}; {labels}; splits: {splits}",
+        f"will write {counted(estimate.shards, 'shard')}, about {format_bytes(estimate.bytes)}"
         f" ({format_bytes(estimate.free_bytes)} free), in about {_duration(estimate.seconds)}",
     ]
     if estimate.probe_rejects:
@@ -236,14 +246,15 @@ def _record(result: ConvertResult) -> dict[str, Any]:
 
 def _print_result(result: ConvertResult, dst: str) -> None:
     shown = printable(dst)
+    what = f"{counted(result.samples, 'sample')} in {counted(result.shards, 'shard')}"
     if result.status == "planned":
-        click.echo(f"dry run: {shown} would hold {result.samples:,} samples in {result.shards:,} shards; nothing was written")
+        click.echo(f"dry run: {shown} would hold {what}; nothing was written")
         return
-    what = f"{result.samples:,} samples in {result.shards:,} shards, {format_bytes(result.bytes)}"
+    what = f"{what}, {format_bytes(result.bytes)}"
     if result.status == "up-to-date":
         click.echo(f"{shown} is up to date: {what}")
         return
     click.echo(f"{result.status} {shown}: {what}, in {result.seconds:.1f} s ({result.samples_per_s:,.0f} samples/s)")
     if result.rejected:
-        click.echo(f"{result.rejected:,} inputs rejected, listed in {shown}/rejects.jsonl:")
+        click.echo(f"{counted(result.rejected, 'input')} rejected, listed in {shown}/rejects.jsonl:")
         print_reasons(result.reasons, result.examples)

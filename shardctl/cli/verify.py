@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shardctl.cli.output import Output, counting, output_options, print_json
+from shardctl.cli.output import Output, counted, counting, output_options, print_json
 from shardctl.storage import printable
 
 if TYPE_CHECKING:
@@ -28,8 +28,9 @@ FOUND_SOMETHING = 1
 def verify(target: str, level: str, output: Output) -> int:
     """Prove that a dataset, or one shard on its own, is whole.
 
-    Prints every finding with its shard and block; exit code 1 where there is one. A dataset can also be checked with no
-    shardctl at all: cd DST && sha256sum -c SHA256SUMS.
+    Prints every finding with its shard and block. An error means that the dataset is damaged: exit code 1. A warning, such
+    as a file that does not belong to it, does not. A dataset can also be checked without shardctl:
+    cd DST && sha256sum -c SHA256SUMS.
     """
     from shardctl.verification import verify as verify_dataset
 
@@ -41,9 +42,16 @@ def verify(target: str, level: str, output: Output) -> int:
         for finding in result.findings:
             click.echo(_line(finding))
         verdict = "is whole" if result.ok else "is DAMAGED"
-        what = f"{result.shards:,} shards, {result.samples:,} samples"
-        click.echo(f"{printable(target)} {verdict} (level {level}): {what}, {len(result.findings)} findings")
+        what = f"{counted(result.shards, 'shard')}, {counted(result.samples, 'sample')}"
+        click.echo(f"{printable(target)} {verdict} (level {level}): {what}; {_total(result.findings)}")
     return 0 if result.ok else FOUND_SOMETHING
+
+
+def _total(findings: tuple[Finding, ...]) -> str:
+    """Say how many errors and warnings there are: "2 errors, 1 warning". Only errors make a dataset damaged."""
+    errors = sum(finding.severity == "error" for finding in findings)
+    counts = ((errors, "error"), (len(findings) - errors, "warning"))
+    return ", ".join(counted(count, noun) for count, noun in counts if count) or "no findings"
 
 
 def _line(finding: Finding) -> str:

@@ -43,7 +43,7 @@ def test_the_whole_way(cli: Any, tmp_path: Path) -> None:
     assert "30 image inputs" in made.err
     assert "6 classes from the folder" in made.err
     assert cli("verify", tmp_path / "out").out.startswith(
-        f"{tmp_path}/out is whole (level full): 3 shards, 30 samples, 0 findings"
+        f"{tmp_path}/out is whole (level full): 3 shards, 30 samples; no findings"
     )
     assert "raw image, 16x24x3" in cli("inspect", tmp_path / "out").out
     assert "samples/s" in cli("bench", tmp_path / "out", "--epochs", 1).out
@@ -101,6 +101,26 @@ def test_verify_names_block_key_and_source_and_what_to_do(cli: Any, dataset: Pat
     assert "`shardctl repair` builds it again from the sources" in told
 
 
+def test_a_warning_does_not_make_a_dataset_damaged_and_is_called_a_warning(cli: Any, dataset: Path) -> None:
+    (dataset / "notes.txt").write_text("mine")
+    checked = cli("verify", dataset)
+    assert checked.code == 0
+    assert "warning: dataset: extra-file: notes.txt is not part of the dataset" in checked.out
+    assert checked.out.endswith("60 samples; 1 warning\n")
+
+
+def test_one_of_a_kind_is_singular(cli: Any, photos: Path, tmp_path: Path) -> None:
+    shutil.copytree(photos / "dunes", tmp_path / "in" / "dunes")
+    for path in sorted((tmp_path / "in" / "dunes").iterdir())[1:]:
+        path.unlink()
+    made = cli("convert", tmp_path / "in", tmp_path / "out", "--labels", "folder", "--workers", 0)
+    assert "1 image input, " in made.err
+    assert "1 class from the folder" in made.err
+    assert "will write 1 shard, " in made.err
+    assert "1 sample in 1 shard, " in made.out
+    assert "1 shard, 1 sample; no findings" in cli("verify", tmp_path / "out").out
+
+
 def test_repair_says_what_it_mended_and_what_is_lost(cli: Any, photos: Path, tmp_path: Path) -> None:
     shutil.copytree(photos, tmp_path / "in")
     out = tmp_path / "out"
@@ -129,7 +149,7 @@ def test_rejects_are_told_by_reason_with_an_example(cli: Any, photos: Path, tmp_
     (tmp_path / "in" / "bad\x1b[31m.jpg").write_bytes(b"bad")
     made = cli("convert", tmp_path / "in", tmp_path / "out", "--workers", 0)
     assert made.code == 0
-    assert "1 inputs rejected" in made.out
+    assert "1 input rejected" in made.out
     assert "decode: not-an-image" in made.out
     assert "bad\\x1b[31m.jpg" in made.out, "control characters of a file name do not reach the terminal"
     told = "  1  decode: not-an-image; for instance bad\\x1b[31m.jpg: not an image of a format that shardctl opens"
