@@ -87,6 +87,7 @@ class Rejection(Exception):
 
     def __init__(self, stage: str, error: str, message: str) -> None:
         message = _ADDRESS.sub("", message)  # the same fault must give the same bytes in every run
+        message = message.encode("utf-8", "backslashreplace").decode()  # it is written to files that are UTF-8
         super().__init__(message)
         self.stage = stage
         self.error = error

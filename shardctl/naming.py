@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -10,16 +12,26 @@ from shardctl.errors import UsageError
 
 
 def find_function(target: str, what: str) -> Callable[..., Any]:
-    """Import a function; `what` says in messages what it is for. Raises UsageError where there is none."""
+    """Import something that can be called; `what` says in messages what it is for. Raises UsageError where there is none.
+
+    `module:object.method` works too. What the module prints when it is imported goes to stderr.
+    """
     module, _, name = target.partition(":")
-    if not module or not name.isidentifier():
+    parts = name.split(".")
+    if not module or not all(part.isidentifier() for part in parts):
         raise UsageError(f"{what} {target!r} is not of the form module:function")
     try:
-        function = getattr(importlib.import_module(module), name)
+        with contextlib.redirect_stdout(sys.stderr):
+            found: Any = importlib.import_module(module)
     except ImportError as error:
         raise UsageError(f"{what} {target}: cannot import {module} ({error})") from error
+    except (Exception, SystemExit) as error:  # a person's module may raise anything
+        raise UsageError(f"{what} {target}: importing {module} raised {type(error).__name__}: {error}") from error
+    try:
+        for part in parts:
+            found = getattr(found, part)
     except AttributeError:
         raise UsageError(f"{what} {target}: {module} has no {name}") from None
-    if not callable(function):
+    if not callable(found):
         raise UsageError(f"{what} {target}: {name} is not a function")
-    return function  # type: ignore[no-any-return]  # callable() narrows Any to nothing better
+    return found  # type: ignore[no-any-return]  # callable() narrows Any to nothing better

@@ -84,6 +84,12 @@ def listed_twice(out: Path) -> None:
     (out / CHECKSUMS).write_text((out / CHECKSUMS).read_text() + "0" * 64 + "  more.arrow\n")
 
 
+def odd_label(table: pa.Table) -> pa.Table:
+    labels = table["label"].to_pylist()
+    labels[5] = 6
+    return replace_column(table, "label", labels)
+
+
 FORGED: list[tuple[str, Callable[[Path], object], dict[str, Any]]] = [
     ("keys-differ", lambda out: rewrite_shard(out, swap_keys), {}),
     ("blocks-differ", lambda out: rewrite_shard(out, lambda table: table, rows=2), {}),
@@ -99,6 +105,7 @@ FORGED: list[tuple[str, Callable[[Path], object], dict[str, Any]]] = [
     ("counts-differ", lambda out: None, {"samples": 61}),
     ("counts-differ", lambda out: None, {"splits": [{"name": "test", "samples": 60, "shards": 7, "bytes": 0}]}),
     ("checksums-differ", listed_twice, {"listed": True}),
+    ("no-such-class", lambda out: rewrite_shard(out, odd_label), {}),
 ]  # fmt: skip
 
 
@@ -114,3 +121,9 @@ def test_a_dataset_that_contradicts_itself_is_found_out(
     assert kind in {finding.kind for finding in found}, found
     if kind == "keys-differ":
         assert [(finding.shard, finding.row) for finding in found] == [(SHARD, 3)]
+    if kind == "no-such-class":
+        (finding,) = found
+        assert (finding.shard, finding.block, finding.row) == (SHARD, 0, 5)
+        assert finding.message.startswith("its label is 6, and the classes have the numbers 0 to 5")
+        (alone,) = shardctl.verify(dataset / SHARD).findings
+        assert (alone.kind, alone.row) == ("no-such-class", 5)

@@ -183,7 +183,11 @@ def _final_plan(planned: pa.Table, done: Done, shard: int, schema: pa.Schema) ->
 
 
 def _labels_of(planned: pa.Table, done: Done, classes: int) -> npt.NDArray[np.int64]:
-    """Count the labels of the inputs of a shard that became samples, (classes,)."""
+    """Count the samples of a shard by class, (classes,). A function may have given a sample another label than the plan."""
+    counts = np.zeros(classes, np.int64)
+    if done.labels is not None:
+        counts[list(done.labels)] = list(done.labels.values())
+        return counts
     labels = planned["label"].filter(done.outcomes["row"].is_valid()).drop_null().to_numpy()
     return np.bincount(labels[(labels >= 0) & (labels < classes)], minlength=classes)
 

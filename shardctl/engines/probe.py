@@ -14,9 +14,11 @@ import pyarrow as pa
 
 from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.job import Job
-from shardctl.engines.samples import SampleMaker, plain_value, read_input
+from shardctl.engines.samples import Finished, SampleMaker, read_input
 from shardctl.errors import InputError, Rejection
 from shardctl.shard import Layout, ShardWriter, image_tensor
+from shardctl.sources.jsonl import storable
+from shardctl.transforms.values import UnfitValue, check_fit, describe, plain_value
 
 
 @dataclass(frozen=True)
@@ -67,14 +69,14 @@ def probe_inputs(job: Job, crumb: Breadcrumb, lost: Mapping[int, Rejection]) -> 
     return Probe(layout, sink.getvalue().size / max(1, made_samples), seconds, job.plan.num_rows - made_samples)
 
 
-def _own_samples(job: Job, rows: list[tuple[int, dict[str, Any]]], crumb: Breadcrumb) -> list[dict[str, Any]]:
-    """Return the fields that a user's functions make of a few inputs."""
+def _own_samples(job: Job, rows: list[tuple[int, dict[str, Any]]], crumb: Breadcrumb) -> list[Finished]:
+    """Return what a user's functions make of a few inputs."""
     maker, samples = SampleMaker(job.recipe, None, crumb.enter), []
     reason: Rejection | MemoryError | None = None
     for number, row in rows:
         crumb.drop(number)
         try:
-            samples.append(maker.sample(read_input(job.roots, row), row))
+            samples.append(maker.finish(read_input(job.roots, row), row))
         except (Rejection, MemoryError) as rejection:
             reason = rejection
     crumb.leave()
@@ -84,26 +86,63 @@ def _own_samples(job: Job, rows: list[tuple[int, dict[str, Any]]], crumb: Breadc
     return samples
 
 
-def _with_own_fields(job: Job, samples: list[dict[str, Any]]) -> Layout:
+def _with_own_fields(job: Job, samples: list[Finished]) -> Layout:
     """Return the layout after a user's functions: fields that they dropped are gone, those that they made are added."""
     fields, shape = list(job.layout.columns), None
     if job.layout.store == "raw":
-        shape = samples[0]["image"].shape
+        shape = samples[0].fields["image"].shape
         fields = [pa.field("image", image_tensor(shape)) if f.name == "image" else f for f in fields]
     known = {f.name: f for f in fields}
-    names = list(dict.fromkeys(name for sample in samples for name in sample if not name.startswith("_")))
+    names = list(dict.fromkeys(name for sample in samples for name in sample.fields))
+    touched = {name for sample in samples for name in sample.setters}
     result = [f for f in fields if f.name in names]
     for name in names:
-        if name == "variant" or (name in known and name in ("key", "image", "label")):
+        if name == "variant" or (name in known and (name not in touched or name in ("key", "image", "label"))):
             continue
-        values = [plain_value(sample.get(name)) for sample in samples]
-        try:
-            type_ = pa.array(values).type
-        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-            raise InputError(f"the field {name} that your function makes has no single type ({error})") from error
-        found = pa.field(name, pa.string() if pa.types.is_null(type_) else type_)
+        found = pa.field(name, _own_type(name, samples, known[name].type if name in known else None))
         if name in known:
             result[[f.name for f in result].index(name)] = found
         else:
             result.append(found)
-    return replace(job.layout, columns=pa.schema(result), shape=shape)
+    return replace(job.layout, columns=pa.schema(result), shape=shape, classes=job.layout.classes if "label" in names else None)
+
+
+def _own_type(name: str, samples: list[Finished], known: pa.DataType | None) -> pa.DataType:
+    """Return the type of a field that functions set: the one that it had if that still holds all values, else a new one.
+
+    A value that no column can hold is left out: its sample becomes a reject. Raises InputError where none is left, or where
+    the others have no type in common.
+    """
+    values: list[Any] = []
+    unfit = None
+    for sample in samples:
+        try:
+            plain = plain_value(sample.fields.get(name))
+            pa.array([plain])
+            values.append(plain)
+        except (UnfitValue, pa.ArrowException, OverflowError, ValueError, TypeError) as problem:
+            unfit = problem if isinstance(problem, UnfitValue) else UnfitValue(describe(plain))
+    who = next(sample.setters[name] for sample in samples if name in sample.setters)
+    if not values:
+        raise InputError(f"{who} set {name} to {unfit}, which no column can hold")
+    if known is not None and all(_fits(value, known) for value in values):
+        return known
+    try:
+        type_ = storable(pa.array(values).type)
+    except (pa.ArrowException, OverflowError, ValueError, TypeError):
+        type_ = pa.null()
+    odd = next((value for value in values if not _fits(value, type_)), None)
+    if odd is not None:
+        other = next((value for value in values if value is not None and type(value) is not type(odd)), values[0])
+        raise InputError(
+            f"{who} set {name} to values that have no type in common, such as {describe(other)} and {describe(odd)}"
+        )
+    return type_
+
+
+def _fits(value: Any, type_: pa.DataType) -> bool:
+    try:
+        check_fit(value, type_)
+    except UnfitValue:
+        return False
+    return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -65,11 +66,15 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Done:
-    """A finished shard, as its marker records it. `shapes` are the first few different decoded shapes in it."""
+    """A finished shard, as its marker records it. `shapes` are the first few different decoded shapes in it.
+
+    `labels` counts its samples by class; None where that was not recorded, and the plan's labels are those of the samples.
+    """
 
     facts: ShardFacts
     shapes: tuple[Shape, ...]
     outcomes: pa.Table
+    labels: dict[int, int] | None = None
 
     @property
     def rejected(self) -> int:
@@ -90,6 +95,7 @@ def run_shard(
     maker = SampleMaker(job.recipe, job.layout, crumb.enter)
     outcomes: list[Outcome] = []
     shapes: set[Shape] = set()
+    labels: Counter[int] = Counter()
     reporter = _Reporter(report)
     with replacing(job.shard_path(shard), StreamedFile) as sink:
         writer = ShardWriter(sink, job.layout.schema(place.split.name, place.local, place.split.shards), job.recipe.compression)
@@ -113,13 +119,15 @@ def run_shard(
                 writer.add(made.values, made.size)
                 outcomes.append(Outcome(rows, digest))
                 rows += 1
+                if made.label is not None:
+                    labels[made.label] += 1
                 if made.shape and len(shapes) < 2:
                     shapes.add(made.shape)
             reporter.count(planned["size"], outcomes[-1].row is None)
         crumb.leave()
         block_rows = writer.finish()
     facts = ShardFacts(rows, sink.tell(), writer.raw_bytes, sink.sha256, block_rows)
-    _write_marker(job.marker_path(shard), Done(facts, tuple(sorted(shapes)), _outcome_table(outcomes)))
+    _write_marker(job.marker_path(shard), Done(facts, tuple(sorted(shapes)), _outcome_table(outcomes), dict(labels)))
     reporter.flush()
 
 
@@ -131,7 +139,7 @@ def read_finished(job: Job, shard: int) -> Done | None:
     try:
         done = read_marker(job.marker_path(shard))
         whole = job.shard_path(shard).stat().st_size == done.facts.bytes
-    except (OSError, pa.ArrowException, KeyError, ValueError):
+    except (OSError, pa.ArrowException, KeyError, ValueError, TypeError, AttributeError):
         return None
     return done if whole and done.outcomes.num_rows == job.place(shard).rows else None
 
@@ -141,11 +149,12 @@ def read_marker(path: Path) -> Done:
     table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
     record = json.loads(table.schema.metadata[b"done"])
     facts = ShardFacts(**{**record["facts"], "block_rows": tuple(record["facts"]["block_rows"])})
-    return Done(facts, tuple(tuple(shape) for shape in record["shapes"]), table)
+    labels = {int(label): count for label, count in record["labels"].items()}
+    return Done(facts, tuple(tuple(shape) for shape in record["shapes"]), table, labels)
 
 
 def _write_marker(path: Path, done: Done) -> None:
-    record = json.dumps({"facts": asdict(done.facts), "shapes": done.shapes})
+    record = json.dumps({"facts": asdict(done.facts), "shapes": done.shapes, "labels": done.labels})
     schema = MARKER_SCHEMA.with_metadata({"done": record})
     with replacing(path) as sink, pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema) as writer:
         writer.write_table(done.outcomes.cast(schema))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,10 +125,10 @@ class Outcomes:
         recorded = self._recorded(shard)
         if built is None:
             assert recorded is not None, "shards that nothing is recorded of were all built again"
-            return Done(self._facts(shard), (), _table(recorded))
+            return Done(self._facts(shard), (), _table(recorded), self._labels(shard))
         if recorded is None:
             return built
-        return Done(built.facts, built.shapes, _table(_merged(recorded, built.outcomes.to_pylist())))
+        return Done(built.facts, built.shapes, _table(_merged(recorded, built.outcomes.to_pylist())), built.labels)
 
     def _recorded(self, shard: int) -> list[dict[str, object]] | None:
         """Return the outcomes of a shard as plan.arrow and rejects.jsonl have them; None where one of them is damaged."""
@@ -139,6 +140,15 @@ class Outcomes:
             return rows if all(row["row"] is not None for row in rows) else None
         reasons = (next(self._reasons) if row["row"] is None else None for row in rows)
         return [{**row, **(_why(reason) if reason else {})} for row, reason in zip(rows, reasons, strict=True)]
+
+    def _labels(self, shard: int) -> dict[int, int] | None:
+        """Count the labels of a shard where functions may have set them; None where they are those of the plan."""
+        if not self._job.recipe.sample_transforms or self._job.layout.classes is None:
+            return None
+        labels: Counter[int] = Counter()
+        for block in ShardReader(self._root / self._job.place(shard).name).blocks():
+            labels.update(block.column("label").drop_null().to_pylist())
+        return dict(labels)
 
     def _facts(self, shard: int) -> ShardFacts:
         if self._table is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from shardctl.verification.finding import Finding, error
 
 REBUILD = "`shardctl repair` builds it again from the sources"
 OTHER_BUILD = "another build may read it (`shardctl --version` names this one), else convert without it"
+CONVERT_AGAIN = "convert the sources again with --overwrite"
 MOST_PIXELS = 2**40
 """Largest stored image that is decoded: the conversion has had its own limit."""
 
@@ -55,14 +56,16 @@ class ShardCheck:
         yield from found
         if found:
             return
-        keys: list[pa.Array] = []
-        damaged = list(self._damaged_blocks(ShardReader(self._path), keys))
+        kept: list[pa.RecordBatch] = []
+        damaged = list(self._damaged_blocks(ShardReader(self._path), kept))
         yield from damaged
         if damaged:
             return
         if sha256_of(self._path) != self._entry.sha256:
             yield self._error("wrong-checksum", "its SHA-256 differs, outside the blocks: in the file's own metadata")
-        yield from self._wrong_keys(pa.chunked_array(keys, pa.string()).combine_chunks())
+        for block, row, what in _unnamed_labels(kept, self._manifest.fields.get("label", {}).get("names")):
+            yield error("no-such-class", what, self._entry.path, block, row, *self._names.of(row))
+        yield from self._wrong_keys(pa.chunked_array([part.column("key") for part in kept], pa.string()).combine_chunks())
 
     def deep(self) -> Iterator[Finding]:
         """Do all that `full` does, and decode every sample."""
@@ -76,13 +79,13 @@ class ShardCheck:
     def _error(self, kind: str, what: str) -> Finding:
         return error(kind, f"{what}; {REBUILD}", self._entry.path)
 
-    def _damaged_blocks(self, reader: ShardReader, keys: list[pa.Array]) -> Iterator[Finding]:
-        """Give the damaged blocks; the keys of each of the others are added to `keys`."""
+    def _damaged_blocks(self, reader: ShardReader, kept: list[pa.RecordBatch]) -> Iterator[Finding]:
+        """Give the damaged blocks; the keys and labels of each of the others are added to `kept`."""
         first = 0
         for block, rows in enumerate(self._entry.block_rows):
             data, wrong = _read_block(reader, block)
             if data is not None:
-                keys.append(data.column("key"))
+                kept.append(_keys_and_labels(data))
                 if data.num_rows != rows:
                     wrong = "rows-differ", f"the block has {data.num_rows} rows where {rows} were written"
             if wrong:
@@ -159,12 +162,17 @@ def check_lone_shard(path: Path, level: str, crumb: Breadcrumb, fatal: list[int]
         reader = ShardReader(path)
     except DatasetError as problem:
         return 0, [error("unreadable-shard", str(problem), path.name)]
-    samples, findings = 0, []
+    samples, findings, kept = 0, [], []
     for block in range(len(reader)):
         data, wrong = _read_block(reader, block)
-        samples += data.num_rows if data is not None else 0
+        if data is not None:
+            samples += data.num_rows
+            kept.append(_keys_and_labels(data))
         if wrong:
             findings.append(error(*wrong, path.name, block))
+    if not findings:
+        unnamed = _unnamed_labels(kept, reader.layout.classes)
+        findings += [error("no-such-class", what, path.name, block, row) for block, row, what in unnamed]
     if level == "deep" and not findings:
         # Only the manifest knows whether truncated images were accepted: here they are findings.
         for block, row, fault in _undecodable(reader, False, crumb, fatal):
@@ -190,6 +198,30 @@ def _undecodable(
             if fault:
                 yield number, row, f"the image is what was written, and does not decode: {fault}; {OTHER_BUILD}"
             row += 1
+
+
+def _keys_and_labels(block: pa.RecordBatch) -> pa.RecordBatch:
+    return block.select([name for name in ("key", "label") if name in block.schema.names])
+
+
+def _unnamed_labels(blocks: list[pa.RecordBatch], classes: Sequence[str] | None) -> Iterator[tuple[int, int, str]]:
+    """Give the block, the row in the shard and the fault of every label that is not the number of a class.
+
+    Such a shard is what was written: an older shardctl did not look at the labels that a function set.
+    """
+    row = 0
+    for number, block in enumerate(blocks):
+        if classes is None or "label" not in block.schema.names:
+            return
+        labels = block.column("label")
+        if not pa.types.is_integer(labels.type):
+            yield number, row, f"label is of type {labels.type}, where classes have numbers; {CONVERT_AGAIN}"
+            return
+        values = np.from_dlpack(labels.fill_null(0))
+        for place in np.flatnonzero((values < 0) | (values >= len(classes))):
+            what = f"its label is {values[place]}, and the classes have the numbers 0 to {len(classes) - 1}"
+            yield number, row + int(place), f"{what}; {CONVERT_AGAIN}"
+        row += block.num_rows
 
 
 def _read_block(reader: ShardReader, block: int) -> tuple[pa.RecordBatch | None, tuple[str, str] | None]:

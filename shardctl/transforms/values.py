@@ -1,0 +1,172 @@
+"""What a person's function made, on its way into a column: nothing is changed, and what does not fit is refused."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+PLAIN = frozenset((type(None), bool, int, float, str, bytes))
+"""Types that Arrow takes as they are."""
+
+SHOWN_CHARACTERS = 60
+SHOWN_BITS = 128
+
+
+class UnfitValue(ValueError):
+    """A value that a column cannot hold as it is. The message says what came."""
+
+
+def plain_value(value: Any) -> Any:
+    """Return a value as Arrow takes it: numpy scalars as Python's, tuples and arrays of two or more dimensions as lists.
+
+    Arrays of one dimension stay arrays. Raises UnfitValue for what no column can hold.
+    """
+    try:
+        return _plain(value)
+    except RecursionError:
+        raise UnfitValue("a value that is nested too deeply, or contains itself") from None
+
+
+def _plain(value: Any) -> Any:
+    if type(value) in PLAIN:
+        return value
+    if isinstance(value, np.ndarray):
+        return _plain_array(value)
+    if isinstance(value, np.datetime64 | np.timedelta64):
+        item = value.item()  # times in nanoseconds become whole numbers, and stay as they are instead
+        return value if isinstance(item, int) else item
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, list | tuple):
+        return list(value) if set(map(type, value)) <= PLAIN else [_plain(part) for part in value]
+    if isinstance(value, dict):
+        odd = next((name for name in value if not isinstance(name, str)), None)
+        if odd is not None:
+            raise UnfitValue(f"a dict with the key {describe(odd)}; keys must be strings")
+        return {name: _plain(part) for name, part in value.items()}
+    if isinstance(value, set | frozenset):
+        raise UnfitValue(f"{describe(value)}, which has no order; make it a list")
+    return value
+
+
+def _plain_array(value: np.ndarray[Any, Any]) -> Any:
+    if isinstance(value, np.ma.MaskedArray) or value.dtype.names is not None:
+        raise UnfitValue(describe(value))
+    if not value.dtype.isnative:
+        value = value.astype(value.dtype.newbyteorder("="))
+    if value.ndim == 0:
+        return _plain(value[()])
+    if value.dtype.kind in "OUSTmM":
+        return [_plain(part) for part in value]
+    return value if value.ndim == 1 else value.tolist()
+
+
+def check_fit(value: Any, type_: pa.DataType) -> None:
+    """Raise UnfitValue where a plain value would not come out of a column of this type as it went in.
+
+    Arrow itself is not that strict: it cuts 2.7 to 2 in a column of integers, and drops keys that a struct does not have.
+    """
+    _check(value, type_)
+    try:
+        pa.array([value], type_)
+    except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
+        raise UnfitValue(describe(value)) from error
+
+
+def _check(value: Any, type_: pa.DataType) -> None:
+    if value is None:
+        return
+    if pa.types.is_list(type_):
+        _check_list(value, type_.value_type)
+    elif pa.types.is_struct(type_):
+        _check_struct(value, type_)
+    elif not _takes(type_, type(value)) or not _is_exact(value, type_):
+        raise UnfitValue(describe(value))
+
+
+def _check_list(value: Any, type_: pa.DataType) -> None:
+    if isinstance(value, np.ndarray):
+        if not _array_fits(value, type_):
+            raise UnfitValue(describe(value))
+    elif not isinstance(value, list):
+        raise UnfitValue(describe(value))
+    elif pa.types.is_nested(type_) or pa.types.is_float32(type_) or pa.types.is_float16(type_):
+        for part in value:
+            _check(part, type_)
+    elif odd := [kind for kind in set(map(type, value)) - {type(None)} if not _takes(type_, kind)]:
+        part = next(part for part in value if type(part) in odd)
+        raise UnfitValue(f"a {type(value).__name__} with {describe(part)} in it")
+
+
+def _check_struct(value: Any, type_: pa.DataType) -> None:
+    if not isinstance(value, dict):
+        raise UnfitValue(describe(value))
+    fields = {field.name: field.type for field in type_}
+    for name, part in value.items():
+        if name not in fields:
+            raise UnfitValue(f"a dict with the key {describe(name)}, which others do not have")
+        _check(part, fields[name])
+
+
+def _takes(type_: pa.DataType, kind: type) -> bool:
+    """Tell whether a column of this type holds values of a Python type. Arrow decides of the types that are not listed."""
+    if pa.types.is_boolean(type_):
+        return issubclass(kind, bool)
+    if pa.types.is_integer(type_):
+        return issubclass(kind, int) and not issubclass(kind, bool)
+    if pa.types.is_floating(type_):
+        return issubclass(kind, float | int) and not issubclass(kind, bool)
+    if pa.types.is_string(type_):
+        return issubclass(kind, str)
+    if pa.types.is_binary(type_):
+        return issubclass(kind, bytes | bytearray | memoryview)
+    return True
+
+
+def _is_exact(value: Any, type_: pa.DataType) -> bool:
+    """Tell whether a number is the same in a narrow floating type."""
+    if not (pa.types.is_float32(type_) or pa.types.is_float16(type_)):
+        return True
+    narrow = float(np.array(value, np.float64).astype(type_.to_pandas_dtype()))
+    return narrow == value or math.isnan(narrow)
+
+
+def _array_fits(value: np.ndarray[Any, Any], type_: pa.DataType) -> bool:
+    """Tell whether a list of this type of elements holds an array of one dimension as it is."""
+    if pa.types.is_boolean(type_) or value.dtype.kind == "b":
+        return bool(pa.types.is_boolean(type_)) and value.dtype.kind == "b"
+    if not (pa.types.is_integer(type_) or pa.types.is_floating(type_)) or value.dtype.kind not in "iuf":
+        return False
+    target = np.dtype(type_.to_pandas_dtype())
+    if np.can_cast(value.dtype, target, "safe"):
+        return True
+    if value.dtype.kind == "f" and target.kind in "iu":
+        return len(value) == 0
+    with np.errstate(all="ignore"):  # what overflows does not come back as it was
+        there_and_back = value.astype(target).astype(value.dtype)
+    return np.array_equal(there_and_back, value, equal_nan=value.dtype.kind == "f")
+
+
+def describe(value: Any) -> str:
+    """Say what a value is, in the same words in every run: no addresses, and nothing whose order may change."""
+    kind = type(value)
+    if value is None:
+        return "None"
+    if isinstance(value, np.ndarray):
+        masked = "masked " if isinstance(value, np.ma.MaskedArray) else ""
+        return f"a {masked}numpy array of shape {value.shape} and type {value.dtype}"
+    if kind is int and value.bit_length() > SHOWN_BITS:
+        return f"an int of {value.bit_length():,} bits"
+    if kind in PLAIN:
+        shown = repr(value)
+        shown = shown if len(shown) <= SHOWN_CHARACTERS else f"{shown[:SHOWN_CHARACTERS]}…"
+        return f"{shown} ({kind.__name__})"
+    if isinstance(value, list | tuple | dict | set | frozenset):
+        return f"a {kind.__name__} of length {len(value)}"
+    if isinstance(value, np.generic):
+        return f"{value} (numpy {kind.__name__})"
+    name = kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+    return f"an object of type {name}"

@@ -1,0 +1,450 @@
+"""Functions of a person's own: whatever they are and whatever they return works, or is refused by name."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from test_conversion import images
+
+import shardctl
+from shardctl.conversion import ConvertResult
+from shardctl.errors import InputError, UsageError
+from shardctl.manifest import read_rejects
+from shardctl.spread import spread
+from shardctl.transforms.values import UnfitValue, check_fit, describe, plain_value
+
+STEPS = """
+import functools, operator, sys
+import numpy as np
+
+def add(sample, amount=1):
+    sample["amount"] = amount
+    return sample
+
+class Adder:
+    def __init__(self, amount):
+        self.amount = amount
+    def __call__(self, sample, rng):
+        sample["amount"] = self.amount + 0 * rng.random()
+        return sample
+    def method(self, sample):
+        return add(sample, self.amount)
+
+an_object = Adder(2.0)
+partial = functools.partial(add, amount=3)
+bound = Adder(4).method
+with_default = add
+
+def wanted(sample, *, rng):
+    return add(sample, float(rng.random()))
+
+def draws(sample, generator):
+    return add(sample, float(generator.random()))
+
+def three(sample, rng, more):
+    return sample
+
+async def later(sample):
+    return sample
+
+def sets(name):
+    def step(sample):
+        sample[name] = VALUES[name]
+        return sample
+    return step
+
+class Odd(dict):
+    pass
+
+def odd_dict(sample):
+    return Odd(sample, amount=5)
+
+def draw(sample):
+    sample["image"][:5] = 7
+    return sample
+
+def leave(sample):
+    sys.exit("enough")
+
+def unprintable(sample):
+    class Fault(Exception):
+        def __str__(self):
+            raise ValueError
+    raise Fault
+
+def surrogate_fault(sample):
+    raise ValueError("a\\ud800b")
+
+def relabel(sample):
+    sample["label"] = np.int64(1 - sample["label"])
+    return sample
+
+def no_label(sample):
+    del sample["label"]
+    return sample
+
+def label(value):
+    def step(sample):
+        if "2" in sample["key"]:
+            sample["label"] = value
+        return sample
+    return step
+
+label_7, label_minus, label_true, label_float, label_text = label(7), label(-1), label(True), label(1.0), label("b")
+
+def field(name, value):
+    def step(sample):
+        if "2" in sample["key"]:
+            sample[name] = value() if callable(value) else value
+        return sample
+    return step
+
+class Own:
+    pass
+
+def endless():
+    nested = []
+    nested.append(nested)
+    return nested
+
+set_int_key = field(3, 1)
+set_surrogate_name = field("\\ud800", 1)
+set_huge = field("x", 2**63 + 5)
+set_larger = field("x", 10**5000)
+set_surrogate = field("x", "\\ud800")
+set_object = field("x", Own)
+set_set = field("x", {1, 2})
+set_int_keys = field("x", {1: 2})
+set_endless = field("x", endless)
+set_masked = field("x", lambda: np.ma.array([1, 2], mask=[0, 1]))
+set_complex = field("x", 1j)
+set_key = field("key", "other")
+set_key_array = field("key", lambda: np.array(["a", "b"]))
+set_variant = field("variant", 3)
+set_no_image = field("image", None)
+set_float_image = field("image", lambda: np.zeros((4, 4, 3)))
+set_grey_image = field("image", lambda: np.zeros((4, 4), np.uint8))
+set_empty_image = field("image", lambda: np.zeros((0, 4, 3), np.uint8))
+set_text_image = field("image", "a.png")
+
+GOOD = {
+    "tuple": (1, 2),
+    "scalar": np.float32(0.5),
+    "array": np.arange(3, dtype=">i4"),
+    "matrix": np.ones((2, 2)),
+    "nan": float("nan"),
+    "bytes": b"\\xff",
+    "nested": {"a": [{"b": (2.5, None)}], "c": np.zeros((1, 2))},
+    "zero_d": np.array(5),
+    "bool": np.bool_(True),
+    "text": np.array(["ab", "c"]),
+    "empty": [],
+    "none": None,
+    "date": np.datetime64("2020-01-02"),
+    "_hidden": 1,
+}
+
+def good(sample):
+    return {**sample, **GOOD}
+
+def late(sample):
+    sample["x"] = 2.7 if sample["n"] == LATE else 2
+    return sample
+
+def mixed(sample):
+    sample["x"] = "many" if sample["n"] % 2 else 3
+    return sample
+
+def untouched(sample):
+    sample["m"] = 1
+    return sample
+"""
+
+
+@pytest.fixture(autouse=True)
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "steps.py").write_text(STEPS)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("steps", "broken", "leaving", "other"):
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return images(tmp_path / "in", "a/1.png", "b/2.png", "b/3.png")
+
+
+def convert(source: Path, out: Path, function: str, **options: Any) -> ConvertResult:
+    recipe = {"transform": [{"name": "custom", "target": function}], **options.pop("recipe", {})}
+    return shardctl.convert(source, out, recipe=recipe, workers=0, **options)
+
+
+def rejected(out: Path) -> tuple[str, str, str]:
+    (reject,) = read_rejects(out / "rejects.jsonl")
+    return reject.stage, reject.error, reject.message
+
+
+@pytest.mark.parametrize(
+    ("function", "amount"),
+    [
+        ("add", 1),
+        ("with_default", 1),
+        ("an_object", 2),
+        ("partial", 3),
+        ("bound", 4),
+        ("an_object.method", 2),
+        ("odd_dict", 5),
+    ],
+)
+def test_whatever_can_be_called_is_called(source: Path, tmp_path: Path, function: str, amount: int) -> None:
+    convert(source, tmp_path / "out", f"steps:{function}", recipe={"store": "png"})
+    assert [sample["amount"] for sample in shardctl.open(tmp_path / "out")] == [amount] * 3
+    again = convert(source, tmp_path / "out", f"steps:{function}", recipe={"store": "png"})
+    assert again.status == "up-to-date"
+
+
+@pytest.mark.parametrize("function", ["steps:wanted", "steps:draws"])
+def test_a_second_argument_without_a_default_or_called_rng_gets_the_generator(
+    source: Path, tmp_path: Path, function: str
+) -> None:
+    convert(source, tmp_path / "out", function, recipe={"store": "png"})
+    drawn = [sample["amount"] for sample in shardctl.open(tmp_path / "out")]
+    assert len(set(drawn)) == 3
+    assert all(0 <= number < 1 for number in drawn)
+
+
+def test_a_builtin_is_called_with_the_sample(source: Path, tmp_path: Path) -> None:
+    assert convert(source, tmp_path / "out", "builtins:dict", recipe={"store": "png"}).samples == 3
+    with pytest.raises(InputError, match=r"builtins:len returned 4 \(int\); it must return the sample"):
+        convert(source, tmp_path / "out2", "builtins:len", recipe={"store": "png"})
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("steps:Adder", "steps:Adder: is a class; name a function"),
+        ("steps:later", "steps:later: is async"),
+        ("steps:three", r"steps:three: takes \(sample, rng, more\); it is called with"),
+        ("steps:STEPS", "steps has no STEPS"),
+        ("steps:GOOD", "GOOD is not a function"),
+        ("steps:an_object.amount", "an_object.amount is not a function"),
+        ("steps:an object", "not of the form module:function"),
+        ("broken:step", "importing broken raised NameError: name 'nothing' is not defined"),
+        ("leaving:step", "importing leaving raised SystemExit: 4"),
+    ],
+)
+def test_what_cannot_be_called_is_refused_by_name(source: Path, tmp_path: Path, function: str, message: str) -> None:
+    (tmp_path / "broken.py").write_text("nothing\n")
+    (tmp_path / "leaving.py").write_text("raise SystemExit(4)\n")
+    with pytest.raises(UsageError, match=message):
+        convert(source, tmp_path / "out", function)
+
+
+def test_the_code_of_an_object_is_part_of_the_fingerprint(source: Path, tmp_path: Path) -> None:
+    """What an object does is decided where its class is written, and where it is made."""
+    (tmp_path / "other.py").write_text("import functools, steps\nmine = functools.partial(steps.add, amount=1)\n")
+    first = convert(source, tmp_path / "out", "other:mine")
+    (tmp_path / "other.py").write_text("import functools, steps\nmine = functools.partial(steps.add, amount=2)\n")
+    sys.modules.pop("other")
+    second = convert(source, tmp_path / "out2", "other:mine")
+    (tmp_path / "steps.py").write_text(STEPS + "# changed\n")
+    third = convert(source, tmp_path / "out3", "other:mine")
+    assert len({first.fingerprint, second.fingerprint, third.fingerprint}) == 3
+
+
+def test_a_function_may_draw_into_the_image(source: Path, tmp_path: Path) -> None:
+    convert(source, tmp_path / "out", "steps:draw", recipe={"store": "png"})
+    assert (shardctl.open(tmp_path / "out")[0]["image"][:5] == 7).all()
+
+
+def test_values_come_out_as_they_went_in(source: Path, tmp_path: Path) -> None:
+    convert(source, tmp_path / "out", "steps:good", recipe={"store": "png"})
+    ds = shardctl.open(tmp_path / "out")
+    types = {name: str(ds.schema.field(name).type) for name in ("array", "bytes", "date", "bool", "empty", "none")}
+    assert types == {
+        "array": "list<item: int32>",
+        "bytes": "binary",
+        "date": "date32[day]",
+        "bool": "bool",
+        "empty": "list<item: string>",
+        "none": "string",
+    }
+    table = pa.ipc.open_file(next((tmp_path / "out").glob("train-*"))).read_all()
+    (row, *_) = table.to_pylist()
+    assert (row["tuple"], row["scalar"], row["array"], row["matrix"]) == ([1, 2], 0.5, [0, 1, 2], [[1, 1], [1, 1]])
+    assert (row["bytes"], row["zero_d"], row["bool"], row["text"], row["_hidden"]) == (b"\xff", 5, True, ["ab", "c"], 1)
+    assert np.isnan(row["nan"])
+    assert (row["empty"], row["none"]) == ([], None)
+
+
+@pytest.mark.parametrize(
+    ("function", "reason", "says"),
+    [
+        ("set_int_key", "transform: not-a-name", "steps:set_int_key set a field that is called 3 (int)"),
+        ("set_surrogate_name", "transform: not-a-name", "that is called '\\ud800' (str); that cannot be written as UTF-8"),
+        ("set_huge", "encode: other-type", "steps:set_huge set x to 9223372036854775813 (int)"),
+        ("set_larger", "encode: other-type", "set x to an int of 16,610 bits"),
+        ("set_surrogate", "encode: other-type", "set x to '\\ud800' (str)"),
+        ("set_object", "encode: other-type", "set x to an object of type steps.Own"),
+        ("set_set", "encode: other-type", "set x to a set of length 2, which has no order"),
+        ("set_int_keys", "encode: other-type", "set x to a dict with the key 1 (int)"),
+        ("set_endless", "encode: other-type", "set x to a value that is nested too deeply"),
+        ("set_masked", "encode: other-type", "set x to a masked numpy array of shape (2,) and type int64"),
+        ("set_complex", "encode: other-type", "set x to an object of type complex"),
+        ("set_key", "transform: key-changed", "steps:set_key changed the key to 'other' (str); it names the input"),
+        ("set_key_array", "transform: key-changed", "changed the key to a numpy array of shape (2,)"),
+        ("set_variant", "transform: variant-changed", "changed variant to 3 (int)"),
+        ("set_no_image", "transform: not-an-image", "steps:set_no_image removed the image; it must be a numpy array"),
+        ("set_float_image", "transform: not-an-image", "a numpy array of shape (4, 4, 3) and type float64; it must"),
+        ("set_grey_image", "transform: not-an-image", "made the image a numpy array of shape (4, 4) and type uint8; it must"),
+        ("set_empty_image", "transform: not-an-image", "made the image a numpy array of shape (0, 4, 3)"),
+        ("set_text_image", "transform: not-an-image", "made the image 'a.png' (str)"),
+        ("label_7", "encode: no-such-class", "steps:label_7 set label to 7 (int); the classes have the numbers 0 to 1"),
+        ("label_minus", "encode: no-such-class", "set label to -1 (int)"),
+        ("label_true", "encode: other-type", "set label to True (bool); it must be the number of a class, 0 to 1"),
+        ("label_float", "encode: other-type", "set label to 1.0 (float)"),
+        ("label_text", "encode: other-type", "set label to 'b' (str)"),
+    ],
+)  # fmt: skip
+def test_a_value_that_cannot_be_kept_rejects_its_sample_and_names_the_function(
+    source: Path, tmp_path: Path, function: str, reason: str, says: str
+) -> None:
+    result = convert(source, tmp_path / "out", f"steps:{function}", recipe={"store": "png"})
+    assert (result.samples, result.reasons) == (2, {reason: 1})
+    message = rejected(tmp_path / "out")[2]
+    assert says in message
+    assert f"steps:{function}" in message
+    assert shardctl.verify(tmp_path / "out").ok
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        ("leave", "steps:leave raised SystemExit: enough"),
+        ("unprintable", "raised Fault: it cannot be shown"),
+        ("surrogate_fault", "raised ValueError: a\\ud800b"),
+    ],
+)
+def test_an_exception_of_any_kind_is_a_reason(source: Path, tmp_path: Path, function: str, says: str) -> None:
+    with pytest.raises(InputError) as refused:
+        convert(source, tmp_path / "out", f"steps:{function}")
+    assert says in str(refused.value)
+
+
+def test_labels_that_a_function_changes_are_counted_as_they_were_written(source: Path, tmp_path: Path) -> None:
+    convert(source, tmp_path / "out", "steps:relabel", recipe={"store": "png"}, samples_per_shard=2)
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    written = [sample["label"] for sample in shardctl.open(tmp_path / "out")]
+    assert written == [1, 0, 0]
+    assert manifest["class_counts"] == {"train": [2, 1]}
+
+
+def test_samples_that_repair_drops_leave_the_counts_of_what_was_written(source: Path, tmp_path: Path) -> None:
+    convert(source, tmp_path / "out", "steps:relabel", recipe={"store": "png"}, samples_per_shard=1)
+    (tmp_path / "out" / "train-00001-of-00003.arrow").unlink()
+    (source / "b" / "2.png").unlink()
+    shardctl.repair(tmp_path / "out", transforms=["steps:relabel"], drop_lost=True, workers=0)
+    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["class_counts"] == {"train": [1, 1]}
+
+
+def test_where_a_function_drops_all_labels_there_are_no_classes(source: Path, tmp_path: Path) -> None:
+    convert(source, tmp_path / "out", "steps:no_label", recipe={"store": "png"})
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert "label" not in manifest["fields"]
+    assert manifest["class_counts"] is None
+
+
+def lines(folder: Path, count: int, **more: Any) -> Path:
+    folder.mkdir()
+    (folder / "a.jsonl").write_text("".join(json.dumps({"n": n, **more}) + "\n" for n in range(count)))
+    return folder
+
+
+def test_a_number_that_comes_late_is_not_cut_to_an_integer(tmp_path: Path) -> None:
+    """The type of a column is found on 1,024 lines; Arrow would make 2 of a 2.7 that comes later."""
+    late = min(set(range(1100)) - set(spread(1100, 1024)))
+    (tmp_path / "steps.py").write_text(f"{STEPS}\nLATE = {late}\n")
+    result = convert(lines(tmp_path / "in", 1100), tmp_path / "out", "steps:late")
+    assert result.samples == 1099
+    assert rejected(tmp_path / "out") == (
+        "encode", "other-type", "steps:late set x to 2.7 (float); its column is of type int64",
+    )  # fmt: skip
+
+
+def test_values_without_a_common_type_are_refused_with_examples_of_both(tmp_path: Path) -> None:
+    message = r"steps:mixed set x to values that have no type in common, such as .*3 \(int\)"
+    with pytest.raises(InputError, match=message):
+        convert(lines(tmp_path / "in", 4), tmp_path / "out", "steps:mixed")
+
+
+def test_fields_that_a_function_does_not_touch_keep_their_type_and_value(tmp_path: Path) -> None:
+    source = lines(tmp_path / "in", 3, _id=1, few=2)
+    (source / "b.jsonl").write_text('{"n": 3, "few": 2.5, "mixed": "a"}\n{"n": 4, "mixed": 7, "_id": 2}\n')
+    convert(source, tmp_path / "out", "steps:untouched")
+    ds = shardctl.open(tmp_path / "out")
+    assert [(s["_id"], s["few"], s["mixed"]) for s in (ds[2], ds[3], ds[4])] == [(1, 2, None), (None, 2.5, "a"), (2, None, "7")]
+
+
+@pytest.mark.parametrize(
+    ("value", "type_"),
+    [
+        (1, pa.int64()),
+        (None, pa.int64()),
+        (1, pa.float64()),
+        (float("nan"), pa.float32()),
+        (0.5, pa.float32()),
+        ("a", pa.string()),
+        ([1, None], pa.list_(pa.int64())),
+        (np.array([1, 2], np.uint8), pa.list_(pa.int64())),
+        (np.array([1, 2], np.int64), pa.list_(pa.uint8())),
+        (np.array([0.5, np.nan]), pa.list_(pa.float32())),
+        (np.array([]), pa.list_(pa.int64())),
+        ({"a": 1}, pa.struct([("a", pa.int64()), ("b", pa.string())])),
+    ],
+)  # fmt: skip
+def test_what_fits_a_column(value: Any, type_: pa.DataType) -> None:
+    check_fit(value, type_)
+
+
+@pytest.mark.parametrize(
+    ("value", "type_", "says"),
+    [
+        (2.7, pa.int64(), "2.7 (float)"),
+        (2.0, pa.int64(), "2.0 (float)"),
+        (True, pa.float64(), "True (bool)"),
+        (True, pa.int64(), "True (bool)"),
+        (0.1, pa.float32(), "0.1 (float)"),
+        (2**53 + 1, pa.float64(), "9007199254740993 (int)"),
+        (b"a", pa.string(), "b'a' (bytes)"),
+        ("a", pa.binary(), "'a' (str)"),
+        ("ab", pa.list_(pa.string()), "'ab' (str)"),
+        ([1, 2.5], pa.list_(pa.int64()), "a list with 2.5 (float) in it"),
+        ([[1], [2.5]], pa.list_(pa.list_(pa.int64())), "a list with 2.5 (float) in it"),
+        (np.array([1.5]), pa.list_(pa.int64()), "a numpy array of shape (1,) and type float64"),
+        (np.array([300]), pa.list_(pa.uint8()), "a numpy array of shape (1,) and type int64"),
+        (np.array([0.1]), pa.list_(pa.float32()), "a numpy array of shape (1,) and type float64"),
+        (np.array([True]), pa.list_(pa.int64()), "a numpy array of shape (1,) and type bool"),
+        (np.array([2**62 + 1]), pa.list_(pa.float64()), "a numpy array of shape (1,) and type int64"),
+        ({"a": 1, "b": 2}, pa.struct([("a", pa.int64())]), "a dict with the key 'b' (str), which others do not have"),
+        ([("a", 1)], pa.struct([("a", pa.int64())]), "a list of length 1"),
+        ({"a": 1}, pa.list_(pa.int64()), "a dict of length 1"),
+        (1, pa.string(), "1 (int)"),
+        ("a" * 99, pa.int64(), f"'{'a' * 59}… (str)"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_a_column_is_said(value: Any, type_: pa.DataType, says: str) -> None:
+    with pytest.raises(UnfitValue) as refused:
+        check_fit(plain_value(value), type_)
+    assert str(refused.value) == says
+
+
+def test_a_description_is_the_same_in_every_run() -> None:
+    assert describe({"b", "a"}) == "a set of length 2"
+    assert describe(object()) == "an object of type object"
+    assert describe(np.float64(2.5)) == "2.5 (numpy float64)"
