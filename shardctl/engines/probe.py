@@ -17,8 +17,7 @@ from shardctl.engines.job import Job
 from shardctl.engines.samples import Finished, SampleMaker, read_input
 from shardctl.errors import InputError, Rejection
 from shardctl.shard import Layout, ShardWriter, image_tensor
-from shardctl.sources.jsonl import storable
-from shardctl.transforms.values import UnfitValue, check_fit, describe, plain_value
+from shardctl.transforms.values import UnfitValue, check_fit, column_type, describe, plain_value
 
 
 @dataclass(frozen=True)
@@ -128,7 +127,7 @@ def _own_type(name: str, samples: list[Finished], known: pa.DataType | None) -> 
     if known is not None and all(_fits(value, known) for value in values):
         return known
     try:
-        type_ = storable(pa.array(values).type)
+        type_ = column_type(pa.array(values).type)
     except (pa.ArrowException, OverflowError, ValueError, TypeError):
         type_ = pa.null()
     odd = next((value for value in values if not _fits(value, type_)), None)

@@ -99,7 +99,7 @@ class TypeInference:
     def schema(self) -> pa.Schema:
         """Return the fields in the order in which they were first seen."""
         self._flush()
-        return pa.schema([(name, storable(_unmarked(type_))) for name, type_ in self._types.items()])
+        return pa.schema([(name, _storable(type_)) for name, type_ in self._types.items()])
 
     def mixed(self) -> list[str]:
         """Return the fields whose values fit no common type."""
@@ -178,24 +178,15 @@ def _unify(one: pa.DataType, other: pa.DataType | None) -> pa.DataType | None:
     return pa.float64() if numbers == {"int32", "double"} else None
 
 
-def _unmarked(type_: pa.DataType | None) -> pa.DataType | None:
-    """Return the type with all whole numbers as int64."""
-    if type_ is None or type_.equals(_SMALL):
-        return type_ and pa.int64()
-    if pa.types.is_list(type_):
-        return pa.list_(_unmarked(type_.value_type))
-    return pa.struct([(f.name, _unmarked(f.type)) for f in type_]) if pa.types.is_struct(type_) else type_
-
-
-def storable(type_: pa.DataType | None) -> pa.DataType:
+def _storable(type_: pa.DataType | None) -> pa.DataType:
     """Replace what cannot be a column by string: no common type, nothing but nulls, objects without fields."""
     if type_ is None or pa.types.is_null(type_):
         return pa.string()
     if pa.types.is_list(type_):
-        return pa.list_(storable(type_.value_type))
+        return pa.list_(_storable(type_.value_type))
     if pa.types.is_struct(type_):
-        return pa.struct([(f.name, storable(f.type)) for f in type_]) if type_.num_fields else pa.string()
-    return type_
+        return pa.struct([(f.name, _storable(f.type)) for f in type_]) if type_.num_fields else pa.string()
+    return pa.int64() if type_.equals(_SMALL) else type_
 
 
 def fit(value: Any, type_: pa.DataType) -> Any:

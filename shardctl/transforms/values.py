@@ -15,6 +15,10 @@ SHOWN_CHARACTERS = 60
 SHOWN_BITS = 128
 
 
+DEEPEST = 60
+"""Levels of lists and dicts in a value. Arrow writes and reads files with up to 64."""
+
+
 class UnfitValue(ValueError):
     """A value that a column cannot hold as it is. The message says what came."""
 
@@ -24,44 +28,54 @@ def plain_value(value: Any) -> Any:
 
     Arrays of one dimension stay arrays. Raises UnfitValue for what no column can hold.
     """
-    try:
-        return _plain(value)
-    except RecursionError:
-        raise UnfitValue("a value that is nested too deeply, or contains itself") from None
+    return _plain(value, DEEPEST)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, deepest: int) -> Any:
     if type(value) in PLAIN:
         return value
+    if deepest == 0:
+        raise UnfitValue("a value that is nested too deeply, or contains itself")
     if isinstance(value, np.ndarray):
-        return _plain_array(value)
+        return _plain_array(value, deepest)
     if isinstance(value, np.datetime64 | np.timedelta64):
         item = value.item()  # times in nanoseconds become whole numbers, and stay as they are instead
         return value if isinstance(item, int) else item
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, list | tuple):
-        return list(value) if set(map(type, value)) <= PLAIN else [_plain(part) for part in value]
+        return list(value) if set(map(type, value)) <= PLAIN else [_plain(part, deepest - 1) for part in value]
     if isinstance(value, dict):
         odd = next((name for name in value if not isinstance(name, str)), None)
         if odd is not None:
             raise UnfitValue(f"a dict with the key {describe(odd)}; keys must be strings")
-        return {name: _plain(part) for name, part in value.items()}
+        return {name: _plain(part, deepest - 1) for name, part in value.items()}
     if isinstance(value, set | frozenset):
         raise UnfitValue(f"{describe(value)}, which has no order; make it a list")
     return value
 
 
-def _plain_array(value: np.ndarray[Any, Any]) -> Any:
+def _plain_array(value: np.ndarray[Any, Any], deepest: int) -> Any:
     if isinstance(value, np.ma.MaskedArray) or value.dtype.names is not None:
         raise UnfitValue(describe(value))
     if not value.dtype.isnative:
         value = value.astype(value.dtype.newbyteorder("="))
     if value.ndim == 0:
-        return _plain(value[()])
+        return _plain(value[()], deepest - 1)
     if value.dtype.kind in "OUSTmM":
-        return [_plain(part) for part in value]
+        return [_plain(part, deepest - 1) for part in value]
     return value if value.ndim == 1 else value.tolist()
+
+
+def column_type(type_: pa.DataType) -> pa.DataType:
+    """Return the type of a column for values of this type: string where all that is known is that there was no value."""
+    if pa.types.is_null(type_):
+        return pa.string()
+    if pa.types.is_list(type_):
+        return pa.list_(column_type(type_.value_type))
+    if pa.types.is_struct(type_) and type_.num_fields:
+        return pa.struct([(field.name, column_type(field.type)) for field in type_])
+    return type_
 
 
 def check_fit(value: Any, type_: pa.DataType) -> None:
