@@ -1,4 +1,4 @@
-"""What makes two conversions the same: a digest of the inputs, the recipe, the settings and the code."""
+"""What makes two conversions the same: a digest of the inputs, the recipe, the settings, the code and its versions."""
 
 from __future__ import annotations
 
@@ -6,15 +6,23 @@ import hashlib
 import json
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+
+from shardctl.codecs import backend
 from shardctl.listing import Listing
 from shardctl.recipe import Recipe
 from shardctl.shard import FORMAT_VERSION
 from shardctl.sources.splits import named_as_splits
 from shardctl.storage import sha256_of
+from shardctl.version import __version__
+
+VERSIONS = "versions"
+"""The part of a fingerprint that names what decides values and bytes beside shardctl's own recipe: "pyarrow 26.0.1, …"."""
 
 
 def fingerprint_parts(listing: Listing, recipe: Recipe, settings: dict[str, Any]) -> dict[str, str]:
-    """Return one digest per thing that can differ, so that a difference can be named.
+    """Return one digest per thing that can differ, so that a difference can be named; `versions` are readable as they are.
 
     An input counts by its key, offset, size and time of change; its content is not read.
     """
@@ -26,12 +34,43 @@ def fingerprint_parts(listing: Listing, recipe: Recipe, settings: dict[str, Any]
         "recipe": _digest(recipe.settings()),
         "settings": _digest(settings),
         "code": _digest({"custom": custom, "format_version": FORMAT_VERSION}),
+        VERSIONS: ", ".join(_versions(recipe)),
     }
 
 
 def fingerprint(parts: dict[str, str]) -> str:
     """Return the digest of all parts together, 32 hex digits."""
     return _digest(parts)
+
+
+def only_versions_differ(parts: dict[str, str], others: dict[str, str]) -> bool:
+    """Tell whether two fingerprints are of the same conversion by other versions. An older shardctl recorded none."""
+    return {**parts, VERSIONS: ""} == {**others, VERSIONS: ""}
+
+
+def difference(parts: dict[str, str], others: dict[str, str]) -> str:
+    """Name the parts in which two fingerprints differ: "inputs and recipe", or else "versions (pyarrow 25.0.0 → 26.0.1)"."""
+    names = [name for name in others if name != VERSIONS and parts.get(name) != others[name]]
+    if names:
+        return " and ".join(names)
+    return f"{VERSIONS} ({version_changes(parts.get(VERSIONS, ''), others.get(VERSIONS, ''))})"
+
+
+def version_changes(before: str, now: str) -> str:
+    """Say which versions differ: "libjpeg-turbo 2.1.5 → 3.0.1, numpy 1.26.4 → none"."""
+    if not before:
+        return f"not recorded → {now}"
+    old, new = (dict(part.partition(" ")[::2] for part in text.split(", ")) for text in (before, now))
+    names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    return ", ".join(f"{name} {old.get(name, 'none')} → {new.get(name, 'none')}" for name in names)
+
+
+def _versions(recipe: Recipe) -> list[str]:
+    """Name what decides values and bytes: what writes the shards, decodes and encodes the images, and draws."""
+    names = [f"shardctl {__version__}", f"format {FORMAT_VERSION}", f"pyarrow {pa.__version__}"]
+    if recipe.random:
+        names.append(f"numpy {np.__version__}")
+    return names + [backend.require_one(), *backend.libraries()] if recipe.kind == "image" else names
 
 
 def _digest(value: Any) -> str:

@@ -186,11 +186,6 @@ def are_file_names(names: Iterable[str]) -> bool:
     return together.isdisjoint(("", ".", "..")) and not set("/\\\0").intersection("".join(together))
 
 
-def differing(parts: dict[str, str], others: dict[str, str]) -> str:
-    """Name the parts of two fingerprints that differ: "inputs and recipe"."""
-    return " and ".join(name for name in others if parts.get(name) != others[name])
-
-
 def _digest(record: dict[str, Any]) -> str:
     """Return the SHA-256 of the record as compact JSON with sorted keys and without its own digest."""
     text = json.dumps({k: v for k, v in record.items() if k != "digest"}, sort_keys=True, separators=(",", ":"))

@@ -75,7 +75,10 @@ def run(arguments: list[str]) -> int:
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except click.ClickException as error:
-        error.show()
+        if "--json" in arguments:
+            _complain(error.format_message(), error.exit_code, arguments)
+        else:
+            error.show()
         return error.exit_code
     except ShardctlError as error:
         _complain(str(error), error.exit_code, arguments)

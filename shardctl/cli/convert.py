@@ -15,6 +15,7 @@ from shardctl.cli.output import (
     output_options,
     print_json,
     print_reasons,
+    printing_to_stderr,
     seconds_or_none,
     workers_option,
 )
@@ -31,9 +32,18 @@ if TYPE_CHECKING:
     from shardctl.engines.task import Progress
 
 
+def _sources_and_destination(
+    context: click.Context, _parameter: click.Parameter, value: tuple[str, ...]
+) -> tuple[tuple[str, ...], str]:
+    """Take the last path as the destination: where there is one path, click would say that the source is missing."""
+    if len(value) == 1:
+        message = f"Missing argument 'DST'. Where is the dataset to be written? For instance: shardctl convert {value[0]} out"
+        raise click.UsageError(printable(message), context)
+    return value[:-1], value[-1]
+
+
 @click.command()
-@click.argument("src", nargs=-1, required=True, metavar="SRC...", type=click.Path())
-@click.argument("dst", metavar="DST", type=click.Path())
+@click.argument("paths", nargs=-1, required=True, metavar="SRC... DST", type=click.Path(), callback=_sources_and_destination)
 @source_options
 @click.option(
     "--labels",
@@ -111,9 +121,9 @@ if TYPE_CHECKING:
     show_default=True,
     help="What to do while another convert is writing DST.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be done, and write nothing.")
+@click.option("--dry-run", is_flag=True, help="Say what would be done, and write nothing. Fails where the real run would.")
 @output_options
-def convert(src: tuple[str, ...], dst: str, output: Output, **given: Any) -> None:
+def convert(paths: tuple[tuple[str, ...], str], output: Output, **given: Any) -> None:
     """Convert the inputs under SRC into a dataset at DST.
 
     Images in folders (a folder per class or flat), or text: a folder of .txt files, or JSONL with one sample per line.
@@ -126,6 +136,7 @@ def convert(src: tuple[str, ...], dst: str, output: Output, **given: Any) -> Non
       shardctl convert photos out --labels photos/labels.csv --split train=0.9,val=0.1 --shuffle 0
       shardctl convert corpus.jsonl out
     """
+    src, dst = paths
     keep_pandas_out_of_arrow()
     from shardctl.conversion import convert as convert_dataset
 
@@ -133,9 +144,11 @@ def convert(src: tuple[str, ...], dst: str, output: Output, **given: Any) -> Non
     recipe = recipe_of(given)
     view = _View(show=not output.hides_progress, verbose=output.verbose)
     try:
-        result = convert_dataset(list(src), dst, recipe, view.listener(), **_options(given))
+        with printing_to_stderr():
+            result = convert_dataset(list(src), dst, recipe, view.listener(), **_options(given))
     finally:
         view.close()
+    view.tell(result)
     if output.as_json:
         print_json(_record(result))
     else:
@@ -162,6 +175,7 @@ class _View:
         self._show, self._verbose = show, verbose
         self._bar: tqdm[Any] | None = None
         self._rejected = self._bytes = 0
+        self._shown: tuple[str, ...] = ()
 
     def listener(self) -> Any:
         """Return what the conversion is to call."""
@@ -170,6 +184,14 @@ class _View:
         return (
             Listener(self._listing, self._waiting, self._announce, self._resuming, self._progress) if self._show else Listener()
         )
+
+    def tell(self, result: ConvertResult) -> None:
+        """Show the notices that were not shown before the work, and the warnings, which nobody should miss."""
+        for notice in result.notices:
+            if self._show and notice not in self._shown:
+                click.echo(f"note: {notice}", err=True)
+        for warning in result.warnings:
+            click.echo(f"WARNING: {warning}", err=True)
 
     def close(self) -> None:
         """Leave the line of the progress bar."""
@@ -188,6 +210,7 @@ class _View:
 
         for line in estimate_lines(estimate):
             click.echo(line, err=True)
+        self._shown = estimate.notices
         # disable=None: no bar where stderr is not a terminal
         self._bar = tqdm(total=estimate.rows, unit=" inputs", disable=None, dynamic_ncols=True, smoothing=0.1)
 
@@ -220,7 +243,7 @@ def estimate_lines(estimate: Estimate) -> list[str]:
         lines.append(f"of the inputs tried beforehand, {estimate.probe_rejects} cannot be converted")
     if estimate.ignored:
         counts = ", ".join(f"{count} {printable(suffix)}" for suffix, count in list(estimate.ignored.items())[:6])
-        lines.append(f"other files, left alone: {counts}")
+        lines.append(f"other files, not converted: {counts}")
     return lines + [f"note: {notice}" for notice in estimate.notices]
 
 
@@ -237,6 +260,7 @@ def _record(result: ConvertResult) -> dict[str, Any]:
     record["reject_examples"] = [asdict(example) for example in result.examples]
     record["copied_rejects"] = result.copied
     record["notices"] = list(result.notices)
+    record["warnings"] = list(result.warnings)
     if result.estimate is not None:
         record["inputs"] = result.estimate.inputs
         record["free_bytes"] = result.estimate.free_bytes
@@ -254,7 +278,9 @@ def _print_result(result: ConvertResult, dst: str) -> None:
     if result.status == "up-to-date":
         click.echo(f"{shown} is up to date: {what}")
         return
-    click.echo(f"{result.status} {shown}: {what}, in {result.seconds:.1f} s ({result.samples_per_s:,.0f} samples/s)")
+    rate = f"{result.samples_per_s:,.0f} samples/s"
+    rate = f"{rate} of those that were left to do" if result.status == "resumed" else rate
+    click.echo(f"{result.status} {shown}: {what}, in {result.seconds:.1f} s ({rate})")
     if result.rejected:
         click.echo(f"{counted(result.rejected, 'input')} rejected, listed in {shown}/rejects.jsonl:")
         print_reasons(result.reasons, result.examples)

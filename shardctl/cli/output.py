@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from dataclasses import asdict, dataclass, is_dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +25,7 @@ _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, 
 
 @dataclass(frozen=True)
 class Output:
-    """How a command is to speak: one JSON object, nothing but the result, or more than usual."""
+    """What a command prints: `as_json` one JSON object, `quiet` nothing but the result, `verbose` more than usual."""
 
     as_json: bool
     quiet: bool
@@ -61,6 +63,20 @@ def workers_option(function: Callable[..., Any]) -> Callable[..., Any]:
         metavar="auto|N",
         help="Worker processes; 0 works in this process.",
     )(function)
+
+
+@contextmanager
+def printing_to_stderr() -> Iterator[None]:
+    """Have what is printed meanwhile go to stderr: stdout is for results, and a person's function may print."""
+    sys.stdout.flush()
+    with ExitStack() as stack:
+        stack.enter_context(redirect_stdout(sys.stderr))
+        with suppress(OSError, ValueError):  # no such file descriptors, as in a notebook
+            kept = os.dup(1)
+            stack.callback(os.close, kept)
+            stack.callback(os.dup2, kept, 1)
+            os.dup2(2, 1)  # for what is printed by compiled code and by programs that are started
+        yield
 
 
 @contextmanager

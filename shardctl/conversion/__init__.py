@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import datetime
 import shutil
 import time
@@ -20,9 +19,24 @@ from shardctl.codecs import backend
 from shardctl.conversion import publish
 from shardctl.conversion.commit import Commit, Committed
 from shardctl.conversion.draft import Draft, Estimate, estimate, make_draft
-from shardctl.conversion.options import Options, check_destination, check_quarantine, check_sources, reject_limit
+from shardctl.conversion.options import (
+    Options,
+    check_destination,
+    check_quarantine,
+    check_sources,
+    check_writable,
+    reject_limit,
+)
 from shardctl.conversion.rejects import copy_rejects
-from shardctl.conversion.staging import begin, clear_partial_files, finished_shards, make_room, unfinished
+from shardctl.conversion.staging import (
+    begin,
+    clear_partial_files,
+    finished_shards,
+    go_on,
+    make_room,
+    refuse_to_lose,
+    unfinished,
+)
 from shardctl.engines import local
 from shardctl.engines.job import NEW_FOLDER, Job
 from shardctl.engines.samples import Root
@@ -36,26 +50,38 @@ from shardctl.errors import (
     StorageError,
     TooManyRejectsError,
 )
-from shardctl.fingerprint import fingerprint, fingerprint_parts
+from shardctl.fingerprint import (
+    VERSIONS,
+    difference,
+    fingerprint,
+    fingerprint_parts,
+    only_versions_differ,
+    version_changes,
+)
 from shardctl.listing import LabelRule, Listing, detect_kind, list_inputs
-from shardctl.manifest import MANIFEST, PLAN, REJECTS, STAGING, Manifest, Reject, count_reasons, differing
+from shardctl.manifest import MANIFEST, PLAN, REJECTS, STAGING, Manifest, Reject, count_reasons
 from shardctl.plan import PlanSettings
 from shardctl.recipe import Recipe, load_recipe
 from shardctl.sources import SOURCES, place_of
 from shardctl.splitting import SplitRule
-from shardctl.storage import format_bytes, naming_the_path, printable, scratch_folder
+from shardctl.storage import counted, format_bytes, naming_the_path, printable, scratch_folder
 from shardctl.version import __version__
 
 SPARE_DISK = 1.05
-"""Disk that is asked for, per byte that the probe foretells."""
+"""Disk that is asked for, per byte of the estimate."""
+
+MANY_REJECTS = 0.5
+"""Share of the inputs above which rejects are warned of, where --max-rejects does not stop the conversion."""
 
 
 @dataclass(frozen=True)
 class ConvertResult:
     """What a conversion did. `status` is created, resumed, updated, up-to-date or planned (a dry run).
 
-    `reasons` counts the rejects by stage and error, `examples` has one of each; `copied` were copied to the quarantine.
-    `notices` say what was decided about splits and labels, and what else a person should know of the inputs.
+    `samples`, `shards` and `bytes` are those of the dataset; `samples_per_s` counts the samples that this run made, and not
+    those of an earlier one that it went on from. `reasons` counts the rejects by stage and error, `examples` has one of
+    each; `copied` were copied to the folder for rejects. `notices` say what was decided, or is worth knowing; `warnings`
+    what somebody should look at before the dataset is used. `estimate` is that of a dry run.
     """
 
     status: str
@@ -71,11 +97,16 @@ class ConvertResult:
     estimate: Estimate | None = None
     copied: int = 0
     notices: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Listener:
-    """Whom to tell how far a conversion is."""
+    """Functions that a conversion calls to report its progress; each does nothing where it is not given.
+
+    `listing` gets the number of inputs found so far; `waiting` the owner of the lease that is waited for; `announce` what
+    will be done, before it is; `resuming` the numbers of shards that are done and of all; `progress` work that was done.
+    """
 
     listing: Callable[[int], None] = lambda inputs: None
     waiting: Callable[[str], None] = lambda owner: None
@@ -149,14 +180,13 @@ class _Conversion:
 
             existing = self._existing(parts)
             if existing:
-                self._clear_up(parts)
-                result = self._up_to_date(existing)
-            elif self.options.dry_run:
-                result = self._planned(drafted().job(scratch, self.bases, self.recipe, parts), listing)
-            else:
-                with lease.hold(self.staging, self._waiting) as held:
-                    result = self._write(listing, parts, drafted, engine, held)
-            return dataclasses.replace(result, notices=tuple(listing.notices))
+                self._clear_up(existing)
+                return self._up_to_date(existing, parts, listing)
+            check_writable(self.target)
+            if self.options.dry_run:
+                return self._planned(parts, drafted, listing, scratch)
+            with lease.hold(self.staging, self._waiting) as held:
+                return self._write(listing, parts, drafted, engine, held)
 
     @property
     def _waiting(self) -> Callable[[str], None] | None:
@@ -178,23 +208,26 @@ class _Conversion:
             engine.close()
 
     def _existing(self, parts: dict[str, str]) -> Manifest | None:
-        """Return the manifest if the same dataset is already there. Raises DatasetError if another one is."""
+        """Return the manifest if the same dataset is already there. Raises DatasetError if another one is.
+
+        One that other versions made is the same dataset: it is complete, and can be used.
+        """
         if self.options.overwrite or not (self.target / MANIFEST).exists():
             return None
         manifest = Manifest.load(self.target)
-        if manifest.fingerprint == fingerprint(parts):
+        if only_versions_differ(manifest.fingerprint_parts, parts):
             return manifest
         raise DatasetError(
-            f"{printable(str(self.target))}: holds a dataset made from other {differing(manifest.fingerprint_parts, parts)};"
+            f"{printable(str(self.target))}: holds a dataset made from other {difference(manifest.fingerprint_parts, parts)};"
             " use --overwrite to replace it, or another destination"
         )
 
-    def _clear_up(self, parts: dict[str, str]) -> None:
+    def _clear_up(self, existing: Manifest) -> None:
         """Take away what a conversion has left that was killed right after it had put everything in its place."""
-        if (self.staging / fingerprint(parts)).exists() or publish.is_broken_off(self.target):
+        if (self.staging / existing.fingerprint).exists() or publish.is_broken_off(self.target):
             with contextlib.suppress(BusyError), lease.hold(self.staging, None):
                 publish.recover(self.target)
-                shutil.rmtree(self.staging / fingerprint(parts), ignore_errors=True)
+                shutil.rmtree(self.staging / existing.fingerprint, ignore_errors=True)
 
     def _write(
         self,
@@ -208,17 +241,23 @@ class _Conversion:
         publish.recover(self.target)
         existing = self._existing(parts)  # once more: another converter may have finished while this one waited
         if existing:
-            return self._up_to_date(existing)
+            return self._up_to_date(existing, parts, listing)
         folder = self.staging / fingerprint(parts)
+        if not self.options.overwrite:
+            refuse_to_lose(self.staging, folder, parts)
         job = unfinished(folder, self.bases)
         status = "resumed" if job else "updated" if (self.target / MANIFEST).exists() else "created"
-        if not (folder / NEW_FOLDER / MANIFEST).exists():
+        made = 0
+        if (folder / NEW_FOLDER / MANIFEST).exists():
+            self._refuse_many_rejects(Manifest.load(folder / NEW_FOLDER))
+        else:
             if job is None:
                 job = self._begin(folder, listing, parts, drafted)
             else:
+                go_on(job)
                 self._announce(job, listing)
             with self._telling_what_is_done(job):
-                self._build(job, engine)
+                made = self._build(job, engine)
                 held.check()
                 clear_partial_files(job)
                 commit = Commit(job, self._recorded_settings(), lambda shard: read_marker(job.marker_path(shard)))
@@ -226,33 +265,37 @@ class _Conversion:
         publish.publish(folder / NEW_FOLDER, self.target)
         with naming_the_path(self.staging):
             shutil.rmtree(folder, ignore_errors=True)
-        return self._finished(status)
+        return self._finished(status, made, listing)
 
     def _begin(self, folder: Path, listing: Listing, parts: dict[str, str], drafted: Callable[[], Draft]) -> Job:
         """Write the plan of a new job. Raises StorageError where the disk cannot hold the dataset."""
         plan = drafted()
         job = plan.job(folder, self.bases, self.recipe, parts)
-        expected = self._announce(job, listing)
+        self._check_space(self._announce(job, listing))
+        make_room(self.staging, folder)
+        plan.planner.write(folder / PLAN)
+        begin(job)
+        return job
+
+    def _check_space(self, expected: Estimate) -> None:
         if expected.bytes * SPARE_DISK > expected.free_bytes:
             raise StorageError(
                 f"{printable(str(self.target))}: the dataset needs about {format_bytes(expected.bytes * SPARE_DISK)} and"
                 f" {format_bytes(expected.free_bytes)} are free; free some space, or store less (--store, --compression)"
             )
-        make_room(self.staging, folder, parts, self.options.overwrite)
-        plan.planner.write(folder / PLAN)
-        begin(job)
-        return job
 
-    def _build(self, job: Job, engine: local.Engine) -> None:
-        """Build the shards that are not finished yet."""
+    def _build(self, job: Job, engine: local.Engine) -> int:
+        """Build the shards that are not finished yet, and return how many samples were made."""
         done = np.zeros(job.shards, bool)
         tally = Tally(self.options.max_rejects, job.rows, self.listener.progress)
         for shard, finished in finished_shards(job):
             done[shard] = True
             tally.add(Progress(job.place(shard).rows, finished.rejected, 0))
+        before = tally.samples
         if done.any():
             self.listener.resuming(int(done.sum()), job.shards)
         engine.run(job, map(int, np.flatnonzero(~done)), tally.add)
+        return tally.samples - before
 
     @contextmanager
     def _telling_what_is_done(self, job: Job) -> Iterator[None]:
@@ -274,16 +317,43 @@ class _Conversion:
         self.listener.announce(expected)
         return expected
 
-    def _planned(self, job: Job, listing: Listing) -> ConvertResult:
-        expected = self._announce(job, listing)
-        digest = fingerprint(job.parts)
-        facts = (job.rows, job.shards, expected.bytes, 0, self._seconds(), 0.0, digest)
-        return ConvertResult("planned", *facts, estimate=expected)
+    def _planned(self, parts: dict[str, str], drafted: Callable[[], Draft], listing: Listing, scratch: Path) -> ConvertResult:
+        """Say what would be done. Raises what doing it would raise before it began."""
+        folder = self.staging / fingerprint(parts)
+        if not self.options.overwrite:
+            refuse_to_lose(self.staging, folder, parts)
+        job = unfinished(folder, self.bases)
+        expected = self._announce(job or drafted().job(scratch, self.bases, self.recipe, parts), listing)
+        if job is None:
+            self._check_space(expected)
+        facts = (expected.rows, expected.shards, expected.bytes, 0, self._seconds(), 0.0, folder.name)
+        return ConvertResult("planned", *facts, estimate=expected, notices=tuple(listing.notices))
 
-    def _up_to_date(self, manifest: Manifest) -> ConvertResult:
+    def _up_to_date(self, manifest: Manifest, parts: dict[str, str], listing: Listing) -> ConvertResult:
+        self._refuse_many_rejects(manifest)
+        notices = list(listing.notices)
+        if manifest.fingerprint != fingerprint(parts):
+            changes = version_changes(manifest.fingerprint_parts.get(VERSIONS, ""), parts[VERSIONS])
+            notices.append(f"the dataset was made by other versions ({changes}); --overwrite converts it anew with these")
         facts = (manifest.samples, manifest.shards, manifest.bytes, manifest.rejected)
-        result = ConvertResult("up-to-date", *facts, self._seconds(), 0.0, manifest.fingerprint)
-        return dataclasses.replace(result, copied=self._copied())
+        return ConvertResult(
+            "up-to-date",
+            *facts,
+            self._seconds(),
+            0.0,
+            manifest.fingerprint,
+            copied=self._copied(),
+            notices=tuple(notices),
+            warnings=_warnings(manifest),
+        )
+
+    def _refuse_many_rejects(self, manifest: Manifest) -> None:
+        """Raise TooManyRejectsError where a finished dataset has more rejects than are allowed now."""
+        if manifest.rejected > reject_limit(self.options.max_rejects, manifest.inputs):
+            raise TooManyRejectsError(
+                f"{printable(str(self.target))}: the dataset is complete, with {_rejects(manifest.rejected, manifest.inputs)},"
+                f" more than --max-rejects allows; {REJECTS} has the reasons"
+            )
 
     def _copied(self) -> int:
         if self.options.copy_rejects is None:
@@ -317,7 +387,8 @@ class _Conversion:
             class_counts=facts.class_counts,
         )
 
-    def _finished(self, status: str) -> ConvertResult:
+    def _finished(self, status: str, made: int, listing: Listing) -> ConvertResult:
+        """Describe what is in its place now; `made` of its samples were made by this run."""
         manifest = Manifest.load(self.target)
         reasons, examples = count_reasons(self.target / REJECTS)
         seconds = self._seconds()
@@ -328,12 +399,28 @@ class _Conversion:
             bytes=manifest.bytes,
             rejected=manifest.rejected,
             seconds=seconds,
-            samples_per_s=manifest.samples / seconds,
+            samples_per_s=made / seconds,
             fingerprint=manifest.fingerprint,
             reasons=reasons,
             examples=examples,
             copied=self._copied(),
+            notices=tuple(listing.notices),
+            warnings=_warnings(manifest),
         )
+
+
+def _warnings(manifest: Manifest) -> tuple[str, ...]:
+    """Say what somebody should look at before this dataset is used."""
+    if manifest.rejected <= manifest.inputs * MANY_REJECTS:
+        return ()
+    return (
+        f"{_rejects(manifest.rejected, manifest.inputs)}, more than half; {REJECTS} has the reasons, and --max-rejects makes"
+        " this an error",
+    )
+
+
+def _rejects(rejected: int, inputs: int) -> str:
+    return f"{counted(rejected, 'input')} of {inputs:,} rejected"
 
 
 class Tally:
@@ -342,14 +429,15 @@ class Tally:
     def __init__(self, limit: str | None, inputs: int, listen: Callable[[Progress], None]) -> None:
         self._limit = reject_limit(limit, inputs)
         self._inputs, self._listen = inputs, listen
-        self.rejected = 0
+        self.rejected = self.samples = 0
 
     def add(self, progress: Progress) -> None:
         """Count work that was done. Raises TooManyRejectsError."""
         self.rejected += progress.rejected
+        self.samples += progress.inputs - progress.rejected
         self._listen(progress)
         if self.rejected > self._limit:
             raise TooManyRejectsError(
-                f"{self.rejected} of {self._inputs} inputs were rejected so far, more than --max-rejects allows;"
+                f"{_rejects(self.rejected, self._inputs)} so far, more than --max-rejects allows;"
                 " nothing was committed. Mend or remove them, or run the same again with a higher limit to go on"
             )

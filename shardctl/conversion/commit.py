@@ -16,6 +16,7 @@ from shardctl.engines.job import NEW_FOLDER, Job
 from shardctl.engines.samples import Shape
 from shardctl.engines.task import Done
 from shardctl.errors import TooManyRejectsError
+from shardctl.fingerprint import VERSIONS
 from shardctl.listing import CHUNK_ROWS
 from shardctl.manifest import (
     CHECKSUMS,
@@ -156,9 +157,12 @@ def _final_fields(job: Job, shape: Shape | None) -> dict[str, Any]:
 
 
 def _making(job: Job, fields: dict[str, Any], settings: dict[str, Any]) -> Making:
-    """Return how a dataset is made, as shards.arrow records it: a labels file by its name alone, for its path may differ."""
+    """Return how a dataset is made, as shards.arrow records it: nothing that differs between machines.
+
+    A labels file has its name alone, and versions are left out: others may well write the same bytes.
+    """
     without_path = {**settings, "labels": Path(str(settings["labels"])).name}
-    parts = {name: digest for name, digest in job.parts.items() if name not in ("inputs", "settings")}
+    parts = {name: digest for name, digest in job.parts.items() if name not in ("inputs", "settings", VERSIONS)}
     return Making(job.layout.to_json(), fields, job.recipe.settings(), without_path, parts)
 
 
@@ -204,6 +208,6 @@ def _reject_lines(planned: pa.Table, done: Done) -> Iterator[bytes]:
 def _all_rejected(new: Path, inputs: int) -> str:
     first = next(read_rejects(new / REJECTS))
     return (
-        f"all {inputs} inputs were rejected, for instance {printable(first.source)}: {first.message};"
+        f"no input could be converted ({inputs:,} rejected), for instance {printable(first.source)}: {first.message};"
         f" nothing was committed, {printable(str(new / REJECTS))} has the reasons"
     )

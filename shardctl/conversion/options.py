@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from shardctl.engines.pool import Limits
 from shardctl.errors import InputError, StorageError, UsageError
 from shardctl.machine import usable_cores
 from shardctl.manifest import MANIFEST, STAGING
-from shardctl.storage import format_bytes, printable
+from shardctl.storage import format_bytes, naming_the_path, printable
 
 IF_RUNNING = ("wait", "fail")
 INPUT_TIMEOUT = 120.0
@@ -90,10 +91,14 @@ def check_sources(src: Iterable[str | Path]) -> list[Path]:
     if not roots:
         raise UsageError("no source was given")
     for root in roots:
-        if not root.exists():
-            raise InputError(f"{printable(str(root))}: no such file or folder")
-        if not root.is_dir() and not root.is_file():
-            raise InputError(f"{printable(str(root))}: neither a file nor a folder")
+        shown = printable(str(root))
+        try:
+            if not root.exists():
+                raise InputError(f"{shown}: no such file or folder")
+            if not root.is_dir() and not root.is_file():
+                raise InputError(f"{shown}: neither a file nor a folder")
+        except OSError as error:  # a name that is too long, a folder above it that may not be read
+            raise InputError(f"{shown}: cannot be read ({error.strerror})") from error
     return roots
 
 
@@ -106,23 +111,39 @@ def check_quarantine(folder: Path, target: Path, roots: list[Path]) -> None:
 
 
 def check_destination(target: Path, roots: list[Path]) -> Path:
-    """Return the destination, absolute. Raises where it cannot be one."""
+    """Return the destination, absolute. Raises UsageError or StorageError where it cannot be one."""
     shown = printable(str(target))
-    resolved = target.resolve()
+    try:
+        resolved = target.resolve()
+    except (OSError, RuntimeError) as error:  # RuntimeError: links that lead to themselves
+        raise StorageError(f"{shown}: cannot be a destination ({error})") from error
     for root in roots:
         source = root.resolve()
         if resolved == source or resolved.is_relative_to(source):
             raise UsageError(f"{shown}: lies inside the source {printable(str(root))}, and would become its own input")
         if source.is_relative_to(resolved):
             raise UsageError(f"{printable(str(root))}: lies inside the destination {shown}; keep them apart")
+    with naming_the_path(target):
+        _refuse_what_is_there(target, shown)
+    return resolved
+
+
+def _refuse_what_is_there(target: Path, shown: str) -> None:
     if not target.exists():
-        return resolved
+        return
     if not target.is_dir():
         raise StorageError(f"{shown}: is a file; the destination must be a folder that is new, empty or a dataset")
     names = set(os.listdir(target))
     if names and MANIFEST not in names and STAGING not in names:
         listed = ", ".join(printable(name) for name in sorted(names)[:3])
         raise StorageError(f"{shown}: holds something else ({listed}); give a folder that is new, empty or a dataset")
-    if not os.access(target, os.W_OK):
-        raise StorageError(f"{shown}: cannot write here")
-    return resolved
+
+
+def check_writable(target: Path) -> None:
+    """Raise StorageError where nothing can be written at the destination, or where it cannot be made. Writes nothing."""
+    place = next(folder for folder in (target, *target.parents) if os.path.lexists(folder))
+    if not place.is_dir():
+        raise StorageError(f"{printable(str(target))}: cannot be made, {printable(str(place))} is not a folder")
+    if not os.access(place, os.W_OK | os.X_OK):
+        why = errno.EROFS if os.statvfs(place).f_flag & os.ST_RDONLY else errno.EACCES
+        raise StorageError(f"{printable(str(target))}: cannot write here ({os.strerror(why)})")

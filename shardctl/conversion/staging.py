@@ -11,19 +11,25 @@ from pathlib import Path
 from shardctl.engines.job import DONE_FOLDER, JOB, NEW_FOLDER, Job
 from shardctl.engines.samples import Root
 from shardctl.engines.task import Done, read_finished
-from shardctl.errors import DatasetError
-from shardctl.manifest import differing
+from shardctl.errors import DatasetError, UsageError
+from shardctl.fingerprint import difference
 from shardctl.storage import PARTIAL, naming_the_path, printable
 
 
 def unfinished(folder: Path, roots: tuple[Root, ...]) -> Job | None:
-    """Return the job that was begun in `folder`, for the same sources as they are now; None where none was."""
+    """Return the job that was begun in `folder`, for the same sources as they are now; None where none was. Writes nothing."""
     if not (folder / JOB).exists():
         return None
-    job = replace(Job.load(folder), roots=roots)
+    try:
+        return replace(Job.load(folder), roots=roots)
+    except (DatasetError, UsageError):
+        return None  # of a version whose jobs are other ones: as if it were another conversion's
+
+
+def go_on(job: Job) -> None:
+    """Make ready to go on with a job that was left unfinished."""
     clear_partial_files(job)
     job.save()
-    return job
 
 
 def clear_partial_files(job: Job) -> None:
@@ -50,26 +56,38 @@ def begin(job: Job) -> None:
     job.save()
 
 
-def make_room(staging: Path, folder: Path, parts: dict[str, str], overwrite: bool) -> None:
-    """Clear the staging folder for a job that begins in `folder`.
+def refuse_to_lose(staging: Path, folder: Path, parts: dict[str, str]) -> None:
+    """Raise DatasetError where a job that begins in `folder` would throw away finished shards of another one.
 
-    Raises DatasetError where that would throw away finished shards of another conversion, unless `overwrite` says so.
+    The job in `folder` itself counts as another one where this version of shardctl cannot go on with it. Writes nothing.
     """
+    if not staging.exists() or unfinished(folder, ()) is not None:
+        return
     with naming_the_path(staging):
         for entry in sorted(staging.iterdir()):
-            if not entry.is_dir():
-                continue
-            if not overwrite and (entry / JOB).exists():
-                _refuse_to_lose(Job.load(entry), parts)
-            shutil.rmtree(entry)
+            if (entry / JOB).exists():
+                _refuse_to_lose(entry, parts)
+
+
+def make_room(staging: Path, folder: Path) -> None:
+    """Clear the staging folder for a job that begins in `folder`."""
+    with naming_the_path(staging):
+        for entry in sorted(staging.iterdir()):
+            if entry.is_dir():
+                shutil.rmtree(entry)
         folder.mkdir()
 
 
-def _refuse_to_lose(job: Job, parts: dict[str, str]) -> None:
-    done = sum(1 for _ in finished_shards(job))
+def _refuse_to_lose(folder: Path, parts: dict[str, str]) -> None:
+    try:
+        job = Job.load(folder)
+        done, shards = sum(1 for _ in finished_shards(job)), f" of {job.shards}"
+        other = f"made from other {difference(job.parts, parts)}"
+    except (DatasetError, UsageError):
+        done, shards = sum(1 for _ in (folder / DONE_FOLDER).glob("*.arrow")), ""
+        other = "of another version of shardctl"
     if done:
         raise DatasetError(
-            f"{printable(str(job.folder.parent.parent))}: holds an unfinished conversion made from other"
-            f" {differing(job.parts, parts)}, of which {done} of {job.shards} shards are done; run its own command again"
-            " to complete it, or use --overwrite to start over"
+            f"{printable(str(folder.parent.parent))}: holds an unfinished conversion {other}, of which {done}{shards}"
+            " shards are done; run its own command again, with its versions, to complete it, or use --overwrite to start over"
         )

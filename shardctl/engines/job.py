@@ -11,11 +11,12 @@ from typing import Any
 import pyarrow as pa
 
 from shardctl.engines.samples import Root
+from shardctl.errors import DatasetError
 from shardctl.manifest import PLAN, open_table, shard_name
 from shardctl.plan import SplitPlan
 from shardctl.recipe import Recipe
 from shardctl.shard import Layout
-from shardctl.storage import write_atomically
+from shardctl.storage import printable, write_atomically
 
 JOB = "job.json"
 NEW_FOLDER = "new"
@@ -44,8 +45,8 @@ class ShardPlace:
 class Job:
     """A conversion, ready to be worked on. `folder` holds everything of it until the commit.
 
-    `parts` are those of its fingerprint. `sample_bytes` and `sample_seconds` are what a sample costs, as the probe
-    measured it; `probe_rejects` of the inputs that it tried could not be converted.
+    `parts` are those of its fingerprint. `sample_bytes` and `sample_seconds` are what a sample costs, and `shard_bytes` what
+    a shard takes beside its samples, as the probe measured it; of the `probed` inputs `probe_rejects` were rejected.
     """
 
     folder: Path
@@ -56,6 +57,8 @@ class Job:
     parts: dict[str, str]
     sample_bytes: float = 0.0
     sample_seconds: float = 0.0
+    shard_bytes: int = 0
+    probed: int = 0
     probe_rejects: int = 0
 
     def save(self) -> None:
@@ -68,22 +71,27 @@ class Job:
             "parts": self.parts,
             "sample_bytes": self.sample_bytes,
             "sample_seconds": self.sample_seconds,
+            "shard_bytes": self.shard_bytes,
+            "probed": self.probed,
             "probe_rejects": self.probe_rejects,
         }
         write_atomically(self.folder / JOB, json.dumps(record).encode())
 
     @classmethod
     def load(cls, folder: Path) -> Job:
-        """Read job.json."""
-        record: dict[str, Any] = json.loads((folder / JOB).read_bytes())
-        changed = {
-            "folder": folder,
-            "roots": tuple(Root(**root) for root in record["roots"]),
-            "recipe": Recipe.from_settings(record["recipe"]),
-            "layout": Layout.loads(record["layout"]),
-            "splits": tuple(SplitPlan(**split) for split in record["splits"]),
-        }
-        return cls(**{**record, **changed})
+        """Read job.json. Raises DatasetError, or UsageError for its recipe, where this version of shardctl did not write it."""
+        try:
+            record: dict[str, Any] = json.loads((folder / JOB).read_bytes())
+            changed = {
+                "folder": folder,
+                "roots": tuple(Root(**root) for root in record["roots"]),
+                "recipe": Recipe.from_settings(record["recipe"]),
+                "layout": Layout.loads(record["layout"]),
+                "splits": tuple(SplitPlan(**split) for split in record["splits"]),
+            }
+            return cls(**{**record, **changed})
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
+            raise DatasetError(f"{printable(str(folder / JOB))}: not a job of this version of shardctl ({error})") from error
 
     @property
     def shards(self) -> int:

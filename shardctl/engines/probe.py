@@ -16,16 +16,22 @@ from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.job import Job
 from shardctl.engines.samples import Finished, SampleMaker, read_input
 from shardctl.errors import InputError, Rejection
-from shardctl.shard import Layout, ShardWriter, image_tensor
+from shardctl.shard import Compression, Layout, ShardWriter, image_tensor
 from shardctl.transforms.values import UnfitValue, check_fit, column_type, describe, plain_value
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What a few inputs pushed through the recipe told: the final layout, and what a sample costs."""
+    """What a few inputs pushed through the recipe showed: the final layout, and what a sample costs.
+
+    On average a sample takes `sample_bytes` in a shard, and an input, rejected or not, has `input_bytes`; a shard without
+    samples has `shard_bytes`. `rejected` of the inputs could not be converted.
+    """
 
     layout: Layout
     sample_bytes: float
+    input_bytes: float
+    shard_bytes: int
     sample_seconds: float
     rejected: int
 
@@ -65,7 +71,17 @@ def probe_inputs(job: Job, crumb: Breadcrumb, lost: Mapping[int, Rejection]) -> 
     crumb.leave()
     writer.finish()
     seconds = (time.monotonic() - started) / max(1, len(rows) - 1)
-    return Probe(layout, sink.getvalue().size / max(1, made_samples), seconds, job.plan.num_rows - made_samples)
+    empty = _empty_shard_bytes(layout)
+    sample_bytes = (sink.getvalue().size - empty) / max(1, made_samples)
+    input_bytes = sum(job.plan["size"].to_pylist()) / job.plan.num_rows
+    return Probe(layout, sample_bytes, input_bytes, empty, seconds, job.plan.num_rows - made_samples)
+
+
+def _empty_shard_bytes(layout: Layout) -> int:
+    """Return the size of a shard without samples: names of classes and columns are in every one, twice."""
+    sink = pa.BufferOutputStream()
+    ShardWriter(sink, layout.schema("probe", 0, 1), Compression("none")).finish()
+    return int(sink.getvalue().size)
 
 
 def _own_samples(job: Job, rows: list[tuple[int, dict[str, Any]]], crumb: Breadcrumb) -> list[Finished]:
