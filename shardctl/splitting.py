@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from shardctl.errors import InputError, UsageError
 from shardctl.listing import Group, Listing
@@ -215,6 +214,8 @@ def _by_column(listing: Listing) -> Splitting:
         raise InputError(
             f"{side.shown}: the column split holds {column.type}, not names of splits; --split none keeps it as a column"
         )
+    import pyarrow.compute as pc  # 40 ms to import, and most conversions have no labels file
+
     assert listing.side_rows is not None, "found with the labels files"
     coded = pc.dictionary_encode(pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)).combine_chunks()
     coded = coded.chunk(0) if isinstance(coded, pa.ChunkedArray) else coded

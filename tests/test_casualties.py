@@ -48,6 +48,14 @@ def killed(sample):
         os.kill(os.getpid(), signal.SIGKILL)
     return sample
 
+def talk(sample):
+    print("working on", sample["key"], "\\x1b[2J")
+    return sample
+
+def where_from(sample):
+    import wave
+    return sample if "python" in wave.__file__ else None
+
 def killed_once(sample):
     if "7" in sample["key"] and not os.path.exists(os.environ["KILLED_ONCE"]):
         open(os.environ["KILLED_ONCE"], "w").close()
@@ -119,3 +127,27 @@ def test_workers_that_cannot_even_start_end_the_job_with_their_last_words(
     with pytest.raises(WorkerError, match=r"4 worker processes in a row .* at no input of theirs: broken installation"):
         shardctl.convert(source, tmp_path / "out", workers=2)
     assert not (tmp_path / "out").exists()
+
+
+def test_what_a_function_prints_is_shown_on_stderr_when_more_is_asked_for(tmp_path: Path, cli: Any) -> None:
+    source = images(tmp_path / "in", "a.png", "b.png")
+    command = ("convert", source, tmp_path / "out", "--transform", "fatal_steps:talk", "--workers", "2", "--overwrite")
+    quiet = cli(*command)
+    assert "working" not in quiet.out + quiet.err
+    loud = cli(*command, "-v", "--json")
+    assert loud.json["samples"] == 2
+    assert "worker 1: working on a.png \\x1b[2J\n" in loud.err
+
+
+def test_a_file_in_the_current_folder_takes_the_place_of_no_module(
+    tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The current folder may be a dataset of somebody else; people's functions are found in it all the same."""
+    here = tmp_path / "here"
+    images(here / "in", "a.png")
+    (here / "wave.py").write_text("raise SystemExit(9)")
+    (here / "own_steps.py").write_text("from fatal_steps import where_from")
+    monkeypatch.chdir(here)
+    ran = cli("convert", "in", "out", "--transform", "own_steps:where_from", "--workers", "1")
+    assert (ran.code, ran.err.count("rejected")) == (0, 0), ran.err
+    assert len(shardctl.open("out")) == 1

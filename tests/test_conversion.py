@@ -18,8 +18,6 @@ from test_untrusted import signed
 
 import shardctl
 from shardctl.conversion import Listener
-from shardctl.engines import local
-from shardctl.engines.pool import Limits
 from shardctl.engines.task import Progress
 from shardctl.errors import DatasetError, InputError, SourceGoneError, StorageError, TooManyRejectsError, UsageError
 from shardctl.fingerprint import fingerprint
@@ -527,7 +525,7 @@ def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "shardctl", "convert", "in", "out", "--transform", "slow:wait", "--workers", "2"]
     with subprocess.Popen(command, cwd=tmp_path, pass_fds=[write], stderr=subprocess.DEVNULL) as parent:
         os.close(write)
-        children = _children_when_busy(parent.pid, tmp_path / "out" / ".shardctl")
+        children = _below_when_busy(parent.pid, tmp_path / "out" / ".shardctl")
         parent.send_signal(signal.SIGKILL)
     for child in children:
         _wait_until_gone(child)
@@ -535,17 +533,19 @@ def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
-def _children_when_busy(pid: int, shards: Path) -> list[int]:
+def _below_when_busy(pid: int, shards: Path) -> list[int]:
     """Wait until workers have begun to write, then return their process numbers."""
     import select
 
     while not list(shards.glob("*/new/*.partial")):
         select.select([], [], [], 0.01)
-    return _children(pid)
+    return _below(pid)
 
 
-def _children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+def _below(pid: int) -> list[int]:
+    """Return the processes that a process has started, and those that they have."""
+    children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return children + [deeper for child in children for deeper in _below(child)]
 
 
 def _wait_until_gone(pid: int) -> None:
@@ -573,13 +573,6 @@ def test_progress_adds_up(photos: Path, tmp_path: Path) -> None:
 def test_the_pool_builds_every_shard_with_more_workers_than_shards(tmp_path: Path) -> None:
     source = images(tmp_path / "in", "1.png", "2.png")
     assert shardctl.convert(source, tmp_path / "out", workers=5).samples == 2
-
-
-def test_idle_workers_can_be_sent_home() -> None:
-    before = _children(os.getpid())
-    with local.LocalPool(2, Limits()):
-        assert len(_children(os.getpid())) == len(before) + 2
-    assert _children(os.getpid()) == before
 
 
 def test_variants_are_drawn_anew_and_named(tmp_path: Path, photos: Path) -> None:

@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -51,8 +51,13 @@ def running(here: Path, shards: int) -> Iterator[subprocess.Popen[str]]:
         yield parent
 
 
-def workers_of(parent: int) -> list[int]:
+def children_of(parent: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
+
+
+def workers_of(parent: int) -> list[int]:
+    """Return the workers, which are children of the process that they are forked from."""
+    return [worker for server in children_of(parent) for worker in children_of(server)]
 
 
 def resume(here: Path) -> str:
@@ -77,17 +82,20 @@ def test_a_killed_conversion_goes_on_and_ends_with_the_same_bytes(here: Path, sh
 
 def test_a_killed_process_group_goes_on(here: Path) -> None:
     with running(here, 4) as parent:
-        for worker in [*workers_of(parent.pid), parent.pid]:
-            os.kill(worker, signal.SIGKILL)
+        for process in [*workers_of(parent.pid), *children_of(parent.pid), parent.pid]:
+            os.kill(process, signal.SIGKILL)
     resume(here)
 
 
-def test_a_killed_worker_costs_nothing(here: Path) -> None:
+@pytest.mark.parametrize("victims", [workers_of, children_of], ids=["workers", "the process that they are forked from"])
+def test_a_killed_worker_costs_nothing(here: Path, victims: Callable[[int], list[int]]) -> None:
     with running(here, 2) as parent:
-        for worker in workers_of(parent.pid):
-            os.kill(worker, signal.SIGKILL)
+        killed = victims(parent.pid)
+        for process in killed:
+            os.kill(process, signal.SIGKILL)
         out, err = parent.communicate(timeout=60)
     assert parent.returncode == 0, err
+    assert killed
     assert "40 samples" in out
     assert sums(here / "out") == sums(here / "whole")
 

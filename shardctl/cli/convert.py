@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,6 +22,8 @@ from shardctl.cli.output import (
     workers_option,
 )
 from shardctl.cli.recipes import recipe_of, source_options, transform_options
+from shardctl.engines import WORKER
+from shardctl.engines.pool import Limits, started_early
 from shardctl.errors import UsageError
 from shardctl.startup import keep_pandas_out_of_arrow
 from shardctl.storage import format_bytes, printable
@@ -137,17 +141,21 @@ def convert(paths: tuple[tuple[str, ...], str], output: Output, **given: Any) ->
       shardctl convert corpus.jsonl out
     """
     src, dst = paths
-    keep_pandas_out_of_arrow()
-    from shardctl.conversion import convert as convert_dataset
+    if "" not in sys.path:
+        # A person's function is looked for in the current folder too, but last: a folder of data may hold any name.
+        sys.path.append("")
+    options = _options(given)
+    with _workers_ahead(dst, options):
+        keep_pandas_out_of_arrow()
+        from shardctl.conversion import convert as convert_dataset
 
-    sys.path.insert(0, "")  # a function of one's own is looked for in the current folder too, as `python -m` does
-    recipe = recipe_of(given)
-    view = _View(show=not output.hides_progress, verbose=output.verbose)
-    try:
-        with printing_to_stderr():
-            result = convert_dataset(list(src), dst, recipe, view.listener(), **_options(given))
-    finally:
-        view.close()
+        recipe = recipe_of(given)
+        view = _View(show=not output.hides_progress, verbose=output.verbose)
+        try:
+            with printing_to_stderr():
+                result = convert_dataset(list(src), dst, recipe, view.listener(), **options)
+        finally:
+            view.close()
     view.tell(result)
     if output.as_json:
         print_json(_record(result))
@@ -168,22 +176,31 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
     return {**chosen, "shuffle": None if shuffle == "none" else int(shuffle)}
 
 
+def _workers_ahead(dst: str, options: dict[str, Any]) -> AbstractContextManager[None]:
+    """Have the workers' modules imported while this process imports its own, unless there seems to be nothing to do."""
+    complete = Path(dst, "manifest.json").exists() and not options["overwrite"]
+    if complete or options["workers"] == 0:
+        return nullcontext()
+    return started_early(WORKER, Limits(options["worker_memory"], options["input_timeout"]))
+
+
 class _View:
     """What a person sees on stderr while a conversion runs."""
 
     def __init__(self, show: bool, verbose: bool) -> None:
         self._show, self._verbose = show, verbose
         self._bar: tqdm[Any] | None = None
-        self._rejected = self._bytes = 0
+        self._rows = self._rejected = self._bytes = 0
         self._shown: tuple[str, ...] = ()
 
     def listener(self) -> Any:
         """Return what the conversion is to call."""
         from shardctl.conversion import Listener
 
-        return (
-            Listener(self._listing, self._waiting, self._announce, self._resuming, self._progress) if self._show else Listener()
-        )
+        said = self._said if self._verbose else Listener.said
+        if not self._show:
+            return Listener(said=said)
+        return Listener(self._listing, self._waiting, self._announce, self._resuming, self._progress, said)
 
     def tell(self, result: ConvertResult) -> None:
         """Show the notices that were not shown before the work, and the warnings, which nobody should miss."""
@@ -206,23 +223,29 @@ class _View:
         click.echo(f"another shardctl convert is writing it ({owner}); waiting until it ends", err=True)
 
     def _announce(self, estimate: Estimate) -> None:
-        from tqdm import tqdm
-
         for line in estimate_lines(estimate):
             click.echo(line, err=True)
-        self._shown = estimate.notices
-        # disable=None: no bar where stderr is not a terminal
-        self._bar = tqdm(total=estimate.rows, unit=" inputs", disable=None, dynamic_ncols=True, smoothing=0.1)
+        self._shown, self._rows = estimate.notices, estimate.rows
 
     def _resuming(self, done: int, shards: int) -> None:
         click.echo(f"resuming: {done:,} of {shards:,} shards are done already", err=True)
 
+    def _said(self, line: str) -> None:
+        """Show what a worker has printed, above the bar where there is one."""
+        if self._bar is not None:
+            self._bar.write(printable(line), file=sys.stderr)
+        else:
+            click.echo(printable(line), err=True)
+
     def _progress(self, progress: Progress) -> None:
-        assert self._bar is not None, "announced before any work"
+        if not sys.stderr.isatty():
+            return
+        if self._bar is None:
+            from tqdm import tqdm  # 20 ms, by now beside the workers
+
+            self._bar = tqdm(total=self._rows, unit=" inputs", dynamic_ncols=True, smoothing=0.1)
         self._rejected += progress.rejected
         self._bytes += progress.bytes
-        if self._bar.disable:
-            return
         rate = self._bytes / max(self._bar.format_dict["elapsed"], 1e-6) / 1e6
         self._bar.set_postfix_str(f"{rate:.1f} MB/s read, {self._rejected} rejected", refresh=False)
         self._bar.update(progress.inputs)

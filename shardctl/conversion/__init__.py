@@ -113,6 +113,7 @@ class Listener:
     announce: Callable[[Estimate], None] = lambda estimate: None
     resuming: Callable[[int, int], None] = lambda done, shards: None
     progress: Callable[[Progress], None] = lambda progress: None
+    said: Callable[[str], None] = lambda line: None
 
 
 def convert(
@@ -185,12 +186,17 @@ class _Conversion:
             check_writable(self.target)
             if self.options.dry_run:
                 return self._planned(parts, drafted, listing, scratch)
-            with lease.hold(self.staging, self._waiting) as held:
+            with lease.hold(self.staging, self._waiting(engine)) as held:
                 return self._write(listing, parts, drafted, engine, held)
 
-    @property
-    def _waiting(self) -> Callable[[str], None] | None:
-        return self.listener.waiting if self.options.if_running == "wait" else None
+    def _waiting(self, engine: local.Engine) -> Callable[[str], None] | None:
+        """Return what to do when another converter holds the lease: hold no processes while waiting for it."""
+
+        def wait(owner: str) -> None:
+            engine.close()
+            self.listener.waiting(owner)
+
+        return wait if self.options.if_running == "wait" else None
 
     def _recorded_settings(self) -> dict[str, Any]:
         sizes = {"shard_size": self.options.shard_size, "samples_per_shard": self.options.samples_per_shard}
@@ -198,10 +204,10 @@ class _Conversion:
 
     @contextmanager
     def _engine(self) -> Iterator[local.Engine]:
-        """Start the workers first of all: they import their modules while the inputs are listed and the plan is made."""
-        complete = (self.target / MANIFEST).exists() and not self.options.overwrite
-        count = 0 if complete else self.options.worker_count()
-        engine = local.start(min(count, 1) if self.options.dry_run else count, self.options.limits())
+        """Give what builds the shards. Its modules are imported in a process beside this one while the inputs are listed."""
+        engine = local.start(self.options.worker_count(), self.options.limits(), self.listener.said)
+        if self.options.overwrite or not (self.target / MANIFEST).exists():
+            engine.prepare()
         try:
             yield engine
         finally:

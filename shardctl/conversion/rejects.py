@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow.compute as pc
-
 from shardctl.manifest import PLAN, REJECTS, open_table
 from shardctl.storage import naming_the_path
 
@@ -41,6 +39,8 @@ def copy_rejects(dataset: Path, bases: tuple[str, ...], folder: Path) -> int:
 
 
 def _rejected_rows(dataset: Path) -> Iterator[dict[str, Any]]:
+    import pyarrow.compute as pc  # 40 ms that only this needs
+
     columns = ["key", "source", "root", "offset", "size", "variant", "outcome"]
     for batch in open_table(dataset / PLAN).select(columns).to_batches(max_chunksize=65536):
         yield from batch.filter(pc.equal(batch.column("outcome"), "rejected")).to_pylist()

@@ -9,8 +9,8 @@ _FORM = struct.Struct("<qB")
 SIZE = 16
 """Bytes of a breadcrumb."""
 
-STAGES = ("read", "decode", "transform", "encode")
-"""What can be happening to an input, as rejects name it."""
+STAGES = ("read", "decode", "transform", "encode", "compare")
+"""What can be happening to an input, as rejects name it. `compare`: it is read only to see whether its source answers."""
 
 NOWHERE = -1
 """The place of a worker that is on no input: it starts, writes a file, or waits."""

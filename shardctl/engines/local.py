@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
+from shardctl.engines import WORKER
 from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.job import Job
-from shardctl.engines.pool import Death, Limits, Pool, Task
+from shardctl.engines.pool import Death, Limits, Pool, Said, Task
 from shardctl.engines.probe import Probe, probe_inputs
 from shardctl.engines.task import OUT_OF_MEMORY_MESSAGE, Progress, run_shard
 from shardctl.errors import WorkerError
@@ -31,6 +32,10 @@ FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
 class Engine(Protocol):
     """Something that builds shards."""
 
+    def prepare(self) -> None:
+        """Get ready for work that is coming, beside what this process does meanwhile."""
+        ...
+
     def probe(self, job: Job) -> Probe:
         """Push all inputs of the plan of a small job through its recipe. Raises InputError."""
         ...
@@ -44,13 +49,19 @@ class Engine(Protocol):
         ...
 
 
-def start(workers: int, limits: Limits) -> Engine:
-    """Return an engine of so many worker processes, already starting up; 0 works in this process, without limits."""
-    return LocalPool(workers, limits) if workers else InProcess()
+def start(workers: int, limits: Limits, said: Said = lambda line: None) -> Engine:
+    """Return an engine of up to so many worker processes, which start when there is work; 0 works in this process.
+
+    `said` hears the lines that workers print. There are no limits in this process.
+    """
+    return LocalPool(workers, limits, said) if workers else InProcess()
 
 
 class InProcess:
     """Builds one shard after the other in this process: the easiest to debug, and it dies with the input."""
+
+    def prepare(self) -> None:
+        """Nothing to get ready."""
 
     def probe(self, job: Job) -> Probe:
         """Probe the inputs."""
@@ -68,9 +79,13 @@ class InProcess:
 class LocalPool:
     """Builds shards in child processes."""
 
-    def __init__(self, workers: int, limits: Limits) -> None:
+    def __init__(self, workers: int, limits: Limits, said: Said = lambda line: None) -> None:
         self._limits = limits
-        self._pool = Pool("shardctl.engines.worker", workers, limits)
+        self._pool = Pool(WORKER, workers, limits, said)
+
+    def prepare(self) -> None:
+        """Have the workers' modules imported."""
+        self._pool.prepare()
 
     def probe(self, job: Job) -> Probe:
         """Probe the inputs, in one of the processes."""

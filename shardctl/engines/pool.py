@@ -1,7 +1,8 @@
 """Child processes that do tasks, and notice of every one that dies or does not return. Knows nothing of what tasks are.
 
-Workers are plain child processes with a pipe in and a pipe out. They share no lock, nothing is pickled, and a worker
-that dies is seen at once as the end of its pipe. The child's side is serve.py.
+Workers are forked from a process of their own that has their modules loaded (forkserver.py), each with a socket for its
+tasks and answers and a pipe for what it prints. They share no lock, nothing is pickled, and a worker that dies is seen at
+once as the end of its socket. The worker's side is serve.py.
 """
 
 from __future__ import annotations
@@ -11,31 +12,38 @@ import json
 import os
 import selectors
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from shardctl import errors
 from shardctl.engines import breadcrumb
 from shardctl.engines.breadcrumb import Breadcrumb
+from shardctl.engines.forkserver import ANSWER, KILL, ORDER, START, WAIT
 from shardctl.engines.serve import OUT_OF_MEMORY
 
 Task = dict[str, Any]
-START = "import sys; sys.path[:] = filter(None, sys.path); import runpy; runpy.run_module({!r}, run_name='__main__')"
-"""Like `python -m module`, which would look for modules in the current folder first: it may be a dataset of somebody else."""
+Said = Callable[[str], None]
+"""Hears a line that a worker has printed."""
+
+COMMAND = "import sys; sys.path[:] = filter(None, sys.path); from shardctl.engines.forkserver import main; main({!r}, {})"
+"""Like `python -m`, which would look for modules in the current folder first: it may be a dataset of somebody else."""
 
 PATIENCE_SECONDS = 5.0
-"""How long an idle worker may take to end. One that is still starting up has to come to its first order before it sees."""
+"""How long a worker may take to end that was told to, or was killed. One whose disk stalls cannot be ended at all."""
 
 LOOKS_PER_LIMIT = 8
 """How often a worker is looked at within its time limit."""
+
+TAIL_BYTES = 4096
+"""How much of what a worker prints is kept for its last words, and the longest line that is passed on whole."""
 
 
 @dataclass(frozen=True)
@@ -73,11 +81,16 @@ class Death:
 
 
 class Pool:
-    """Child processes that run a module, each one task at a time, the next one handed out when it is done."""
+    """Child processes that run a module, each one task at a time, the next one handed out when it is done.
 
-    def __init__(self, module: str, workers: int, limits: Limits) -> None:
-        self._module, self._limits = module, limits
-        self._workers = [_Worker(module, limits) for _ in range(workers)]
+    A process starts when there is a task for it. `said` hears every line that they print.
+    """
+
+    def __init__(self, module: str, workers: int, limits: Limits, said: Said = lambda line: None) -> None:
+        self._module, self._limits, self._said = module, limits, said
+        self._places = workers
+        self._workers: dict[int, _Worker] = {}
+        self._server: _ForkServer | None = None
 
     def run(
         self,
@@ -92,37 +105,53 @@ class Pool:
         """
         waiting = _Waiting(tasks)
         with selectors.DefaultSelector() as selector:
-            for place in range(len(self._workers)):
+            for place in range(self._places):
                 self._start_next(place, waiting, selector)
-            while selector.get_map():
+            while any(worker.task is not None for worker in self._workers.values()):
                 look = self._limits.seconds / LOOKS_PER_LIMIT if self._limits.seconds else None
                 for key, _ in selector.select(look):
-                    self._attend(key.data, waiting, selector, hear, died)
+                    worker: _Worker = key.data
+                    if worker.gone:
+                        continue  # it ended a moment ago, and its descriptors are closed
+                    if key.fileobj is worker.channel:
+                        self._attend(worker, waiting, selector, hear, died)
+                    elif not worker.listen():
+                        selector.unregister(worker.output)
                 if self._limits.seconds:
-                    for worker in self._workers:
+                    for worker in self._workers.values():
                         worker.end_overtime(self._limits.seconds)
+        for worker in self._workers.values():
+            worker.listen()
 
     def _start_next(self, place: int, waiting: _Waiting, selector: selectors.BaseSelector) -> None:
         task = waiting.take()
         if task is None:
             return
+        if place not in self._workers:
+            self._workers[place] = self._new_worker(place)
         worker = self._workers[place]
-        if worker.gone:
-            worker.close()
-            worker = self._workers[place] = _Worker(self._module, self._limits)
         worker.order(task)
-        selector.register(worker.out, selectors.EVENT_READ, place)
+        for stream in (worker.channel, worker.output):
+            if stream not in selector.get_map():
+                selector.register(stream, selectors.EVENT_READ, worker)
+
+    def _new_worker(self, place: int) -> _Worker:
+        if self._server is not None and self._server.gone:
+            self._server.close()
+            self._server = None
+        self.prepare()
+        assert self._server is not None, "it has just been prepared"
+        return _Worker(self._server, place, lambda line: self._said(f"worker {place + 1}: {line}"))
 
     def _attend(
         self,
-        place: int,
+        worker: _Worker,
         waiting: _Waiting,
         selector: selectors.BaseSelector,
         hear: Callable[[Task, dict[str, Any]], None],
         died: Callable[[Task, Death], Task | None],
     ) -> None:
         """Take in what a worker has said, or that it is gone; hand out the next task when it is free."""
-        worker = self._workers[place]
         assert worker.task is not None, "only busy workers are listened to"
         task = worker.task
         for message in worker.messages():
@@ -130,19 +159,34 @@ class Pool:
             hear(task, message)
             if "done" in message:
                 worker.task = None
-        if worker.gone and worker.task is not None:
-            instead = died(task, worker.death())
+        if worker.gone:
+            if worker.output in selector.get_map():
+                selector.unregister(worker.output)
+            selector.unregister(worker.channel)
+            del self._workers[worker.place]
+            instead = died(task, worker.death()) if worker.task is not None else None
             if instead is not None:
                 waiting.put_first(instead)
-            worker.task = None
-        if worker.task is None:
-            selector.unregister(worker.out)
-            self._start_next(place, waiting, selector)
+            self._start_next(worker.place, waiting, selector)
+        elif worker.task is None:
+            selector.unregister(worker.channel)
+            self._start_next(worker.place, waiting, selector)
+
+    def prepare(self) -> None:
+        """Have the modules of the workers imported, in a process beside this one. No worker starts yet."""
+        if self._server is None:
+            self._server = _take_early(self._module, self._limits) or _ForkServer(self._module, self._limits)
 
     def close(self) -> None:
-        """End the workers: the idle ones see that no more orders come, the others are killed."""
-        for worker in self._workers:
-            worker.close()
+        """End the workers: the idle ones see that no more orders come, the others are killed. `run` starts new ones."""
+        for worker in self._workers.values():
+            worker.dismiss()
+        for worker in self._workers.values():
+            worker.await_end()
+        self._workers.clear()
+        if self._server is not None:
+            self._server.close()
+            self._server = None
 
 
 class _Waiting:
@@ -168,47 +212,56 @@ def _raise_faults(message: dict[str, Any]) -> None:
 
 
 class _Worker:
-    """One child process, the pipe on which it answers, and its breadcrumb."""
+    """One child process: its socket `channel`, the pipe `output` of what it prints, and its breadcrumb."""
 
-    def __init__(self, module: str, limits: Limits) -> None:
-        self._closing = ExitStack()
-        self._log: IO[bytes] = self._closing.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
-        crumb: IO[bytes] = self._closing.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
-        crumb.truncate(breadcrumb.SIZE)
-        self._crumb = Breadcrumb.shared(crumb.fileno())
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", START.format(module), str(crumb.fileno()), str(limits.memory or 0)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            env=_environment(limits),
-            pass_fds=[crumb.fileno()],
-            start_new_session=True,  # Ctrl-C is the parent's to handle: it stops its workers itself
-        )
-        assert self._process.stdin
-        assert self._process.stdout
-        self._in: IO[bytes] = self._closing.enter_context(self._process.stdin)
-        self.out: IO[bytes] = self._closing.enter_context(self._process.stdout)
-        self._rest = b""
+    def __init__(self, server: _ForkServer, place: int, said: Said) -> None:
+        self._server, self.place, self._said = server, place, said
+        with tempfile.TemporaryFile() as crumb:
+            crumb.truncate(breadcrumb.SIZE)
+            self._crumb = Breadcrumb.shared(crumb.fileno())
+            self.channel, theirs = socket.socketpair()
+            self.output, printing = os.pipe()
+            self._number = server.start([theirs.fileno(), printing, crumb.fileno()])
+            theirs.close()
+            os.close(printing)
+        os.set_blocking(self.output, False)
+        self._answer = self._line = b""
+        self._last_line = ""
         self._overtime = False
         self._seen = (breadcrumb.NOWHERE, 0.0)
         self.task: Task | None = None
         self.gone = False
 
     def order(self, task: Task) -> None:
-        """Send a task. If the process is gone, the end of its pipe will tell."""
+        """Send a task. If the process is gone, the end of its socket will tell."""
         self.task = task
-        with contextlib.suppress(BrokenPipeError):
-            self._in.write(json.dumps(task).encode() + b"\n")
-            self._in.flush()
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self.channel.sendall(json.dumps(task).encode() + b"\n")
 
     def messages(self) -> Iterator[dict[str, Any]]:
-        """Give the lines that have arrived; `gone` is set at the end of the pipe."""
-        data = os.read(self.out.fileno(), 1 << 16)
+        """Give the answers that have arrived; `gone` is set at the end of the socket."""
+        try:
+            data = self.channel.recv(1 << 16)
+        except ConnectionResetError:
+            data = b""
         self.gone = not data
-        *lines, self._rest = (self._rest + data).split(b"\n")
+        *lines, self._answer = (self._answer + data).split(b"\n")
         for line in lines:
             yield json.loads(line)
+
+    def listen(self) -> bool:
+        """Pass on the lines that were printed; False where no more will come. One read empties the pipe."""
+        try:
+            data = os.read(self.output, 1 << 16)
+        except BlockingIOError:
+            return True
+        *lines, rest = (self._line + data).split(b"\n")
+        self._line = rest[-TAIL_BYTES:]
+        for line in lines:
+            text = line[-TAIL_BYTES:].decode("utf-8", "replace")
+            self._last_line = text.strip() or self._last_line
+            self._said(text)
+        return bool(data)
 
     def end_overtime(self, seconds: float) -> None:
         """Kill the process if it has been on one place for longer than this."""
@@ -217,33 +270,131 @@ class _Worker:
             self._seen = (place, now)
         elif place != breadcrumb.NOWHERE and now - self._seen[1] > seconds and not self._overtime:
             self._overtime = True
-            self._process.kill()
+            self._server.kill(self._number)
 
     def death(self) -> Death:
-        """Return how the process ended."""
-        code = self._process.wait()
-        self._log.seek(0)
-        last = self._log.read().decode("utf-8", "replace").strip().splitlines()[-1:]
+        """Return how the process ended, which it has."""
+        code = self._server.wait(self._number)
+        self.listen()
+        words = self._line.decode("utf-8", "replace").strip() or self._last_line
+        if code is None:  # it never began, or ended with the process that it was forked from
+            code, said = self._server.death()
+            words = words or said
+        self._close()
         place = self._crumb.place if self._crumb.place != breadcrumb.NOWHERE else None
-        return Death(code, self._overtime, place, self._crumb.stage, last[0] if last else "")
+        return Death(code, self._overtime, place, self._crumb.stage, words)
+
+    def dismiss(self) -> None:
+        """Let an idle worker end, kill a busy one."""
+        if self.task is not None:
+            self._server.kill(self._number)
+        self._close()
+
+    def await_end(self) -> None:
+        """Wait until the process is gone."""
+        self._server.wait(self._number)
+
+    def _close(self) -> None:
+        self.channel.close()
+        os.close(self.output)
+
+
+class _ForkServer:
+    """The process that workers are forked from, and that ends them and waits for them. It starts at once."""
+
+    def __init__(self, module: str, limits: Limits) -> None:
+        self.serves = (module, limits.memory)
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - close closes it
+        self._control, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", COMMAND.format(module, limits.memory or 0)],
+                stdin=theirs.fileno(),
+                stdout=self._log,
+                stderr=self._log,
+                env=_environment(limits),
+                start_new_session=True,  # Ctrl-C is the parent's to handle: it stops its workers itself
+            )
+        self._control.settimeout(PATIENCE_SECONDS)
+        self._started = 0
+
+    @property
+    def gone(self) -> bool:
+        """Whether it has ended."""
+        return self._process.poll() is not None
+
+    def start(self, descriptors: list[int]) -> int:
+        """Have a worker forked, and return its number. If that does not happen, its socket ends."""
+        self._started += 1
+        with contextlib.suppress(OSError):
+            socket.send_fds(self._control, [ORDER.pack(START, self._started)], descriptors)
+        return self._started
+
+    def kill(self, number: int) -> None:
+        """Kill a worker."""
+        with contextlib.suppress(OSError):
+            self._control.sendall(ORDER.pack(KILL, number))
+
+    def wait(self, number: int) -> int | None:
+        """Wait until a worker is gone, and return its exit code; None where that cannot be known."""
+        try:
+            self._control.sendall(ORDER.pack(WAIT, number))
+            answer = self._control.recv(ANSWER.size)
+        except OSError:
+            answer = b""
+        if len(answer) < ANSWER.size:
+            self._process.kill()  # its workers end with it
+            return None
+        return int(ANSWER.unpack(answer)[0])
+
+    def death(self) -> tuple[int, str]:
+        """Return how it ended, and the last line that it printed."""
+        self.close()
+        return self._process.returncode, self._last_line
 
     def close(self) -> None:
-        """Let an idle worker end, kill a busy one, and wait until it is gone."""
-        if self.task is not None:
-            self._process.kill()
-        with contextlib.suppress(BrokenPipeError):  # it may be gone already
-            self._in.close()
-        try:
-            self._process.wait(PATIENCE_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._closing.close()
+        """End it. What it has forked is gone before, or ends with it."""
+        if self._log.closed:
+            return
+        self._process.kill()
+        self._process.wait()
+        self._control.close()
+        self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - TAIL_BYTES))
+        self._last_line = self._log.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
+        self._log.close()
+
+
+_early: list[_ForkServer] = []
+
+
+@contextlib.contextmanager
+def started_early(module: str, limits: Limits) -> Iterator[None]:
+    """Start the first process of a pool that is made within the block.
+
+    It imports the modules of the workers while this process imports those that it needs to know what there is to do.
+    """
+    server = _ForkServer(module, limits)
+    _early.append(server)
+    try:
+        yield
+    finally:
+        if server in _early:
+            _early.remove(server)
+            server.close()
+
+
+def _take_early(module: str, limits: Limits) -> _ForkServer | None:
+    for server in _early:
+        if server.serves == (module, limits.memory):
+            _early.remove(server)
+            return server
+    return None
 
 
 def _environment(limits: Limits) -> dict[str, str]:
-    """Return the environment of a worker: it must find the same modules as this process, a user's transforms too."""
+    """Return the environment of the workers: they must find the same modules as this process, a user's transforms too."""
     path = os.pathsep.join(str(Path(entry).resolve()) for entry in sys.path)
     # Arrow's own allocator takes a gigabyte of addresses at once, which would count towards a limit.
     pool = {"ARROW_DEFAULT_MEMORY_POOL": "system"} if limits.memory else {}
-    return {**os.environ, "PYTHONPATH": path, **pool}
+    # A process that forks must have no threads, and this allocator, which nobody uses, would start one.
+    return {"JE_ARROW_MALLOC_CONF": "background_thread:false", **os.environ, "PYTHONPATH": path, **pool}

@@ -1,4 +1,4 @@
-"""The child's side of a pool (pool.py): orders come in as lines of JSON, answers go out as lines of JSON.
+"""The worker's side of a pool (pool.py): tasks come in as lines of JSON on a socket, answers go out as lines of JSON.
 
 In, a line each: a task, any JSON object; the end of the input means that no more will come.
 Out, a line each: {"progress": ...} any number of times, then {"done": result}, {"failed": [class, message]} for a fault
@@ -11,15 +11,16 @@ import contextlib
 import json
 import os
 import queue
+import socket
 import sys
 import threading
 import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TextIO
 
 from shardctl import errors
 from shardctl.engines.breadcrumb import Breadcrumb
-from shardctl.startup import keep_pandas_out_of_arrow
 
 try:
     import resource
@@ -36,20 +37,19 @@ Tell = Callable[[Any], None]
 Handler = Callable[[dict[str, Any], Tell, Breadcrumb], Any]
 
 
-def serve(handle: Handler) -> None:
+def serve(handle: Handler, channel: socket.socket, crumb: Breadcrumb, memory: int) -> None:
     """Give every task that comes in to `handle(task, tell progress, breadcrumb)` until the input ends.
 
-    The command line of the process is: descriptor of the breadcrumb, limit of memory in bytes or 0.
+    `memory` is the limit of the process in bytes, 0 for none.
     """
-    keep_pandas_out_of_arrow()
-    descriptor, memory = map(int, sys.argv[1:3])
     _limit_memory(memory)
-    crumb = Breadcrumb.shared(descriptor)
-    out = _private_stdout()
+    # A process that a person's function forks must not hold the socket open: its end is how the parent sees a death.
+    os.register_at_fork(after_in_child=partial(os.close, channel.fileno()))
+    out = channel.makefile("w", encoding="utf-8")
     orders: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
     idle = threading.Event()
     idle.set()
-    threading.Thread(target=_listen, args=(orders, idle), daemon=True).start()
+    threading.Thread(target=_listen, args=(channel, orders, idle), daemon=True).start()
     while (task := orders.get()) is not None:
         _say(out, **_answer(handle, task, lambda told: _say(out, progress=told), crumb))
         idle.set()
@@ -76,21 +76,15 @@ def _limit_memory(limit: int) -> None:
         score.write(str(LIKELY_VICTIM))
 
 
-def _listen(orders: queue.SimpleQueue[dict[str, Any] | None], idle: threading.Event) -> None:
+def _listen(channel: socket.socket, orders: queue.SimpleQueue[dict[str, Any] | None], idle: threading.Event) -> None:
     """Pass orders on. If the parent goes away in the middle of a task, stop at once: nobody waits for it any more."""
-    for line in sys.stdin:
-        idle.clear()
-        orders.put(json.loads(line))
+    with contextlib.suppress(ConnectionResetError), channel.makefile("r", encoding="utf-8") as lines:
+        for line in lines:
+            idle.clear()
+            orders.put(json.loads(line))
     if not idle.is_set():
         os._exit(1)
     orders.put(None)
-
-
-def _private_stdout() -> TextIO:
-    """Keep stdout for the answers alone: what a user's function prints goes to stderr instead."""
-    private = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    return private
 
 
 def _say(out: TextIO, **message: Any) -> None:

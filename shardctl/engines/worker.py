@@ -1,4 +1,4 @@
-"""A worker process that builds shards: `python -m shardctl.engines.worker`."""
+"""What a worker process of a conversion does (forkserver.py calls `handle`): it builds shards."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.job import Job
 from shardctl.engines.probe import probe_inputs
-from shardctl.engines.serve import Tell, serve
+from shardctl.engines.serve import Tell
 from shardctl.engines.task import Progress, run_shard
 from shardctl.errors import Rejection
 
@@ -31,7 +31,3 @@ def handle(task: dict[str, Any], tell: Tell, crumb: Breadcrumb) -> Any:
 @lru_cache(maxsize=1)
 def _job(folder: str) -> Job:
     return Job.load(Path(folder))
-
-
-if __name__ == "__main__":
-    serve(handle)

@@ -13,8 +13,6 @@ import pyarrow.compute as pc
 from shardctl.errors import InputError
 from shardctl.storage import printable
 
-SUFFIXES = (".csv", ".tsv")
-
 _WHOLE = r"^(0|-?[1-9][0-9]*)$"
 _WORDS = r"^(nan|NaN|inf|-inf)$"
 _DECIMAL = r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-][0-9]+)?$"

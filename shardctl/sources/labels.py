@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import xxhash
 
 from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.sample import RESERVED_FIELDS
-from shardctl.sources import delimited, jsonl
+from shardctl.sources import jsonl
 from shardctl.storage import counted, printable
 
 FILE_COLUMNS = ("file_name", "filename", "file", "path", "image", "image_path")
@@ -28,6 +27,8 @@ SPLIT_COLUMN = "split"
 
 LIKE_LABELS = frozenset(("labels", "class", "classes", "class_name", "classname", "category", "target", "y"))
 """Names of columns that people often give to labels, in lower case: shardctl asks for `label`, and says so."""
+
+DELIMITED_SUFFIXES = (".csv", ".tsv")
 
 SIDECAR_NAMES = ("metadata.csv", "metadata.jsonl", "labels.csv", "labels.jsonl")
 """Files that `--labels auto` looks for beside the inputs."""
@@ -64,6 +65,8 @@ class SideTable:
 
     def rows_of(self, wanted: pa.Array, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
         """Return the row of each input, given by its path and the hash of it; -1 for those that no row names. (n,) int64."""
+        import pyarrow.compute as pc  # 40 ms to import, and most conversions have no labels file
+
         wanted = wanted.cast(pa.large_string())
         rows = np.full(len(wanted), -1, np.int64)
         place = np.searchsorted(self.hashes, hashes)
@@ -122,8 +125,8 @@ def load(found: Sequence[tuple[Path, str]], drop: Collection[str] = ()) -> SideT
     """
     paths = [path for path, _ in found]
     shown = some([str(path) for path in paths])
-    csv = [(path, folder) for path, folder in found if path.suffix.lower() in delimited.SUFFIXES]
-    json = [(path, folder) for path, folder in found if path.suffix.lower() not in delimited.SUFFIXES]
+    csv = [(path, folder) for path, folder in found if path.suffix.lower() in DELIMITED_SUFFIXES]
+    json = [(path, folder) for path, folder in found if path.suffix.lower() not in DELIMITED_SUFFIXES]
     tables, names, notices = [], [], []
     for read, files in ((_read_all_delimited, csv), (_read_all_lines, json)):
         if files:
@@ -153,6 +156,8 @@ Read = tuple[pa.Table, pa.Array, list[str]]
 
 def _read_all_delimited(found: Sequence[tuple[Path, str]], drop: Collection[str]) -> Read:
     """Read CSV files. What is a number is found over all of them."""
+    from shardctl.sources import delimited  # its parts of Arrow take 60 ms to import, and most conversions have no CSV
+
     tables, names = [], []
     for path, folder in found:
         table = delimited.read_delimited(path)
@@ -258,6 +263,8 @@ def _encode_label(table: pa.Table, shown: str) -> tuple[pa.Table, tuple[str, ...
         like = [name for name in table.column_names if name.lower() in LIKE_LABELS or name.lower() == LABEL_COLUMN]
         rename = f" (rename {printable(like[0])} to label if that is what it is)" if like else ""
         return table, None, [f"no column is called label, so there are no labels; all columns are kept{rename}"]
+    import pyarrow.compute as pc
+
     label = table[LABEL_COLUMN]
     place = table.column_names.index(LABEL_COLUMN)
     if pa.types.is_integer(label.type):

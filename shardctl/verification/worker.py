@@ -1,4 +1,4 @@
-"""A process that checks: `python -m shardctl.verification.worker`. Whatever the bytes do to it, its parent lives on."""
+"""What a process that checks does (forkserver.py calls `handle`). Whatever the bytes do to it, its parent lives on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from shardctl.engines.breadcrumb import Breadcrumb
-from shardctl.engines.serve import Tell, serve
+from shardctl.engines.serve import Tell
 from shardctl.manifest import PLAN, SHARDS, Manifest, ShardTable, open_checked_table
 from shardctl.verification import tables
 from shardctl.verification.shards import ShardCheck, check_lone_shard
@@ -55,7 +55,3 @@ def _table(root: str) -> ShardTable:
 @lru_cache(maxsize=1)
 def _plan(root: str) -> pa.Table:
     return open_checked_table(Path(root) / PLAN)
-
-
-if __name__ == "__main__":
-    serve(handle)

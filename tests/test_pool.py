@@ -1,0 +1,168 @@
+"""The pool of worker processes, with tasks of its own: what it promises of processes that print, die, hang and fork."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardctl.engines import pool
+from shardctl.engines.pool import Death, Limits, Pool, Task, started_early
+
+TASKS = """
+import os, signal, sys, threading, time
+import numpy as np
+
+def handle(task, tell, crumb):
+    return globals()[task["do"]](task)
+
+def double(task):
+    return 2 * task["number"]
+
+def who(task):
+    return [os.getpid(), os.getppid(), threading.active_count()]
+
+def say(task):
+    print("printed", task["number"])
+    print("\\x1b[2Jto stderr", file=sys.stderr)
+    os.write(1, b"no end of line")
+    return None
+
+def flood(task):
+    os.write(2, b"x" * 1_000_000 + b"\\n")
+    return None
+
+def draw(task):
+    return int(np.random.randint(2**31))
+
+def die_with_a_child(task):
+    sys.stderr.write("last words")
+    sys.stderr.flush()
+    if os.fork() == 0:
+        time.sleep(60)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def read_stdin(task):
+    return sys.stdin.read()
+"""
+
+
+@pytest.fixture(autouse=True)
+def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pool_tasks.py").write_text(TASKS)
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+class Listening:
+    """A pool, what its workers have answered and printed, and how they have died."""
+
+    def __init__(self, workers: int) -> None:
+        self.answers: list[Any] = []
+        self.said: list[str] = []
+        self.deaths: list[Death] = []
+        self.pool = Pool("pool_tasks", workers, Limits(), self.said.append)
+
+    def run(self, *tasks: Task) -> list[Any]:
+        self.answers.clear()
+        self.pool.run(tasks, lambda task, message: self.answers.append(message["done"]), self._died)
+        return list(self.answers)
+
+    def _died(self, task: Task, death: Death) -> None:
+        self.deaths.append(death)
+
+
+@pytest.fixture
+def three() -> Iterator[Listening]:
+    listening = Listening(3)
+    yield listening
+    listening.pool.close()
+
+
+def children() -> list[int]:
+    return [int(child) for child in Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()]
+
+
+def alive(process: int) -> bool:
+    """Tell whether a process is more than the record of its end that its new parent has not looked at."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_no_process_starts_before_there_is_a_task_and_no_more_than_there_are_tasks(three: Listening) -> None:
+    assert children() == []
+    assert three.run() == []
+    assert children() == []
+    ((worker, server, threads),) = three.run({"do": "who"})
+    assert children() == [server]
+    assert threads == 2, "its own and the one that listens"
+    assert len({answer[0] for answer in three.run(*[{"do": "who"}] * 9)} | {worker}) <= 3
+    three.pool.close()
+    assert not alive(worker)
+    assert children() == []
+
+
+def test_a_closed_pool_can_be_used_again(three: Listening) -> None:
+    for _ in range(2):
+        assert sorted(three.run(*({"do": "double", "number": number} for number in range(7)))) == [0, 2, 4, 6, 8, 10, 12]
+        three.pool.close()
+
+
+def test_a_pool_takes_the_process_that_was_started_before_it() -> None:
+    with started_early("pool_tasks", Limits()):
+        early = children()
+        listening = Listening(1)
+        assert listening.run({"do": "who"})[0][1] == early[0]
+        listening.pool.close()
+    with started_early("pool_tasks", Limits()):
+        assert len(children()) == 1
+    assert children() == [], "one that nobody took is ended"
+
+
+def test_what_workers_print_is_heard_line_by_line(three: Listening) -> None:
+    three.run({"do": "say", "number": 7})
+    assert three.said == ["worker 1: printed 7", "worker 1: \x1b[2Jto stderr"]
+
+
+def test_what_workers_print_is_never_kept_whole(three: Listening) -> None:
+    three.run({"do": "flood"})
+    assert [len(line) for line in three.said] == [len("worker 1: ") + pool.TAIL_BYTES]
+
+
+def test_a_death_is_noticed_though_a_child_of_the_worker_lives_on(three: Listening) -> None:
+    started = time.monotonic()
+    assert three.run({"do": "die_with_a_child"}) == []
+    assert time.monotonic() - started < 30
+    (death,) = three.deaths
+    assert (death.code, death.place, death.last_words) == (-signal.SIGKILL, None, "last words")
+
+
+def test_workers_do_not_draw_the_same_random_numbers() -> None:
+    drawn = set()
+    for _ in range(2):
+        listening = Listening(1)
+        drawn |= set(listening.run({"do": "draw"}))
+        listening.pool.close()
+    listening = Listening(3)
+    drawn |= set(listening.run(*[{"do": "draw"}] * 3))
+    listening.pool.close()
+    assert len(drawn) == 5
+
+
+def test_a_task_that_reads_the_standard_input_gets_nothing(three: Listening) -> None:
+    assert three.run({"do": "read_stdin"}) == [""]
+
+
+def test_workers_end_with_the_process_that_they_are_forked_from(three: Listening) -> None:
+    ((worker, server, _),) = three.run({"do": "who"})
+    os.kill(server, signal.SIGKILL)
+    assert three.run({"do": "double", "number": 4}) == []
+    assert [death.code for death in three.deaths] == [-signal.SIGKILL]
+    assert three.run({"do": "double", "number": 4}) == [8]
+    assert not alive(worker)
