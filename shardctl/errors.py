@@ -37,7 +37,7 @@ class InputError(ShardctlError):
 
 
 class SourceGoneError(InputError):
-    """A whole source went away while it was read: unmounted, or unplugged."""
+    """A whole source went away while it was read, unmounted or unplugged, or does not answer."""
 
 
 class StorageError(ShardctlError):

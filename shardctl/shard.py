@@ -229,6 +229,12 @@ class ShardWriter:
             self._write_block()
         self._rows.append(values)
         self._pending_bytes += size
+        if self.fills_a_block(size):
+            self._write_block()
+
+    def fills_a_block(self, size: int) -> bool:
+        """Tell whether a sample of so many bytes has a block of its own, which `add` writes at once."""
+        return size >= self._block_bytes
 
     def finish(self) -> tuple[int, ...]:
         """Write the last block and the footer, and return the number of rows of every block."""

@@ -6,11 +6,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 from test_conversion import images, sums
 
 import shardctl
-from shardctl.errors import WorkerError
+from shardctl.conversion import Listener
+from shardctl.errors import SourceGoneError, WorkerError
 from shardctl.manifest import read_rejects
 
 FATAL = """
@@ -151,3 +154,121 @@ def test_a_file_in_the_current_folder_takes_the_place_of_no_module(
     ran = cli("convert", "in", "out", "--transform", "own_steps:where_from", "--workers", "1")
     assert (ran.code, ran.err.count("rejected")) == (0, 0), ran.err
     assert len(shardctl.open("out")) == 1
+
+
+STALLS = """
+import os, signal, time
+from shardctl.engines import samples
+from shardctl.shard import ShardWriter
+
+AT = os.environ["STALL_AT"]
+_read, _write = samples._read, ShardWriter._write_block
+
+def read(path, offset, size):
+    if os.path.exists(os.path.join(AT, "source")) or ("7" in os.path.basename(path) and os.path.exists(os.path.join(AT, "7"))):
+        time.sleep(60)
+    return _read(path, offset, size)
+
+def write(self):
+    time.sleep(1.5 * os.path.exists(os.path.join(AT, "slow")))
+    if os.path.exists(os.path.join(AT, "memory")) and sum(len(row[1][0]) for row in self._rows) > 4_000_000:
+        raise MemoryError
+    if os.path.exists(os.path.join(AT, "no memory")):
+        raise MemoryError
+    if (kills := os.listdir(os.path.join(AT, "kills"))):
+        os.unlink(os.path.join(AT, "kills", kills[0]))
+        os.kill(os.getpid(), signal.SIGKILL)
+    return _write(self)
+
+samples._read, ShardWriter._write_block = read, write
+
+def same(sample):
+    return sample
+"""
+STALLING = {"store": "png", "transform": [{"name": "custom", "target": "stalls:same"}]}
+
+
+@pytest.fixture
+def at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of what is to go wrong in the workers: they put their own reading and writing in the place of ours.
+
+    `source`: no read returns. `7`: no read of an input with a 7 does. `slow`: writing a block takes 1.5 s.
+    `kills/`: so many workers are killed while they write. `memory`: none for large blocks, `no memory`: none at all.
+    """
+    (tmp_path / "stalls.py").write_text(STALLS)
+    (tmp_path / "at" / "kills").mkdir(parents=True)
+    monkeypatch.setenv("STALL_AT", str(tmp_path / "at"))
+    return tmp_path / "at"
+
+
+def test_a_source_that_does_not_answer_stops_the_job_and_rejects_nothing(tmp_path: Path, at: Path) -> None:
+    source = images(tmp_path / "in", *(f"{n:02d}.png" for n in range(6)))
+    options: dict[str, Any] = {"recipe": STALLING, "samples_per_shard": 3, "workers": 1, "input_timeout": 1.0}
+    shardctl.convert(source, tmp_path / "whole", **options)
+
+    def stall(estimate: Any) -> None:
+        (at / "source").touch()
+
+    said = r"in: the source does not answer: reading 00.png, and then 01.png, took longer than 1 s; .* --input-timeout\. 0 of 2"
+    with pytest.raises(SourceGoneError, match=said):
+        shardctl.convert(source, tmp_path / "out", listener=Listener(announce=stall), **options)
+    (at / "source").unlink()
+    assert shardctl.convert(source, tmp_path / "out", **options).status == "resumed"
+    assert sums(tmp_path / "out") == sums(tmp_path / "whole")
+
+
+def test_an_input_that_cannot_be_read_in_time_is_rejected_where_others_of_its_source_can(tmp_path: Path, at: Path) -> None:
+    (at / "7").touch()
+    source = images(tmp_path / "in", *(f"{n:02d}.png" for n in range(9)))
+    result = shardctl.convert(source, tmp_path / "out", recipe=STALLING, workers=1, input_timeout=1.0)
+    (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")
+    assert (reject.key, reject.stage, reject.error, result.samples) == ("07.png", "read", "timed-out", 8)
+
+
+def test_a_slow_disk_at_the_destination_is_no_fault_of_an_input(tmp_path: Path, at: Path) -> None:
+    """A block is written when the second one does not fit into it, and another at the end."""
+    (tmp_path / "in").mkdir()
+    for name in ("0.png", "1.png"):
+        large(tmp_path / "in" / name, 1000)
+    (at / "slow").touch()
+    result = shardctl.convert(tmp_path / "in", tmp_path / "out", recipe=STALLING, workers=1, input_timeout=0.7)
+    assert (result.samples, result.rejected) == (2, 0)
+
+
+def large(path: Path, side: int) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (side, side, 3), np.uint8)
+    Image.fromarray(pixels).save(path)
+
+
+def large_and_small(folder: Path) -> Path:
+    """Write a.png and c.png, and between them b.png, which alone is larger than a block."""
+    images(folder, "a.png", "c.png")
+    large(folder / "b.png", 1300)
+    return folder
+
+
+def test_memory_for_the_block_of_a_large_sample_is_asked_of_that_sample_alone(tmp_path: Path, at: Path) -> None:
+    (at / "memory").touch()
+    result = shardctl.convert(large_and_small(tmp_path / "in"), tmp_path / "out", recipe=STALLING, workers=1)
+    (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")
+    assert (reject.key, reject.stage, reject.error, result.samples) == ("b.png", "encode", "out-of-memory", 2)
+
+
+def test_no_memory_for_a_block_of_many_samples_ends_the_job_and_rejects_none(tmp_path: Path, at: Path) -> None:
+    source = images(tmp_path / "in", "0.png", "1.png")
+    (at / "no memory").touch()
+    with pytest.raises(WorkerError, match=r"4 worker processes in a row could get no more memory .* use fewer --workers"):
+        shardctl.convert(source, tmp_path / "out", recipe=STALLING, workers=1)
+
+
+def test_workers_that_are_killed_while_they_write_cost_no_input(tmp_path: Path, at: Path) -> None:
+    source = images(tmp_path / "in", "0.png", "1.png")
+    shardctl.convert(source, tmp_path / "whole", recipe=STALLING, workers=1)
+
+    def kill(estimate: Any) -> None:
+        for turn in "abc":
+            (at / "kills" / turn).touch()
+
+    shardctl.convert(source, tmp_path / "out", recipe=STALLING, workers=1, listener=Listener(announce=kill))
+    assert list((at / "kills").iterdir()) == []
+    assert sums(tmp_path / "out") == sums(tmp_path / "whole")

@@ -9,8 +9,11 @@ _FORM = struct.Struct("<qB")
 SIZE = 16
 """Bytes of a breadcrumb."""
 
-STAGES = ("read", "decode", "transform", "encode", "compare")
-"""What can be happening to an input, as rejects name it. `compare`: it is read only to see whether its source answers."""
+STAGES = ("read", "decode", "transform", "encode", "write", "compare")
+"""What can be happening to an input. The first four are stages of rejects.
+
+`write`: a block that holds nothing but its sample is written. `compare`: it is read to see whether its source answers.
+"""
 
 NOWHERE = -1
 """The place of a worker that is on no input: it starts, writes a file, or waits."""
@@ -48,6 +51,11 @@ class Breadcrumb:
     def place(self) -> int:
         """The place that was dropped last, in whichever process."""
         return int(_FORM.unpack_from(self._memory)[0])
+
+    @property
+    def timed_place(self) -> int:
+        """The place whose time runs: NOWHERE while a file is written, since a slow disk is no fault of an input."""
+        return NOWHERE if self.stage == "write" else self.place
 
     @property
     def stage(self) -> str:

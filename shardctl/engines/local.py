@@ -13,7 +13,8 @@ from shardctl.engines.job import Job
 from shardctl.engines.pool import Death, Limits, Pool, Said, Task
 from shardctl.engines.probe import Probe, probe_inputs
 from shardctl.engines.task import OUT_OF_MEMORY_MESSAGE, Progress, run_shard
-from shardctl.errors import WorkerError
+from shardctl.errors import SourceGoneError, WorkerError
+from shardctl.storage import printable
 
 Report = Callable[[Progress], None]
 
@@ -138,30 +139,49 @@ class _Casualties:
 
     def task(self, shard: int | None) -> Task:
         """Return the task of a shard (None: the probe) that nothing has gone wrong with yet."""
-        return {"job": str(self._job.folder), "shard": shard, "lost": []}
+        return {"job": str(self._job.folder), "shard": shard, "lost": [], "suspect": None}
 
     def judge(self, task: Task, death: Death) -> Task:
         """Return the task to do after a death: the same again, without the input where it has been fatal often enough.
 
-        Raises WorkerError where workers keep dying at no input.
+        Raises WorkerError where workers keep dying at no input, SourceGoneError where a source does not answer.
         """
+        if death.stage == "compare" and death.overtime:
+            raise SourceGoneError(self._no_answer(task, death))
+        place = None if death.stage == "compare" else death.place
         outside = death.code in FROM_OUTSIDE and not death.overtime
-        self._deaths[task["shard"], death.place, outside] += 1
-        deaths = self._deaths[task["shard"], death.place, outside]
-        if death.place is None:
-            if deaths >= FATAL_ACCIDENTS:
-                raise WorkerError(self._accident(task, death))
-            return task
-        if deaths < (FATAL_KILLS if outside else FATAL_CRASHES):
-            return task
-        return {**task, "lost": [*task["lost"], [death.place, death.stage, *self._reason(death)]]}
+        self._deaths[task["shard"], place, outside] += 1
+        deaths = self._deaths[task["shard"], place, outside]
+        if place is None and deaths >= FATAL_ACCIDENTS:
+            raise WorkerError(self._accident(task, death))
+        # A read that took too long tells nothing of the input before another read of its source has not.
+        suspect = [place, deaths - 1] if death.overtime and death.stage == "read" else None
+        again = {**task, "suspect": suspect}
+        if place is None or deaths < (FATAL_KILLS if outside else FATAL_CRASHES):
+            return again
+        stage = "encode" if death.stage == "write" else death.stage
+        return {**again, "lost": [*task["lost"], [place, stage, *self._reason(death)]]}
 
     def _accident(self, task: Task, death: Death) -> str:
         what = "tried some inputs beforehand" if task["shard"] is None else f"wrote shard {task['shard']}"
+        if death.out_of_memory:
+            return (
+                f"{FATAL_ACCIDENTS} worker processes in a row could get no more memory while they {what}, at no input of"
+                " theirs; use fewer --workers, or a higher --worker-memory; nothing was committed"
+            )
         said = f": {death.last_words}" if death.last_words else ""
         return (
             f"{FATAL_ACCIDENTS} worker processes in a row {death} while they {what}, at no input of theirs{said};"
             " nothing was committed"
+        )
+
+    def _no_answer(self, task: Task, death: Death) -> str:
+        row = self._job.plan.slice(task["suspect"][0], 1).to_pylist()[0]
+        other = self._job.plan["source"][death.place].as_py()
+        root = printable(self._job.roots[row["root"]].path)
+        return (
+            f"{root}: the source does not answer: reading {printable(row['source'])}, and then {printable(other)}, took longer"
+            f" than {self._limits.seconds:g} s; see to its disk or server, or raise --input-timeout"
         )
 
     def _reason(self, death: Death) -> tuple[str, str]:

@@ -265,7 +265,7 @@ class _Worker:
 
     def end_overtime(self, seconds: float) -> None:
         """Kill the process if it has been on one place for longer than this."""
-        place, now = self._crumb.place, time.monotonic()
+        place, now = self._crumb.timed_place, time.monotonic()
         if self.task is None or place != self._seen[0]:
             self._seen = (place, now)
         elif place != breadcrumb.NOWHERE and now - self._seen[1] > seconds and not self._overtime:

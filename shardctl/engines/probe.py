@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.job import Job
-from shardctl.engines.samples import Finished, SampleMaker, read_input
+from shardctl.engines.samples import Finished, SampleMaker, add_sample, read_input
 from shardctl.errors import InputError, Rejection
 from shardctl.shard import Compression, Layout, ShardWriter, image_tensor
 from shardctl.transforms.values import UnfitValue, check_fit, column_type, describe, plain_value
@@ -66,7 +66,7 @@ def probe_inputs(job: Job, crumb: Breadcrumb, lost: Mapping[int, Rejection]) -> 
             made = maker.make(read_input(job.roots, row), row)
         except (Rejection, MemoryError):
             continue
-        writer.add(made.values, made.size)
+        add_sample(writer, made, crumb)
         made_samples += 1
     crumb.leave()
     writer.finish()

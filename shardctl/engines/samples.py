@@ -16,11 +16,12 @@ import xxhash
 
 from shardctl.codecs import image
 from shardctl.codecs.image import Opened, Pixels, Store
+from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.errors import InputError, Rejection, SourceGoneError
 from shardctl.geometry import View
 from shardctl.recipe import Recipe
 from shardctl.sample import Sample
-from shardctl.shard import Layout
+from shardctl.shard import Layout, ShardWriter
 from shardctl.sources import SOURCES
 from shardctl.sources.jsonl import fit
 from shardctl.storage import printable
@@ -336,6 +337,19 @@ def _size(values: tuple[Any, ...]) -> int:
         else:
             size += 8
     return size
+
+
+def add_sample(writer: ShardWriter, made: Made, crumb: Breadcrumb) -> None:
+    """Append the sample of an input to a shard.
+
+    Whatever happens while a block of many samples is written is the fault of none of them. Only the memory for a block
+    that one sample fills is that sample's.
+    """
+    if writer.fills_a_block(made.size):
+        crumb.enter("write")
+    else:
+        crumb.leave()
+    writer.add(made.values, made.size)
 
 
 def digest_of(data: bytes) -> int:

@@ -10,14 +10,20 @@ from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.job import Job
 from shardctl.engines.probe import probe_inputs
 from shardctl.engines.serve import Tell
-from shardctl.engines.task import Progress, run_shard
+from shardctl.engines.task import Progress, compare_reads, run_shard
 from shardctl.errors import Rejection
 
 
 def handle(task: dict[str, Any], tell: Tell, crumb: Breadcrumb) -> Any:
-    """Build a shard of a job, or probe the inputs of one: {"job": folder, "shard": number or None, "lost": …}."""
+    """Build a shard of a job, or probe the inputs of one: {"job": folder, "shard": number or None, "lost": …}.
+
+    `suspect` is [row, attempt] of an input that could not be read in time.
+    """
     job = _job(task["job"])
     lost = {row: Rejection(*reason) for row, *reason in task["lost"]}
+    if task["suspect"] is not None:
+        row, attempt = task["suspect"]
+        compare_reads(job, row, attempt, crumb, given_up=row in lost)
     if task["shard"] is None:
         return probe_inputs(job, crumb, lost).record()
 
