@@ -85,6 +85,18 @@ def test_a_read_only_file_system_is_said(disk: Path, photos: Path) -> None:
         shardctl.convert(photos, disk / "out", workers=0)
 
 
+def test_a_dataset_on_a_read_only_file_system_is_up_to_date(disk: Path, photos: Path) -> None:
+    """Also where a converter was killed right after it had completed the dataset, and what it left cannot be taken away."""
+    made = shardctl.convert(photos, disk / "out", workers=0)
+    (disk / "out" / ".shardctl" / made.fingerprint).mkdir(parents=True)
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    assert shardctl.convert(photos, disk / "out").status == "up-to-date"
+    with pytest.raises(DatasetError, match="made from other recipe"):
+        shardctl.convert(photos, disk / "out", recipe=CROP)
+    with pytest.raises(StorageError, match=r"cannot write here \(Read-only file system\)"):
+        shardctl.convert(photos, disk / "out", recipe=CROP, workers=0, overwrite=True)
+
+
 def test_a_source_that_is_unmounted_stops_the_job(disk: Path, photos: Path, tmp_path: Path) -> None:
     """Really unmounted, lazily, with the first files read. Mounted again, it goes on."""
     shutil.copytree(photos, disk / "in")

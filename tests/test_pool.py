@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import time
 from collections.abc import Iterator
@@ -11,6 +12,9 @@ from typing import Any
 
 import pytest
 
+import shardctl
+from shardctl import lease
+from shardctl.conversion import Listener
 from shardctl.engines import pool
 from shardctl.engines.pool import Death, Limits, Pool, Task, started_early
 
@@ -161,8 +165,27 @@ def test_a_task_that_reads_the_standard_input_gets_nothing(three: Listening) -> 
 
 def test_workers_end_with_the_process_that_they_are_forked_from(three: Listening) -> None:
     ((worker, server, _),) = three.run({"do": "who"})
+    ended = os.pidfd_open(worker)
     os.kill(server, signal.SIGKILL)
+    assert select.select([ended], [], [], 20)[0]
+    os.close(ended)
     assert three.run({"do": "double", "number": 4}) == []
     assert [death.code for death in three.deaths] == [-signal.SIGKILL]
     assert three.run({"do": "double", "number": 4}) == [8]
-    assert not alive(worker)
+
+
+def test_a_converter_that_has_nothing_to_do_starts_no_process(
+    tmp_path: Path, photos: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shardctl.convert(photos, tmp_path / "out", workers=0)
+    monkeypatch.setattr(pool, "_ForkServer", None)
+    assert cli("convert", photos, tmp_path / "out").out.startswith(f"{tmp_path / 'out'} is up to date")
+
+
+def test_a_converter_that_waits_for_another_one_holds_no_process(tmp_path: Path, photos: Path) -> None:
+    def give_up(owner: str) -> None:
+        assert children() == []
+        raise KeyboardInterrupt
+
+    with lease.hold(tmp_path / "out" / ".shardctl", None), pytest.raises(KeyboardInterrupt):
+        shardctl.convert(photos, tmp_path / "out", workers=2, listener=Listener(waiting=give_up))

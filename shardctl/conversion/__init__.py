@@ -229,9 +229,12 @@ class _Conversion:
         )
 
     def _clear_up(self, existing: Manifest) -> None:
-        """Take away what a conversion has left that was killed right after it had put everything in its place."""
+        """Take away what a conversion has left that was killed right after it had put everything in its place.
+
+        It stays where another process is at it, or where nothing can be written.
+        """
         if (self.staging / existing.fingerprint).exists() or publish.is_broken_off(self.target):
-            with contextlib.suppress(BusyError), lease.hold(self.staging, None):
+            with contextlib.suppress(BusyError, StorageError), lease.hold(self.staging, None):
                 publish.recover(self.target)
                 shutil.rmtree(self.staging / existing.fingerprint, ignore_errors=True)
 
