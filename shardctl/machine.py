@@ -1,20 +1,86 @@
-"""What this machine lets us use."""
+"""What this machine lets us use: its cores and memory, or the share of them that a container or a batch system gives.
+
+Linux keeps such shares as control groups (cgroups), folders within each other: the tightest limit on the way up counts.
+"""
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Iterator
+from pathlib import Path
+
+CGROUPS = Path("/sys/fs/cgroup")
+MEMBERSHIP = Path("/proc/self/cgroup")
+"""Says in which group this process is: a line `0::/group` (version 2), or `5:cpu,cpuacct:/group` (version 1)."""
 
 
 def usable_cores() -> int:
-    """Return how many cores this process may use."""
-    return len(usable_core_numbers())
+    """Return how many cores this process may use. A share of 2.5 cores counts as 3."""
+    share = cpu_share(CGROUPS, MEMBERSHIP)
+    cores = len(usable_core_numbers())
+    return cores if share is None else max(1, min(cores, math.ceil(share)))
 
 
 def memory_bytes() -> int:
-    """Return how much memory this machine has."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    """Return how much memory this process may use, together with the others of its container."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = memory_limit(CGROUPS, MEMBERSHIP)
+    return physical if limit is None else min(physical, limit)
 
 
 def usable_core_numbers() -> list[int]:
-    """Return the numbers of the cores that this process may use."""
+    """Return the numbers of the cores that this process may run on."""
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+
+
+def cpu_share(cgroups: Path, membership: Path) -> float | None:
+    """Return how many cores' time the control groups grant, 0.5 for half a core; None for no limit.
+
+    `cgroups` is where the groups are mounted, `membership` the file that names the one of a process.
+    """
+    shares = []
+    for group in _groups(cgroups, membership, "cpu"):
+        quota, _, period = _read(group / "cpu.max").partition(" ")
+        if not quota:
+            quota, period = _read(group / "cpu.cfs_quota_us"), _read(group / "cpu.cfs_period_us")
+        if quota.isdecimal() and period.isdecimal() and int(quota) and int(period):  # "max" and -1: no limit
+            shares.append(int(quota) / int(period))
+    return min(shares, default=None)
+
+
+def memory_limit(cgroups: Path, membership: Path) -> int | None:
+    """Return how many bytes of memory the control groups grant, None for no limit."""
+    limits = []
+    for group in _groups(cgroups, membership, "memory"):
+        limit = _read(group / "memory.max") or _read(group / "memory.limit_in_bytes")
+        if limit.isdecimal():
+            limits.append(int(limit))
+    return min(limits, default=None)
+
+
+def _groups(cgroups: Path, membership: Path, controller: str) -> Iterator[Path]:
+    """Give the groups of a process that could limit it, and those that they lie in.
+
+    In a container the path of its group may be that of the machine outside, and not be there: its own is the topmost then.
+    """
+    for line in _read(membership).splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers == "":
+            tops = [cgroups, cgroups / "unified"]
+        elif controller in controllers.split(","):
+            tops = [cgroups / controllers, cgroups / controller]
+        else:
+            continue
+        inner = Path(path.lstrip("/"))
+        for top in tops:
+            for folder in (inner, *inner.parents):
+                yield top / folder
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return ""
