@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import shardctl
-from shardctl.codecs.image import FORMATS
+from shardctl.codecs.formats import FORMATS
 from shardctl.errors import DatasetError
 from shardctl.manifest import read_rejects
 

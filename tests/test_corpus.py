@@ -12,7 +12,8 @@ from conftest import CROP
 from PIL import Image
 
 import shardctl
-from shardctl.codecs.image import FORMATS, MAX_PIXELS, decode
+from shardctl.codecs.formats import FORMATS
+from shardctl.codecs.image import MAX_PIXELS, decode
 from shardctl.codecs.jpeg import JpegDecoder
 from shardctl.manifest import read_rejects
 

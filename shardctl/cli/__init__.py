@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import json
 import os
 import signal
 import sys
+import threading
+from typing import NoReturn
 
 import click
 
 from shardctl.errors import ShardctlError
 
 INTERRUPTED = 130
+FLUSH_FAILED = 120
+"""What Python itself exits with where its output cannot be written."""
+
 COMMANDS = ("advise", "bench", "convert", "demo", "inspect", "repair", "verify")
 
 
@@ -64,7 +70,25 @@ def cli() -> None:
 def main() -> None:
     """Run the command line, and exit with the code that the outcome has."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a batch system's "stop" is handled as Ctrl-C is
-    sys.exit(run(sys.argv[1:]))
+    _leave(run(sys.argv[1:]))
+
+
+def _leave(code: int) -> NoReturn:
+    """End the process as the interpreter does, but without taking every module down first: that takes 30 to 60 ms.
+
+    Threads that a person's function left running are waited for, what was registered for the exit is called, and what was
+    printed is written out. Files, processes and locks are closed by the blocks that opened them, before.
+    """
+    for thread in threading.enumerate():
+        if not thread.daemon and thread is not threading.main_thread():
+            thread.join()
+    atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:  # whoever read it is gone, or the disk is full
+        code = code or FLUSH_FAILED
+    os._exit(code)
 
 
 def run(arguments: list[str]) -> int:

@@ -12,7 +12,7 @@ def version_text() -> str:
     """Return the versions, the imaging backend and the formats that it can read."""
     from importlib import metadata  # 20 ms that only this command needs
 
-    from shardctl.codecs import backend, image
+    from shardctl.codecs import backend, formats
 
     lines = [f"shardctl {shardctl.__version__}"]
     packages = ", ".join(f"{name} {metadata.version(name)}" for name in ("pyarrow", "numpy", "click"))
@@ -22,7 +22,7 @@ def version_text() -> str:
     except InstallError as error:
         return "\n".join([*lines, f"imaging: {error}"])
     lines.append(f"imaging: {name} ({', '.join(backend.libraries())})")
-    readable, missing = image.readable_formats()
+    readable, missing = formats.readable_formats()
     lines.append(f"reads: {', '.join(readable)}")
     if missing:
         lines.append(f"cannot read in this build: {', '.join(missing)} (docs/install.md says how to add them)")

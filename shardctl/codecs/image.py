@@ -20,17 +20,12 @@ import numpy.typing as npt
 from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from shardctl.codecs import backend
+from shardctl.codecs.formats import COMMON_FORMATS, FORMATS, lacks_library, other_formats
 from shardctl.errors import Rejection, UsageError
 from shardctl.geometry import Size, View
 
 Pixels = npt.NDArray[np.uint8]
 """(height, width, 3) uint8, RGB."""
-
-COMMON_FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM")
-"""Formats that Pillow reads from the start. An MPO is opened as a JPEG."""
-
-FORMATS = (*COMMON_FORMATS, "WEBP", "TIFF", "JPEG2000", "AVIF", "TGA", "ICO", "QOI")
-"""Formats that may be opened. Never EPS, for which Pillow starts Ghostscript."""
 
 SUFFIXES = frozenset(
     (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".apng", ".webp", ".gif", ".bmp", ".dib", ".tif", ".tiff")
@@ -102,14 +97,7 @@ def _open(data: bytes) -> Image.Image:
     try:
         return Image.open(io.BytesIO(data), formats=COMMON_FORMATS)
     except UnidentifiedImageError:
-        return Image.open(io.BytesIO(data), formats=_other_formats())
-
-
-@cache
-def _other_formats() -> tuple[str, ...]:
-    """Return the rarer formats that this build reads. Loading their plugins takes 40 ms, so only where one is met."""
-    Image.init()
-    return tuple(name for name in FORMATS if name in Image.OPEN and name not in COMMON_FORMATS)
+        return Image.open(io.BytesIO(data), formats=other_formats())
 
 
 def render(opened: Opened, view: View) -> Pixels:
@@ -280,22 +268,6 @@ _SAVE: dict[str, Callable[[Image.Image, io.BytesIO, int], None]] = {
 }
 
 
-def readable_formats() -> tuple[list[str], list[str]]:
-    """Return the allow-listed formats that this build can read, and those that it cannot."""
-    _prepare()
-    readable = [n for n in (*COMMON_FORMATS, *_other_formats()) if n not in _FEATURES or _has(_FEATURES[n])]
-    return readable, [name for name in FORMATS if name not in readable]
-
-
-_FEATURES = {"JPEG": "jpg", "PNG": "zlib", "WEBP": "webp", "JPEG2000": "jpg_2000", "AVIF": "avif"}
-
-
-def _has(feature: str) -> bool:
-    from PIL import features
-
-    return bool(features.check(feature))
-
-
 @cache
 def _prepare() -> None:
     """Set Pillow up once per process: exactly one backend, our own limits instead of its warnings."""
@@ -315,7 +287,7 @@ def _broken(error: Exception) -> Rejection:
 
 def _not_opened(data: bytes) -> Rejection:
     name = _guess_format(data)
-    if name in _FEATURES and not _has(_FEATURES[name]):
+    if name is not None and lacks_library(name):
         message = f"this build of {backend.require_one()} cannot read {name}; docs/install.md says how to add it"
         return Rejection("decode", "format-not-built", message)
     if name is None:

@@ -181,7 +181,8 @@ def _final_plan(planned: pa.Table, done: Done, shard: int, schema: pa.Schema) ->
     columns = {name: planned[name] for name in planned.column_names if name in schema.names}
     columns["shard"] = pa.array(np.full(len(planned), shard, np.int32))
     columns["row"] = row
-    columns["outcome"] = pa.array(["ok" if valid else "rejected" for valid in row.is_valid().to_pylist()], pa.string())
+    # Not row.is_valid(), which imports pyarrow.compute: 40 ms of a small conversion.
+    columns["outcome"] = pa.array(["rejected" if place is None else "ok" for place in row.to_pylist()], pa.string())
     columns["digest"] = done.outcomes["digest"]
     return pa.table([columns[name] for name in schema.names], schema=schema)
 
@@ -197,10 +198,10 @@ def _labels_of(planned: pa.Table, done: Done, classes: int) -> npt.NDArray[np.in
 
 
 def _reject_lines(planned: pa.Table, done: Done) -> Iterator[bytes]:
-    rejected = np.flatnonzero(~np.asarray(done.outcomes["row"].combine_chunks().is_valid()))
+    rejected = [place for place, row in enumerate(done.outcomes["row"].to_pylist()) if row is None]
     for place in rejected:
-        outcome = done.outcomes.slice(int(place), 1).to_pylist()[0]
-        source, key = planned["source"][int(place)].as_py(), planned["key"][int(place)].as_py()
+        outcome = done.outcomes.slice(place, 1).to_pylist()[0]
+        source, key = planned["source"][place].as_py(), planned["key"][place].as_py()
         line = {"source": source, "key": key, **{name: outcome[name] for name in ("stage", "error", "message")}}
         yield json.dumps(line, ensure_ascii=False).encode() + b"\n"
 

@@ -6,12 +6,17 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy.ma  # noqa: F401 - the first array that a worker gives to Arrow would import it
+from PIL import Image
+
 from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.job import Job
 from shardctl.engines.probe import probe_inputs
 from shardctl.engines.serve import Tell
 from shardctl.engines.task import Progress, compare_reads, run_shard
 from shardctl.errors import Rejection
+
+Image.preinit()  # the usual formats: loaded once, before workers are forked, and not by each of them
 
 
 def handle(task: dict[str, Any], tell: Tell, crumb: Breadcrumb) -> Any:
