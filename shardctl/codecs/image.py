@@ -8,19 +8,24 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import re
 import struct
+import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageFile, UnidentifiedImageError
 
 from shardctl.codecs import backend
 from shardctl.codecs.formats import COMMON_FORMATS, FORMATS, lacks_library, other_formats
+from shardctl.codecs.jpeg import decode_lossless, is_lossless
 from shardctl.errors import Rejection, UsageError
 from shardctl.geometry import Size, View
 
@@ -50,23 +55,94 @@ DRAFT_MARGIN = 2
 _PALETTE_WITH_ALPHA = frozenset(("RGBA", "LA", "PA", "La", "RGBa"))
 _OUR_ERRORS = (Rejection, KeyboardInterrupt, SystemExit, MemoryError)
 
+_JPEG = frozenset(("JPEG", "MPO"))
 
-@dataclass(frozen=True)
+_ORIENTATION, _TIFF_WIDTH, _TIFF_HEIGHT = 0x0112, 0x0100, 0x0101
+"""TIFF tags, which EXIF uses too."""
+
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+"""What makes an image of an EXIF orientation upright."""
+
+
+class _TruncationSwitch:
+    """Pillow's switch for truncated images: one for the whole process, with no way to set it for one image.
+
+    Threads that want the same setting decode at the same time, the others wait. It is set back when none decodes, so that
+    the program around shardctl keeps its own setting.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._users = 0
+        self._setting = self._before = False
+
+    @contextmanager
+    def set_to(self, setting: bool) -> Iterator[None]:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._users or self._setting == setting)
+            if not self._users:
+                self._before = ImageFile.LOAD_TRUNCATED_IMAGES
+                ImageFile.LOAD_TRUNCATED_IMAGES = self._setting = setting
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._users -= 1
+                if not self._users:
+                    ImageFile.LOAD_TRUNCATED_IMAGES = self._before
+                    self._changed.notify_all()
+
+    def renew(self) -> None:
+        """Forget the threads that decode: in a forked child they are not there, and may have held the lock."""
+        if self._users:
+            ImageFile.LOAD_TRUNCATED_IMAGES = self._before
+        self._changed, self._users = threading.Condition(), 0
+
+
+_TRUNCATED = _TruncationSwitch()
+os.register_at_fork(after_in_child=_TRUNCATED.renew)
+
+
+@dataclass
 class Opened:
     """An image whose header has been read and whose pixels have not. `size` is that of the upright image.
 
+    `format` and `mode` are Pillow's names. `orientation` says how decoded pixels must be turned, as EXIF counts it.
     `keep_truncated` says that pixels which are missing at the end of the data shall be grey, and no fault.
     """
 
-    image: Image.Image
+    data: bytes
+    format: str
+    mode: str
     size: Size
     orientation: int
     keep_truncated: bool
+    _unread: Image.Image | None
 
-    def load(self) -> None:
-        """Decode the pixels. Pillow knows no way to say this of one image: its switch is set before each."""
-        ImageFile.LOAD_TRUNCATED_IMAGES = self.keep_truncated
-        self.image.load()
+    def load(self, least: Size | None = None) -> Image.Image:
+        """Decode the pixels and return them as they are stored, not turned. Raises what Pillow raises, and Rejection.
+
+        A JPEG may come at 1/2, 1/4 or 1/8 of its size, no smaller than `least` (width, height). Every call decodes an image
+        that has never been loaded: after an error, a second `load` of the same one gives the damaged pixels without a word.
+        """
+        image, self._unread = self._unread, None
+        if self.format in _JPEG and is_lossless(self.data):  # the libjpeg of most builds of Pillow cannot read it
+            return Image.fromarray(decode_lossless(self.data))
+        with _TRUNCATED.set_to(self.keep_truncated):
+            image = image or _open(self.data)
+            if least is not None and self.format in _JPEG:
+                image.draft(None, least)
+            image.load()
+        return image
 
 
 def open_image(data: bytes, max_pixels: int = MAX_PIXELS, keep_truncated: bool = False) -> Opened:
@@ -74,9 +150,9 @@ def open_image(data: bytes, max_pixels: int = MAX_PIXELS, keep_truncated: bool =
     _prepare()
     if not data:
         raise Rejection("decode", "empty", "the file is empty")
-    ImageFile.LOAD_TRUNCATED_IMAGES = keep_truncated
     try:
-        image = _open(data)
+        with _TRUNCATED.set_to(keep_truncated):
+            image = _open(data)
     except UnidentifiedImageError:
         raise _not_opened(data) from None
     except _OUR_ERRORS:
@@ -89,8 +165,12 @@ def open_image(data: bytes, max_pixels: int = MAX_PIXELS, keep_truncated: bool =
         raise Rejection("decode", "too-many-pixels", message)
     if width < 1 or height < 1:
         raise Rejection("decode", "no-pixels", f"the header says {width} x {height} pixels")
-    orientation = _orientation(image)
-    return Opened(image, (height, width) if orientation >= 5 else (width, height), orientation, keep_truncated)
+    orientation, form = _orientation(image, data), image.format or ""
+    if form == "TIFF":  # Pillow turns it while it decodes, and some versions say the upright size before
+        tags: Any = getattr(image, "tag_v2")  # noqa: B009 - declared in a plugin that takes long to import
+        width, height = tags[_TIFF_WIDTH], tags[_TIFF_HEIGHT]
+    size = (height, width) if orientation >= 5 else (width, height)
+    return Opened(data, form, image.mode, size, 1 if form == "TIFF" else orientation, keep_truncated, image)
 
 
 def _open(data: bytes) -> Image.Image:
@@ -102,13 +182,11 @@ def _open(data: bytes) -> Image.Image:
 
 def render(opened: Opened, view: View) -> Pixels:
     """Decode, turn upright, make RGB and resample in one go. Raises Rejection (stage `decode`)."""
-    image, box = opened.image, view.box
+    box = view.box
     plain = view.size == opened.size and box == (0.0, 0.0, *map(float, opened.size))
     try:
-        if not plain:
-            _draft(opened, view)
-        opened.load()
-        upright = ImageOps.exif_transpose(image) if opened.orientation != 1 else image
+        image = opened.load(None if plain else _least(opened, view))
+        upright = image.transpose(_TURNS[opened.orientation]) if opened.orientation in _TURNS else image
         rgb = to_rgb(upright)
         if not plain:
             scale_x, scale_y = rgb.size[0] / opened.size[0], rgb.size[1] / opened.size[1]
@@ -128,9 +206,7 @@ def check(opened: Opened) -> None:
     A JPEG is decoded at an eighth of its size: all of its data is read, and hardly any pixel is computed.
     """
     try:
-        if opened.image.format in ("JPEG", "MPO"):
-            opened.image.draft(None, (1, 1))
-        opened.load()
+        opened.load(least=(1, 1))
     except _OUR_ERRORS:
         raise
     except Exception as error:
@@ -183,26 +259,47 @@ def _lab_to_rgb(image: Image.Image) -> Image.Image:
     return converted
 
 
-def _orientation(image: Image.Image) -> int:
-    """Return the EXIF orientation, 1 to 8. Most images have no EXIF block at all, and parsing an absent one is slow."""
+def _orientation(image: Image.Image, data: bytes) -> int:
+    """Return the EXIF orientation, 1 to 8, from the header alone: `image` is not loaded, as some formats' `getexif` would.
+
+    Most images have no EXIF block at all, and parsing an absent one is slow.
+    """
     if image.format == "JPEG" and "exif" not in image.info:
         return 1
     try:
-        value = image.getexif().get(0x0112, 1)
+        if image.format == "PNG":
+            metadata = _png_metadata(data)
+            if metadata is None:
+                return 1
+            image = Image.open(io.BytesIO(metadata), formats=("PNG",))
+        value = Image.Image.getexif(image).get(_ORIENTATION, 1)
     except Exception:  # noqa: BLE001 - a damaged EXIF block says nothing about the pixels
         return 1
     return value if isinstance(value, int) and 1 <= value <= 8 else 1
 
 
-def _draft(opened: Opened, view: View) -> None:
-    """Ask libjpeg for a smaller picture where the view needs far fewer pixels than the file has."""
-    if opened.image.format not in ("JPEG", "MPO"):
-        return
+_PNG_METADATA = frozenset((b"eXIf", b"tEXt", b"zTXt", b"iTXt"))
+"""PNG chunks that may say an orientation. They may lie behind the pixels."""
+
+
+def _png_metadata(data: bytes) -> bytes | None:
+    """Return a PNG that has no more than the size and the metadata of another; None where that one has no metadata."""
+    parts, place, found = [data[:8]], 8, False
+    while place + 12 <= len(data):
+        length, kind = struct.unpack_from(">I4s", data, place)
+        found = found or kind in _PNG_METADATA
+        if kind in _PNG_METADATA or kind in (b"IHDR", b"IEND"):
+            parts.append(data[place : place + length + 12])
+        place += length + 12
+    return b"".join(parts) if found else None
+
+
+def _least(opened: Opened, view: View) -> Size:
+    """Return the smallest size, as stored, from which a view can be resampled well."""
     left, top, right, bottom = view.box
-    need_x = view.size[0] / (right - left) * opened.size[0] * DRAFT_MARGIN
-    need_y = view.size[1] / (bottom - top) * opened.size[1] * DRAFT_MARGIN
-    need = (need_y, need_x) if opened.orientation >= 5 else (need_x, need_y)
-    opened.image.draft(None, (math.ceil(need[0]), math.ceil(need[1])))
+    need_x = math.ceil(view.size[0] / (right - left) * opened.size[0] * DRAFT_MARGIN)
+    need_y = math.ceil(view.size[1] / (bottom - top) * opened.size[1] * DRAFT_MARGIN)
+    return (need_y, need_x) if opened.orientation >= 5 else (need_x, need_y)
 
 
 def _inside(box: tuple[float, float, float, float], size: Size) -> tuple[float, float, float, float]:

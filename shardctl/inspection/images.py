@@ -33,7 +33,7 @@ def facts_of(data: bytes | None) -> dict[str, Any]:
     except Rejection as rejection:
         return {**nothing, "error": rejection.message}
     width, height = opened.size
-    return {**nothing, "width": width, "height": height, "format": opened.image.format, "mode": opened.image.mode}
+    return {**nothing, "width": width, "height": height, "format": opened.format, "mode": opened.mode}
 
 
 def is_encoded_image(value: Any) -> bool:

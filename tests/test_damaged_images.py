@@ -1,0 +1,321 @@
+"""What Pillow refuses when it opens and loads an image afresh is refused everywhere, and nothing else is."""
+
+from __future__ import annotations
+
+import io
+import struct
+import threading
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from PIL import Image, ImageFile
+
+import shardctl
+from shardctl.codecs import image
+from shardctl.codecs.jpeg import JpegDecoder
+from shardctl.errors import DatasetError, Rejection
+from shardctl.geometry import View
+from shardctl.manifest import read_rejects
+
+Pixels = npt.NDArray[np.uint8]
+
+
+def scene(width: int, height: int) -> Pixels:
+    y, x = np.mgrid[0:height, 0:width]
+    return np.stack([x * 255 / width, y * 255 / height, 127 + 100 * np.sin(x / 5) * np.cos(y / 7)], axis=-1).astype(np.uint8)
+
+
+RGB = Image.fromarray(scene(41, 37))
+
+
+def encoded(form: str, picture: Image.Image = RGB, **options: Any) -> bytes:
+    target = io.BytesIO()
+    picture.save(target, form, **options)
+    return target.getvalue()
+
+
+def other_frames(picture: Image.Image = RGB) -> dict[str, Any]:
+    return {"save_all": True, "append_images": [picture.transpose(Image.Transpose.ROTATE_180)]}
+
+
+def as_441(height: int, width: int) -> bytes:
+    """A JPEG whose colours have a quarter of the lines: a 4:2:0 one with as many blocks, whose header says so."""
+    data = bytearray(encoded("JPEG", Image.fromarray(scene(width * 2, height // 2)), subsampling=2))
+    frame = data.index(b"\xff\xc0")
+    data[frame + 5 : frame + 9] = struct.pack(">HH", height, width)
+    data[frame + 11] = 0x14  # the first component: one block wide, four high
+    return bytes(data)
+
+
+def lossless_jpeg(pixels: Pixels) -> bytes:
+    """Code (height, width, components) uint8 as SOF3: every value as its difference from the one to its left."""
+    values = pixels.astype(int)
+    guess = np.full(values.shape, 128)
+    guess[1:, 0] = values[:-1, 0]
+    guess[:, 1:] = values[:, :-1]
+    bits = []
+    for difference in (values - guess).reshape(-1).tolist():
+        size = abs(difference).bit_length()
+        bits.append(f"{size:04b}")
+        if size:
+            bits.append(f"{difference if difference > 0 else difference + (1 << size) - 1:0{size}b}")
+    stream = "".join(bits)
+    stream += "1" * (-len(stream) % 8)
+    scan = int(stream, 2).to_bytes(len(stream) // 8, "big").replace(b"\xff", b"\xff\x00")
+    height, width, components = pixels.shape
+    names = b"RGB"[:components]
+    tables = bytes([0]) + bytes([0, 0, 0, 9] + [0] * 12) + bytes(range(9))
+    frame = struct.pack(">BHHB", 8, height, width, components) + b"".join(bytes([name, 0x11, 0]) for name in names)
+    start = bytes([components]) + b"".join(bytes([name, 0]) for name in names) + bytes([1, 0, 0])
+    segments = [(0xC3, frame), (0xC4, tables), (0xDA, start)]
+    head = b"".join(struct.pack(">BBH", 0xFF, marker, len(content) + 2) + content for marker, content in segments)
+    return b"\xff\xd8" + head + scan + b"\xff\xd9"
+
+
+MADE: dict[str, Callable[[], bytes]] = {
+    "JPEG 4:4:4": lambda: encoded("JPEG", subsampling=0),
+    "JPEG 4:2:0": lambda: encoded("JPEG", subsampling=2),
+    "JPEG 4:4:1": lambda: as_441(96, 24),
+    "JPEG progressive": lambda: encoded("JPEG", progressive=True),
+    "JPEG grey": lambda: encoded("JPEG", RGB.convert("L")),
+    "JPEG CMYK": lambda: encoded("JPEG", RGB.convert("CMYK")),
+    "MPO": lambda: encoded("MPO", **other_frames()),
+    "PNG": lambda: encoded("PNG"),
+    "PNG palette": lambda: encoded("PNG", RGB.quantize(16)),
+    "PNG 16 bits": lambda: encoded("PNG", Image.fromarray(scene(20, 20)[..., 0].astype(np.uint16) * 257)),
+    "PNG animated": lambda: encoded("PNG", **other_frames()),
+    "GIF": lambda: encoded("GIF", RGB.quantize(16)),
+    "GIF animated": lambda: encoded("GIF", RGB.quantize(16), **other_frames(RGB.quantize(16))),
+    "TIFF": lambda: encoded("TIFF"),
+    "TIFF lzw": lambda: encoded("TIFF", compression="tiff_lzw"),
+    "TIFF deflate": lambda: encoded("TIFF", compression="tiff_adobe_deflate"),
+    "TIFF jpeg": lambda: encoded("TIFF", compression="jpeg"),
+    "TIFF pages": lambda: encoded("TIFF", **other_frames()),
+    "WEBP": lambda: encoded("WEBP"),
+    "WEBP lossless": lambda: encoded("WEBP", lossless=True),
+    "WEBP animated": lambda: encoded("WEBP", **other_frames()),
+    "JPEG2000": lambda: encoded("JPEG2000"),
+    "AVIF": lambda: encoded("AVIF"),
+    "ICO": lambda: encoded("ICO", RGB.resize((32, 32)), sizes=[(32, 32)]),
+    "ICO bmp": lambda: encoded("ICO", RGB.resize((32, 32)), sizes=[(32, 32)], bitmap_format="bmp"),
+    "BMP": lambda: encoded("BMP"),
+    "PPM": lambda: encoded("PPM"),
+    "TGA": lambda: encoded("TGA"),
+    "TGA rle": lambda: encoded("TGA", compression="tga_rle"),
+    "QOI": lambda: encoded("QOI"),
+}
+
+
+def accepted(read: Callable[[], object]) -> bool:
+    try:
+        read()
+    except Rejection:
+        return False
+    return True
+
+
+def fresh_load(data: bytes) -> bool:
+    """Ask Pillow itself, strictly."""
+    assert not ImageFile.LOAD_TRUNCATED_IMAGES
+    try:
+        with Image.open(io.BytesIO(data), formats=[form for form in image.FORMATS if form in Image.OPEN]) as opened:
+            opened.load()
+    except Exception:  # noqa: BLE001 - Pillow raises anything at all for damaged data
+        return False
+    return True
+
+
+def small(data: bytes) -> Pixels:
+    opened = image.open_image(data)
+    return image.render(opened, View.whole(opened.size).scaled((3, 3)))
+
+
+def flipped(data: bytes, times: int) -> list[bytes]:
+    """Copies with one wrong byte each, and some that end too early; the places are spread over all of the data."""
+    copies = []
+    for number in range(times):
+        place = len(data) * number // times
+        copies.append(data[:place] + bytes([data[place] ^ (1 + 37 * number % 255)]) + data[place + 1 :])
+    return copies + [data[: len(data) * part // 5] for part in range(1, 5)] + [data[:-cut] for cut in (1, 2, 3, 12)]
+
+
+@pytest.mark.filterwarnings("ignore")  # Pillow warns of what is odd in them
+@pytest.mark.parametrize("name", MADE)
+def test_damaged_images_are_refused_where_pillow_refuses_them(name: str) -> None:
+    readable, _ = image.readable_formats()
+    if name.split()[0] not in (*readable, "MPO"):
+        pytest.skip(f"this build has no {name}")
+    try:
+        data = MADE[name]()
+    except (OSError, KeyError) as error:
+        pytest.skip(f"this build cannot write {name}: {error}")
+    assert fresh_load(data)
+    wrong = []
+    for number, copy in enumerate([data, *flipped(data, 48)]):
+        expected = fresh_load(copy)
+        ways = {
+            "decode": accepted(lambda copy=copy: image.decode(copy)),
+            "check": accepted(lambda copy=copy: image.check(image.open_image(copy))),
+            "small": accepted(lambda copy=copy: small(copy)),
+        }
+        wrong += [(number, way, found) for way, found in ways.items() if found != expected]
+        if JpegDecoder().decode(np.frombuffer(copy, np.uint8)) is not None and not expected:
+            wrong.append((number, "simplejpeg", True))
+    assert not wrong
+
+
+def damaged_png() -> bytes:
+    """One wrong byte in the middle of the pixels."""
+    data = bytearray(encoded("PNG"))
+    data[data.index(b"IDAT") + 400] ^= 0xFF
+    assert not fresh_load(bytes(data))
+    return bytes(data)
+
+
+@pytest.mark.parametrize("options", [[], ["--crop", "16"]], ids=["source", "pixels"])
+def test_a_png_with_one_wrong_byte_becomes_a_reject(cli: Any, tmp_path: Path, options: list[str]) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "bad.png").write_bytes(damaged_png())
+    (tmp_path / "in" / "good.png").write_bytes(encoded("PNG"))
+    assert cli("convert", tmp_path / "in", tmp_path / "out", "--workers", "0", *options).code == 0
+    assert [reject.source for reject in read_rejects(tmp_path / "out" / "rejects.jsonl")] == ["bad.png"]
+
+
+def test_a_stored_png_with_one_wrong_byte_is_found_and_not_handed_out(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "bad.png").write_bytes(damaged_png())
+    with monkeypatch.context() as unchecked:
+        unchecked.setattr("shardctl.codecs.image.check", lambda opened: None)
+        shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
+    found = shardctl.verify(tmp_path / "out", level="deep").findings
+    assert [finding.kind for finding in found] == ["does-not-decode"]
+    with pytest.raises(DatasetError, match="does not decode"):
+        shardctl.open(tmp_path / "out")[0]
+    drawn = cli("inspect", tmp_path / "out", "--images", tmp_path / "sheet.png")
+    assert drawn.code == 0
+    sheet = np.asarray(Image.open(tmp_path / "sheet.png").convert("RGB"))
+    assert (sheet == (200, 60, 60)).all(axis=-1).any(), "a damaged image is drawn as a cross"
+
+
+def test_an_image_that_was_refused_is_refused_again() -> None:
+    opened = image.open_image(damaged_png())
+    for _ in range(3):
+        with pytest.raises(Rejection):
+            image.check(opened)
+        with pytest.raises(Rejection):
+            image.render(opened, View.whole(opened.size))
+
+
+@pytest.mark.parametrize("grey", [False, True])
+def test_losslessly_coded_jpeg_is_read(grey: bool, tmp_path: Path) -> None:
+    pixels = scene(23, 17)[..., :1] if grey else scene(23, 17)
+    data, expected = lossless_jpeg(pixels), np.broadcast_to(pixels, (17, 23, 3))
+    assert np.array_equal(image.decode(data), expected)
+    assert accepted(lambda: image.check(image.open_image(data)))
+    assert small(data).shape == (3, 3, 3)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jpg").write_bytes(data)
+    assert shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0).rejected == 0
+    assert np.array_equal(shardctl.open(tmp_path / "out")[0]["image"], expected)
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_losslessly_coded_jpeg_that_ends_too_early_is_refused(keep: bool) -> None:
+    data = lossless_jpeg(scene(23, 17))
+    for cut in (len(data) // 2, len(data) - 40):
+        with pytest.raises(Rejection):
+            image.decode(data[:cut], keep_truncated=keep)
+
+
+def test_a_losslessly_coded_jpeg_is_turned_as_its_exif_says() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    block = exif.tobytes()
+    data = lossless_jpeg(scene(23, 17))
+    turned = data[:2] + struct.pack(">BBH", 0xFF, 0xE1, len(block) + 2) + block + data[2:]
+    assert np.array_equal(image.decode(turned), np.rot90(scene(23, 17), -1))
+
+
+def test_a_jpeg_that_simplejpeg_does_not_know_is_decoded_by_pillow(tmp_path: Path) -> None:
+    data = as_441(96, 24)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jpg").write_bytes(data)
+    shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
+    expected = np.asarray(Image.open(io.BytesIO(data)))
+    ds = shardctl.open(tmp_path / "out")
+    assert np.array_equal(ds[0]["image"], expected)
+    batch = next(iter(ds.loader(batch_size=1, threads=1)))
+    assert np.array_equal(batch["image"][0], expected)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("compression", ["raw", "tiff_lzw"])
+def test_a_turned_tiff_is_resized_in_its_own_proportions(orientation: int, compression: str) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    data = encoded("TIFF", Image.fromarray(scene(60, 20)), exif=exif, compression=compression)
+    upright = (20, 60) if orientation >= 5 else (60, 20)
+    opened = image.open_image(data)
+    assert opened.size == upright
+    with Image.open(io.BytesIO(data)) as pillow:
+        pillow.load()
+        expected = pillow.resize((upright[0] // 2, upright[1] // 2), Image.Resampling.BILINEAR)
+    assert np.array_equal(image.decode(data), np.asarray(pillow))
+    halved = View.whole(opened.size).scaled((upright[0] // 2, upright[1] // 2))
+    assert np.array_equal(image.render(opened, halved), np.asarray(expected))
+
+
+def chunk(kind: bytes, content: bytes) -> bytes:
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+
+@pytest.mark.parametrize("behind", [False, True])
+def test_an_orientation_before_or_behind_the_pixels_of_a_png_is_applied(behind: bool) -> None:
+    data = encoded("PNG")
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    place = data.index(b"IEND" if behind else b"IDAT") - 4
+    turned = data[:place] + chunk(b"eXIf", exif.tobytes()[6:]) + data[place:]
+    assert image.open_image(turned).size == (37, 41)
+    assert np.array_equal(image.decode(turned), np.rot90(scene(41, 37), -1))
+
+
+def test_the_header_of_a_png_is_read_without_decoding_it() -> None:
+    """Inspect asks for the size of any stored image, however large."""
+    huge = bytearray(encoded("PNG"))
+    huge[16:24] = struct.pack(">II", 100_000, 100_000)
+    huge[29:33] = struct.pack(">I", zlib.crc32(huge[12:29]))
+    assert image.open_image(bytes(huge), max_pixels=2**62).size == (100_000, 100_000)
+
+
+@pytest.mark.parametrize("theirs", [False, True])
+def test_the_setting_of_the_program_around_it_neither_matters_nor_changes(
+    theirs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", theirs)
+    cut = encoded("JPEG")[:-200]
+    assert not accepted(lambda: image.decode(cut))
+    assert accepted(lambda: image.decode(cut, keep_truncated=True))
+    assert ImageFile.LOAD_TRUNCATED_IMAGES is theirs
+
+
+def test_threads_that_keep_truncated_images_do_not_make_others_accept_them() -> None:
+    cut = encoded("PNG", Image.fromarray(scene(200, 200)))[:-2000]
+    found: dict[bool, list[bool]] = {False: [], True: []}
+
+    def read(keep: bool) -> None:
+        found[keep] = [accepted(lambda: image.decode(cut, keep_truncated=keep)) for _ in range(100)]
+
+    threads = [threading.Thread(target=read, args=(keep,)) for keep in found]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {False: [False] * 100, True: [True] * 100}
