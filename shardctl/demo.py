@@ -7,6 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+
+from shardctl.codecs import backend  # before PIL: where that is broken, it says so in a sentence
+
+# isort: split
 from PIL import Image, ImageFilter
 
 from shardctl.errors import StorageError
@@ -61,8 +65,10 @@ _WORDS = [
 def make_demo(folder: str | Path, images: int = 300, texts: int = 200, seed: int = 0) -> dict[str, int]:
     """Write `images` images into class folders under photos/, and `texts` lines and 20 files of text.
 
-    The same seed gives the same files. Raises StorageError where the folder holds something already.
+    The same seed gives the same files. Raises StorageError where the folder holds something already, and InstallError
+    where no imaging package works.
     """
+    backend.require_one()
     root = Path(folder)
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
         raise StorageError(f"{printable(str(root))}: holds something already; give a new or empty folder")

@@ -65,6 +65,7 @@ class Manifest:
 
     `seconds` is how long the conversion took, None where nobody measured all of it: it was resumed, or is older.
     `class_counts` has the samples of each class by split, None where there are no classes, or where it is older.
+    `environment` has what the conversion ran with, name to version; None where it is older.
     """
 
     kind: str
@@ -87,6 +88,7 @@ class Manifest:
     dropped: int = 0
     seconds: float | None = None
     class_counts: dict[str, list[int]] | None = None
+    environment: dict[str, str] | None = None
 
     def to_json(self) -> str:
         """Return the file's bytes, digest included."""
@@ -129,7 +131,7 @@ class Manifest:
     @classmethod
     def _checked(cls, record: dict[str, Any]) -> Manifest:
         """Build the manifest from a record that anybody may have written."""
-        added: dict[str, Any] = {"dropped": 0, "seconds": None, "class_counts": None}
+        added: dict[str, Any] = {"dropped": 0, "seconds": None, "class_counts": None, "environment": None}
         known = {name: record.get(name, added[name]) if name in added else record[name] for name in cls.__dataclass_fields__}
         known["splits"] = tuple(SplitFacts(**split) for split in record["splits"])
         known["schema"] = tuple((column["name"], column["type"]) for column in record["schema"])
@@ -142,6 +144,7 @@ class Manifest:
         _expect(all(type(count) is int and count >= 0 for count in counts), "counts are whole numbers")
         counted = manifest.class_counts is None or are_class_counts(manifest.class_counts, manifest.fields)
         _expect(counted, "classes are counted by split")
+        _expect(manifest.environment is None or are_versions(manifest.environment), "versions are strings")
         _expect(manifest.seconds is None or 0 <= float(manifest.seconds) < 1e12, "seconds are seconds")
         texts = [manifest.kind, manifest.fingerprint, *manifest.sources, *(part for pair in manifest.schema for part in pair)]
         texts += [manifest.created, manifest.shardctl_version, *(facts.sha256 for facts in manifest.files.values())]
@@ -168,6 +171,11 @@ def are_class_counts(counts: Any, fields: dict[str, Any]) -> bool:
         and all(type(count) is int and count >= 0 for count in of_split)
         for of_split in counts.values()
     )
+
+
+def are_versions(versions: Any) -> bool:
+    """Tell whether this has a string for every name."""
+    return isinstance(versions, dict) and all(type(version) is str for version in versions.values())
 
 
 def _expect(holds: bool, what: str) -> None:

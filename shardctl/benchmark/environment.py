@@ -9,10 +9,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from shardctl.codecs import backend
 from shardctl.machine import memory_bytes, usable_cores
 from shardctl.version import __version__
 
-PACKAGES = ("pyarrow", "numpy", "simplejpeg", "pillow-simd", "pillow", "torch")
+PACKAGES = ("pyarrow", "numpy", "simplejpeg", "torch")
 
 
 def environment(root: Path) -> dict[str, Any]:
@@ -44,7 +45,8 @@ def _versions() -> dict[str, str]:
             found[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    name, _, number = backend.require_one().partition(" ")  # not what is installed: of two, one is in effect
+    return {**found, name.lower(): number}
 
 
 def _file_system(root: Path) -> str | None:

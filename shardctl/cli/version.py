@@ -12,12 +12,12 @@ def version_text() -> str:
     """Return the versions, the imaging backend and the formats that it can read."""
     from importlib import metadata  # 20 ms that only this command needs
 
-    from shardctl.codecs import backend, formats
-
     lines = [f"shardctl {shardctl.__version__}"]
     packages = ", ".join(f"{name} {metadata.version(name)}" for name in ("pyarrow", "numpy", "click"))
     lines.append(f"Python {platform.python_version()}, {packages}")
     try:
+        from shardctl.codecs import backend, formats
+
         name = backend.require_one()
     except InstallError as error:
         return "\n".join([*lines, f"imaging: {error}"])

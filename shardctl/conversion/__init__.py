@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import platform
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from shardctl import lease
 from shardctl.codecs import backend
@@ -394,6 +396,7 @@ class _Conversion:
             shardctl_version=__version__,
             seconds=round(self._seconds(), 3) if whole else None,
             class_counts=facts.class_counts,
+            environment=_environment(self.recipe),
         )
 
     def _finished(self, status: str, made: int, listing: Listing) -> ConvertResult:
@@ -430,6 +433,14 @@ def _warnings(manifest: Manifest) -> tuple[str, ...]:
 
 def _rejects(rejected: int, inputs: int) -> str:
     return f"{counted(rejected, 'input')} of {inputs:,} rejected"
+
+
+def _environment(recipe: Recipe) -> dict[str, str]:
+    """Return the versions of what makes the dataset, which its values may depend on."""
+    versions = {"python": platform.python_version(), "numpy": np.__version__, "pyarrow": pa.__version__}
+    if recipe.kind == "image":
+        versions |= {"imaging": backend.require_one(), "libraries": ", ".join(backend.libraries())}
+    return versions
 
 
 class Tally:

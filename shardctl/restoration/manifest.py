@@ -22,6 +22,7 @@ from shardctl.manifest import (
     ShardTable,
     SplitFacts,
     are_class_counts,
+    are_versions,
     read_checksums,
     read_rejects,
 )
@@ -86,6 +87,7 @@ def remake_manifest(root: Path, sources: tuple[str, ...]) -> Manifest:
         dropped=_dropped(root / REJECTS),
         seconds=left["seconds"] if isinstance(left.get("seconds"), float) else None,
         class_counts=left["class_counts"] if are_class_counts(left.get("class_counts"), making.fields) else None,
+        environment=left["environment"] if are_versions(left.get("environment")) else None,
     )
 
 
