@@ -9,7 +9,7 @@ bin := .venv/bin
 
 setup: .venv/.done
 
-.venv/.done: pyproject.toml scripts/setup.sh
+.venv/.done: pyproject.toml setup.py scripts/setup.sh
 	sh scripts/setup.sh
 	@touch $@
 

@@ -2,7 +2,7 @@
 # Make .venv with shardctl and everything its tests need. Run by `make setup`; safe to run again.
 #
 # Pillow-SIMD is built from source, against the image libraries whose headers are there: they are installed first where that
-# is allowed. Where it cannot be built, Pillow takes its place, and one line says so.
+# is allowed. Where it cannot be built, Pillow takes its place; the last lines, from `shardctl --version`, name it.
 set -eu
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
@@ -29,29 +29,15 @@ if [ ! -x .venv/bin/python ]; then "$python" -m venv .venv; fi
 pip=".venv/bin/python -m pip --disable-pip-version-check --quiet"
 $pip install --upgrade pip 'setuptools>=77'
 
-if ! .venv/bin/python -c 'import importlib.metadata as m; m.version("pillow-simd")' 2>/dev/null; then
-    install_headers
-    if [ "$(uname -sm)" = "Linux x86_64" ] && $pip install pillow-simd >.venv/pillow-simd.log 2>&1; then
-        echo "setup: built Pillow-SIMD"
-    else
-        echo "setup: Pillow-SIMD does not build here (.venv/pillow-simd.log says why); using Pillow, which is slower" >&2
-        $pip install pillow
-    fi
+# setup.py chooses the imaging package: Pillow-SIMD where it can be built.
+.venv/bin/python -c 'import PIL' 2>/dev/null || install_headers
+install() { PYTHONWARNINGS=ignore $pip install --editable '.[dev]' 2>.venv/install.log; }
+if ! install; then
+    cp .venv/install.log .venv/first-install.log
+    export SHARDCTL_IMAGING=pillow
+    install || { cat .venv/install.log >&2; exit 1; }
+    echo "setup: installed with Pillow, which is slower than Pillow-SIMD (.venv/first-install.log says why)" >&2
 fi
-
-# The imaging package is there already, and must not be joined by the other one: install what shardctl asks for without it.
-PYTHONWARNINGS=ignore $pip install --no-deps --editable .
-.venv/bin/python - <<'EOF' >.venv/requirements.txt
-import re
-from importlib.metadata import requires
-
-for line in requires("shardctl"):
-    name = re.match(r"[\w-]+", line)[0]
-    if not name.startswith("pillow"):
-        print(re.sub(r"extra == ['\"]dev['\"]", "python_version > '3'", line) if "extra == " in line else line)
-EOF
-# Where Pillow stands in for Pillow-SIMD, pip complains that shardctl asks for the other: said only if the installation fails.
-$pip install --requirement .venv/requirements.txt 2>.venv/install.log || { cat .venv/install.log >&2; exit 1; }
 # The pages are looked at in a real browser, where there is one.
 if [ "${SHARDCTL_BROWSER:-no}" = yes ] && ! command -v chromium >/dev/null; then
     apt-get update -qq >/dev/null 2>&1 || true
