@@ -70,7 +70,11 @@ def _versions(recipe: Recipe) -> list[str]:
     names = [f"shardctl {__version__}", f"format {FORMAT_VERSION}", f"pyarrow {pa.__version__}"]
     if recipe.random:
         names.append(f"numpy {np.__version__}")
-    return names + [backend.require_one(), *backend.libraries()] if recipe.kind == "image" else names
+    if recipe.kind == "image":
+        import simplejpeg  # loaded by the decoders anyway
+
+        names += [backend.require_one(), *backend.libraries(), f"simplejpeg {simplejpeg.__version__}"]
+    return names
 
 
 def _digest(value: Any) -> str:
