@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import errno
 import json
 import os
 import secrets
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +17,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
-from shardctl.errors import BusyError
+from shardctl.errors import BusyError, StorageError
 from shardctl.storage import naming_the_path, printable
 
 try:
@@ -33,7 +35,13 @@ STALE_SECONDS = 30.0
 LOOK_SECONDS = 0.25
 """How often one who waits looks whether the lease is free."""
 
+SETTLE_SECONDS = 1.0
+"""How long one who takes a lease over without a lock waits, to see whether somebody else does the same."""
+
 RECORD_BYTES = 512
+
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP)
+"""What file systems answer that have no locks: Lustre mounted without them, some NFS, some FUSE."""
 
 
 @dataclass(frozen=True)
@@ -57,42 +65,48 @@ class Owner:
 
 
 class Lease:
-    """The right to write one dataset, as long as its heartbeat goes on."""
+    """The right to write one dataset, as long as its heartbeat goes on.
 
-    def __init__(self, path: Path, descriptor: int) -> None:
-        self._path, self._descriptor = path, descriptor
-        self._owner = Owner.me()
+    The file may get a second name, in a folder that takes the place of this one (conversion/publish.py): lock and
+    heartbeat belong to the file, so that they hold for the path all the time.
+    """
+
+    def __init__(self, path: Path, descriptor: int, owner: Owner) -> None:
+        self._path, self._descriptor, self._owner = path, descriptor, owner
         self._ended = threading.Event()
-        self._write()
         self._thread = threading.Thread(target=self._beat, daemon=True)
+
+    def begin(self) -> None:
+        """Write the owner into the lease, and go on doing so."""
+        _write(self._descriptor, self._owner)
         self._thread.start()
 
     def check(self) -> None:
-        """Raise BusyError if another machine has taken the lease over, as it may where this one stood still for long."""
-        owner = _owner(self._descriptor)
+        """Raise BusyError if another process has taken the lease over, as it may where this one stood still for long."""
+        with naming_the_path(self._path):
+            owner = _owner_at(self._path)
         if owner != self._owner:
             raise BusyError(
-                f"{_shown(self._path)}: this process stood still for so long that {owner} took over; nothing was lost"
+                f"{_shown(self._path)}: this process stood still for so long that {owner or 'another one'} took over;"
+                " nothing was lost"
             )
 
     def release(self) -> None:
         """End the heartbeat, and take the lease file away if it is still this one's."""
         self._ended.set()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
         with contextlib.suppress(OSError):  # out of reach; then it grows old there
-            if _is_at(self._descriptor, self._path):
+            # No owner: the disk was too full to write one.
+            if _is_at(self._descriptor, self._path) and _owner(self._descriptor) in (None, self._owner):
                 self._path.unlink()
 
     def _beat(self) -> None:
         while not self._ended.wait(HEARTBEAT_SECONDS):
             # Out of space or out of reach for a while: the lease grows older, which is what it should do then.
-            with contextlib.suppress(OSError, BusyError):
+            with contextlib.suppress(OSError, StorageError, BusyError):
                 self.check()
-                self._write()
-
-    def _write(self) -> None:
-        record = json.dumps(asdict(self._owner)).encode().ljust(RECORD_BYTES)
-        os.pwrite(self._descriptor, record, 0)
+                _write(self._descriptor, self._owner)
 
 
 @contextlib.contextmanager
@@ -101,13 +115,15 @@ def hold(staging: Path, waiting: Callable[[str], None] | None) -> Iterator[Lease
 
     Where another one is, wait, having told `waiting` who it is; with None raise BusyError at once.
     """
+    me = Owner.me()
     with naming_the_path(staging):
         new = [folder for folder in (staging, staging.parent) if not folder.exists()]
-        descriptor = _acquire(staging, waiting)
+        descriptor = _acquire(staging, me, waiting)
     try:
-        with naming_the_path(staging):
-            lease = Lease(staging / LEASE, descriptor)
+        lease = Lease(staging / LEASE, descriptor, me)
         try:
+            with naming_the_path(staging):
+                lease.begin()
             yield lease
         finally:
             lease.release()
@@ -118,39 +134,91 @@ def hold(staging: Path, waiting: Callable[[str], None] | None) -> Iterator[Lease
                 folder.rmdir()
 
 
-def _acquire(staging: Path, waiting: Callable[[str], None] | None) -> int:
+def _acquire(staging: Path, me: Owner, waiting: Callable[[str], None] | None) -> int:
+    """Return the descriptor of the lease, once it belongs to `me`."""
     told = ""
     while True:
-        staging.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileNotFoundError):  # its owner has just taken the folder away
-            descriptor = os.open(staging / LEASE, os.O_RDWR | os.O_CREAT, 0o644)
-            other = _other_owner(descriptor, staging)
-            if other is None:
-                return descriptor
-            os.close(descriptor)
-            if waiting is None:
-                raise BusyError(f"{_shown(staging / LEASE)}: another shardctl convert is writing it ({other})")
-            if other != told:
-                waiting(other)
-                told = other
+        descriptor, other = _try(staging, me)
+        if other is None:
+            return descriptor
+        if waiting is None:
+            raise BusyError(f"{_shown(staging / LEASE)}: another shardctl is writing it ({other})")
+        if other != told:
+            waiting(other)
+            told = other
         time.sleep(LOOK_SECONDS)
 
 
-def _other_owner(descriptor: int, staging: Path) -> str | None:
-    """Return who holds the lease, None once this process does."""
+def _try(staging: Path, me: Owner) -> tuple[int, str | None]:
+    """Open the lease and try to get it. Return its descriptor, and who else has it; then the descriptor is closed."""
+    descriptor, other = -1, None
+    try:
+        staging.mkdir(parents=True, exist_ok=True)
+        descriptor, made = _open(staging / LEASE)
+        other = _other_owner(descriptor, made, staging, me)
+    except FileNotFoundError:
+        other = "one that is just ending"  # it has just taken the file or the folder away
+    except BaseException:
+        _close(descriptor)
+        raise
+    if other is not None:
+        _close(descriptor)
+    return descriptor, other
+
+
+def _close(descriptor: int) -> None:
+    if descriptor >= 0:
+        os.close(descriptor)
+
+
+def _open(path: Path) -> tuple[int, bool]:
+    """Open the lease file, and tell whether this call has made it."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644), True
+    except FileExistsError:
+        return os.open(path, os.O_RDWR), False
+
+
+def _other_owner(descriptor: int, made: bool, staging: Path, me: Owner) -> str | None:
+    """Return who holds the lease, None once `me` does."""
     owner = _owner(descriptor)
     try:
-        if fcntl is not None:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        locked = _lock(descriptor)
     except BlockingIOError:
         return str(owner or "one that has just begun")
     if not _is_at(descriptor, staging / LEASE):
         return "one that is just ending"
-    # The lock is free. On the owner's own machine that proves that it is gone; the locks of other machines need not
-    # be seen here, but its heartbeat is.
-    if owner is None or owner.boot == _boot() or _age(descriptor, staging) > STALE_SECONDS:
+    # A lock that is free proves that the owner is gone, if that was a process of this machine. The locks of other
+    # machines need not be seen here, and some file systems have none at all: then the heartbeat decides.
+    if made or (locked and (owner is None or owner.boot == _boot())):
         return None
-    return str(owner)
+    if _age(descriptor, staging) <= STALE_SECONDS:
+        return str(owner or "one that has just begun")
+    return None if _take_over(descriptor, staging / LEASE, me) else "another one that has just taken it over"
+
+
+def _lock(descriptor: int) -> bool:
+    """Lock the lease file, and tell whether its file system has locks. Raises BlockingIOError where another one has it."""
+    if fcntl is None:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in _NO_LOCKS:
+            return False
+        raise
+    return True
+
+
+def _take_over(descriptor: int, path: Path, me: Owner) -> bool:
+    """Write `me` into a lease that was left behind. Of several that do so at once the last one has it."""
+    _write(descriptor, me)
+    time.sleep(SETTLE_SECONDS)
+    return _owner_at(path) == me
+
+
+def _write(descriptor: int, owner: Owner) -> None:
+    os.pwrite(descriptor, json.dumps(asdict(owner)).encode().ljust(RECORD_BYTES), 0)
 
 
 def _owner(descriptor: int) -> Owner | None:
@@ -160,15 +228,24 @@ def _owner(descriptor: int) -> Owner | None:
         return None
 
 
+def _owner_at(path: Path) -> Owner | None:
+    """Return who the lease says its owner is. It is opened anew: NFS promises what others wrote only to those who open."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    try:
+        return _owner(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def _age(descriptor: int, staging: Path) -> float:
-    """Return the seconds since the last heartbeat by the clock of the file system, which both machines see alike."""
-    clock = staging / f"clock.{secrets.token_hex(4)}"
-    with open(clock, "wb") as file:
-        file.write(b"now")
-        file.flush()
-        now = os.fstat(file.fileno()).st_mtime
-    clock.unlink()
-    return now - os.fstat(descriptor).st_mtime
+    """Return the seconds since the last heartbeat by the clock of the file system, which all machines see alike."""
+    with tempfile.TemporaryFile(dir=staging) as clock:
+        clock.write(b"now")
+        clock.flush()
+        return os.fstat(clock.fileno()).st_mtime - os.fstat(descriptor).st_mtime
 
 
 def _is_at(descriptor: int, path: Path) -> bool:

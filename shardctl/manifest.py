@@ -27,6 +27,9 @@ CHECKSUMS = "SHA256SUMS"
 STAGING = ".shardctl"
 """The folder inside a dataset's folder that holds everything until the commit."""
 
+REPLACED = "replaced.json"
+"""In the folder of a job whose dataset is taking its place: the names of the files that it replaces."""
+
 MANIFEST_LIMIT = 256 << 20
 """Bytes of the largest manifest that is read. The names of a million classes take 30 MB."""
 
@@ -204,6 +207,8 @@ def _why_no_manifest(root: Path) -> str:
     shown = printable(str(root))
     if not root.exists():
         return f"{shown}: no such dataset"
+    if any((root / STAGING).glob(f"*/{REPLACED}")):
+        return f"{shown}: its files are being replaced; if no shardctl does so any more, `shardctl repair` completes it"
     if (root / STAGING).exists():
         return f"{shown}: an unfinished conversion; run the same `shardctl convert` again to complete it"
     return f"{shown}: not a dataset (it has no {MANIFEST})"

@@ -175,6 +175,13 @@ def write_atomically(path: Path, data: bytes) -> str:
     return sink.sha256
 
 
+def copy_file(source: Path, target: Path) -> None:
+    """Copy the bytes of a file, complete or absent, and on the disk when this returns."""
+    with open(source, "rb", buffering=0) as file, replacing(target) as sink:
+        while chunk := file.read(READ_CHUNK):
+            sink.write(chunk)
+
+
 def sync_folder(folder: Path) -> None:
     """Make the renames inside `folder` durable."""
     with naming_the_path(folder):

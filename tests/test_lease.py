@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import subprocess
@@ -15,8 +16,8 @@ from test_conversion import images
 
 import shardctl
 from shardctl import lease
-from shardctl.conversion import Listener
-from shardctl.errors import BusyError
+from shardctl.conversion import Listener, publish
+from shardctl.errors import BusyError, DiskFullError
 from shardctl.lease import LEASE, STALE_SECONDS, Owner
 
 
@@ -67,8 +68,133 @@ def test_of_many_converters_at_once_one_writes_and_all_end_well(tmp_path: Path, 
     assert not (tmp_path / "out" / ".shardctl").exists()
 
 
+@pytest.mark.parametrize("count", [2, 3])
+def test_many_that_overwrite_at_once_do_so_one_after_the_other(tmp_path: Path, count: int) -> None:
+    images(tmp_path / "in", "1.png", "2.png", "3.png")
+    shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, samples_per_shard=1)
+    command = [sys.executable, "-m", "shardctl", "convert", "in", "out", "--store", "png", "--workers", "0", "--overwrite"]
+    for _ in range(2):
+        with contextlib.ExitStack() as stack:
+            running = [
+                stack.enter_context(subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+                for _ in range(count)
+            ]
+            ended = [process.communicate(timeout=120) for process in running]
+        assert [process.returncode for process in running] == [0] * count, ended
+        assert shardctl.verify(tmp_path / "out").findings == ()
+        assert shardctl.open(tmp_path / "out").manifest.recipe["store"] == "png"
+        assert not (tmp_path / "out" / ".shardctl").exists()
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
+
+
+def test_the_lease_is_held_while_the_folders_are_exchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first is stopped right after the exchange, with the old dataset still to be deleted. A second one waits."""
+    source, out = images(tmp_path / "in", "1.png", "2.png"), tmp_path / "out"
+    shardctl.convert(source, out, workers=0)
+    begun: list[str] = []
+    waits, tried = threading.Event(), threading.Event()
+
+    def look_away(_: object) -> None:
+        waits.set()
+        tried.wait(60)
+
+    def second() -> None:
+        listener = Listener(waiting=look_away, announce=lambda _: begun.append("second"))
+        shardctl.convert(source, out, workers=0, recipe={"store": "jpeg:90"}, overwrite=True, listener=listener)
+
+    def start_second(_: object) -> None:
+        thread.start()
+        assert waits.wait(60)
+
+    real = publish._clear_old
+
+    def after_the_exchange(old: Path, target: Path) -> None:
+        if not begun:
+            assert shardctl.open(out).manifest.recipe["store"] == "png"
+            with pytest.raises(BusyError, match="writing it"):
+                shardctl.convert(source, out, workers=0, overwrite=True, if_running="fail")
+            tried.set()
+        real(old, target)
+
+    monkeypatch.setattr(publish, "_clear_old", after_the_exchange)
+    thread = threading.Thread(target=second)
+    shardctl.convert(source, out, workers=0, recipe={"store": "png"}, overwrite=True, listener=Listener(announce=start_second))
+    thread.join(60)
+    assert begun == ["second"]
+    assert shardctl.open(out).manifest.recipe["store"] == "jpeg:90"
+    assert shardctl.verify(out).findings == ()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
+
+
+@pytest.fixture(params=[errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP], ids=errno.errorcode.get)
+def no_locks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system without locks."""
+
+    def refuse(descriptor: int, operation: int) -> None:
+        raise OSError(request.param, os.strerror(request.param))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    monkeypatch.setattr(lease, "SETTLE_SECONDS", 0.05)
+
+
+def test_without_locks_there_is_one_writer_all_the_same(tmp_path: Path, no_locks: None) -> None:
+    source, staging = images(tmp_path / "in", "1.png"), tmp_path / "out" / ".shardctl"
+    with lease.hold(staging, None), pytest.raises(BusyError, match=f"process {os.getpid()} on "):
+        shardctl.convert(source, tmp_path / "out", workers=0, if_running="fail")
+    assert shardctl.convert(source, tmp_path / "out", workers=0).status == "created"
+    assert not staging.exists()
+
+
+def test_without_locks_the_heartbeat_tells_whether_an_owner_lives(tmp_path: Path, no_locks: None) -> None:
+    """That of this machine too: nothing else tells whether it is there, seen from inside a container."""
+    left_behind(tmp_path / "out", Owner.me().boot, age=STALE_SECONDS / 2)
+    with pytest.raises(BusyError, match="process 4711 on node7"), lease.hold(tmp_path / "out" / ".shardctl", None):
+        pass
+    left_behind(tmp_path / "out", Owner.me().boot, age=STALE_SECONDS * 2)
+    assert shardctl.convert(images(tmp_path / "in", "1.png"), tmp_path / "out", workers=0, if_running="fail").samples == 1
+
+
+def test_without_locks_the_last_of_those_that_take_a_lease_over_has_it(
+    tmp_path: Path, no_locks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another machine writes itself into it right after this one has done so."""
+    left_behind(tmp_path / "out", "another machine", age=STALE_SECONDS * 2)
+    path = tmp_path / "out" / ".shardctl" / LEASE
+    monkeypatch.setattr(
+        lease.time, "sleep", lambda _: path.write_text(json.dumps(vars(Owner("node8", "other", 1, "now", "other"))))
+    )
+    with pytest.raises(BusyError, match="another one that has just taken it over"), lease.hold(path.parent, None):
+        pass
+    assert json.loads(path.read_text())["host"] == "node8"
+
+
+def test_a_lease_that_was_taken_over_stays_with_the_new_owner(tmp_path: Path) -> None:
+    path = tmp_path / "out" / ".shardctl" / LEASE
+    with lease.hold(path.parent, None):
+        path.write_text(json.dumps(vars(Owner("node8", "other", 1, "now", "other"))))
+    assert json.loads(path.read_text())["host"] == "node8"
+
+
+def test_a_lease_that_was_taken_over_and_ended_is_lost_too(tmp_path: Path) -> None:
+    path = tmp_path / "out" / ".shardctl" / LEASE
+    with lease.hold(path.parent, None) as held:
+        path.unlink()
+        with pytest.raises(BusyError, match="another one took over"):
+            held.check()
+
+
+def test_a_lease_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(DiskFullError), lease.hold(tmp_path / "out" / ".shardctl", None):
+        pass
+    assert not (tmp_path / "out").exists()
+
+
 def left_behind(out: Path, boot: str, age: float) -> None:
-    (out / ".shardctl").mkdir(parents=True)
+    (out / ".shardctl").mkdir(parents=True, exist_ok=True)
     owner = Owner("node7", boot, 4711, "2026-01-01T00:00:00+00:00", "token")
     path = out / ".shardctl" / LEASE
     path.write_text(json.dumps(vars(owner)))
@@ -82,7 +208,8 @@ def test_the_lease_of_a_live_converter_on_another_machine_is_respected(tmp_path:
         pass
 
 
-def test_the_lease_of_another_machine_without_heartbeat_is_taken_over(tmp_path: Path) -> None:
+def test_the_lease_of_another_machine_without_heartbeat_is_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "SETTLE_SECONDS", 0.05)
     left_behind(tmp_path / "out", "another machine", age=STALE_SECONDS * 2)
     assert shardctl.convert(images(tmp_path / "in", "1.png"), tmp_path / "out", workers=0, if_running="fail").samples == 1
 

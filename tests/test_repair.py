@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -13,10 +14,13 @@ from typing import Any
 
 import pytest
 from conftest import CROP
-from test_conversion import sums
+from stopping import stopped_at
+from test_conversion import images, sums
 from test_untrusted import signed
 
 import shardctl
+from shardctl import restoration
+from shardctl.conversion import publish
 from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.manifest import read_rejects
 
@@ -195,6 +199,169 @@ def test_lost_samples_are_dropped_on_request_and_recorded(with_lost: tuple[Path,
     assert shardctl.repair(here / "out").status == "whole"
     (here / "out" / SHARD).unlink()
     assert shardctl.repair(here / "out", workers=0).status == "repaired", "a dataset that lost samples can be repaired again"
+
+
+@pytest.fixture
+def dropping(tmp_path: Path) -> Path:
+    """damaged/ has lost a sample, and has a file that is not part of it; dropped/ is what it should become."""
+    images(tmp_path / "in", *(f"{n}.png" for n in range(4)))
+    shardctl.convert(tmp_path / "in", tmp_path / "damaged", workers=0, samples_per_shard=2)
+    flip(tmp_path / "damaged" / "train-00000-of-00002.arrow")
+    (tmp_path / "in" / "1.png").unlink()
+    (tmp_path / "damaged" / "mine.txt").write_text("not part of it")
+    shutil.copytree(tmp_path / "damaged", tmp_path / "dropped")
+    assert shardctl.repair(tmp_path / "dropped", workers=0, drop_lost=True).status == "dropped"
+    return tmp_path
+
+
+@pytest.mark.parametrize("how", ["kill", "interrupt"])
+@pytest.mark.parametrize("exchange", [True, False], ids=["exchange", "file by file"])
+def test_dropping_can_be_stopped_at_any_change(
+    dropping: Path, monkeypatch: pytest.MonkeyPatch, exchange: bool, how: str
+) -> None:
+    """What is there is the old dataset or the new one, or the next repair completes it on its own."""
+    if not exchange:
+        refuse_exchange(monkeypatch)
+    out = dropping / "out"
+    drop = partial(shardctl.repair, out, workers=0, drop_lost=True)
+    before, after = content(dropping / "damaged"), content(dropping / "dropped")
+    seen: Counter[str] = Counter()
+    for change in range(1000):
+        shutil.copytree(dropping / "damaged", out)
+        if not stopped_at(change, how, publish, "publish", drop, monkeypatch):
+            break
+        there = (out / "manifest.json").exists()
+        found = {"mine.txt": before["mine.txt"], **content(out)}  # it may be on its way into the new folder
+        status = shardctl.repair(out, workers=0).status
+        seen[f"{there} {status}"] += 1
+        assert content(out) == (before if status == "damaged" else after), f"stopped at change {change}"
+        assert not there or found == content(out)
+        assert sorted(path.name for path in dropping.iterdir()) == ["damaged", "dropped", "in", "out"]
+        shutil.rmtree(out)
+    assert change > 15
+    assert set(seen) == {"True damaged", "True whole"} | (set() if exchange else {"False whole"})
+
+
+def refuse_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publish, "_exchange", lambda one, other: (_ for _ in ()).throw(OSError(22, "not here")))
+
+
+def content(out: Path) -> dict[str, bytes]:
+    """Return the files of a dataset, its staging folder and its manifest (which has a date) left out."""
+    return {path.name: path.read_bytes() for path in out.iterdir() if path.is_file() and path.name != "manifest.json"}
+
+
+def test_convert_completes_a_drop_that_was_killed(dropping: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse_exchange(monkeypatch)
+    completed = 0
+    for change in range(0, 24, 3):
+        out = dropping / f"out{change}"
+        shutil.copytree(dropping / "damaged", out)
+        drop = partial(shardctl.repair, out, workers=0, drop_lost=True)
+        assert stopped_at(change, "kill", publish, "publish", drop, monkeypatch)
+        if (out / "manifest.json").exists():
+            continue
+        with pytest.raises(DatasetError, match=r"its files are being replaced; .*`shardctl repair` completes it"):
+            shardctl.open(out)
+        with pytest.raises(DatasetError, match="made from other inputs"):
+            shardctl.convert(dropping / "in", out, workers=0, samples_per_shard=2)
+        assert content(out) == content(dropping / "dropped")
+        completed += 1
+    assert completed >= 3
+
+
+def test_an_interrupted_drop_says_what_completes_it(dropping: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(dropping / "damaged")  # the current folder cannot be exchanged
+    real = publish.sync_folder
+
+    def interrupted(folder: Path) -> None:
+        real(folder)
+        if not (dropping / "damaged" / "manifest.json").exists():
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(publish, "sync_folder", interrupted)
+        with pytest.raises(KeyboardInterrupt, match=r"interrupted while the new dataset took its place; .* completes that"):
+            shardctl.repair(".", workers=0, drop_lost=True)
+    result = shardctl.repair(".", workers=0)
+    assert (result.status, result.notices) == ("whole", ("a dataset that was taking its place is complete now",))
+    assert content(dropping / "damaged") == content(dropping / "dropped")
+
+
+def test_a_file_system_without_links_or_exchange_drops_as_well(dropping: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(1, "no links here")
+
+    monkeypatch.setattr(os, "link", refused)
+    assert shardctl.repair(dropping / "damaged", workers=0, drop_lost=True).status == "dropped"
+    assert content(dropping / "damaged") == content(dropping / "dropped")
+    assert sorted(path.name for path in dropping.iterdir()) == ["damaged", "dropped", "in"]
+
+
+def test_a_broken_off_conversion_survives_a_repair(dropping: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A conversion with --overwrite was stopped when it had finished its shards; repair then replaces the folder."""
+    convert = partial(shardctl.convert, dropping / "in", dropping / "damaged", workers=0, samples_per_shard=1, overwrite=True)
+    assert stopped_at(0, "kill", publish, "publish", convert, monkeypatch)
+    assert shardctl.repair(dropping / "damaged", workers=0, drop_lost=True).status == "dropped"
+    assert content(dropping / "damaged") == content(dropping / "dropped")
+    assert convert().status == "resumed"
+
+
+SWAPS: dict[str, Callable[[Path], object]] = {
+    "two shards": lambda out: swap(out / "train-00000-of-00002.arrow", out / "train-00001-of-00002.arrow"),
+    "shard and manifest": lambda out: swap(out / "train-00000-of-00002.arrow", out / "manifest.json"),
+    "three files": lambda out: [
+        swap(out / "train-00000-of-00002.arrow", out / "plan.arrow"),
+        swap(out / "plan.arrow", out / "shards.arrow"),
+    ],
+    "a shard renamed, another in its place": lambda out: [
+        (out / "train-00000-of-00002.arrow").rename(out / "aside.arrow"),
+        (out / "train-00001-of-00002.arrow").rename(out / "train-00000-of-00002.arrow"),
+    ],
+}
+
+
+@pytest.mark.parametrize("damage", SWAPS.values(), ids=SWAPS.keys())
+def test_swapped_files_are_put_back_without_the_sources_wherever_that_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Callable[[Path], object]
+) -> None:
+    images(tmp_path / "in", *(f"{n}.png" for n in range(4)))
+    shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, samples_per_shard=2)
+    whole, names = sums(tmp_path / "out"), sorted(os.listdir(tmp_path / "out"))
+    shutil.rmtree(tmp_path / "in")
+    damage(tmp_path / "out")
+    for change in range(1000):
+        out = tmp_path / f"out{change}"
+        shutil.copytree(tmp_path / "out", out)
+        mend = partial(shardctl.repair, out, workers=0)
+        if not stopped_at(change, "kill", restoration, "check_manifest", mend, monkeypatch):
+            break
+        assert shardctl.repair(out, workers=0).ok, f"killed at change {change}"
+        assert (sums(out), sorted(os.listdir(out))) == (whole, names), f"killed at change {change}"
+    assert change >= 4
+
+
+def test_only_the_manifest_of_these_very_files_is_put_back(here: Path, made: Path) -> None:
+    """A copy of an earlier manifest is no substitute for one that is lost."""
+    shutil.copytree(made / "in", here / "in")
+    out = here / "made"
+    shardctl.convert(here / "in", out, recipe=CROP, workers=0)
+    shutil.copyfile(out / "manifest.json", here / "earlier.json")
+    next((here / "in" / "forest").glob("*.png")).unlink()
+    shardctl.convert(here / "in", out, recipe=CROP, workers=0, overwrite=True)
+    after = sums(out)
+    (here / "earlier.json").rename(out / "earlier.json")
+    (out / "manifest.json").rename(here / "manifest.json")
+    assert shardctl.repair(out, workers=0).repaired == ("manifest.json",)
+    assert (sums(out), shardctl.open(out).manifest.samples) == (after, 59)
+    shutil.copyfile(out / "earlier.json", out / "manifest.json")
+    with pytest.raises(DatasetError, match=r"belongs to another dataset than shards.arrow and SHA256SUMS"):
+        shardctl.repair(out, workers=0)
+    assert sums(out) == after
+    (out / "manifest.json").unlink()
+    shutil.copyfile(here / "manifest.json", out / "renamed.json")
+    assert shardctl.repair(out, workers=0).notices == (), "the right one is found under any name"
+    assert shardctl.open(out).manifest.fingerprint == json.loads((here / "manifest.json").read_text())["fingerprint"]
 
 
 def test_changed_sources_are_no_reason_to_lose_an_intact_shard(here: Path, made: Path) -> None:

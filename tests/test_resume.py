@@ -10,11 +10,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import CROP
+from stopping import stopped_at
 from test_conversion import images, sums
 
 import shardctl
@@ -162,71 +164,115 @@ def test_a_higher_limit_of_rejects_goes_on(tmp_path: Path) -> None:
     assert (result.status, result.samples, result.rejected) == ("resumed", 8, 4)
 
 
-STEPS = [(publish.Path, name) for name in ("rename", "unlink")] + [(publish.shutil, "rmtree"), (publish, "_exchange")]
+NOT_HERE = OSError(22, "not here")
 
 
-class Killed(BaseException):
-    """What a test puts in the place of a kill between two steps."""
+@pytest.fixture
+def not_exchanged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a system that cannot exchange two folders."""
+    monkeypatch.setattr(publish, "_exchange", lambda one, other: (_ for _ in ()).throw(NOT_HERE))
 
 
-@pytest.mark.parametrize("exchange", [True, False], ids=["exchange", "file by file"])
-@pytest.mark.parametrize("old", [True, False], ids=["overwrite", "create"])
-def test_a_dataset_takes_its_place_whole_whatever_step_it_is_killed_at(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchange: bool, old: bool
-) -> None:
-    source = images(tmp_path / "in", *(f"{n}.png" for n in range(6)))
+@pytest.fixture
+def replacing(tmp_path: Path) -> tuple[Path, dict[str, Any]]:
+    """in/, the datasets old/ and new/ of it, and the options that make new/."""
+    source = images(tmp_path / "in", *(f"{n}.png" for n in range(4)))
     shardctl.convert(source, tmp_path / "old", workers=0, samples_per_shard=2)
     (tmp_path / "old" / "mine.txt").write_text("not part of it")
-    shardctl.convert(source, tmp_path / "new", workers=0, samples_per_shard=3, recipe={"store": "png"})
-    options: dict[str, Any] = {"workers": 0, "samples_per_shard": 3, "recipe": {"store": "png"}, "overwrite": old}
-    if not exchange:
-        monkeypatch.setattr(publish, "_exchange", lambda one, other: (_ for _ in ()).throw(OSError(22, "not here")))
+    options: dict[str, Any] = {"workers": 0, "samples_per_shard": 4, "recipe": {"store": "png"}}
+    shardctl.convert(source, tmp_path / "new", **options)
+    return source, options
+
+
+@pytest.mark.parametrize("how", ["kill", "interrupt"])
+@pytest.mark.parametrize("old", [True, False], ids=["overwrite", "create"])
+def test_a_dataset_takes_its_place_file_by_file_wherever_that_is_stopped(
+    replacing: tuple[Path, dict[str, Any]],
+    not_exchanged: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    old: bool,
+    how: str,
+) -> None:
+    seen = states_when_stopped(replacing, tmp_path, monkeypatch, old, how)
+    assert seen == ({"old", "none", "new"} if old else {"none", "new"})
+
+
+@pytest.mark.parametrize("how", ["kill", "interrupt"])
+def test_folders_are_exchanged_wherever_that_is_stopped(
+    replacing: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    assert states_when_stopped(replacing, tmp_path, monkeypatch, True, how) == {"old", "new"}
+
+
+def states_when_stopped(
+    replacing: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: bool, how: str
+) -> set[str]:
+    """Stop a conversion that is ready to take its place at every change. Return what was found; each time it is completed."""
+    source, options = replacing
+
+    def convert(out: Path, overwrite: bool) -> None:
+        shardctl.convert(source, out, overwrite=overwrite, **options)
+
+    def stopped(out: Path, change: int) -> bool:
+        return stopped_at(change, how, publish, "publish", lambda: convert(out, old), monkeypatch)
+
+    if old:
+        shutil.copytree(tmp_path / "old", tmp_path / "ready")
+    assert stopped(tmp_path / "ready", 0)
     seen = set()
-    for step in range(1000):
-        out = tmp_path / f"out{step}"
-        if old:
-            shutil.copytree(tmp_path / "old", out)
-        with monkeypatch.context() as patch:
-            count_steps(patch, step)
-            try:
-                shardctl.convert(source, out, **options)
-            except Killed:
-                pass
-            else:
-                break
-        seen.add(state_of(out, tmp_path))
-        shardctl.convert(source, out, **{**options, "overwrite": old and state_of(out, tmp_path) != "new"})
+    for change in range(1000):
+        out = tmp_path / f"out{change}"
+        shutil.copytree(tmp_path / "ready", out)
+        if not stopped(out, change):
+            assert change > 15
+            return seen
+        found = state_of(out, tmp_path)
+        seen.add(found)
+        convert(out, old and found != "new")
         assert sums(out) == sums(tmp_path / "new")
         left = set(os.listdir(out)) - set(os.listdir(tmp_path / "new"))
-        assert left == ({"mine.txt"} if old else set()), f"killed at step {step}"
+        assert left == ({"mine.txt"} if old else set()), f"stopped at change {change}"
         assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
-    assert step >= 4
-    assert seen == ({"old", "new"} if exchange else {"old", "none", "new"}) if old else {"none", "new"}
+        shutil.rmtree(out)
+    raise AssertionError("it never ended")
 
 
-def count_steps(patch: pytest.MonkeyPatch, last: int) -> None:
-    """Let that many steps of publishing happen, and the next one not."""
-    counted = 0
+def test_a_replacement_that_was_stopped_is_completed_or_undone_whatever_comes_next(
+    replacing: tuple[Path, dict[str, Any]], not_exchanged: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By repair, by the command that made the old dataset, and by one that makes yet another one."""
+    source, options = replacing
 
-    def stepping(real: Any) -> Any:
-        def step(*given: Any, **named: Any) -> Any:
-            nonlocal counted
-            if sys._getframe(1).f_code.co_filename.endswith(("publish.py", "conversion/__init__.py")):
-                if counted == last:
-                    raise Killed
-                counted += 1
-            return real(*given, **named)
+    def stop_and(what: str, change: int) -> tuple[str, Path]:
+        out = tmp_path / f"{what}{change}"
+        shutil.copytree(tmp_path / "old", out)
+        convert = partial(shardctl.convert, source, out, overwrite=True, **options)
+        assert stopped_at(change, "kill", publish, "publish", convert, monkeypatch)
+        return state_of(out, tmp_path), out
 
-        return step
-
-    for owner, name in STEPS:
-        patch.setattr(owner, name, stepping(getattr(owner, name)))
+    for change in range(0, 16, 3):
+        found, out = stop_and("repaired", change)
+        shardctl.repair(out, workers=0)
+        assert state_of(out, tmp_path) == {"old": "old", "none": "new", "new": "new"}[found]
+        found, out = stop_and("old", change)
+        if found == "old":
+            assert shardctl.convert(source, out, workers=0, samples_per_shard=2).status == "up-to-date"
+            assert state_of(out, tmp_path) == "old"
+        else:
+            with pytest.raises(DatasetError, match="made from other recipe and settings"):
+                shardctl.convert(source, out, workers=0, samples_per_shard=2)
+            assert state_of(out, tmp_path) == "new"
+        found, out = stop_and("other", change)
+        shardctl.convert(source, out, workers=0, samples_per_shard=1, overwrite=True)
+        assert shardctl.verify(out).ok
+        assert (len(list(out.glob("train-*"))), (out / "mine.txt").exists()) == (4, True)
 
 
 def state_of(out: Path, where: Path) -> str:
     """Return which dataset is at `out`: the old one or the new one, whole, or none."""
     if not (out / "manifest.json").exists():
-        with pytest.raises(DatasetError, match="unfinished conversion"):
+        with pytest.raises(DatasetError, match=r"unfinished conversion|its files are being replaced"):
             shardctl.open(out)
         return "none"
     found = sums(out)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import platform
-import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -33,6 +32,7 @@ from shardctl.conversion.rejects import copy_rejects
 from shardctl.conversion.staging import (
     begin,
     clear_partial_files,
+    discard,
     finished_shards,
     go_on,
     make_room,
@@ -235,10 +235,13 @@ class _Conversion:
 
         It stays where another process is at it, or where nothing can be written.
         """
-        if (self.staging / existing.fingerprint).exists() or publish.is_broken_off(self.target):
+        folder = self.staging / existing.fingerprint
+        if self.staging.exists() or publish.is_broken_off(self.target):
             with contextlib.suppress(BusyError, StorageError), lease.hold(self.staging, None):
                 publish.recover(self.target)
-                shutil.rmtree(self.staging / existing.fingerprint, ignore_errors=True)
+                if folder.exists():
+                    with naming_the_path(folder):
+                        discard(folder)
 
     def _write(
         self,
@@ -249,11 +252,12 @@ class _Conversion:
         held: lease.Lease,
     ) -> ConvertResult:
         """Make the dataset, or what is left to be made of it. Nobody else writes meanwhile."""
-        publish.recover(self.target)
+        folder = self.staging / fingerprint(parts)
+        if publish.recover(self.target) == folder.name:
+            return self._finished("resumed", 0, listing)
         existing = self._existing(parts)  # once more: another converter may have finished while this one waited
         if existing:
             return self._up_to_date(existing, parts, listing)
-        folder = self.staging / fingerprint(parts)
         if not self.options.overwrite:
             refuse_to_lose(self.staging, folder, parts)
         job = unfinished(folder, self.bases)
@@ -273,9 +277,8 @@ class _Conversion:
                 clear_partial_files(job)
                 commit = Commit(job, self._recorded_settings(), lambda shard: read_marker(job.marker_path(shard)))
                 commit.run(lambda facts: self._manifest(job, parts, facts, whole=status != "resumed"))
+        held.check()
         publish.publish(folder / NEW_FOLDER, self.target)
-        with naming_the_path(self.staging):
-            shutil.rmtree(folder, ignore_errors=True)
         return self._finished(status, made, listing)
 
     def _begin(self, folder: Path, listing: Listing, parts: dict[str, str], drafted: Callable[[], Draft]) -> Job:

@@ -1,41 +1,71 @@
 """A finished dataset takes its place, all at once where the system can do that. What was there before stays whole until then.
 
-A conversion can be killed between any two lines of this file. Whatever is left is completed by the next one:
-`recover` and `publish` go on from every state that these functions pass through.
+A process can be killed between any two lines of this file. `recover`, which the next one that writes calls first, completes
+or undoes whatever it finds. The states, with JOB the folder of the job in the staging folder of the dataset `out`:
+
+    JOB/replaced.json, out whole               begun, nothing is changed yet                       undone
+    JOB/replaced.json, .out.shardctl           the new dataset lies beside, to be exchanged        undone
+    .out.shardctl without JOB/replaced.json    they were exchanged, the old dataset lies beside    completed
+    JOB/replaced.json, out without manifest    files are replaced one by one                       completed
+    .out.shardctl.old                          the old dataset, being deleted                      completed
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import json
 import os
 import shutil
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from shardctl.engines.job import NEW_FOLDER
-from shardctl.errors import DatasetError
-from shardctl.manifest import CHECKSUMS, MANIFEST, SHARDS, STAGING, TABLES, Manifest, ShardTable
-from shardctl.storage import naming_the_path, sync_folder, write_atomically
-
-REPLACED = "replaced.json"
-"""Names of the files of the dataset that is being replaced, beside the new one."""
+from shardctl.conversion.staging import REPAIR_FOLDER, discard
+from shardctl.engines.job import JOB, NEW_FOLDER
+from shardctl.errors import DatasetError, Interrupted
+from shardctl.lease import LEASE
+from shardctl.manifest import CHECKSUMS, MANIFEST, REPLACED, SHARDS, STAGING, TABLES, ShardTable
+from shardctl.storage import naming_the_path, printable, sync_folder, write_atomically
 
 _RENAME_EXCHANGE = 2
 _AT_FDCWD = -100
 _NOT_HERE = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EXDEV, errno.EBUSY, errno.EPERM, errno.EACCES, errno.EROFS)
-"""What systems answer that cannot exchange two folders, or not these: a mount point, a parent that may not be written."""
+"""What systems answer that cannot exchange two folders, or not these: a mount point, a parent that may not be written. Or
+that cannot give a file a second name, which the lease needs."""
 
 
 def publish(new: Path, target: Path) -> None:
-    """Make the complete dataset in the folder `new` the one at `target`. `new` lies in the staging folder of `target`."""
-    with naming_the_path(target):
+    """Make the complete dataset in the folder `new` the one at `target`, and take away the folder of its job.
+
+    `new` lies in the folder of the job, in the staging folder of `target`, whose lease the caller holds. Raises
+    StorageError, Interrupted.
+    """
+    with naming_the_path(target), _telling_what_completes_it(target):
         sync_folder(new)
+        replaces = (target / MANIFEST).exists()
+        _mark(new.parent, sorted(_files_of(target)) if replaces else [])
         # Whoever stands in the folder would stand in the old one after an exchange: this process at least can be asked.
-        if (target / MANIFEST).exists() and not _is_current(target) and _exchange_folders(new, target):
-            return
-        _replace_files(new, target)
+        if not (replaces and not _is_current(target) and _exchange_folders(new, target)):
+            _replace_files(new.parent, target)
+
+
+@contextlib.contextmanager
+def _telling_what_completes_it(target: Path) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        shown = printable(str(target))
+        raise Interrupted(
+            f"interrupted while the new dataset took its place; the same command, or `shardctl repair {shown}`, completes that"
+        ) from error
+
+
+def _mark(job: Path, replaced: Sequence[str]) -> None:
+    """Record that the dataset of a job begins to take its place, and which files it replaces."""
+    write_atomically(job / REPLACED, json.dumps(replaced).encode())
+    sync_folder(job)
 
 
 def _is_current(folder: Path) -> bool:
@@ -46,28 +76,65 @@ def _is_current(folder: Path) -> bool:
 
 
 def is_broken_off(target: Path) -> bool:
-    """Tell whether an exchange of folders was begun at `target` and not ended."""
-    return _beside(target).exists()
+    """Tell whether a dataset began to take its place at `target`, and that was not ended: `recover` has work to do."""
+    return _beside(target).exists() or _trash(target).exists() or _begun(target) is not None
 
 
-def recover(target: Path) -> None:
-    """Complete or undo an exchange of folders that was broken off."""
+def is_taking_its_place(job: Path) -> bool:
+    """Tell whether the dataset of the job in this folder has begun to take its place: the folder must stay until it has."""
+    return (job / REPLACED).exists()
+
+
+def recover(target: Path) -> str | None:
+    """Complete or undo what a process has left that was killed while a dataset took its place. The caller holds the lease.
+
+    Returns the name of the job whose dataset has taken its place now; None where there was none.
+    """
     beside = _beside(target)
-    if not beside.exists():
-        return
-    with naming_the_path(target):
-        if (beside / STAGING).exists():
+    with naming_the_path(target), _telling_what_completes_it(target):
+        _delete(_trash(target))
+        job = _begun(target)
+        if beside.exists() and job is None:
             _clear_old(beside, target)
-            return
-        job = target / STAGING / Manifest.load(beside).fingerprint
-        if job.exists() and not (job / NEW_FOLDER).exists():
+        elif beside.exists() and job is not None:
             beside.rename(job / NEW_FOLDER)
-        else:
-            shutil.rmtree(beside)
+        completed = None
+        if job is not None and _replaced(job) and (target / MANIFEST).exists():
+            (job / REPLACED).unlink()
+        elif job is not None:
+            _replace_files(job, target)
+            completed = job.name
+        _sweep(target / STAGING)
+        return completed
+
+
+def _begun(target: Path) -> Path | None:
+    """Return the folder of the job whose dataset has begun to take its place."""
+    return next((found.parent for found in (target / STAGING).glob(f"*/{REPLACED}")), None)
+
+
+def _replaced(job: Path) -> list[str]:
+    return [str(name) for name in json.loads((job / REPLACED).read_bytes())]
+
+
+def _sweep(staging: Path) -> None:
+    """Take away folders that no job goes on from: it was killed before it began, or while it was taken away, or in repair."""
+    for entry in list(staging.iterdir()) if staging.exists() else []:
+        if entry.is_dir() and (entry.name == REPAIR_FOLDER or not (entry / JOB).exists()):
+            discard(entry)
 
 
 def _beside(target: Path) -> Path:
     return target.parent / f".{target.name}{STAGING}"
+
+
+def _trash(target: Path) -> Path:
+    return target.parent / f".{target.name}{STAGING}.old"
+
+
+def _delete(folder: Path) -> None:
+    if folder.exists():
+        shutil.rmtree(folder)
 
 
 def _exchange_folders(new: Path, target: Path) -> bool:
@@ -77,6 +144,7 @@ def _exchange_folders(new: Path, target: Path) -> bool:
     """
     beside = _beside(target)
     try:
+        _share_lease(new, target)
         shutil.copystat(target, new)
         shutil.chown(new, target.stat().st_uid, target.stat().st_gid)
         new.rename(beside)
@@ -94,6 +162,17 @@ def _exchange_folders(new: Path, target: Path) -> bool:
     sync_folder(target.parent)
     _clear_old(beside, target)
     return True
+
+
+def _share_lease(new: Path, target: Path) -> None:
+    """Give the lease of `target` a second name in `new`.
+
+    It is the same file, with its lock and heartbeat, so that it holds for the path before and after the exchange: whoever
+    waits for it never finds a free one in between.
+    """
+    _delete(new / STAGING)  # of an earlier attempt
+    (new / STAGING).mkdir()
+    os.link(target / STAGING / LEASE, new / STAGING / LEASE)
 
 
 def _exchange(one: Path, other: Path) -> None:
@@ -117,26 +196,32 @@ def _clear_old(old: Path, target: Path) -> None:
     for name in os.listdir(old):
         if name not in listed and name != STAGING and not (target / name).exists():
             (old / name).rename(target / name)
-    shutil.rmtree(old)
+    for job in (old / STAGING).glob(f"*/{JOB}"):  # unfinished conversions, but not the job that this dataset came from
+        if not is_taking_its_place(job.parent):
+            job.parent.rename(target / STAGING / job.parent.name)
+    # By its own name, since it cannot be asked any more what is part of it once some of it is deleted.
+    old.rename(_trash(target))
+    _delete(_trash(target))
 
 
-def _replace_files(new: Path, target: Path) -> None:
+def _replace_files(job: Path, target: Path) -> None:
     """Move the files in place one by one, the manifest last; until then there is no dataset at `target`."""
-    replaced = new.parent / REPLACED
-    if (target / MANIFEST).exists():
-        write_atomically(replaced, json.dumps(sorted(_files_of(target))).encode())
-        (target / MANIFEST).unlink()
-    if replaced.exists():  # as long as it does, nothing new has been moved yet
-        for name in json.loads(replaced.read_bytes()):
+    new = job / NEW_FOLDER
+    if replaced := _replaced(job):
+        (target / MANIFEST).unlink(missing_ok=True)
+        sync_folder(target)
+        for name in replaced:
             (target / name).unlink(missing_ok=True)
         sync_folder(target)
-        replaced.unlink()
-    for name in sorted(os.listdir(new)):
-        if name != MANIFEST:
-            (new / name).rename(target / name)
+        _mark(job, [])  # what is there from here on is new
+    names = set(os.listdir(new)) - {STAGING}
+    for name in sorted(names - {MANIFEST}):
+        (new / name).rename(target / name)
     sync_folder(target)
-    (new / MANIFEST).rename(target / MANIFEST)
+    if MANIFEST in names:
+        (new / MANIFEST).rename(target / MANIFEST)
     sync_folder(target)
+    discard(job)
 
 
 def _files_of(root: Path) -> set[str]:

@@ -13,7 +13,11 @@ from shardctl.engines.samples import Root
 from shardctl.engines.task import Done, read_finished
 from shardctl.errors import DatasetError, UsageError
 from shardctl.fingerprint import difference
+from shardctl.manifest import REPLACED
 from shardctl.storage import PARTIAL, naming_the_path, printable
+
+REPAIR_FOLDER = "repair"
+"""The folder, in the staging folder, that repair works in. No job goes on from it, unless it has begun to take its place."""
 
 
 def unfinished(folder: Path, roots: tuple[Root, ...]) -> Job | None:
@@ -74,8 +78,15 @@ def make_room(staging: Path, folder: Path) -> None:
     with naming_the_path(staging):
         for entry in sorted(staging.iterdir()):
             if entry.is_dir():
-                shutil.rmtree(entry)
+                discard(entry)
         folder.mkdir()
+
+
+def discard(folder: Path) -> None:
+    """Take away the folder of a job. What says that there is a job goes first: half of a folder is none to go on from."""
+    (folder / JOB).unlink(missing_ok=True)
+    (folder / REPLACED).unlink(missing_ok=True)
+    shutil.rmtree(folder)
 
 
 def _refuse_to_lose(folder: Path, parts: dict[str, str]) -> None:

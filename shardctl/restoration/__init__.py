@@ -18,6 +18,7 @@ from shardctl import lease
 from shardctl.conversion import publish
 from shardctl.conversion.commit import Commit, Committed
 from shardctl.conversion.options import INPUT_TIMEOUT, Options, check_sources
+from shardctl.conversion.staging import REPAIR_FOLDER
 from shardctl.engines import local
 from shardctl.engines.job import NEW_FOLDER, Job
 from shardctl.engines.pool import Limits
@@ -25,8 +26,22 @@ from shardctl.engines.task import Progress, read_marker
 from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.manifest import MANIFEST, PLAN, REJECTS, STAGING, Manifest, open_checked_table
 from shardctl.recipe import Recipe, refuse_unnamed_functions
-from shardctl.restoration.evidence import damaged_files, expected_hashes, hash_files, restore_misplaced, shard_names
-from shardctl.restoration.manifest import find_manifest, remake_manifest, with_sizes
+from shardctl.restoration.evidence import (
+    MISPLACED,
+    damaged_files,
+    delete_misplaced,
+    expected_hashes,
+    hash_files,
+    restore_misplaced,
+    shard_names,
+)
+from shardctl.restoration.manifest import (
+    begins_like_json,
+    find_manifest,
+    refuse_other_manifest,
+    remake_manifest,
+    with_sizes,
+)
 from shardctl.restoration.rebuild import (
     Lost,
     Outcomes,
@@ -37,11 +52,8 @@ from shardctl.restoration.rebuild import (
     shards_with_rejects,
 )
 from shardctl.sources import place_of
-from shardctl.storage import naming_the_path, printable, sync_folder, write_atomically
+from shardctl.storage import copy_file, is_regular_file, naming_the_path, printable, sync_folder, write_atomically
 from shardctl.verification.tables import check_manifest
-
-REPAIR_FOLDER = "repair"
-"""Where, in the staging folder, repair works."""
 
 __all__ = ["Listener", "Lost", "RepairResult", "Unrepaired", "repair"]
 
@@ -102,18 +114,22 @@ def repair(
     root = Path(path).resolve()
     if root.is_file():
         raise UsageError(f"{printable(str(path))}: one shard; repair works on a whole dataset")
-    check_manifest(Path(path))  # that there is a dataset at all
+    if not publish.is_broken_off(root):
+        check_manifest(Path(path))  # that there is a dataset at all
     told = listener or Listener()
-    with lease.hold(root / STAGING, told.waiting):
+    with lease.hold(root / STAGING, told.waiting) as held:
+        completed = publish.recover(root)
         folder = root / STAGING / REPAIR_FOLDER
         with naming_the_path(folder):
-            publish.recover(root)
-            shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
         try:
-            return _Repair(root, folder, given, tuple(transforms), drop_lost, options.worker_count(), told).run()
+            result = _Repair(root, folder, given, tuple(transforms), drop_lost, options.worker_count(), told, held).run()
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            if not publish.is_taking_its_place(folder):  # else it may hold what is nowhere else
+                shutil.rmtree(folder, ignore_errors=True)
+    if completed is None:
+        return result
+    return dataclasses.replace(result, notices=("a dataset that was taking its place is complete now", *result.notices))
 
 
 class _Repair:
@@ -128,9 +144,10 @@ class _Repair:
         drop_lost: bool,
         workers: int,
         listener: Listener,
+        held: lease.Lease,
     ) -> None:
         self.root, self.folder, self.sources, self.transforms = root, folder, sources, transforms
-        self.drop_lost, self.workers, self.listener = drop_lost, workers, listener
+        self.drop_lost, self.workers, self.listener, self.held = drop_lost, workers, listener, held
         self.repaired: list[str] = []
         self.unrepaired: list[Unrepaired] = []
         self.lost: list[Lost] = []
@@ -140,7 +157,9 @@ class _Repair:
         self.manifest = self._whole_manifest()
         hashes = hash_files(self.root, self.listener.checking)
         self.expected = expected_hashes(self.root, self.manifest, hashes)
+        self.held.check()
         self.repaired += restore_misplaced(self.root, self.expected, hashes, self.folder)
+        delete_misplaced(self.root)
         self.damaged = damaged_files(self.expected, hashes, self.manifest)
         dropped = False
         if self.damaged:
@@ -165,9 +184,14 @@ class _Repair:
     def _whole_manifest(self) -> Manifest:
         """Return the manifest, mended first if need be."""
         manifest, findings = check_manifest(self.root)
+        if manifest is not None:
+            refuse_other_manifest(self.root, manifest)
         if manifest is None or findings:
-            manifest = find_manifest(self.root) or remake_manifest(self.root, self.sources)
-            write_atomically(self.root / MANIFEST, manifest.to_json().encode())
+            manifest = manifest or find_manifest(self.root) or remake_manifest(self.root, self.sources)
+            if is_regular_file(self.root / MANIFEST) and not begins_like_json(self.root / MANIFEST):
+                # It may be what another file should be. A second name, since there must be a manifest at any moment.
+                _link(self.root / MANIFEST, self.root / f"{MANIFEST}{MISPLACED}")
+            self._write_manifest(manifest)
             self.repaired.append(MANIFEST)
             if not manifest.sources:
                 self.notices.append(f"{MANIFEST} was made anew, and does not know where the sources are; --source records it")
@@ -186,7 +210,14 @@ class _Repair:
             on_disk, files=with_sizes(self.root, on_disk.files), sources=self.sources or on_disk.sources
         )
         if settled != on_disk:
-            write_atomically(self.root / MANIFEST, settled.to_json().encode())
+            self._write_manifest(settled)
+
+    def _write_manifest(self, manifest: Manifest) -> None:
+        """Put a manifest in its place. It is written elsewhere: whoever is killed leaves no half of it in the dataset."""
+        self.held.check()
+        write_atomically(self.folder / MANIFEST, manifest.to_json().encode())
+        with naming_the_path(self.root / MANIFEST):
+            (self.folder / MANIFEST).replace(self.root / MANIFEST)
 
     def _job(self) -> Job:
         """Return the job that makes this dataset: from its own plan, or from the sources where tables are gone."""
@@ -225,6 +256,7 @@ class _Repair:
             engine.run(job, sorted(wanted), report)
         finally:
             engine.close()
+        self.held.check()
         for shard in sorted(wanted):
             self._put_in_place(job, shard)
 
@@ -246,16 +278,22 @@ class _Repair:
         lost = list(lost_samples(job, shard)) if PLAN not in self.damaged and REJECTS not in self.damaged else []
         self.lost += lost
         if lost:
-            what = f"{len(lost)} of its samples cannot be made again, since their sources changed or are gone; --drop-lost"
-            what += " takes them out of the dataset; --source says where the sources are now"
+            first = f"for instance {printable(lost[0].key)}: {printable(lost[0].reason)}"
+            what = f"{len(lost)} of its samples cannot be made again, {first}; --drop-lost takes them out of the dataset;"
+            what += " --source says where the sources are now"
         elif name in self.damaged:
-            what = (
-                "built again it is not what was recorded: its sources changed, or it was made by other versions than these"
-                f" (then shardctl {self.manifest.shardctl_version}); convert again with --overwrite"
-            )
+            what = f"built again it is not what was recorded: {self._why_different()}; convert again with --overwrite"
         else:
             return  # it is whole as it is; what the sources have become concerns only tables
         self.unrepaired.append(Unrepaired(name, what))
+
+    def _why_different(self) -> str:
+        """Say what can be the reason: inputs that are read by the recorded plan have proven to be what they were."""
+        versions = f"other versions of shardctl or of the image libraries made it (shardctl {self.manifest.shardctl_version})"
+        if {PLAN, REJECTS} & self.damaged:
+            return f"its sources changed, or {versions}"
+        own = ", or your own function has changed" if self.transforms else ""
+        return f"its sources are what they were, but {versions}{own}"
 
     def _mend_tables(self, job: Job) -> None:
         """Make the damaged tables anew, and put in place those that are proven."""
@@ -268,15 +306,15 @@ class _Repair:
             self.unrepaired += [Unrepaired(name, what) for name in tables]
             return
         facts = self._commit(job).write_tables()
+        self.held.check()
         for name in tables:
             if facts.files[name].sha256 == self.manifest.files[name].sha256:
-                (self.folder / NEW_FOLDER / name).replace(self.root / name)
+                with naming_the_path(self.root / name):
+                    (self.folder / NEW_FOLDER / name).replace(self.root / name)
                 self.damaged.discard(name)
                 self.repaired.append(name)
             else:
-                what = (
-                    "made anew from the sources it is not what was recorded: they have changed; convert again with --overwrite"
-                )
+                what = f"made anew it is not what was recorded: {self._why_different()}; convert again with --overwrite"
                 self.unrepaired.append(Unrepaired(name, what))
 
     def _commit(self, job: Job) -> Commit:
@@ -293,6 +331,7 @@ class _Repair:
             if not (new / name).exists():
                 _link(self.root / name, new / name)
         self._commit(job).run(self._manifest_without_lost)
+        self.held.check()
         publish.publish(new, self.root)
         self.repaired += sorted(self.damaged)
         self.unrepaired, self.damaged = [], set()
@@ -313,7 +352,9 @@ class _Repair:
 
 def _link(source: Path, target: Path) -> None:
     """Have the same file under another name, or a copy of it where the file system has no links."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
+    with naming_the_path(target):
+        target.unlink(missing_ok=True)
+        try:
+            os.link(source, target)
+        except OSError:
+            copy_file(source, target)

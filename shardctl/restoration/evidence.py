@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
-import shutil
+import secrets
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from shardctl.machine import usable_cores
-from shardctl.manifest import CHECKSUMS, MANIFEST, SHARDS, STAGING, Manifest, ShardTable, read_checksums, shard_name
-from shardctl.storage import is_regular_file, sha256_of
+from shardctl.manifest import CHECKSUMS, SHARDS, STAGING, Manifest, ShardTable, read_checksums, shard_name
+from shardctl.storage import copy_file, is_regular_file, naming_the_path, sha256_of
+
+MISPLACED = ".misplaced"
+"""How the name of a file ends that stood in the place of another, until it is known where it belongs."""
 
 
 def hash_files(root: Path, progress: Callable[[int, int], None]) -> dict[str, str]:
@@ -47,18 +50,45 @@ def expected_hashes(root: Path, manifest: Manifest, hashes: dict[str, str]) -> d
 
 
 def restore_misplaced(root: Path, expected: dict[str, str], hashes: dict[str, str], scratch: Path) -> list[str]:
-    """Put files back whose bytes are there under another name: renamed, or swapped. Returns the names put right."""
-    where = {sha256: name for name, sha256 in hashes.items()}
-    wrong = [name for name, sha256 in expected.items() if hashes.get(name) != sha256 and sha256 in where]
-    for name in wrong:  # first all copies, since one file may stand in the place of the next
-        shutil.copyfile(root / where[expected[name]], scratch / name)
-    for name in wrong:
-        stranger = where[expected[name]]
-        (scratch / name).replace(root / name)
-        hashes[name] = expected[name]
-        if stranger not in expected and stranger != MANIFEST:
-            (root / stranger).unlink(missing_ok=True)
+    """Put files back whose bytes are there under another name: renamed, or swapped. Returns the names put right.
+
+    Files are renamed, and none that is needed is written over: all bytes are in the folder at any moment, and whoever is
+    killed here leaves files under other names, which the next repair puts back.
+    """
+    placed = {name for name, sha256 in expected.items() if hashes.get(name) == sha256}
+    where = {sha256: name for name, sha256 in sorted(hashes.items(), key=lambda entry: entry[0] not in placed)}
+    wrong = [name for name, sha256 in expected.items() if name not in placed and sha256 in where]
+    needed = {expected[name] for name in wrong}
+    with naming_the_path(root):
+        for name in wrong:
+            held = hashes.get(name, "")
+            if held in needed and where[held] == name:
+                where[held] = set_aside(root / name)
+        for name in wrong:
+            source = where[expected[name]]
+            if source in placed:
+                copy_file(root / source, scratch / name)
+                (scratch / name).rename(root / name)
+            else:
+                (root / source).rename(root / name)
+            where[expected[name]] = name
+            hashes[name] = expected[name]
+            placed.add(name)
     return wrong
+
+
+def set_aside(path: Path) -> str:
+    """Rename a file to a name that nothing else has, in the same folder, and return that name."""
+    aside = f"{path.name}.{secrets.token_hex(4)}{MISPLACED}"
+    path.rename(path.with_name(aside))
+    return aside
+
+
+def delete_misplaced(root: Path) -> None:
+    """Delete the files that were set aside and that turned out to be part of nothing."""
+    with naming_the_path(root):
+        for left in root.glob(f"*{MISPLACED}"):
+            left.unlink()
 
 
 def damaged_files(expected: dict[str, str], hashes: dict[str, str], manifest: Manifest) -> set[str]:

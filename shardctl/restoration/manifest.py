@@ -36,17 +36,39 @@ LOST_PART = ""
 
 
 def find_manifest(root: Path) -> Manifest | None:
-    """Return the manifest if a file of another name in the folder holds it, whole."""
+    """Return the manifest of the tables in the folder, if a file of another name holds it, whole."""
     for path in sorted(root.iterdir()):
-        if is_regular_file(path) and path.stat().st_size < MANIFEST_LIMIT and _begins_like_json(path):
+        if is_regular_file(path) and path.stat().st_size < MANIFEST_LIMIT and begins_like_json(path):
             try:
-                return Manifest.from_record(json.loads(path.read_bytes()), path.name)
+                manifest = Manifest.from_record(json.loads(path.read_bytes()), path.name)
             except (DatasetError, ValueError, RecursionError):
                 continue
+            if vouches_for_tables(root, manifest):
+                return manifest
     return None
 
 
-def _begins_like_json(path: Path) -> bool:
+def vouches_for_tables(root: Path, manifest: Manifest) -> bool:
+    """Tell whether SHA256SUMS or shards.arrow in the folder, under whatever name, is the one that the manifest records.
+
+    Each of them has the SHA-256 of all shards, so that it is that of no other dataset.
+    """
+    recorded = {manifest.files[name].sha256 for name in (CHECKSUMS, SHARDS)}
+    sizes = {manifest.files[name].bytes for name in (CHECKSUMS, SHARDS)}
+    likely = sorted(root.iterdir(), key=lambda path: path.name not in (CHECKSUMS, SHARDS))
+    return any(is_regular_file(p) and p.stat().st_size in sizes and sha256_of(p) in recorded for p in likely)
+
+
+def refuse_other_manifest(root: Path, manifest: Manifest) -> None:
+    """Raise DatasetError for a manifest that is whole, and that of another dataset than everything else in the folder."""
+    if not vouches_for_tables(root, manifest) and _proven_sums(root) is not None:
+        raise DatasetError(
+            f"{printable(str(root))}: {MANIFEST} belongs to another dataset than {SHARDS} and {CHECKSUMS}, which agree with"
+            f" each other; put the right {MANIFEST} there, or take this one away, and repair makes it anew"
+        )
+
+
+def begins_like_json(path: Path) -> bool:
     """Tell by the first byte, so that not every shard is read."""
     with open(path, "rb") as file:
         return file.read(1) == b"{"
@@ -59,8 +81,12 @@ def remake_manifest(root: Path, sources: tuple[str, ...]) -> Manifest:
     itself; else it is unknown. Sizes of tables that are damaged too are those of what is there: they are to be set right
     once the tables are. Raises DatasetError where there is too little.
     """
-    shown = printable(str(root))
-    sums = _proven_sums(root, shown)
+    sums = _proven_sums(root)
+    if sums is None:
+        raise DatasetError(
+            f"{printable(str(root))}: {MANIFEST} is lost, and {SHARDS} or {CHECKSUMS} is damaged as well, so that nothing says"
+            " what the dataset was; convert the sources again with --overwrite"
+        )
     table = ShardTable(root / SHARDS)
     making, entries, left = table.making, list(table), _what_is_left(root / MANIFEST)
     layout = Layout.loads(making.layout)
@@ -91,19 +117,14 @@ def remake_manifest(root: Path, sources: tuple[str, ...]) -> Manifest:
     )
 
 
-def _proven_sums(root: Path, shown: str) -> dict[str, str]:
-    """Return what all tables should hash to, SHA256SUMS itself included, having proven shards.arrow by it."""
+def _proven_sums(root: Path) -> dict[str, str] | None:
+    """Return what all tables should hash to, SHA256SUMS itself included; None where it does not prove shards.arrow."""
     try:
         sums = read_checksums(root / CHECKSUMS)
         proven = set(TABLES) <= set(sums) and sums[SHARDS] == sha256_of(root / SHARDS)
-        if proven:
-            return {**sums, CHECKSUMS: sha256_of(root / CHECKSUMS)}
+        return {**sums, CHECKSUMS: sha256_of(root / CHECKSUMS)} if proven else None
     except (DatasetError, OSError):
-        pass
-    raise DatasetError(
-        f"{shown}: {MANIFEST} is lost, and {SHARDS} or {CHECKSUMS} is damaged as well, so that nothing says what the dataset"
-        " was; convert the sources again with --overwrite"
-    )
+        return None
 
 
 def with_sizes(root: Path, files: dict[str, FileFacts]) -> dict[str, FileFacts]:

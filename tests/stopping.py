@@ -1,0 +1,64 @@
+"""The product stopped right before any change that it makes to the file system, one after the other."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+CHANGES = {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.link", "os.truncate", "ctypes.dlopen"}
+"""Audit events of Python right before such a change. The last one stands for the exchange of folders, which ctypes makes."""
+
+
+class Killed(BaseException):
+    """What stands in the place of SIGKILL: from then on nothing is changed any more, whatever is there to tidy up."""
+
+
+class _Stop:
+    """Counts the changes of one thread, and raises at one of them. Audit hooks stay for good; `thread` 0 is none."""
+
+    def __init__(self) -> None:
+        self.thread = self.changes = self.last = 0
+        self.killing = False
+
+    def __call__(self, event: str, given: tuple[Any, ...]) -> None:
+        if self.thread != threading.get_ident():
+            return
+        if event in CHANGES or (event == "open" and isinstance(given[2], int) and given[2] & os.O_CREAT):
+            self.changes += 1
+            if self.changes == self.last + 1 and not self.killing:
+                raise KeyboardInterrupt
+            if self.changes > self.last and self.killing:
+                raise Killed
+
+
+_STOP = _Stop()
+sys.addaudithook(_STOP)
+
+
+def stopped_at(
+    change: int, how: str, owner: Any, name: str, call: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> bool:
+    """Call something, and stop it at a change (0 is the first) after `name` of `owner` was entered. Tell whether that was.
+
+    `how` is "kill" or "interrupt": as SIGKILL does it, or as Ctrl-C does, after which it may tidy up.
+    """
+    real = getattr(owner, name)
+
+    def entered(*given: Any, **named: Any) -> Any:
+        _STOP.changes, _STOP.last, _STOP.killing, _STOP.thread = 0, change, how == "kill", threading.get_ident()
+        return real(*given, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, entered)
+        try:
+            call()
+        except (Killed, KeyboardInterrupt):
+            return True
+        finally:
+            _STOP.thread = 0
+    return False
