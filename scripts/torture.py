@@ -6,6 +6,8 @@
     python scripts/torture.py hostile DATA                    1,045 odd and broken files, with peak memory
     python scripts/torture.py disks DATA                      tmpfs of many sizes filled up; a read-only one (needs root)
     python scripts/torture.py converters DATA [--times 20]    two, five and ten converters at once
+    python scripts/torture.py overwriters DATA [--times 60]   two and three --overwrite at once, some of them killed
+    python scripts/torture.py droplost DATA [--times 200]     repair --drop-lost stopped at random moments, both ways to replace
     python scripts/torture.py shrinks DATA [--times 50]       a shard is cut short while a loader reads at full speed
 
 DATA is the folder that SHARDCTL_CORPUS names: it has photos/ and hostile/.
@@ -28,6 +30,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+import pyarrow as pa
 
 import shardctl
 from shardctl.codecs.formats import FORMATS
@@ -123,14 +127,7 @@ def overwrites(data: Path, times: int, scratch: Path) -> str:
 
 def faults(data: Path, times: int, scratch: Path) -> str:
     sound, out = scratch / "sound", scratch / "out"
-    small = scratch / "small"  # the photos at a size at which building a shard again takes no time
-    shardctl.convert(data / "photos", scratch / "first", recipe=RECIPE, shuffle=1)
-    first = shardctl.open(scratch / "first")
-    batch = first.take(range(len(first)), decode=False)
-    for key, encoded in zip(batch["key"], batch["image"], strict=True):
-        (small / key).parent.mkdir(parents=True, exist_ok=True)
-        (small / key).write_bytes(encoded)
-    (small / "broken.jpg").write_bytes(b"no image")
+    small = small_photos(data, scratch)
     shardctl.convert(small, sound, recipe=RECIPE, shuffle=1)
     expected, kinds, found, mended, problems = content(sound), Counter[str](), 0, 0, []
     for trial in range(times):
@@ -149,6 +146,19 @@ def faults(data: Path, times: int, scratch: Path) -> str:
         else:
             problems.append(f"trial {trial}: {kind} was not mended: {result.unrepaired}")
     return "\n".join([f"{times} faults {dict(kinds)}: {found} found, {mended} repaired to the same bytes", *problems])
+
+
+def small_photos(data: Path, scratch: Path) -> Path:
+    """Make a folder of the photos at a size at which building a shard takes no time, and of a file that is no image."""
+    small = scratch / "small"
+    shardctl.convert(data / "photos", scratch / "first", recipe=RECIPE, shuffle=1)
+    first = shardctl.open(scratch / "first")
+    batch = first.take(range(len(first)), decode=False)
+    for key, encoded in zip(batch["key"], batch["image"], strict=True):
+        (small / key).parent.mkdir(parents=True, exist_ok=True)
+        (small / key).write_bytes(encoded)
+    (small / "broken.jpg").write_bytes(b"no image")
+    return small
 
 
 def damage(out: Path, rng: random.Random) -> str:
@@ -294,6 +304,97 @@ def converters(data: Path, times: int, scratch: Path) -> str:
     return "\n".join(lines)
 
 
+STOPPED = (130, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT)
+"""Exit codes of a process that was stopped. The last two: it was before shardctl had set up what it does then."""
+
+
+def overwriters(data: Path, times: int, scratch: Path) -> str:
+    """Replace a dataset by several processes at once, of which some are killed: the others end well, and nothing is left."""
+    small, place = small_photos(data, scratch), scratch / "place"
+    old, new, out = scratch / "old", scratch / "new", place / "out"
+    command = [*COMMAND, str(small)]
+    options = ["--store", "png", "--workers", "1", "--samples-per-shard", "64"]
+    subprocess.run([*command, str(old), "--workers", "1"], check=True, capture_output=True)
+    started = time.monotonic()
+    subprocess.run([*command, str(new), *options], check=True, capture_output=True)
+    seconds, expected, ends, alike = time.monotonic() - started, content(new), Counter[str](), 0
+    for trial in range(times):
+        rng = random.Random(trial)
+        shutil.rmtree(place, ignore_errors=True)
+        shutil.copytree(old, out)
+        running = [
+            subprocess.Popen([*command, str(out), *options, "--overwrite"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+            for _ in range(2 + trial % 2)
+        ]
+        for victim in rng.sample(running, rng.randrange(len(running))):
+            time.sleep(rng.uniform(0, seconds))
+            if victim.poll() is None:
+                victim.send_signal(rng.choice([signal.SIGKILL, signal.SIGTERM]))
+        for process in running:
+            _, error = process.communicate(timeout=300)
+            if process.returncode not in (0, *STOPPED):
+                raise SystemExit(f"trial {trial}: exit code {process.returncode}: {error.decode()}")
+            ends["stopped" if process.returncode else "ended well"] += 1
+        # What a killed one has left is tidied up by the next one that comes, here one that finds the dataset up to date.
+        subprocess.run([*command, str(out), *options], check=True, capture_output=True)
+        alike += content(out) == expected and [path.name for path in place.iterdir()] == ["out"]
+    return f"{times} times two or three at once, {dict(ends)}: {alike} of {times} ended byte-identical, nothing left over"
+
+
+def droplost(data: Path, times: int, scratch: Path) -> str:
+    """Stop `repair --drop-lost` at random moments, half of them while the new dataset takes its place."""
+    small, place = small_photos(data, scratch), scratch / "place"
+    damaged, dropped, out = scratch / "damaged", scratch / "dropped", place / "out"
+    subprocess.run([*COMMAND, str(small), str(damaged), *OPTIONS], check=True, capture_output=True)
+    shard = sorted(damaged.glob("*-of-*.arrow"))[3]
+    lost = pa.ipc.open_file(str(shard)).read_all()["key"].to_pylist()[::3]
+    shard.write_bytes(shard.read_bytes()[:-100])
+    for key in lost:
+        (small / key).unlink()
+    command = [sys.executable, "-m", "shardctl", "repair", "--drop-lost", "--workers", "1"]
+    shutil.copytree(damaged, dropped)
+    started = time.monotonic()
+    subprocess.run([*command, str(dropped)], check=True, capture_output=True)
+    seconds, states, ends = time.monotonic() - started, (content(damaged), content(dropped)), Counter[str]()
+    problems = []
+    for trial in range(times):
+        rng = random.Random(trial)
+        shutil.rmtree(place, ignore_errors=True)
+        shutil.copytree(damaged, out)
+        # The folder that a process stands in is not exchanged: its files are replaced one by one.
+        where = {"cwd": out, "dst": "."} if trial % 2 else {"cwd": place, "dst": "out"}
+        for _ in range(rng.randint(1, 3)):
+            with subprocess.Popen(
+                [*command, str(where["dst"])], cwd=where["cwd"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            ) as process:
+                await_moment(process, out / ".shardctl" / "repair" / "new" / "manifest.json", rng, seconds)
+                if process.poll() is None:
+                    process.send_signal(rng.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGINT]))
+                said, _ = process.communicate(timeout=120)
+            if process.returncode not in (0, *STOPPED):
+                problems.append(f"trial {trial}: exit code {process.returncode}: {said.decode()}")
+            there = (out / "manifest.json").exists()
+            found = {name: data for name, data in content(out).items() if not name.startswith(".shardctl")}
+            ends[
+                "in transit" if not there else "old" if found == states[0] else "new" if found == states[1] else "neither"
+            ] += 1
+        subprocess.run([*command, "out"], cwd=place, check=True, capture_output=True)
+        if content(out) != states[1] or [path.name for path in place.iterdir()] != ["out"]:
+            problems.append(f"trial {trial}: not the dropped dataset, or something is left over")
+    return "\n".join([f"{times} times, found when stopped: {dict(ends)}; {len(problems)} problems", *problems])
+
+
+def await_moment(process: subprocess.Popen[bytes], sign: Path, rng: random.Random, seconds: float) -> None:
+    """Wait for a random time, or for a file that is there right before the moments that matter, and a few milliseconds."""
+    if rng.random() < 0.5:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(rng.uniform(0, seconds))
+        return
+    while process.poll() is None and not sign.exists():
+        time.sleep(0.0002)
+    time.sleep(rng.uniform(0, 0.02))
+
+
 READING = """
 import sys, time, shardctl
 from shardctl.errors import DatasetError
@@ -342,6 +443,8 @@ PROOFS: dict[str, tuple[Callable[[Path, int, Path], str], int]] = {
     "hostile": (hostile, 1),
     "disks": (disks, 1),
     "converters": (converters, 20),
+    "overwriters": (overwriters, 60),
+    "droplost": (droplost, 200),
     "shrinks": (shrinks, 50),
 }
 

@@ -161,12 +161,20 @@ class Layout:
         return features
 
 
-def _huggingface_feature(type_: pa.DataType) -> dict[str, Any]:
+HUGGINGFACE_NAMES = {"double": "float64", "halffloat": "float16", "date32[day]": "date32", "date64[ms]": "date64"}
+"""What Hugging Face datasets calls the types that Arrow prints under another name."""
+
+
+def _huggingface_feature(type_: pa.DataType) -> Any:
+    """Name a type in the words that releases 3.6 to 5 of Hugging Face datasets understand alike."""
+    if pa.types.is_list(type_) and pa.types.is_struct(type_.value_type):
+        # A list of one dict. As a Sequence it would be a dict of lists, and List is unknown to the older releases.
+        return [_huggingface_feature(type_.value_type)]
     if pa.types.is_list(type_):
-        return {"feature": _huggingface_feature(type_.value_type), "_type": "List"}
+        return {"feature": _huggingface_feature(type_.value_type), "_type": "Sequence"}
     if pa.types.is_struct(type_):
         return {child.name: _huggingface_feature(child.type) for child in type_}
-    return {"dtype": "float64" if pa.types.is_float64(type_) else str(type_), "_type": "Value"}
+    return {"dtype": HUGGINGFACE_NAMES.get(str(type_), str(type_)), "_type": "Value"}
 
 
 ENCODED_IMAGE = pa.struct([pa.field("bytes", pa.binary()), pa.field("path", pa.string())])

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import datetime
 import json
+import os
 import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import polars as pl
+import pyarrow as pa
 import pyarrow.dataset
 import pytest
+from test_docs import ROOT, snippets
 
 import shardctl
+from shardctl.shard import Compression, Layout, ShardWriter
+from shardctl.storage import replacing
 
 
 @pytest.fixture
@@ -28,7 +36,13 @@ def with_columns(photos: Path, tmp_path: Path) -> list[str]:
     """Original bytes, with nested columns from a labels file."""
     lines = [
         json.dumps(
-            {"file_name": str(path.relative_to(photos)), "label": path.parent.name, "boxes": [[1, 2], [n]], "at": {"x": n / 2}}
+            {
+                "file_name": str(path.relative_to(photos)),
+                "label": path.parent.name,
+                "boxes": [[1, 2], [n]],
+                "at": {"x": n / 2},
+                "objects": {"found": [{"name": "a", "parts": [n]}, {"name": "b", "parts": []}]},
+            }
         )
         for n, path in enumerate(sorted(photos.rglob("*.*")))
     ]
@@ -57,6 +71,86 @@ def test_hugging_face_sees_images_and_class_labels(
     if which == "with_columns":
         assert ds[3]["boxes"] == [[1, 2], [3]]
         assert ds[3]["at"] == {"x": 1.5}
+        assert ds[3]["objects"] == {"found": [{"name": "a", "parts": [3]}, {"name": "b", "parts": []}]}
+
+
+READ_IN_VENV = """
+import json, sys, tempfile, datasets
+files, raw, length = json.loads(sys.argv[1]), json.loads(sys.argv[2]), int(sys.argv[3])
+with tempfile.TemporaryDirectory() as cache:
+    ds = datasets.load_dataset("arrow", data_files=files, split="train", cache_dir=cache)
+    sample = ds[3]
+    label = ds.features["label"].int2str(sample["label"])
+    size = sample.pop("image").size
+    vector = datasets.Sequence(datasets.Value("uint8"), length=length)
+    features = datasets.Features(
+        {"key": datasets.Value("string"), "image": vector, "label": datasets.Value("int64")}
+    )
+    tensors = datasets.load_dataset("arrow", data_files=raw, features=features, split="train", cache_dir=cache)
+    pixels = tensors[0]["image"]
+print(json.dumps([datasets.__version__, label, size, sample, pixels]))
+"""
+
+
+@pytest.mark.skipif(os.environ.get("SHARDCTL_INSTALLS") != "yes", reason="SHARDCTL_INSTALLS=yes lets it install packages")
+def test_an_older_hugging_face_sees_the_same(with_columns: list[str], raw_dataset: Path, tmp_path: Path) -> None:
+    """Release 3.6, in an environment of its own, without shardctl."""
+    python = tmp_path / "venv" / "bin" / "python"
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
+    subprocess.run([python, "-m", "pip", "install", "--quiet", "datasets==3.6.*", "pillow"], check=True)
+    raw = sorted(str(path) for path in raw_dataset.glob("train-*.arrow"))
+    command = [python, "-c", READ_IN_VENV, json.dumps(with_columns), json.dumps(raw), str(32 * 32 * 3)]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    done = subprocess.run(command, env=clean, cwd=tmp_path, check=True, capture_output=True, text=True)
+    version, label, size, sample, pixels = json.loads(done.stdout.splitlines()[-1])
+    ours = shardctl.open(Path(with_columns[0]).parent)[3]
+    assert version.startswith("3.6.")
+    assert (label, size) == (ours["key"].split("/")[0], list(ours["image"].shape[1::-1]))
+    assert sample["boxes"] == [[1, 2], [3]]
+    assert sample["objects"] == {"found": [{"name": "a", "parts": [3]}, {"name": "b", "parts": []}]}
+    assert pixels == shardctl.open(raw_dataset, split="train")[0]["image"].reshape(-1).tolist()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # inside datasets and what it imports
+def test_hugging_face_reads_raw_shards_as_vectors_when_it_is_told_so(
+    raw_dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the lines in docs/format.md. Without them it refuses the tensor type."""
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "out").symlink_to(raw_dataset)
+    (lines,) = snippets((ROOT / "docs" / "format.md").read_text(encoding="utf-8"), "python")
+    names: dict[str, Any] = {}
+    exec(lines.replace("224", "32"), names)
+    theirs, ours = names["ds"][0], shardctl.open(raw_dataset, split="train")[0]
+    assert (theirs["key"], theirs["label"]) == (ours["key"], ours["label"])
+    assert np.array_equal(np.array(theirs["image"], np.uint8).reshape(32, 32, 3), ours["image"])
+    with pytest.raises(ValueError, match="fixed_shape_tensor"):
+        datasets.load_dataset("arrow", data_files="out/train-*.arrow", split="train")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # inside datasets and what it imports
+def test_hugging_face_reads_every_type_that_a_function_can_add(tmp_path: Path) -> None:
+    import datasets
+
+    values = {
+        "half": (pa.float16(), np.float16(0.5)),
+        "single": (pa.float32(), 0.5),
+        "day": (pa.date32(), datetime.date(2026, 1, 2)),
+        "time": (pa.timestamp("us"), datetime.datetime(2026, 1, 2, 3)),
+        "bytes": (pa.binary(), b"x"),
+        "pairs": (pa.list_(pa.list_(pa.struct([("x", pa.int8())]))), [[{"x": 1}], []]),
+    }
+    columns = pa.schema([("key", pa.string()), *((name, type_) for name, (type_, _) in values.items())])
+    path = tmp_path / "train-00000-of-00001.arrow"
+    with replacing(path) as sink:
+        writer = ShardWriter(sink, Layout("text", columns, None).schema("train", 0, 1), Compression("none"))
+        writer.add(("a", *(value for _, value in values.values())), 100)
+        writer.finish()
+    ds = datasets.load_dataset("arrow", data_files=[str(path)], split="train", cache_dir=str(tmp_path / "cache"))
+    assert ds[0] == {"key": "a", **{name: value for name, (_, value) in values.items()}}
 
 
 def test_polars_and_pandas_and_pyarrow_read_encoded_shards(encoded: list[str]) -> None:
