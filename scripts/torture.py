@@ -367,7 +367,7 @@ def droplost(data: Path, times: int, scratch: Path) -> str:
             with subprocess.Popen(
                 [*command, str(where["dst"])], cwd=where["cwd"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
             ) as process:
-                await_moment(process, out / ".shardctl" / "repair" / "new" / "manifest.json", rng, seconds)
+                await_moment(process, out, rng, seconds)
                 if process.poll() is None:
                     process.send_signal(rng.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGINT]))
                 said, _ = process.communicate(timeout=120)
@@ -378,19 +378,20 @@ def droplost(data: Path, times: int, scratch: Path) -> str:
             ends[
                 "in transit" if not there else "old" if found == states[0] else "new" if found == states[1] else "neither"
             ] += 1
-        subprocess.run([*command, "out"], cwd=place, check=True, capture_output=True)
-        if content(out) != states[1] or [path.name for path in place.iterdir()] != ["out"]:
-            problems.append(f"trial {trial}: not the dropped dataset, or something is left over")
+        last = subprocess.run([*command, "out"], cwd=place, capture_output=True, text=True)
+        if last.returncode or content(out) != states[1] or [path.name for path in place.iterdir()] != ["out"]:
+            left = [path.name for path in (*place.iterdir(), *out.iterdir())]
+            problems.append(f"trial {trial}: not the dropped dataset: {last.returncode} {last.stdout} {last.stderr} {left}")
     return "\n".join([f"{times} times, found when stopped: {dict(ends)}; {len(problems)} problems", *problems])
 
 
-def await_moment(process: subprocess.Popen[bytes], sign: Path, rng: random.Random, seconds: float) -> None:
-    """Wait for a random time, or for a file that is there right before the moments that matter, and a few milliseconds."""
+def await_moment(process: subprocess.Popen[bytes], out: Path, rng: random.Random, seconds: float) -> None:
+    """Wait for a random time, or for the file that is there right before the moments that matter, and a few milliseconds."""
     if rng.random() < 0.5:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(rng.uniform(0, seconds))
         return
-    while process.poll() is None and not sign.exists():
+    while process.poll() is None and not list(out.glob(".shardctl/*/new/manifest.json")):
         time.sleep(0.0002)
     time.sleep(rng.uniform(0, 0.02))
 

@@ -310,6 +310,26 @@ def test_a_broken_off_conversion_survives_a_repair(dropping: Path, monkeypatch: 
     assert convert().status == "resumed"
 
 
+def test_a_worker_that_outlives_its_killed_repair_does_no_harm(dropping: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It writes files into the folder of that repair, while the next one takes it away."""
+    out = dropping / "damaged"
+    drop = partial(shardctl.repair, out, workers=0, drop_lost=True)
+    assert stopped_at(0, "kill", publish, "publish", drop, monkeypatch)
+    (left,) = (path for path in (out / ".shardctl").iterdir() if path.is_dir())
+    real = os.rmdir
+
+    def write_late(path: Any, *, dir_fd: int | None = None) -> None:
+        if left.exists():
+            (left / "new" / "train-00000-of-00002.arrow.partial").write_bytes(b"late")
+        real(path, dir_fd=dir_fd)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rmdir", write_late)
+        assert drop().status == "dropped"
+    assert content(out) == content(dropping / "dropped")
+    assert not (out / ".shardctl").exists()
+
+
 SWAPS: dict[str, Callable[[Path], object]] = {
     "two shards": lambda out: swap(out / "train-00000-of-00002.arrow", out / "train-00001-of-00002.arrow"),
     "shard and manifest": lambda out: swap(out / "train-00000-of-00002.arrow", out / "manifest.json"),

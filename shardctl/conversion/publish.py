@@ -22,7 +22,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from shardctl.conversion.staging import REPAIR_FOLDER, discard
+from shardctl.conversion.staging import REPAIR_PREFIX, discard
 from shardctl.engines.job import JOB, NEW_FOLDER
 from shardctl.errors import DatasetError, Interrupted
 from shardctl.lease import LEASE
@@ -120,7 +120,7 @@ def _replaced(job: Path) -> list[str]:
 def _sweep(staging: Path) -> None:
     """Take away folders that no job goes on from: it was killed before it began, or while it was taken away, or in repair."""
     for entry in list(staging.iterdir()) if staging.exists() else []:
-        if entry.is_dir() and (entry.name == REPAIR_FOLDER or not (entry / JOB).exists()):
+        if entry.is_dir() and (entry.name.startswith(REPAIR_PREFIX) or not (entry / JOB).exists()):
             discard(entry)
 
 

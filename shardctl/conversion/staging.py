@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,8 +17,9 @@ from shardctl.fingerprint import difference
 from shardctl.manifest import REPLACED
 from shardctl.storage import PARTIAL, naming_the_path, printable
 
-REPAIR_FOLDER = "repair"
-"""The folder, in the staging folder, that repair works in. No job goes on from it, unless it has begun to take its place."""
+REPAIR_PREFIX = "repair-"
+"""How the names of the folders begin, in the staging folder, that repair works in. None goes on from what another has left,
+unless that has begun to take its place."""
 
 
 def unfinished(folder: Path, roots: tuple[Root, ...]) -> Job | None:
@@ -83,10 +85,15 @@ def make_room(staging: Path, folder: Path) -> None:
 
 
 def discard(folder: Path) -> None:
-    """Take away the folder of a job. What says that there is a job goes first: half of a folder is none to go on from."""
+    """Take away the folder of a job. What says that there is a job goes first: half of a folder is none to go on from.
+
+    It is renamed before it is deleted: a worker whose parent was killed may still write files by the old path.
+    """
     (folder / JOB).unlink(missing_ok=True)
     (folder / REPLACED).unlink(missing_ok=True)
-    shutil.rmtree(folder)
+    discarded = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}")
+    folder.rename(discarded)
+    shutil.rmtree(discarded)
 
 
 def _refuse_to_lose(folder: Path, parts: dict[str, str]) -> None:

@@ -5,9 +5,10 @@ No code is run because a dataset names it: functions of a user's own must be nam
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
-import shutil
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from shardctl import lease
 from shardctl.conversion import publish
 from shardctl.conversion.commit import Commit, Committed
 from shardctl.conversion.options import INPUT_TIMEOUT, Options, check_sources
-from shardctl.conversion.staging import REPAIR_FOLDER
+from shardctl.conversion.staging import REPAIR_PREFIX, discard
 from shardctl.engines import local
 from shardctl.engines.job import NEW_FOLDER, Job
 from shardctl.engines.pool import Limits
@@ -119,14 +120,15 @@ def repair(
     told = listener or Listener()
     with lease.hold(root / STAGING, told.waiting) as held:
         completed = publish.recover(root)
-        folder = root / STAGING / REPAIR_FOLDER
+        folder = root / STAGING / f"{REPAIR_PREFIX}{secrets.token_hex(4)}"
         with naming_the_path(folder):
             folder.mkdir()
         try:
             result = _Repair(root, folder, given, tuple(transforms), drop_lost, options.worker_count(), told, held).run()
         finally:
-            if not publish.is_taking_its_place(folder):  # else it may hold what is nowhere else
-                shutil.rmtree(folder, ignore_errors=True)
+            if folder.exists() and not publish.is_taking_its_place(folder):  # else it may hold what is nowhere else
+                with contextlib.suppress(OSError):  # the next repair takes it away
+                    discard(folder)
     if completed is None:
         return result
     return dataclasses.replace(result, notices=("a dataset that was taking its place is complete now", *result.notices))
