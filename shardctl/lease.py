@@ -84,7 +84,7 @@ class Lease:
     def check(self) -> None:
         """Raise BusyError if another process has taken the lease over, as it may where this one stood still for long."""
         with naming_the_path(self._path):
-            owner = _owner_at(self._path)
+            owner = _owner_now(self._path, self._descriptor)
         if owner != self._owner:
             raise BusyError(
                 f"{_shown(self._path)}: this process stood still for so long that {owner or 'another one'} took over;"
@@ -181,11 +181,13 @@ def _open(path: Path) -> tuple[int, bool]:
 
 def _other_owner(descriptor: int, made: bool, staging: Path, me: Owner) -> str | None:
     """Return who holds the lease, None once `me` does."""
-    owner = _owner(descriptor)
     try:
         locked = _lock(descriptor)
-    except BlockingIOError:
-        return str(owner or "one that has just begun")
+    except (BlockingIOError, PermissionError):  # the latter on SMB, which does not let others read what is locked either
+        with contextlib.suppress(OSError):
+            return str(_owner(descriptor) or "one that has just begun")
+        return "one that cannot be read"
+    owner = _owner(descriptor)
     if not _is_at(descriptor, staging / LEASE):
         return "one that is just ending"
     # A lock that is free proves that the owner is gone, if that was a process of this machine. The locks of other
@@ -198,7 +200,8 @@ def _other_owner(descriptor: int, made: bool, staging: Path, me: Owner) -> str |
 
 
 def _lock(descriptor: int) -> bool:
-    """Lock the lease file, and tell whether its file system has locks. Raises BlockingIOError where another one has it."""
+    """Lock the lease file, and tell whether its file system has locks. Raises BlockingIOError or PermissionError where it is
+    locked."""
     if fcntl is None:
         return False
     try:
@@ -214,7 +217,7 @@ def _take_over(descriptor: int, path: Path, me: Owner) -> bool:
     """Write `me` into a lease that was left behind. Of several that do so at once the last one has it."""
     _write(descriptor, me)
     time.sleep(SETTLE_SECONDS)
-    return _owner_at(path) == me
+    return _owner_now(path, descriptor) == me
 
 
 def _write(descriptor: int, owner: Owner) -> None:
@@ -228,14 +231,19 @@ def _owner(descriptor: int) -> Owner | None:
         return None
 
 
-def _owner_at(path: Path) -> Owner | None:
-    """Return who the lease says its owner is. It is opened anew: NFS promises what others wrote only to those who open."""
+def _owner_now(path: Path, held: int) -> Owner | None:
+    """Return who the lease at `path` says its owner is, None where it is gone. `held` is its descriptor.
+
+    It is opened anew, since NFS shows what others wrote only to those who open.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
         return None
     try:
         return _owner(descriptor)
+    except PermissionError:  # SMB lets only the descriptor that has the lock read
+        return _owner(held)
     finally:
         os.close(descriptor)
 

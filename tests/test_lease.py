@@ -168,6 +168,35 @@ def test_without_locks_the_last_of_those_that_take_a_lease_over_has_it(
     assert json.loads(path.read_text())["host"] == "node8"
 
 
+def test_a_lock_that_hides_its_file_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As SMB has it: what is locked can be read by its owner's descriptor alone."""
+    staging = tmp_path / "out" / ".shardctl"
+    with lease.hold(staging, None) as held:
+        own = {descriptor for descriptor in range(256) if is_lease(descriptor, staging)}
+        real = os.pread
+
+        def hidden(descriptor: int, size: int, offset: int) -> bytes:
+            if descriptor not in own:
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            return real(descriptor, size, offset)
+
+        def refuse(descriptor: int, operation: int) -> None:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+        monkeypatch.setattr(os, "pread", hidden)
+        monkeypatch.setattr("fcntl.flock", refuse)
+        held.check()
+        with pytest.raises(BusyError, match="one that cannot be read"), lease.hold(staging, None):
+            pass
+
+
+def is_lease(descriptor: int, staging: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), (staging / LEASE).stat())
+    except OSError:
+        return False
+
+
 def test_a_lease_that_was_taken_over_stays_with_the_new_owner(tmp_path: Path) -> None:
     path = tmp_path / "out" / ".shardctl" / LEASE
     with lease.hold(path.parent, None):
