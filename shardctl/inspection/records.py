@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from shardctl.errors import DatasetError, UsageError
 from shardctl.inspection.blocks import Placed, Record, Shard, all_blocks, is_image
 from shardctl.inspection.images import facts_of, image_facts, is_encoded_image
-from shardctl.inspection.where import Where, parse_where
+from shardctl.inspection.where import Where, kept_rows, parse_where
 from shardctl.manifest import (
     PLAN,
     REJECTS,
@@ -183,7 +183,7 @@ def _places(where: Where, block: Placed) -> list[int]:
     columns = {name: _column(name, block) for name in where.columns}
     table = pa.table({**columns, _PLACE: pa.array(np.arange(block.data.num_rows))})
     try:
-        return list(table.filter(where.expression)[_PLACE].to_pylist())
+        return list(kept_rows(table, where.expression)[_PLACE].to_pylist())
     except pa.ArrowException as error:
         raise UsageError(f"--where {where.text!r}: {str(error).splitlines()[0]}") from error
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import ast
 import difflib
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import acero
 
 from shardctl.errors import UsageError
 from shardctl.storage import printable
@@ -42,6 +44,12 @@ _TESTS: dict[str, Callable[[Any, str], Any]] = {
 DEEPEST = 50
 """How deep a condition may be nested: Python's parser allows more than its own stack, and nobody writes that."""
 
+LONGEST = 1000
+"""Most comparisons and operations: Arrow goes through them by recursion, and 10,000 overflow the stack of the thread."""
+
+_SHOWN = 200
+"""Most characters of a condition that a message repeats."""
+
 
 @dataclass(frozen=True)
 class Where:
@@ -58,31 +66,55 @@ def parse_where(text: str, schema: pa.Schema, classes: Sequence[str] | None) -> 
     Raises UsageError: not a condition, a column that there is not, a value that does not fit.
     """
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Python would print its opinion of "\\d" to stderr
+            tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        reason = error.msg if isinstance(error, SyntaxError) else str(error)
+        reason = "it is nested too deep" if isinstance(error, RecursionError | MemoryError) else _reason(error)
         raise UsageError(
-            f"--where {text!r} is not a condition ({reason}); write for instance: label == 3 and width > 500"
+            f"--where {_quoted(text)} is not a condition ({reason}); write for instance: label == 3 and width > 500"
         ) from None
     reader = _Reader(text, schema, list(classes or ()))
-    expression = reader.condition(tree, 0)
+    try:
+        expression = reader.condition(tree, 0)
+    except RecursionError:
+        raise UsageError(f"--where {_quoted(text)} cannot be read: it is nested too deep") from None
+    except ValueError as error:  # a number of so many digits that Python refuses to write it into a message
+        raise UsageError(f"--where {_quoted(text)} cannot be read: {_reason(error)}") from None
     where = Where(text, expression, tuple(dict.fromkeys(reader.columns)))
     _check(where, schema)
     return where
+
+
+def kept_rows(table: pa.Table, expression: pc.Expression) -> pa.Table:
+    """Return the rows of a table for which an expression is true. Raises ArrowException where it does not fit the columns.
+
+    Everything happens in the calling thread. `Table.filter` gives an expression to Arrow's threads, which may be the last to
+    release a column that numpy owns: where Python is about to exit at that moment, the process is aborted.
+    """
+    steps = [("table_source", acero.TableSourceNodeOptions(table)), ("filter", acero.FilterNodeOptions(expression))]
+    return acero.Declaration.from_sequence([acero.Declaration(*step) for step in steps]).to_table(use_threads=False)
 
 
 def _check(where: Where, schema: pa.Schema) -> None:
     """Raise UsageError where the condition does not fit the types: found on a table without rows."""
     names = list(where.columns)
     try:
-        pa.table({name: pa.nulls(0, schema.field(name).type) for name in names}).filter(where.expression)
+        kept_rows(pa.table({name: pa.nulls(0, schema.field(name).type) for name in names}), where.expression)
     except (pa.ArrowException, TypeError, ValueError) as error:
         types = ", ".join(f"{name} {schema.field(name).type}" for name in names)
-        raise UsageError(f"--where {where.text!r} does not fit the columns ({types}): {_first_line(error)}") from None
+        raise UsageError(f"--where {_quoted(where.text)} does not fit the columns ({types}): {_reason(error)}") from None
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+def _reason(error: BaseException) -> str:
+    """Return the first line of what an error says."""
+    said = error.msg if isinstance(error, SyntaxError) else str(error)
+    return (said.splitlines() or [type(error).__name__])[0]
+
+
+def _quoted(text: str) -> str:
+    """Return a condition as messages repeat it: in quotes, and no more than its beginning."""
+    return repr(text if len(text) <= _SHOWN else text[:_SHOWN] + "…")
 
 
 class _Reader:
@@ -90,7 +122,17 @@ class _Reader:
 
     def __init__(self, text: str, schema: pa.Schema, classes: list[str]) -> None:
         self._text, self._schema, self._classes = text, schema, classes
+        self._parts = 0
         self.columns: list[str] = []
+
+    def _count(self) -> None:
+        """Note one more comparison or operation. Raises UsageError where there are too many."""
+        self._parts += 1
+        if self._parts > LONGEST:
+            raise self._refused(
+                f"it has more than {LONGEST:,} comparisons and operations; a column is compared with many values as in"
+                " index in [1, 5, 7]"
+            )
 
     def condition(self, node: ast.expr, depth: int) -> Any:
         """Return what is true or false of a sample."""
@@ -106,6 +148,7 @@ class _Reader:
             return ~self.condition(node.operand, depth + 1)
         if isinstance(node, ast.Compare):
             return self._comparison(node, depth)
+        self._count()
         if isinstance(node, ast.Call):
             return self._test(node, depth)
         return self._value(node, depth)
@@ -120,6 +163,7 @@ class _Reader:
         return chain
 
     def _compared(self, operator: ast.cmpop, left: ast.expr, right: ast.expr, depth: int) -> Any:
+        self._count()
         if isinstance(operator, ast.Is | ast.IsNot):
             if not (isinstance(right, ast.Constant) and right.value is None):
                 raise self._refused("`is` goes with None only")
@@ -128,11 +172,18 @@ class _Reader:
         if isinstance(operator, ast.In | ast.NotIn):
             if not isinstance(right, ast.List | ast.Tuple | ast.Set):
                 raise self._refused("`in` goes with a list, as in label in [1, 2]")
-            values = [self._constant(item, left) for item in right.elts]
+            values = self._values([self._constant(item, left) for item in right.elts])
             value = self._value(left, depth)
             return value.isin(values) if isinstance(operator, ast.In) else ~value.isin(values) & value.is_valid()
         sides = [self._side(left, right, depth), self._side(right, left, depth)]
         return _COMPARE[type(operator)](*sides)
+
+    def _values(self, constants: list[Any]) -> pa.Array:
+        """Return the list behind `in` as an array. Raises UsageError where it mixes numbers, strings and truth values."""
+        try:
+            return pa.array(constants)
+        except (pa.ArrowException, TypeError):
+            raise self._refused("the values of a list must be of one kind: numbers, strings, or True and False") from None
 
     def _side(self, node: ast.expr, other: ast.expr, depth: int) -> Any:
         if isinstance(node, ast.Constant):
@@ -145,13 +196,21 @@ class _Reader:
         inner = node.operand if isinstance(node, ast.UnaryOp) and negative else node
         if not isinstance(inner, ast.Constant) or not isinstance(inner.value, int | float | str | bool):
             raise self._refused(f"{ast.unparse(node)} is not a number or a string")
-        value = inner.value
+        value = -inner.value if negative and not isinstance(inner.value, str) else inner.value
+        self._check_constant(value)
         is_label = isinstance(beside, ast.Name) and beside.id == "label" and self._classes
         if is_label and isinstance(value, str):
             if value not in self._classes:
-                raise UsageError(f"--where {self._text!r}: no class {value!r}{_near(value, self._classes)}")
+                raise UsageError(f"--where {_quoted(self._text)}: no class {value!r}{_near(value, self._classes)}")
             return self._classes.index(value)
-        return -value if negative and not isinstance(value, str) else value
+        return value
+
+    def _check_constant(self, value: float | str) -> None:
+        """Raise UsageError for what no column can hold."""
+        if isinstance(value, int) and not -(2**63) <= value < 2**63:
+            raise self._refused(f"a whole number is too large; columns hold {-(2**63)} to {2**63 - 1}")
+        if isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value):
+            raise self._refused(f"{value!r} is not text: it holds half of a surrogate pair")
 
     def _value(self, node: ast.expr, depth: int) -> Any:
         """Return what has a value: a column, a part of one, a number, a sum, a length."""
@@ -164,6 +223,7 @@ class _Reader:
         if isinstance(node, ast.Constant) or (isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)):
             return pc.scalar(self._constant(node, node))
         if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
+            self._count()
             return _ARITHMETIC[type(node.op)](self._value(node.left, depth + 1), self._value(node.right, depth + 1))
         if isinstance(node, ast.Call):
             return self._function(node, depth)
@@ -180,12 +240,14 @@ class _Reader:
         name, *inner = path
         if name not in self._schema.names:
             names = self._schema.names
-            raise UsageError(f"--where {self._text!r}: no column {name!r}{_near(name, names)}; there are {', '.join(names)}")
+            raise UsageError(
+                f"--where {_quoted(self._text)}: no column {name!r}{_near(name, names)}; there are {', '.join(names)}"
+            )
         self.columns.append(name)
         type_ = self._schema.field(name).type
         for part in inner:
             if not pa.types.is_struct(type_) or type_.get_field_index(part) < 0:
-                raise UsageError(f"--where {self._text!r}: {name} has no part {part!r}")
+                raise UsageError(f"--where {_quoted(self._text)}: {name} has no part {part!r}")
             type_ = type_.field(part).type
         return pc.field(*path)
 
@@ -208,10 +270,13 @@ class _Reader:
             return self._function(node, depth)
         if len(node.args) != 2 or not isinstance(node.args[1], ast.Constant) or not isinstance(node.args[1].value, str):
             raise self._refused(f'{name}() takes a column and a string, as in {name}(text, "part")')
+        self._check_constant(node.args[1].value)
         return _TESTS[name](self._value(node.args[0], depth + 1), node.args[1].value)
 
     def _refused(self, why: str) -> UsageError:
-        return UsageError(f"--where {printable(self._text)!r} cannot be read: {printable(why)}")
+        said = printable(why)
+        shown = said if len(said) <= _SHOWN else f"…{said[-_SHOWN:]}"  # what is wrong stands at the end
+        return UsageError(f"--where {_quoted(self._text)} cannot be read: {shown}")
 
 
 def _near(name: str, names: list[str]) -> str:
