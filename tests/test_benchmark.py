@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -17,9 +18,11 @@ import shardctl
 from shardctl.benchmark import BenchOptions, Listener
 from shardctl.benchmark.baseline import compare
 from shardctl.benchmark.comparison import compare_records
-from shardctl.benchmark.meters import Latencies, RateSeries
+from shardctl.benchmark.meters import CpuUse, Latencies, RateSeries
 from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.machine import usable_cores
+
+CROP = {"store": "raw", "transform": [{"name": "resize", "size": 40}, {"name": "crop", "size": 32}]}
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +45,12 @@ def test_a_measurement_counts_what_was_read(raw_dataset: Path, shuffle: bool | s
     assert 32 * 32 * 3 < per_sample < 32 * 32 * 3 + 60
     stored = result.stored_mb_per_s * 1e6 / result.samples_per_s
     assert stored == pytest.approx(sum(p.stat().st_size for p in raw_dataset.glob("*-of-*.arrow")) / 60, rel=0.1)
+    assert result.batch_ms_p50 is not None
+    assert result.batch_ms_p99 is not None
     assert 0 < result.batch_ms_p50 <= result.batch_ms_p99
+    for milliseconds, rate in zip(result.by_run["batch_ms_mean"], result.runs, strict=True):
+        assert milliseconds == pytest.approx(60 / 4 * 1e3 / rate, abs=0.001), "four batches for 60 samples"
+    assert all(len(values) == 2 for name, values in result.by_run.items() if name != "first_batch_s")
     assert sum(result.latencies["counts"]) == 24 - 2, "the first batch of a run is no latency"
     assert result.first_batch_s > 0
     assert result.rss_mb > 10
@@ -55,6 +63,59 @@ def test_a_time_is_kept(raw_dataset: Path) -> None:
     result = shardctl.bench(raw_dataset, seconds=0.3, runs=2, batch_size=8)
     assert result.seconds >= 0.6
     assert result.epochs > 2, "60 samples are read many times over in that time"
+
+
+def test_a_run_of_one_batch_has_no_time_between_batches(cli: Any, raw_dataset: Path) -> None:
+    options = ["--runs", 1, "--epochs", 1, "--batch-size", 60]
+    measured = cli("bench", raw_dataset, *options, "--json").json
+    assert (measured["batch_ms_p50"], measured["batch_ms_p99"]) == (None, None)
+    assert measured["batch_ms_mean"] > 0
+    assert "a run had a single batch" in cli("bench", raw_dataset, *options).out
+
+
+@pytest.mark.parametrize(
+    ("options", "samples"),
+    [({}, [0, 60]), ({"epochs": 2}, [0, 60, 120, 180])],
+)
+def test_every_epoch_of_a_cold_measurement_begins_with_an_empty_page_cache(
+    raw_dataset: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], samples: list[int]
+) -> None:
+    heard: list[int] = []
+    dropped: list[int] = []
+    monkeypatch.setattr("shardctl.benchmark.throughput.evict", lambda root: dropped.append(sum(heard)))
+    result = shardctl.bench(raw_dataset, Listener(samples=heard.append), cold=True, runs=2, **options)
+    assert dropped == samples
+    assert result.samples == samples[-1] + 60
+    assert len(result.runs) == 2
+
+
+def test_a_cold_measurement_of_some_seconds_never_reads_a_sample_twice_without_dropping(
+    raw_dataset: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[int] = []
+    dropped: list[int] = []
+    monkeypatch.setattr("shardctl.benchmark.throughput.evict", lambda root: dropped.append(sum(heard)))
+    result = shardctl.bench(raw_dataset, Listener(samples=heard.append), cold=True, runs=2, seconds=0.2, batch_size=8)
+    epochs = np.diff([*dropped, result.samples])
+    assert epochs.max() == 60, "0.2 s are enough for several epochs of 60 small samples"
+    assert epochs.min() > 0
+    assert result.seconds >= 0.4
+
+
+def test_a_sweep_and_a_function_of_a_cold_measurement_read_cold_data_too(
+    raw_dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cold_step.py").write_text("def take(batch):\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("shardctl.benchmark.consumers.OWN_SECONDS", 0.02)
+    heard: list[int] = []
+    dropped: list[int] = []
+    for module in ("shardctl.benchmark.throughput", "shardctl.benchmark.sweeping", "shardctl.benchmark"):
+        monkeypatch.setattr(f"{module}.evict", lambda root: dropped.append(sum(heard)))
+    options: dict[str, Any] = {"cold": True, "runs": 1, "batch_size": 8, "consumer": "cold_step:take", "sweep": True}
+    result = shardctl.bench(raw_dataset, Listener(samples=heard.append), **options)
+    assert len(dropped) == 1 + 2 + 2 * len(result.sweep), "the run; the function alone and fed; two rounds of each setting"
+    assert np.diff([*dropped, sum(heard)]).max() == 60
 
 
 def test_a_cold_measurement_drops_the_dataset_first(raw_dataset: Path, tmp_path: Path) -> None:
@@ -95,23 +156,33 @@ def test_an_empty_split_is_refused(photos: Path, tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"epochs": 1, "seconds": 1}, "epochs and seconds contradict"),
-        ({"epochs": 0}, "nothing to measure"),
-        ({"seconds": float("nan")}, "nothing to measure"),
+        ({"epochs": 0}, "0 epochs are impossible"),
+        ({"seconds": float("nan")}, "nan seconds are impossible"),
         ({"runs": 0}, "0 runs are impossible"),
         ({"consumer_rate": 0}, "a consumer rate of 0 samples/s is impossible"),
         ({"consumer_rate": float("inf")}, "a consumer rate of inf"),
         ({"consumer_rate": 1, "consumer": "resnet50-a100"}, "a consumer and a consumer rate contradict"),
-        ({"gpus": 0, "consumer_rate": 1}, "0 GPUs take nothing"),
-        ({"gpus": 2}, "needs to know how fast one is"),
-        ({"gpus": 2, "consumer": "a:b"}, "leave the number of GPUs out"),
-        ({"device": "cuda", "consumer_rate": 1}, "a device is where a function of your own wants its batches"),
+        ({"gpus": 0, "consumer_rate": 1}, "0 GPUs are impossible"),
+        ({"gpus": 2}, "how fast is one of the GPUs"),
+        ({"gpus": 2, "consumer": "a:b"}, "a function stands for one GPU"),
+        ({"device": "cuda", "consumer_rate": 1}, "a device is for a function of your own"),
         ({"consumer": "a:b", "consumer_timeout": 0}, "a consumer timeout of 0 s is impossible"),
+        ({"consumer_timeout": 9.0, "consumer_rate": 1}, "a consumer timeout is for a function of your own"),
+        ({"baseline": True, "decode": False}, "cannot be compared with stored bytes; leave out --no-decode"),
         ({"transforms": ("a:b",)}, "add --baseline"),
     ],
 )
 def test_impossible_measurements_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         BenchOptions(**options).check()
+
+
+def test_the_command_and_the_function_have_the_same_defaults() -> None:
+    from shardctl.cli.bench import bench as command
+
+    given = command.make_context("bench", ["out"]).params
+    for field in dataclasses.fields(BenchOptions):
+        assert given[field.name] == field.default, field.name
 
 
 def test_a_dataset_that_is_not_there_is_said(cli: Any, tmp_path: Path) -> None:
@@ -193,6 +264,21 @@ def test_a_conversion_pays_for_itself_when_its_time_is_saved() -> None:
     assert compare(1000, 1000.0, 1000.0, 1.0, 0).pays_after is None
 
 
+def test_a_baseline_counts_a_changed_input_once_and_ends_where_all_have_changed(photos: Path, tmp_path: Path) -> None:
+    shutil.copytree(photos, tmp_path / "in")
+    shardctl.convert(tmp_path / "in", tmp_path / "out", recipe=CROP, workers=0)
+    options: dict[str, Any] = {"epochs": 1, "runs": 1, "baseline": True, "batch_size": 16}
+    first, *others = sorted((tmp_path / "in").rglob("*.*"))
+    first.write_bytes(b"changed")
+    found = shardctl.bench(tmp_path / "out", **options).baseline
+    assert found is not None
+    assert found.rejected == 1
+    for path in others:
+        path.write_bytes(b"changed")
+    with pytest.raises(InputError, match="none of its raw inputs is what it was"):
+        shardctl.bench(tmp_path / "out", **options)
+
+
 def test_a_baseline_needs_its_raw_inputs(photos: Path, tmp_path: Path) -> None:
     shutil.copytree(photos, tmp_path / "in")
     shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
@@ -230,33 +316,78 @@ def test_a_sweep_tries_every_order_and_says_the_best(cli: Any, raw_dataset: Path
 
 
 def record(rate: float, spread: float, **others: Any) -> dict[str, Any]:
-    return {"samples_per_s": rate, "spread": spread, "environment": {"cpu": "A", "versions": {"numpy": "1"}}, **others}
+    values = [rate * (1 - spread / 2), rate, rate * (1 + spread / 2)]
+    environment = {"cpu": "A", "versions": {"numpy": "1"}}
+    return {"samples_per_s": rate, "by_run": {"samples_per_s": values}, "environment": environment} | others
 
 
-@pytest.mark.parametrize(("now", "verdict"), [(1100.0, "better"), (900.0, "worse"), (1040.0, "noise"), (960.0, "noise")])
-def test_a_change_counts_where_it_is_more_than_noise(now: float, verdict: str) -> None:
+@pytest.mark.parametrize(("now", "verdict"), [(1080.0, "better"), (920.0, "worse"), (1060.0, "noise"), (940.0, "noise")])
+def test_a_change_counts_where_it_is_more_than_the_spread_of_both(now: float, verdict: str) -> None:
     (change,) = compare_records(record(1000.0, 0.05), record(now, 0.02)).changes
-    assert (change.verdict, change.noise) == (verdict, 0.05)
+    assert (change.verdict, change.noise) == (verdict, pytest.approx(0.07))
+
+
+def test_each_figure_is_judged_by_its_own_spread() -> None:
+    quiet, noisy = {"batch_ms_p99": [9.0, 10.0, 11.0]}, {"batch_ms_p99": [10.0, 31.0, 90.0]}
+    steady = record(1000.0, 0.01)["by_run"]
+    found = compare_records(
+        record(1000.0, 0.01, batch_ms_p99=10.0, by_run=steady | quiet),
+        record(1000.0, 0.01, batch_ms_p99=31.0, by_run=steady | noisy),
+    )
+    assert [(change.metric, change.verdict) for change in found.changes] == [
+        ("samples_per_s", "noise"),
+        ("batch_ms_p99", "noise"),
+    ], "+210 %, but the runs differ by more than that"
+    assert found.changes[1].noise == pytest.approx(0.2 + 80 / 31, abs=1e-3)
+
+
+def test_what_other_programs_used_counts_as_noise() -> None:
+    (change,) = compare_records(record(1000.0, 0.1, other_load=0.5), record(500.0, 0.1, other_load=0.25)).changes
+    assert (change.verdict, change.noise) == ("noise", pytest.approx(0.95))
+
+
+def test_the_load_of_other_programs_is_what_is_busy_beyond_this_process() -> None:
+    assert CpuUse(0.5, [0.75, 0.75]).others == pytest.approx(0.5)
+    assert CpuUse(2.1, [1.0, 1.0]).others == 0.0
+    assert CpuUse(1.0, []).others is None
+
+
+@pytest.mark.parametrize("values", [[], [1.0], [1.0, 1.1], [1.0, "x", 1.1], "none", None])
+def test_a_figure_of_too_few_values_is_not_judged(values: Any) -> None:
+    changes = compare_records(
+        record(1000.0, 0.01, rss_mb=100.0), record(2000.0, 0.01, rss_mb=300.0, by_run={"samples_per_s": values})
+    ).changes
+    assert [(change.metric, change.noise, change.verdict) for change in changes] == [
+        ("samples_per_s", None, "unjudged"),
+        ("rss_mb", None, "unjudged"),
+    ]
+
+
+def test_the_median_time_between_batches_is_not_compared() -> None:
+    """Most batches of a group are there at once: half of the times are microseconds, and double by chance."""
+    before, now = record(1000.0, 0.01, batch_ms_p50=0.004), record(1000.0, 0.01, batch_ms_p50=0.012)
+    assert [change.metric for change in compare_records(before, now).changes] == ["samples_per_s"]
 
 
 def test_less_latency_is_better_and_another_machine_is_said() -> None:
-    before = record(1000.0, 0.01, batch_ms_p50=2.0, threads=2)
-    now = record(1000.0, 0.01, batch_ms_p50=1.0, threads=4)
+    times = {"batch_ms_mean": [2.0, 2.0, 2.0]}
+    before = record(1000.0, 0.01, batch_ms_mean=2.0, by_run=times, threads=2, decode=True)
+    now = record(1000.0, 0.01, batch_ms_mean=1.0, by_run=times, threads=4, decode=False)
     now["environment"] = {"cpu": "B", "versions": {"numpy": "2"}}
     found = compare_records(before, now)
     assert [(change.metric, change.verdict) for change in found.changes] == [
-        ("samples_per_s", "noise"),
-        ("batch_ms_p50", "better"),
+        ("samples_per_s", "unjudged"),
+        ("batch_ms_mean", "better"),
     ]
-    assert found.differences == ("threads: 2, now 4", "cpu: A, now B", "numpy: 1, now 2")
+    assert found.differences == ("threads: 2, now 4", "decode: True, now False", "cpu: A, now B", "numpy: 1, now 2")
 
 
 def test_two_measurements_are_compared(cli: Any, raw_dataset: Path, tmp_path: Path) -> None:
-    options = ["--runs", 2, "--epochs", 1]
+    options = ["--runs", 3, "--epochs", 1]
     (tmp_path / "old.json").write_text(cli("bench", raw_dataset, *options, "--json").out)
     shown = cli("bench", raw_dataset, *options, "--threads", 1, "--compare", tmp_path / "old.json")
     assert "compared with the earlier measurement" in shown.out
-    assert "from the fastest to the slowest run" in shown.out
+    assert "not judged: it takes 3 runs or more in both" in shown.out, "memory is measured once"
     compared = cli("bench", raw_dataset, *options, "--compare", tmp_path / "old.json", "--json").json
     assert compared["comparison"]["changes"][0]["metric"] == "samples_per_s"
 

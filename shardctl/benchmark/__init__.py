@@ -25,7 +25,7 @@ from shardctl.benchmark.meters import count_of, peak_memory_mb
 from shardctl.benchmark.options import BenchOptions
 from shardctl.benchmark.page_cache import evict, residency
 from shardctl.benchmark.presets import PRESETS, Preset, find_preset
-from shardctl.benchmark.result import BaselineResult, BenchResult, ConsumerResult, SweepPoint, best_of
+from shardctl.benchmark.result import BaselineResult, BenchResult, ConsumerResult, SweepPoint, best_of, spread_of
 from shardctl.benchmark.sweeping import sweep
 from shardctl.benchmark.throughput import ThreadTime, Throughput, measure, open_loader
 from shardctl.benchmark.tokens import samples_per_s
@@ -51,7 +51,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Listener:
-    """Whom to tell what is being measured, and the samples of every batch."""
+    """Functions that are called while `bench` works: `phase` with the name of what begins, `samples` with each batch's size."""
 
     phase: Callable[[str], None] = lambda name: None
     samples: Callable[[int], None] = lambda count: None
@@ -68,11 +68,10 @@ def bench(path: str | Path, listener: Listener | None = None, **options: Any) ->
     manifest = Manifest.load(root)
     consumer = _consumer(root, chosen)
     page_cache = {"before": residency(root)}
-    if chosen.cold:
-        evict(root)
-        page_cache["after_drop"] = residency(root)
     told.phase("reading")
     found = measure(root, chosen, told.samples)
+    if chosen.cold:
+        page_cache["after_drop"] = found.left_in_cache
     result = _result(root, manifest, chosen, found, page_cache)
     if consumer is not None:
         told.phase("feeding")
@@ -91,13 +90,16 @@ def _result(
 ) -> BenchResult:
     splits = [split for split in manifest.splits if options.split in (None, split.name)]
     samples, stored = sum(split.samples for split in splits), sum(split.bytes for split in splits)
+    rates, cpu = [run.rate for run in found.runs], found.cpu.read()
+    medians, nineties = ([run.latencies.percentile(share) for run in found.runs] for share in (0.5, 0.99))
     return BenchResult(
         samples_per_s=round(found.rate, 1),
         mb_per_s=round(found.rate * found.weights.per_sample / 1e6, 1),
         stored_mb_per_s=round(found.rate * stored / samples / 1e6, 1),
         first_batch_s=round(statistics.median(found.first_batches), 4),
-        batch_ms_p50=round(found.latencies.percentile(0.5), 3),
-        batch_ms_p99=round(found.latencies.percentile(0.99), 3),
+        batch_ms_mean=round(statistics.median(run.batch_ms for run in found.runs), 3),
+        batch_ms_p50=_median(medians),
+        batch_ms_p99=_median(nineties),
         rss_mb=round(peak_memory_mb(), 1),
         own_mb=round(found.memory, 1) if found.memory is not None else None,
         threads=found.threads,
@@ -109,10 +111,22 @@ def _result(
         shuffle=found.shuffle,
         split=options.split,
         cold=options.cold,
-        runs=tuple(round(rate, 1) for rate in found.rates),
-        spread=round(found.spread, 4),
-        cores_used=found.cpu.cores,
-        core_busy=tuple(found.cpu.busy),
+        decode=options.decode,
+        runs=tuple(round(rate, 1) for rate in rates),
+        spread=round(spread_of(rates), 4),
+        by_run={
+            "samples_per_s": [round(rate, 1) for rate in rates],
+            "mb_per_s": [round(rate * found.weights.per_sample / 1e6, 1) for rate in rates],
+            "stored_mb_per_s": [round(rate * stored / samples / 1e6, 1) for rate in rates],
+            "first_batch_s": [round(seconds, 4) for seconds in found.first_batches],
+            "batch_ms_mean": [round(run.batch_ms, 3) for run in found.runs],
+            "batch_ms_p50": [round(value, 3) for value in medians if value is not None],
+            "batch_ms_p99": [round(value, 3) for value in nineties if value is not None],
+            "cores_used": [round(run.cores, 3) for run in found.runs],
+        },
+        cores_used=cpu.cores,
+        core_busy=tuple(cpu.busy),
+        other_load=round(cpu.others, 3) if cpu.others is not None else None,
         time=found.time.shares(),
         page_cache=page_cache,
         latencies=found.latencies.histogram(),
@@ -128,9 +142,15 @@ def _result(
     )
 
 
+def _median(values: list[float | None]) -> float | None:
+    """Return the median of the runs that have a value; None where none has."""
+    there = [value for value in values if value is not None]
+    return round(statistics.median(there), 3) if there else None
+
+
 @dataclass(frozen=True)
 class _PacedConsumer:
-    """A stand-in for GPUs that take so many samples per second each."""
+    """Takes batches at a fixed rate (samples/s of one GPU), as `options.gpus` GPUs would."""
 
     name: str
     rate: float
@@ -138,7 +158,7 @@ class _PacedConsumer:
     notes: tuple[str, ...] = ()
 
     def feed(self, root: Path, found: Throughput, told: Listener) -> ConsumerResult:
-        """Let it take batches, and say how it fared."""
+        """Let it take batches, and return how busy it was."""
         loader = _training_loader(root, self.options)
         total = self.rate * self.options.gpus
         with closing(iter(loader)) as batches:  # type: ignore[type-var]  # a generator
@@ -150,33 +170,36 @@ class _PacedConsumer:
 
 @dataclass(frozen=True)
 class _FunctionConsumer:
-    """A function of somebody's own, whose own rate is measured first."""
+    """Calls a function of the user with every batch. How fast the function is without the loader is measured first."""
 
     name: str
     function: Callable[[Any], Any]
     options: BenchOptions
 
     def feed(self, root: Path, found: Throughput, told: Listener) -> ConsumerResult:
-        """Measure it by itself, then let it take batches, and say how it fared."""
-        loader = _training_loader(root, self.options)
-        source, finish = _on_device(loader, self.options.device)
-        step = Step(self.name, self.function, finish)
+        """Measure the function alone, then with the loader, and return how busy it was."""
+        time = ThreadTime()
 
         def run(pulse: Pulse) -> tuple[float, Fed]:
+            source, finish = _on_device(_training_loader(root, self.options), self.options.device)
+            step = Step(self.name, self.function, finish)
             with closing(iter(source)) as batches:
                 first = next(batches)
                 rate = own_rate(step, first, count_of(first), pulse)
-            with closing(iter(source)) as batches:
-                return rate, feed_step(batches, step, rate, self.options.consumer_seconds, told.samples, pulse)
+            del source, batches, first  # what they have mapped cannot be dropped from the page cache
+            loader = _training_loader(root, self.options)
+            with closing(iter(_on_device(loader, self.options.device)[0])) as batches:
+                fed = feed_step(batches, step, rate, self.options.consumer_seconds, told.samples, pulse)
+            time.add(loader)
+            return rate, fed
 
         rate, fed = watched(self.name, run, self.options.consumer_timeout)
-        time = ThreadTime()
-        time.add(loader)
-        return _consumer_result(self.name, rate, 1, fed, found, time, ("the rate is its own, with a batch that it had before",))
+        note = "this rate was measured by calling the function with the same batch again and again, without the loader"
+        return _consumer_result(self.name, rate, 1, fed, found, time, (note,))
 
 
 def _training_loader(root: Path, options: BenchOptions) -> Loader:
-    """Return what a consumer takes its batches from: full ones, so that every step is alike. One epoch where that is cold."""
+    """Return a loader of full batches, so that every step is alike. A cold one gives one epoch: a second would be warm."""
     if options.cold:
         evict(root)
     return open_loader(root, options, 1 if options.cold else None, drop_last=True)
@@ -186,7 +209,7 @@ def _consumer_result(
     name: str, rate: float, gpus: int, fed: Fed, found: Throughput, time: ThreadTime, notes: tuple[str, ...]
 ) -> ConsumerResult:
     if not fed.steps:
-        raise UsageError("too few batches to measure a consumer with; give a smaller --batch-size")
+        raise UsageError("an epoch has too few batches to measure a consumer with; give a smaller --batch-size")
     return ConsumerResult(
         consumer=name,
         consumer_rate=round(rate, 3),
@@ -202,7 +225,7 @@ def _consumer_result(
 
 
 def _consumer(root: Path, options: BenchOptions) -> _PacedConsumer | _FunctionConsumer | None:
-    """Return who is to take the batches. Raises UsageError before anything is measured."""
+    """Return what takes the batches, None for nothing. Raises UsageError before anything is measured."""
     if options.consumer is not None and options.calls_function:
         return _FunctionConsumer(options.consumer, find_function(options.consumer, "consumer"), options)
     if options.consumer is not None:
@@ -213,7 +236,8 @@ def _consumer(root: Path, options: BenchOptions) -> _PacedConsumer | _FunctionCo
         consumer = _PacedConsumer("rate", options.consumer_rate, options)
     else:
         return None
-    check_patience(consumer.rate * options.gpus, options.batch_size, options.consumer_seconds)
+    remedy = "give a smaller --batch-size, or more --seconds"
+    check_patience(consumer.rate * options.gpus, options.batch_size, options.consumer_seconds, remedy)
     return consumer
 
 

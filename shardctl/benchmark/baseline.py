@@ -113,18 +113,22 @@ class _Inputs:
             return None
 
     def run(self, threads: int, options: BenchOptions, heard: Callable[[int], None]) -> tuple[int, int, float]:
-        """Make batches for SECONDS, or once where the cache is cold. Return samples, rejects and seconds."""
+        """Make batches for SECONDS, or once where the cache is cold. Return samples, rejected inputs and seconds.
+
+        An input that is rejected counts once, however often its batch is made.
+        """
         size = options.batch_size
         batches = [self._rows[first : first + size] for first in range(0, len(self._rows), size)]
         tasks = iter(batches) if options.cold else itertools.cycle(batches)
-        began, samples, rejected = time.perf_counter(), 0, 0
+        began, samples, rejected, first_time = time.perf_counter(), 0, 0, len(batches)
         with ThreadPoolExecutor(threads) as pool:
             ahead: list[Future[_Batch]] = [pool.submit(self._make, rows) for rows in itertools.islice(tasks, threads + _AHEAD)]
             while ahead:
                 made = ahead.pop(0).result()
-                samples, rejected = samples + made.samples, rejected + made.rejected
+                samples, first_time = samples + made.samples, first_time - 1
+                rejected += made.rejected if first_time >= 0 else 0
                 heard(made.samples)
-                if time.perf_counter() - began < (options.seconds or SECONDS) or not samples:
+                if time.perf_counter() - began < (options.seconds or SECONDS) or (not samples and first_time > 0):
                     ahead += [pool.submit(self._make, rows) for rows in itertools.islice(tasks, 1)]
         return samples, rejected, time.perf_counter() - began
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shardctl.benchmark.result import spread_of
 from shardctl.errors import InputError
 from shardctl.storage import printable
 
@@ -16,31 +18,42 @@ METRICS = (
     ("mb_per_s", True),
     ("stored_mb_per_s", True),
     ("first_batch_s", False),
-    ("batch_ms_p50", False),
+    ("batch_ms_mean", False),
     ("batch_ms_p99", False),
     ("rss_mb", False),
     ("cores_used", False),
     ("accelerator_utilization", True),
     ("gpus_fed", True),
 )
-"""What is compared, and whether more of it is better."""
+"""What is compared, and whether more of it is better.
 
-_SETTINGS = ("threads", "batch_size", "shuffle", "split", "cold", "consumer", "consumer_rate", "gpus")
+The median time between batches is not: a loader hands batches over in groups, of which the first is waited for and the rest
+is there at once, so that the median is a few microseconds and doubles by chance. The mean and the 99th percentile count waits.
+"""
+
+BETTER, WORSE, NOISE, UNJUDGED = "better", "worse", "noise", "unjudged"
+
+LEAST_RUNS = 3
+"""Values of a figure from which its noise can be told: two are close to each other by chance in one of ten measurements."""
+
+_SETTINGS = ("threads", "batch_size", "shuffle", "split", "cold", "decode", "consumer", "consumer_rate", "gpus")
 _ENVIRONMENT = ("cpu", "cores", "memory_bytes", "system", "file_system", "python")
 
 
 @dataclass(frozen=True)
 class Change:
-    """One figure, before and now. `change` is now / before - 1, `verdict` better, worse or noise.
+    """One figure, before and now. `change` is now / before - 1.
 
-    It is noise where it is smaller than the distance between the fastest and the slowest run of either measurement.
+    `noise` is how much of a change may be chance: the spread of this figure over the runs of each of the two measurements, and
+    the share of the processor that other programs used during each, all added up; None where one of the two has fewer than
+    LEAST_RUNS values. `verdict` is better, worse, noise (the change is not larger than that), or unjudged (no noise is known).
     """
 
     metric: str
     before: float
     now: float
     change: float
-    noise: float
+    noise: float | None
     verdict: str
 
 
@@ -68,21 +81,44 @@ def load_record(path: Path) -> dict[str, Any]:
 
 def compare_records(before: dict[str, Any], now: dict[str, Any]) -> Comparison:
     """Set two records of `shardctl bench --json` against each other."""
-    noise = max(_spread(before), _spread(now))
     changes = []
+    load = (_number(before, "other_load") or 0.0) + (_number(now, "other_load") or 0.0)
     for metric, more_is_better in METRICS:
-        old, new = before.get(metric), now.get(metric)
-        if not isinstance(old, int | float) or not isinstance(new, int | float) or not old:
+        old, new = _number(before, metric), _number(now, metric)
+        if not old or new is None:
             continue
-        change = new / old - 1
-        verdict = "noise" if abs(change) <= noise else "better" if (change > 0) is more_is_better else "worse"
-        changes.append(Change(metric, old, new, round(change, 4), round(noise, 4), verdict))
+        change, spreads = new / old - 1, (_spread(before, metric), _spread(now, metric))
+        noise = None if None in spreads else round(sum(spread or 0.0 for spread in spreads) + load, 4)
+        changes.append(Change(metric, old, new, round(change, 4), noise, _verdict(change, noise, more_is_better)))
     return Comparison(tuple(changes), tuple(_differences(before, now)))
 
 
-def _spread(record: dict[str, Any]) -> float:
-    spread = record.get("spread")
-    return float(spread) if isinstance(spread, int | float) else 0.0
+def _verdict(change: float, noise: float | None, more_is_better: bool) -> str:
+    if noise is None:
+        return UNJUDGED
+    if abs(change) <= noise:
+        return NOISE
+    return BETTER if (change > 0) is more_is_better else WORSE
+
+
+def _number(record: dict[str, Any], name: str) -> float | None:
+    value = record.get(name)
+    return value if _is_number(value) else None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _spread(record: dict[str, Any], metric: str) -> float | None:
+    """Return the spread of a figure over the runs of a measurement; None where it has fewer than LEAST_RUNS values.
+
+    The number of GPUs that a loader feeds is its samples/s divided by a fixed rate, and has the same spread.
+    """
+    values = _part(record, "by_run").get("samples_per_s" if metric == "gpus_fed" else metric)
+    if not isinstance(values, list) or len(values) < LEAST_RUNS or not all(_is_number(value) for value in values):
+        return None
+    return spread_of(values)
 
 
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:

@@ -48,13 +48,13 @@ def check_rate(rate: float) -> None:
         raise UsageError(f"a consumer rate of {rate:g} samples/s is impossible; give a number over 0")
 
 
-def check_patience(rate: float, batch_size: int, seconds: float) -> None:
-    """Raise UsageError where two steps of a consumer take longer than anyone may want to wait."""
+def check_patience(rate: float, batch_size: int, seconds: float, remedy: str = "give a smaller --batch-size") -> None:
+    """Raise UsageError where two steps of a consumer take too long to measure. `remedy` says what can be done about it."""
     step, most = batch_size / rate, max(seconds, 60.0)
     if 2 * step > most:
         raise UsageError(
-            f"at {rate:g} samples/s a step of {batch_size} samples takes {step:,.0f} s, too long to measure in {most:.0f} s;"
-            " give a smaller --batch-size, or more --seconds"
+            f"at {rate:g} samples/s a step of {batch_size} samples takes {step:,.0f} s,"
+            f" too long to measure in {most:.0f} s; {remedy}"
         )
 
 

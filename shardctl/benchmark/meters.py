@@ -6,7 +6,7 @@ import math
 import resource
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +39,15 @@ class Latencies:
         place = 1 + int(math.log10(max(seconds * 1e3, _FIRST_MS) / _FIRST_MS) * _PER_DECADE)
         self._counts[min(place, len(self._counts) - 1)] += 1
 
-    def percentile(self, share: float) -> float:
-        """Return the latency in ms that this share (0 to 1) of them does not exceed, to 1.2 %; 0 where there is none."""
+    def join(self, others: Latencies) -> None:
+        """Add those of another histogram."""
+        self._counts += others._counts
+
+    def percentile(self, share: float) -> float | None:
+        """Return the latency in ms that this share (0 to 1) of them does not exceed, to 1.2 %; None where there is none."""
         total = int(self._counts.sum())
         if not total:
-            return 0.0
+            return None
         place = int(np.searchsorted(np.cumsum(self._counts), max(1, math.ceil(share * total))))
         low, high = self._edges[max(0, place - 1)], self._edges[min(place, len(self._edges) - 1)]
         return float(math.sqrt(low * high))
@@ -120,32 +124,54 @@ def _value_bytes(value: Any) -> int:
 
 @dataclass(frozen=True)
 class CpuUse:
-    """Processor time of some stretch: cores that this process kept busy, and the busy share of each core, by anybody.
+    """Processor time of some stretch: cores that this process kept busy, and the busy share of each core by all processes.
 
-    `busy` is empty where the system does not tell.
+    `busy` is empty, and `others` None, where the system does not tell.
     """
 
     cores: float
     busy: list[float]
 
+    @property
+    def others(self) -> float | None:
+        """The share of the cores (0 to 1) that other processes used."""
+        if not self.busy:
+            return None
+        return min(1.0, max(0.0, (sum(self.busy) - self.cores) / len(self.busy)))
 
-@dataclass
+
 class CpuMeter:
-    """Measures the processor time from its making on."""
+    """Adds up the processor time of stretches of work, each between `begin` and `end`."""
 
-    _wall: float = field(default_factory=time.perf_counter)
-    _own: float = field(default_factory=time.process_time)
-    _all: dict[int, tuple[int, int]] = field(default_factory=lambda: _core_ticks())
+    def __init__(self) -> None:
+        self._wall = self._own = 0.0
+        self._ticks: dict[int, tuple[int, int]] = {}
+        self._began: tuple[float, float, dict[int, tuple[int, int]]] = (0.0, 0.0, {})
+
+    def begin(self) -> None:
+        """Begin a stretch."""
+        self._began = time.perf_counter(), time.process_time(), _core_ticks()
+
+    def end(self) -> float:
+        """End it, and return the processor seconds that this process used in it."""
+        wall, own, before = self._began
+        used = time.process_time() - own
+        self._wall += time.perf_counter() - wall
+        self._own += used
+        for core, (idle, total) in _core_ticks().items():
+            if core in before:
+                sums = self._ticks.get(core, (0, 0))
+                self._ticks[core] = sums[0] + idle - before[core][0], sums[1] + total - before[core][1]
+        return used
 
     def read(self) -> CpuUse:
-        """Return what was used until now."""
-        wall, own, ticks = time.perf_counter() - self._wall, time.process_time() - self._own, _core_ticks()
+        """Return what was used in all stretches."""
         busy = []
         for core in usable_core_numbers():
-            if core in ticks and core in self._all:
-                idle, total = (after - before for after, before in zip(ticks[core], self._all[core], strict=True))
+            if core in self._ticks:
+                idle, total = self._ticks[core]
                 busy.append(round(1 - idle / total, 3) if total > 0 else 0.0)
-        return CpuUse(round(own / wall, 2), busy)
+        return CpuUse(round(self._own / self._wall, 2) if self._wall else 0.0, busy)
 
 
 def _core_ticks() -> dict[int, tuple[int, int]]:

@@ -1,7 +1,9 @@
-"""What a measurement came to: plain data for people, scripts and reports."""
+"""The results of a measurement: plain data for people, scripts and reports."""
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -12,7 +14,7 @@ KEEPS_UP, STARVES = "keeps-up", "starves"
 
 @dataclass(frozen=True)
 class ConsumerResult:
-    """How a consumer fared. `consumer_rate` is that of one GPU in samples/s, `limit` the loader's own.
+    """How busy a consumer was. `consumer_rate` is that of one GPU in samples/s, `limit` the loader's own.
 
     `gpus_fed` is how many such GPUs the loader's rate would feed, `starves_at` the smallest number that it would starve.
     `time` is what the loader's threads did meanwhile, as shares of their time.
@@ -85,20 +87,25 @@ class SweepPoint:
 
 @dataclass(frozen=True)
 class BenchResult:
-    """One measurement; rates are medians of the runs.
+    """One measurement. Rates and times are medians of the runs.
 
     `mb_per_s` counts the bytes handed over, `stored_mb_per_s` those that they take on disk, in units of 10^6, as do `rss_mb`
-    (the peak) and `own_mb` (without mapped files). Times of batches in ms, the first batch in s from opening the dataset.
-    `spread` is (fastest - slowest) / median of `runs` (samples/s). `time` is what the loader's threads did, as shares of
-    their time. `page_cache` is the share of the dataset that was in memory: before, and right after it was to be dropped.
+    (the peak) and `own_mb` (without mapped files). `batch_ms_mean` is the time of a run / its batches, in ms; `batch_ms_p50`
+    and `batch_ms_p99` are times from one batch to the next, None where no run had two batches. `first_batch_s` is in s from
+    opening the dataset. `by_run` has the values of each run behind a median, `runs` those of samples/s, and `spread` is
+    (fastest - slowest) / median of them. `time` is what the loader's threads did, as shares of their time. `core_busy` is the
+    busy share of each core by all processes, `other_load` the share of all cores that other processes used. `page_cache` is the
+    share of the dataset that was in memory (0 to 1): `before`, and for a cold measurement `after_drop`, the most that stayed
+    when it was dropped.
     """
 
     samples_per_s: float
     mb_per_s: float
     stored_mb_per_s: float
     first_batch_s: float
-    batch_ms_p50: float
-    batch_ms_p99: float
+    batch_ms_mean: float
+    batch_ms_p50: float | None
+    batch_ms_p99: float | None
     rss_mb: float
     own_mb: float | None
     threads: int
@@ -110,10 +117,13 @@ class BenchResult:
     shuffle: str
     split: str | None
     cold: bool
+    decode: bool
     runs: tuple[float, ...]
     spread: float
+    by_run: dict[str, list[float]]
     cores_used: float
     core_busy: tuple[float, ...]
+    other_load: float | None
     time: dict[str, float]
     page_cache: dict[str, float | None]
     latencies: dict[str, list[float]]
@@ -137,6 +147,12 @@ class BenchResult:
         if not self.sweep:
             record.pop("sweep")
         return record
+
+
+def spread_of(values: Sequence[float]) -> float:
+    """Return how far some values are apart: (largest - smallest) / median; 0 for fewer than two."""
+    middle = statistics.median(values) if values else 0.0
+    return (max(values) - min(values)) / middle if middle else 0.0
 
 
 def best_of(points: tuple[SweepPoint, ...]) -> list[SweepPoint]:

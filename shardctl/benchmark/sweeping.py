@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from shardctl.benchmark.options import BenchOptions
+from shardctl.benchmark.page_cache import evict
 from shardctl.benchmark.result import SweepPoint, best_of
 from shardctl.benchmark.throughput import IN_ORDER, Throughput, open_loader
 from shardctl.machine import usable_cores
@@ -56,6 +57,8 @@ def _measure(
 def _rate(root: Path, options: BenchOptions, setting: _Setting, heard: Callable[[int], None]) -> float:
     order, threads, batch_size = setting
     chosen = replace(options, shuffle=False if order == IN_ORDER else order, threads=threads, batch_size=batch_size)
-    loader, run = open_loader(root, chosen, None), Throughput()
+    if options.cold:
+        evict(root)
+    loader, run = open_loader(root, chosen, 1 if options.cold else None), Throughput()
     run.run(iter(loader), SECONDS, heard)
     return run.rate

@@ -6,12 +6,13 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from shardctl.benchmark.meters import CpuMeter, CpuUse, Latencies, RateSeries, Weights, count_of, own_memory_mb
+from shardctl.benchmark.meters import CpuMeter, Latencies, RateSeries, Weights, count_of, own_memory_mb
 from shardctl.benchmark.options import BenchOptions
-from shardctl.benchmark.page_cache import evict
+from shardctl.benchmark.page_cache import evict, residency
 from shardctl.dataset import open_dataset
 from shardctl.errors import DatasetError
 from shardctl.loader import Loader
@@ -73,63 +74,117 @@ class ThreadTime:
 
 
 @dataclass
-class Throughput:
-    """What some runs came to. `rates` are samples/s, one per run; `memory` in 10^6 bytes, None where nobody tells.
+class Run:
+    """One run: samples and batches that were read, in how many seconds, and the processor seconds that this process used."""
 
-    `shuffle` is the name of the order that they had.
-    """
-
-    rates: list[float] = field(default_factory=list)
-    first_batches: list[float] = field(default_factory=list)
-    latencies: Latencies = field(default_factory=Latencies)
-    series: RateSeries = field(default_factory=RateSeries)
-    weights: Weights = field(default_factory=Weights)
-    time: ThreadTime = field(default_factory=ThreadTime)
     samples: int = 0
     batches: int = 0
     seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    latencies: Latencies = field(default_factory=Latencies)
+
+    @property
+    def rate(self) -> float:
+        """Samples per second."""
+        return self.samples / self.seconds
+
+    @property
+    def batch_ms(self) -> float:
+        """Milliseconds for each batch on average."""
+        return self.seconds * 1e3 / self.batches
+
+    @property
+    def cores(self) -> float:
+        """Processor seconds of this process for each second of the run."""
+        return self.cpu_seconds / self.seconds
+
+
+@dataclass
+class Throughput:
+    """What some runs found. `memory` is in 10^6 bytes, None where the system does not tell it.
+
+    `shuffle` is the name of the order that they had. `left_in_cache` is the largest share of the dataset (0 to 1) that was
+    still in the page cache after it was to be dropped; None where nothing was dropped or the system does not tell it.
+    """
+
+    runs: list[Run] = field(default_factory=list)
+    first_batches: list[float] = field(default_factory=list)
+    series: RateSeries = field(default_factory=RateSeries)
+    weights: Weights = field(default_factory=Weights)
+    time: ThreadTime = field(default_factory=ThreadTime)
+    cpu: CpuMeter = field(default_factory=CpuMeter)
     threads: int = 0
     shuffle: str = IN_ORDER
     memory: float | None = None
-    cpu: CpuUse = field(default_factory=lambda: CpuUse(0.0, []))
+    left_in_cache: float | None = None
 
     @property
     def rate(self) -> float:
         """The median of the runs, in samples per second."""
-        return statistics.median(self.rates)
+        return statistics.median(run.rate for run in self.runs)
 
     @property
-    def spread(self) -> float:
-        """How far apart the runs are: from the slowest to the fastest, as a share of the median."""
-        return (max(self.rates) - min(self.rates)) / self.rate
+    def samples(self) -> int:
+        """The samples of all runs."""
+        return sum(run.samples for run in self.runs)
+
+    @property
+    def batches(self) -> int:
+        """The batches of all runs."""
+        return sum(run.batches for run in self.runs)
+
+    @property
+    def seconds(self) -> float:
+        """The seconds of all runs."""
+        return sum(run.seconds for run in self.runs)
+
+    @property
+    def latencies(self) -> Latencies:
+        """The times between batches of all runs."""
+        joined = Latencies()
+        for run in self.runs:
+            joined.join(run.latencies)
+        return joined
 
     def note(self, loader: Loader) -> None:
         """Note what was left to the loader: how many threads, and which order."""
         self.threads = loader.threads
         self.shuffle = str(loader.stream.identity()["shuffle"] or IN_ORDER)
 
+    def begin_run(self) -> None:
+        """Count what is read from now on as another run."""
+        self.runs.append(Run())
+
     def run(self, batches: Iterator[Batch], most_seconds: float | None, heard: Callable[[int], None]) -> float:
+        """Begin a run, and read as `read` does."""
+        self.begin_run()
+        return self.read(batches, most_seconds, heard)
+
+    def read(self, batches: Iterator[Batch], most_seconds: float | None, heard: Callable[[int], None]) -> float:
         """Read until the batches end, or so many seconds are over. Return the seconds to the first batch."""
+        run, earlier = self.runs[-1], self.seconds
+        self.cpu.begin()
         began = last = time.perf_counter()
         samples, first = 0, 0.0
-        for batch in batches:
-            now = time.perf_counter()
-            count = count_of(batch)
-            if samples:
-                self.latencies.add(now - last)
-            else:
-                first = now - began
-            samples += count
-            self.batches += 1
-            self.series.add(self.seconds + now - began, count)
-            self.weights.add(batch, count)
-            heard(count)
-            last = now
-            if most_seconds is not None and now - began >= most_seconds:
-                break
-        self.rates.append(samples / (last - began))
-        self.samples += samples
-        self.seconds += last - began
+        with closing(batches):  # type: ignore[type-var]  # a generator, whose threads are to end now
+            for batch in batches:
+                now = time.perf_counter()
+                count = count_of(batch)
+                if samples:
+                    run.latencies.add(now - last)
+                else:
+                    first = now - began
+                samples += count
+                run.batches += 1
+                self.series.add(earlier + now - began, count)
+                self.weights.add(batch, count)
+                heard(count)
+                last = now
+                if most_seconds is not None and now - began >= most_seconds:
+                    break
+            run.cpu_seconds += self.cpu.end()
+        run.samples += samples
+        run.seconds += last - began
         self.memory = max(self.memory or 0.0, own_memory_mb() or 0.0) or None
         return first
 
@@ -138,18 +193,14 @@ def measure(root: Path, options: BenchOptions, heard: Callable[[int], None]) -> 
     """Measure the runs that are asked for. `heard` is told the samples of every batch. Raises DatasetError."""
     result = Throughput()
     if options.cold:
-        cpu = CpuMeter()
         for _ in range(options.runs):
-            evict(root)
             _cold_run(root, options, result, heard)
     else:
         loader = _warm_loader(root, options, result)
-        cpu = CpuMeter()
         for _ in range(options.runs):
             result.run(iter(loader), options.run_seconds, heard)
             result.time.add(loader)
         result.note(loader)
-    result.cpu = cpu.read()
     return result
 
 
@@ -159,16 +210,38 @@ def _warm_loader(root: Path, options: BenchOptions, result: Throughput) -> Loade
     loader = open_loader(root, options, options.run_epochs)
     opening = time.perf_counter() - opened
     result.first_batches.append(opening + Throughput().run(iter(loader), WARM_UP_SECONDS, lambda _: None))
+    loader.set_epoch(0)  # the warm-up was broken off in an epoch, and the first run begins with a whole one
     result.time.begin(loader)
     return loader
 
 
 def _cold_run(root: Path, options: BenchOptions, result: Throughput, heard: Callable[[int], None]) -> None:
-    """Open and read the dataset anew, and let go of all of it."""
+    """Read epochs of which each begins with an empty page cache, for as many epochs or seconds as a run has.
+
+    Nothing is read twice from one dropping to the next: the second time would come from memory.
+    """
+    result.begin_run()
+    run, epochs = result.runs[-1], 0
+    while options.run_epochs is None or epochs < options.run_epochs:
+        left = None if options.run_seconds is None else options.run_seconds - run.seconds
+        if left is not None and left <= 0:
+            break
+        _cold_epoch(root, options, result, left, heard)
+        epochs += 1
+
+
+def _cold_epoch(
+    root: Path, options: BenchOptions, result: Throughput, most_seconds: float | None, heard: Callable[[int], None]
+) -> None:
+    """Drop the dataset from the page cache, open it, and read it once, or as much of it as there is time for."""
+    evict(root)
+    left = residency(root)
+    if left is not None:
+        result.left_in_cache = max(left, result.left_in_cache or 0.0)
     opened = time.perf_counter()
-    loader = open_loader(root, options, options.run_epochs)
+    loader = open_loader(root, options, 1)
     opening = time.perf_counter() - opened
     result.time.begin(loader)
-    result.first_batches.append(opening + result.run(iter(loader), options.run_seconds, heard))
+    result.first_batches.append(opening + result.read(iter(loader), most_seconds, heard))
     result.time.add(loader)
     result.note(loader)

@@ -24,66 +24,99 @@ _ALMOST_NONE = 0.01
 
 @click.command()
 @click.argument("dataset", metavar="DST", required=False, type=click.Path())
-@click.option("--split", metavar="NAME", help="Read only this split.")
-@click.option("--batch-size", type=int, default=256, show_default=True, metavar="N")
+@click.option("--split", metavar="NAME", help="Read only this split, for instance val. Default: all.")
+@click.option("--batch-size", type=int, default=256, show_default=True, metavar="N", help="Samples in a batch.")
 @click.option(
-    "--threads", callback=auto_or_number, default="auto", show_default=True, metavar="auto|N", help="Threads that make batches."
+    "--threads",
+    callback=auto_or_number,
+    default="auto",
+    show_default=True,
+    metavar="auto|N",
+    help="Threads that read and decode; auto finds the number while it reads.",
 )
 @click.option(
-    "--shuffle/--no-shuffle", default=True, show_default=True, help="Read in a random order, or in that of the shards."
+    "--shuffle/--no-shuffle", default=True, show_default=True, help="Read in a random order, or in the order of the shards."
 )
 @click.option(
     "--order",
     type=click.Choice(["global", "window", "block"]),
-    help="Which random order. Default: the best that the storage allows. docs/loader.md has what they are.",
+    help="Which random order (docs/loader.md explains them). Default: the best that suits how DST is stored.",
 )
-@click.option("--epochs", type=int, metavar="N", help="Read the dataset so many times in each run.")
-@click.option("--seconds", type=float, metavar="S", help="Read for so long in each run.  [default: 2, consumers 5]")
-@click.option("--runs", type=int, default=3, show_default=True, metavar="N", help="Runs, of which the median counts.")
-@click.option("--cold", is_flag=True, help="Drop the dataset from the page cache before each run of one epoch.")
-@click.option("--decode/--no-decode", default=True, show_default=True, help="Give pixels, or the stored bytes.")
-@click.option("--consumer-rate", type=float, metavar="R", help="Is it fast enough for a GPU that takes R samples/s?")
+@click.option("--epochs", type=int, metavar="N", help="Each run reads DST N times, instead of for a number of seconds.")
+@click.option(
+    "--seconds", type=float, metavar="S", help="Each run reads for S seconds; a consumer too.  [default: 2; consumers: 5]"
+)
+@click.option("--runs", type=int, default=5, show_default=True, metavar="N", help="Measure N times and report the median.")
+@click.option(
+    "--cold",
+    is_flag=True,
+    help="Measure reading from the disk: DST is dropped from the page cache before every epoch. Each run reads one epoch"
+    " (20 seconds at most), unless --epochs or --seconds is given.",
+)
+@click.option(
+    "--decode/--no-decode", default=True, show_default=True, help="Decode images to pixels, or hand over the stored bytes."
+)
+@click.option(
+    "--consumer-rate",
+    type=float,
+    metavar="R",
+    help="Simulate a GPU that trains on R samples per second, and report the share of time that it is busy.",
+)
 @click.option(
     "--consumer",
     metavar="PRESET|MODULE:FUNCTION",
-    help="The same for a published training run, or for a function of your own, called with every batch.",
+    help="The same with the rate of a published training run (--list-consumers), or with a training step of your own:"
+    " the function is called with every batch.",
 )
-@click.option("--gpus", type=int, default=1, show_default=True, metavar="N", help="So many of these GPUs.")
-@click.option("--device", metavar="cpu|cuda", help="Give your function tensors on this device, and not numpy arrays.")
+@click.option(
+    "--gpus", type=int, default=1, show_default=True, metavar="N", help="Simulate N such GPUs, all fed by this loader."
+)
+@click.option(
+    "--device", metavar="cpu|cuda", help="Call your function with PyTorch tensors on this device. Default: numpy arrays."
+)
 @click.option(
     "--consumer-timeout",
     type=float,
     default=300.0,
     show_default=True,
     metavar="SECONDS",
-    help="Give up on a function that does not return from one batch.",
+    help="Stop with an error when your function needs longer than this for one batch.",
 )
-@click.option("--list-consumers", is_flag=True, help="Show the presets: rates, sources and dates.")
-@click.option("--baseline", is_flag=True, help="Also run the recipe on the raw inputs, as training without shards would.")
+@click.option("--list-consumers", is_flag=True, help="List the presets for --consumer with their rates, sources and dates.")
+@click.option(
+    "--baseline",
+    is_flag=True,
+    help="Also measure training without shards: read, decode and transform the raw inputs, as in every epoch.",
+)
 @click.option(
     "--transform",
     "transforms",
     multiple=True,
     metavar="MODULE:FUNCTION",
-    help="With --baseline: a function of your own that the dataset was made with.",
+    help="With --baseline, where DST was made with a function of your own: allow this function to be called.",
 )
-@click.option("--sweep", is_flag=True, help="Also try other numbers of threads, orders and batch sizes.")
-@click.option("--html", type=click.Path(), metavar="FILE", help="Write a page with charts to this file.")
-@click.option("--compare", type=click.Path(), metavar="FILE", help="Show the difference to what --json printed earlier.")
+@click.option("--sweep", is_flag=True, help="Also measure other numbers of threads, orders and batch sizes, and name the best.")
+@click.option("--html", type=click.Path(), metavar="FILE", help="Also write the results with charts to this HTML file.")
+@click.option(
+    "--compare",
+    type=click.Path(),
+    metavar="FILE",
+    help="Compare with an earlier measurement: FILE is what `shardctl bench --json` printed.",
+)
 @output_options
 def bench(dataset: str | None, output: Output, list_consumers: bool, **given: Any) -> int:
-    """Measure how fast DST can be read on this machine, and whether that keeps a GPU busy.
+    """Measure how fast DST can be read on this machine, and whether that is enough to keep a GPU busy.
 
-    The loader is the one that training uses. With a consumer, exit code 1 says that it starves: it is busy for less than
-    90 % of the time (accelerator utilisation as MLPerf Storage defines it).
+    The data is read with shardctl's loader, as in training. With --consumer or --consumer-rate, exit code 1 means that the
+    GPU would wait for data: it is busy for less than 90 % of the time (accelerator utilisation as MLPerf Storage defines it).
 
     \b
-      shardctl bench out                                    samples/s, latencies, where the time goes
-      shardctl bench out --consumer-rate 2500 --gpus 4      does it feed four GPUs of 2,500 samples/s each?
-      shardctl bench out --consumer resnet50-a100           the same for a published rate (--list-consumers)
-      shardctl bench out --consumer mine:step --device cuda with a training step of your own
-      shardctl bench out --baseline                         what did the conversion buy?
-      shardctl bench out --sweep                            what to change
+      shardctl bench out                                    samples/s, time per batch, what the threads do
+      shardctl bench out --consumer-rate 2500 --gpus 4      is it enough for four GPUs of 2,500 samples/s each?
+      shardctl bench out --consumer resnet50-a100           the same for a published training run
+      shardctl bench out --consumer mine:step --device cuda the same for your own training step
+      shardctl bench out --baseline                         how much faster than training from the raw inputs?
+      shardctl bench out --sweep                            which settings are fastest?
     """
     if list_consumers:
         _list_consumers(output.as_json)
@@ -150,22 +183,31 @@ def _print(result: BenchResult, dataset: str, comparison: Comparison | None) -> 
 
 def _print_throughput(result: BenchResult, dataset: str) -> None:
     order = "in order" if result.shuffle == "in-order" else f"random order ({result.shuffle})"
+    split = f" of split {result.split}" if result.split else ""
+    stored = "" if result.decode else ", stored bytes (not decoded)"
     click.echo(
-        f"{printable(dataset)}: {result.dataset['samples']:,} samples, {format_bytes(result.dataset['bytes'])};"
-        f" batches of {result.batch_size}, {order}, {result.threads} threads; {_cache(result)}"
+        f"{printable(dataset)}: {result.dataset['samples']:,} samples{split}, {format_bytes(result.dataset['bytes'])};"
+        f" batches of {result.batch_size}, {order}, {result.threads} threads{stored}; {_cache(result)}"
     )
     low, high = min(result.runs), max(result.runs)
-    _line(f"{result.samples_per_s:,.0f} samples/s", f"median of {len(result.runs)} runs from {low:,.0f} to {high:,.0f}")
+    several = f"median of {len(result.runs)} runs from {low:,.0f} to {high:,.0f}"
+    _line(f"{result.samples_per_s:,.0f} samples/s", several if len(result.runs) > 1 else "one run")
     _line(f"{result.mb_per_s:,.1f} MB/s handed over", f"{result.stored_mb_per_s:,.1f} MB/s as stored")
-    _line(f"{result.batch_ms_p50:,.2f} ms per batch", f"at the median, {result.batch_ms_p99:,.2f} at the 99th percentile")
+    _line(f"{result.batch_ms_mean:,.2f} ms per batch", f"on average; {_waits(result)}")
     _line(f"{result.first_batch_s * 1e3:,.1f} ms to the first batch", "from opening the dataset")
-    busy = ", ".join(f"{share:.0%}" for share in result.core_busy[:16])
-    _line(
-        f"{result.cores_used:.2f} cores", f"used by the reading; all cores were busy: {busy}" if busy else "used by the reading"
-    )
-    own = f"{result.own_mb:,.0f} of it not of mapped files" if result.own_mb is not None else "at the peak"
+    cores = result.environment["cores"]
+    others = f"; other programs used {result.other_load * cores:.2f}" if result.other_load is not None else ""
+    _line(f"{result.cores_used:.2f} cores", f"used by the reading, of {cores}{others}")
+    own = f"at the peak; {result.own_mb:,.0f} MB without the mapped shards" if result.own_mb is not None else "at the peak"
     _line(f"{result.rss_mb:,.0f} MB of memory", own)
     _line("time of the threads", _shares(result.time))
+
+
+def _waits(result: BenchResult) -> str:
+    """Say how long it takes from one batch to the next: most come in groups, and are there at once."""
+    if result.batch_ms_p50 is None or result.batch_ms_p99 is None:
+        return "a run had a single batch"
+    return f"waits between batches: {result.batch_ms_p50:,.2f} ms median, {result.batch_ms_p99:,.2f} ms 99th percentile"
 
 
 def _line(figure: str, what: str) -> None:
@@ -178,10 +220,12 @@ def _cache(result: BenchResult) -> str:
     if not result.cold:
         return "page cache unknown" if before is None else f"{before:.0%} of it in the page cache before"
     if after is None:
-        return "dropped from the page cache (nobody tells whether it went)"
+        return "dropped from the page cache (this system does not tell whether that worked)"
     if after > _ALMOST_NONE:
-        return f"NOT COLD: {after:.0%} of it stayed in the page cache (mapped by somebody, or a file system in memory)"
-    return "cold page cache"
+        return (
+            f"NOT COLD: {after:.0%} of it stayed in the page cache (another process uses it, or the file system is in memory)"
+        )
+    return "dropped from the page cache before every epoch"
 
 
 def _shares(shares: dict[str, float]) -> str:
@@ -197,11 +241,14 @@ def _print_consumer(found: ConsumerResult) -> None:
     for note in found.notes:
         click.echo(f"  {note}")
     _line(
-        f"{found.accelerator_utilization:.1%} utilisation", f"stalled for {found.stall_fraction:.1%} of {found.seconds:.1f} s"
+        f"{found.accelerator_utilization:.1%} utilisation",
+        f"busy for that share of {found.seconds:.1f} s, waiting for data for {found.stall_fraction:.1%}",
     )
     _line("time of the threads", _shares(found.time))
     verdict = "keeps up" if found.verdict == "keeps-up" else "STARVES"
-    click.echo(f"  {verdict}: feeds {found.gpus_fed:,.1f} such GPUs; starves at {found.starves_at:,}")
+    click.echo(
+        f"  {verdict}: the loader can feed {found.gpus_fed:,.1f} such GPUs; {found.starves_at:,} or more would wait for data"
+    )
 
 
 def _print_baseline(found: BaselineResult) -> None:
@@ -211,16 +258,13 @@ def _print_baseline(found: BaselineResult) -> None:
         f"an epoch takes {found.raw_epoch_s:,.1f} s, from shards {found.shards_epoch_s:,.1f} s",
     )
     _line(f"{found.ratio:,.1f} times", "as fast from shards")
-    how = "took" if found.conversion_measured else "is taken to have cost one epoch from raw,"
+    took = f"{found.conversion_s:,.1f} s" + ("" if found.conversion_measured else ", assumed: one epoch from raw inputs")
     if found.pays_after is None:
-        _line("never", "does the conversion pay for itself in time: raw inputs are as fast")
+        _line("no time saved", "the raw inputs are read as fast as the shards")
     else:
-        _line(
-            f"after {found.pays_after:,} epochs",
-            f"the conversion, which {how} {found.conversion_s:,.1f} s, has paid for itself",
-        )
+        _line(f"after {found.pays_after:,} epochs", f"the shards have saved as much time as the conversion took ({took})")
     if found.rejected:
-        _line(f"{found.rejected:,} inputs", "were not what they were, or could not be decoded")
+        _line(f"{found.rejected:,} inputs", "were left out: they have changed since the conversion, or cannot be decoded")
 
 
 def _print_sweep(points: tuple[SweepPoint, ...]) -> None:
@@ -244,12 +288,18 @@ def _print_comparison(found: Comparison) -> None:
             f"{c.before:,g}",
             f"{c.now:,g}",
             f"{c.change:+.1%}",
-            "within the noise" if c.verdict == "noise" else c.verdict,
+            "-" if c.noise is None else f"{c.noise:.1%}",
+            _VERDICTS.get(c.verdict, c.verdict),
         )
         for c in found.changes
     ]
-    print_table(rows, ("", "before", "now", "change", ""))
-    if found.changes:
-        click.echo(f"  noise: {found.changes[0].noise:.1%}, from the fastest to the slowest run")
+    print_table(rows, ("", "before", "now", "change", "noise", ""))
+    click.echo(
+        "  noise: (largest - smallest) / median of the figure over the runs, plus the share of the processor that other"
+        " programs used, both measurements added up"
+    )
     for difference in found.differences:
         click.echo(f"  not the same: {difference}")
+
+
+_VERDICTS = {"noise": "no change", "unjudged": "not judged: it takes 3 runs or more in both"}

@@ -37,9 +37,10 @@ def bench_page(result: BenchResult) -> str:
 def _headline(result: BenchResult) -> Html:
     order = "in order" if result.shuffle == "in-order" else f"in random order ({result.shuffle})"
     split = f" of split {result.split}" if result.split else ""
+    read = "from the disk" if result.cold else "with the page cache warm"
     return paragraph(
         f"{result.dataset['samples']:,} samples{split}, {format_bytes(result.dataset['bytes'])}, read {order} in batches of"
-        f" {result.batch_size} by {result.threads} threads, {'from the disk' if result.cold else 'warm'}",
+        f" {result.batch_size} by {result.threads} threads, {read}{'' if result.decode else ', not decoded'}",
         "soft",
     )
 
@@ -52,8 +53,8 @@ def _verdict(result: BenchResult) -> Iterator[Html]:
     gpus = "one GPU" if found.gpus == 1 else f"{found.gpus} GPUs"
     yield paragraph(
         f"{'Keeps up' if keeps_up else 'Starves'}: {gpus} of {found.consumer_rate:,.1f} samples/s"
-        f" {'is' if found.gpus == 1 else 'are'} busy for {found.accelerator_utilization:.1%} of the time. The loader feeds"
-        f" {found.gpus_fed:,.1f} such GPUs and starves {found.starves_at:,}.",
+        f" {'is' if found.gpus == 1 else 'are'} busy for {found.accelerator_utilization:.1%} of the time. The loader can feed"
+        f" {found.gpus_fed:,.1f} such GPUs; {found.starves_at:,} or more would wait for data.",
         f"verdict {'good' if keeps_up else 'bad'}",
     )
     for note in (() if found.consumer == "rate" else (found.consumer,)) + found.notes:
@@ -61,17 +62,21 @@ def _verdict(result: BenchResult) -> Iterator[Html]:
 
 
 def _tiles(result: BenchResult) -> Html:
-    own = f", {result.own_mb:,.0f} of it not of files" if result.own_mb is not None else ""
+    own = f", {result.own_mb:,.0f} MB without the mapped shards" if result.own_mb is not None else ""
     return tiles(
         [
             (f"{result.samples_per_s:,.0f}", f"samples/s, spread {result.spread:.1%} over {len(result.runs)} runs"),
             (f"{result.mb_per_s:,.0f} MB/s", f"handed over, {result.stored_mb_per_s:,.0f} as stored"),
-            (f"{result.batch_ms_p50:,.2f} ms", f"per batch at the median, {result.batch_ms_p99:,.2f} at the 99th percentile"),
+            (f"{result.batch_ms_mean:,.2f} ms", f"per batch on average{_longest_wait(result)}"),
             (f"{result.first_batch_s * 1e3:,.0f} ms", "to the first batch"),
             (f"{result.cores_used:.2f}", f"of {result.environment['cores']} cores used"),
             (f"{result.rss_mb:,.0f} MB", f"of memory at the peak{own}"),
         ]
     )
+
+
+def _longest_wait(result: BenchResult) -> str:
+    return "" if result.batch_ms_p99 is None else f"; waits of up to {result.batch_ms_p99:,.2f} ms (99th percentile)"
 
 
 def _charts(result: BenchResult) -> Html:
@@ -116,15 +121,15 @@ def _utilization(found: ConsumerResult) -> Html:
 
 def _baseline(found: BaselineResult) -> Html:
     paid = (
-        "The conversion does not pay for itself in time: raw inputs are as fast."
+        "They save no time: the raw inputs are read as fast as the shards."
         if found.pays_after is None
-        else f"The conversion ({found.conversion_s:,.1f} s) has paid for itself after {found.pays_after:,} epochs."
+        else f"After {found.pays_after:,} epochs they have saved the time of the conversion ({found.conversion_s:,.1f} s)."
     )
     chart = charts.bars(
         "An epoch", {"seconds": (["raw inputs", "shards"], [found.raw_epoch_s, found.shards_epoch_s])}, "", "seconds"
     )
     return section(
-        "What the snapshot bought", paragraph(f"{found.ratio:,.1f} times as fast from shards. {paid}"), figures(chart)
+        "Shards compared with raw inputs", paragraph(f"{found.ratio:,.1f} times as fast from shards. {paid}"), figures(chart)
     )
 
 
