@@ -46,7 +46,8 @@ class Change:
 
     `noise` is how much of a change may be chance: the spread of this figure over the runs of each of the two measurements, and
     the share of the processor that other programs used during each, all added up; None where one of the two has fewer than
-    LEAST_RUNS values. `verdict` is better, worse, noise (the change is not larger than that), or unjudged (no noise is known).
+    LEAST_RUNS values. `verdict` is better, worse, noise (the difference is no larger share of the larger value
+    than that), or unjudged (no noise is known).
     """
 
     metric: str
@@ -89,16 +90,17 @@ def compare_records(before: dict[str, Any], now: dict[str, Any]) -> Comparison:
             continue
         change, spreads = new / old - 1, (_spread(before, metric), _spread(now, metric))
         noise = None if None in spreads else round(sum(spread or 0.0 for spread in spreads) + load, 4)
-        changes.append(Change(metric, old, new, round(change, 4), noise, _verdict(change, noise, more_is_better)))
+        changes.append(Change(metric, old, new, round(change, 4), noise, _verdict(old, new, noise, more_is_better)))
     return Comparison(tuple(changes), tuple(_differences(before, now)))
 
 
-def _verdict(change: float, noise: float | None, more_is_better: bool) -> str:
+def _verdict(old: float, new: float, noise: float | None, more_is_better: bool) -> str:
+    """Judge a change. It is held against the larger value, so that twice the rate and half the time are the same change."""
     if noise is None:
         return UNJUDGED
-    if abs(change) <= noise:
+    if abs(new - old) <= noise * max(abs(old), abs(new)):
         return NOISE
-    return BETTER if (change > 0) is more_is_better else WORSE
+    return BETTER if (new > old) is more_is_better else WORSE
 
 
 def _number(record: dict[str, Any], name: str) -> float | None:

@@ -246,9 +246,8 @@ def _print_consumer(found: ConsumerResult) -> None:
     )
     _line("time of the threads", _shares(found.time))
     verdict = "keeps up" if found.verdict == "keeps-up" else "STARVES"
-    click.echo(
-        f"  {verdict}: the loader can feed {found.gpus_fed:,.1f} such GPUs; {found.starves_at:,} or more would wait for data"
-    )
+    waiting = f"{found.starves_at:,} or more" if found.starves_at > 1 else "even one"
+    click.echo(f"  {verdict}: the loader can feed {found.gpus_fed:,.1f} such GPUs; {waiting} would wait for data")
 
 
 def _print_baseline(found: BaselineResult) -> None:

@@ -50,11 +50,12 @@ def _verdict(result: BenchResult) -> Iterator[Html]:
     if found is None:
         return
     keeps_up = found.verdict == "keeps-up"
+    waiting = f"{found.starves_at:,} or more" if found.starves_at > 1 else "even one"
     gpus = "one GPU" if found.gpus == 1 else f"{found.gpus} GPUs"
     yield paragraph(
         f"{'Keeps up' if keeps_up else 'Starves'}: {gpus} of {found.consumer_rate:,.1f} samples/s"
         f" {'is' if found.gpus == 1 else 'are'} busy for {found.accelerator_utilization:.1%} of the time. The loader can feed"
-        f" {found.gpus_fed:,.1f} such GPUs; {found.starves_at:,} or more would wait for data.",
+        f" {found.gpus_fed:,.1f} such GPUs; {waiting} would wait for data.",
         f"verdict {'good' if keeps_up else 'bad'}",
     )
     for note in (() if found.consumer == "rate" else (found.consumer,)) + found.notes:
