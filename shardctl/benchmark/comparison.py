@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardctl.benchmark.result import spread_of
 from shardctl.errors import InputError
 from shardctl.storage import printable
 
@@ -36,6 +35,9 @@ BETTER, WORSE, NOISE, UNJUDGED = "better", "worse", "noise", "unjudged"
 LEAST_RUNS = 3
 """Values of a figure from which its noise can be told: two are close to each other by chance in one of ten measurements."""
 
+_MOST_LOAD = 0.9
+"""Share of the processor used by other programs, above which nothing more is allowed for."""
+
 _SETTINGS = ("threads", "batch_size", "shuffle", "split", "cold", "decode", "consumer", "consumer_rate", "gpus")
 _ENVIRONMENT = ("cpu", "cores", "memory_bytes", "system", "file_system", "python")
 
@@ -44,10 +46,9 @@ _ENVIRONMENT = ("cpu", "cores", "memory_bytes", "system", "file_system", "python
 class Change:
     """One figure, before and now. `change` is now / before - 1.
 
-    `noise` is how much of a change may be chance: the spread of this figure over the runs of each of the two measurements, and
-    the share of the processor that other programs used during each, all added up; None where one of the two has fewer than
-    LEAST_RUNS values. `verdict` is better, worse, noise (the difference is no larger share of the larger value
-    than that), or unjudged (no noise is known).
+    `noise` says how much chance may do: values up to (1 + noise) times as large as the other count as the same. It is None
+    where one of the measurements has fewer than LEAST_RUNS values of this figure. `verdict` is better, worse, noise (no more
+    than chance), or unjudged (`noise` is None).
     """
 
     metric: str
@@ -83,22 +84,31 @@ def load_record(path: Path) -> dict[str, Any]:
 def compare_records(before: dict[str, Any], now: dict[str, Any]) -> Comparison:
     """Set two records of `shardctl bench --json` against each other."""
     changes = []
-    load = (_number(before, "other_load") or 0.0) + (_number(now, "other_load") or 0.0)
+    loads = [min(_number(record, "other_load") or 0.0, _MOST_LOAD) for record in (before, now)]
     for metric, more_is_better in METRICS:
         old, new = _number(before, metric), _number(now, metric)
         if not old or new is None:
             continue
-        change, spreads = new / old - 1, (_spread(before, metric), _spread(now, metric))
-        noise = None if None in spreads else round(sum(spread or 0.0 for spread in spreads) + load, 4)
-        changes.append(Change(metric, old, new, round(change, 4), noise, _verdict(old, new, noise, more_is_better)))
+        noise = _noise(_values(before, metric), _values(now, metric), max(loads))
+        changes.append(Change(metric, old, new, round(new / old - 1, 4), noise, _verdict(old, new, noise, more_is_better)))
     return Comparison(tuple(changes), tuple(_differences(before, now)))
 
 
+def _noise(before: list[float], now: list[float], load: float) -> float | None:
+    """Return how much chance may do: the largest run / the smallest, of both measurements, and what other programs took.
+
+    Programs that use the share `load` of the processor leave 1 - `load` of it, and they may have used none in the other
+    measurement.
+    """
+    if min(len(before), len(now)) < LEAST_RUNS:
+        return None
+    return round(max(before) / min(before) * max(now) / min(now) / (1 - load) - 1, 4)
+
+
 def _verdict(old: float, new: float, noise: float | None, more_is_better: bool) -> str:
-    """Judge a change. It is held against the larger value, so that twice the rate and half the time are the same change."""
     if noise is None:
         return UNJUDGED
-    if abs(new - old) <= noise * max(abs(old), abs(new)):
+    if max(old, new) <= (1 + noise) * min(old, new):
         return NOISE
     return BETTER if (new > old) is more_is_better else WORSE
 
@@ -112,15 +122,15 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _spread(record: dict[str, Any], metric: str) -> float | None:
-    """Return the spread of a figure over the runs of a measurement; None where it has fewer than LEAST_RUNS values.
+def _values(record: dict[str, Any], metric: str) -> list[float]:
+    """Return what a figure was in each run of a measurement; nothing where the record does not say.
 
-    The number of GPUs that a loader feeds is its samples/s divided by a fixed rate, and has the same spread.
+    The number of GPUs that a loader feeds is its samples/s divided by a fixed rate, and has the same noise.
     """
     values = _part(record, "by_run").get("samples_per_s" if metric == "gpus_fed" else metric)
-    if not isinstance(values, list) or len(values) < LEAST_RUNS or not all(_is_number(value) for value in values):
-        return None
-    return spread_of(values)
+    if not isinstance(values, list) or not all(_is_number(value) and value > 0 for value in values):
+        return []
+    return values
 
 
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:

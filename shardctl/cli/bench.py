@@ -294,8 +294,8 @@ def _print_comparison(found: Comparison) -> None:
     ]
     print_table(rows, ("", "before", "now", "change", "noise", ""))
     click.echo(
-        "  noise: (largest - smallest) / median of the figure over the runs, plus the share of the processor that other"
-        " programs used, both measurements added up"
+        "  noise: a change up to this may be chance. It is larger where the runs of a measurement differ, and where other"
+        " programs used the processor"
     )
     for difference in found.differences:
         click.echo(f"  not the same: {difference}")
