@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -216,7 +217,7 @@ def test_saved_records_are_ordinary_files(photos: Path, tmp_path: Path, store: s
             (record,) = record_of_key(tmp_path / "out", key)
             assert np.array_equal(pixels_of(path), record.values["image"])
     (rest, *_) = [path for path in written if path.suffix == ".json"]
-    assert json.loads(rest.read_text()) == {"label": 0}
+    assert json.loads(rest.read_text()) == {"label": 0, "label_name": "dunes"}
     with pytest.raises(StorageError, match="is there already; give a folder that is new or empty"):
         save(head(tmp_path / "out", None, 1), tmp_path / "saved")
 
@@ -276,6 +277,103 @@ def test_a_diff_of_other_recipes_compares_what_both_have(photos: Path, tmp_path:
     assert found.in_both == 60
     assert found.changed_fields == {"split": 60}, "labels are the same"
     assert heard[-1] == (60, 60)
+
+
+def test_a_diff_shows_the_part_of_the_recipe_that_differs(cli: Any, photos: Path, tmp_path: Path) -> None:
+    for name, size in (("a", "24x20"), ("b", "24x21")):
+        steps = [{"name": "resize", "size": 40}, {"name": "crop", "size": 32}, {"name": "resize", "size": size}]
+        shardctl.convert(photos, tmp_path / name, recipe={"store": "raw", "transform": steps}, workers=0)
+    shown = cli("inspect", tmp_path / "a", "--diff", tmp_path / "b").out
+    assert re.search(r"recipe transform 3 size +24x20 +24x21\n", shown)
+    assert "resize" not in shown, "what is the same is not repeated"
+
+
+def test_long_values_that_differ_are_cut_to_the_difference(cli: Any, photos: Path, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        shutil.copytree(photos / "snow", tmp_path / f"{'long ' * 20}{name} folder" / "snow")
+        shardctl.convert(tmp_path / f"{'long ' * 20}{name} folder", tmp_path / name, workers=0)
+    shown = cli("inspect", tmp_path / "a", "--diff", tmp_path / "b").out
+    assert re.search(r"sources +…long long a folder +…long long b folder\n", shown)
+
+
+def test_labels_are_shown_with_their_names(cli: Any, raw_dataset: Path) -> None:
+    key = shardctl.open(raw_dataset)[0]["key"]
+    name = key.partition("/")[0]
+    label = f"{CLASSES.index(name)} ({name})"
+    for options in (["--head", 1], ["--key", key], ["--where", "index == 0"], ["--columns", "label"]):
+        assert label in cli("inspect", raw_dataset, *options).out
+    (sample,) = cli("inspect", raw_dataset, "--head", 1, "--columns", "label", "--json").json["samples"]
+    assert sample == {"label": CLASSES.index(name), "label_name": name}
+    record = cli("inspect", raw_dataset, "--key", key, "--json").json
+    assert record["values"]["label_name"] == name
+    assert record["records"][0]["values"] == record["values"]
+
+
+def test_a_label_without_a_name_has_none(cli: Any, photos: Path, tmp_path: Path) -> None:
+    keys = [path.relative_to(photos).as_posix() for path in sorted(photos.rglob("*.jpg"))]
+    (tmp_path / "labels.csv").write_text(f"file_name,label\n{keys[0]},cat\n")
+    shardctl.convert(photos, tmp_path / "out", labels=str(tmp_path / "labels.csv"), lenient_labels=True, workers=0)
+    samples = cli("inspect", tmp_path / "out", "--columns", "key,label", "--json").json["samples"]
+    assert {sample["label_name"] for sample in samples} == {"cat", None}
+
+
+def test_variants_have_the_same_json_as_a_single_sample(cli: Any, photos: Path, tmp_path: Path) -> None:
+    recipe = {"store": "raw", "variants": 2, "transform": [{"name": "random_resized_crop", "size": 8}]}
+    shardctl.convert(photos, tmp_path / "out", recipe=recipe, workers=0)
+    key = shardctl.open(tmp_path / "out")[0]["key"]
+    found = cli("inspect", tmp_path / "out", "--key", key, "--json").json
+    assert [record["values"]["variant"] for record in found["records"]] == [0, 1]
+    assert found["values"] == found["records"][0]["values"]
+
+
+def test_a_split_is_shown_alone(cli: Any, raw_dataset: Path) -> None:
+    val = shardctl.open(raw_dataset, split="val")
+    shown = cli("inspect", raw_dataset, "--split", "val")
+    assert shown.out.startswith(f"split val of {raw_dataset}: {len(val)} image samples in ")
+    assert "train" not in shown.out.partition("splits:")[2]
+    found = cli("inspect", raw_dataset, "--split", "val", "--stats", "--json").json
+    assert (found["split"], found["samples"]) == ("val", len(val))
+    assert [split["name"] for split in found["splits"]] == ["val"]
+    assert found["bytes"] == sum(path.stat().st_size for path in raw_dataset.glob("val-*"))
+    assert sum(found["classes"].values()) == found["statistics"]["samples"] == len(val)
+    assert found["column_bytes"]["image"] == len(val) * 32 * 32 * 3
+    assert cli("inspect", raw_dataset, "--json").json["split"] is None
+    refused = cli("inspect", raw_dataset, "--split", "test")
+    assert (refused.code, "no split 'test'; there are train, val" in refused.err) == (2, True)
+
+
+def test_columns_alone_show_the_first_samples(cli: Any, raw_dataset: Path) -> None:
+    val = shardctl.open(raw_dataset, split="val")
+    samples = cli("inspect", raw_dataset, "--split", "val", "--columns", "key", "--json").json["samples"]
+    assert samples == [{"key": val[index]["key"]} for index in range(10)]
+
+
+def test_saved_columns_are_those_that_were_asked_for(cli: Any, raw_dataset: Path, tmp_path: Path) -> None:
+    cli("inspect", raw_dataset, "--head", 3, "--columns", "label", "--save", tmp_path / "saved")
+    assert {path.suffix for path in (tmp_path / "saved").rglob("*.*")} == {".json"}
+
+
+@pytest.mark.parametrize(
+    ("options", "idle"),
+    [
+        (["--key", "k", "--split", "val"], "--split"),
+        (["--key", "k", "--shard", "0"], "--shard"),
+        (["--key", "k", "--html", "x"], "--key"),
+        (["--key", "k", "--stats"], "--stats"),
+        (["--shard", "0", "--block", "0", "--head", "3"], "--block"),
+        (["--shard", "0", "--split", "val", "--head", "3"], "--split"),
+        (["--shard", "0", "--row", "0", "--head", "3"], "--head"),
+        (["--head", "3", "--columns", "key", "--images", "x.png"], "--columns"),
+        (["--columns", "key", "--html", "x"], "--columns"),
+        (["--diff", "x", "--html", "y"], "--html"),
+        (["--diff", "x", "--head", "3"], "--head"),
+        (["--diff", "x", "--stats"], "--stats"),
+    ],
+)
+def test_no_option_is_ignored(cli: Any, raw_dataset: Path, options: list[str], idle: str) -> None:
+    refused = cli("inspect", raw_dataset, *options)
+    assert refused.code == 2
+    assert f"contradict each other; leave out {idle}\n" in refused.err
 
 
 def test_only_datasets_are_compared(raw_dataset: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import shardctl
 from shardctl.report.page import Html, data, page, paragraph, table
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -119,7 +120,6 @@ def test_the_bench_page_is_drawn_from_nothing_but_itself(
 @pytest.fixture(scope="module")
 def dataset_report(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A page of images and one of texts, rejects among them."""
-    import shardctl
     from shardctl.report import dataset_page
 
     pytest.importorskip("plotly")
@@ -194,6 +194,18 @@ def test_numbers_and_text_are_written_for_people() -> None:
     assert "12,345" in made
     assert "a\\x1b[31m&lt;b&gt;" in made
     assert "<i>x</i>" in made
+
+
+def test_a_page_and_a_contact_sheet_are_written_together(cli: Any, raw_dataset: Path, tmp_path: Path) -> None:
+    pytest.importorskip("plotly")
+    page, sheet = tmp_path / "out.html", tmp_path / "sheet.png"
+    found = cli("inspect", raw_dataset, "--split", "val", "--html", page, "--images", sheet, "--json")
+    samples = [split.samples for split in shardctl.open(raw_dataset).manifest.splits if split.name == "val"]
+    assert found.json == {"file": str(page), "page": str(page), "sheet": str(sheet), "images": samples[0]}
+    assert sheet.read_bytes().startswith(b"\x89PNG")
+    content = page.read_text(encoding="utf-8")
+    assert "split val" in content
+    assert f"<b>{samples[0]}</b><span>image samples</span>" in content, "the page is that of the split"
 
 
 def test_the_command_writes_the_page(cli: Any, raw_dataset: Path, tmp_path: Path) -> None:

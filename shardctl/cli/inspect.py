@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, replace
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 SHOWN_CLASSES = 12
 SHOWN_MATCHES = 20
+SHOWN_FIRST = 10
 
 TEXT_WIDTH = 100
 PICTURES = 64
@@ -35,70 +36,111 @@ _BARS = " ▁▂▃▄▅▆▇█"
 
 @click.command()
 @click.argument("target", metavar="DST|SHARD", type=click.Path())
-@click.option("--split", metavar="NAME", help="With --head, --where, --images and --html: samples of this split.")
-@click.option("--shard", metavar="NAME|N", help="One shard of the dataset, by file name or number.")
-@click.option("--block", type=int, metavar="N", help="One block of the shard.")
-@click.option("--row", type=int, metavar="N", help="One sample, counted from the start of the block or of the shard.")
-@click.option("--key", metavar="KEY", help="The sample made of this input.")
-@click.option("--where", metavar="CONDITION", help="The samples for which this holds, as in 'label == 3 and width > 500'.")
-@click.option("--head", type=click.IntRange(1), metavar="N", help="The first N samples; with --where the first that match.")
-@click.option("--columns", metavar="A,B", help="With --head, --where, --row and --key: only these columns.")
-@click.option("--stats", is_flag=True, help="Read every shard: sizes by column, checksums of a shard's blocks.")
-@click.option("--save", type=click.Path(), metavar="DIR", help="Write the samples to this folder as ordinary files.")
-@click.option("--images", type=click.Path(), metavar="FILE", help="Write a contact sheet (PNG) of the samples, or of some.")
-@click.option("--html", type=click.Path(), metavar="FILE", help="Write a page to browse: charts, samples, rejects, search.")
-@click.option("--diff", type=click.Path(), metavar="DST", help="Compare with another dataset: samples, fields, settings.")
+@click.option("--split", metavar="NAME", help="Only this split, for instance val: alone, or with the options below.")
+@click.option("--shard", metavar="NAME|N", help="One shard of the dataset, by its file name or its number.")
+@click.option("--block", type=int, metavar="N", help="One block of the shard; blocks are counted from 0.")
+@click.option("--row", type=int, metavar="N", help="One sample of the shard, or of its --block; rows are counted from 0.")
+@click.option("--key", metavar="KEY", help="The sample with this key: the path of the input that it was made of.")
+@click.option("--where", metavar="CONDITION", help="The samples that meet a condition, as in 'label == 3 and width > 500'.")
+@click.option("--head", type=click.IntRange(1), metavar="N", help="The first N samples; with --where the first N that match.")
+@click.option("--columns", metavar="A,B", help="Show or save only these columns. Alone: of the first 10 samples.")
+@click.option(
+    "--stats",
+    is_flag=True,
+    help="Read all shards instead of a few blocks: exact bytes by column; with --shard, also the checksums of its blocks.",
+)
+@click.option(
+    "--save", type=click.Path(), metavar="DIR", help="Write the samples of --key, --row, --where or --head as ordinary files."
+)
+@click.option(
+    "--images",
+    type=click.Path(),
+    metavar="FILE",
+    help="Draw up to 64 of the chosen samples into one PNG file; if none are chosen, samples from all over the dataset.",
+)
+@click.option(
+    "--html", type=click.Path(), metavar="FILE", help="Write an HTML page with charts, samples and rejects of the dataset."
+)
+@click.option(
+    "--diff", type=click.Path(), metavar="DST", help="Compare with another dataset; exit code 1 where samples differ."
+)
 @output_options
 def inspect(target: str, output: Output, **given: Any) -> int:
-    """Show what is in a dataset, a shard, a block, a row, or what became of an input.
+    """Show what is in a dataset, in a split, in a shard, in one block or in one sample.
 
     \b
-      shardctl inspect out                                     the whole: sizes, splits, classes, lengths, rejects
+      shardctl inspect out                                     sizes, splits, classes, lengths, rejects
+      shardctl inspect out --split val                         the same of one split
       shardctl inspect out --key cat/001.jpg                   one sample, with its shard, block and source
-      shardctl inspect out --shard 3 --block 0 --row 12        the same from the other end
-      shardctl inspect out/train-00003-of-00016.arrow          a shard on its own, no manifest needed
+      shardctl inspect out --shard 3 --block 0 --row 12        the same sample by its position
+      shardctl inspect out/train-00003-of-00016.arrow          a single shard; the rest of the dataset is not needed
       shardctl inspect out --head 5 --columns key,label
       shardctl inspect out --where 'label == "cat" and width > 500' --save cats --images cats.png
       shardctl inspect out --html out.html                     a page to browse
-      shardctl inspect out --diff out2                         exit code 1 where samples differ
+      shardctl inspect out --diff out2                         compare two datasets
 
-    A condition knows the columns, and width, height, image_bytes, split, shard, row and index; == != < <= > >= in, is None,
-    and, or, not, + - * /, len(column), lower(column), contains(column, "part"), startswith, endswith.
+    A condition may use the columns, and width, height, image_bytes, split, shard, row and index; == != < <= > >= in, is None,
+    and, or, not, + - * /, len(column), lower(column), contains(column, "part"), startswith, endswith. Where no sample meets it,
+    that is said, and the exit code is 0.
     """
     keep_pandas_out_of_arrow()
-    _check_options(target, given)
     path = Path(target)
-    columns = given["columns"].split(",") if given["columns"] else None
+    given["columns"] = given["columns"].split(",") if given["columns"] else None
+    _check_options(target, given)
     if given["diff"] is not None:
         return _show_differences(path, Path(given["diff"]), output)
-    if given["html"] is not None:
-        return _write_page(path, given, output)
-    if any(given[name] is not None for name in ("key", "row", "where", "head", "images")):
-        _show_samples(path, given, columns, output.as_json)
+    if any(given[name] is not None for name in ("save", "images", "html")):
+        _write_files(path, given, output.as_json)
+    elif given["key"] is not None or given["row"] is not None:
+        _print_records(list(_records(path, given)), given["columns"], output.as_json)
+    elif any(given[name] is not None for name in ("where", "head", "columns")):
+        _print_samples(_records(path, given), given, output.as_json)
     elif given["shard"] is not None or path.is_file():
         _show_shard(path, given, output.as_json)
     else:
-        _show_dataset(path, given["stats"], output.as_json)
+        _show_dataset(path, given["split"], given["stats"], output.as_json)
     return 0
 
 
+_CHOICES = ("key", "row", "where", "head")
+"""The options that choose samples."""
+
+
 def _check_options(target: str, given: dict[str, Any]) -> None:
+    """Raise UsageError for options that would have no effect beside the others: nothing that is asked for is ignored."""
     lone = Path(target).is_file()
     whole = [f"--{name}" for name in ("shard", "key", "split", "html", "diff") if given[name] is not None]
     if lone and whole:
         raise UsageError(f"{printable(target)}: is one shard; {' and '.join(whole)} are for a whole dataset")
     if not lone and given["shard"] is None and (given["block"] is not None or given["row"] is not None):
         raise UsageError("--block and --row need --shard, or the file of a shard")
-    picks = [f"--{name}" for name in ("key", "row", "where") if given[name] is not None]
-    if len(picks) > 1 or (picks and given["head"] is not None and picks != ["--where"]):
-        contradicting = " and ".join(picks + ["--head"] * (given["head"] is not None))
-        raise UsageError(f"{contradicting} contradict each other; give one of them")
-    alone = [f"--{name}" for name in ("html", "diff") if given[name] is not None]
-    others = picks + [f"--{name}" for name in ("head", "save", "images", "shard") if given[name] is not None]
-    if alone and len(alone + others) > 1:
-        raise UsageError(f"{' and '.join(alone + others)} contradict each other; give one of them")
-    if given["save"] is not None and not picks and given["head"] is None:
+    if given["save"] is not None and all(given[name] is None for name in _CHOICES):
         raise UsageError("--save writes samples; say which: --key, --row, --where or --head")
+    there = [name for name, value in given.items() if value is not None and value is not False]
+    used = _used(lone, given)
+    idle = [f"--{name}" for name in there if name not in used]
+    if idle:
+        beside = [f"--{name}" for name in there if name in used]
+        raise UsageError(f"{' and '.join(beside + idle)} contradict each other; leave out {' and '.join(idle)}")
+
+
+def _used(lone: bool, given: dict[str, Any]) -> set[str]:
+    """Return the options that have an effect beside the others that are given."""
+    choice = next((name for name in _CHOICES if given[name] is not None), None)
+    place = "split" if given["shard"] is None else "shard"  # a shard is of one split
+    if given["diff"] is not None:
+        return {"diff"}
+    if given["html"] is not None:
+        return {"html", "images", "split"}
+    if choice is not None:
+        where = {"key": set[str](), "row": {"shard", "block"}, "where": {place, "head"}, "head": {place}}[choice]
+        drawn = given["images"] is not None and given["save"] is None
+        return {choice, "save", "images", *where} | (set() if drawn else {"columns"})
+    if given["images"] is not None:
+        return {"images", place}
+    if given["columns"] is not None:
+        return {"columns", place}
+    return {"shard", "block", "stats"} if lone or given["shard"] is not None else {"split", "stats"}
 
 
 def _shard_path(target: Path, given: dict[str, Any]) -> tuple[Path, Any]:
@@ -111,28 +153,30 @@ def _shard_path(target: Path, given: dict[str, Any]) -> tuple[Path, Any]:
     return target / entry.path, entry
 
 
-def _show_dataset(root: Path, stats: bool, as_json: bool) -> None:
+def _show_dataset(root: Path, split: str | None, stats: bool, as_json: bool) -> None:
     from shardctl.inspection.overview import overview
     from shardctl.inspection.shards import column_bytes
     from shardctl.inspection.statistics import BLOCKS, statistics_of
 
-    found = overview(root)
-    statistics = statistics_of(root, ALL_BLOCKS if stats else BLOCKS)
-    columns = column_bytes(root) if stats else None
+    found = overview(root, split)
+    statistics = statistics_of(root, ALL_BLOCKS if stats else BLOCKS, split)
+    columns = column_bytes(root, split) if stats else None
     if as_json:
         more = {"column_bytes": columns} if columns else {}
         print_json({**found.record(), "statistics": statistics.record(), **more})
         return
     _print_overview(root, found, statistics)
     if columns:
-        click.echo("bytes by column, before compression:")
+        click.echo("bytes of each column in all shards, uncompressed:")
         print_table([(name, size) for name, size in columns.items()])
 
 
 def _print_overview(root: Path, found: Overview, statistics: Statistics) -> None:
     m = found.manifest
     took = f" in {m.seconds:,.1f} s" if m.seconds is not None else ""
-    click.echo(f"{printable(str(root))}: {m.samples:,} {m.kind} samples in {m.shards:,} shards, {format_bytes(m.bytes)}")
+    of_split = f"split {found.split} of " if found.split else ""
+    size = f"{found.samples:,} {m.kind} samples in {found.shards:,} shards, {format_bytes(found.bytes)}"
+    click.echo(f"{of_split}{printable(str(root))}: {size}")
     click.echo(f"  made {m.created}{took} by shardctl {m.shardctl_version} from {', '.join(printable(s) for s in m.sources)}")
     low, median, high = (format_bytes(size) for size in found.shard_bytes)
     click.echo(f"  shards: {low} to {high}, {median} at the median; {found.compressed}")
@@ -140,12 +184,13 @@ def _print_overview(root: Path, found: Overview, statistics: Statistics) -> None
     click.echo(f"  fingerprint: {m.fingerprint}")
     click.echo("splits:")
     print_table(
-        [(s.name, s.samples, s.shards, format_bytes(s.bytes)) for s in m.splits], ("split", "samples", "shards", "size")
+        [(s.name, s.samples, s.shards, format_bytes(s.bytes)) for s in found.splits], ("split", "samples", "shards", "size")
     )
     _print_statistics(statistics, m.fields)
     _print_classes(found)
     if m.rejected:
-        click.echo(f"rejected: {m.rejected:,} of {m.inputs:,} inputs, in rejects.jsonl")
+        everywhere = " (of all splits)" if found.split else ""
+        click.echo(f"rejected: {m.rejected:,} of {m.inputs:,} inputs{everywhere}, in rejects.jsonl")
         print_reasons(found.reasons, found.rejects)
 
 
@@ -154,12 +199,12 @@ def _print_statistics(statistics: Statistics, fields: dict[str, Any]) -> None:
         click.echo(f"DAMAGED: {len(statistics.faults)} of the blocks looked at; run shardctl verify. {statistics.faults[0]}")
     if not statistics.columns:
         return
-    click.echo(f"columns, bytes of a sample from {statistics.samples:,} of them:")
+    click.echo(f"columns, average bytes in a sample (of {statistics.samples:,} samples):")
     rows = [
         (c.name, f"{c.raw_bytes:,.1f}", f"{c.stored_bytes:,.1f}", _column_type(c.name, c.type, fields))
         for c in statistics.columns
     ]
-    print_table(rows, ("column", "before", "as stored", "type"))
+    print_table(rows, ("column", "uncompressed", "stored", "type"))
     for spread in statistics.distributions:
         if spread.low == spread.high:
             continue
@@ -211,19 +256,21 @@ def _show_shard(target: Path, given: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    ratio = found.raw_bytes / max(1, found.bytes)
     click.echo(
         f"{found.name}: {found.samples:,} samples of split {found.split} in {len(found.blocks):,} blocks,"
-        f" {format_bytes(found.bytes)}, compressed {ratio:.2f} to 1"
+        f" {format_bytes(found.bytes)}, {format_bytes(found.raw_bytes)} uncompressed"
     )
     click.echo("columns:")
-    print_table([(name, found.column_bytes.get(name, 0), type_) for name, type_ in found.columns], ("column", "bytes", "type"))
+    print_table(
+        [(name, found.column_bytes.get(name, 0), type_) for name, type_ in found.columns],
+        ("column", "uncompressed bytes", "type"),
+    )
     click.echo("blocks:")
     rows = [
         (b.block, b.rows, b.raw_bytes, b.checksum, {None: "not checked", True: "holds", False: "DIFFERS"}[b.intact])
         for b in found.blocks
     ]
-    print_table(rows, ("block", "rows", "bytes", "checksum", ""))
+    print_table(rows, ("block", "rows", "uncompressed bytes", "checksum", ""))
 
 
 def _only_block(found: ShardOverview, block: int) -> ShardOverview:
@@ -232,20 +279,21 @@ def _only_block(found: ShardOverview, block: int) -> ShardOverview:
     return replace(found, blocks=(found.blocks[block],))
 
 
-def _show_samples(target: Path, given: dict[str, Any], columns: list[str] | None, as_json: bool) -> None:
-    """Show, save or draw the samples that are meant. They are taken one at a time, however many there are."""
+def _write_files(target: Path, given: dict[str, Any], as_json: bool) -> None:
+    """Write what is asked for: samples as files, a contact sheet, a page. Samples are taken one at a time."""
     written: dict[str, Any] = {}
+    if given["html"] is not None:
+        from shardctl.report.charts import require_plotly
+
+        require_plotly()  # before the other files are written
     if given["save"] is not None:
-        written |= _save(_records(target, given), Path(given["save"]), as_json)
+        written |= _save(_records(target, given), given, as_json)
     if given["images"] is not None:
-        written |= _draw(target, _records(target, given), Path(given["images"]), as_json)
-    if written:
-        if as_json:
-            print_json(written)
-    elif given["key"] is not None or given["row"] is not None:
-        _print_records(list(_records(target, given)), columns, as_json)
-    else:
-        _print_samples(_records(target, given), columns, given["where"] is not None, given["head"], as_json)
+        written |= _draw(target, _records(target, given), given, as_json)
+    if given["html"] is not None:
+        written |= _write_page(target, given, as_json)
+    if as_json:
+        print_json(written)
 
 
 def _records(target: Path, given: dict[str, Any]) -> Iterator[Record]:
@@ -260,28 +308,34 @@ def _records(target: Path, given: dict[str, Any]) -> Iterator[Record]:
     within = _shard_path(target, given)[0] if given["shard"] is not None else target
     if given["where"] is not None:
         return islice(matching(within, given["split"], given["where"]), given["head"])
-    if given["head"] is not None:
-        return head(within, given["split"], given["head"])
+    if given["head"] is not None or given["columns"] is not None:
+        return head(within, given["split"], given["head"] or SHOWN_FIRST)
     return some_records(within, given["split"], PICTURES)
 
 
-def _save(records: Iterator[Record], folder: Path, as_json: bool) -> dict[str, Any]:
+def _save(records: Iterator[Record], given: dict[str, Any], as_json: bool) -> dict[str, Any]:
     from shardctl.inspection.saving import save
 
-    written = save(records, folder)
+    written = save(records, Path(given["save"]), given["columns"])
     if not as_json:
-        click.echo(f"{len(written):,} files written to {printable(str(folder))}")
+        said = f"{len(written):,} files written to {printable(given['save'])}" if written else _no_match(given)
+        click.echo(said)
     return {"files": [str(path) for path in written]}
 
 
-def _draw(target: Path, records: Iterator[Record], path: Path, as_json: bool) -> dict[str, Any]:
+def _no_match(given: dict[str, Any]) -> str:
+    """Say that there is no sample, and what was asked for."""
+    return "there is no sample" if given["where"] is None else f"no sample matches {printable(given['where'])}"
+
+
+def _draw(target: Path, records: Iterator[Record], given: dict[str, Any], as_json: bool) -> dict[str, Any]:
     from shardctl.report.dataset import picture_sheet
     from shardctl.report.page import write_file
     from shardctl.shard import ShardReader
 
-    shown = list(islice(records, PICTURES))
+    path, shown = Path(given["images"]), list(islice(records, PICTURES))
     if not shown:
-        raise UsageError("there is no such sample to draw")
+        raise UsageError(f"{_no_match(given)}, and there is nothing to draw")
     where = target if target.is_file() else target / shown[0].shard
     if "image" not in shown[0].values:
         raise UsageError(f"{printable(str(target))}: its samples have no images to draw")
@@ -289,13 +343,13 @@ def _draw(target: Path, records: Iterator[Record], path: Path, as_json: bool) ->
     write_file(path, picture_sheet(iter(shown), list(classes) if classes else None))
     if not as_json:
         click.echo(f"{len(shown):,} images drawn to {printable(str(path))}")
-    return {"file": str(path), "images": len(shown)}
+    return {"file": str(path), "sheet": str(path), "images": len(shown)}
 
 
 def _print_records(records: list[Record], columns: list[str] | None, as_json: bool) -> None:
-    shown = [{**vars(record), "values": _plain_sample(record.values, columns)} for record in records]
+    shown = [{**vars(record), "values": _plain_sample(record, columns)} for record in records]
     if as_json:
-        print_json(shown[0] if len(shown) == 1 else {"records": shown})
+        print_json({**shown[0], "records": shown})
         return
     for record in shown:
         click.echo(
@@ -305,33 +359,41 @@ def _print_records(records: list[Record], columns: list[str] | None, as_json: bo
         click.echo(f"  checksum of the block: {record['checksum']} {'holds' if record['intact'] else 'DIFFERS'}")
         if record["source"]:
             click.echo(f"  source: {printable(record['source'])}")
-        print_table([(name, _short(value)) for name, value in record["values"].items()])
+        print_table([(name, _short(value)) for name, value in _for_people(record["values"]).items()])
 
 
-def _print_samples(
-    records: Iterator[Record], columns: list[str] | None, conditional: bool, limit: int | None, as_json: bool
-) -> None:
-    """Print the first of some samples; of those that meet a condition, also how many there are."""
-    most = limit or SHOWN_MATCHES
-    shown = [_plain_sample(record.values, columns) for record in islice(records, most)]
-    count = len(shown) + (sum(1 for _ in records) if limit is None else 0)
+def _print_samples(records: Iterator[Record], given: dict[str, Any], as_json: bool) -> None:
+    """Print the first of some samples; of those that meet a condition, also how many there are, where all were looked at."""
+    limit, conditional = given["head"], given["where"] is not None
+    most = limit or (SHOWN_MATCHES if conditional else SHOWN_FIRST)
+    shown = [_plain_sample(record, given["columns"]) for record in islice(records, most)]
+    complete = limit is None or len(shown) < limit
+    count = len(shown) + sum(1 for _ in records)
     if as_json:
-        print_json({**({"matches": count} if conditional else {}), "samples": shown})
+        print_json({**({"matches": count if complete else None} if conditional else {}), "samples": shown})
         return
-    if shown:
-        print_table([[_short(value, 40) for value in sample.values()] for sample in shown], list(shown[0]))
+    if not shown:
+        click.echo(_no_match(given))
+        return
+    rows = [_for_people(sample) for sample in shown]
+    print_table([[_short(value, 40) for value in row.values()] for row in rows], list(rows[0]))
     if conditional and limit is None:
         click.echo(f"{count:,} samples match{f'; the first {most} are shown' if count > most else ''}")
 
 
-def _plain_sample(values: dict[str, Any], columns: list[str] | None) -> dict[str, Any]:
-    """Return a sample for the screen: images as what they are, not their bytes."""
+def _plain_sample(record: Record, columns: list[str] | None) -> dict[str, Any]:
+    """Return a sample as plain data: of an image its format and size, not its bytes; behind a label its name."""
     from shardctl.inspection.records import describe_value
 
-    unknown = [name for name in columns or () if name not in values]
-    if unknown:
-        raise UsageError(f"no column {', '.join(unknown)}; there are {', '.join(values)}")
-    return {name: describe_value(values[name]) for name in columns or values}
+    return {name: describe_value(value) for name, value in record.chosen_values(columns).items()}
+
+
+def _for_people(sample: dict[str, Any]) -> dict[str, Any]:
+    """Return a sample as a person reads it: the name of its label in brackets behind the number."""
+    if "label" not in sample or "label_name" not in sample:
+        return sample
+    rest = {name: value for name, value in sample.items() if name != "label_name"}
+    return rest if sample["label_name"] is None else {**rest, "label": f"{sample['label']} ({sample['label_name']})"}
 
 
 def _short(value: Any, width: int = TEXT_WIDTH) -> str:
@@ -339,16 +401,14 @@ def _short(value: Any, width: int = TEXT_WIDTH) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
-def _write_page(root: Path, given: dict[str, Any], output: Output) -> int:
+def _write_page(root: Path, given: dict[str, Any], as_json: bool) -> dict[str, Any]:
     from shardctl.report import dataset_page
     from shardctl.report.page import write_page
 
     write_page(Path(given["html"]), dataset_page(root, given["split"]))
-    if output.as_json:
-        print_json({"file": given["html"]})
-    else:
+    if not as_json:
         click.echo(f"page written to {printable(given['html'])}")
-    return 0
+    return {"file": given["html"], "page": given["html"]}
 
 
 def _show_differences(a: Path, b: Path, output: Output) -> int:
@@ -366,7 +426,7 @@ def _show_differences(a: Path, b: Path, output: Output) -> int:
 def _print_differences(found: Differences, a: str, b: str) -> None:
     if found.settings:
         click.echo("settings:")
-        print_table([(pair.name, _short(pair.a, 40), _short(pair.b, 40)) for pair in found.settings], ("", a, b))
+        print_table([(pair.name, *_apart(pair.a, pair.b)) for pair in found.settings], ("", a, b))
     if found.fields:
         click.echo("fields:")
         print_table([(pair.name, pair.a or "-", pair.b or "-") for pair in found.fields], ("", a, b))
@@ -380,6 +440,24 @@ def _print_differences(found: Differences, a: str, b: str) -> None:
         click.echo(f"  {found.changed:,} differ, in {fields}: {_some([c.key for c in found.changed_examples], found.changed)}")
     if found.same_samples:
         click.echo("the same samples, with the same values")
+
+
+def _apart(a: Any, b: Any, width: int = 40) -> tuple[str, str]:
+    """Return two values that differ, cut where they are long to the part from shortly before the first difference."""
+    texts = _setting(a), _setting(b)
+    if max(map(len, texts)) <= width:
+        return texts
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*texts, strict=False)))
+    start = max(0, same - width // 4)
+    first, second = ("…" * (start > 0) + _short(text[start:], width) for text in texts)
+    return first, second
+
+
+def _setting(value: Any) -> str:
+    """Return a setting as text: names in a list one after the other, "-" for one that there is not."""
+    if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
+        return printable(", ".join(value))
+    return "-" if value is None else printable(str(value))
 
 
 def _some(keys: Any, count: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +22,8 @@ class Record:
     """One sample and where it lies. `values` are as they are stored; `source` is None for a lone shard.
 
     `index` counts through the whole dataset, `row` through the shard. `checksum` is the one that its block was written with,
-    and `intact` says whether it still holds; None where nobody looked.
+    and `intact` says whether it still holds; None where it was not computed. `label_name` is the class of `label`, None where
+    there is no such name.
     """
 
     shard: str
@@ -33,6 +34,29 @@ class Record:
     intact: bool | None
     values: dict[str, Any]
     checksum: str | None = None
+    label_name: str | None = None
+
+    def named_values(self) -> dict[str, Any]:
+        """Return the values, and behind `label` its class as `label_name`, unless there is a column of that name."""
+        if "label_name" in self.values:
+            return self.values
+        named: dict[str, Any] = {}
+        for name, value in self.values.items():
+            named[name] = value
+            if name == "label":
+                named["label_name"] = self.label_name
+        return named
+
+    def chosen_values(self, columns: Sequence[str] | None) -> dict[str, Any]:
+        """Return the values of some columns, None for all, with the name of the label. Raises UsageError for unknown ones."""
+        values = self.named_values()
+        if columns is None:
+            return values
+        unknown = [name for name in columns if name not in values]
+        if unknown:
+            raise UsageError(f"no column {', '.join(unknown)}; there are {', '.join(self.values)}")
+        with_name = [part for name in columns for part in ((name, "label_name") if name == "label" else (name,))]
+        return {name: values[name] for name in with_name if name in values}
 
 
 @dataclass(frozen=True)
@@ -82,7 +106,14 @@ class Placed:
         values = {field.name: _plain(self.data.column(field.name), place) for field in self.data.schema}
         row = self.first + place
         index = self.entry.first + row if self.entry is not None else None
-        return Record(self.shard.path.name, self.number, row, index, None, intact, values)
+        label_name = _class_of(values.get("label"), self.reader.layout.classes)
+        return Record(self.shard.path.name, self.number, row, index, None, intact, values, label_name=label_name)
+
+
+def _class_of(label: Any, classes: Sequence[str] | None) -> str | None:
+    """Return the name of a label; None where it has none."""
+    known = type(label) is int and classes is not None and 0 <= label < len(classes)
+    return classes[label] if known and classes is not None else None
 
 
 def _plain(column: pa.Array, place: int) -> Any:
@@ -125,7 +156,7 @@ def some_blocks(target: Path, split: str | None, count: int) -> Iterator[Placed]
         return
     check_split(target, split)
     table = ShardTable(target / SHARDS)
-    first, last = _shards_of(target, split)
+    first, last = shards_of(target, split)
     ends = np.cumsum(table.block_counts[first:last])
     chosen = spread(int(ends[-1]) if len(ends) else 0, count)
     shards = np.searchsorted(ends, chosen, side="right").tolist()
@@ -137,7 +168,7 @@ def some_blocks(target: Path, split: str | None, count: int) -> Iterator[Placed]
         yield Placed(shard, number - int(ends[place] - table.block_counts[first + place]))
 
 
-def _shards_of(root: Path, split: str | None) -> tuple[int, int]:
+def shards_of(root: Path, split: str | None) -> tuple[int, int]:
     """Return the numbers of the first shard of a split, and of the first behind it."""
     start = 0
     for facts in Manifest.load(root).splits:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -204,12 +205,19 @@ def _setting_pairs(a: Manifest, b: Manifest) -> Iterator[Pair]:
 
 
 def _pairs(name: str, a: Any, b: Any) -> Iterator[Pair]:
-    """Give what differs between two values, part by part where both are tables."""
+    """Give what differs between two values, part by part where both are tables, or lists of tables (numbered from 1)."""
     if isinstance(a, dict) and isinstance(b, dict):
         for part in dict.fromkeys([*a, *b]):
             yield from _pairs(f"{name} {part}", a.get(part), b.get(part))
+    elif _are_tables(a) and _are_tables(b):
+        for number, (one, other) in enumerate(zip_longest(a, b), 1):
+            yield from _pairs(f"{name} {number}", one, other)
     elif a != b:
         yield Pair(name, a, b)
+
+
+def _are_tables(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, dict) for item in value)
 
 
 def _compare(

@@ -1,4 +1,4 @@
-"""A dataset as a whole, from its manifest and its tables: no shard is read."""
+"""A dataset or one of its splits as a whole, from its manifest and its tables: no shard is read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
-from shardctl.manifest import PLAN, REJECTS, SHARDS, Manifest, Reject, ShardTable, count_reasons, open_table
+from shardctl.inspection.blocks import check_split, shards_of
+from shardctl.manifest import PLAN, REJECTS, SHARDS, Manifest, Reject, ShardTable, SplitFacts, count_reasons, open_table
 from shardctl.storage import printable
 
 NO_LABEL = "(no label)"
@@ -21,7 +22,8 @@ class Overview:
     """A dataset as a whole. `ratio` is uncompressed bytes / stored bytes.
 
     `classes` counts the samples of each class, by split; None where there are no classes. `reasons` counts the rejects by
-    stage and error, `rejects` has one of each.
+    stage and error, `rejects` has one of each. Where `split` is given, samples, shards, bytes and classes are those of this
+    split, and rejects are still those of the whole dataset.
     """
 
     manifest: Manifest
@@ -30,11 +32,32 @@ class Overview:
     classes: dict[str, dict[str, int]] | None
     reasons: dict[str, int]
     rejects: tuple[Reject, ...]
+    split: str | None = None
+
+    @property
+    def splits(self) -> tuple[SplitFacts, ...]:
+        """The splits that this is about."""
+        return tuple(facts for facts in self.manifest.splits if self.split in (None, facts.name))
+
+    @property
+    def samples(self) -> int:
+        """The samples of these splits."""
+        return sum(facts.samples for facts in self.splits)
+
+    @property
+    def shards(self) -> int:
+        """The shards of these splits."""
+        return sum(facts.shards for facts in self.splits)
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of their shards."""
+        return sum(facts.bytes for facts in self.splits)
 
     @property
     def ratio(self) -> float:
         """How much smaller compression made the blocks."""
-        return self.raw_bytes / max(1, self.manifest.bytes)
+        return self.raw_bytes / max(1, self.bytes)
 
     @property
     def compressed(self) -> str:
@@ -57,16 +80,17 @@ class Overview:
         m = self.manifest
         return {
             "kind": m.kind,
-            "samples": m.samples,
-            "shards": m.shards,
-            "bytes": m.bytes,
+            "split": self.split,
+            "samples": self.samples,
+            "shards": self.shards,
+            "bytes": self.bytes,
             "raw_bytes": self.raw_bytes,
             "compression_ratio": round(self.ratio, 3),
             "shard_bytes": dict(zip(("min", "median", "max"), self.shard_bytes, strict=True)),
             "rejected": m.rejected,
             "reject_reasons": self.reasons,
             "reject_examples": [vars(reject) for reject in self.rejects],
-            "splits": [vars(split) for split in m.splits],
+            "splits": [vars(split) for split in self.splits],
             "classes": self.class_totals,
             "classes_by_split": self.classes,
             "schema": [{"name": name, "type": type_} for name, type_ in m.schema],
@@ -81,13 +105,19 @@ class Overview:
         }
 
 
-def overview(root: Path) -> Overview:
-    """Describe a whole dataset. Raises DatasetError."""
+def overview(root: Path, split: str | None = None) -> Overview:
+    """Describe a whole dataset, or one of its splits. Raises DatasetError, UsageError for a split that there is not."""
+    check_split(root, split)
     manifest = Manifest.load(root)
     table = ShardTable(root / SHARDS)
+    first, last = shards_of(root, split)
+    sizes, raw_sizes = table.sizes[first:last], table.raw_sizes[first:last]
     reasons, examples = count_reasons(root / REJECTS)
-    spread = (int(table.sizes.min()), int(np.median(table.sizes)), int(table.sizes.max()))
-    return Overview(manifest, int(table.raw_sizes.sum()), spread, _classes(root, manifest), reasons, examples)
+    spread = (int(sizes.min()), int(np.median(sizes)), int(sizes.max())) if len(sizes) else (0, 0, 0)
+    classes = _classes(root, manifest)
+    if classes is not None and split is not None:
+        classes = {split: classes[split]}
+    return Overview(manifest, int(raw_sizes.sum()), spread, classes, reasons, examples, split)
 
 
 def _classes(root: Path, manifest: Manifest) -> dict[str, dict[str, int]] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +18,16 @@ from shardctl.storage import naming_the_path, printable
 SUFFIXES = {b"\xff\xd8\xff": ".jpg", b"\x89PNG": ".png", b"RIFF": ".webp", b"GIF8": ".gif", b"BM": ".bmp", b"II*\0": ".tif"}
 
 
-def save(records: Iterable[Record], folder: Path) -> list[Path]:
+def save(records: Iterable[Record], folder: Path, columns: Sequence[str] | None = None) -> list[Path]:
     """Write every record into `folder`, named by its key, and return the files. Nothing that is there is overwritten.
 
-    Raises StorageError.
+    `columns` are those that are written, None for all; the name of a label is written beside it, as `label_name`. Raises
+    StorageError, and UsageError for a column that there is not.
     """
     written: list[Path] = []
     for record in records:
         name = _name(record)
-        for field, suffix, content in _files(record.values):
+        for field, suffix, content in _files(record.chosen_values(columns)):
             path = folder / _named(name, field, suffix)
             with naming_the_path(path):
                 path.parent.mkdir(parents=True, exist_ok=True)

@@ -62,9 +62,10 @@ def find_shard(root: Path, name: str) -> ShardEntry:
     return table[number]
 
 
-def column_bytes(root: Path) -> dict[str, int]:
-    """Add up the bytes of every column before compression, reading every shard."""
+def column_bytes(root: Path, split: str | None = None) -> dict[str, int]:
+    """Add up the bytes of every column before compression, reading every shard of a dataset, or of one split."""
     total: Counter[str] = Counter()
-    for name in ShardTable(root / SHARDS).names:
-        total.update(describe_shard(root / name).column_bytes)
+    for entry in ShardTable(root / SHARDS):
+        if split in (None, entry.split):
+            total.update(describe_shard(root / entry.path).column_bytes)
     return dict(total)

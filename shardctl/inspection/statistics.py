@@ -66,11 +66,14 @@ class Statistics:
         return asdict(self)
 
 
-def statistics_of(target: Path, blocks: int = BLOCKS) -> Statistics:
-    """Look at so many blocks of a dataset, or of a lone shard. Raises DatasetError where not even its tables can be read."""
+def statistics_of(target: Path, blocks: int = BLOCKS, split: str | None = None) -> Statistics:
+    """Look at so many blocks of a dataset, of one of its splits, or of a lone shard.
+
+    Raises DatasetError where not even its tables can be read, UsageError for a split that there is not.
+    """
     looked_at: list[pa.RecordBatch] = []
     faults: list[str] = []
-    for block in some_blocks(target, None, blocks):
+    for block in some_blocks(target, split, blocks):
         try:
             looked_at.append(block.data)
         except DatasetError as error:

@@ -56,9 +56,9 @@ input { font: inherit; padding: .35rem .6rem; width: min(24rem, 100%); color: va
 
 
 def dataset_page(root: Path, split: str | None = None) -> str:
-    """Return a dataset, or what is known of it and some samples of one split, as a page. Raises DatasetError, InstallError."""
+    """Return a dataset, or one of its splits, as a page. Raises DatasetError, InstallError, UsageError for an unknown split."""
     charts.require_plotly()
-    found, statistics = overview(root), statistics_of(root, blocks=32)
+    found, statistics = overview(root, split), statistics_of(root, blocks=32, split=split)
     records = list(some_records(root, split, ROWS))
     names = found.manifest.fields.get("label", {}).get("names")
     parts = [Html(_STYLE), _headline(found), _tiles(found), _splits(found), figures(*_charts(found, statistics))]
@@ -69,7 +69,7 @@ def dataset_page(root: Path, split: str | None = None) -> str:
         charts.drawing(),
         Html(f"<script>{_SEARCH}</script>"),
     ]
-    return page(f"shardctl inspect: {root}", *parts)
+    return page(f"shardctl inspect: {root}" + (f", split {split}" if split else ""), *parts)
 
 
 def picture_sheet(records: Iterator[Record], names: list[str] | None, columns: int = 8) -> bytes:
@@ -114,16 +114,16 @@ def _tiles(found: Overview) -> Html:
     low, median, high = (format_bytes(size) for size in found.shard_bytes)
     return tiles(
         [
-            (f"{m.samples:,}", f"{m.kind} samples"),
-            (f"{m.shards:,}", f"shards, {low} to {high}, {median} at the median"),
-            (format_bytes(m.bytes), found.compressed),
-            (f"{m.rejected:,}", f"of {m.inputs:,} inputs rejected"),
+            (f"{found.samples:,}", f"{m.kind} samples"),
+            (f"{found.shards:,}", f"shards, {low} to {high}, {median} at the median"),
+            (format_bytes(found.bytes), found.compressed),
+            (f"{m.rejected:,}", f"of {m.inputs:,} inputs rejected{', in all splits' if found.split else ''}"),
         ]
     )
 
 
 def _splits(found: Overview) -> Html:
-    rows = [(split.name, split.samples, split.shards, format_bytes(split.bytes)) for split in found.manifest.splits]
+    rows = [(split.name, split.samples, split.shards, format_bytes(split.bytes)) for split in found.splits]
     return section("Splits", table(rows, ("split", "samples", "shards", "size")))
 
 
