@@ -1,4 +1,4 @@
-"""How to store a dataset: a few hundred inputs through every way, and the smallest that keeps the consumer busy."""
+"""How to store a dataset: a few hundred inputs are converted in every way, and the smallest that is fast enough is advised."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PROOF_SECONDS = 3.0
 
 @dataclass(frozen=True)
 class Choice:
-    """One way to store the samples, and what came of it. `lossless` says whether pixels are kept as they are.
+    """One way to store the samples, and what was measured. `lossless` says whether pixels are kept as they are.
 
     `sample_bytes` is what a sample takes on disk, `samples_per_s` how fast the loader reads them, `utilization` what that
     allows the consumer. `error` says why it cannot be had, None where it can.
@@ -104,9 +104,9 @@ class Advice:
 
 @dataclass(frozen=True)
 class AdviceOptions:
-    """What is asked. `consumer_rate` is in samples/s of one GPU, `consumer` a preset; one of them. `inputs` are tried.
+    """What is asked. One of `consumer_rate` (samples/s of one GPU) and `consumer` (a preset) is given.
 
-    `workers` are the processes that convert them.
+    So many `inputs` are tried, which are converted by `workers` processes. The defaults are those of `shardctl advise` too.
     """
 
     consumer_rate: float | None = None
@@ -121,13 +121,17 @@ class AdviceOptions:
     def check(self) -> None:
         """Raise UsageError for numbers that cannot be."""
         if (self.consumer_rate is None) == (self.consumer is None):
-            raise UsageError("how fast is the consumer? Give either a consumer rate (samples/s) or a consumer (a preset)")
+            raise UsageError(
+                "how fast is the consumer? Give either --consumer-rate (samples/s of one GPU) or --consumer (a preset)"
+            )
         if self.consumer_rate is not None:
             check_rate(self.consumer_rate)
+        if self.consumer is not None and ":" in self.consumer:
+            raise UsageError("advise takes presets only; `shardctl bench --consumer module:function` measures a function")
         if self.consumer is not None:
             find_preset(self.consumer)
         if self.gpus < 1 or self.inputs < 1:
-            raise UsageError("no GPUs, or no inputs to try, leave nothing to advise on; give at least 1")
+            raise UsageError(f"{self.gpus} GPUs and {self.inputs} inputs are impossible; give at least 1 of each")
         if self.consumer_rate is not None:
             check_patience(self.consumer_rate * self.gpus, self.batch_size, PROOF_SECONDS)
 
@@ -179,7 +183,8 @@ def _sample_inputs(roots: list[Path], kind: str, most: int, scratch: Path) -> in
                 file.seek(row["offset"])
                 lines += file.read(row["size"]).rstrip(b"\n") + b"\n"
         else:
-            (folder / f"{number:06d}{path.suffix}").symlink_to(path)
+            # The number keeps names apart, and the name is for messages: 60 characters are 240 bytes at the most, of 255.
+            (folder / f"{number:06d}-{path.name[-60:]}").symlink_to(path)
     if lines:
         (folder / "lines.jsonl").write_bytes(lines)
     return len(listing)
@@ -236,7 +241,8 @@ class _Trial:
             inputs, recipe = self._scratch / "inputs", {**self._settings, **choice.settings()}
             return convert(inputs, self._folder(choice), recipe=recipe, labels="none", workers=self._options.workers)
         except TooManyRejectsError as error:
-            raise InputError(f"not one of the inputs that were tried can be converted ({error})") from error
+            why = str(error).partition("; nothing was committed")[0]  # the rest names a file in the scratch folder
+            raise InputError(f"none of the inputs that were tried can be converted: {why}") from error
 
     def _rate(self, choice: Choice) -> float:
         """Return how many samples per second one GPU takes."""

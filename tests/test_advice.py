@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
 from typing import Any
@@ -109,11 +110,12 @@ def test_text_is_tried_with_every_compression(cli: Any, demo: Path, tmp_path: Pa
         (None, {}, "how fast is the consumer"),
         (None, {"consumer_rate": 1, "consumer": "resnet50-a100"}, "how fast is the consumer"),
         (None, {"consumer_rate": -1}, "a consumer rate of -1"),
-        (None, {"consumer_rate": 1000, "inputs": 0}, "leave nothing to advise on"),
+        (None, {"consumer_rate": 1000, "inputs": 0}, "0 inputs are impossible"),
         (None, {"consumer": "resnet"}, "no consumer 'resnet'"),
+        (None, {"consumer": "mine:step"}, "advise takes presets only"),
         ({"store": "raw"}, {"consumer_rate": 1000}, "store is what advise finds out"),
         ({"transform": [{"name": "swirl"}]}, {"consumer_rate": 1000}, "transform 'swirl' is not known"),
-        (None, {"consumer_rate": 0.001}, "too long to measure"),
+        (None, {"consumer_rate": 0.001}, "too long to measure in 60 s; give a smaller --batch-size$"),
     ],
 )
 def test_what_cannot_be_advised_on_is_refused(
@@ -128,8 +130,18 @@ def test_sources_that_are_not_there_or_no_images_are_said(cli: Any, tmp_path: Pa
     assert (refused.code, refused.err) == (3, f"shardctl: {tmp_path}/absent: no such file or folder\n")
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "bad.jpg").write_bytes(b"bad")
-    with pytest.raises(InputError, match="not one of the inputs that were tried can be converted"):
+    with pytest.raises(
+        InputError, match=r"can be converted: all 1 inputs were rejected, for instance .*bad\.jpg: not an image [^/]*$"
+    ):
         shardctl.advise(tmp_path / "in", consumer_rate=1000)
+
+
+def test_the_command_and_the_function_have_the_same_defaults() -> None:
+    from shardctl.cli.advise import advise as command
+
+    given = command.make_context("advise", ["photos"]).params
+    for field in dataclasses.fields(advice.AdviceOptions):
+        assert given[field.name] == field.default, field.name
 
 
 names = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

@@ -23,26 +23,38 @@ NONE_KEEPS_UP = 1
 
 @click.command()
 @click.argument("src", nargs=-1, required=True, metavar="SRC...", type=click.Path())
-@click.option("--consumer-rate", type=float, metavar="R", help="One GPU takes R samples/s.")
-@click.option("--consumer", metavar="PRESET", help="One GPU is as fast as this (`shardctl bench --list-consumers`).")
-@click.option("--gpus", type=int, default=1, show_default=True, metavar="N", help="So many of these GPUs.")
+@click.option("--consumer-rate", type=float, metavar="R", help="One GPU trains on R samples per second.")
+@click.option(
+    "--consumer", metavar="PRESET", help="One GPU is as fast as in this published run (`shardctl bench --list-consumers`)."
+)
+@click.option("--gpus", type=int, default=1, show_default=True, metavar="N", help="Number of such GPUs, all fed by one loader.")
 @source_options
 @transform_options
-@click.option("--lossless", is_flag=True, help="Leave out what changes pixels: jpeg and webp.")
-@click.option("--inputs", type=int, default=300, show_default=True, metavar="N", help="Try so many, from all over SRC.")
-@click.option("--batch-size", type=int, default=256, show_default=True, metavar="N")
+@click.option("--lossless", is_flag=True, help="Do not try jpeg and webp, which change pixels.")
 @click.option(
-    "--threads", callback=auto_or_number, default="auto", show_default=True, metavar="auto|N", help="Threads that make batches."
+    "--inputs", type=int, default=300, show_default=True, metavar="N", help="Try with N inputs, taken evenly from all of SRC."
+)
+@click.option("--batch-size", type=int, default=256, show_default=True, metavar="N", help="Samples in a batch.")
+@click.option(
+    "--threads",
+    callback=auto_or_number,
+    default="auto",
+    show_default=True,
+    metavar="auto|N",
+    help="Threads that read and decode; auto finds the number while it reads.",
 )
 @workers_option
-@click.option("--write", type=click.Path(), metavar="FILE", help="Write the recipe to this file, for convert --recipe.")
+@click.option(
+    "--write", type=click.Path(), metavar="FILE", help="Write the recipe to this file, for `shardctl convert --recipe`."
+)
 @output_options
 def advise(src: tuple[str, ...], output: Output, write: str | None, **given: Any) -> int:
-    """Find the smallest way to store SRC that keeps a GPU busy on this machine.
+    """Find the smallest way to store SRC that is fast enough to keep a GPU busy on this machine.
 
-    A few hundred inputs are converted in every way (original bytes, jpeg, webp, png, raw pixels with and without
-    compression; text with several) and read back through the loader that training uses; the recommended one is proven by
-    feeding a consumer from it. Exit code 1 where none is fast enough.
+    A few hundred inputs are converted in every way: images as original bytes, jpeg, webp, png and raw pixels with and without
+    compression; text with several compressions. Each result is read with shardctl's loader, as in training. The smallest one
+    that is fast enough is checked by simulating the GPU, and printed as a recipe for `shardctl convert`. Exit code 1 where none
+    is fast enough.
 
     \b
       shardctl advise photos --resize 256 --crop 224 --consumer-rate 2500
@@ -80,21 +92,23 @@ def _print(advice: Advice, recipe: str, write: str | None) -> None:
     click.echo(f"{advice.tried:,} of {advice.inputs:,} inputs tried; the consumer takes {advice.rate:,.1f} samples/s")
     if advice.rejected:
         click.echo(f"  {advice.rejected:,} of them cannot be converted")
-    header = ("", "store", "per sample", "of all", "samples/s", "utilisation", "", "")
+    header = ("", "store", "per sample", "all inputs", "samples/s", "utilisation", "", "")
     print_table([_row(choice, advice) for choice in advice.choices if choice.error is None], header)
     for choice in advice.choices:
         if choice.error is not None:
             click.echo(f"  {choice.name}: not possible, {printable(choice.error)}")
     if advice.keeps_up:
         click.echo(
-            f"{advice.best.name} is the smallest that keeps it busy: {advice.proven:.1%} utilisation when it was fed from it"
+            f"{advice.best.name} is the smallest that keeps the consumer busy: {advice.proven:.1%} utilisation in a test"
         )
     else:
-        click.echo(f"NONE keeps it busy on this machine; {advice.best.name} is the fastest: {advice.proven:.1%} utilisation")
+        click.echo(
+            f"NONE keeps it busy on this machine; {advice.best.name} is the fastest: {advice.proven:.1%} utilisation in a test"
+        )
     memory = "fits in this machine's memory" if advice.fits_in_memory else "does not fit in this machine's memory"
     click.echo(
         f"all inputs will take about {format_bytes(advice.total_bytes)}, which {memory};"
-        f" the disk must give {advice.disk_mb_per_s:,.1f} MB/s where they are read from it"
+        f" read from a disk, they need {advice.disk_mb_per_s:,.1f} MB/s"
     )
     click.echo(f"recipe written to {printable(write)}" if write else f"recipe:\n\n{recipe}")
 

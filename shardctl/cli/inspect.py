@@ -211,7 +211,8 @@ def _print_statistics(statistics: Statistics, fields: dict[str, Any]) -> None:
         histogram = "".join(_BARS[-(-8 * count // max(spread.counts))] for count in spread.counts)
         click.echo(f"  {spread.what}: {spread.low:,.0f} to {spread.high:,.0f}, {spread.median:,.0f} at the median  {histogram}")
     if statistics.formats:
-        click.echo(f"  image formats: {', '.join(f'{name} {count:,}' for name, count in statistics.formats.items())}")
+        formats = ", ".join(f"{name} {count:,}" for name, count in statistics.formats.items())
+        click.echo(f"  image formats (of {sum(statistics.formats.values()):,} images): {formats}")
 
 
 def _print_classes(found: Overview) -> None:
@@ -389,11 +390,22 @@ def _plain_sample(record: Record, columns: list[str] | None) -> dict[str, Any]:
 
 
 def _for_people(sample: dict[str, Any]) -> dict[str, Any]:
-    """Return a sample as a person reads it: the name of its label in brackets behind the number."""
+    """Return a sample as a person reads it: images in a few words, the name of the label in brackets behind its number."""
     if "label" not in sample or "label_name" not in sample:
-        return sample
-    rest = {name: value for name, value in sample.items() if name != "label_name"}
+        return {name: _image_text(value) for name, value in sample.items()}
+    rest = {name: _image_text(value) for name, value in sample.items() if name != "label_name"}
     return rest if sample["label_name"] is None else {**rest, "label": f"{sample['label']} ({sample['label_name']})"}
+
+
+def _image_text(value: Any) -> Any:
+    """Return what describe_value says of an image in a few words; other values as they are."""
+    if not isinstance(value, dict):
+        return value
+    if set(value) == {"shape", "dtype", "mean"}:
+        return f"{'x'.join(str(side) for side in value['shape'])} {value['dtype']}, mean {value['mean']}"
+    if {"bytes", "path", "format", "size", "mode"} == set(value):
+        return f"{value['format']} {value['size']} {value['mode']}, {value['bytes']:,} bytes"
+    return value
 
 
 def _short(value: Any, width: int = TEXT_WIDTH) -> str:
