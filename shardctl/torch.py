@@ -21,7 +21,7 @@ try:
 except ImportError as error:  # pragma: no cover - the tests have it, or skip
     raise ImportError("shardctl.torch needs PyTorch: pip install 'shardctl[torch]'") from error
 
-from shardctl.dataset import Dataset
+from shardctl.dataset import Dataset, Mix
 from shardctl.loader import Loader as BatchLoader
 from shardctl.reader import Batch
 
@@ -52,35 +52,49 @@ def distributed_rank() -> tuple[int, int]:
 class IterableDataset(_IterableDataset[dict[str, Any]]):
     """Whole batches for `torch.utils.data.DataLoader(..., batch_size=None)`, one epoch per iteration.
 
-    Rank and world size are those of torch.distributed. Worker processes share the rank's samples among them, each as a rank of
-    its own; shardctl's threads make most of them needless. Has state_dict and load_state_dict, as torchdata's
+    Every iteration begins the next epoch, also where the one before was broken off. Rank and world size are those of
+    torch.distributed, unless they are among the options. Worker processes share the rank's samples among them, each as a rank
+    of its own; shardctl's threads make most of them needless. Has state_dict and load_state_dict, as torchdata's
     StatefulDataLoader wants them: with the same number of workers, each goes on where it was.
     """
 
-    def __init__(self, dataset: Dataset, batch_size: int, **options: Any) -> None:
-        """Take a dataset, and what its `loader` takes."""
+    def __init__(self, dataset: Dataset | Mix, batch_size: int, **options: Any) -> None:
+        """Take a dataset or a mixture, and what its `loader` takes. Raises UsageError for options that cannot be."""
         self._dataset, self._options = dataset, {"batch_size": batch_size, **options}
         self._epoch = 0
         self._state: dict[str, Any] | None = None
         self._running: BatchLoader | None = None
         self._place = distributed_rank()
+        self._loader()
+
+    def __len__(self) -> int:
+        """Return the number of batches of an epoch.
+
+        DataLoader asks its own process, which does not know of the workers: with N of them up to N - 1 batches more may come,
+        because each worker ends with a smaller batch of its own. With `remainder="drop"` there are never more.
+        """
+        return len(self._loader())
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin this epoch at the next iteration.
+        """Let the next iteration be this epoch, from its beginning.
 
         Iterations count on by themselves, except in worker processes that DataLoader starts anew for each: call this before
         every epoch there, as with a DistributedSampler.
         """
         self._epoch, self._state = epoch, None
+        self._running = None
 
     def _loader(self) -> BatchLoader:
-        rank, world_size = self._place if get_worker_info() else distributed_rank()
-        worker = get_worker_info()
-        if worker is not None:
-            rank, world_size = rank * worker.num_workers + worker.id, world_size * worker.num_workers
-        loader = self._dataset.loader(**{"rank": rank, "world_size": world_size, **self._options})
+        """Return the loader of this process: its rank's part, and of that its own where it is a worker of a DataLoader."""
+        loader = self._dataset.loader(**self._options)
         loader.options.check_keeping("a DataLoader")
-        return loader
+        worker = get_worker_info()
+        loader.assign(*(self._place if worker else distributed_rank()))
+        if worker is None:
+            return loader
+        rank, world_size = loader.options.place
+        place = {"rank": rank * worker.num_workers + worker.id, "world_size": world_size * worker.num_workers}
+        return self._dataset.loader(**{**self._options, **place})
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         loader = self._loader()
@@ -89,9 +103,11 @@ class IterableDataset(_IterableDataset[dict[str, Any]]):
             loader.load_state_dict(self._state)
             self._state = None
         self._running = loader
+        self._epoch = loader.next_epoch + 1
         for batch in loader:
+            self._epoch = loader.next_epoch
             yield tensors(batch)
-        self._epoch = loader.state_dict()["epoch"]
+        self._epoch = loader.next_epoch
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the iteration is."""
@@ -100,21 +116,28 @@ class IterableDataset(_IterableDataset[dict[str, Any]]):
         return self._running.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state at the next iteration."""
+        """Continue from a state at the next iteration."""
         self._state = state
 
 
 class Loader:
     """Batches of a shardctl loader as tensors on a device.
 
+    Where torch.distributed is initialised, this rank's part of them, unless the loader was given a rank and a world size.
     With a CUDA device, a batch is copied into pinned memory and from there to the device on a stream of its own, while the
     batch before it is being used. Everything else (len, state_dict, set_epoch, stats) is the shardctl loader's.
     """
 
     def __init__(self, loader: BatchLoader, device: str | torch.device = "cpu") -> None:
-        self.loader = loader
+        self._loader = loader
         self.device = torch.device(device)
         self._state: dict[str, Any] | None = None
+
+    @property
+    def loader(self) -> BatchLoader:
+        """The shardctl loader, with the rank of this process."""
+        self._loader.assign(*distributed_rank())  # each time: the process group may come after the loader
+        return self._loader
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -124,16 +147,17 @@ class Loader:
         return self.loader.state_dict() if self._state is None else self._state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state at the next iteration."""
+        """Continue from a state at the next iteration."""
         self._state = None
         self.loader.load_state_dict(state)
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin this epoch at the next iteration."""
+        """Let the next iteration be this epoch, from its beginning."""
         self._state = None
         self.loader.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
+        self._state = None
         if self.device.type != "cuda":
             for batch in self.loader:
                 moved = tensors(batch)
@@ -144,16 +168,14 @@ class Loader:
     def _overlapped(self) -> Iterator[dict[str, Any]]:
         stream = torch.cuda.Stream(self.device)
         coming: tuple[dict[str, Any], torch.cuda.Event, dict[str, Any]] | None = None
-        try:
-            for batch in self.loader:
-                begun = (*self._copy(batch, stream), self.loader.state_dict())
-                if coming is not None:
-                    yield self._arrived(coming)
-                coming = begun
+        for batch in self.loader:
+            begun = (*self._copy(batch, stream), self.loader.state_dict())
             if coming is not None:
                 yield self._arrived(coming)
-        finally:
-            self._state = None
+            coming = begun
+        if coming is not None:
+            yield self._arrived(coming)
+        self._state = None  # not where it is broken off: the batch on its way was never handed out
 
     def _copy(self, batch: Batch, stream: torch.cuda.Stream) -> tuple[dict[str, Any], torch.cuda.Event]:
         """Begin to copy a batch to the device."""

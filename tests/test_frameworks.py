@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 import subprocess
@@ -112,26 +113,90 @@ class TestTorch:
         resumed.load_state_dict(loader.state_dict())
         assert seen + [batch["n"].tolist() for batch in resumed] == whole
 
+    def test_an_iteration_after_a_broken_off_one_is_the_next_epoch(self, root: Path) -> None:
+        from shardctl.torch import IterableDataset, Loader
+
+        plain = shardctl.open(root).loader(16, shuffle=True)
+        epochs = [numbers(plain) for _ in range(3)]
+        for broken in (
+            Loader(shardctl.open(root).loader(16, shuffle=True)),
+            IterableDataset(shardctl.open(root), 16, shuffle=True),
+        ):
+            assert numbers(itertools.islice(broken, 2)) == epochs[0][:32]
+            state = broken.state_dict()
+            assert (state["epoch"], state["samples"]) == (0, 32)
+            assert numbers(broken) == epochs[1]
+            assert numbers(itertools.islice(broken, 1)) == epochs[2][:16]
+            broken.load_state_dict(state)
+            assert numbers(broken) == epochs[0][32:]
+            assert numbers(broken) == epochs[1]
+            broken.set_epoch(2)
+            assert numbers(broken) == epochs[2]
+
+    def test_worker_processes_divide_the_part_of_a_rank_that_was_given(self, root: Path, torch: Any) -> None:
+        from shardctl.torch import IterableDataset
+
+        read = []
+        for rank in range(2):
+            dataset = IterableDataset(shardctl.open(root), 8, threads=1, rank=rank, world_size=2)
+            read.append(numbers(torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=2)))
+            assert len(read[rank]) == SAMPLES // 2
+        assert sorted(read[0] + read[1]) == list(range(SAMPLES))
+
+    def test_an_iterable_dataset_has_a_length(self, root: Path, torch: Any) -> None:
+        from shardctl.torch import IterableDataset
+
+        dataset = IterableDataset(shardctl.open(root), 16)
+        assert len(dataset) == len(torch.utils.data.DataLoader(dataset, batch_size=None)) == len(list(dataset)) == 8
+        assert len(IterableDataset(shardctl.open(root), 16, rank=1, world_size=2)) == 4
+
+    def test_two_ranks_of_a_loader_share_the_samples(self, root: Path, tmp_path: Path) -> None:
+        """Two real processes; the loader was made before the process group, and takes rank and world size from it."""
+        printed = in_two_ranks(root, tmp_path, READ)
+        read = [list(map(int, lines[0].split())) for lines in printed]
+        assert len(read[0]) == len(read[1]) == SAMPLES // 2
+        assert sorted(read[0] + read[1]) == list(range(SAMPLES))
+        assert printed[0][1] == printed[1][1] == "6 120", "batches of a rank; samples where 0 of 1 was given"
+
     def test_two_ranks_of_distributed_data_parallel(self, root: Path, tmp_path: Path) -> None:
         """Two real processes train a real model; each must have the other's gradients, and all samples come once."""
-        script = tmp_path / "train.py"
-        script.write_text(TRAIN)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
-        ranks = [
-            subprocess.Popen(
-                [sys.executable, script, root], env={**environment, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True
-            )
-            for rank in range(2)
-        ]
-        printed = [rank.communicate(timeout=120)[0].splitlines() for rank in ranks]
-        assert [rank.returncode for rank in ranks] == [0, 0]
+        printed = in_two_ranks(root, tmp_path, TRAIN)
         read = [list(map(int, lines[0].split())) for lines in printed]
         assert len(read[0]) == len(read[1]) == SAMPLES // 2
         assert sorted(read[0] + read[1]) == list(range(SAMPLES))
         assert printed[0][1] == printed[1][1], "the same weights after averaging gradients"
+
+
+def in_two_ranks(root: Path, folder: Path, code: str) -> list[list[str]]:
+    """Run a program as two ranks of a gloo process group, and return the lines that each prints."""
+    script = folder / "ranks.py"
+    script.write_text(code)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, script, root], env={**environment, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True
+        )
+        for rank in range(2)
+    ]
+    printed = [rank.communicate(timeout=120)[0].splitlines() for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0]
+    return printed
+
+
+READ = """
+import sys, torch, shardctl
+from shardctl.torch import Loader
+ds = shardctl.open(sys.argv[1])
+loader = Loader(ds.loader(10, shuffle=True, seed=1))
+torch.distributed.init_process_group("gloo")
+print(*(n for batch in loader for n in batch["n"].tolist()))
+alone = Loader(ds.loader(10, rank=0, world_size=1))
+print(len(loader), sum(len(batch["n"]) for batch in alone))
+torch.distributed.destroy_process_group()
+"""
 
 
 TRAIN = """

@@ -285,3 +285,74 @@ def test_a_mixture_keeps_its_weights_and_resumes(numbers: Path) -> None:
         shardctl.mix([few, many], [1, 1], samples=0).loader(4)
     with pytest.raises(UsageError, match="above 0"):
         shardctl.mix([few, many], [1, 0]).loader(4)
+
+
+def test_an_iteration_after_a_broken_off_one_is_the_next_epoch_from_its_beginning(numbers: Path) -> None:
+    ds = shardctl.open(numbers)
+    epochs = ds.loader(100, shuffle=True)
+    whole = [read(epochs) for _ in range(4)]
+    loader = ds.loader(100, shuffle=True)
+    for epoch in range(3):
+        for place, batch in enumerate(loader):
+            assert batch["number"].tolist() == whole[epoch][place]
+            if place == epoch:
+                break
+        state = loader.state_dict()
+        assert (state["epoch"], state["samples"]) == (epoch, 100 * (epoch + 1)), "where it was broken off"
+    resumed = ds.loader(100, shuffle=True)
+    resumed.load_state_dict(state)
+    assert read(resumed) == whole[2][3:]
+    assert read(resumed) == whole[3]
+    loader.load_state_dict(state)
+    assert read(loader) == whole[2][3:], "also in the loader itself"
+    loader.set_epoch(1)
+    assert read(loader) == whole[1]
+    assert [next(iter(ds.loader(100)))["number"].tolist() for _ in range(2)] == [list(range(100))] * 2
+
+
+def test_a_truncated_validation_reads_the_same_samples_each_time(numbers: Path) -> None:
+    validation = shardctl.open(numbers).loader(30)
+    seen = [read(itertools.islice(validation, 3)) for _ in range(3)]
+    assert seen[0] == seen[1] == seen[2]
+    assert joined(seen[0]) == list(range(90))
+
+
+def test_a_repeated_iteration_that_is_broken_off_is_followed_by_the_next_epoch(numbers: Path) -> None:
+    ds = shardctl.open(numbers)
+    plain, endless = ds.loader(500, shuffle=True), ds.loader(500, shuffle=True, repeat=None)
+    epochs = [read(plain) for _ in range(3)]
+    assert read(itertools.islice(endless, 3)) == [*epochs[0], epochs[1][0]]
+    assert read(itertools.islice(endless, 2)) == epochs[2]
+
+
+def test_a_mixture_begins_its_next_epoch_after_a_break(numbers: Path) -> None:
+    ds = shardctl.open(numbers)
+    mix = shardctl.mix([ds.limit(300), ds], [1, 1], samples=200)
+    plain, broken = mix.loader(50, shuffle=True), mix.loader(50, shuffle=True)
+    read(plain)
+    read(itertools.islice(broken, 1))
+    assert read(broken) == read(plain)
+
+
+def test_a_rank_is_taken_only_where_none_was_given(numbers: Path) -> None:
+    ds = shardctl.open(numbers)
+    whole = read(ds.loader(100, shuffle=True))
+    parts = []
+    for rank in range(2):
+        loader = ds.loader(50, shuffle=True)
+        assert len(loader) == 20
+        loader.assign(rank, 2)
+        assert len(loader) == 10
+        parts.append(read(loader))
+    assert [sorted(a + b) for a, b in zip(*parts, strict=True)] == [sorted(batch) for batch in whole]
+    given = ds.loader(50, shuffle=True, rank=0, world_size=1)
+    given.assign(1, 2)
+    assert joined(read(given)) == joined(whole), "what was given wins"
+    with pytest.raises(UsageError, match="rank 3 is not one of a world of 2"):
+        ds.loader(50, world_size=2).assign(3, 4)
+
+
+@pytest.mark.parametrize("epoch", [-1, 1.5, None, "1", True])
+def test_an_epoch_is_a_whole_number(numbers: Path, epoch: Any) -> None:
+    with pytest.raises(UsageError, match="epoch must be"):
+        shardctl.open(numbers).loader(50).set_epoch(epoch)

@@ -18,6 +18,7 @@ from shardctl.loader.bucketing import BucketedOrder
 from shardctl.loader.conveyor import Conveyor, Tuner, Waits
 from shardctl.loader.mixing import Mixture
 from shardctl.loader.options import LoaderOptions, StreamOptions
+from shardctl.arguments import whole_number
 from shardctl.loader.stream import DatasetStream, Selection, Stream
 from shardctl.machine import usable_cores
 from shardctl.order import EpochOrder, InOrder
@@ -90,8 +91,20 @@ def _cut(task: _Task, together: int) -> Iterator[_Task]:
         yield replace(task, positions=part, sizes=task.sizes[first:last], ends=task.ends[first:last], order=InOrder())
 
 
+@dataclass(frozen=True)
+class _Position:
+    """A place in the order: an epoch, and how many of its samples all ranks together have been given."""
+
+    epoch: int = 0
+    samples: int = 0
+
+
 class Loader:
-    """Iterating gives one epoch of batches, each a dict of field name to values; the next iteration is the next epoch."""
+    """Iterating gives one epoch of batches, each a dict of field name to values.
+
+    Every iteration begins the next epoch, also where the one before was broken off. `load_state_dict` makes the next
+    iteration continue from a state instead.
+    """
 
     def __init__(self, stream: Stream, options: LoaderOptions) -> None:
         options.check()
@@ -99,7 +112,7 @@ class Loader:
             stream.lengths(column, np.empty(0, np.int64))  # refuses a column without lengths
         self.options = options
         self.stream = stream
-        self._epoch = self._consumed = 0
+        self._at = self._next = _Position()
         self._task_batches = self._batches_per_task()
         self._tuner = Tuner(usable_cores()) if options.threads == "auto" else None
         self._waits = Waits()
@@ -124,18 +137,32 @@ class Loader:
         return self._tuner.threads if self._tuner else int(self.options.threads)
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin this epoch at the next iteration."""
-        self._epoch, self._consumed = epoch, 0
+        """Let the next iteration be this epoch, from its beginning. Raises UsageError for a negative epoch."""
+        self._at = self._next = _Position(whole_number("epoch", epoch, 0))
+
+    def assign(self, rank: int, world_size: int) -> None:
+        """Take the part of this rank, as far as `rank` and `world_size` were not given to the loader. Raises UsageError."""
+        given = self.options
+        placed = given.placed_at(rank, world_size)
+        if placed != given.place:
+            options = replace(given, rank=placed[0], world_size=placed[1])
+            options.check()
+            self.options = options
+
+    @property
+    def next_epoch(self) -> int:
+        """The epoch of the next iteration."""
+        return self._next.epoch
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the loader is: the epoch, and the samples of it that all ranks together have been given.
 
-        Batches that were made ahead do not count.
+        That is the last iteration's place, also after it was broken off. Batches that were made ahead do not count.
         """
-        return {"epoch": self._epoch, "samples": self._consumed, "order": self._identity()}
+        return {"epoch": self._at.epoch, "samples": self._at.samples, "order": self._identity()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from where another loader was: the next iteration gives the rest of its epoch.
+        """Continue from a state: the next iteration gives the rest of its epoch, those after it the next epochs.
 
         Batch size, world size, threads and columns may be others. Raises UsageError for the state of another dataset or order.
         """
@@ -150,7 +177,7 @@ class Loader:
             raise UsageError(f"the state is that of another order: it had {was}")
         if epoch < 0 or not 0 <= samples <= len(self.stream):
             raise UsageError(f"a state of epoch {epoch}, sample {samples} is none of a dataset of {len(self.stream)}")
-        self._epoch, self._consumed = epoch, samples
+        self._at = self._next = _Position(epoch, samples)
 
     def stats(self) -> LoaderStats:
         """Return what has been done, and how fast, since the last iteration began."""
@@ -173,30 +200,31 @@ class Loader:
         depth = max(1, self.options.prefetch // self._task_batches) if self.options.prefetch else None
         self._batches = self._samples = 0
         self._began = self._ended = time.perf_counter()
-        with Conveyor(self._make, self._tasks(), threads, depth, self._tuner) as conveyor:
+        begin = self._at = self._next
+        self._next = _Position(begin.epoch + 1)
+        with Conveyor(self._make, self._tasks(begin), threads, depth, self._tuner) as conveyor:
             self._waits = conveyor.waits
             for made in conveyor:
                 for batch, size, end in made.batches:
-                    self._epoch, self._consumed = made.epoch, end
+                    self._next = _Position(made.epoch + 1)
+                    self._at = self._next if self._is_over(end) else _Position(made.epoch, end)
                     self._batches += 1
                     self._samples += size
                     self._ended = time.perf_counter()
-                    if self._is_over(end):
-                        self.set_epoch(made.epoch + 1)
                     if size:
                         yield batch
                 if self.options.reuse:
                     self._spare.append(made.memory)
         if not self._batches:  # nothing was left of the epoch
-            self.set_epoch(self._epoch + 1)
+            self._at = self._next
 
     def _is_over(self, consumed: int) -> bool:
         """Tell whether an epoch of which so many samples are consumed has no batch left."""
         return len(self.stream) - consumed < (self.options.global_batch if self.options.drops else 1)
 
-    def _tasks(self) -> Iterator[_Task]:
+    def _tasks(self, begin: _Position) -> Iterator[_Task]:
         """Give what is to be made, epoch after epoch. The first tasks are small, so that the first batch comes early."""
-        epoch, consumed = self._epoch, self._consumed
+        epoch, consumed = begin.epoch, begin.samples
         together = planned = 1
         for left in itertools.count(self.options.repeat or 0, -1):
             if left == 0 and self.options.repeat:
@@ -234,7 +262,7 @@ class Loader:
             if self._is_over(ends[-1]):
                 break
         starts = [consumed, *ends[:-1]]
-        if self.options.world_size == 1 and self.options.remainder != "pad":
+        if self.options.place[1] == 1 and self.options.remainder != "pad":
             sizes = [end - start for start, end in zip(starts, ends, strict=True)]
             return _Task(epoch, np.arange(consumed, ends[-1], dtype=np.int64), sizes, ends, order)
         parts = [self._share(order, start, end - start) for start, end in zip(starts, ends, strict=True)]
@@ -242,7 +270,7 @@ class Loader:
 
     def _share(self, order: EpochOrder, first: int, count: int) -> Indices:
         """Return this rank's positions among `count` from `first` on."""
-        rank, ranks, size = self.options.rank, self.options.world_size, self.options.batch_size
+        (rank, ranks), size = self.options.place, self.options.batch_size
         own = order.share(first, count, rank, ranks)
         if self.options.remainder == "uneven" or len(own) == size:
             return own

@@ -17,7 +17,7 @@ MOST_THREADS = 1024
 class LoaderOptions:
     """How batches are made. docs/loader.md says what each option costs.
 
-    `batch_size` is per rank; `columns` None means all of them. `remainder` is the rule for the last batch of an epoch where
+    `batch_size` is per rank. `rank` and `world_size` None mean 0 of 1, unless shardctl.torch finds others. `remainder` is the rule for the last batch of an epoch where
     not all ranks can have a full one: "uneven" shares what is left (some ranks may get one batch less), "pad" fills it up with
     the epoch's first samples, "drop" (or `drop_last`) leaves it out. `prefetch` is the number of batches made ahead, `repeat`
     the number of epochs that one iteration gives, None for no end. `bucket` {column: batches} makes batches of samples that are
@@ -26,8 +26,8 @@ class LoaderOptions:
     """
 
     batch_size: int
-    rank: int = 0
-    world_size: int = 1
+    rank: int | None = None
+    world_size: int | None = None
     threads: int | str = "auto"
     drop_last: bool = False
     remainder: str = "uneven"
@@ -41,8 +41,9 @@ class LoaderOptions:
         """Raise UsageError for numbers that cannot be."""
         if self.batch_size < 1:
             raise UsageError(f"a batch size of {self.batch_size} is impossible; give at least 1")
-        if not 0 <= self.rank < self.world_size:
-            raise UsageError(f"rank {self.rank} is not one of a world of {self.world_size}")
+        rank, world_size = self.place
+        if not 0 <= rank < world_size:
+            raise UsageError(f"rank {rank} is not one of a world of {world_size}")
         if self.threads != "auto" and not (isinstance(self.threads, int) and 1 <= self.threads <= MOST_THREADS):
             raise UsageError(f"threads must be auto or a number from 1 to {MOST_THREADS}; it is {self.threads!r}")
         if self.remainder not in REMAINDERS:
@@ -62,9 +63,19 @@ class LoaderOptions:
             raise UsageError(f"{who} holds batches for longer than reuse=True allows; leave it out")
 
     @property
+    def place(self) -> tuple[int, int]:
+        """The rank and the world size: 0 of 1 where they were not given."""
+        return self.placed_at(0, 1)
+
+    def placed_at(self, rank: int, world_size: int) -> tuple[int, int]:
+        """Return the rank and the world size that were given, and these for what was not given."""
+        given_world = world_size if self.world_size is None else self.world_size
+        return (rank if self.rank is None else self.rank), given_world
+
+    @property
     def global_batch(self) -> int:
         """Samples of one step of all ranks together."""
-        return self.batch_size * self.world_size
+        return self.batch_size * self.place[1]
 
     @property
     def drops(self) -> bool:

@@ -1,0 +1,50 @@
+"""Arguments of Python functions, checked: a wrong type is one sentence and not a surprise later."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+from shardctl.errors import UsageError
+
+
+def whole_number(name: str, value: Any, least: int | None = None) -> int:
+    """Return a whole number (of Python or numpy). Raises UsageError for anything else, and for one below `least`."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool):
+        raise UsageError(f"{name} must be a whole number; it is {value!r}")
+    if least is not None and number < least:
+        raise UsageError(f"{name} must be at least {least}; it is {number}")
+    return number
+
+
+def real_number(name: str, value: Any) -> float:
+    """Return a finite number. Raises UsageError for anything else."""
+    try:
+        number = math.nan if isinstance(value, str | bytes | bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise UsageError(f"{name} must be a finite number; it is {value!r}")
+    return number
+
+
+def truth(name: str, value: Any) -> bool:
+    """Return True or False. Raises UsageError for anything else than these, 0 and 1."""
+    if not any(value is known for known in (True, False)) and not (hasattr(value, "__index__") and value in (0, 1)):
+        raise UsageError(f"{name} must be True or False; it is {value!r}")
+    return bool(value)
+
+
+def names(name: str, value: Any) -> tuple[str, ...]:
+    """Return several names. Raises UsageError for a bare string and for anything that is not strings."""
+    if isinstance(value, str):
+        raise UsageError(f"{name} takes a list of names; write {name}=[{value!r}]")
+    if not isinstance(value, Sequence) or not all(isinstance(each, str) for each in value):
+        raise UsageError(f"{name} takes a list of names; it is {value!r}")
+    return tuple(value)
