@@ -9,6 +9,7 @@
     python scripts/torture.py overwriters DATA [--times 60]   two and three --overwrite at once, some of them killed
     python scripts/torture.py droplost DATA [--times 200]     repair --drop-lost stopped at random moments, both ways to replace
     python scripts/torture.py shrinks DATA [--times 50]       a shard is cut short while a loader reads at full speed
+    python scripts/torture.py reshrinks DATA [--times 20]     shards are cut short one after another; DataLoader workers too
 
 DATA is the folder that SHARDCTL_CORPUS names: it has photos/ and hostile/.
 """
@@ -29,6 +30,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pyarrow as pa
@@ -437,6 +439,66 @@ def shrinks(data: Path, times: int, scratch: Path) -> str:
     return f"{times} shards cut short under a running loader: {dict(ended)}"
 
 
+SKIPPING = """
+import sys
+from pathlib import Path
+import numpy as np
+import shardctl
+ds, stop = shardctl.open(sys.argv[1]), Path(sys.argv[2])
+list(ds.loader(64, threads=2))
+if sys.argv[3] == "workers":
+    import torch
+    from shardctl.torch import IterableDataset
+    read = IterableDataset(ds, 16, shuffle=True, threads=4, on_error="skip", repeat=None)
+    batches = torch.utils.data.DataLoader(read, batch_size=None, num_workers=2)
+else:
+    batches = ds.loader(16, shuffle=True, threads=8, on_error="skip", repeat=None)
+for batch in batches:
+    print("reading", flush=True)
+    images = batch["image"]
+    if not isinstance(images, np.ndarray) or images.flags.writeable:  # a view of the file may change at any time
+        assert all(image.any() for image in images), "zeros were given out"
+    if stop.exists():
+        print("ended well", flush=True)
+        break
+"""
+
+
+def reshrinks(data: Path, times: int, scratch: Path) -> str:
+    """Cut all shards but one short, one after another, under one loader that skips: the process must live to the end."""
+    rng = random.Random(6)
+    out, stop = scratch / "out", scratch / "stop"
+    recipe = {"store": "raw", "transform": [{"name": "resize", "size": 232}, {"name": "crop", "size": 224}]}
+    shardctl.convert(data / "photos", out, recipe=recipe, workers=2, samples_per_shard=25)
+    kinds = ["threads"] + (["workers"] if find_spec("torch") else [])
+    ended: Counter[str] = Counter()
+    for turn in range(times):
+        stop.unlink(missing_ok=True)
+        shards = sorted(out.glob("*-of-*.arrow"))
+        contents = {shard: shard.read_bytes() for shard in shards}
+        kind = kinds[turn % len(kinds)]
+        command = [sys.executable, "-c", SKIPPING, str(out), str(stop), kind]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as reader:
+            assert reader.stdout is not None
+            reader.stdout.readline()
+            lines: list[str] = []
+            drain = threading.Thread(target=lines.extend, args=(reader.stdout,))
+            drain.start()
+            for victim in rng.sample(shards, len(shards) - 1):
+                time.sleep(rng.uniform(0, 0.05))
+                os.truncate(victim, rng.randrange(len(contents[victim])))
+            stop.touch()
+            reader.wait(120)
+            drain.join()
+            assert reader.stderr is not None
+            said = reader.stderr.read().strip().splitlines()[-1:]
+        well = reader.returncode == 0 and lines[-1] == "ended well\n"
+        ended[f"{kind}: " + ("ended well" if well else f"exit code {reader.returncode} {said}")] += 1
+        for shard, whole in contents.items():
+            shard.write_bytes(whole)
+    return f"{times} loaders under which all shards but one were cut short in turn: {dict(ended)}"
+
+
 PROOFS: dict[str, tuple[Callable[[Path, int, Path], str], int]] = {
     "kills": (kills, 200),
     "overwrites": (overwrites, 50),
@@ -447,6 +509,7 @@ PROOFS: dict[str, tuple[Callable[[Path, int, Path], str], int]] = {
     "overwriters": (overwriters, 60),
     "droplost": (droplost, 200),
     "shrinks": (shrinks, 50),
+    "reshrinks": (reshrinks, 20),
 }
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from shardctl.dataset import Dataset
 from shardctl.loader import Loader
+from shardctl.reader import without_views
 from shardctl.sample import Sample
 
 
@@ -48,5 +49,5 @@ def batches(loader: Loader, device: Any = None) -> Iterator[dict[str, Any]]:
         import jax
     except ImportError as error:  # pragma: no cover - the tests have it, or skip
         raise ImportError("shardctl.jax needs JAX: pip install 'shardctl[jax]'") from error
-    for batch in loader:
+    for batch in map(without_views, loader):
         yield {name: jax.device_put(v, device) if isinstance(v, np.ndarray) else v for name, v in batch.items()}

@@ -2,11 +2,12 @@
 
 Reading a mapped page that its file no longer has is a SIGBUS, and the end of the process: of a training job, because somebody
 cut a file short. No check before reading closes the gap between the check and the reading. So the signal is handled: the
-missing pages of every mapped file that shrank are replaced by zeros, the interrupted reading goes on, and `mended` counts
-it, so that whoever reads knows to throw away what was read and to say which file it was.
+pages of the mapped file that are missing are replaced by zeros, the interrupted reading goes on, and `mended` counts it, so
+that whoever reads knows to throw away what was read and to say which file it was.
 
 The signal is raised by the reading instruction itself, in the thread that reads, so that the handler interrupts nothing but
-a copy of bytes: a place where Python may run as in any other callback from C.
+a copy of bytes: a place where Python may run as in any other callback from C. The address that was read says whether the
+signal is ours: several threads may fault on one file, and those that come second find it mended already.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import ctypes
 import mmap
 import os
 import signal
+import sys
 import threading
 import weakref
 from functools import cache
@@ -28,7 +30,7 @@ _MAP_FIXED = 0x10
 
 _FAILED = ctypes.c_void_p(-1).value
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 _watched: weakref.WeakSet[_Mapping] = weakref.WeakSet()
 _mended = 0
 
@@ -36,6 +38,14 @@ _mended = 0
 def mended() -> int:
     """Return how many times pages have been replaced in this process."""
     return _mended
+
+
+def was_mended(address: int) -> bool:
+    """Tell whether pages of the file that is mapped from this address on have been replaced."""
+    if not _mended:
+        return False
+    with _lock:
+        return any(mapping.address == address and mapping.is_mended for mapping in _watched)
 
 
 def map_whole(path: Path, large_pages: bool) -> pa.Buffer:
@@ -58,7 +68,7 @@ def map_whole(path: Path, large_pages: bool) -> pa.Buffer:
         _libc().madvise(address, status.st_size, mmap.MADV_HUGEPAGE)  # a wish: it does not matter whether it is granted
     mapping = _Mapping(path, status.st_ino, address, status.st_size)
     weakref.finalize(mapping, _libc().munmap, address, status.st_size).atexit = False
-    _handle_signal()
+    watch()
     with _lock:
         _watched.add(mapping)
     return pa.foreign_buffer(address, status.st_size, base=mapping)
@@ -83,18 +93,33 @@ class _Mapping:
     """One mapped file, for as long as some buffer refers to it."""
 
     def __init__(self, path: Path, inode: int, address: int, size: int) -> None:
-        self._path, self._inode, self._address, self._size = path, inode, address, size
+        self._path, self._inode, self.address, self._size = path, inode, address, size
         self._good = size
 
-    def mend(self) -> bool:
-        """Put zeros in place of the pages that the file has lost. Return whether it has lost any since the last time."""
-        kept = -(-self._bytes_left() // mmap.PAGESIZE) * mmap.PAGESIZE
-        if kept >= self._good:
-            return False
+    def __contains__(self, address: int) -> bool:
+        return self.address <= address < self.address + self._size
+
+    @property
+    def is_mended(self) -> bool:
+        """Whether pages have been replaced."""
+        return self._good < self._size
+
+    def mend(self, address: int) -> None:
+        """Put zeros in place of the pages that the file has lost, and of the one at `address`, which could not be read.
+
+        Does nothing where that was done before: another thread may have been faster.
+        """
+        global _mended
+        page = (address - self.address) // mmap.PAGESIZE * mmap.PAGESIZE
+        if page >= self._good:
+            return
+        # A page that is there and cannot be read is a fault of the disk, or the file has grown again: it is lost all the same.
+        kept = min(-(-self._bytes_left() // mmap.PAGESIZE) * mmap.PAGESIZE, page)
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED
-        _libc().mmap(self._address + kept, self._size - kept, mmap.PROT_READ, flags, -1, 0)
+        # Noted first: as soon as the zeros are there, other threads read them without a fault of their own.
         self._good = kept
-        return True
+        _mended += 1
+        _libc().mmap(self.address + kept, self._size - kept, mmap.PROT_READ, flags, -1, 0)
 
     def _bytes_left(self) -> int:
         """Return how much of the file is there. Nothing of one that is gone: what is left of it may be cut short unseen."""
@@ -113,24 +138,88 @@ def _libc() -> Any:
     libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
     libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p)
-    libc.signal.argtypes = (ctypes.c_int, ctypes.c_void_p)
-    libc.signal.restype = ctypes.c_void_p
     return libc
 
 
+class _Action(ctypes.Structure):
+    """What is done at a signal: C's struct sigaction."""
+
+    _fields_ = (
+        [("handler", ctypes.c_void_p), ("mask", ctypes.c_uint32), ("flags", ctypes.c_int)]
+        if sys.platform == "darwin"
+        else [
+            ("handler", ctypes.c_void_p),
+            ("mask", ctypes.c_uint64 * 16),
+            ("flags", ctypes.c_int),
+            ("restorer", ctypes.c_void_p),
+        ]
+    )
+
+
+_SA_SIGINFO, _SA_RESTART = (0x40, 0x2) if sys.platform == "darwin" else (0x4, 0x10000000)
+_CODE_AT, _ADDRESS_AT = 8, 24 if sys.platform == "darwin" else 16 if sys.maxsize > 2**32 else 12
+"""Where siginfo_t says what raised the signal, and which address was read."""
+
+_previous = _Action()
+"""What was done at a SIGBUS before shardctl took it over."""
+
+_gave_back = False
+"""Whether a signal was left to `_previous`."""
+
+
 @cache
-def _handle_signal() -> int:
-    """Take over SIGBUS, once per process, and return the handler that there was."""
-    return _libc().signal(signal.SIGBUS, ctypes.cast(_handler, ctypes.c_void_p)) or 0
+def _sigaction() -> Any:
+    """Return sigaction(2), called without letting other threads run: it is called for every batch."""
+    function = ctypes.PyDLL(None, use_errno=True).sigaction
+    function.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+    return function
 
 
-def _on_signal(number: int) -> None:
-    """Mend what has shrunk; where nothing has, the signal is not ours, and what was there before hears of it at once."""
-    global _mended
-    if any([mapping.mend() for mapping in list(_watched)]):  # noqa: C419 - all of them, not until the first
-        _mended += 1
-    else:
-        _libc().signal(number, _handle_signal())
+@cache
+def _ours() -> _Action:
+    action = _Action()
+    action.handler = ctypes.cast(_handler, ctypes.c_void_p).value
+    action.flags = _SA_SIGINFO | _SA_RESTART
+    return action
 
 
-_handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(_on_signal)
+def watch() -> None:
+    """Take SIGBUS over where it is not ours, or not any more: torch's worker processes and others put theirs in its place."""
+    global _gave_back
+    current = _Action()
+    _sigaction()(signal.SIGBUS, None, ctypes.byref(current))
+    if current.handler == _ours().handler:
+        return
+    with _lock:
+        ctypes.memmove(ctypes.byref(_previous), ctypes.byref(current), ctypes.sizeof(_Action))
+        _gave_back = False
+        _sigaction()(signal.SIGBUS, ctypes.byref(_ours()), None)
+
+
+def _on_signal(number: int, info: int, _context: int) -> None:
+    """Mend the mapped file that was read; where it was none, the signal is not ours, and what was there before gets it."""
+    global _gave_back
+    code = ctypes.c_int.from_address(info + _CODE_AT).value
+    address = ctypes.c_size_t.from_address(info + _ADDRESS_AT).value
+    with _lock:
+        mapping = next((mapping for mapping in _watched if address in mapping), None)
+        if mapping is not None and code > 0:
+            mapping.mend(address)
+            return
+        # The reading instruction is repeated, and meets the handler of before. If that one calls ours, the default one ends it.
+        _sigaction()(number, ctypes.byref(_Action() if _gave_back else _previous), None)
+        _gave_back = True
+    if code <= 0:  # sent by a process, not by a reading: nothing would repeat it
+        os.kill(os.getpid(), number)
+
+
+_handler = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(_on_signal)
+
+
+def _renew() -> None:
+    """Take a fresh lock in a forked child: a thread that is not there may have held the old one."""
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew)

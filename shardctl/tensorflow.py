@@ -18,7 +18,7 @@ except ImportError as error:  # pragma: no cover - the tests have it, or skip
 
 from shardctl.errors import UsageError
 from shardctl.loader import Loader
-from shardctl.reader import Spec
+from shardctl.reader import Spec, without_views
 
 
 def dataset(loader: Loader) -> tf.data.Dataset:
@@ -31,7 +31,7 @@ def dataset(loader: Loader) -> tf.data.Dataset:
     signature = {name: _signature(name, spec) for name, spec in specs.items()}
 
     def batches() -> Iterator[dict[str, Any]]:
-        for batch in loader:
+        for batch in map(without_views, loader):
             yield {name: _value(values, specs[name]) for name, values in batch.items()}
 
     return tf.data.Dataset.from_generator(batches, output_signature=signature)

@@ -23,16 +23,16 @@ except ImportError as error:  # pragma: no cover - the tests have it, or skip
 
 from shardctl.dataset import Dataset, Mix
 from shardctl.loader import Loader as BatchLoader
-from shardctl.reader import Batch
+from shardctl.reader import Batch, without_views
 
 
 def tensors(batch: Batch) -> dict[str, Any]:
-    """Return a batch with tensors in place of arrays, which share their memory; read-only arrays are copied."""
-    return {name: _tensor(values) if isinstance(values, np.ndarray) else values for name, values in batch.items()}
+    """Return a batch with tensors in place of arrays, which share their memory; read-only arrays are copied.
 
-
-def _tensor(values: Any) -> torch.Tensor:
-    return torch.from_numpy(values if values.flags.writeable else values.copy())
+    Raises DatasetError where a shard is cut short meanwhile.
+    """
+    own = without_views(batch)
+    return {name: torch.from_numpy(values) if isinstance(values, np.ndarray) else values for name, values in own.items()}
 
 
 def synchronizer(device: str | torch.device) -> Callable[[], None]:

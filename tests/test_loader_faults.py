@@ -278,3 +278,91 @@ def test_nothing_is_left_in_shared_memory(tmp_path: Path) -> None:
     during = set(os.listdir("/dev/shm")) if Path("/dev/shm").is_dir() else set()
     batches.close()
     assert during <= before
+
+
+def test_many_threads_that_read_files_cut_short_go_on(tmp_path: Path) -> None:
+    """All of them fault on the same page at the same time, again and again: only one finds something to mend."""
+    code = (
+        "import os, sys, threading\n"
+        "import numpy as np\n"
+        "from pathlib import Path\n"
+        "from shardctl.mapping import map_whole, mended\n"
+        "for turn in range(30):\n"
+        "    path = Path(sys.argv[1], str(turn))\n"
+        "    path.write_bytes(b'x' * 400_000)\n"
+        "    mapped = np.frombuffer(map_whole(path, large_pages=False), np.uint8)\n"
+        "    barrier = threading.Barrier(8)\n"
+        "    copies = []\n"
+        "    def read():\n"
+        "        barrier.wait()\n"
+        "        copies.append(mapped.copy())\n"
+        "    threads = [threading.Thread(target=read) for _ in range(8)]\n"
+        "    os.truncate(path, 0)\n"
+        "    [thread.start() for thread in threads]\n"
+        "    [thread.join() for thread in threads]\n"
+        "    assert len(copies) == 8 and not any(copy.any() for copy in copies)\n"
+        "    assert mended() == turn + 1, 'each file is mended once'\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_a_handler_that_was_replaced_is_put_back_before_the_next_batch(tmp_path: Path) -> None:
+    """As torch's worker processes do: they replace the handler after the dataset was opened."""
+    root = make(tmp_path / "out")
+    code = (
+        "import os, signal, sys, shardctl\n"
+        "ds = shardctl.open(sys.argv[1])\n"
+        "list(ds.loader(8, shuffle=True))\n"
+        "signal.signal(signal.SIGBUS, signal.SIG_DFL)\n"
+        "os.truncate(sys.argv[1] + '/part-00001.arrow', 5000)\n"
+        "try:\n"
+        "    list(ds.loader(8, shuffle=True))\n"
+        "except shardctl.errors.DatasetError as error:\n"
+        "    print(error)\n"
+        "signal.raise_signal(signal.SIGBUS)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code, str(root)], capture_output=True, text=True, timeout=60)
+    assert "part-00001.arrow" in ran.stdout
+    assert ran.returncode == -signal.SIGBUS, "one that somebody sends is theirs"
+
+
+def test_zeros_in_place_of_lost_pages_are_never_given_out(tmp_path: Path) -> None:
+    """A file that was cut short and has its old bytes and times again looks unchanged, but the mapping is not."""
+    root = make(tmp_path / "out")
+    code = (
+        "import os, sys, shardctl\n"
+        "path = sys.argv[1] + '/part-00001.arrow'\n"
+        "ds = shardctl.open(sys.argv[1])\n"
+        "status, whole = os.stat(path), open(path, 'rb').read()\n"
+        "view = ds[40]['x']\n"
+        "assert not view.flags.writeable and view.copy().any(), 'it lies in the file'\n"
+        "os.truncate(path, 0)\n"
+        "assert not view.copy().any()\n"
+        "with open(path, 'r+b') as file:\n"
+        "    file.write(whole)\n"
+        "os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))\n"
+        "try:\n"
+        "    sys.exit(f'given out: {ds[41]}')\n"
+        "except shardctl.errors.DatasetError as error:\n"
+        "    assert 'part-00001.arrow: parts of it could not be read' in str(error), error\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code, str(root)], capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_a_copy_of_a_view_whose_file_was_cut_short_is_refused(tmp_path: Path) -> None:
+    root = make(tmp_path / "out")
+    code = (
+        "import os, sys, shardctl\n"
+        "from shardctl.reader import without_views\n"
+        "batch = next(iter(shardctl.open(sys.argv[1]).loader(5)))\n"
+        "assert not batch['x'].flags.writeable and without_views(batch)['x'].flags.writeable\n"
+        "os.truncate(sys.argv[1] + '/part-00000.arrow', 0)\n"
+        "try:\n"
+        "    sys.exit(without_views(batch))\n"
+        "except shardctl.errors.DatasetError as error:\n"
+        "    assert 'cut short while a batch was copied' in str(error)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code, str(root)], capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stderr) == (0, "")

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from shardctl.arguments import whole_number
 from shardctl.errors import UsageError
 from shardctl.loader.bucketing import BucketedOrder
 from shardctl.loader.conveyor import Conveyor, Tuner, Waits
 from shardctl.loader.mixing import Mixture
 from shardctl.loader.options import LoaderOptions, StreamOptions
-from shardctl.arguments import whole_number
 from shardctl.loader.stream import DatasetStream, Selection, Stream
 from shardctl.machine import usable_cores
 from shardctl.order import EpochOrder, InOrder

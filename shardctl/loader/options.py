@@ -17,12 +17,12 @@ MOST_THREADS = 1024
 class LoaderOptions:
     """How batches are made. docs/loader.md says what each option costs.
 
-    `batch_size` is per rank. `rank` and `world_size` None mean 0 of 1, unless shardctl.torch finds others. `remainder` is the rule for the last batch of an epoch where
-    not all ranks can have a full one: "uneven" shares what is left (some ranks may get one batch less), "pad" fills it up with
-    the epoch's first samples, "drop" (or `drop_last`) leaves it out. `prefetch` is the number of batches made ahead, `repeat`
-    the number of epochs that one iteration gives, None for no end. `bucket` {column: batches} makes batches of samples that are
-    about as long in that column, by sorting within so many batches; `seed` shuffles those batches. `reuse` lets the arrays
-    of a batch be overwritten as soon as the next one is asked for.
+    `batch_size` is per rank. `rank` and `world_size` None mean 0 of 1, unless shardctl.torch finds others. `remainder` is the
+    rule for the last batch of an epoch where not all ranks can have a full one: "uneven" shares what is left (some ranks may
+    get one batch less), "pad" fills it up with the epoch's first samples, "drop" (or `drop_last`) leaves it out. `prefetch` is
+    the number of batches made ahead, `repeat` the number of epochs that one iteration gives, None for no end. `bucket`
+    {column: batches} makes batches of samples that are about as long in that column, by sorting within so many batches;
+    `seed` shuffles those batches. `reuse` lets the arrays of a batch be overwritten as soon as the next one is asked for.
     """
 
     batch_size: int

@@ -2,8 +2,8 @@
 
 from shardctl.reader.column import NO_LABEL, Column
 from shardctl.reader.finish import Finish, Normalization
-from shardctl.reader.gatherer import Batch, Gatherer, GatherOptions, Spec, columns_of, in_place
-from shardctl.reader.memory import BatchMemory
+from shardctl.reader.gatherer import Gatherer, GatherOptions, Spec, columns_of, in_place
+from shardctl.reader.memory import Batch, BatchMemory, without_views
 from shardctl.reader.shards import Indices, Shards, identity
 
 __all__ = [
@@ -21,4 +21,5 @@ __all__ = [
     "columns_of",
     "identity",
     "in_place",
+    "without_views",
 ]

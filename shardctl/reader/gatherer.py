@@ -21,14 +21,11 @@ from shardctl.reader.column import NO_LABEL, Column
 from shardctl.reader.finish import IMAGE, Finish, Finisher
 from shardctl.reader.gather import Bytes, Located, adjoining, gather, gather_fixed
 from shardctl.reader.locate import DamagedValues, InMemory, InPlace, Wanted
-from shardctl.reader.memory import BatchMemory
+from shardctl.reader.memory import Batch, BatchMemory
 from shardctl.reader.samples import SampleCache
 from shardctl.reader.shards import VERIFY_ADVICE, Indices, Shards
 from shardctl.reader.stages import DECODE, GATHER, NoStages, StageClock, Stages
 from shardctl.shard import Opener, load_file, map_file, map_resident_file
-
-Batch = dict[str, Any]
-"""Field name to values: arrays of shape (batch, ...) for numbers and images of one shape, lists for everything else."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
+from shardctl.mapping import mended, was_mended, watch
 from shardctl.reader.blocks import Faults, check_block, other_rows
 from shardctl.reader.column import Block, Column, Flat, flatten
 from shardctl.reader.gather import Indices, Located, gather_fixed
@@ -86,6 +87,7 @@ class InPlace:
 
     def prepare(self, wanted: Wanted) -> tuple[Files, Faults]:
         """Open the files of these samples, make sure that they are unchanged, and find the columns in their blocks."""
+        watch()
         numbers, which = _distinct(self._shards.shard_of(wanted.block))
         known = self._known[wanted.block]
         if known.all():
@@ -109,7 +111,9 @@ class InPlace:
         faults: Faults = {}
         for shard in np.unique(self._shards.shard_of(wanted.block)).tolist():
             try:
-                self._shards.check_unchanged(shard, self._shards.open(shard, self._opener), float("inf"))
+                opened = self._shards.open(shard, self._opener)
+                self._shards.check_unchanged(shard, opened, float("inf"))
+                self._check_readable(opened)
             except DatasetError as error:
                 faults.update(dict.fromkeys(self._shards.blocks_of(shard), error))
         return faults
@@ -119,10 +123,19 @@ class InPlace:
             opened = self._shards.open(shard, self._opener)
             if self._opener is not load_file:
                 self._shards.check_unchanged(shard, opened, time.monotonic() - CHECK_SECONDS)
+                self._check_readable(opened)
         except DatasetError as error:
             faults.update(dict.fromkeys(self._shards.blocks_of(shard), error))
             return None
         return opened
+
+    def _check_readable(self, opened: OpenShard) -> None:
+        """Raise DatasetError for a mapped file that has zeros where pages could not be read."""
+        if mended() and opened.segments and was_mended(opened.segments[0].address):
+            shown = printable(str(opened.file.path))
+            raise DatasetError(
+                f"{shown}: parts of it could not be read (it was cut short, or the disk failed); {VERIFY_ADVICE}"
+            )
 
     def _find(self, block: int, opened: OpenShard, faults: Faults) -> None:
         """Find the columns in a block."""

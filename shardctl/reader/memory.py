@@ -8,6 +8,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from shardctl.errors import DatasetError
+from shardctl.mapping import mended
+
+Batch = dict[str, Any]
+"""Field name to values: arrays of shape (batch, ...) for numbers and images of one shape, lists for everything else."""
+
 
 class BatchMemory:
     """The memory of one batch, and of a later one when nobody needs the first any more.
@@ -25,3 +31,15 @@ class BatchMemory:
         if buffer is None or buffer.size < count * dtype.itemsize:
             buffer = self._buffers[field] = pa.allocate_buffer(count * dtype.itemsize)
         return np.frombuffer(buffer, dtype, count).reshape(shape)
+
+
+def without_views(batch: Batch) -> Batch:
+    """Return a batch with copies in place of views of the dataset's files: for who keeps it, or writes to it.
+
+    Raises DatasetError where a file is cut short meanwhile: the copy would have zeros in place of what is lost.
+    """
+    before = mended()
+    copied = {n: v.copy() if isinstance(v, np.ndarray) and not v.flags.writeable else v for n, v in batch.items()}
+    if mended() != before:
+        raise DatasetError("a shard was cut short while a batch was copied; run `shardctl verify` on the dataset")
+    return copied
