@@ -41,11 +41,11 @@ def mended() -> int:
 
 
 def was_mended(address: int) -> bool:
-    """Tell whether pages of the file that is mapped from this address on have been replaced."""
+    """Tell whether this address is in a mapped file of which pages have been replaced."""
     if not _mended:
         return False
     with _lock:
-        return any(mapping.address == address and mapping.is_mended for mapping in _watched)
+        return any(address in mapping and mapping.is_mended for mapping in _watched)
 
 
 def map_whole(path: Path, large_pages: bool) -> pa.Buffer:

@@ -362,7 +362,7 @@ def test_a_copy_of_a_view_whose_file_was_cut_short_is_refused(tmp_path: Path) ->
         "try:\n"
         "    sys.exit(without_views(batch))\n"
         "except shardctl.errors.DatasetError as error:\n"
-        "    assert 'cut short while a batch was copied' in str(error)\n"
+        "    assert 'cut short while x was copied' in str(error)\n"
     )
     ran = subprocess.run([sys.executable, "-c", code, str(root)], capture_output=True, text=True, timeout=60)
     assert (ran.returncode, ran.stderr) == (0, "")

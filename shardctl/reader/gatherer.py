@@ -220,6 +220,10 @@ class Gatherer:
                 return {column.name: self._decoded(column, located, samples, finisher, sources.wanted, memory)}
         if column.kind == "fixed":
             finisher = Finisher(self._finish, column.name, column.dtype, samples, epoch)
+            # A view may lose its file after it was handed out, which cannot be skipped then.
+            seen = None if self._options.skip or self._finish.changes(column) else adjoining(located, column.width)
+            if seen is not None:
+                return {column.name: _shaped(seen, column)}
             return {column.name: _fixed(column, located, finisher, self._finish, memory)}
         if column.dtype is None:
             return {column.name: self._strings(column, located, sources.wanted)}
@@ -348,11 +352,10 @@ class _Sources:
 
 
 def _fixed(column: Column, located: Located, finisher: Finisher, finish: Finish, memory: BatchMemory) -> npt.NDArray[Any]:
-    """Return the values of a fixed column, (n, *shape): as they lie where that is possible, else a copy."""
+    """Copy the values of a fixed column, (n, *shape)."""
     assert column.dtype is not None
     if not finish.changes(column):
-        found = adjoining(located, column.width)
-        return _shaped(gather_fixed(located, column.width) if found is None else found, column)
+        return _shaped(gather_fixed(located, column.width), column)
     if not column.shape:
         return _numbers(column, _shaped(gather_fixed(located, column.width), column), finish)
     shape = finish.image_shape(column.shape) if column.name == IMAGE else column.shape

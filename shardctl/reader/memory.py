@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
-from shardctl.mapping import mended
+from shardctl.mapping import was_mended
 
 Batch = dict[str, Any]
 """Field name to values: arrays of shape (batch, ...) for numbers and images of one shape, lists for everything else."""
@@ -36,10 +36,12 @@ class BatchMemory:
 def without_views(batch: Batch) -> Batch:
     """Return a batch with copies in place of views of the dataset's files: for who keeps it, or writes to it.
 
-    Raises DatasetError where a file is cut short meanwhile: the copy would have zeros in place of what is lost.
+    Raises DatasetError where its file is cut short meanwhile: the copy would have zeros in place of what is lost.
     """
-    before = mended()
-    copied = {n: v.copy() if isinstance(v, np.ndarray) and not v.flags.writeable else v for n, v in batch.items()}
-    if mended() != before:
-        raise DatasetError("a shard was cut short while a batch was copied; run `shardctl verify` on the dataset")
-    return copied
+    own = dict(batch)
+    for name, values in batch.items():
+        if isinstance(values, np.ndarray) and not values.flags.writeable:
+            own[name] = values.copy()
+            if was_mended(values.ctypes.data):
+                raise DatasetError(f"a shard was cut short while {name} was copied; run `shardctl verify` on the dataset")
+    return own
