@@ -42,10 +42,11 @@ def write_dataset(
     compression: str = "none",
     sample_bytes: int = 100,
     shape: tuple[int, int, int] | None = None,
+    classes: tuple[str, ...] | None = None,
 ) -> None:
     """Write samples (values in the schema's order) as a dataset of one split. `sample_bytes` decides how blocks are cut."""
     root.mkdir(parents=True)
-    layout = Layout("text", schema, "raw" if shape else None, shape)
+    layout = Layout("text", schema, "raw" if shape else None, shape, classes)
     paths = []
     samples = iter(samples)
     while part := list(islice(samples, per_shard)):

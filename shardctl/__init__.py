@@ -35,6 +35,11 @@ _PUBLIC = {
 }
 
 
+def __dir__() -> list[str]:
+    """List the functions too that are imported when they are asked for."""
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
     """Import what is asked for only then, so that `shardctl --help` does not wait for Arrow."""
     import importlib

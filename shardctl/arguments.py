@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shardctl.errors import UsageError
@@ -48,3 +48,12 @@ def names(name: str, value: Any) -> tuple[str, ...]:
     if not isinstance(value, Sequence) or not all(isinstance(each, str) for each in value):
         raise UsageError(f"{name} takes a list of names; it is {value!r}")
     return tuple(value)
+
+
+def mapping(name: str, value: Any) -> dict[str, Any]:
+    """Return a dict by column names, an empty one for None. Raises UsageError for anything else."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise UsageError(f"{name} takes a dict by column names, as in {name}={{'label': …}}; it is {value!r}")
+    return dict(value)

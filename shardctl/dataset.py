@@ -1,21 +1,25 @@
-"""A dataset as people hold it in their hands: open, index, take, iterate, load."""
+"""A dataset in Python: open, index, take, iterate, filter, load, mix."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex, overload
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from shardctl.arguments import mapping, names, real_number, truth, whole_number
 from shardctl.errors import DatasetError, UsageError
 from shardctl.loader import DatasetStream, Loader, LoaderOptions, Mixture, Selection, StreamOptions
 from shardctl.manifest import MANIFEST, Manifest
 from shardctl.order import OrderOptions
 from shardctl.reader import (
+    LABEL,
     Batch,
+    Column,
     Finish,
     Gatherer,
     GatherOptions,
@@ -27,6 +31,10 @@ from shardctl.reader import (
     in_place,
 )
 from shardctl.sample import Sample
+from shardctl.storage import printable
+from shardctl.transforms.base import parse_size
+from shardctl.transforms.resize import Resize
+from shardctl.where import parse_where
 
 ITERATE_ROWS = 64
 """Samples that plain iteration reads at a time."""
@@ -55,6 +63,11 @@ class Dataset:
         self._samples = self._gatherer(columns=None)
 
     @property
+    def root(self) -> Path:
+        """The folder of the dataset."""
+        return self._selection.shards.root
+
+    @property
     def split(self) -> str | None:
         """The split that was opened, None for all."""
         return self._selection.shards.split
@@ -62,31 +75,61 @@ class Dataset:
     def __len__(self) -> int:
         return len(self._selection)
 
-    def __getitem__(self, index: int) -> Sample:
-        """Return one sample; negative indices count from the end."""
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"sample {index} of a dataset of {len(self)}")
-        batch = self.take([index % len(self)])
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> Sample: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Dataset: ...
+
+    def __getitem__(self, index: SupportsIndex | slice) -> Sample | Dataset:
+        """Return one sample, negative indices count from the end; or, for a slice, the dataset of those samples.
+
+        A missing value is None. Raises IndexError.
+        """
+        if isinstance(index, slice):
+            places = np.arange(*index.indices(len(self)), dtype=np.int64)
+            return Dataset(Selection(self._selection.shards, self._selection.samples(places)))
+        place = operator.index(index)
+        if not -len(self) <= place < len(self):
+            raise IndexError(f"sample {place} of a dataset of {len(self)}")
+        batch = self.take([place % len(self)])
         return {name: values[0] for name, values in batch.items()}
 
     def __iter__(self) -> Iterator[Sample]:
+        """Give every sample. A missing value is None."""
         for first in range(0, len(self), ITERATE_ROWS):
             batch = self.take(range(first, min(first + ITERATE_ROWS, len(self))))
             for row in range(len(batch["key"])):
                 yield {name: values[row] for name, values in batch.items()}
 
     def __repr__(self) -> str:
-        """Name the dataset and tell it from others."""
-        which = ", ".join(f"{name}={value!r}" for name, value in self._selection.identity().items())
-        return f"shardctl.Dataset({str(self._selection.shards.root)!r}, {which})"
+        """Say what is in it: samples, split, classes, columns."""
+        of_split = f" of split {self.split}" if self.split else ""
+        of_all = "" if self._selection.chosen is None else f", chosen from {len(self._selection.shards)}"
+        classes = self.manifest.fields.get("label", {}).get("names")
+        named = f"; {len(classes)} classes" if classes is not None else ""
+        columns = ", ".join(name for name, _ in self.manifest.schema)
+        where = printable(str(self._selection.shards.root))
+        return f"<shardctl.Dataset {where!r}: {len(self)} samples{of_split}{of_all}{named}; columns {columns}>"
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What tells this dataset from others, as plain data: its fingerprint, the split, which samples."""
+        return self._selection.identity()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Open the dataset again where it is unpickled: in a worker process."""
         return _reopen, (str(self._selection.shards.root), self.split, self._selection.chosen)
 
     def take(self, indices: Sequence[int], columns: Sequence[str] | None = None, decode: bool = True) -> Batch:
-        """Return the samples at these indices, in this order, as one batch."""
-        wanted = np.asarray(indices, np.int64)
+        """Return the samples at these indices, in this order, as one batch.
+
+        A column of numbers is an array; a list where one of them is missing, which is None. Raises IndexError, UsageError.
+        """
+        given = np.asarray(indices)
+        if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
+            raise UsageError(f"take() wants a list of whole numbers; it is {indices!r}")
+        wanted = given.astype(np.int64)
         if len(wanted) and not (wanted.min() >= 0 and wanted.max() < len(self)):
             raise IndexError(f"an index is outside a dataset of {len(self)}")
         gatherer = self._samples if columns is None and decode else self._gatherer(columns, decode)
@@ -94,15 +137,21 @@ class Dataset:
 
     def _gatherer(self, columns: Sequence[str] | None, decode: bool = True) -> Gatherer:
         shards = self._selection.shards
-        return Gatherer(shards, columns_of(shards, columns), Finish(decode=decode), GatherOptions())
+        chosen = None if columns is None else names("columns", columns)
+        return Gatherer(shards, columns_of(shards, chosen), Finish(decode=decode), GatherOptions())
 
-    def filter(self, predicate: pc.Expression) -> Dataset:
-        """Return the samples for which an Arrow expression on their columns is true: `pc.field("label") == 3`.
+    def filter(self, predicate: str | pc.Expression) -> Dataset:
+        """Return the samples for which a condition is true: `"label == 'cat' and width > 500"`, or `pc.field("label") == 3`.
 
-        It sees every column but images and arrays, and reads all of them once. The result needs 8 bytes per sample of it.
-        Raises UsageError for an expression that is none of these columns.
+        A string is what `shardctl inspect --where` takes; only the columns that it names are read. An Arrow expression sees
+        every column but images and arrays, and reads all of them once. The result needs 8 bytes per sample of it.
+        Raises UsageError for a condition that does not fit the columns.
         """
         columns = [c.name for c in columns_of(self._selection.shards, None) if not c.shape and not c.is_encoded_image]
+        if isinstance(predicate, str):
+            where = parse_where(predicate, self.schema, self.classes, "filter")
+            columns = [column for column in self.schema.names if column in where.columns] or ["key"]
+            predicate = where.expression
         chosen = np.fromiter(self._matching(predicate, columns), np.int64)
         return Dataset(Selection(self._selection.shards, chosen))
 
@@ -120,7 +169,7 @@ class Dataset:
 
     def limit(self, samples: int) -> Dataset:
         """Return the first so many samples. Raises UsageError for fewer than 0."""
-        if samples < 0:
+        if whole_number("limit", samples) < 0:
             raise UsageError(f"a limit of {samples} samples is impossible; give 0 or more")
         return Dataset(Selection(self._selection.shards, self._selection.samples(np.arange(min(samples, len(self))))))
 
@@ -157,10 +206,13 @@ class Dataset:
         prefetch: int | None = None,
         repeat: int | None = 1,
         bucket: Mapping[str, int] | None = None,
-        crop: int | tuple[int, int] | None = None,
+        crop: int | str | tuple[int, int] | None = None,
         crop_from: str = "center",
-        flip: bool = False,
+        flip: bool | float = False,
+        resize: int | str | tuple[int, int] | None = None,
+        channels_first: bool = False,
         pad: Mapping[str, float] | None = None,
+        fill: Mapping[str, float] | None = None,
         dtype: Mapping[str, str] | None = None,
         normalize: Mapping[str, Normalization] | None = None,
         mmap: bool = True,
@@ -179,26 +231,73 @@ class Dataset:
         if on_error not in ("raise", "skip"):
             raise UsageError(f"on_error {on_error!r} is not known; use 'raise' or 'skip'")
         gather = GatherOptions(
-            mmap=mmap, preload=preload, cache_bytes=cache, checksums=checksums, skip=on_error == "skip", profile=profile
+            mmap=truth("mmap", mmap),
+            preload=truth("preload", preload),
+            cache_bytes=int(real_number("cache", cache)),
+            checksums=truth("checksums", checksums),
+            skip=on_error == "skip",
+            profile=truth("profile", profile),
         )
         finish = Finish(
-            decode,
-            (crop, crop) if isinstance(crop, int) else crop,
+            truth("decode", decode),
+            _crop(crop),
             crop_from,
-            flip,
-            pad or {},
-            dtype or {},
-            normalize or {},
-            seed,
+            _probability(flip),
+            mapping("pad", pad),
+            mapping("dtype", dtype),
+            mapping("normalize", normalize),
+            whole_number("seed", seed),
+            _resize(resize),
+            truth("channels_first", channels_first),
+            mapping("fill", fill),
         )
-        mode = shuffle if isinstance(shuffle, str) else self._best_order(gather) if shuffle else None
-        order = OrderOptions(mode, seed, lanes, interleave)
-        chosen = tuple(columns) if columns is not None else None
+        mode = shuffle if isinstance(shuffle, str) else self._best_order(gather) if truth("shuffle", shuffle) else None
+        order = OrderOptions(mode, finish.seed, lanes, interleave)
+        chosen = names("columns", columns) if columns is not None else None
         stream = DatasetStream(self._selection, StreamOptions(order, chosen, finish, gather))
         options = LoaderOptions(
-            batch_size, rank, world_size, threads, drop_last, remainder, prefetch, repeat, bucket or {}, seed, reuse
+            batch_size,
+            rank,
+            world_size,
+            threads,
+            truth("drop_last", drop_last),
+            remainder,
+            prefetch,
+            repeat,
+            mapping("bucket", bucket),
+            finish.seed,
+            truth("reuse", reuse),
         )
-        return Loader(stream, options)
+        loader = Loader(stream, options)
+        if LABEL not in (fill or {}) and any(column.name == LABEL for column in stream.columns):
+            self._check_labels()
+        return loader
+
+    def _check_labels(self) -> None:
+        """Raise UsageError where the manifest says that labels are missing: now, and not after hours of training."""
+        counts, shards = self.manifest.class_counts, self._selection.shards
+        if counts is None or self._selection.chosen is not None:
+            return
+        splits = [facts.name for facts in self.manifest.splits if self.split in (None, facts.name)]
+        labelled = sum(sum(counts.get(split, ())) for split in splits)
+        if labelled >= len(self):
+            return
+        key = self._first_without_label()
+        if key is not None:
+            raise UsageError(
+                f"{printable(str(shards.root))}: {len(self) - labelled} of {len(self)} samples have no label, the first of them"
+                f" is {key!r}; give fill={{'label': -1}} to the loader, or leave the column out with columns="
+            )
+
+    def _first_without_label(self) -> str | None:
+        """Return the key of the first sample that has no label, None where each has one: of no class, perhaps."""
+        labels, starts = self._gatherer([LABEL]), self._selection.starts()
+        for begin, end in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
+            column = labels.table(np.arange(begin, end)).column(LABEL)
+            if column.null_count:
+                place = column.to_pylist().index(None)
+                return str(self.take([begin + place], columns=["key"])["key"][0])
+        return None
 
     def _best_order(self, gather: GatherOptions) -> str:
         """Return the best order that the storage allows: single samples anywhere, or whole blocks."""
@@ -209,7 +308,8 @@ def mix(datasets: Sequence[Dataset], weights: Sequence[float], samples: int | No
     """Mix several datasets: of every 4,096 samples of the mixture, each gives its share by weight.
 
     An epoch of the mixture has `samples`, as many as all datasets together for None. Each dataset goes on where it was in
-    the epoch before, and begins again in another order when it is through.
+    the epoch before, and begins again in another order when it is through. Labels that have names keep them: they are
+    numbered anew, by `classes` of the mixture. Raises UsageError.
     """
     return Mix(datasets, weights, samples)
 
@@ -218,13 +318,108 @@ class Mix:
     """Several datasets that are read as one."""
 
     def __init__(self, datasets: Sequence[Dataset], weights: Sequence[float], samples: int | None) -> None:
-        self._datasets, self._weights, self._samples = list(datasets), list(weights), samples
+        self._datasets = list(datasets)
+        for dataset in self._datasets:
+            if not isinstance(dataset, Dataset):
+                raise UsageError(f"mix() takes a list of datasets that were opened; {dataset!r} is none")
+        self._weights = [real_number("a weight", weight) for weight in weights]
+        self._samples = None if samples is None else whole_number("samples", samples)
+
+    def __len__(self) -> int:
+        """Return the number of samples of an epoch."""
+        return sum(map(len, self._datasets)) if self._samples is None else self._samples
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """The names of the values of `label`: those of all datasets, in the order in which they first appear.
+
+        None where a dataset has no names.
+        """
+        found: dict[str, None] = {}
+        for dataset in self._datasets:
+            if dataset.classes is None:
+                return None
+            found |= dict.fromkeys(dataset.classes)
+        return tuple(found)
+
+    def __repr__(self) -> str:
+        """Say what is in it."""
+        named = f"; {len(self.classes)} classes" if self.classes is not None else ""
+        parts = ", ".join(f"{weight:g} x {dataset!r}" for weight, dataset in zip(self._weights, self._datasets, strict=False))
+        return f"<shardctl.Mix: {len(self)} samples{named}; {parts}>"
 
     def loader(self, batch_size: int, *, seed: int = 0, **options: Any) -> Loader:
         """Return a loader of mixed batches, with the options of Dataset.loader. Raises UsageError."""
         parts = [dataset.loader(batch_size, seed=seed, **options) for dataset in self._datasets]
-        mixture = Mixture([part.stream for part in parts], self._weights, self._samples, seed)
-        return Loader(mixture, parts[0].options)
+        streams = [self._relabelled(part.stream, dataset) for part, dataset in zip(parts, self._datasets, strict=True)]
+        self._check_types(options.get("columns"))
+        return Loader(Mixture(streams, self._weights, self._samples, whole_number("seed", seed)), parts[0].options)
+
+    def _relabelled(self, stream: Any, dataset: Dataset) -> DatasetStream:
+        """Return a dataset's stream with its labels numbered by the classes of the mixture."""
+        own: DatasetStream = stream
+        if LABEL not in own.specs() or all(each.classes is None for each in self._datasets):
+            return own
+        classes = self.classes
+        if classes is None or dataset.classes is None:
+            bare = next(each for each in self._datasets if each.classes is None)
+            raise UsageError(
+                f"the labels of {printable(str(bare.root))} have no names and those of another dataset have: they cannot be"
+                " brought together; leave the column out with columns="
+            )
+        numbers = {name: number for number, name in enumerate(classes)}
+        labels = tuple(numbers[name] for name in dataset.classes)
+        return own if labels == tuple(range(len(labels))) else own.relabelled(labels)
+
+    def _check_types(self, columns: Sequence[str] | None) -> None:
+        """Raise UsageError where a column that is no array of numbers is of another type in another dataset."""
+        first, *others = self._datasets
+        for name in first.schema.names if columns is None else columns:
+            for other in others:
+                if name not in other.schema.names:
+                    continue  # the mixture refuses it with all names
+                one, two = first.schema.field(name).type, other.schema.field(name).type
+                if Column.of(first.schema.field(name)).kind == "other" and not one.equals(two):
+                    raise UsageError(f"column {name} is {one} in one dataset and {two} in another; leave it out with columns=")
+
+
+def _crop(crop: Any) -> tuple[int, int] | None:
+    """Return (height, width): of one number, of the two, or of "WIDTHxHEIGHT"."""
+    if crop is None:
+        return None
+    size = _size("crop", crop)
+    return (size, size) if isinstance(size, int) else size
+
+
+def _size(option: str, value: Any) -> int | tuple[int, int]:
+    """Return one number, or (height, width)."""
+    if isinstance(value, str):
+        parsed = parse_size(value, option)
+        return parsed if isinstance(parsed, int) else parsed[::-1]
+    if isinstance(value, list | tuple):
+        if len(value) != 2:
+            raise UsageError(f"{option} takes one number or (height, width); it is {value!r}")
+        height, width = (whole_number(option, side) for side in value)
+        return height, width
+    return whole_number(option, value)
+
+
+def _resize(resize: Any) -> Resize | None:
+    """Return the transform that a conversion has, too: it counts width before height."""
+    if resize is None:
+        return None
+    size = _size("resize", resize)
+    return Resize.parse(size if isinstance(size, int) else size[::-1])
+
+
+def _probability(flip: Any) -> float:
+    """Return the share of the images that are mirrored."""
+    if isinstance(flip, bool | np.bool_):
+        return 0.5 if flip else 0.0
+    share = real_number("flip", flip)
+    if not 0 <= share <= 1:
+        raise UsageError(f"flip is True (for half of the images), or a probability from 0 to 1; it is {flip!r}")
+    return share
 
 
 _PLACE = "__place__"

@@ -36,7 +36,8 @@ class Source:
 
     def __repr__(self) -> str:
         """Name the dataset: Grain puts it into checkpoints, to notice that another one is read."""
-        return f"shardctl.jax.Source({self._dataset!r})"
+        which = ", ".join(f"{name}={value!r}" for name, value in self._dataset.identity.items())
+        return f"shardctl.jax.Source({str(self._dataset.root)!r}, {which})"
 
 
 def batches(loader: Loader, device: Any = None) -> Iterator[dict[str, Any]]:

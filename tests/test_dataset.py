@@ -110,13 +110,93 @@ def test_abandoning_an_epoch_leaves_no_thread(raw_dataset: Path) -> None:
     assert threading.active_count() == before
 
 
-def test_missing_labels_are_minus_one(tmp_path: Path) -> None:
+@pytest.fixture
+def half_labelled(tmp_path: Path) -> Path:
     (tmp_path / "in").mkdir()
-    for name in ("a", "b"):
+    for name in ("a", "b", "c"):
         Image.new("RGB", (8, 8)).save(tmp_path / "in" / f"{name}.png")
-    (tmp_path / "in" / "labels.csv").write_text("filename,label\na.png,cat\n")
+    (tmp_path / "in" / "labels.csv").write_text("filename,label\na.png,cat\nc.png,dog\n")
     shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, lenient_labels=True)
-    assert shardctl.open(tmp_path / "out").take([0, 1])["label"].tolist() == [0, -1]
+    return tmp_path / "out"
+
+
+def test_a_missing_label_is_none_for_who_looks_and_refused_for_who_trains(half_labelled: Path) -> None:
+    ds = shardctl.open(half_labelled)
+    assert ds.take([0, 1, 2])["label"] == [0, None, 1]
+    assert ds[1]["label"] is None
+    assert [sample["label"] for sample in ds] == [0, None, 1]
+    with pytest.raises(
+        UsageError, match=r"1 of 3 samples have no label, the first of them is 'b.png'; give fill=\{'label': -1\}"
+    ):
+        ds.loader(2)
+    (batch,) = ds.loader(3, fill={"label": -1})
+    assert batch["label"].tolist() == [0, -1, 1]
+    assert [b["key"] for b in ds.loader(3, columns=["key", "image"])] == [["a.png", "b.png", "c.png"]]
+    with pytest.raises(UsageError, match=r"row 1, key 'b.png': label is missing; give fill"):
+        list(ds[1:].loader(2, on_error="skip"))
+    assert [b["label"].tolist() for b in ds.filter("label is not None").loader(2)] == [[0, 1]]
+
+
+def test_datasets_with_missing_labels_can_be_measured_and_looked_at(half_labelled: Path, cli: Any) -> None:
+    assert cli("bench", half_labelled, "--seconds", "0.1").code == 0
+    assert cli("inspect", half_labelled, "--head", "3").code == 0
+    assert cli("verify", half_labelled, "--level", "deep").code == 0
+
+
+def test_slices_are_datasets(raw_dataset: Path) -> None:
+    ds = shardctl.open(raw_dataset, split="train")
+    in_order = [sample["key"] for sample in ds]
+    for chosen in (slice(1, 3), slice(None), slice(-5, None), slice(None, None, -3), slice(30, 2, -7), slice(9, 9)):
+        part = ds[chosen]
+        assert [sample["key"] for sample in part] == in_order[chosen]
+        assert [key for batch in part.loader(4, columns=["key"]) for key in batch["key"]] == in_order[chosen]
+        for shuffle in ("global", "window"):
+            shuffled = [key for batch in part.loader(4, shuffle=shuffle, columns=["key"]) for key in batch["key"]]
+            assert sorted(shuffled) == sorted(in_order[chosen])
+    assert [sample["key"] for sample in ds[::-1][2:10:3]] == in_order[::-1][2:10:3]
+    assert len(ds[::2].filter("label >= 0")) == len(in_order[::2])
+    for wrong in (1.5, "a", None):
+        with pytest.raises(TypeError):
+            ds[wrong]
+    for indices in ([1.5], [True], "12", [[1]]):
+        with pytest.raises(UsageError, match="a list of whole numbers"):
+            ds.take(indices)
+    with pytest.raises(UsageError, match="limit must be a whole number"):
+        ds.limit(2.5)
+
+
+def test_a_filter_may_be_a_string(raw_dataset: Path) -> None:
+    ds = shardctl.open(raw_dataset)
+    assert ds.classes is not None
+    expected = [sample["key"] for sample in ds if sample["label"] == 2]
+    assert [sample["key"] for sample in ds.filter("label == 2")] == expected
+    assert [sample["key"] for sample in ds.filter(f"label == {ds.classes[2]!r}")] == expected
+    assert [sample["key"] for sample in ds.filter("contains(key, 'dunes') and label >= 0").limit(2)] == [
+        sample["key"] for sample in ds if "dunes" in sample["key"]
+    ][:2]
+    assert len(ds.filter("True")) == len(ds)
+    for wrong, message in (
+        ("label = 2", "filter 'label = 2' is not a condition"),
+        ("colour == 2", "filter 'colour == 2': no column 'colour'"),
+        ("label == 'dune'", "no class 'dune'; did you mean dunes"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            ds.filter(wrong)
+
+
+def test_what_is_printed_says_what_is_in_it(raw_dataset: Path) -> None:
+    ds = shardctl.open(raw_dataset, split="train")
+    shown = repr(ds)
+    for part in (str(raw_dataset), f"{len(ds)} samples of split train", "6 classes", "columns key, image, label"):
+        assert part in shown
+    assert f"3 samples of split train, chosen from {len(ds)}" in repr(ds[:3])
+    assert repr(ds.loader(8, shuffle="window", seed=3, rank=1, world_size=2)) == (
+        f"<shardctl.Loader: {len(ds.loader(16))} batches of 8 per epoch, {len(ds)} samples,"
+        " shuffle 'window', seed 3, rank 1 of 2; fields key, image, label>"
+    )
+    mixed = repr(shardctl.mix([ds, ds], [1, 2]))
+    assert f"{2 * len(ds)} samples; 6 classes; 1 x <shardctl.Dataset" in mixed
+    assert {"open", "convert", "mix", "bench", "__version__"} <= set(dir(shardctl))
 
 
 def test_a_damaged_shard_is_named_and_not_read(dataset: Path) -> None:

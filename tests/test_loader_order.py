@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardctl
-from shardctl.errors import UsageError
+from shardctl.errors import DatasetError, UsageError
 from shardctl.order import MODES, Ordering, OrderOptions, Orders, mix64
 
 SAMPLES = 1000
@@ -356,3 +356,90 @@ def test_a_rank_is_taken_only_where_none_was_given(numbers: Path) -> None:
 def test_an_epoch_is_a_whole_number(numbers: Path, epoch: Any) -> None:
     with pytest.raises(UsageError, match="epoch must be"):
         shardctl.open(numbers).loader(50).set_epoch(epoch)
+
+
+LABELLED = pa.schema([("key", pa.string()), ("label", pa.int64())])
+
+
+def labelled(root: Path, name: str, classes: tuple[str, ...] | None, labels: list[int]) -> Any:
+    write_dataset(root / name, LABELLED, ((f"{name}{n}", label) for n, label in enumerate(labels)), 100, classes=classes)
+    return shardctl.open(root / name)
+
+
+@pytest.mark.parametrize("dtype", [None, {"label": "uint8"}])
+def test_labels_of_a_mixture_are_numbered_by_their_names(tmp_path: Path, dtype: dict[str, str] | None) -> None:
+    pets = labelled(tmp_path, "pets", ("cat", "dog"), [0, 1, 1, 0] * 25)
+    farm = labelled(tmp_path, "farm", ("cow", "dog", "hen"), [0, 1, 2] * 30)
+    wanted = {sample["key"]: name for ds in (pets, farm) for sample in ds for name in [ds.classes[sample["label"]]]}
+    mix = shardctl.mix([pets, farm], [1, 1])
+    assert mix.classes == ("cat", "dog", "cow", "hen")
+    assert len(mix) == len(mix.loader(1)) == 190
+    for batch in mix.loader(32, shuffle=True, dtype=dtype):
+        assert batch["label"].dtype == ("uint8" if dtype else "int64")
+        assert [mix.classes[label] for label in batch["label"]] == [wanted[key] for key in batch["key"]]
+    assert shardctl.mix([pets, farm], [1, 1], samples=7).loader(4).state_dict()["order"]["samples"] == 7
+
+
+def test_labels_that_cannot_be_brought_together_are_refused(tmp_path: Path) -> None:
+    named = labelled(tmp_path, "named", ("cat", "dog"), [0, 1] * 20)
+    bare = labelled(tmp_path, "bare", None, [0, 1] * 20)
+    wrong = labelled(tmp_path, "wrong", ("hen", "dog"), [0, 5] * 20)
+    mix = shardctl.mix([named, bare], [1, 1])
+    assert mix.classes is None
+    with pytest.raises(UsageError, match=r"bare have no names and those of another dataset have.*columns="):
+        mix.loader(4)
+    assert set(next(iter(mix.loader(4, columns=["key"])))) == {"key"}
+    with pytest.raises(DatasetError, match=r"row 1, key 'wrong1': label 5 is none of the 2 classes"):
+        list(shardctl.mix([named, wrong], [1, 1]).loader(80))
+    assert shardctl.mix([bare, bare], [1, 1]).loader(4)
+
+
+def one_column(root: Path, name: str, type_: pa.DataType, value: Any) -> Any:
+    columns = pa.schema([("key", pa.string()), ("x", type_)])
+    write_dataset(root / name, columns, ((f"{name}{n}", value) for n in range(20)), 20)
+    return shardctl.open(root / name)
+
+
+def test_columns_of_a_mixture_that_differ_are_refused_by_name(tmp_path: Path) -> None:
+    small = one_column(tmp_path, "small", pa.int32(), 3)
+    large = one_column(tmp_path, "large", pa.int64(), 4)
+    text = one_column(tmp_path, "text", pa.string(), "a")
+    date = one_column(tmp_path, "date", pa.date32(), None)
+    pair = one_column(tmp_path, "pair", pa.struct([("a", pa.int8())]), None)
+    with pytest.raises(UsageError, match=r"column x is int32 and int64 in the datasets; give dtype=\{'x': …\} for one type"):
+        shardctl.mix([small, large], [1, 1]).loader(4)
+    for batch in shardctl.mix([small, large], [1, 1]).loader(4, dtype={"x": "int64"}):
+        assert batch["x"].dtype == np.int64
+    for other in (text, date):
+        with pytest.raises(UsageError, match="column x is of different types"):
+            shardctl.mix([small, other], [1, 1]).loader(4)
+    with pytest.raises(UsageError, match=r"column x is date32\[day\] in one dataset and struct<a: int8> in another"):
+        shardctl.mix([date, pair], [1, 1]).loader(4)
+
+
+def test_arrays_of_different_shapes_are_lists_in_every_batch_of_a_mixture(tmp_path: Path) -> None:
+    wide = one_column(tmp_path, "wide", pa.fixed_shape_tensor(pa.uint8(), [3]), np.ones(3, np.uint8))
+    narrow = one_column(tmp_path, "narrow", pa.fixed_shape_tensor(pa.uint8(), [2]), np.zeros(2, np.uint8))
+    for batch in shardctl.mix([wide, narrow], [5, 1]).loader(1):
+        assert isinstance(batch["x"], list)
+        assert batch["x"][0].shape == ((3,) if batch["key"][0].startswith("wide") else (2,))
+
+
+@pytest.mark.parametrize(
+    ("weights", "samples", "message"),
+    [
+        ([1, float("nan")], None, "a weight must be a finite number; it is nan"),
+        ([1, float("inf")], None, "a weight must be a finite number; it is inf"),
+        ([1, "2"], None, "a weight must be a finite number; it is '2'"),
+        ([1, -1], None, r"weights must be above 0, not \[1.0, -1.0\]"),
+        ([1, 1], 2.5, "samples must be a whole number; it is 2.5"),
+    ],
+)
+def test_impossible_mixtures_are_refused(numbers: Path, weights: Any, samples: Any, message: str) -> None:
+    ds = shardctl.open(numbers)
+    with pytest.raises(UsageError, match=message):
+        shardctl.mix([ds, ds], weights, samples).loader(4)
+    with pytest.raises(UsageError, match="seed must be a whole number"):
+        shardctl.mix([ds, ds], [1, 1]).loader(4, seed=None)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="takes a list of datasets"):
+        shardctl.mix([str(numbers)], [1])  # type: ignore[list-item]

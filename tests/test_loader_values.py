@@ -50,7 +50,7 @@ sample = st.tuples(
 
 
 def comes_out(name: str, value: Any) -> Any:
-    return -1 if name == "label" and value is None else value
+    return -7 if name == "label" and value is None else value
 
 
 def as_plain(values: Any) -> list[Any]:
@@ -81,7 +81,8 @@ def test_any_columns_come_out_as_they_went_in(
     ds = shardctl.open(root)
     expected = {values[0]: values for values in keyed}
     seen = []
-    for found in ds.loader(batch, shuffle=shuffle, threads=2, **access):
+    for found in ds.loader(batch, shuffle=shuffle, threads=2, fill={"label": -7}, **access):
+        assert found["label"].dtype == np.int64
         plain = {name: as_plain(found[name]) for name in COLUMNS.names}
         for place, key in enumerate(found["key"]):
             for name, value in zip(COLUMNS.names, expected[key], strict=True):
@@ -174,7 +175,7 @@ def test_single_numbers_are_converted_and_normalised(tmp_path: Path, compression
     columns = pa.schema([("key", pa.string()), ("label", pa.int64()), ("n", pa.int32())])
     rows = [(f"k{n}", None if n == 3 else n, n) for n in range(50)]
     write_dataset(tmp_path / "out", columns, rows, 20, compression, sample_bytes=200_000)
-    options = {"dtype": {"label": "int32"}, "normalize": {"n": (5, 2)}}
+    options = {"dtype": {"label": "int32"}, "normalize": {"n": (5, 2)}, "fill": {"label": -1}}
     (batch,) = shardctl.open(tmp_path / "out").loader(50, **options)
     assert batch["label"].dtype == np.int32
     assert batch["label"].tolist() == [-1 if n == 3 else n for n in range(50)]
@@ -280,9 +281,10 @@ def test_columns_of_any_width_are_converted_and_normalised(tmp_path: Path, store
     values = numbers.integers(0, 100, (9, width // 3, 3)).astype(stored)
     write_dataset(tmp_path / "out", columns, ((f"k{n}", value) for n, value in enumerate(values)), 4)
     ds = shardctl.open(tmp_path / "out")
-    (wide,) = ds.loader(9, dtype={"x": "int64"})
-    assert wide["x"].dtype == np.int64
-    assert np.array_equal(wide["x"], values.astype(np.int64))
+    wider = "float64" if stored.startswith("float") else "int64"
+    (wide,) = ds.loader(9, dtype={"x": wider})
+    assert wide["x"].dtype == wider
+    assert np.array_equal(wide["x"], values.astype(wider))
     (normal,) = ds.loader(9, normalize={"x": ([1, 2, 3], [2, 4, 8])})
     assert np.allclose(normal["x"], (values - np.array([1.0, 2.0, 3.0])) / np.array([2, 4, 8]), atol=1e-5)
 
@@ -340,7 +342,7 @@ def test_images_of_many_shapes_are_lists_unless_cropped_to_one(tmp_path: Path) -
     (normal,) = ds.loader(5, normalize={"image": (1, 2)}, dtype={"image": "float64"})
     for image, plain in zip(normal["image"], batch["image"], strict=True):
         assert np.array_equal(image, (plain - 1.0) / 2)
-    with pytest.raises(DatasetError, match=r"row 0, key '0.png': image: .* too small for a crop to 35x35"):
+    with pytest.raises(DatasetError, match=r"row 0, key '0.png': image: 40x30 is too small for a crop to 35x35; give resize="):
         list(ds.loader(5, crop=35))
     loader = ds.loader(5, crop=(40, 32), on_error="skip")
     assert [batch["key"] for batch in loader] == [["2.png", "3.png", "4.png"]]
@@ -431,8 +433,279 @@ def test_a_dataset_can_be_pickled(jpegs: Path) -> None:
         ({"normalize": {"image": ([0], [0])}}, "standard deviation of 0"),
         ({"normalize": {"image": ([1, 2], 1)}}, r"one for each of 3 channels, not \[1.0, 2.0\]"),
         ({"normalize": {"label": ([1, 2, 3], 1)}}, "one for each of 1 channels"),
+        ({"normalize": {"image": 5}}, r"takes \(mean, std\)"),
+        ({"normalize": {"image": (float("nan"), 1)}}, "finite numbers"),
+        ({"normalize": {"image": (0, 1)}, "dtype": {"image": "uint8"}}, "dtype uint8 of image would cut off the fractions"),
+        ({"batch_size": 2.5}, "batch_size must be a whole number; it is 2.5"),
+        ({"batch_size": "8"}, "batch_size must be a whole number; it is '8'"),
+        ({"batch_size": True}, "batch_size must be a whole number; it is True"),
+        ({"seed": None}, "seed must be a whole number; it is None"),
+        ({"seed": 1.0}, "seed must be a whole number; it is 1.0"),
+        ({"rank": 0.5, "world_size": 2}, "rank must be a whole number"),
+        ({"lanes": 1.5}, "lanes must be a whole number"),
+        ({"repeat": 1.5}, "repeat must be a whole number"),
+        ({"columns": "key"}, r"columns takes a list of names; write columns=\['key'\]"),
+        ({"columns": [1]}, "columns takes a list of names"),
+        ({"drop_last": "no"}, "drop_last must be True or False; it is 'no'"),
+        ({"cache": "1GB"}, "cache must be a finite number; it is '1GB'"),
+        ({"flip": 1.5}, "flip is True .* or a probability from 0 to 1; it is 1.5"),
+        ({"flip": "yes"}, "flip must be a finite number; it is 'yes'"),
+        ({"crop_from": "random"}, "crop_from='random' needs a crop"),
+        ({"crop": 8.5}, "crop must be a whole number; it is 8.5"),
+        ({"crop": (1, 2, 3)}, r"crop takes one number or \(height, width\)"),
+        ({"resize": 0}, "resize 0 is impossible"),
+        ({"resize": "big"}, "resize 'big' is not a size"),
+        ({"resize": 30, "crop": 31}, "31x31 is larger than the images, 30x30"),
+        ({"resize": 30, "decode": False}, "resize: only for decoded images"),
+        ({"channels_first": True, "columns": ["label"]}, "channels_first: only for decoded images"),
+        ({"pad": 0}, "pad takes a dict by column names"),
+        ({"fill": {"key": 0}}, "fill: key holds no numbers"),
+        ({"fill": {"colour": 0}}, "fill: no column colour is read"),
+        ({"fill": {"label": 0.5}}, "fill: 0.5 does not fit label, which is int64"),
+        ({"fill": {"label": -1}, "dtype": {"label": "uint8"}}, "fill: -1 does not fit label, which is uint8"),
     ],
 )
 def test_impossible_options_are_refused_by_name(jpegs: Path, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        list(shardctl.open(jpegs).loader(8, **arguments))
+        list(shardctl.open(jpegs).loader(**{"batch_size": 8, **arguments}))
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+@pytest.mark.parametrize("batch", [1, 3, 40])
+def test_missing_numbers_are_the_same_whatever_is_beside_them(tmp_path: Path, compression: str, batch: int) -> None:
+    columns = pa.schema(
+        [
+            ("key", pa.string()),
+            ("x", pa.float32()),
+            ("n", pa.int16()),
+            ("yes", pa.bool_()),
+            ("scores", pa.list_(pa.float32())),
+            ("ids", pa.list_(pa.int32())),
+            ("box", pa.list_(pa.float32(), 2)),
+            ("text", pa.string()),
+        ]
+    )
+    rows = [(f"k{n}", n / 2, n, n % 2 == 0, [n, 1.5], [n] * (n % 3), [n, -n], f"t{n}") for n in range(40)]
+    rows[7] = ("k7", None, None, None, [None, 1.5], [7, None], [None, 1.0], None)
+    rows[8] = ("k8", 1.0, 2, True, None, None, None, "t8")
+    write_dataset(tmp_path / "out", columns, rows, 20, compression, sample_bytes=400_000)
+    ds = shardctl.open(tmp_path / "out")
+    fill = {"n": -1, "yes": False, "scores": -5, "ids": -2, "box": 0}
+    found: dict[str, list[Any]] = {name: [] for name in columns.names}
+    for part in ds.loader(batch, fill=fill):
+        assert {name: part[name].dtype.name for name in ("x", "n", "yes", "box")} == {
+            "x": "float32",
+            "n": "int16",
+            "yes": "bool",
+            "box": "float32",
+        }
+        assert all(ids.dtype == np.int32 for ids in part["ids"])
+        for name, values in part.items():
+            found[name] += [value.tolist() if isinstance(value, np.ndarray | np.generic) else value for value in values]
+    assert np.isnan(found["x"][7])
+    assert [found[name][7] for name in ("n", "yes", "scores", "ids", "box", "text")] == [
+        -1, False, [-5, 1.5], [7, -2], [0, 1], None,
+    ]  # fmt: skip
+    assert [found[name][8] for name in ("scores", "ids", "box")] == [[], [], [0, 0]]
+    for place in (0, 6, 9, 39):
+        assert tuple(found[name][place] for name in columns.names) == rows[place]
+    assert {name: value for name, value in ds[7].items() if value is None} == dict.fromkeys(("x", "n", "yes", "text"))
+    assert [ds[7][name] for name in ("scores", "ids", "box")] == [[None, 1.5], [7, None], [None, 1.0]]
+    assert [ds[8][name] for name in ("scores", "ids", "box")] == [None, None, None]
+    for name, key in (("n", "k7"), ("yes", "k7"), ("ids", "k8|k7"), ("scores", "k8")):
+        kept = {other: value for other, value in fill.items() if other != name}
+        with pytest.raises(UsageError, match=rf"key '({key})': {name} is missing; give fill=\{{'{name}': "):
+            list(ds.loader(batch, fill=kept, on_error="skip"))
+    (floats,) = ds.loader(40, columns=["x", "box"])
+    assert np.isnan(floats["x"][7])
+    assert np.isnan(floats["box"][7, 0])
+    assert np.isnan(floats["box"][8]).all()
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_numbers_that_do_not_fit_are_refused_with_their_sample(tmp_path: Path, compression: str) -> None:
+    columns = pa.schema(
+        [
+            ("key", pa.string()),
+            ("label", pa.int64()),
+            ("x", pa.float64()),
+            ("ids", pa.list_(pa.int32())),
+            ("box", pa.fixed_shape_tensor(pa.int32(), [4])),
+        ]
+    )
+    rows = [(f"k{n}", n, float(n), [n, n], np.full(4, n, np.int32)) for n in range(50)]
+    rows[33] = ("k33", 300, 1e300, [1, 70_000], np.array([1, 2, 3, -70_000], np.int32))
+    write_dataset(tmp_path / "out", columns, rows, 20, compression, sample_bytes=400_000)
+    ds = shardctl.open(tmp_path / "out")
+    for dtype, value in (
+        ({"label": "uint8"}, "label: 300 does not fit uint8"),
+        ({"x": "float32"}, r"x: 1e\+300 does not fit float32"),
+        ({"ids": "uint16"}, "ids: 70000 does not fit uint16"),
+        ({"box": "int16"}, "box: -70000 does not fit int16"),
+        ({"box": "float16"}, "box: -70000 does not fit float16"),
+    ):
+        with pytest.raises(UsageError, match=f"row \\d+, key 'k33': {value}; give a dtype that holds it"):
+            list(ds.loader(16, dtype=dtype))
+    for part in ds.limit(33).loader(33, dtype={"label": "uint8", "x": "float32", "ids": "uint16", "box": "int16"}):
+        assert (part["label"].dtype, part["box"].dtype, part["ids"][0].dtype) == (np.uint8, np.int16, np.uint16)
+        assert part["label"].tolist() == list(range(33))
+    for wanted in ("int64", "uint8"):
+        with pytest.raises(UsageError, match=f"dtype {wanted} of x would cut off the fractions of float64"):
+            ds.loader(16, dtype={"x": wanted})
+    with pytest.raises(UsageError, match="pad: -1 does not fit ids, which is uint16"):
+        ds.loader(16, dtype={"ids": "uint16"}, pad={"ids": -1})
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_images_are_mirrored_with_the_probability_that_was_given(tmp_path: Path, share: float) -> None:
+    columns = pa.schema([("key", pa.string()), ("image", pa.fixed_shape_tensor(pa.uint8(), [1, 2, 3]))])
+    image = np.arange(6, dtype=np.uint8).reshape(1, 2, 3)
+    write_dataset(tmp_path / "out", columns, ((f"k{n}", image) for n in range(2000)), 2000, shape=(1, 2, 3))
+    ds = shardctl.open(tmp_path / "out")
+
+    def mirrored(flip: Any) -> list[bool]:
+        return [bool(first) for batch in ds.loader(2000, flip=flip) for first in batch["image"][:, 0, 0, 0]]
+
+    assert abs(sum(mirrored(share)) / 2000 - share) < 0.03
+    assert mirrored(True) == mirrored(0.5)
+    assert not any(mirrored(0))
+    assert mirrored(False) == mirrored(0)
+    assert all(mirrored(1.0))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"crop": (24, 20)},
+        {"crop": 24, "crop_from": "random", "flip": True, "seed": 3},
+        {"dtype": {"image": "float16"}},
+        {"crop": 16, "flip": 0.7, "normalize": {"image": ([10, 20, 30], [2, 3, 4])}},
+        {"normalize": {"image": (5, 2)}, "dtype": {"image": "float64"}},
+        {"resize": (30, 26), "crop": 20},
+    ],
+)
+def test_channels_first_are_the_same_numbers_in_another_order(jpegs: Path, raw_dataset: Path, options: dict[str, Any]) -> None:
+    for root in (jpegs, raw_dataset):
+        ds = shardctl.open(root)
+        plain = [batch["image"] for batch in ds.loader(25, shuffle=True, **options)]
+        planes = [batch["image"] for batch in ds.loader(25, shuffle=True, channels_first=True, **options)]
+        for one, other in zip(plain, planes, strict=True):
+            assert other.flags.c_contiguous
+            assert other.flags.writeable
+            assert other.dtype == one.dtype
+            assert other.shape == (len(one), 3, *one.shape[1:3])
+            assert np.allclose(other.transpose(0, 2, 3, 1), one, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [30, 50, (24, 36), "36x24"])
+def test_resized_images_are_those_of_a_conversion(photos: Path, tmp_path: Path, size: Any) -> None:
+    """In the loader a tuple is (height, width), as a crop is; text is WIDTHxHEIGHT, as on the command line."""
+    step = {"name": "resize", "size": size if isinstance(size, int) else "36x24"}
+    shardctl.convert(photos, tmp_path / "resized", recipe={"store": "png", "transform": [step]}, workers=0)
+    shardctl.convert(photos, tmp_path / "source", workers=0)
+    expected = {sample["key"]: sample["image"] for sample in shardctl.open(tmp_path / "resized")}
+    for batch in shardctl.open(tmp_path / "source").loader(16, resize=size, cache=10**6):
+        assert isinstance(batch["image"], np.ndarray) == (not isinstance(size, int))
+        for key, image in zip(batch["key"], batch["image"], strict=True):
+            assert np.array_equal(image, expected[key]), key
+
+
+def test_raw_images_are_resized_before_they_are_cropped(raw_dataset: Path) -> None:
+    ds = shardctl.open(raw_dataset)
+    whole = {sample["key"]: Image.fromarray(sample["image"]).resize((48, 40), Image.Resampling.BILINEAR) for sample in ds}
+    for batch in ds.loader(25, resize=(40, 48), crop=(30, 20)):
+        assert batch["image"].shape[1:] == (30, 20, 3)
+        for key, image in zip(batch["key"], batch["image"], strict=True):
+            assert np.array_equal(image, np.asarray(whole[key])[5:35, 14:34])
+    assert next(iter(ds.loader(4, resize=16)))["image"].shape == (4, 16, 16, 3)
+
+
+NESTED = pa.schema(
+    [
+        ("key", pa.string()),
+        ("boxes", pa.list_(pa.list_(pa.float64()))),
+        ("points", pa.list_(pa.list_(pa.int32(), 2))),
+        ("deep", pa.list_(pa.list_(pa.list_(pa.int64())))),
+        ("vector", pa.list_(pa.float32(), 3)),
+        ("matrix", pa.list_(pa.list_(pa.int16(), 3), 2)),
+    ]
+)
+
+
+def nested(n: int) -> tuple[Any, ...]:
+    boxes = [[float(n + row + column) for column in range(4)] for row in range(n % 3)]
+    points = [[n, row] for row in range(n % 4)]
+    deep = [[[n] * 2] * (n % 2)] * (n % 3)
+    return f"k{n}", boxes, points, deep, [n, 1, 2], [[n, 1, 2], [3, 4, 5]]
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_lists_of_lists_are_arrays_of_each_sample(tmp_path: Path, compression: str) -> None:
+    write_dataset(tmp_path / "out", NESTED, map(nested, range(30)), 12, compression, sample_bytes=400_000)
+    ds = shardctl.open(tmp_path / "out")
+    for batch in ds.loader(7, shuffle=True, dtype={"boxes": "float32"}):
+        assert batch["vector"].shape == (len(batch["key"]), 3)
+        assert batch["matrix"].shape == (len(batch["key"]), 2, 3)
+        assert (batch["vector"].dtype, batch["matrix"].dtype) == (np.float32, np.int16)
+        for place, key in enumerate(batch["key"]):
+            expected = dict(zip(NESTED.names, nested(int(key[1:])), strict=True))
+            assert batch["boxes"][place].dtype == np.float32
+            assert (batch["boxes"][place].ndim, batch["points"][place].ndim, batch["deep"][place].ndim) == (2, 2, 3)
+            for name in ("boxes", "points", "deep", "vector", "matrix"):
+                assert batch[name][place].tolist() == expected[name] or batch[name][place].size == 0
+    assert ds[5]["points"].tolist() == [[5, 0]]
+    assert ds[5]["boxes"].shape == (2, 4)
+    assert ds.take([2, 3], columns=["matrix"])["matrix"].tolist() == [nested(2)[5], nested(3)[5]]
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_lists_of_lists_are_padded_to_the_largest_of_the_batch(tmp_path: Path, compression: str) -> None:
+    columns = pa.schema([("key", pa.string()), ("rows", pa.list_(pa.list_(pa.int32()))), ("tokens", pa.list_(pa.int32()))])
+    values = [[[1, 2, 3], [4]], [], [[5]], [[], [6, 7]], [[8], [9], [10]]]
+    rows = [(f"k{n}", value, [n] * n) for n, value in enumerate(values)]
+    write_dataset(tmp_path / "out", columns, rows, 3, compression, sample_bytes=400_000)
+    ds = shardctl.open(tmp_path / "out")
+    (batch,) = ds.loader(5, pad={"rows": -1, "tokens": 0}, dtype={"rows": "int64"})
+    padded = np.full((5, 3, 3), -1)
+    for n, value in enumerate(values):
+        for m, row in enumerate(value):
+            padded[n, m, : len(row)] = row
+    assert batch["rows"].dtype == np.int64
+    assert np.array_equal(batch["rows"], padded)
+    assert batch["rows_length"].tolist() == [[2, 3], [0, 0], [1, 1], [2, 2], [3, 1]]
+    assert batch["tokens_length"].tolist() == [0, 1, 2, 3, 4]
+    (empty,) = ds[1:2].loader(1, pad={"rows": -1})
+    assert empty["rows"].shape == (1, 0, 0)
+    (loose,) = ds.loader(5, columns=["rows"])
+    assert [part.tolist() for part in loose["rows"][0]] == [[1, 2, 3], [4]], "lists of several lengths stay a list of arrays"
+    assert loose["rows"][4].tolist() == [[8], [9], [10]]
+    mixed = next(iter(shardctl.mix([ds[:2], ds[2:]], [1, 1]).loader(5, pad={"rows": -1})))
+    assert mixed["rows"].shape == (5, *mixed["rows_length"].max(axis=0))
+
+
+def test_whatever_a_decoder_raises_names_the_sample_and_can_be_skipped(jpegs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from shardctl.codecs import image
+    from shardctl.codecs.jpeg import JpegDecoder
+
+    ds = shardctl.open(jpegs)
+    victim = ds.take([5], decode=False)["image"][0]
+    whole = image.decode
+
+    def fast(*_: Any) -> None:
+        raise KeyError(6)
+
+    def slow(data: bytes, *limits: Any) -> Any:
+        if data == victim:
+            raise ZeroDivisionError("a fault of a decoder")
+        return whole(data, *limits)
+
+    monkeypatch.setattr(JpegDecoder, "decode", fast)
+    monkeypatch.setattr(image, "decode", slow)
+    with pytest.raises(
+        DatasetError, match=r"row 5, key .*: image: it does not decode: ZeroDivisionError: a fault of a decoder"
+    ):
+        list(ds.loader(20))
+    loader = ds.loader(20, on_error="skip")
+    assert sum(len(batch["key"]) for batch in loader) == 59, "what only the fast decoder does not bear is decoded all the same"
+    assert loader.stats().skipped == 1

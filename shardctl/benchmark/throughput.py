@@ -16,7 +16,7 @@ from shardctl.benchmark.page_cache import evict, residency
 from shardctl.dataset import open_dataset
 from shardctl.errors import DatasetError
 from shardctl.loader import Loader
-from shardctl.reader import Batch
+from shardctl.reader import Batch, zeros
 from shardctl.storage import printable
 
 WARM_UP_SECONDS = 0.5
@@ -43,6 +43,7 @@ def open_loader(root: Path, options: BenchOptions, repeat: int | None, drop_last
         repeat=repeat,
         drop_last=drop_last and len(dataset) >= options.batch_size,
         profile=True,
+        fill=zeros(dataset.schema),
     )
 
 

@@ -219,6 +219,14 @@ def decode(data: bytes, max_pixels: int = MAX_PIXELS, keep_truncated: bool = Fal
     return render(opened, View.whole(opened.size))
 
 
+def resample(pixels: Pixels, size: Size) -> Pixels:
+    """Resize pixels to (width, height), by the filter that `render` uses."""
+    if pixels.shape[1::-1] == size:
+        return pixels
+    resized: Pixels = np.asarray(Image.fromarray(pixels).resize(size, Image.Resampling.BILINEAR))
+    return resized
+
+
 def to_rgb(image: Image.Image) -> Image.Image:
     """Make any image that Pillow decodes 8-bit RGB, by the rules of docs/images.md."""
     mode = image.mode

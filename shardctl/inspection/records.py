@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 from shardctl.errors import DatasetError, UsageError
 from shardctl.inspection.blocks import Placed, Record, Shard, all_blocks, is_image
 from shardctl.inspection.images import facts_of, image_facts, is_encoded_image
-from shardctl.inspection.where import Where, kept_rows, parse_where
 from shardctl.manifest import (
     PLAN,
     REJECTS,
@@ -30,6 +29,7 @@ from shardctl.manifest import (
 )
 from shardctl.shard import BlockFile, ShardReader, map_file
 from shardctl.storage import printable
+from shardctl.where import Where, kept_rows, parse_where
 
 DERIVED = {
     "index": pa.int64(),

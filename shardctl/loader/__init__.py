@@ -131,6 +131,18 @@ class Loader:
         whole = len(self.stream) / self.options.global_batch
         return math.floor(whole) if self.options.drops else math.ceil(whole)
 
+    def __repr__(self) -> str:
+        """Say what an epoch is."""
+        rank, world_size = self.options.place
+        order = self.stream.identity()
+        shuffle = f"shuffle {order['shuffle']!r}, seed {order['seed']}" if order.get("shuffle") else "no shuffle"
+        if "mixture" in order:
+            shuffle = f"a mixture of {len(order['mixture'])} datasets, seed {order['seed']}"
+        return (
+            f"<shardctl.Loader: {len(self)} batches of {self.options.batch_size} per epoch, {len(self.stream)} samples,"
+            f" {shuffle}, rank {rank} of {world_size}; fields {', '.join(self.stream.specs())}>"
+        )
+
     @property
     def threads(self) -> int:
         """The number of threads in use."""

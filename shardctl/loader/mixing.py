@@ -31,7 +31,7 @@ class Mixture:
         if not streams or len(streams) != len(weights):
             raise UsageError(f"{len(streams)} datasets and {len(weights)} weights do not go together; give one weight each")
         if not all(weight > 0 for weight in weights):
-            raise UsageError("weights must be above 0; leave out a dataset that is not wanted")
+            raise UsageError(f"weights must be above 0, not {list(weights)}; leave out a dataset that is not wanted")
         if not all(len(stream) for stream in streams):
             raise UsageError("a dataset without samples cannot be mixed in")
         if samples is not None and samples < 1:
@@ -41,11 +41,7 @@ class Mixture:
         self._weights = [float(weight) for weight in weights]
         self._counts = _apportion(np.asarray(weights, np.float64), _ROUND)
         self._turns = np.repeat(np.arange(len(streams)), self._counts)
-        same = [set(stream.specs()) for stream in streams]
-        if any(fields != same[0] for fields in same):
-            raise UsageError(
-                f"the datasets have different fields: {' and '.join(', '.join(sorted(f)) for f in same)}; give columns="
-            )
+        self._specs = _common([stream.specs() for stream in streams])
 
     def __len__(self) -> int:
         return self._size
@@ -69,7 +65,7 @@ class Mixture:
                 parts.append(batch)
                 places.append(chosen[found])
         order = np.argsort(np.concatenate(places)) if places else np.empty(0, np.int64)
-        return _join(parts, order, self.specs()), there
+        return _join(parts, order, self._specs), there
 
     def lengths(self, column: str, samples: Indices) -> Indices:
         """Refuse: the samples of a mixture are not looked at before they are read."""
@@ -103,11 +99,7 @@ class Mixture:
 
     def specs(self) -> dict[str, Spec]:
         """Return what the values of each field of a batch are: ragged where the datasets have different shapes."""
-        first, *others = (stream.specs() for stream in self._streams)
-        return {
-            name: spec if all(other[name] == spec for other in others) else Spec("ragged", spec.shape, spec.dtype)
-            for name, spec in first.items()
-        }
+        return self._specs
 
     def counts(self) -> dict[str, int]:
         """Return what has been found in memory, and what was left out, over all datasets."""
@@ -135,6 +127,32 @@ class MixedOrder:
         return neighbours(first, count, rank, world_size)
 
 
+def _common(every: Sequence[dict[str, Spec]]) -> dict[str, Spec]:
+    """Return what the fields of all streams are together. Raises UsageError where they do not go together."""
+    first, *others = every
+    if any(set(other) != set(first) for other in others):
+        fields = " and ".join(", ".join(sorted(specs)) for specs in every)
+        raise UsageError(f"the datasets have different fields: {fields}; give columns=")
+    return {name: _common_spec(name, [specs[name] for specs in every]) for name in first}
+
+
+def _common_spec(name: str, specs: Sequence[Spec]) -> Spec:
+    """Return what a field is in all streams: a list of arrays where their shapes differ."""
+    first, kinds = specs[0], {spec.kind for spec in specs}
+    if kinds <= {"fixed", "ragged"} and len({len(spec.shape) for spec in specs}) == 1:
+        if len({spec.dtype for spec in specs}) > 1:
+            types = " and ".join(sorted({spec.dtype.name for spec in specs}))
+            raise UsageError(f"column {name} is {types} in the datasets; give dtype={{{name!r}: …}} for one type")
+        if kinds == {"fixed"} and len({spec.shape for spec in specs}) == 1:
+            return first
+        shape = tuple(side if {spec.shape[at] for spec in specs} == {side} else -1 for at, side in enumerate(first.shape))
+        return Spec("ragged", shape, first.dtype)
+    if any(spec != first for spec in specs):
+        types = " and ".join(sorted({f"{spec.kind} {spec.shape or ''}".strip() for spec in specs}))
+        raise UsageError(f"column {name} is of different types in the datasets ({types}); leave it out with columns=")
+    return first
+
+
 def _apportion(weights: npt.NDArray[np.float64], seats: int) -> Indices:
     """Share out whole seats by weights: the largest remainders get those that rounding down leaves. At least one each."""
     exact = weights / weights.sum() * seats
@@ -152,9 +170,10 @@ def _join(batches: Sequence[Batch], order: Indices, specs: dict[str, Spec]) -> B
 
 def _joined(parts: list[Any], order: Indices, spec: Spec) -> Any:
     if spec.kind == "padded":
-        longest = max(part.shape[1] for part in parts)
-        parts = [np.pad(part, ((0, 0), (0, longest - part.shape[1])), constant_values=spec.fill) for part in parts]
-    if all(isinstance(part, np.ndarray) for part in parts) and len({part.shape[1:] for part in parts}) == 1:
+        longest = np.max([part.shape[1:] for part in parts], axis=0)
+        free = [[(0, 0), *((0, int(side)) for side in longest - part.shape[1:])] for part in parts]
+        parts = [np.pad(part, sides, constant_values=spec.fill) for part, sides in zip(parts, free, strict=True)]
+    if spec.kind in ("fixed", "padded"):  # decided for all batches alike, not by what is in this one
         return np.concatenate(parts)[order]
     values = [value for part in parts for value in part]
     return [values[place] for place in order.tolist()]

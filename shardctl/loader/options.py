@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from shardctl.arguments import whole_number
 from shardctl.errors import UsageError
 from shardctl.order import OrderOptions
 from shardctl.reader import Finish, GatherOptions
@@ -39,12 +40,15 @@ class LoaderOptions:
 
     def check(self) -> None:
         """Raise UsageError for numbers that cannot be."""
-        if self.batch_size < 1:
+        if whole_number("batch_size", self.batch_size) < 1:
             raise UsageError(f"a batch size of {self.batch_size} is impossible; give at least 1")
+        for name in ("rank", "world_size", "prefetch", "repeat"):
+            if getattr(self, name) is not None:
+                whole_number(name, getattr(self, name))
         rank, world_size = self.place
         if not 0 <= rank < world_size:
             raise UsageError(f"rank {rank} is not one of a world of {world_size}")
-        if self.threads != "auto" and not (isinstance(self.threads, int) and 1 <= self.threads <= MOST_THREADS):
+        if self.threads != "auto" and not (type(self.threads) is int and 1 <= self.threads <= MOST_THREADS):
             raise UsageError(f"threads must be auto or a number from 1 to {MOST_THREADS}; it is {self.threads!r}")
         if self.remainder not in REMAINDERS:
             raise UsageError(f"remainder {self.remainder!r} is not known; use {', '.join(REMAINDERS)}")
@@ -52,7 +56,7 @@ class LoaderOptions:
             raise UsageError("drop_last and remainder='pad' contradict each other; give one of them")
         if self.prefetch is not None and self.prefetch < 1:
             raise UsageError(f"prefetch must be at least 1; it is {self.prefetch}")
-        if len(self.bucket) > 1 or any(batches < 1 for batches in self.bucket.values()):
+        if len(self.bucket) > 1 or any(whole_number("bucket", batches) < 1 for batches in self.bucket.values()):
             raise UsageError(f"bucket names one column and a number of batches to sort; it is {dict(self.bucket)}")
         if self.repeat is not None and self.repeat < 1:
             raise UsageError(f"repeat must be at least 1, or None for no end; it is {self.repeat}")

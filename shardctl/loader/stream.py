@@ -72,10 +72,13 @@ class Selection:
         return places if self.chosen is None else self.chosen[places]
 
     def starts(self) -> Indices:
-        """Return at which place of the selection each block that has any of it begins, and the size."""
+        """Return at which place of the selection each stretch of one block begins, and the size."""
         if self.chosen is None:
             return self.shards.starts
-        return np.unique(np.searchsorted(self.chosen, self.shards.starts))
+        if (self.chosen[1:] > self.chosen[:-1]).all():
+            return np.unique(np.searchsorted(self.chosen, self.shards.starts))
+        block = np.searchsorted(self.shards.starts, self.chosen, side="right")
+        return np.concatenate([[0], np.flatnonzero(block[1:] != block[:-1]) + 1, [len(block)]])
 
     def identity(self) -> dict[str, Any]:
         """Return what tells this selection from others."""
@@ -97,6 +100,11 @@ class DatasetStream:
 
     def __len__(self) -> int:
         return len(self._selection)
+
+    def relabelled(self, labels: tuple[int, ...]) -> DatasetStream:
+        """Return the same stream with other labels: `labels[n]` in the place of n."""
+        finish = replace(self._options.finish, relabel=labels)
+        return DatasetStream(self._selection, replace(self._options, finish=finish))
 
     @property
     def columns(self) -> list[Column]:

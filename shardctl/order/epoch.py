@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from shardctl.arguments import whole_number
 from shardctl.errors import UsageError
 from shardctl.order.permutation import Orders, key_of, mix64, permute
 
@@ -43,7 +44,7 @@ class OrderOptions:
         """Raise UsageError for what cannot be."""
         if self.mode is not None and self.mode not in MODES:
             raise UsageError(f"shuffle {self.mode!r} is not known; use True, False, {', '.join(map(repr, MODES))}")
-        if self.lanes < 1 or self.interleave < 1:
+        if whole_number("lanes", self.lanes) < 1 or whole_number("interleave", self.interleave) < 1:
             raise UsageError(
                 f"{self.lanes} lanes and {self.interleave} blocks to interleave cannot be; give at least 1 of each"
             )

@@ -1,13 +1,13 @@
 """Random access to the samples of a dataset: sample numbers in, columns of a batch out. docs/loader.md."""
 
-from shardctl.reader.column import NO_LABEL, Column
-from shardctl.reader.finish import Finish, Normalization
+from shardctl.reader.column import Column
+from shardctl.reader.finish import LABEL, Finish, Normalization, zeros
 from shardctl.reader.gatherer import Gatherer, GatherOptions, Spec, columns_of, in_place
 from shardctl.reader.memory import Batch, BatchMemory, without_views
 from shardctl.reader.shards import Indices, Shards, identity
 
 __all__ = [
-    "NO_LABEL",
+    "LABEL",
     "Batch",
     "BatchMemory",
     "Column",
@@ -22,4 +22,5 @@ __all__ = [
     "identity",
     "in_place",
     "without_views",
+    "zeros",
 ]

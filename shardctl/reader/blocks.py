@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
-from shardctl.reader.column import Block, Column
+from shardctl.reader.column import Block, Column, flatten
 from shardctl.reader.shards import VERIFY_ADVICE, Shards
 from shardctl.reader.stages import DECOMPRESS, WAITING, Stages
 from shardctl.shard import CHECKSUM_KEY, BlockFile, block_checksum, first_line, read_file
@@ -151,13 +151,23 @@ class BlockCache:
         """Look at all values of the columns that Arrow itself will read; our own reading checks what it uses."""
         for column in self._columns:
             values = batch.column(column.name)
-            if column.kind == "other" or values.null_count:
+            if _is_for_arrow(column, values):
                 try:
                     values.validate(full=True)
                 except (pa.ArrowException, ValueError) as error:
                     raise DatasetError(
                         f"{self._shards.where(block)} cannot be read ({first_line(error)}); {VERIFY_ADVICE}"
                     ) from error
+
+
+def _is_for_arrow(column: Column, values: pa.Array) -> bool:
+    """Tell whether Arrow itself will read values of this column: of its type, or because some are missing."""
+    if column.kind in ("other", "nested"):
+        return True
+    try:
+        return flatten(values, column) is None
+    except ValueError:  # too few bytes: said where they are read
+        return False
 
 
 def check_block(shards: Shards, block: int, batch: pa.RecordBatch, metadata: dict[bytes, Any]) -> None:

@@ -14,16 +14,14 @@ import pyarrow as pa
 
 from shardctl.shard import ENCODED_IMAGE
 
-NO_LABEL = -1
-"""The label of a sample that has none."""
-
 
 @dataclass(frozen=True)
 class Column:
     """One column of a dataset.
 
     `kind` is "fixed" (numbers, and arrays of one shape: `width` bytes per sample), "variable" (text, bytes, encoded
-    images, lists of numbers: items of `width` bytes) or "other". `dtype` is that of the numbers, None for text and bytes.
+    images, lists of numbers: items of `width` bytes), "nested" (lists of lists of numbers) or "other". `dtype` is that of the
+    numbers, None for text and bytes.
     """
 
     name: str
@@ -41,12 +39,14 @@ class Column:
             dtype = np.dtype(type_.value_type.to_pandas_dtype())
             shape = tuple(type_.shape)
             return cls(name, type_, "fixed", int(np.prod(shape, dtype=np.int64)) * dtype.itemsize, dtype, shape)
-        if _is_number(type_):
-            dtype = np.dtype(type_.to_pandas_dtype())
-            return cls(name, type_, "fixed", dtype.itemsize, dtype)
-        if (pa.types.is_list(type_) or pa.types.is_large_list(type_)) and _is_number(type_.value_type):
-            dtype = np.dtype(type_.value_type.to_pandas_dtype())
-            return cls(name, type_, "variable", dtype.itemsize, dtype)
+        leaf, sizes = _lists(type_)
+        if _is_number(leaf) and 0 not in sizes:
+            dtype = np.dtype(leaf.to_pandas_dtype())
+            if all(size >= 0 for size in sizes):
+                return cls(name, type_, "fixed", int(np.prod(sizes, dtype=np.int64)) * dtype.itemsize, dtype, sizes)
+            if len(sizes) == 1:
+                return cls(name, type_, "variable", dtype.itemsize, dtype)
+            return cls(name, type_, "nested", dtype.itemsize, dtype)
         if type_.equals(ENCODED_IMAGE) or _is_text(type_) or pa.types.is_binary(type_) or pa.types.is_large_binary(type_):
             return cls(name, type_, "variable")
         return cls(name, type_, "other")
@@ -63,9 +63,33 @@ class Column:
         return np.dtype(np.int64 if any(is_large(self.type) for is_large in large) else np.int32)
 
     @property
+    def is_boolean(self) -> bool:
+        """Whether the values are True and False."""
+        return bool(pa.types.is_boolean(self.type))
+
+    @property
+    def is_ragged(self) -> bool:
+        """Whether the values are lists of numbers that may have any length."""
+        return self.kind in ("variable", "nested") and self.dtype is not None
+
+    @property
+    def ndim(self) -> int:
+        """How deep lists of numbers lie in one another."""
+        return len(_lists(self.type)[1])
+
+    @property
     def is_encoded_image(self) -> bool:
         """Whether the values are images in a file format."""
         return bool(self.type.equals(ENCODED_IMAGE))
+
+
+def _lists(type_: pa.DataType) -> tuple[pa.DataType, tuple[int, ...]]:
+    """Return what lies in lists of lists, and the sizes of the lists from the outer one on, -1 for any size."""
+    sizes: list[int] = []
+    while pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_):
+        sizes.append(type_.list_size if pa.types.is_fixed_size_list(type_) else -1)
+        type_ = type_.value_type
+    return type_, tuple(sizes)
 
 
 def _is_number(type_: pa.DataType) -> bool:
@@ -86,7 +110,7 @@ class Flat:
 
 
 def flatten(array: pa.Array, column: Column) -> Flat | None:
-    """Return the buffers of a column that is not "other"; None where a value is null, which buffers do not show.
+    """Return the buffers of a "fixed" or "variable" column; None where a value is null, which buffers do not show.
 
     Raises ValueError for buffers that are too small for the rows.
     """
@@ -94,10 +118,12 @@ def flatten(array: pa.Array, column: Column) -> Flat | None:
     if array.null_count or values.null_count:
         return None
     if column.kind == "fixed":
-        inner = values.values if isinstance(values, pa.FixedSizeListArray) else values
+        inner = values
+        while isinstance(inner, pa.FixedSizeListArray):
+            inner = inner.values
+            if inner.null_count:
+                return None
         data = inner.buffers()[-1]
-        if inner.null_count:
-            return None
         if data is None or data.size < len(array) * column.width:
             raise ValueError(f"column {column.name} has too few bytes")
         return Flat(len(array), data, None)

@@ -14,12 +14,13 @@ import pyarrow as pa
 
 from shardctl.codecs import image
 from shardctl.codecs.jpeg import JpegDecoder
-from shardctl.errors import DatasetError, Rejection, UsageError
+from shardctl.errors import DatasetError, Rejection, ShardctlError, UsageError
 from shardctl.mapping import mended
 from shardctl.reader.blocks import BlockCache, Faults, name_samples
-from shardctl.reader.column import NO_LABEL, Column
-from shardctl.reader.finish import IMAGE, Finish, Finisher
+from shardctl.reader.column import Column
+from shardctl.reader.finish import IMAGE, LABEL, Finish, Finisher, Misfit
 from shardctl.reader.gather import Bytes, Located, adjoining, gather, gather_fixed
+from shardctl.reader.lists import Lists, is_missing, numbers_of, with_none
 from shardctl.reader.locate import DamagedValues, InMemory, InPlace, Wanted
 from shardctl.reader.memory import Batch, BatchMemory
 from shardctl.reader.samples import SampleCache
@@ -62,7 +63,7 @@ class Spec:
     """What the values of one field of a batch are.
 
     `shape` is that of one sample, and `dtype` that of its numbers. "fixed" fields are arrays (batch, *shape), "padded" ones
-    arrays (batch, longest) filled up with `fill`, "ragged" ones lists of arrays with axes of length -1; "text" and "bytes"
+    arrays (batch, longest, …) filled up with `fill`, "ragged" ones lists of arrays with axes of length -1; "text" and "bytes"
     ones are lists, and "other" ones anything.
     """
 
@@ -77,6 +78,10 @@ _CHUNK = 2 << 20
 
 _MANY = 64
 """Samples in a chunk, at the least, for which collecting them pays; larger ones are finished one by one, where they lie."""
+
+
+_ANY_SIZE = 2**62
+"""Pixels of the largest image: what was converted is read."""
 
 
 class _Unreadable(Exception):
@@ -94,7 +99,7 @@ class Gatherer:
         finish.check(columns, shards.layout)
         self.shards, self.columns, self._finish, self._options = shards, columns, finish, options
         self._keep_truncated = shards.manifest.recipe.get("truncated") == "keep"
-        flat = [column for column in columns if column.kind != "other"]
+        flat = [column for column in columns if column.kind in ("fixed", "variable")]
         opener: Opener = load_file if options.preload else map_resident_file if shards.fit_in_memory else map_file
         self._in_place = InPlace(shards, flat, opener, options.checksums) if in_place(shards, options) else None
         self._images = SampleCache(options.cache_bytes)
@@ -127,19 +132,22 @@ class Gatherer:
         for column in self.columns:
             specs[column.name] = self._spec(column)
             if column.name in self._finish.pad:
-                specs[f"{column.name}_length"] = Spec("fixed")
+                specs[f"{column.name}_length"] = Spec("fixed", (column.ndim,) if column.ndim > 1 else ())
         return specs
 
     def _spec(self, column: Column) -> Spec:
         if column.is_encoded_image and self._finish.decode:
             shape = self._finish.image_shape(self.shards.layout.shape)
-            return Spec("fixed" if shape else "ragged", shape or (-1, -1, 3), self._finish.dtype(column.name, np.uint8))
+            of_any_size = (3, -1, -1) if self._finish.channels_first else (-1, -1, 3)
+            return Spec("fixed" if shape else "ragged", shape or of_any_size, self._finish.dtype(column.name, np.uint8))
+        if column.is_boolean:
+            return Spec("fixed", (), np.dtype(bool))
         if column.dtype is None:
             return Spec("text" if column.is_text else "bytes" if column.kind == "variable" else "other")
         dtype = self._finish.dtype(column.name, column.dtype)
-        if column.kind == "variable":
-            fill = self._finish.pad.get(column.name)
-            return Spec("ragged", (-1,), dtype) if fill is None else Spec("padded", (-1,), dtype, fill)
+        if column.is_ragged:
+            fill, shape = self._finish.pad.get(column.name), (-1,) * column.ndim
+            return Spec("ragged", shape, dtype) if fill is None else Spec("padded", shape, dtype, fill)
         shape = self._finish.image_shape(column.shape) if column.name == IMAGE else column.shape
         return Spec("fixed", shape or (), dtype)
 
@@ -208,26 +216,141 @@ class Gatherer:
             located = sources.locate(column)
         except DamagedValues as damaged:
             raise _Unreadable(damaged.places, damaged) from damaged
-        if located is None:
-            located = _general(column, sources.memory.take(column, sources.wanted))
-            if not isinstance(located, np.ndarray):
-                return {column.name: located}
-        if isinstance(located, np.ndarray):
-            return {column.name: _numbers(column, located, self._finish)}
+        try:
+            if located is None:
+                taken = sources.memory.take(column, sources.wanted)
+                return self._taken(column, taken, samples, epoch, sources.wanted, memory)
+            if isinstance(located, np.ndarray):
+                return {column.name: self._numbers(column, located, sources.wanted)}
+            return self._located(column, located, samples, epoch, sources.wanted, memory)
+        except Misfit as misfit:
+            where = self._where(sources.wanted, misfit.place)
+            raise UsageError(f"{where}: {column.name}: {misfit}; give a dtype that holds it") from None
+
+    def _located(
+        self, column: Column, located: Located, samples: Indices, epoch: int, wanted: Wanted, memory: BatchMemory
+    ) -> Batch:
+        """Return values that lie somewhere in memory."""
         if column.is_encoded_image and self._finish.decode:
             finisher = Finisher(self._finish, column.name, np.uint8, samples, epoch)
             with self.stages.stage(DECODE):
-                return {column.name: self._decoded(column, located, samples, finisher, sources.wanted, memory)}
+                return {column.name: self._decoded(column, located, samples, finisher, wanted, memory)}
         if column.kind == "fixed":
-            finisher = Finisher(self._finish, column.name, column.dtype, samples, epoch)
-            # A view may lose its file after it was handed out, which cannot be skipped then.
-            seen = None if self._options.skip or self._finish.changes(column) else adjoining(located, column.width)
-            if seen is not None:
-                return {column.name: _shaped(seen, column)}
-            return {column.name: _fixed(column, located, finisher, self._finish, memory)}
+            return {column.name: self._fixed(column, located, samples, epoch, wanted, memory)}
         if column.dtype is None:
-            return {column.name: self._strings(column, located, sources.wanted)}
-        return _ragged(column, located, self._finish, memory)
+            return {column.name: self._strings(column, located, wanted)}
+        data = gather(located).buffers()[2]
+        values = np.frombuffer(data, column.dtype) if data is not None else np.empty(0, column.dtype)
+        lengths = located.length // column.width
+        return _ragged(column, Lists(values[: int(lengths.sum())], [lengths]), self._finish, memory)
+
+    def _taken(
+        self, column: Column, values: pa.Array, samples: Indices, epoch: int, wanted: Wanted, memory: BatchMemory
+    ) -> Batch:
+        """Return values that Arrow has collected: some of their block are missing, or they are of a type of many parts."""
+        name, fill = column.name, self._finish.fill
+        if column.is_encoded_image:
+            lost = np.flatnonzero(is_missing(values) | is_missing(values.field("bytes")))
+            if len(lost):
+                raise _Unreadable(
+                    lost, DatasetError(f"{self._where(wanted, int(lost[0]))}: {name} is missing; {VERIFY_ADVICE}")
+                )
+            return self._located(column, _in_array(values.field("bytes")), samples, epoch, wanted, memory)
+        if column.dtype is None and not column.is_boolean:
+            return {name: values.to_pylist()}
+        if column.is_ragged:
+            return self._lists(column, Lists.of(values), wanted, memory)
+        numbers, missing = numbers_of(values, column)
+        if missing is not None and fill is None:
+            return {name: with_none(numbers, missing)}
+        if missing is not None:
+            self._need_fill(column, np.flatnonzero(missing.reshape(len(missing), -1).any(axis=1)), wanted)
+        if column.is_boolean or not column.shape:
+            found = numbers if column.is_boolean else self._numbers(column, numbers, wanted)
+        else:
+            rows = np.arange(len(numbers), dtype=np.int64)
+            data = pa.py_buffer(numbers)
+            lying = Located([data], np.zeros_like(rows), rows * column.width, np.full(len(rows), column.width))
+            found = self._fixed(column, lying, samples, epoch, wanted, memory)
+        if missing is not None and fill is not None:
+            found = np.array(found)
+            whole = found.shape == missing.shape  # a picture that was cut is filled as a whole
+            found[missing if whole else missing.reshape(len(missing), -1).any(axis=1)] = fill.get(name, np.nan)
+        return {name: found}
+
+    def _lists(self, column: Column, lists: Lists, wanted: Wanted, memory: BatchMemory) -> Batch:
+        fill = self._finish.fill
+        lacking = np.zeros(len(wanted), bool) if lists.lacking is None else lists.lacking.copy()
+        if fill is not None:
+            self._need_fill(column, np.flatnonzero(lacking), wanted, also_floats=True)
+        if lists.missing is not None:
+            lacking[lists.owners(np.flatnonzero(lists.missing))] = True
+            if fill is not None:
+                self._need_fill(column, np.flatnonzero(lacking), wanted)
+        return _ragged(column, lists, self._finish, memory)
+
+    def _need_fill(self, column: Column, places: Indices, wanted: Wanted, also_floats: bool = False) -> None:
+        """Raise UsageError where values of these samples are missing and nothing was said to take their place."""
+        is_float = column.dtype is not None and column.dtype.kind == "f" and not also_floats
+        if not len(places) or is_float or column.name in (self._finish.fill or {}):
+            return
+        example = False if column.is_boolean else -1 if column.dtype is not None and column.dtype.kind == "i" else 0
+        raise UsageError(
+            f"{self._where(wanted, int(places[0]))}: {column.name} is missing; give fill={{{column.name!r}: {example}}} to the"
+            " loader, or leave the column out with columns="
+        )
+
+    def _numbers(self, column: Column, values: npt.NDArray[Any], wanted: Wanted) -> npt.NDArray[Any]:
+        """Return numbers (n,), converted and normalised where that is wanted."""
+        if not self._finish.changes(column):
+            return values
+        if column.name == LABEL and self._finish.relabel is not None:
+            values = self._relabelled(values, wanted)
+        finisher = Finisher(self._finish, column.name, values.dtype, np.empty(0, np.int64), 0)
+        result = np.empty(values.shape, finisher.dtype)
+        finisher.write(values, result)
+        return result
+
+    def _relabelled(self, labels: npt.NDArray[Any], wanted: Wanted) -> npt.NDArray[Any]:
+        """Return the new labels of these."""
+        table = np.array(self._finish.relabel, np.int64)
+        wrong = np.flatnonzero((labels < 0) | (labels >= len(table)))
+        if len(wrong):
+            place = int(wrong[0])
+            raise DatasetError(f"{self._where(wanted, place)}: label {labels[place]} is none of the {len(table)} classes")
+        found: npt.NDArray[Any] = table[labels]
+        return found
+
+    def _fixed(
+        self, column: Column, located: Located, samples: Indices, epoch: int, wanted: Wanted, memory: BatchMemory
+    ) -> npt.NDArray[Any]:
+        """Return the values of a fixed column, (n, *shape): as they lie where that is possible, else a copy."""
+        assert column.dtype is not None
+        if not self._finish.changes(column):
+            # A view may lose its file after it was handed out, which cannot be skipped then.
+            seen = None if self._options.skip else adjoining(located, column.width)
+            return _shaped(gather_fixed(located, column.width) if seen is None else seen, column)
+        if not column.shape:
+            return self._numbers(column, _shaped(gather_fixed(located, column.width), column), wanted)
+        finisher = Finisher(self._finish, column.name, column.dtype, samples, epoch)
+        shape = self._finish.image_shape(column.shape) if column.name == IMAGE else column.shape
+        result = memory.array(column.name, (len(located), *(shape or column.shape)), finisher.dtype)
+        step = _CHUNK // column.width
+        if finisher.one_by_one or step < _MANY:
+            for place, row in enumerate(located.rows()):
+                whole = finisher.resized(row.view(column.dtype).reshape(column.shape))
+                try:
+                    finisher.write(finisher.view(whole, place), result[place])
+                except Misfit as misfit:
+                    raise misfit.of(place) from None
+            return result
+        for first in range(0, len(located), step):
+            part = slice(first, first + step)
+            try:
+                finisher.write(_shaped(gather_fixed(located.at(part), column.width), column), result[part])
+            except Misfit as misfit:
+                raise misfit.of(first + misfit.at * column.dtype.itemsize // column.width) from None
+        return result
 
     def _strings(self, column: Column, located: Located, wanted: Wanted) -> list[Any]:
         values = gather(located)
@@ -248,7 +371,7 @@ class Gatherer:
     ) -> Any:
         shape = self._finish.image_shape(self.shards.layout.shape)
         if shape is None:
-            return [finisher.finished(pixels, place) for place, pixels in self._pixels(located, samples, wanted, None)]
+            return [_in_list(finisher, pixels, place) for place, pixels in self._pixels(located, samples, wanted, None)]
         batch = memory.array(column.name, (len(samples), *shape), finisher.dtype)
         in_place = None if self._finish.changes(column) else batch
         for place, pixels in self._pixels(located, samples, wanted, in_place):
@@ -256,8 +379,12 @@ class Gatherer:
                 continue
             try:
                 finisher.write(finisher.view(pixels, place), batch[place])
-            except (DatasetError, ValueError) as error:
-                raise self._undecodable(wanted, place, str(error)) from error
+            except Misfit as misfit:
+                raise misfit.of(place) from None
+            except DatasetError as error:
+                raise self._faulty(wanted, place, str(error)) from error
+            except ValueError as error:
+                raise self._faulty(wanted, place, f"{error}; {VERIFY_ADVICE}") from error
         return batch
 
     def _pixels(self, located: Located, samples: Indices, wanted: Wanted, out: Any) -> Iterator[tuple[int, image.Pixels]]:
@@ -266,17 +393,32 @@ class Gatherer:
         for place, (data, sample) in enumerate(zip(located.rows(), samples.tolist(), strict=True)):
             pixels = self._images.get(sample)
             if pixels is None:
-                pixels = decoder.decode(data, out[place] if out is not None else None)
-                if pixels is None:  # not for the fast way
-                    try:
-                        pixels = image.decode(data.tobytes(), max_pixels=2**62, keep_truncated=self._keep_truncated)
-                    except Rejection as rejection:
-                        raise self._undecodable(wanted, place, f"it does not decode: {rejection.message}") from rejection
+                try:
+                    pixels = self._decode(decoder, data, out[place] if out is not None else None)
+                except (ShardctlError, MemoryError):  # of the machine, not of the image
+                    raise
+                except Rejection as rejection:
+                    why = f"it does not decode: {rejection.message}; {VERIFY_ADVICE}"
+                    raise self._faulty(wanted, place, why) from rejection
+                except Exception as error:
+                    why = f"it does not decode: {type(error).__name__}: {error}; {VERIFY_ADVICE}"
+                    raise self._faulty(wanted, place, why) from error
                 self._images.keep(sample, pixels)
             yield place, pixels
 
-    def _undecodable(self, wanted: Wanted, place: int, why: str) -> _Unreadable:
-        return _Unreadable(np.array([place]), DatasetError(f"{self._where(wanted, place)}: image: {why}; {VERIFY_ADVICE}"))
+    def _decode(self, decoder: JpegDecoder, data: Bytes, out: image.Pixels | None) -> image.Pixels:
+        """Decode one image, in the size that is wanted. Raises Rejection, and whatever a decoder raises."""
+        if self._finish.resize is not None:
+            opened = image.open_image(data.tobytes(), _ANY_SIZE, self._keep_truncated)
+            return image.render(opened, self._finish.resized_view(*opened.size))
+        try:
+            pixels = decoder.decode(data, out)
+        except Exception:  # noqa: BLE001 - the slow way decides on what the fast one does not bear
+            pixels = None
+        return image.decode(data.tobytes(), _ANY_SIZE, self._keep_truncated) if pixels is None else pixels
+
+    def _faulty(self, wanted: Wanted, place: int, why: str) -> _Unreadable:
+        return _Unreadable(np.array([place]), DatasetError(f"{self._where(wanted, place)}: image: {why}"))
 
     def _where(self, wanted: Wanted, place: int) -> str:
         """Name a sample for a message."""
@@ -338,7 +480,7 @@ class _Sources:
 
     def locate(self, column: Column) -> Located | npt.NDArray[Any] | None:
         """Return where a column's values lie, or its numbers; None where they must be taken one by one."""
-        if column.kind == "other":
+        if column.kind not in ("fixed", "variable"):
             return None
         place = self._in_place
         if place is not None and not place.lie_elsewhere(column, self.wanted):
@@ -351,34 +493,12 @@ class _Sources:
         return self.memory.locate(column, flats, self.wanted)
 
 
-def _fixed(column: Column, located: Located, finisher: Finisher, finish: Finish, memory: BatchMemory) -> npt.NDArray[Any]:
-    """Copy the values of a fixed column, (n, *shape)."""
-    assert column.dtype is not None
-    if not finish.changes(column):
-        return _shaped(gather_fixed(located, column.width), column)
-    if not column.shape:
-        return _numbers(column, _shaped(gather_fixed(located, column.width), column), finish)
-    shape = finish.image_shape(column.shape) if column.name == IMAGE else column.shape
-    result = memory.array(column.name, (len(located), *(shape or column.shape)), finisher.dtype)
-    step = _CHUNK // column.width
-    if finisher.cuts or step < _MANY:
-        for place, row in enumerate(located.rows()):
-            finisher.write(finisher.view(row.view(column.dtype).reshape(column.shape), place), result[place])
-        return result
-    for first in range(0, len(located), step):
-        part = slice(first, first + step)
-        finisher.write(_shaped(gather_fixed(located.at(part), column.width), column), result[part])
-    return result
-
-
-def _numbers(column: Column, values: npt.NDArray[Any], finish: Finish) -> npt.NDArray[Any]:
-    """Return numbers (n,), converted and normalised where that is wanted."""
-    if not finish.changes(column):
-        return values
-    finisher = Finisher(finish, column.name, values.dtype, np.empty(0, np.int64), 0)
-    result = np.empty(values.shape, finisher.dtype)
-    finisher.write(values, result)
-    return result
+def _in_list(finisher: Finisher, pixels: image.Pixels, place: int) -> npt.NDArray[Any]:
+    """Return one finished image of a list."""
+    try:
+        return finisher.finished(pixels, place)
+    except Misfit as misfit:
+        raise misfit.of(place) from None
 
 
 def _is_utf8(value: bytes) -> bool:
@@ -396,34 +516,32 @@ def _shaped(values: Bytes, column: Column) -> npt.NDArray[Any]:
     return values.view(column.dtype).reshape(len(values), *column.shape)
 
 
-def _ragged(column: Column, located: Located, finish: Finish, memory: BatchMemory) -> Batch:
+def _ragged(column: Column, lists: Lists, finish: Finish, memory: BatchMemory) -> Batch:
     """Return lists of numbers as arrays of their own, or padded to the longest, with their lengths."""
     assert column.dtype is not None
     name = column.name
-    data = gather(located).buffers()[2]
-    values = np.frombuffer(data, column.dtype) if data is not None else np.empty(0, column.dtype)
-    lengths = located.length // column.width
-    ends = np.cumsum(lengths)
+    finisher = Finisher(finish, name, column.dtype, np.empty(0, np.int64), 0)
+    numbers = lists.numbers
+    if finish.changes(column) or lists.missing is not None:
+        numbers = np.empty(numbers.shape, finisher.dtype)
+        try:
+            finisher.write(lists.numbers, numbers)
+        except Misfit as misfit:
+            raise misfit.of(int(lists.owners(np.array([misfit.at]))[0])) from None
+    if finish.fill is None:
+        return {name: lists.with_numbers(numbers).arrays_or_none()}
+    if lists.missing is not None:
+        numbers[lists.missing] = finish.fill.get(name, np.nan)
+    finished = lists.with_numbers(numbers)
     if name not in finish.pad:
-        begins = (ends - lengths).tolist()
-        return {name: [values[begin:end] for begin, end in zip(begins, ends.tolist(), strict=True)]}
-    finisher = Finisher(finish, name, column.dtype, lengths, 0)
-    longest = int(lengths.max()) if len(lengths) else 0
-    padded = memory.array(name, (len(lengths), longest), finisher.dtype)
-    padded.fill(finish.pad[name])
-    finished = np.empty(int(lengths.sum()), finisher.dtype)
-    finisher.write(values[: len(finished)], finished)
-    padded[np.arange(longest) < lengths[:, None]] = finished
-    return {name: padded, f"{name}_length": lengths}
+        return {name: finished.arrays()}
+    padded = finished.padded(finish.pad[name], lambda shape: memory.array(name, shape, finisher.dtype))
+    return {name: padded, f"{name}_length": finished.sizes()}
 
 
-def _general(column: Column, values: pa.Array) -> Any:
-    """Return values of any type: an array where they are numbers without nulls, else a list."""
-    if column.is_encoded_image:
-        return values.field("bytes").to_pylist()
-    if column.name == "label" and pa.types.is_integer(column.type):
-        values = values.fill_null(NO_LABEL)
-    number = column.kind == "fixed" and not column.shape
-    if (number or pa.types.is_boolean(column.type)) and not values.null_count:
-        return values.to_numpy(zero_copy_only=False)
-    return values.to_pylist()
+def _in_array(values: pa.Array) -> Located:
+    """Return where the values of an Arrow array of bytes lie; none of them is missing."""
+    _, offsets, data = values.buffers()
+    edges = np.frombuffer(offsets, np.int32, len(values) + 1 + values.offset)[values.offset :].astype(np.int64)
+    buffer = data if data is not None else pa.py_buffer(b"")
+    return Located([buffer], np.zeros(len(values), np.int64), edges[:-1], np.diff(edges))

@@ -60,8 +60,8 @@ class Where:
     columns: tuple[str, ...]
 
 
-def parse_where(text: str, schema: pa.Schema, classes: Sequence[str] | None) -> Where:
-    """Read a condition on the columns of `schema`. `classes` are the names of the values of `label`.
+def parse_where(text: str, schema: pa.Schema, classes: Sequence[str] | None, asked: str = "--where") -> Where:
+    """Read a condition on the columns of `schema`. `classes` are the names of the values of `label`; `asked` is for messages.
 
     Raises UsageError: not a condition, a column that there is not, a value that does not fit.
     """
@@ -72,17 +72,17 @@ def parse_where(text: str, schema: pa.Schema, classes: Sequence[str] | None) -> 
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         reason = "it is nested too deep" if isinstance(error, RecursionError | MemoryError) else _reason(error)
         raise UsageError(
-            f"--where {_quoted(text)} is not a condition ({reason}); write for instance: label == 3 and width > 500"
+            f"{asked} {_quoted(text)} is not a condition ({reason}); write for instance: label == 3 and width > 500"
         ) from None
-    reader = _Reader(text, schema, list(classes or ()))
+    reader = _Reader(text, schema, list(classes or ()), asked)
     try:
         expression = reader.condition(tree, 0)
     except RecursionError:
-        raise UsageError(f"--where {_quoted(text)} cannot be read: it is nested too deep") from None
+        raise UsageError(f"{asked} {_quoted(text)} cannot be read: it is nested too deep") from None
     except ValueError as error:  # a number of so many digits that Python refuses to write it into a message
-        raise UsageError(f"--where {_quoted(text)} cannot be read: {_reason(error)}") from None
+        raise UsageError(f"{asked} {_quoted(text)} cannot be read: {_reason(error)}") from None
     where = Where(text, expression, tuple(dict.fromkeys(reader.columns)))
-    _check(where, schema)
+    _check(where, schema, asked)
     return where
 
 
@@ -96,14 +96,14 @@ def kept_rows(table: pa.Table, expression: pc.Expression) -> pa.Table:
     return acero.Declaration.from_sequence([acero.Declaration(*step) for step in steps]).to_table(use_threads=False)
 
 
-def _check(where: Where, schema: pa.Schema) -> None:
+def _check(where: Where, schema: pa.Schema, asked: str) -> None:
     """Raise UsageError where the condition does not fit the types: found on a table without rows."""
     names = list(where.columns)
     try:
         kept_rows(pa.table({name: pa.nulls(0, schema.field(name).type) for name in names}), where.expression)
     except (pa.ArrowException, TypeError, ValueError) as error:
         types = ", ".join(f"{name} {schema.field(name).type}" for name in names)
-        raise UsageError(f"--where {_quoted(where.text)} does not fit the columns ({types}): {_reason(error)}") from None
+        raise UsageError(f"{asked} {_quoted(where.text)} does not fit the columns ({types}): {_reason(error)}") from None
 
 
 def _reason(error: BaseException) -> str:
@@ -120,8 +120,8 @@ def _quoted(text: str) -> str:
 class _Reader:
     """Turns Python's syntax tree of a condition into an Arrow expression."""
 
-    def __init__(self, text: str, schema: pa.Schema, classes: list[str]) -> None:
-        self._text, self._schema, self._classes = text, schema, classes
+    def __init__(self, text: str, schema: pa.Schema, classes: list[str], asked: str) -> None:
+        self._text, self._schema, self._classes, self._asked = text, schema, classes, asked
         self._parts = 0
         self.columns: list[str] = []
 
@@ -201,7 +201,7 @@ class _Reader:
         is_label = isinstance(beside, ast.Name) and beside.id == "label" and self._classes
         if is_label and isinstance(value, str):
             if value not in self._classes:
-                raise UsageError(f"--where {_quoted(self._text)}: no class {value!r}{_near(value, self._classes)}")
+                raise UsageError(f"{self._asked} {_quoted(self._text)}: no class {value!r}{_near(value, self._classes)}")
             return self._classes.index(value)
         return value
 
@@ -241,13 +241,13 @@ class _Reader:
         if name not in self._schema.names:
             names = self._schema.names
             raise UsageError(
-                f"--where {_quoted(self._text)}: no column {name!r}{_near(name, names)}; there are {', '.join(names)}"
+                f"{self._asked} {_quoted(self._text)}: no column {name!r}{_near(name, names)}; there are {', '.join(names)}"
             )
         self.columns.append(name)
         type_ = self._schema.field(name).type
         for part in inner:
             if not pa.types.is_struct(type_) or type_.get_field_index(part) < 0:
-                raise UsageError(f"--where {_quoted(self._text)}: {name} has no part {part!r}")
+                raise UsageError(f"{self._asked} {_quoted(self._text)}: {name} has no part {part!r}")
             type_ = type_.field(part).type
         return pc.field(*path)
 
@@ -276,7 +276,7 @@ class _Reader:
     def _refused(self, why: str) -> UsageError:
         said = printable(why)
         shown = said if len(said) <= _SHOWN else f"…{said[-_SHOWN:]}"  # what is wrong stands at the end
-        return UsageError(f"--where {_quoted(self._text)} cannot be read: {shown}")
+        return UsageError(f"{self._asked} {_quoted(self._text)} cannot be read: {shown}")
 
 
 def _near(name: str, names: list[str]) -> str:
