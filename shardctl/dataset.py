@@ -17,6 +17,8 @@ from shardctl.loader import DatasetStream, Loader, LoaderOptions, Mixture, Selec
 from shardctl.manifest import MANIFEST, Manifest
 from shardctl.order import OrderOptions
 from shardctl.reader import (
+    HEADER_FIELDS,
+    IMAGE,
     LABEL,
     Batch,
     Column,
@@ -27,6 +29,7 @@ from shardctl.reader import (
     Normalization,
     Shards,
     columns_of,
+    header_fields,
     identity,
     in_place,
 )
@@ -143,29 +146,43 @@ class Dataset:
     def filter(self, predicate: str | pc.Expression) -> Dataset:
         """Return the samples for which a condition is true: `"label == 'cat' and width > 500"`, or `pc.field("label") == 3`.
 
-        A string is what `shardctl inspect --where` takes; only the columns that it names are read. An Arrow expression sees
-        every column but images and arrays, and reads all of them once. The result needs 8 bytes per sample of it.
-        Raises UsageError for a condition that does not fit the columns.
+        A string is written as for `shardctl inspect --where`; only the columns that it names are read, and `width`, `height`
+        and `image_bytes` from the headers of images. An Arrow expression sees every column but images and arrays, and reads
+        all of them once. The result needs 8 bytes per sample of it. Raises UsageError for a condition that does not fit the
+        columns.
         """
         columns = [c.name for c in columns_of(self._selection.shards, None) if not c.shape and not c.is_encoded_image]
+        derived: list[str] = []
         if isinstance(predicate, str):
-            where = parse_where(predicate, self.schema, self.classes, "filter")
-            columns = [column for column in self.schema.names if column in where.columns] or ["key"]
+            where = parse_where(predicate, self._askable(columns), self.classes, "filter")
+            columns = [name for name in columns if name in where.columns]
+            derived = [name for name in where.columns if name not in columns]
             predicate = where.expression
-        chosen = np.fromiter(self._matching(predicate, columns), np.int64)
+        chosen = np.fromiter(self._matching(predicate, columns, derived), np.int64)
         return Dataset(Selection(self._selection.shards, chosen))
 
-    def _matching(self, predicate: pc.Expression, columns: list[str]) -> Iterator[int]:
-        samples = self._gatherer(columns)
+    def _askable(self, columns: list[str]) -> pa.Schema:
+        """Return what a condition may ask: these columns, and what the headers of images say."""
+        derived = [pa.field(*each) for each in HEADER_FIELDS.items()] if IMAGE in self.schema.names else []
+        return pa.schema(
+            [self.schema.field(name) for name in columns] + [field for field in derived if field.name not in columns]
+        )
+
+    def _matching(self, predicate: pc.Expression, columns: list[str], derived: list[str]) -> Iterator[int]:
+        samples = self._gatherer([*columns, IMAGE] if derived else columns or ["key"])
         starts = self._selection.starts()
         for begin, end in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
             places = self._selection.samples(np.arange(begin, end))
-            table = samples.table(places).append_column(_PLACE, pa.array(places))
+            table = samples.table(places)
+            if derived:
+                images = table.column(IMAGE).combine_chunks()
+                found = header_fields(Column.of(table.schema.field(IMAGE)), images, derived)
+                table = pa.table({**{name: table.column(name) for name in columns}, **found})
             try:
-                found = table.filter(predicate).column(_PLACE)
+                kept = table.append_column(_PLACE, pa.array(places)).filter(predicate).column(_PLACE)
             except (pa.ArrowException, KeyError, TypeError) as error:
                 raise UsageError(f"the filter {predicate} does not fit the columns {', '.join(columns)}: {error}") from error
-            yield from found.to_pylist()
+            yield from kept.to_pylist()
 
     def limit(self, samples: int) -> Dataset:
         """Return the first so many samples. Raises UsageError for fewer than 0."""

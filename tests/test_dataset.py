@@ -175,6 +175,8 @@ def test_a_filter_may_be_a_string(raw_dataset: Path) -> None:
         sample["key"] for sample in ds if "dunes" in sample["key"]
     ][:2]
     assert len(ds.filter("True")) == len(ds)
+    assert len(ds.filter("width == 32 and height > 31 and image_bytes == 32 * 32 * 3")) == len(ds)
+    assert len(ds.filter("width > 100 or label == 1")) == len(ds.filter("label == 1"))
     for wrong, message in (
         ("label = 2", "filter 'label = 2' is not a condition"),
         ("colour == 2", "filter 'colour == 2': no column 'colour'"),
@@ -182,6 +184,14 @@ def test_a_filter_may_be_a_string(raw_dataset: Path) -> None:
     ):
         with pytest.raises(UsageError, match=message):
             ds.filter(wrong)
+
+
+def test_a_filter_may_ask_for_the_size_of_encoded_images(photos: Path, tmp_path: Path) -> None:
+    shardctl.convert(photos, tmp_path / "out", workers=0)
+    ds = shardctl.open(tmp_path / "out")
+    expected = [sample["key"] for sample in ds if sample["image"].shape[1] > sample["image"].shape[0] and sample["label"] != 1]
+    assert 0 < len(expected) < len(ds)
+    assert [sample["key"] for sample in ds.filter("width > height and label != 1")] == expected
 
 
 def test_what_is_printed_says_what_is_in_it(raw_dataset: Path) -> None:

@@ -1,12 +1,15 @@
 """Random access to the samples of a dataset: sample numbers in, columns of a batch out. docs/loader.md."""
 
 from shardctl.reader.column import Column
-from shardctl.reader.finish import LABEL, Finish, Normalization, zeros
+from shardctl.reader.finish import IMAGE, LABEL, Finish, Normalization, zeros
 from shardctl.reader.gatherer import Gatherer, GatherOptions, Spec, columns_of, in_place
+from shardctl.reader.headers import HEADER_FIELDS, header_fields
 from shardctl.reader.memory import Batch, BatchMemory, without_views
 from shardctl.reader.shards import Indices, Shards, identity
 
 __all__ = [
+    "HEADER_FIELDS",
+    "IMAGE",
     "LABEL",
     "Batch",
     "BatchMemory",
@@ -19,6 +22,7 @@ __all__ = [
     "Shards",
     "Spec",
     "columns_of",
+    "header_fields",
     "identity",
     "in_place",
     "without_views",
