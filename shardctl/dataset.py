@@ -37,7 +37,7 @@ from shardctl.sample import Sample
 from shardctl.storage import printable
 from shardctl.transforms.base import parse_size
 from shardctl.transforms.resize import Resize
-from shardctl.where import parse_where
+from shardctl.where import kept_rows, parse_where
 
 ITERATE_ROWS = 64
 """Samples that plain iteration reads at a time."""
@@ -179,7 +179,7 @@ class Dataset:
                 found = header_fields(Column.of(table.schema.field(IMAGE)), images, derived)
                 table = pa.table({**{name: table.column(name) for name in columns}, **found})
             try:
-                kept = table.append_column(_PLACE, pa.array(places)).filter(predicate).column(_PLACE)
+                kept = kept_rows(table.append_column(_PLACE, pa.array(places)), predicate).column(_PLACE)
             except (pa.ArrowException, KeyError, TypeError) as error:
                 raise UsageError(f"the filter {predicate} does not fit the columns {', '.join(columns)}: {error}") from error
             yield from kept.to_pylist()
