@@ -72,6 +72,9 @@ def narrowed(table: pa.Table, as_text: Collection[str]) -> tuple[pa.Table, list[
 
 def _narrowed_column(column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, str | None]:
     """Return the column as numbers; or as it is, with the first value for which that is so if all look like numbers."""
+    few = [value for value in column.slice(0, 1000).to_pylist() if value]
+    if few and not _all(pa.chunked_array([few]), rf"{_LIKE_A_NUMBER}|{_WORDS}"):
+        return column, None  # the usual column of text, without a copy of it
     filled = pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)
     values = filled.drop_null()
     if not len(values) or not _all(values, rf"{_LIKE_A_NUMBER}|{_WORDS}") or not _any(values, "[0-9]"):
