@@ -1,0 +1,168 @@
+"""What --json prints is what docs/json.md says, key by key; and it is JSON whatever goes wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardctl import advice
+
+PAGE = (Path(__file__).parent.parent.parent / "docs" / "json.md").read_text(encoding="utf-8")
+
+
+def documented(command: str) -> set[str]:
+    """Return the keys of one command: those in the first column of its tables."""
+    (section,) = re.findall(rf"^## {command}\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
+    rows = re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
+    return {key for row in rows for key in re.findall(r"`(.*?)`", row)}
+
+
+def keys_of(value: Any, known: set[str], path: str = "") -> Iterator[str]:
+    """Give the keys of a record as the page writes them, down to what the page calls data."""
+    listed = isinstance(value, list) and any(key.startswith(f"{path}[]") for key in known)
+    if f"{path}{{}}" in known and not listed:
+        yield f"{path}{{}}"
+    elif isinstance(value, dict):
+        for name, part in value.items():
+            yield from keys_of(part, known, f"{path}.{name}" if path else name)
+    elif isinstance(value, list) and any(isinstance(part, dict) for part in value):
+        for part in value:
+            yield from keys_of(part, known, f"{path}[]")
+    elif isinstance(value, list) and not value:
+        yield from (key for key in known if key.startswith(f"{path}[]"))  # nothing to tell its keys from
+    elif isinstance(value, list):
+        yield f"{path}[]"
+    else:
+        yield path
+
+
+@pytest.fixture
+def source(photos: Path, tmp_path: Path) -> Path:
+    """The demo's photos, one of them broken."""
+    shutil.copytree(photos, tmp_path / "in")
+    next(iter(sorted((tmp_path / "in").rglob("*.jpg")))).write_bytes(b"bad")
+    return tmp_path / "in"
+
+
+@pytest.fixture
+def check(cli: Any) -> Any:
+    """Run a command with --json several ways; the keys of all its answers together must be those of the page."""
+
+    def check(command: str, *ways: list[object]) -> None:
+        known = documented(command)
+        seen: set[str] = set()
+        for way in ways:
+            ran = cli(command, *way, "--json")
+            assert "error" not in ran.json, ran.json
+            assert ran.out.count("\n") == 1
+            found = set(keys_of(ran.json, known))
+            assert found <= known, f"{command} {way}: docs/json.md has not {sorted(found - known)}"
+            seen |= found
+        assert known <= seen, f"docs/json.md has keys that {command} does not print: {sorted(known - seen)}"
+
+    return check
+
+
+def test_demo(check: Any, tmp_path: Path) -> None:
+    check("demo", [tmp_path / "demo", "--images", 6])
+
+
+def test_convert(check: Any, source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    check("convert", [source, out, "--dry-run"], [source, out, "--workers", 0], [source, out])
+
+
+def test_verify_and_repair(check: Any, source: Path, tmp_path: Path, cli: Any) -> None:
+    out = tmp_path / "out"
+    assert cli("convert", source, out, "--workers", 0).code == 0
+    next(iter(out.glob("train-*"))).unlink()
+    check("verify", [out])
+    shutil.rmtree(source)
+    check("repair", [out, "--workers", 0])
+
+
+def test_inspect(check: Any, source: Path, tmp_path: Path, cli: Any) -> None:
+    out, other = tmp_path / "out", tmp_path / "other"
+    assert cli("convert", source, out, "--workers", 0, "--split", "train=0.7,val=0.3").code == 0
+    assert cli("convert", source, other, "--workers", 0, "--resize", 8, "--labels", "none").code == 0
+    written = [[out, "--head", 1, "--save", tmp_path / "saved", "--images", tmp_path / "sheet.png"]]
+    written += [[out, "--html", tmp_path / "page.html"]]
+    check(
+        "inspect",
+        *([out, "--stats"], [out, "--shard", 0, "--block", 0], [out, "--shard", 0, "--row", 0], [out, "--where", "label == 1"]),
+        *([out, "--diff", other], *written),
+    )
+
+
+def test_bench(check: Any, raw_dataset: Path, tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shardctl.benchmark.sweeping.SECONDS", 0.01)
+    short = [raw_dataset, "--seconds", 0.02, "--runs", 1, "--threads", 1]
+    before = tmp_path / "before.json"
+    before.write_text(cli("bench", *short, "--json").out)
+    ways = [[*short, "--consumer-rate", 5000, "--baseline"], [*short, "--sweep", "--compare", before], ["--list-consumers"]]
+    check("bench", *ways)
+
+
+def test_advise(check: Any, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(advice, "ROUND_SECONDS", 0.02)
+    monkeypatch.setattr(advice, "PROOF_SECONDS", 0.1)
+    check("advise", [photos, "--crop", 8, "--consumer-rate", 1000, "--inputs", 8, "--workers", 0, "--lossless"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["convert", "in"], "Missing argument 'DST'. Where is the dataset to be written?"),
+        (["convert"], "Missing argument 'SRC... DST'"),
+        (["convert", "in", "out", "--colour"], "No such option"),
+        (["convert", "in", "out", "--workers", "many"], "neither auto nor a whole number"),
+        (["polish"], "No such command 'polish'"),
+        (["verify"], "Missing argument"),
+        (["bench"], "Missing argument 'DST'"),
+    ],
+)
+def test_wrong_usage_is_json_too(cli: Any, arguments: list[str], message: str) -> None:
+    for with_json in ([*arguments, "--json"], [arguments[0], "--json", *arguments[1:]]):
+        ran = cli(*with_json)
+        assert (ran.code, ran.json["exit_code"], ran.err) == (2, 2, "")
+        assert message in ran.json["error"]
+
+
+NOISY = """
+import os
+print("import noise")
+def say(sample):
+    print("noise of a function")
+    os.write(1, b"noise of compiled code\\n")
+    return sample
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_functions_print_is_kept_out_of_the_json(
+    cli: Any, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    (tmp_path / f"noisy{workers}.py").write_text(NOISY)
+    monkeypatch.syspath_prepend(tmp_path)
+    ran = cli("convert", photos, tmp_path / "out", "--transform", f"noisy{workers}:say", "--workers", workers, "--json")
+    assert json.loads(ran.out)["samples"] == 60
+    assert "import noise" in ran.err
+    if workers == 0:
+        assert "noise of a function" in ran.err
+        assert "noise of compiled code" in ran.err
+
+
+def test_most_inputs_rejected_is_said_on_stderr(cli: Any, source: Path, tmp_path: Path) -> None:
+    for path in sorted(source.rglob("*.*"))[:40]:
+        path.write_bytes(b"bad")
+    for options in ([], ["-q"], ["--json"]):
+        ran = cli("convert", source, tmp_path / "out", "--workers", 0, *options)
+        assert ran.code == 0
+        assert "WARNING: 40 inputs of 60 rejected, more than half" in ran.err
+    assert ran.json["warnings"][0].startswith("40 inputs of 60 rejected")
