@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from shardctl.cli.output import Output, output_options, print_json
+from shardctl.cli.output import Output, counted, output_options, print_json
 from shardctl.storage import printable
 
 
@@ -25,6 +25,7 @@ def demo(folder: str, images: int, texts: int, seed: int, output: Output) -> Non
         print_json(made)
     else:
         shown = printable(folder)
-        click.echo(f"{shown}/photos: {made['images']} images in {made['classes']} class folders")
-        click.echo(f"{shown}/texts: {made['text_files']} text files; {shown}/lines.jsonl: {made['text_lines']} lines")
+        click.echo(f"{shown}/photos: {counted(made['images'], 'image')} in {counted(made['classes'], 'class folder')}")
+        files, lines = counted(made["text_files"], "text file"), counted(made["text_lines"], "line")
+        click.echo(f"{shown}/texts: {files}; {shown}/lines.jsonl: {lines}")
         click.echo(f"now try: shardctl convert {shown}/photos out --resize 256 --crop 224 --store raw")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shardctl.cli.output import Output, counting, output_options, print_json, workers_option
+from shardctl.cli.output import Output, counted, counting, output_options, print_json, workers_option
 from shardctl.storage import printable
 
 if TYPE_CHECKING:
@@ -85,8 +85,8 @@ def _print(result: RepairResult, dst: str) -> None:
         click.echo(f"not repaired: {printable(entry.file)}: {printable(entry.message)}")
     verdict = {
         "whole": "is whole; nothing was done",
-        "repaired": f"is whole again: {len(result.repaired):,} files were mended, shards and tables proven by SHA-256",
-        "dropped": f"is whole, without {len(result.lost):,} samples that are lost; rejects.jsonl names them",
-        "damaged": f"is still DAMAGED: {len(result.unrepaired):,} files could not be mended",
+        "repaired": f"is whole again: {counted(len(result.repaired), 'file')} mended, shards and tables proven by SHA-256",
+        "dropped": f"is whole, without {counted(len(result.lost), 'lost sample')}; rejects.jsonl has the names",
+        "damaged": f"is still DAMAGED: {counted(len(result.unrepaired), 'file')} could not be mended",
     }[result.status]
     click.echo(f"{printable(dst)} {verdict}")

@@ -128,7 +128,7 @@ def test_repair_says_what_it_mended_and_what_is_lost(cli: Any, photos: Path, tmp
     (out / "train-00001-of-00007.arrow").unlink()
     mended = cli("repair", out)
     assert (mended.code, mended.out.splitlines()[0]) == (0, "repaired: train-00001-of-00007.arrow")
-    assert "is whole again: 1 files were mended" in mended.out
+    assert "is whole again: 1 file mended" in mended.out
     assert "is whole; nothing was done" in cli("repair", out).out
     (out / "train-00001-of-00007.arrow").unlink()
     shutil.rmtree(tmp_path / "in")
@@ -139,7 +139,7 @@ def test_repair_says_what_it_mended_and_what_is_lost(cli: Any, photos: Path, tmp
     assert cli("repair", out, "--json", "--workers", 0).json["status"] == "damaged"
     dropped = cli("repair", out, "--drop-lost", "--workers", 0)
     assert dropped.code == 0
-    assert "is whole, without 9 samples that are lost" in dropped.out
+    assert "is whole, without 9 lost samples" in dropped.out
     assert cli("verify", out).code == 0
 
 
