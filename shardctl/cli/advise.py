@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardctl.cli.output import Output, auto_or_number, output_options, print_json, print_table, workers_option
+from shardctl.cli.output import (
+    Output,
+    auto_or_number,
+    counted,
+    output_options,
+    print_json,
+    print_table,
+    printing_to_stderr,
+    workers_option,
+)
 from shardctl.cli.recipes import recipe_of, source_options, transform_options
 from shardctl.errors import StorageError
 from shardctl.startup import keep_pandas_out_of_arrow
@@ -68,7 +77,8 @@ def advise(src: tuple[str, ...], output: Output, write: str | None, **given: Any
     sys.path.insert(0, "")  # a function of one's own is looked for in the current folder too
     names = ("consumer_rate", "consumer", "gpus", "inputs", "batch_size", "threads", "lossless", "workers")
     told = _say if not output.hides_progress and sys.stderr.isatty() else lambda what: None
-    advice = find_advice(list(src), recipe_of(given), told, **{name: given[name] for name in names})
+    with printing_to_stderr():
+        advice = find_advice(list(src), recipe_of(given), told, **{name: given[name] for name in names})
     told("")
     recipe = recipe_toml(advice.recipe)
     if write is not None:
@@ -89,7 +99,7 @@ def _say(what: str) -> None:
 
 
 def _print(advice: Advice, recipe: str, write: str | None) -> None:
-    click.echo(f"{advice.tried:,} of {advice.inputs:,} inputs tried; the consumer takes {advice.rate:,.1f} samples/s")
+    click.echo(f"{advice.tried:,} of {counted(advice.inputs, 'input')} tried; the consumer takes {advice.rate:,.1f} samples/s")
     if advice.rejected:
         click.echo(f"  {advice.rejected:,} of them cannot be converted")
     header = ("", "store", "per sample", "all inputs", "samples/s", "utilisation", "", "")

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardctl.cli.output import Output, auto_or_number, output_options, print_json, print_table
+from shardctl.cli.output import (
+    Output,
+    auto_or_number,
+    counted,
+    output_options,
+    print_json,
+    print_table,
+    printing_to_stderr,
+)
 from shardctl.errors import UsageError
 from shardctl.storage import format_bytes, printable
 
@@ -142,7 +150,7 @@ def _measure(dataset: str, output: Output, order: str | None, compare: str | Non
     before = load_record(Path(compare)) if compare is not None else None
     given["shuffle"] = order or given["shuffle"]
     sys.path.insert(0, "")  # a function of one's own is looked for in the current folder too
-    with tqdm(unit=" samples", disable=output.hides_progress, leave=False) as bar:
+    with printing_to_stderr(), tqdm(unit=" samples", disable=output.hides_progress, leave=False) as bar:
         result = measure(dataset, Listener(bar.set_description, bar.update), **given)
     comparison = compare_records(before, result.record()) if before is not None else None
     if html is not None:
@@ -186,8 +194,8 @@ def _print_throughput(result: BenchResult, dataset: str) -> None:
     split = f" of split {result.split}" if result.split else ""
     stored = "" if result.decode else ", stored bytes (not decoded)"
     click.echo(
-        f"{printable(dataset)}: {result.dataset['samples']:,} samples{split}, {format_bytes(result.dataset['bytes'])};"
-        f" batches of {result.batch_size}, {order}, {result.threads} threads{stored}; {_cache(result)}"
+        f"{printable(dataset)}: {counted(result.dataset['samples'], 'sample')}{split}, {format_bytes(result.dataset['bytes'])};"
+        f" batches of {result.batch_size}, {order}, {counted(result.threads, 'thread')}{stored}; {_cache(result)}"
     )
     low, high = min(result.runs), max(result.runs)
     several = f"median of {len(result.runs)} runs from {low:,.0f} to {high:,.0f}"
@@ -261,9 +269,11 @@ def _print_baseline(found: BaselineResult) -> None:
     if found.pays_after is None:
         _line("no time saved", "the raw inputs are read as fast as the shards")
     else:
-        _line(f"after {found.pays_after:,} epochs", f"the shards have saved as much time as the conversion took ({took})")
+        _line(
+            f"after {counted(found.pays_after, 'epoch')}", f"the shards have saved as much time as the conversion took ({took})"
+        )
     if found.rejected:
-        _line(f"{found.rejected:,} inputs", "were left out: they have changed since the conversion, or cannot be decoded")
+        _line(counted(found.rejected, "input"), "were left out: they have changed since the conversion, or cannot be decoded")
 
 
 def _print_sweep(points: tuple[SweepPoint, ...]) -> None:

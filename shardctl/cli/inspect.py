@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardctl.cli.output import Output, counting, output_options, print_json, print_reasons, print_table
+from shardctl.cli.output import Output, counted, counting, output_options, print_json, print_reasons, print_table
 from shardctl.errors import UsageError
 from shardctl.startup import keep_pandas_out_of_arrow
 from shardctl.storage import format_bytes, printable
@@ -175,7 +175,7 @@ def _print_overview(root: Path, found: Overview, statistics: Statistics) -> None
     m = found.manifest
     took = f" in {m.seconds:,.1f} s" if m.seconds is not None else ""
     of_split = f"split {found.split} of " if found.split else ""
-    size = f"{found.samples:,} {m.kind} samples in {found.shards:,} shards, {format_bytes(found.bytes)}"
+    size = f"{counted(found.samples, f'{m.kind} sample')} in {counted(found.shards, 'shard')}, {format_bytes(found.bytes)}"
     click.echo(f"{of_split}{printable(str(root))}: {size}")
     click.echo(f"  made {m.created}{took} by shardctl {m.shardctl_version} from {', '.join(printable(s) for s in m.sources)}")
     low, median, high = (format_bytes(size) for size in found.shard_bytes)
@@ -190,7 +190,7 @@ def _print_overview(root: Path, found: Overview, statistics: Statistics) -> None
     _print_classes(found)
     if m.rejected:
         everywhere = " (of all splits)" if found.split else ""
-        click.echo(f"rejected: {m.rejected:,} of {m.inputs:,} inputs{everywhere}, in rejects.jsonl")
+        click.echo(f"rejected: {m.rejected:,} of {counted(m.inputs, 'input')}{everywhere}, in rejects.jsonl")
         print_reasons(found.reasons, found.rejects)
 
 
@@ -244,7 +244,7 @@ def _column_type(name: str, type_: str, fields: dict[str, Any]) -> str:
     if name == "image" and about:
         shape = "x".join(str(side) for side in about["shape"]) if about["shape"] else "of different sizes"
         return f"{about['store']} image, {shape}"
-    return f"{type_} ({len(about['names']):,} classes)" if "names" in about else type_
+    return f"{type_} ({counted(len(about['names']), 'class', 'classes')})" if "names" in about else type_
 
 
 def _show_shard(target: Path, given: dict[str, Any], as_json: bool) -> None:
@@ -258,7 +258,7 @@ def _show_shard(target: Path, given: dict[str, Any], as_json: bool) -> None:
         print_json(found)
         return
     click.echo(
-        f"{found.name}: {found.samples:,} samples of split {found.split} in {len(found.blocks):,} blocks,"
+        f"{found.name}: {counted(found.samples, 'sample')} of split {found.split} in {counted(len(found.blocks), 'block')},"
         f" {format_bytes(found.bytes)}, {format_bytes(found.raw_bytes)} uncompressed"
     )
     click.echo("columns:")
@@ -319,7 +319,7 @@ def _save(records: Iterator[Record], given: dict[str, Any], as_json: bool) -> di
 
     written = save(records, Path(given["save"]), given["columns"])
     if not as_json:
-        said = f"{len(written):,} files written to {printable(given['save'])}" if written else _no_match(given)
+        said = f"{counted(len(written), 'file')} written to {printable(given['save'])}" if written else _no_match(given)
         click.echo(said)
     return {"files": [str(path) for path in written]}
 
@@ -343,7 +343,7 @@ def _draw(target: Path, records: Iterator[Record], given: dict[str, Any], as_jso
     classes = ShardReader(where).layout.classes
     write_file(path, picture_sheet(iter(shown), list(classes) if classes else None))
     if not as_json:
-        click.echo(f"{len(shown):,} images drawn to {printable(str(path))}")
+        click.echo(f"{counted(len(shown), 'image')} drawn to {printable(str(path))}")
     return {"file": str(path), "sheet": str(path), "images": len(shown)}
 
 
@@ -379,7 +379,8 @@ def _print_samples(records: Iterator[Record], given: dict[str, Any], as_json: bo
     rows = [_for_people(sample) for sample in shown]
     print_table([[_short(value, 40) for value in row.values()] for row in rows], list(rows[0]))
     if conditional and limit is None:
-        click.echo(f"{count:,} samples match{f'; the first {most} are shown' if count > most else ''}")
+        matching = f"{counted(count, 'sample')} {'matches' if count == 1 else 'match'}"
+        click.echo(f"{matching}{f'; the first {most} are shown' if count > most else ''}")
 
 
 def _plain_sample(record: Record, columns: list[str] | None) -> dict[str, Any]:

@@ -166,3 +166,14 @@ def test_most_inputs_rejected_is_said_on_stderr(cli: Any, source: Path, tmp_path
         assert ran.code == 0
         assert "WARNING: 40 inputs of 60 rejected, more than half" in ran.err
     assert ran.json["warnings"][0].startswith("40 inputs of 60 rejected")
+
+
+def test_what_a_consumer_prints_is_kept_out_of_the_json(
+    cli: Any, raw_dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardctl.benchmark.consumers.OWN_SECONDS", 0.01)
+    (tmp_path / "noisy_step.py").write_text("def step(batch):\n    print('noise of a step')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    ran = cli("bench", raw_dataset, "--consumer", "noisy_step:step", "--seconds", 0.02, "--runs", 1, "--json")
+    assert ran.json["consumer"] == "noisy_step:step"
+    assert "noise of a step" in ran.err
