@@ -14,7 +14,7 @@ from shardctl.listing import Listing
 from shardctl.recipe import Recipe
 from shardctl.shard import FORMAT_VERSION
 from shardctl.sources.splits import named_as_splits
-from shardctl.storage import sha256_of
+from shardctl.storage import printable, sha256_of
 from shardctl.version import __version__
 
 VERSIONS = "versions"
@@ -62,7 +62,7 @@ def version_changes(before: str, now: str) -> str:
         return f"not recorded → {now}"
     old, new = (dict(part.partition(" ")[::2] for part in text.split(", ")) for text in (before, now))
     names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
-    return ", ".join(f"{name} {old.get(name, 'none')} → {new.get(name, 'none')}" for name in names)
+    return printable(", ".join(f"{name} {old.get(name, 'none')} → {new.get(name, 'none')}" for name in names))
 
 
 def _versions(recipe: Recipe) -> list[str]:

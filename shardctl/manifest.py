@@ -151,6 +151,7 @@ class Manifest:
         _expect(manifest.seconds is None or 0 <= float(manifest.seconds) < 1e12, "seconds are seconds")
         texts = [manifest.kind, manifest.fingerprint, *manifest.sources, *(part for pair in manifest.schema for part in pair)]
         texts += [manifest.created, manifest.shardctl_version, *(facts.sha256 for facts in manifest.files.values())]
+        texts += manifest.fingerprint_parts.values()
         _expect(all(type(text) is str for text in texts), "names and digests are strings")
         _expect(all(is_file_name(split.name) for split in manifest.splits), "splits have plain names")
         _expect(are_file_names(manifest.files), "files lie in the dataset's folder")

@@ -260,6 +260,13 @@ def test_a_dataset_of_a_version_that_recorded_no_versions_is_up_to_date(tmp_path
     again = shardctl.convert(source, tmp_path / "out", workers=0)
     assert again.status == "up-to-date"
     assert "made by other versions (not recorded → shardctl " in again.notices[0]
+    record["fingerprint_parts"]["versions"] = "\x1b[31mred 1"
+    (tmp_path / "out" / "manifest.json").write_text(signed(record))
+    assert "\\x1b[31mred 1 → none" in shardctl.convert(source, tmp_path / "out", workers=0).notices[0]
+    record["fingerprint_parts"]["versions"] = ["no", "text"]
+    (tmp_path / "out" / "manifest.json").write_text(signed(record))
+    with pytest.raises(DatasetError, match=r"not as docs/format.md describes a manifest"):
+        shardctl.convert(source, tmp_path / "out", workers=0)
 
 
 def test_too_many_rejects_in_a_finished_dataset_fail_too(tmp_path: Path) -> None:

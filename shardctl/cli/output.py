@@ -81,7 +81,7 @@ def printing_to_stderr() -> Iterator[None]:
 
 @contextmanager
 def counting(unit: str, output: Output) -> Iterator[Callable[[int, int], None]]:
-    """Draw a bar on stderr while something is done; what is given is told how much is done, and of how much."""
+    """Draw a progress bar on stderr; the function that is given is called with (done, total)."""
     from tqdm import tqdm
 
     with tqdm(unit=f" {unit}", disable=output.hides_progress, leave=False) as bar:

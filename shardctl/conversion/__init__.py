@@ -251,7 +251,7 @@ class _Conversion:
         engine: local.Engine,
         held: lease.Lease,
     ) -> ConvertResult:
-        """Make the dataset, or what is left to be made of it. Nobody else writes meanwhile."""
+        """Make the dataset, or complete an unfinished one. This process holds the lease: no other one writes."""
         folder = self.staging / fingerprint(parts)
         if publish.recover(self.target) == folder.name:
             return self._finished("resumed", 0, listing)

@@ -57,7 +57,7 @@ class Commit:
     def __init__(
         self, job: Job, settings: dict[str, Any], done: Callable[[int], Done], fields: dict[str, Any] | None = None
     ) -> None:
-        """`settings` are those of the manifest; `done` tells what became of a shard, in the order of the dataset.
+        """`settings` are those of the manifest; `done` returns the marker of a shard; it is called in the order of the dataset.
 
         `fields` is what the manifest says of them; without it, that is found from the shapes of the images.
         """

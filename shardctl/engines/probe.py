@@ -48,8 +48,8 @@ class Probe:
 def probe_inputs(job: Job, crumb: Breadcrumb, lost: Mapping[int, Rejection]) -> Probe:
     """Push every row of the plan of a small job through its recipe, into a shard in memory.
 
-    The job's layout is what is known without looking at any sample. `lost` are rows that no worker survives. Raises
-    InputError where a user's functions make nothing of any of them, or fields without a type.
+    The job's layout is what is known without looking at any sample. `lost` are rows that crashed every worker that tried
+    them. Raises InputError where a user's functions make nothing of any of them, or fields without a type.
     """
     rows = [(number, row) for number, row in enumerate(job.plan.to_pylist()) if number not in lost]
     layout = _with_own_fields(job, _own_samples(job, rows, crumb)) if job.recipe.sample_transforms else job.layout

@@ -155,7 +155,7 @@ def _open_at_once(path: str, flags: int) -> int:
 class SampleMaker:
     """Applies a recipe. Without a layout (`probe`), `finish` still gives the fields, from which one can be found.
 
-    `enter` hears the stage (decode, transform, encode) that the work comes to.
+    `enter` is called with the name of each stage (decode, transform, encode) when it begins.
     """
 
     def __init__(self, recipe: Recipe, layout: Layout | None, enter: Callable[[str], None]) -> None:

@@ -69,7 +69,7 @@ class Custom(SampleTransform):
 
         These are the file of its module, and the file that it was written in where that is another one.
         """
-        module = sys.modules[self.target.partition(":")[0]]
+        module = sys.modules.get(self.target.partition(":")[0])
         paths = dict.fromkeys((_source_file(_innermost(self._function)), getattr(module, "__file__", None)))
         digests = [hashlib.sha256(_read(path)).hexdigest() for path in paths if path]
         if len(digests) < 2:

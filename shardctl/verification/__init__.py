@@ -55,7 +55,7 @@ class VerifyResult:
 def verify(
     path: str | Path, level: str = "full", progress: Callable[[int, int], None] = lambda done, total: None
 ) -> VerifyResult:
-    """Check a dataset, or one shard without its dataset. `progress` hears (shards done, shards).
+    """Check a dataset, or one shard without its dataset. `progress` is called with (shards done, shards).
 
     Raises DatasetError where there is no dataset at all, UsageError for a level that there is not.
     """
@@ -115,7 +115,7 @@ class _Check:
         return len(table), int(table.rows.sum())
 
     def _check_all(self, tasks: list[Task], progress: Callable[[int, int], None] = lambda done, total: None) -> list[bool]:
-        """Do these checks, add up what they find in their order, and tell of each whether it found anything."""
+        """Do these checks, add their findings in this order, and return for each whether it found anything."""
         found: dict[int, list[Finding]] = {}
 
         def add(task: Task, findings: list[Finding]) -> None:

@@ -26,7 +26,7 @@ MOST_PIXELS = 2**40
 class ShardCheck:
     """The check of one shard of a dataset, at one level. `plan` is None where it cannot be read or is not needed.
 
-    `fatal` are rows whose decoding no process has survived.
+    `fatal` are rows that crashed the process that decoded them.
     """
 
     def __init__(
