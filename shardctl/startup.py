@@ -2,8 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib.abc import MetaPathFinder
+
+NO_THREADS = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+"""What keeps numpy's linear algebra, and an allocator of Arrow's that nobody uses, from starting threads at once."""
+
+
+def import_without_threads() -> None:
+    """Import numpy and Arrow without the threads that they would start, unless the environment asks for these.
+
+    A process that forks must have none. And numpy starts one per core, of which each spins for 60 ms on a core that other
+    processes want at that moment (measured 2026-11-21, numpy 2.4), for matrices that nothing of ours multiplies.
+    """
+    added = {name: value for name, value in NO_THREADS.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        import numpy  # noqa: F401 - imported for the effect
+        import pyarrow  # noqa: F401
+    finally:
+        for name in added:
+            del os.environ[name]
 
 
 def keep_pandas_out_of_arrow() -> None:

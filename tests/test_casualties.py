@@ -162,7 +162,7 @@ from shardctl.engines import samples
 from shardctl.shard import ShardWriter
 
 AT = os.environ["STALL_AT"]
-_read, _write = samples._read, ShardWriter._write_block
+_read, _write, _add = samples._read, ShardWriter._write_block, ShardWriter.add
 
 def read(path, offset, size):
     if os.path.exists(os.path.join(AT, "source")) or ("7" in os.path.basename(path) and os.path.exists(os.path.join(AT, "7"))):
@@ -180,7 +180,12 @@ def write(self):
         os.kill(os.getpid(), signal.SIGKILL)
     return _write(self)
 
-samples._read, ShardWriter._write_block = read, write
+def add(self, values, size):
+    if os.path.exists(os.path.join(AT, "slow")):
+        self._block_bytes = size + 1
+    _add(self, values, size)
+
+samples._read, ShardWriter._write_block, ShardWriter.add = read, write, add
 
 def same(sample):
     return sample
@@ -192,7 +197,7 @@ STALLING = {"store": "png", "transform": [{"name": "custom", "target": "stalls:s
 def at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of what is to go wrong in the workers: they put their own reading and writing in the place of ours.
 
-    `source`: no read returns. `7`: no read of an input with a 7 does. `slow`: writing a block takes 1.5 s.
+    `source`: no read returns. `7`: no read of an input with a 7 does. `slow`: blocks of one sample take 1.5 s.
     `kills/`: so many workers are killed while they write. `memory`: none for large blocks, `no memory`: none at all.
     """
     (tmp_path / "stalls.py").write_text(STALLS)
@@ -227,23 +232,17 @@ def test_an_input_that_cannot_be_read_in_time_is_rejected_where_others_of_its_so
 
 def test_a_slow_disk_at_the_destination_is_no_fault_of_an_input(tmp_path: Path, at: Path) -> None:
     """A block is written when the second one does not fit into it, and another at the end."""
-    (tmp_path / "in").mkdir()
-    for name in ("0.png", "1.png"):
-        large(tmp_path / "in" / name, 1000)
+    source = images(tmp_path / "in", "0.png", "1.png")
     (at / "slow").touch()
-    result = shardctl.convert(tmp_path / "in", tmp_path / "out", recipe=STALLING, workers=1, input_timeout=0.7)
+    result = shardctl.convert(source, tmp_path / "out", recipe=STALLING, workers=1, input_timeout=0.7)
     assert (result.samples, result.rejected) == (2, 0)
-
-
-def large(path: Path, side: int) -> None:
-    pixels = np.random.default_rng(0).integers(0, 256, (side, side, 3), np.uint8)
-    Image.fromarray(pixels).save(path)
 
 
 def large_and_small(folder: Path) -> Path:
     """Write a.png and c.png, and between them b.png, which alone is larger than a block."""
     images(folder, "a.png", "c.png")
-    large(folder / "b.png", 1300)
+    pixels = np.random.default_rng(0).integers(0, 256, (1300, 1300, 3), np.uint8)
+    Image.fromarray(pixels).save(folder / "b.png")
     return folder
 
 

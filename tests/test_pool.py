@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +19,7 @@ import shardctl
 from shardctl import lease
 from shardctl.conversion import Listener
 from shardctl.engines import pool
-from shardctl.engines.pool import Death, Limits, Pool, Task, started_early
+from shardctl.engines.pool import Death, Limits, Pool, Task
 
 TASKS = """
 import os, signal, sys, threading, time
@@ -118,15 +121,46 @@ def test_a_closed_pool_can_be_used_again(three: Listening) -> None:
         three.pool.close()
 
 
-def test_a_pool_takes_the_process_that_was_started_before_it() -> None:
-    with started_early("pool_tasks", Limits()):
-        early = children()
-        listening = Listening(1)
-        assert listening.run({"do": "who"})[0][1] == early[0]
-        listening.pool.close()
-    with started_early("pool_tasks", Limits()):
-        assert len(children()) == 1
-    assert children() == [], "one that nobody took is ended"
+FORKED = """
+import json, os, sys, threading
+from pathlib import Path
+from shardctl.startup import import_without_threads
+import_without_threads()
+from shardctl.engines.pool import Limits, Pool, forked_early
+
+answers = []
+def work(pool, do):
+    pool.run([{"do": do}], lambda task, message: answers.append(message["done"]), lambda task, death: None)
+
+print("printed once, though it waits in a buffer when this process is forked")
+if sys.argv[1] == "threads":
+    ended = threading.Event()
+    threading.Thread(target=ended.wait, daemon=True).start()
+with forked_early("pool_tasks", Limits()):
+    pool = Pool("pool_tasks", 2, Limits())
+    work(pool, "who")
+    kind = Path(f"/proc/{answers[0][1]}/cmdline").read_bytes() == Path("/proc/self/cmdline").read_bytes()
+    pool.close()
+    work(pool, "who")
+    pool.close()
+with forked_early("pool_tasks", Limits()):
+    pass
+try:
+    left = os.waitpid(-1, os.WNOHANG)
+except ChildProcessError:
+    left = None
+print(json.dumps([kind, answers[0][2], left]))
+"""
+
+
+@pytest.mark.parametrize(("how", "forked"), [("alone", True), ("threads", False)])
+def test_a_process_without_threads_is_forked_and_one_with_threads_is_not(tmp_path: Path, how: str, forked: bool) -> None:
+    command = [sys.executable, "-W", "error", "-c", FORKED, how]
+    ran = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    assert ran.stderr == ""
+    printed, answer = ran.stdout.splitlines()
+    assert printed == "printed once, though it waits in a buffer when this process is forked"
+    assert json.loads(answer) == [forked, 2, None]
 
 
 def test_what_workers_print_is_heard_line_by_line(three: Listening) -> None:
@@ -178,7 +212,7 @@ def test_a_converter_that_has_nothing_to_do_starts_no_process(
     tmp_path: Path, photos: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shardctl.convert(photos, tmp_path / "out", workers=0)
-    monkeypatch.setattr(pool, "_ForkServer", None)
+    monkeypatch.setattr(pool, "_ForkServer", None)  # it could not be made
     assert cli("convert", photos, tmp_path / "out").out.startswith(f"{tmp_path / 'out'} is up to date")
 
 

@@ -23,9 +23,9 @@ from shardctl.cli.output import (
 )
 from shardctl.cli.recipes import recipe_of, source_options, transform_options
 from shardctl.engines import WORKER
-from shardctl.engines.pool import Limits, started_early
+from shardctl.engines.pool import Limits, forked_early
 from shardctl.errors import UsageError
-from shardctl.startup import keep_pandas_out_of_arrow
+from shardctl.startup import import_without_threads, keep_pandas_out_of_arrow
 from shardctl.storage import format_bytes, printable
 
 if TYPE_CHECKING:
@@ -145,17 +145,16 @@ def convert(paths: tuple[tuple[str, ...], str], output: Output, **given: Any) ->
         # A person's function is looked for in the current folder too, but last: a folder of data may hold any name.
         sys.path.append("")
     options = _options(given)
-    with _workers_ahead(dst, options):
-        keep_pandas_out_of_arrow()
-        from shardctl.conversion import convert as convert_dataset
+    import_without_threads()
+    keep_pandas_out_of_arrow()
+    from shardctl.conversion import convert as convert_dataset
 
-        recipe = recipe_of(given)
-        view = _View(show=not output.hides_progress, verbose=output.verbose)
-        try:
-            with printing_to_stderr():
-                result = convert_dataset(list(src), dst, recipe, view.listener(), **options)
-        finally:
-            view.close()
+    view = _View(show=not output.hides_progress, verbose=output.verbose)
+    try:
+        with _workers_ahead(dst, options), printing_to_stderr():
+            result = convert_dataset(list(src), dst, recipe_of(given), view.listener(), **options)
+    finally:
+        view.close()
     view.tell(result)
     if output.as_json:
         print_json(_record(result))
@@ -177,11 +176,11 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _workers_ahead(dst: str, options: dict[str, Any]) -> AbstractContextManager[None]:
-    """Have the workers' modules imported while this process imports its own, unless there seems to be nothing to do."""
+    """Have the process ready that workers are forked from, unless there seems to be nothing to do for them."""
     complete = Path(dst, "manifest.json").exists() and not options["overwrite"]
     if complete or options["workers"] == 0:
         return nullcontext()
-    return started_early(WORKER, Limits(options["worker_memory"], options["input_timeout"]))
+    return forked_early(WORKER, Limits(options["worker_memory"], options["input_timeout"]))
 
 
 class _View:

@@ -1,7 +1,7 @@
 """The process that workers are forked from: it has their modules loaded, and only forks, kills and waits.
 
-Modules take 0.3 s to import and a fork takes 3 ms, so they are imported once, and while the parent imports its own. This
-process never does any work and never starts a thread, so that forking it is safe. Its children die with it.
+Modules take 0.3 s to import and a fork takes 5 ms, so they are imported once. This process never does any work and never
+starts a thread, so that forking it is safe. Its children die with it.
 
 Orders come in on a socket, each ORDER long; START brings three descriptors along: the worker's channel, its output and
 its breadcrumb. WAIT is answered with the worker's exit code, an ANSWER. The end of the input ends everything.
@@ -22,7 +22,7 @@ from typing import Any
 
 from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.serve import serve
-from shardctl.startup import keep_pandas_out_of_arrow
+from shardctl.startup import import_without_threads, keep_pandas_out_of_arrow
 
 ORDER = struct.Struct("<cI")
 """What to do, and the number of the worker."""
@@ -34,8 +34,13 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(module: str, memory: int) -> None:
-    """Fork workers that run `handle` of a module, each with so many bytes of memory (0: no limit), until stdin ends."""
-    control = socket.socket(fileno=os.dup(0))
+    """Fork workers in a process of its own, whose stdin brings the orders: `run`, after the imports."""
+    import_without_threads()
+    run(socket.socket(fileno=os.dup(0)), module, memory)
+
+
+def run(control: socket.socket, module: str, memory: int) -> None:
+    """Fork workers that run `handle` of a module, each with so many bytes of memory (0: no limit), until `control` ends."""
     keep_pandas_out_of_arrow()
     handle = importlib.import_module(module).handle
     gc.freeze()  # what is loaded now stays shared: the collector of a worker would write to every page of it
@@ -68,9 +73,7 @@ def _fork(control: socket.socket, handle: Any, descriptors: list[int], memory: i
         control.close()
         _die_with(parent)
         channel, output, crumb = descriptors
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        for stream in (1, 2):
-            os.dup2(output, stream)
+        redirect(output)
         os.close(output)
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr] # what a function prints is shown at once
         if "numpy.random" in sys.modules:  # every worker would draw the same numbers where a function draws its own
@@ -85,6 +88,15 @@ def _fork(control: socket.socket, handle: Any, descriptors: list[int], memory: i
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def redirect(output: int) -> None:
+    """Let this process print to a descriptor, and find nothing on its stdin."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    for stream in (1, 2):
+        os.dup2(output, stream)
 
 
 def _die_with(parent: int) -> None:

@@ -21,10 +21,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Protocol
 
 from shardctl import errors
-from shardctl.engines import breadcrumb
+from shardctl.engines import breadcrumb, forkserver
 from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.forkserver import ANSWER, KILL, ORDER, START, WAIT
 from shardctl.engines.serve import OUT_OF_MEMORY
@@ -175,7 +175,7 @@ class Pool:
     def prepare(self) -> None:
         """Have the modules of the workers imported, in a process beside this one. No worker starts yet."""
         if self._server is None:
-            self._server = _take_early(self._module, self._limits) or _ForkServer(self._module, self._limits)
+            self._server = _take_early(self._module, self._limits) or _new_server(self._module, self._limits)
 
     def close(self) -> None:
         """End the workers: the idle ones see that no more orders come, the others are killed. `run` starts new ones."""
@@ -299,22 +299,31 @@ class _Worker:
         os.close(self.output)
 
 
-class _ForkServer:
-    """The process that workers are forked from, and that ends them and waits for them. It starts at once."""
+Sockets = tuple[socket.socket, socket.socket]
 
-    def __init__(self, module: str, limits: Limits) -> None:
-        self.serves = (module, limits.memory)
+
+class _Child(Protocol):
+    """A child process: what `subprocess.Popen` and `_Forked` have in common."""
+
+    returncode: int | None
+
+    def poll(self) -> int | None: ...
+    def wait(self) -> int: ...
+    def kill(self) -> None: ...
+
+
+class _ForkServer:
+    """The process that workers are forked from, and that ends them and waits for them. `begin` starts it.
+
+    `begin(control, log)` is given the sockets that orders go into and come out of, and a file for what it prints.
+    """
+
+    def __init__(self, serves: tuple[str, int], begin: Callable[[Sockets, IO[bytes]], _Child]) -> None:
+        self.serves = serves
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - close closes it
         self._control, theirs = socket.socketpair()
         with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", COMMAND.format(module, limits.memory or 0)],
-                stdin=theirs.fileno(),
-                stdout=self._log,
-                stderr=self._log,
-                env=_environment(limits),
-                start_new_session=True,  # Ctrl-C is the parent's to handle: it stops its workers itself
-            )
+            self._process = begin((self._control, theirs), self._log)
         self._control.settimeout(PATIENCE_SECONDS)
         self._started = 0
 
@@ -350,7 +359,7 @@ class _ForkServer:
     def death(self) -> tuple[int, str]:
         """Return how it ended, and the last line that it printed."""
         self.close()
-        return self._process.returncode, self._last_line
+        return self._process.wait(), self._last_line
 
     def close(self) -> None:
         """End it. What it has forked is gone before, or ends with it."""
@@ -364,16 +373,36 @@ class _ForkServer:
         self._log.close()
 
 
+def _new_server(module: str, limits: Limits) -> _ForkServer:
+    """Start a process that workers can be forked from, whatever this process has loaded and started."""
+
+    def begin(control: Sockets, log: IO[bytes]) -> _Child:
+        return subprocess.Popen(
+            [sys.executable, "-c", COMMAND.format(module, limits.memory or 0)],
+            stdin=control[1].fileno(),
+            stdout=log,
+            stderr=log,
+            env=_environment(limits),
+            start_new_session=True,  # Ctrl-C is the parent's to handle: it stops its workers itself
+        )
+
+    return _ForkServer((module, limits.memory or 0), begin)
+
+
 _early: list[_ForkServer] = []
 
 
 @contextlib.contextmanager
-def started_early(module: str, limits: Limits) -> Iterator[None]:
-    """Start the first process of a pool that is made within the block.
+def forked_early(module: str, limits: Limits) -> Iterator[None]:
+    """Fork this process for the first pool of a module that is made within the block: it has the modules loaded already.
 
-    It imports the modules of the workers while this process imports those that it needs to know what there is to do.
+    Only for a command of ours, at its beginning: it has loaded nothing of a person's yet, whose files and connections
+    workers must not share. Where it has threads, or a limit of memory asks for another allocator, nothing is done.
     """
-    server = _ForkServer(module, limits)
+    if limits.memory or _threads() != 1:
+        yield
+        return
+    server = _ForkServer((module, 0), lambda control, log: _Forked(module, control, log))
     _early.append(server)
     try:
         yield
@@ -383,9 +412,64 @@ def started_early(module: str, limits: Limits) -> Iterator[None]:
             server.close()
 
 
+def _threads() -> int | None:
+    """Return how many threads this process has, those that libraries have started too; None where nobody can tell."""
+    try:
+        return len(os.listdir("/proc/self/task"))
+    except OSError:
+        return None
+
+
+class _Forked:
+    """A copy of this process, from which workers are forked."""
+
+    def __init__(self, module: str, control: Sockets, log: IO[bytes]) -> None:
+        self.returncode: int | None = None
+        sys.stdout.flush()  # else both processes print what is waiting there
+        sys.stderr.flush()
+        self._number = os.fork()
+        if self._number:
+            return
+        try:
+            control[0].close()  # the parent's, whose end tells that it is gone
+            os.setsid()
+            for received in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(received, signal.SIG_DFL)
+            forkserver.redirect(log.fileno())
+            os.environ.update(_environment(Limits()))
+            sys.path[:] = os.environ["PYTHONPATH"].split(os.pathsep)
+            forkserver.run(control[1], module, 0)
+        except BaseException:  # noqa: BLE001 - a forked process must never return into the code of its parent
+            sys.excepthook(*sys.exc_info())
+        finally:
+            os._exit(1)
+
+    def poll(self) -> int | None:
+        """Return the exit code, None while it runs."""
+        return self._look(os.WNOHANG)
+
+    def wait(self) -> int:
+        """Return the exit code once it has ended."""
+        code = self._look(0)
+        assert code is not None, "it was waited for"
+        return code
+
+    def kill(self) -> None:
+        """Kill it, unless it is known to have ended."""
+        if self.poll() is None:
+            os.kill(self._number, signal.SIGKILL)
+
+    def _look(self, how: int) -> int | None:
+        if self.returncode is None:
+            process, status = os.waitpid(self._number, how)
+            if process:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+
 def _take_early(module: str, limits: Limits) -> _ForkServer | None:
     for server in _early:
-        if server.serves == (module, limits.memory):
+        if server.serves == (module, limits.memory or 0):
             _early.remove(server)
             return server
     return None
@@ -396,5 +480,4 @@ def _environment(limits: Limits) -> dict[str, str]:
     path = os.pathsep.join(str(Path(entry).resolve()) for entry in sys.path)
     # Arrow's own allocator takes a gigabyte of addresses at once, which would count towards a limit.
     pool = {"ARROW_DEFAULT_MEMORY_POOL": "system"} if limits.memory else {}
-    # A process that forks must have no threads, and this allocator, which nobody uses, would start one.
-    return {"JE_ARROW_MALLOC_CONF": "background_thread:false", **os.environ, "PYTHONPATH": path, **pool}
+    return {**os.environ, "PYTHONPATH": path, **pool}
