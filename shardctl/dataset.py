@@ -76,6 +76,7 @@ class Dataset:
         return self._selection.shards.split
 
     def __len__(self) -> int:
+        """Return the number of samples."""
         return len(self._selection)
 
     @overload
@@ -240,10 +241,10 @@ class Dataset:
         reuse: bool = False,
         profile: bool = False,
     ) -> Loader:
-        """Return a loader of batches. Raises UsageError.
+        """Return a loader of batches; docs/loader.md says what every option does. Raises UsageError.
 
         What is made of batches is in LoaderOptions, the order in OrderOptions, reading in GatherOptions (`cache` is in
-        bytes, `on_error` is "raise" or "skip"), and what is done to values in Finish. docs/loader.md has all of it.
+        bytes, `on_error` is "raise" or "skip"), and what is done to values in Finish.
         """
         if on_error not in ("raise", "skip"):
             raise UsageError(f"on_error {on_error!r} is not known; use 'raise' or 'skip'")

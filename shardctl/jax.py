@@ -28,6 +28,7 @@ class Source:
         self._dataset = dataset
 
     def __len__(self) -> int:
+        """Return the number of samples."""
         return len(self._dataset)
 
     def __getitem__(self, index: SupportsIndex) -> Sample:

@@ -41,6 +41,10 @@ def _signature(name: str, spec: Spec) -> Any:
     shape = (None, *(length if length >= 0 else None for length in spec.shape))
     if spec.kind in ("fixed", "padded"):
         return tf.TensorSpec(shape, spec.dtype)
+    if spec.kind == "ragged" and spec.shape[0] >= 0:
+        raise UsageError(
+            f"TensorFlow takes {name} with the channels first only in one size; give crop= or resize=(height, width)"
+        )
     if spec.kind == "ragged":
         return tf.RaggedTensorSpec(shape, spec.dtype, ragged_rank=sum(length is None for length in shape[1:]))
     if spec.kind in ("text", "bytes"):
@@ -51,6 +55,12 @@ def _signature(name: str, spec: Spec) -> Any:
 def _value(values: Any, spec: Spec) -> Any:
     if spec.kind != "ragged":
         return values
-    if len(spec.shape) == 1:
-        return tf.ragged.constant([value.tolist() for value in values], dtype=spec.dtype)
+    if all(length < 0 for length in spec.shape):  # lists of numbers, or lists of such lists
+        depth = len(spec.shape)
+        return tf.ragged.constant([_plain(value) for value in values], dtype=spec.dtype, ragged_rank=depth)
     return tf.ragged.stack([tf.RaggedTensor.from_tensor(value) for value in values]) if values else values
+
+
+def _plain(value: Any) -> Any:
+    """Return an array as lists; a list of arrays as a list of lists."""
+    return [_plain(inner) for inner in value] if isinstance(value, list) else value.tolist()

@@ -97,6 +97,7 @@ class IterableDataset(_IterableDataset[dict[str, Any]]):
         return self._dataset.loader(**{**self._options, **place})
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Give the batches of the next epoch as dicts of tensors."""
         loader = self._loader()
         loader.set_epoch(self._epoch)
         if self._state is not None:
@@ -129,6 +130,7 @@ class Loader:
     """
 
     def __init__(self, loader: BatchLoader, device: str | torch.device = "cpu") -> None:
+        """Take what `Dataset.loader` or `Mix.loader` returned."""
         self._loader = loader
         self.device = torch.device(device)
         self._state: dict[str, Any] | None = None
@@ -140,6 +142,7 @@ class Loader:
         return self._loader
 
     def __len__(self) -> int:
+        """Return the number of batches of an epoch."""
         return len(self.loader)
 
     def state_dict(self) -> dict[str, Any]:
@@ -157,6 +160,7 @@ class Loader:
         self.loader.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Give the batches of the next epoch as dicts of tensors on the device."""
         self._state = None
         if self.device.type != "cuda":
             for batch in self.loader:

@@ -35,6 +35,23 @@ def test_every_command_and_option_is_in_the_reference() -> None:
             assert all(option in written for option in parameter.opts if option.startswith("--"))
 
 
+def test_every_public_function_and_class_is_in_the_reference() -> None:
+    written = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    made = runpy.run_path(str(ROOT / "scripts" / "write_api_docs.py"))["api_docs"]()
+    assert written == made, "run `make docs`"
+    import shardctl
+    from shardctl.dataset import Dataset, Mix
+    from shardctl.loader import Loader
+
+    for name in set(shardctl.__all__) - {"__version__"}:
+        assert f"shardctl.{name}(" in written
+    for class_ in (Dataset, Mix, Loader):
+        public = [name for name in vars(class_) if not name.startswith("_")]
+        assert [name for name in public if not re.search(rf"^(- `|  ){name}\b", written, re.MULTILINE)] == []
+    for module in ("torch", "tensorflow", "jax"):
+        assert f"## shardctl.{module}" in written
+
+
 def test_the_readme_works_as_it_is_written(tmp_path: Path) -> None:
     shell, python = snippets(README, "sh")[0], snippets(README, "python")[0]
     commands = [line for line in shell.splitlines() if not line.startswith("pip ")]

@@ -29,12 +29,17 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ("n", pa.int64()),
             ("x", pa.fixed_shape_tensor(pa.uint8(), [2, 3])),
             ("tokens", pa.list_(pa.int32())),
+            ("boxes", pa.list_(pa.list_(pa.float32()))),
         ]
     )
-    rows = ((f"k{n}", n, np.full((2, 3), n, np.uint8), list(range(n % 4 + 1))) for n in range(SAMPLES))
+    rows = ((f"k{n}", n, np.full((2, 3), n, np.uint8), list(range(n % 4 + 1)), boxes(n)) for n in range(SAMPLES))
     path = tmp_path_factory.mktemp("frameworks") / "out"
     write_dataset(path, columns, rows, 40, sample_bytes=400_000)
     return path
+
+
+def boxes(n: int) -> list[list[float]]:
+    return [[float(n), 1.0, 2.0][: n % 2 + row + 1] for row in range(n % 3)]
 
 
 def numbers(batches: Any) -> list[int]:
@@ -235,6 +240,7 @@ data = shardctl.tensorflow.dataset(ds.loader(32, shuffle=True, seed=3))
 assert data.element_spec == {
     "key": tf.TensorSpec((None,), tf.string), "n": tf.TensorSpec((None,), tf.int64),
     "x": tf.TensorSpec((None, 2, 3), tf.uint8), "tokens": tf.RaggedTensorSpec((None, None), tf.int32, 1),
+    "boxes": tf.RaggedTensorSpec((None, None, None), tf.float32, 2),
 }, data.element_spec
 found = list(data.prefetch(2))
 expected = list(ds.loader(32, shuffle=True, seed=3))
@@ -243,12 +249,19 @@ for mine, plain in zip(found, expected):
     assert (mine["x"].numpy() == plain["x"]).all() and mine["n"].numpy().tolist() == plain["n"].tolist()
     assert [key.decode() for key in mine["key"].numpy()] == plain["key"]
     assert mine["tokens"].to_list() == [tokens.tolist() for tokens in plain["tokens"]]
+    assert mine["boxes"].to_list() == [[list(row) for row in boxes] for boxes in plain["boxes"]]
+first = [batch["n"].numpy().tolist() for batch in data.take(1)]
+again = [batch["n"].numpy().tolist() for batch in data]
+loader = ds.loader(32, shuffle=True, seed=3)
+epochs = [[batch["n"].tolist() for batch in loader] for _ in range(3)]
+assert first == epochs[1][:1] and again == epochs[2], "the next epoch, also after a break"
 try:
     shardctl.tensorflow.dataset(ds.loader(32, reuse=True))
     raise AssertionError("TensorFlow may keep what it is given")
 except shardctl.errors.UsageError:
     pass
-padded = shardctl.tensorflow.dataset(ds.loader(32, pad={"tokens": -1}))
+padded = shardctl.tensorflow.dataset(ds.loader(32, pad={"tokens": -1, "boxes": 0}))
+assert padded.element_spec["boxes"] == tf.TensorSpec((None, None, None), tf.float32)
 assert padded.element_spec["tokens"] == tf.TensorSpec((None, None), tf.int32)
 assert sum(len(batch["n"]) for batch in padded) == 120
 """
@@ -266,6 +279,11 @@ import sys, jax, shardctl, shardctl.jax
 ds = shardctl.open(sys.argv[1])
 for mine, plain in zip(shardctl.jax.batches(ds.loader(32, shuffle=True)), ds.loader(32, shuffle=True), strict=True):
     assert isinstance(mine["x"], jax.Array) and (mine["x"] == plain["x"]).all() and mine["key"] == plain["key"]
+loader = ds.loader(32, shuffle=True)
+epochs = [[batch["n"].tolist() for batch in loader] for _ in range(2)]
+loader.set_epoch(0)
+assert next(shardctl.jax.batches(loader))["n"].tolist() == epochs[0][0]
+assert [batch["n"].tolist() for batch in shardctl.jax.batches(loader)] == epochs[1], "the next epoch, also after a break"
 try:
     next(shardctl.jax.batches(ds.loader(32, reuse=True)))
     raise AssertionError("JAX may keep what it is given")

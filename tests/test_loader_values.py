@@ -651,6 +651,7 @@ def test_lists_of_lists_are_arrays_of_each_sample(tmp_path: Path, compression: s
         for place, key in enumerate(batch["key"]):
             expected = dict(zip(NESTED.names, nested(int(key[1:])), strict=True))
             assert batch["boxes"][place].dtype == np.float32
+            assert batch["boxes"][place].flags.writeable
             assert (batch["boxes"][place].ndim, batch["points"][place].ndim, batch["deep"][place].ndim) == (2, 2, 3)
             for name in ("boxes", "points", "deep", "vector", "matrix"):
                 assert batch[name][place].tolist() == expected[name] or batch[name][place].size == 0

@@ -208,6 +208,7 @@ class Loader:
         )
 
     def __iter__(self) -> Iterator[Batch]:
+        """Give the batches of the next epoch, or the rest of the one that a state was loaded of."""
         threads = self._tuner.most if self._tuner else self.threads
         depth = max(1, self.options.prefetch // self._task_batches) if self.options.prefetch else None
         self._batches = self._samples = 0

@@ -120,8 +120,9 @@ def _owners(lengths: list[Indices], places: Indices) -> Indices:
 
 
 def _plain(array: pa.Array) -> npt.NDArray[Any]:
+    """Return the values of an array without missing ones, (n,), writable: a tensor may share them."""
     plain: npt.NDArray[Any] = array.to_numpy(zero_copy_only=False)
-    return plain
+    return plain if plain.flags.writeable else plain.copy()
 
 
 def is_missing(array: pa.Array) -> Mask:
