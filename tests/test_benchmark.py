@@ -97,8 +97,7 @@ def test_a_cold_measurement_of_some_seconds_never_reads_a_sample_twice_without_d
     monkeypatch.setattr("shardctl.benchmark.throughput.evict", lambda root: dropped.append(sum(heard)))
     result = shardctl.bench(raw_dataset, Listener(samples=heard.append), cold=True, runs=2, seconds=0.2, batch_size=8)
     epochs = np.diff([*dropped, result.samples])
-    assert epochs.max() == 60, "0.2 s are enough for several epochs of 60 small samples"
-    assert epochs.min() > 0
+    assert 0 < epochs.min() <= epochs.max() <= 60, "never more than one epoch from one dropping to the next"
     assert result.seconds >= 0.4
 
 
@@ -115,7 +114,7 @@ def test_a_sweep_and_a_function_of_a_cold_measurement_read_cold_data_too(
     options: dict[str, Any] = {"cold": True, "runs": 1, "batch_size": 8, "consumer": "cold_step:take", "sweep": True}
     result = shardctl.bench(raw_dataset, Listener(samples=heard.append), **options)
     assert len(dropped) == 1 + 2 + 2 * len(result.sweep), "the run; the function alone and fed; two rounds of each setting"
-    assert np.diff([*dropped, sum(heard)]).max() == 60
+    assert np.diff([*dropped, sum(heard)]).max() <= 60
 
 
 def test_a_cold_measurement_drops_the_dataset_first(raw_dataset: Path, tmp_path: Path) -> None:
@@ -156,8 +155,8 @@ def test_an_empty_split_is_refused(photos: Path, tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"epochs": 1, "seconds": 1}, "epochs and seconds contradict"),
-        ({"epochs": 0}, "0 epochs are impossible"),
-        ({"seconds": float("nan")}, "nan seconds are impossible"),
+        ({"epochs": 0}, "nothing to measure in 0 epochs"),
+        ({"seconds": float("nan")}, "nothing to measure in nan seconds"),
         ({"runs": 0}, "0 runs are impossible"),
         ({"consumer_rate": 0}, "a consumer rate of 0 samples/s is impossible"),
         ({"consumer_rate": float("inf")}, "a consumer rate of inf"),

@@ -57,9 +57,9 @@ class BenchOptions:
         if self.epochs is not None and self.seconds is not None:
             raise UsageError("epochs and seconds contradict each other; give one of them")
         if self.epochs is not None and self.epochs < 1:
-            raise UsageError(f"{self.epochs} epochs are impossible; give at least 1")
+            raise UsageError(f"there is nothing to measure in {self.epochs} epochs; give at least 1")
         if self.seconds is not None and not (math.isfinite(self.seconds) and self.seconds > 0):
-            raise UsageError(f"{self.seconds:g} seconds are impossible; give more than 0")
+            raise UsageError(f"there is nothing to measure in {self.seconds:g} seconds; give more than 0")
         if self.runs < 1:
             raise UsageError(f"{self.runs} runs are impossible; give at least 1")
         if self.consumer is not None and self.consumer_rate is not None:
