@@ -131,7 +131,8 @@ def test_sources_that_are_not_there_or_no_images_are_said(cli: Any, tmp_path: Pa
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "bad.jpg").write_bytes(b"bad")
     with pytest.raises(
-        InputError, match=r"can be converted: all 1 inputs were rejected, for instance .*bad\.jpg: not an image [^/]*$"
+        InputError,
+        match=r"can be converted: no input could be converted \(1 rejected\), for instance .*bad\.jpg: not an image [^/]*$",
     ):
         shardctl.advise(tmp_path / "in", consumer_rate=1000)
 

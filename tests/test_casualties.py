@@ -149,9 +149,9 @@ def test_a_file_in_the_current_folder_takes_the_place_of_no_module(
     here = tmp_path / "here"
     images(here / "in", "a.png")
     (here / "wave.py").write_text("raise SystemExit(9)")
-    (here / "own_steps.py").write_text("from fatal_steps import where_from")
+    (here / "found_here.py").write_text("from fatal_steps import where_from")
     monkeypatch.chdir(here)
-    ran = cli("convert", "in", "out", "--transform", "own_steps:where_from", "--workers", "1")
+    ran = cli("convert", "in", "out", "--transform", "found_here:where_from", "--workers", "1")
     assert (ran.code, ran.err.count("rejected")) == (0, 0), ran.err
     assert len(shardctl.open("out")) == 1
 

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image, ImageFile
 
 import shardctl
-from shardctl.codecs import image
+from shardctl.codecs import formats, image
 from shardctl.codecs.jpeg import JpegDecoder
 from shardctl.errors import DatasetError, Rejection
 from shardctl.geometry import View
@@ -147,7 +147,7 @@ def flipped(data: bytes, times: int) -> list[bytes]:
 @pytest.mark.filterwarnings("ignore")  # Pillow warns of what is odd in them
 @pytest.mark.parametrize("name", MADE)
 def test_damaged_images_are_refused_where_pillow_refuses_them(name: str) -> None:
-    readable, _ = image.readable_formats()
+    readable, _ = formats.readable_formats()
     if name.split()[0] not in (*readable, "MPO"):
         pytest.skip(f"this build has no {name}")
     try:

@@ -21,6 +21,7 @@ from shardctl.cli.output import (
 )
 from shardctl.cli.recipes import recipe_of, source_options, transform_options
 from shardctl.errors import StorageError
+from shardctl.naming import look_in_current_folder
 from shardctl.startup import keep_pandas_out_of_arrow
 from shardctl.storage import format_bytes, printable
 
@@ -74,7 +75,7 @@ def advise(src: tuple[str, ...], output: Output, write: str | None, **given: Any
     from shardctl.advice import advise as find_advice
     from shardctl.recipe import recipe_toml
 
-    sys.path.insert(0, "")  # a function of one's own is looked for in the current folder too
+    look_in_current_folder()
     names = ("consumer_rate", "consumer", "gpus", "inputs", "batch_size", "threads", "lossless", "workers")
     told = _say if not output.hides_progress and sys.stderr.isatty() else lambda what: None
     with printing_to_stderr():

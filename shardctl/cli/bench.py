@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from shardctl.cli.output import (
     printing_to_stderr,
 )
 from shardctl.errors import UsageError
+from shardctl.naming import look_in_current_folder
 from shardctl.storage import format_bytes, printable
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def _measure(dataset: str, output: Output, order: str | None, compare: str | Non
         require_plotly()
     before = load_record(Path(compare)) if compare is not None else None
     given["shuffle"] = order or given["shuffle"]
-    sys.path.insert(0, "")  # a function of one's own is looked for in the current folder too
+    look_in_current_folder()
     with printing_to_stderr(), tqdm(unit=" samples", disable=output.hides_progress, leave=False) as bar:
         result = measure(dataset, Listener(bar.set_description, bar.update), **given)
     comparison = compare_records(before, result.record()) if before is not None else None

@@ -25,6 +25,7 @@ from shardctl.cli.recipes import recipe_of, source_options, transform_options
 from shardctl.engines import WORKER
 from shardctl.engines.pool import Limits, forked_early
 from shardctl.errors import UsageError
+from shardctl.naming import look_in_current_folder
 from shardctl.startup import import_without_threads, keep_pandas_out_of_arrow
 from shardctl.storage import format_bytes, printable
 
@@ -141,9 +142,7 @@ def convert(paths: tuple[tuple[str, ...], str], output: Output, **given: Any) ->
       shardctl convert corpus.jsonl out
     """
     src, dst = paths
-    if "" not in sys.path:
-        # A person's function is looked for in the current folder too, but last: a folder of data may hold any name.
-        sys.path.append("")
+    look_in_current_folder()
     options = _options(given)
     import_without_threads()
     keep_pandas_out_of_arrow()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
 from shardctl.cli.output import Output, counted, counting, output_options, print_json, workers_option
+from shardctl.naming import look_in_current_folder
 from shardctl.storage import printable
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def repair(
     from shardctl.restoration import repair as repair_dataset
 
     if transforms:
-        sys.path.insert(0, "")  # a function of one's own is looked for in the current folder too
+        look_in_current_folder()
 
     def waiting(owner: str) -> None:
         if not output.quiet:
