@@ -406,3 +406,14 @@ def test_an_image_that_does_not_decode_is_crossed_out(tmp_path: Path) -> None:
     broken = Record("x.arrow", 0, 0, None, None, None, {"key": "k", "image": {"bytes": b"no image", "path": "k.jpg"}})
     sheet = np.asarray(Image.open(io.BytesIO(picture_sheet(iter([broken]), None, columns=1))))
     assert tuple(sheet[2, 2]) == (200, 60, 60)
+
+
+def test_a_diff_compares_missing_values_and_lists_of_lists(tmp_path: Path) -> None:
+    values = [[[1, 2], [3]], [[1, 2], [3, 4]], None, [], [[5]]]
+    for name, changed in (("a", None), ("b", [[9, 9]])):
+        lines = [{"rows": changed if changed and n in (2, 4) else value} for n, value in enumerate(values)]
+        (tmp_path / "lines.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        shardctl.convert(tmp_path / "lines.jsonl", tmp_path / name, workers=0)
+    found = differences(tmp_path / "a", tmp_path / "b")
+    assert (found.in_both, found.changed, found.changed_fields) == (5, 2, {"rows": 2})
+    assert differences(tmp_path / "a", tmp_path / "a").changed == 0

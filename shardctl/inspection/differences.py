@@ -250,13 +250,22 @@ def _differing(a: Dataset, b: Dataset, places: tuple[Numbers, Numbers], columns:
     batches = [side.take(own.tolist(), columns, decode=False) for side, own in zip((a, b), places, strict=True)]
     for name in columns:
         for place, (one, other) in enumerate(zip(batches[0][name], batches[1][name], strict=True)):
-            if not np.array_equal(one, other) if isinstance(one, np.ndarray) else one != other:
+            if not _same(one, other):
                 found[place].append(name)
     splits = [_splits_of(side, own) for side, own in zip((a, b), places, strict=True)]
     for place, (one, other) in enumerate(zip(*splits, strict=True)):
         if one != other:
             found[place].append("split")
     return found
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Tell whether two values of a field are the same: numbers, arrays, lists of arrays, None for a missing one."""
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
+        return bool(np.array_equal(one, other))
+    return bool(one == other)
 
 
 def _splits_of(dataset: Dataset, places: Numbers) -> list[str]:
