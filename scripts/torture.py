@@ -5,6 +5,7 @@
     python scripts/torture.py faults DATA [--times 2000]      random damage: verify finds it, repair mends it
     python scripts/torture.py hostile DATA                    1,045 odd and broken files, with peak memory
     python scripts/torture.py disks DATA                      tmpfs of many sizes filled up; a read-only one (needs root)
+    python scripts/torture.py stalls DATA [--times 5]         the source or the destination stands still (needs root)
     python scripts/torture.py converters DATA [--times 20]    two, five and ten converters at once
     python scripts/torture.py overwriters DATA [--times 60]   two and three --overwrite at once, some of them killed
     python scripts/torture.py droplost DATA [--times 200]     repair --drop-lost stopped at random moments, both ways to replace
@@ -67,8 +68,8 @@ def killing(command: list[str], rng: random.Random, seconds: float, kills: int, 
                     parent.wait(rng.uniform(0, seconds))
                 if parent.poll() is not None:
                     break
-                victims = {"parent": [parent.pid], "worker": descendants(parent.pid)[:1], "group": []}
-                victims["group"] = [*descendants(parent.pid), parent.pid]
+                below = descendants(parent.pid)  # the process that workers are forked from comes first
+                victims = {"parent": [parent.pid], "server": below[:1], "worker": below[1:2], "group": [*below, parent.pid]}
                 chosen = rng.choice(list(victims))
                 for victim in victims[chosen]:
                     with contextlib.suppress(ProcessLookupError):
@@ -289,6 +290,86 @@ def disks(data: Path, _: int, scratch: Path) -> str:
     return "\n".join([f"full disks at {len(range(2, 100, 7))} levels: {dict(counts)}", *lines])
 
 
+@contextlib.contextmanager
+def loop_disk(place: Path) -> Iterator[tuple[Path, str]]:
+    """Give a real file system of 96 MiB, and the number of its device."""
+    image = place.with_suffix(".image")
+    place.mkdir(exist_ok=True)
+    with open(image, "wb") as file:
+        file.truncate(96 << 20)
+    subprocess.run(["mkfs.ext4", "-q", str(image)], check=True)
+    subprocess.run(["mount", "-o", "loop", str(image), str(place)], check=True)
+    try:
+        device = place.stat().st_dev
+        yield place, f"{os.major(device)}:{os.minor(device)}"
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+        image.unlink()
+
+
+@contextlib.contextmanager
+def stalling(device: str) -> Iterator[Path]:
+    """Give a control group (version 1) in which no read of a device is answered."""
+    group = Path(f"/sys/fs/cgroup/blkio/torture-{os.getpid()}")
+    group.mkdir()
+    (group / "blkio.throttle.read_bps_device").write_text(f"{device} 1")
+    try:
+        yield group
+    finally:
+        group.rmdir()
+
+
+def stalls(data: Path, times: int, scratch: Path) -> str:
+    """Let the disk of the source, then that of the destination, stand still for longer than --input-timeout."""
+    options = [*OPTIONS, "--input-timeout", "1"]
+    ended: Counter[str] = Counter()
+    with loop_disk(scratch / "disk") as (disk, device):
+        shutil.copytree(data / "photos", disk / "photos")
+        whole, out = scratch / "whole", scratch / "out"
+        command = [*COMMAND, str(disk / "photos")]
+        subprocess.run([*command, str(whole), *OPTIONS], check=True, capture_output=True)
+        expected = content(whole)
+        for _ in range(times):
+            shutil.rmtree(out, ignore_errors=True)
+            subprocess.run([sys.executable, "-c", FORGET, str(disk / "photos")], check=True)
+            with (
+                stalling(device) as group,
+                subprocess.Popen([*command, str(out), *options], stderr=subprocess.PIPE, text=True) as parent,
+            ):
+                while not list(out.glob(".shardctl/*/new/*.partial")):  # it has listed the inputs, and tried some
+                    time.sleep(0.001)
+                for process in descendants(parent.pid):
+                    (group / "cgroup.procs").write_text(str(process))
+                _, error = parent.communicate(timeout=120)
+            assert "does not answer" in error, error
+            ended[f"source: exit code {parent.returncode}"] += 1
+            subprocess.run([*command, str(out), *OPTIONS], check=True, capture_output=True)
+            ended["source: then byte-identical"] += content(out) == expected
+    with loop_disk(scratch / "disk") as (disk, _):
+        for turn in range(times):
+            out = disk / f"out{turn}"
+            with subprocess.Popen([*COMMAND, str(data / "photos"), str(out), *options], stderr=subprocess.DEVNULL) as parent:
+                while not list(out.glob(".shardctl/*/new/*.partial")):
+                    time.sleep(0.001)
+                subprocess.run(["fsfreeze", "-f", str(disk)], check=True)
+                time.sleep(5)
+                subprocess.run(["fsfreeze", "-u", str(disk)], check=True)
+                ended[f"destination: exit code {parent.wait(120)}"] += 1
+            ended["destination: byte-identical"] += content(out) == expected
+    return f"{times} stalls of each: {dict(ended)}"
+
+
+FORGET = """
+import os, sys
+for parent, _, names in os.walk(sys.argv[1]):
+    for name in names:
+        descriptor = os.open(os.path.join(parent, name), os.O_RDONLY)
+        os.fsync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(descriptor)
+"""
+
+
 def converters(data: Path, times: int, scratch: Path) -> str:
     lines = []
     subprocess.run([*COMMAND, str(data / "photos"), str(scratch / "whole"), *OPTIONS], check=True, capture_output=True)
@@ -505,6 +586,7 @@ PROOFS: dict[str, tuple[Callable[[Path, int, Path], str], int]] = {
     "faults": (faults, 2000),
     "hostile": (hostile, 1),
     "disks": (disks, 1),
+    "stalls": (stalls, 5),
     "converters": (converters, 20),
     "overwriters": (overwriters, 60),
     "droplost": (droplost, 200),
