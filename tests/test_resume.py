@@ -20,6 +20,7 @@ from stopping import stopped_at
 from test_conversion import images, sums
 
 import shardctl
+from shardctl import cli
 from shardctl.conversion import Listener, publish
 from shardctl.errors import DatasetError
 from shardctl.storage import sha256_of
@@ -111,6 +112,31 @@ def test_an_interrupt_says_what_is_done_and_how_to_go_on(here: Path, sent: signa
     assert "of 10 shards are done; the same command goes on from there" in err
     assert "Traceback" not in err
     assert resume(here).startswith("resumed")
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_that_an_import_turns_into_an_error_is_one_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], sent: signal.Signals
+) -> None:
+    """Compiled modules do so: `partially initialized module has no attribute`."""
+
+    def importing(_: object) -> int:
+        try:
+            signal.raise_signal(sent)
+        except KeyboardInterrupt as error:
+            raise AttributeError("partially initialized module") from error
+        return 0
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    monkeypatch.setattr(cli, "run", importing)
+    try:
+        with pytest.raises(SystemExit) as stopped:
+            cli.main()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert stopped.value.code == 130
+    assert capsys.readouterr().err == "shardctl: interrupted; what was committed before is untouched\n"
 
 
 def broken_off(source: Path, out: Path, **options: Any) -> None:

@@ -67,10 +67,29 @@ def cli() -> None:
     """
 
 
+INTERRUPTION = "interrupted; what was committed before is untouched"
+
+
 def main() -> None:
     """Run the command line, and exit with the code that the outcome has."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a batch system's "stop" is handled as Ctrl-C is
-    _leave(run(sys.argv[1:]))
+    stopped: list[int] = []
+
+    def stop(number: int, _frame: object) -> None:
+        stopped.append(number)
+        raise KeyboardInterrupt
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored: it runs in the background
+        signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGTERM, stop)  # a batch system's "stop" is handled as Ctrl-C is
+    try:
+        code = run(sys.argv[1:])
+    except Exception:
+        if not stopped:
+            raise
+        # Compiled modules that were just being imported put errors of their own in the place of a KeyboardInterrupt.
+        _complain(INTERRUPTION, INTERRUPTED, sys.argv[1:])
+        code = INTERRUPTED
+    _leave(code)
 
 
 def _leave(code: int) -> NoReturn:
@@ -109,7 +128,7 @@ def run(arguments: list[str]) -> int:
         return error.exit_code
     except (KeyboardInterrupt, click.Abort) as stop:
         said = str(stop.__cause__ or stop)  # click puts its own exception in the place of a KeyboardInterrupt
-        _complain(said or "interrupted; what was committed before is untouched", INTERRUPTED, arguments)
+        _complain(said or INTERRUPTION, INTERRUPTED, arguments)
         return INTERRUPTED
     except BrokenPipeError:
         # Whoever read our output has closed it (`| head`): not our fault, and nothing more to say.
