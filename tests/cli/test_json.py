@@ -92,7 +92,7 @@ def test_inspect(check: Any, source: Path, tmp_path: Path, cli: Any) -> None:
     assert cli("convert", source, out, "--workers", 0, "--split", "train=0.7,val=0.3").code == 0
     assert cli("convert", source, other, "--workers", 0, "--resize", 8, "--labels", "none").code == 0
     written = [[out, "--head", 1, "--save", tmp_path / "saved", "--images", tmp_path / "sheet.png"]]
-    written += [[out, "--html", tmp_path / "page.html"]]
+    written += [[out, "--html", tmp_path / "page.html"], [out, "--split", "val"]]
     check(
         "inspect",
         *([out, "--stats"], [out, "--shard", 0, "--block", 0], [out, "--shard", 0, "--row", 0], [out, "--where", "label == 1"]),
