@@ -56,10 +56,11 @@ class LabelRule:
 
     @classmethod
     def parse(cls, text: str, lenient: bool = False, drop: Iterable[str] = ()) -> LabelRule:
-        """Read what `--labels` says: one of the words, or else the path of a file."""
+        """Read what `--labels` says: one of the words, or else the path of a file. `drop` may be one string: a,b,c."""
+        dropped = tuple(drop.split(",") if isinstance(drop, str) else drop)
         if text in ("auto", "none", "folder"):
-            return cls(text, None, lenient, tuple(drop))
-        return cls("file", Path(text), lenient, tuple(drop))
+            return cls(text, None, lenient, dropped)
+        return cls("file", Path(text), lenient, dropped)
 
     def __str__(self) -> str:
         return str(self.file) if self.file is not None else self.mode

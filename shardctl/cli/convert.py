@@ -170,7 +170,7 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
     names = ("labels", "lenient_labels", "split", "shard_size", "samples_per_shard", "workers", "max_rejects", "overwrite")
     more = ("if_running", "worker_memory", "input_timeout", "copy_rejects", "dry_run")
     chosen = {name: given[name] for name in names + more}
-    chosen["drop_columns"] = given["drop_columns"].split(",") if given["drop_columns"] else ()
+    chosen["drop_columns"] = given["drop_columns"] or ()
     return {**chosen, "shuffle": None if shuffle == "none" else int(shuffle)}
 
 

@@ -28,7 +28,7 @@ class Options:
 
     labels: str = "auto"
     lenient_labels: bool = False
-    drop_columns: Sequence[str] = ()
+    drop_columns: str | Sequence[str] = ()
     split: str = "auto"
     shuffle: int | None = None
     shard_size: int | None = None
