@@ -41,6 +41,7 @@ def main(module: str, memory: int) -> None:
 
 def run(control: socket.socket, module: str, memory: int) -> None:
     """Fork workers that run `handle` of a module, each with so many bytes of memory (0: no limit), until `control` ends."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # whoever started the command may have it ignored: no exit codes then
     keep_pandas_out_of_arrow()
     handle = importlib.import_module(module).handle
     gc.freeze()  # what is loaded now stays shared: the collector of a worker would write to every page of it
@@ -83,11 +84,13 @@ def _fork(control: socket.socket, handle: Any, descriptors: list[int], memory: i
     except BaseException:  # noqa: BLE001 - a forked process must never return into the code of its parent
         sys.excepthook(*sys.exc_info())
     finally:
-        # As multiprocessing ends its children. Taking the interpreter down would take 25 ms more.
-        atexit._run_exitfuncs()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+        try:
+            # As multiprocessing ends its children. Taking the interpreter down would take 25 ms more.
+            atexit._run_exitfuncs()
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(code)
 
 
 def redirect(output: int) -> None:

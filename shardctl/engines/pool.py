@@ -461,7 +461,10 @@ class _Forked:
 
     def _look(self, how: int) -> int | None:
         if self.returncode is None:
-            process, status = os.waitpid(self._number, how)
+            try:
+                process, status = os.waitpid(self._number, how)
+            except ChildProcessError:  # whoever started the command has it told of no children: how this one ended is lost
+                process, status = self._number, signal.SIGKILL
             if process:
                 self.returncode = os.waitstatus_to_exitcode(status)
         return self.returncode
