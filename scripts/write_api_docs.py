@@ -97,7 +97,7 @@ def _described(definition: ast.stmt, shown: str) -> Iterator[str]:
         yield _prose(definition)
         fields = [each for each in definition.body if isinstance(each, ast.AnnAssign)]
         if fields:
-            yield "```python\n" + "\n".join(ast.unparse(field) for field in fields) + "\n```"
+            yield "```python\n" + "\n".join(_source(field) for field in fields) + "\n```"
         yield from _methods(definition)
 
 
@@ -105,7 +105,7 @@ def _methods(definition: ast.ClassDef) -> Iterator[str]:
     for each in definition.body:
         if not isinstance(each, Function) or ast.get_docstring(each) is None:
             continue
-        is_value = any("property" in ast.unparse(decorator) for decorator in each.decorator_list)
+        is_value = any("property" in _source(decorator) for decorator in each.decorator_list)
         if each.name in SPECIAL:
             yield f"- `{SPECIAL[each.name].format(definition.name.lower())}`: {_meaning(each)}"
         elif each.name == "__init__" or not each.name.startswith("_"):
@@ -118,7 +118,7 @@ def _methods(definition: ast.ClassDef) -> Iterator[str]:
 def _signature(function: Function, shown: str) -> str:
     """Return a call of a function, its arguments one to a line where they are many."""
     arguments = _arguments(function.args)
-    returned = f" -> {ast.unparse(function.returns)}" if function.returns is not None and function.name != "__init__" else ""
+    returned = f" -> {_source(function.returns)}" if function.returns is not None and function.name != "__init__" else ""
     call = f"{shown}({', '.join(arguments)}){returned}"
     if len(call) <= MOST_CHARACTERS:
         return call
@@ -139,8 +139,14 @@ def _arguments(given: ast.arguments) -> list[str]:
 
 
 def _argument(argument: ast.arg, default: ast.expr | None) -> str:
-    type_ = f": {ast.unparse(argument.annotation)}" if argument.annotation is not None else ""
-    return f"{argument.arg}{type_}" + (f" = {ast.unparse(default)}" if default is not None else "")
+    type_ = f": {_source(argument.annotation)}" if argument.annotation is not None else ""
+    return f"{argument.arg}{type_}" + (f" = {_source(default)}" if default is not None else "")
+
+
+def _source(node: ast.AST) -> str:
+    """Return a node as source, with the quotes that ruff gives strings: it looks at the code in pages too."""
+    text = ast.unparse(node)
+    return text if '"' in text else text.replace("'", '"')
 
 
 def _meaning(definition: ast.AST) -> str:
@@ -159,7 +165,7 @@ def _errors() -> Iterator[str]:
     yield "| --- | --- |"
     for definition in Module.of("errors").public():
         if isinstance(definition, ast.ClassDef):
-            yield f"| `{definition.name}({ast.unparse(definition.bases[0])})` | {_meaning(definition)} |"
+            yield f"| `{definition.name}({_source(definition.bases[0])})` | {_meaning(definition)} |"
 
 
 if __name__ == "__main__":
