@@ -36,7 +36,7 @@ def labels(source: Path, out: Path, **options: Any) -> dict[str, str | None]:
     shardctl.convert(source, out, workers=0, **options)
     ds = shardctl.open(out)
     names = ds.classes or ()
-    return {sample["key"]: names[sample["label"]] if sample.get("label", -1) >= 0 else None for sample in ds}
+    return {sample["key"]: names[sample["label"]] if sample.get("label") is not None else None for sample in ds}
 
 
 def test_files_come_in_a_fixed_order_through_links_and_not_round_and_round(tmp_path: Path) -> None:
