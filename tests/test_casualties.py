@@ -89,7 +89,7 @@ def recipe(function: str) -> dict[str, Any]:
             {"worker_memory": 512 << 20},
         ),
         ("exhaust_in_c", "crashed", "was ended by SIGABRT every time", {}),
-        ("loop", "timed-out", "took longer than 0.5 s; --input-timeout", {"input_timeout": 0.5}),
+        ("loop", "timed-out", "took longer than 1 s; --input-timeout", {"input_timeout": 1.0}),
         ("leave", "exited", "ended with exit code 3 every time", {}),
         ("killed", "killed", "was ended by SIGKILL every time it came to it, as systems do when memory runs out", {}),
     ],
@@ -234,7 +234,7 @@ def test_a_slow_disk_at_the_destination_is_no_fault_of_an_input(tmp_path: Path, 
     """A block is written when the second one does not fit into it, and another at the end."""
     source = images(tmp_path / "in", "0.png", "1.png")
     (at / "slow").touch()
-    result = shardctl.convert(source, tmp_path / "out", recipe=STALLING, workers=1, input_timeout=0.7)
+    result = shardctl.convert(source, tmp_path / "out", recipe=STALLING, workers=1, input_timeout=1.0)
     assert (result.samples, result.rejected) == (2, 0)
 
 

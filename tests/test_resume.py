@@ -20,23 +20,35 @@ from stopping import stopped_at
 from test_conversion import images, sums
 
 import shardctl
-from shardctl import cli
 from shardctl.conversion import Listener, publish
 from shardctl.errors import DatasetError
 from shardctl.storage import sha256_of
 
-STEADY = "import threading\ndef steady(sample):\n    threading.Event().wait(0.02)\n    return sample\n"
+HELD = """
+import glob, os, threading
+
+def held(sample):
+    while os.path.exists("hold") and begun_and_held(int(sample["key"][:2])):
+        threading.Event().wait(0.005)
+    return sample
+
+def begun_and_held(number):
+    with open("hold") as file:
+        return number >= int(file.read()) and glob.glob("out/.shardctl/*/job.json") != []
+"""
+"""A function that lets the inputs before the number in the file `hold` through, and the others when that file is gone."""
+
 COMMAND = [
-    *(sys.executable, "-m", "shardctl", "convert", "in", "out", "--transform", "steps:steady", "--store", "png"),
+    *(sys.executable, "-m", "shardctl", "convert", "in", "out", "--transform", "steps:held", "--store", "png"),
     *("--workers", "2", "--samples-per-shard", "4"),
 ]
 
 
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
-    """in/ with 40 images, the function steps:steady that takes its time, and whole/, which nobody disturbed."""
+    """in/ with 40 images, the function steps:held, and whole/, the dataset of a conversion without interruption."""
     images(tmp_path / "in", *(f"{n:02d}.png" for n in range(40)))
-    (tmp_path / "steps.py").write_text(STEADY)
+    (tmp_path / "steps.py").write_text(HELD)
     command = ["whole" if word == "out" else word for word in COMMAND]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
     return tmp_path
@@ -44,7 +56,8 @@ def here(tmp_path: Path) -> Path:
 
 @contextmanager
 def running(here: Path, shards: int) -> Iterator[subprocess.Popen[str]]:
-    """Start the command, and give it when so many shards are done."""
+    """Start the command, and give it when so many shards are done; the others are held."""
+    (here / "hold").write_text(str(4 * shards))
     with subprocess.Popen(
         COMMAND, cwd=here, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
     ) as parent:
@@ -64,6 +77,7 @@ def workers_of(parent: int) -> list[int]:
 
 
 def resume(here: Path) -> str:
+    (here / "hold").unlink()
     done = subprocess.run(COMMAND, cwd=here, text=True, capture_output=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert sums(here / "out") == sums(here / "whole")
@@ -96,6 +110,7 @@ def test_a_killed_worker_costs_nothing(here: Path, victims: Callable[[int], list
         killed = victims(parent.pid)
         for process in killed:
             os.kill(process, signal.SIGKILL)
+        (here / "hold").unlink()
         out, err = parent.communicate(timeout=60)
     assert parent.returncode == 0, err
     assert killed
@@ -107,36 +122,33 @@ def test_a_killed_worker_costs_nothing(here: Path, victims: Callable[[int], list
 def test_an_interrupt_says_what_is_done_and_how_to_go_on(here: Path, sent: signal.Signals) -> None:
     with running(here, 2) as parent:
         parent.send_signal(sent)
-        _, err = parent.communicate(timeout=2)
+        _, err = parent.communicate(timeout=60)
     assert parent.returncode == 130
     assert "of 10 shards are done; the same command goes on from there" in err
     assert "Traceback" not in err
     assert resume(here).startswith("resumed")
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_that_an_import_turns_into_an_error_is_one_all_the_same(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], sent: signal.Signals
-) -> None:
-    """Compiled modules do so: `partially initialized module has no attribute`."""
+IMPORTING = """
+import signal, sys
+from shardctl import cli
 
-    def importing(_: object) -> int:
-        try:
-            signal.raise_signal(sent)
-        except KeyboardInterrupt as error:
-            raise AttributeError("partially initialized module") from error
-        return 0
-
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    monkeypatch.setattr(cli, "run", importing)
+def importing(arguments):
     try:
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    assert stopped.value.code == 130
-    assert capsys.readouterr().err == "shardctl: interrupted; what was committed before is untouched\n"
+        signal.raise_signal(int(sys.argv[1]))
+    except KeyboardInterrupt as error:
+        raise AttributeError("partially initialized module") from error
+
+cli.run = importing
+cli.main()
+"""
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_that_an_import_turns_into_an_error_is_one_all_the_same(sent: signal.Signals) -> None:
+    """Compiled modules do so: `partially initialized module has no attribute`."""
+    ran = subprocess.run([sys.executable, "-c", IMPORTING, str(int(sent))], capture_output=True, text=True)
+    assert (ran.returncode, ran.stderr) == (130, "shardctl: interrupted; what was committed before is untouched\n")
 
 
 def broken_off(source: Path, out: Path, **options: Any) -> None:
