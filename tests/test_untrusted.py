@@ -53,7 +53,7 @@ def whole(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A dataset with a reject, so that no file of it is empty."""
     root = tmp_path_factory.mktemp("untrusted")
     shutil.copytree(demo / "photos", root / "in")
-    next((root / "in").iterdir()).joinpath("bad.jpg").write_bytes(b"bad")
+    (root / "in" / "forest" / "bad.jpg").write_bytes(b"bad")
     shardctl.convert(root / "in", root / "out", workers=0)
     return root / "out"
 
