@@ -210,7 +210,7 @@ class Bench:
     # --- the bare loops
 
     def in_threads(self, make: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[Any]:
-        """Give the results in order, two tasks per thread in the making."""
+        """Yield the results in order, two tasks per thread in the making."""
         with ThreadPoolExecutor(self.threads) as pool:
             waiting: deque[Any] = deque()
             for task in tasks:
@@ -317,7 +317,7 @@ class Bench:
 
 
 def batches_of(size: int, shuffle: bool) -> Iterator[np.ndarray[Any, Any]]:
-    """Give the indices of each batch of EPOCHS epochs. The orders are made first: finding them is not part of a bare loop."""
+    """Yield the indices of each batch of EPOCHS epochs. The orders are made first: finding them is not part of a bare loop."""
     numbers = np.random.default_rng()
     orders = [numbers.permutation(size) if shuffle else np.arange(size) for _ in range(EPOCHS)]
     return (order[first : first + BATCH] for order in orders for first in range(0, size, BATCH))

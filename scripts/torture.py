@@ -292,7 +292,7 @@ def disks(data: Path, _: int, scratch: Path) -> str:
 
 @contextlib.contextmanager
 def loop_disk(place: Path) -> Iterator[tuple[Path, str]]:
-    """Give a real file system of 96 MiB, and the number of its device."""
+    """Yield a real file system of 96 MiB, and the number of its device."""
     image = place.with_suffix(".image")
     place.mkdir(exist_ok=True)
     with open(image, "wb") as file:
@@ -309,7 +309,7 @@ def loop_disk(place: Path) -> Iterator[tuple[Path, str]]:
 
 @contextlib.contextmanager
 def stalling(device: str) -> Iterator[Path]:
-    """Give a control group (version 1) in which no read of a device is answered."""
+    """Yield a control group (version 1) in which no read of a device is answered."""
     group = Path(f"/sys/fs/cgroup/blkio/torture-{os.getpid()}")
     group.mkdir()
     (group / "blkio.throttle.read_bps_device").write_text(f"{device} 1")

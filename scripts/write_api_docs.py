@@ -60,7 +60,7 @@ class Module:
         return next(each for each in self.body if getattr(each, "name", None) == name)
 
     def public(self) -> Iterator[ast.stmt]:
-        """Give the functions and classes without an underscore."""
+        """Yield the functions and classes without an underscore."""
         yield from (each for each in self.body if not getattr(each, "name", "_").startswith("_"))
 
 
@@ -88,7 +88,7 @@ def api_docs() -> str:
 
 
 def _described(definition: ast.stmt, shown: str) -> Iterator[str]:
-    """Give what is to be said of a function, or of a class and what it has."""
+    """Yield what is to be said of a function, or of a class and what it has."""
     if isinstance(definition, Function):
         yield f"```python\n{_signature(definition, shown)}\n```"
         yield _meaning(definition)

@@ -36,12 +36,12 @@ _PUBLIC = {
 
 
 def __dir__() -> list[str]:
-    """List the functions too that are imported when they are asked for."""
+    """Return all public names, including the functions that are imported at first use."""
     return sorted({*globals(), *__all__})
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for only then, so that `shardctl --help` does not wait for Arrow."""
+    """Import a public function at its first use, so that `shardctl --help` does not wait for Arrow."""
     import importlib
 
     if name not in _PUBLIC:

@@ -1,4 +1,4 @@
-"""How to store a dataset: a few hundred inputs are converted in every way, and the smallest that is fast enough is advised."""
+"""How to store a dataset: a few hundred inputs are converted in every way; the smallest that is fast enough is advised."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ LOSSY = ("jpeg", "webp")
 
 ROUNDS = 3
 ROUND_SECONDS = 0.7
-"""Every choice is read for so long, in turn, so that a slow moment of the machine is not held against one of them."""
+"""Seconds that each choice is read per turn. Taking turns spreads a slow moment of the machine over all choices."""
 
 PROOF_SECONDS = 3.0
-"""How long the consumer is fed from what is about to be recommended."""
+"""Seconds that the consumer is fed from the choice that is to be recommended."""
 
 
 @dataclass(frozen=True)
 class Choice:
     """One way to store the samples, and what was measured. `lossless` says whether pixels are kept as they are.
 
-    `sample_bytes` is what a sample takes on disk, `samples_per_s` how fast the loader reads them, `utilization` what that
-    allows the consumer. `error` says why it cannot be had, None where it can.
+    `sample_bytes` is the size of a sample on disk, `samples_per_s` the rate of the loader, `utilization` the utilisation
+    of the consumer at that rate. `error` is the reason why this choice is not possible, else None.
     """
 
     store: str | None
@@ -57,7 +57,7 @@ class Choice:
 
     @property
     def name(self) -> str:
-        """How people call it."""
+        """The name of the choice, for display."""
         return (
             self.compression
             if self.store is None
@@ -72,16 +72,17 @@ class Choice:
         return self.error is None and self.utilization >= ENOUGH
 
     def settings(self) -> dict[str, Any]:
-        """Return what a recipe says of it."""
+        """Return the settings of a recipe for this choice."""
         return {**({"store": self.store} if self.store else {}), "compression": self.compression}
 
 
 @dataclass(frozen=True)
 class Advice:
-    """What to do. `choices` are sorted by size; `best` is the smallest that keeps up, else the fastest.
+    """The result of `advise`. `choices` are sorted by size; `best` is the smallest that is fast enough, else the fastest.
 
     `proven` is the utilisation that a consumer of `rate` samples/s (of all GPUs) had when it was fed from `best`. `recipe` is
-    ready for `convert`. `total_bytes` is about what all inputs will take, `disk_mb_per_s` what the disk must give (10^6).
+    ready for `convert`. `total_bytes` estimates the size of all inputs converted, `disk_mb_per_s` the rate that the disk
+    must deliver (10^6 bytes/s).
     """
 
     choices: tuple[Choice, ...]
@@ -98,15 +99,15 @@ class Advice:
 
     @property
     def keeps_up(self) -> bool:
-        """Whether what is recommended keeps the consumer busy."""
+        """Whether the recommended choice keeps the consumer busy."""
         return self.proven >= ENOUGH
 
 
 @dataclass(frozen=True)
 class AdviceOptions:
-    """What is asked. One of `consumer_rate` (samples/s of one GPU) and `consumer` (a preset) is given.
+    """Options of `advise`. Give one of `consumer_rate` (samples/s of one GPU) and `consumer` (a preset).
 
-    So many `inputs` are tried, which are converted by `workers` processes. The defaults are those of `shardctl advise` too.
+    `inputs` is the number of inputs to try; `workers` processes convert them. `shardctl advise` has the same defaults.
     """
 
     consumer_rate: float | None = None
@@ -119,7 +120,7 @@ class AdviceOptions:
     workers: int | str = "auto"
 
     def check(self) -> None:
-        """Raise UsageError for numbers that cannot be."""
+        """Raise UsageError for impossible numbers."""
         if (self.consumer_rate is None) == (self.consumer is None):
             raise UsageError(
                 "how fast is the consumer? Give either --consumer-rate (samples/s of one GPU) or --consumer (a preset)"
@@ -144,15 +145,15 @@ def advise(
 ) -> Advice:
     """Try every way to store the inputs under `src`, and recommend the smallest that keeps a consumer busy.
 
-    `recipe` says what is done to every sample; `options` are those of AdviceOptions. `doing` hears what is being tried. Raises
-    UsageError, InputError, and what `convert` raises.
+    `recipe` says what is done to every sample; `options` are those of AdviceOptions. `doing` is called with a description
+    of each step. Raises UsageError, InputError, and the errors of `convert`.
     """
     chosen = AdviceOptions(**options)
     chosen.check()
     settings = dict(recipe) if isinstance(recipe, dict) else load_recipe(Path(recipe)) if recipe else {}
     for decided in ("store", "compression"):
         if settings.get(decided):
-            raise UsageError(f"{decided} is what advise finds out; leave it out of the recipe")
+            raise UsageError(f"advise itself decides {decided}; leave it out of the recipe")
     roots = check_sources([src] if isinstance(src, str | Path) else src)
     if settings.get("kind") in (None, "auto"):
         settings["kind"] = detect_kind(roots, [make() for make in SOURCES.values()])
@@ -162,12 +163,12 @@ def advise(
         inputs = _sample_inputs(roots, settings["kind"], chosen.inputs, scratch)
         try:
             return trial.run(inputs)
-        except KeyboardInterrupt as stop:  # that of a conversion says how to go on with it, and it is gone with the scratch
+        except KeyboardInterrupt as stop:  # the message of the conversion says how to resume it, but its folder is deleted
             raise Interrupted("interrupted; nothing was written") from stop
 
 
 def _sample_inputs(roots: list[Path], kind: str, most: int, scratch: Path) -> int:
-    """Put inputs from all over the sources into scratch/inputs, and return how many there are in all."""
+    """Put inputs from all over the sources into scratch/inputs, and return the number of all inputs."""
     listing = list_inputs(roots, SOURCES[kind](), LabelRule.parse("none"), scratch / "listing.arrow", lambda _: None)
     places = spread(len(listing), most)
     folder = scratch / "inputs"
@@ -183,7 +184,7 @@ def _sample_inputs(roots: list[Path], kind: str, most: int, scratch: Path) -> in
                 file.seek(row["offset"])
                 lines += file.read(row["size"]).rstrip(b"\n") + b"\n"
         else:
-            # The number keeps names apart, and the name is for messages: 60 characters are 240 bytes at the most, of 255.
+            # The number makes the name unique, and the name is for messages: 60 characters are at most 240 bytes, of 255.
             (folder / f"{number:06d}-{path.name[-60:]}").symlink_to(path)
     if lines:
         (folder / "lines.jsonl").write_bytes(lines)
@@ -264,7 +265,7 @@ class _Trial:
         return [statistics.median(found) for found in rates]
 
     def _recommend(self, tried: list[Choice], rate: float) -> tuple[Choice, float]:
-        """Return the smallest choice that keeps a consumer busy when it is fed from it, else the fastest one."""
+        """Return the smallest choice that keeps a consumer busy in a test, else the fastest one."""
         possible = [choice for choice in tried if choice.error is None]
         proven = 0.0
         for choice in sorted(possible, key=lambda choice: choice.sample_bytes):
@@ -283,7 +284,7 @@ class _Trial:
 
 
 def _choices(settings: dict[str, Any], lossless: bool) -> Iterator[Choice]:
-    """Give the ways to store that there are for a kind of input."""
+    """Yield the ways to store a kind of input."""
     if settings["kind"] == "text":
         yield from (Choice(None, compression, lossless=True) for compression in TEXT_COMPRESSIONS)
         return

@@ -1,4 +1,4 @@
-"""Arguments of Python functions, checked: a wrong type is one sentence and not a surprise later."""
+"""Checks of arguments of Python functions: a wrong type is one clear error, at once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def real_number(name: str, value: Any) -> float:
 
 
 def truth(name: str, value: Any) -> bool:
-    """Return True or False. Raises UsageError for anything else than these, 0 and 1."""
+    """Return True or False. Raises UsageError for anything but these, 0 and 1."""
     if not any(value is known for known in (True, False)) and not (hasattr(value, "__index__") and value in (0, 1)):
         raise UsageError(f"{name} must be True or False; it is {value!r}")
     return bool(value)

@@ -40,11 +40,11 @@ from shardctl.transforms.resize import Resize
 from shardctl.where import kept_rows, parse_where
 
 ITERATE_ROWS = 64
-"""Samples that plain iteration reads at a time."""
+"""Number of samples that plain iteration reads at a time."""
 
 
 def open_dataset(path: str | Path, split: str | None = None) -> Dataset:
-    """Open a dataset, or one of its splits. Raises DatasetError, and UsageError for a split that there is not."""
+    """Open a dataset, or one of its splits. Raises DatasetError, and UsageError for an unknown split."""
     root = Path(path)
     while True:
         found = identity(root / MANIFEST)
@@ -53,13 +53,13 @@ def open_dataset(path: str | Path, split: str | None = None) -> Dataset:
         except DatasetError:
             if identity(root / MANIFEST) == found:
                 raise
-            continue  # `convert --overwrite` put another dataset in its place between one file and the next
+            continue  # `convert --overwrite` replaced the dataset between the reading of two of its files
         if identity(root / MANIFEST) == found:
             return opened
 
 
 class Dataset:
-    """The samples of one split (or of all, in order), or some of them. Nothing is read before it is asked for."""
+    """The samples of one split (or of all splits, in order), or a selection of them. Samples are read when they are used."""
 
     def __init__(self, selection: Selection) -> None:
         self._selection = selection
@@ -72,7 +72,7 @@ class Dataset:
 
     @property
     def split(self) -> str | None:
-        """The split that was opened, None for all."""
+        """The split that was opened, None for all splits."""
         return self._selection.shards.split
 
     def __len__(self) -> int:
@@ -86,7 +86,7 @@ class Dataset:
     def __getitem__(self, index: slice) -> Dataset: ...
 
     def __getitem__(self, index: SupportsIndex | slice) -> Sample | Dataset:
-        """Return one sample, negative indices count from the end; or, for a slice, the dataset of those samples.
+        """Return one sample as a dict; negative indices count from the end. A slice returns the dataset of those samples.
 
         A missing value is None. Raises IndexError.
         """
@@ -100,14 +100,14 @@ class Dataset:
         return {name: values[0] for name, values in batch.items()}
 
     def __iter__(self) -> Iterator[Sample]:
-        """Give every sample. A missing value is None."""
+        """Yield every sample as a dict. A missing value is None."""
         for first in range(0, len(self), ITERATE_ROWS):
             batch = self.take(range(first, min(first + ITERATE_ROWS, len(self))))
             for row in range(len(batch["key"])):
                 yield {name: values[row] for name, values in batch.items()}
 
     def __repr__(self) -> str:
-        """Say what is in it: samples, split, classes, columns."""
+        """Return the number of samples, the split, the classes and the columns, for display."""
         of_split = f" of split {self.split}" if self.split else ""
         of_all = "" if self._selection.chosen is None else f", chosen from {len(self._selection.shards)}"
         classes = self.manifest.fields.get("label", {}).get("names")
@@ -118,21 +118,21 @@ class Dataset:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What tells this dataset from others, as plain data: its fingerprint, the split, which samples."""
+        """The identity of this dataset as plain data: its fingerprint, the split, the selection of samples."""
         return self._selection.identity()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Open the dataset again where it is unpickled: in a worker process."""
+        """Open the dataset again when it is unpickled, for instance in a worker process."""
         return _reopen, (str(self._selection.shards.root), self.split, self._selection.chosen)
 
     def take(self, indices: Sequence[int], columns: Sequence[str] | None = None, decode: bool = True) -> Batch:
         """Return the samples at these indices, in this order, as one batch.
 
-        A column of numbers is an array; a list where one of them is missing, which is None. Raises IndexError, UsageError.
+        A column of numbers is an array, or a list with None if a value is missing. Raises IndexError, UsageError.
         """
         given = np.asarray(indices)
         if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
-            raise UsageError(f"take() wants a list of whole numbers; it is {indices!r}")
+            raise UsageError(f"take() needs a list of whole numbers; it is {indices!r}")
         wanted = given.astype(np.int64)
         if len(wanted) and not (wanted.min() >= 0 and wanted.max() < len(self)):
             raise IndexError(f"an index is outside a dataset of {len(self)}")
@@ -145,12 +145,12 @@ class Dataset:
         return Gatherer(shards, columns_of(shards, chosen), Finish(decode=decode), GatherOptions())
 
     def filter(self, predicate: str | pc.Expression) -> Dataset:
-        """Return the samples for which a condition is true: `"label == 'cat' and width > 500"`, or `pc.field("label") == 3`.
+        """Return the samples that match a condition: `"label == 'cat' and width > 500"`, or `pc.field("label") == 3`.
 
-        A string is written as for `shardctl inspect --where`; only the columns that it names are read, and `width`, `height`
-        and `image_bytes` from the headers of images. An Arrow expression sees every column but images and arrays, and reads
-        all of them once. The result needs 8 bytes per sample of it. Raises UsageError for a condition that does not fit the
-        columns.
+        A string has the syntax of `shardctl inspect --where`: only the columns that it names are read, and `width`, `height`
+        and `image_bytes` come from the headers of images. An Arrow expression can use every column except images and arrays,
+        and reads all of these columns once. The result takes 8 bytes of memory per sample. Raises UsageError if the condition
+        does not fit the columns.
         """
         columns = [c.name for c in columns_of(self._selection.shards, None) if not c.shape and not c.is_encoded_image]
         derived: list[str] = []
@@ -163,7 +163,7 @@ class Dataset:
         return Dataset(Selection(self._selection.shards, chosen))
 
     def _askable(self, columns: list[str]) -> pa.Schema:
-        """Return what a condition may ask: these columns, and what the headers of images say."""
+        """Return the names that a condition may use: these columns, and the fields of image headers."""
         derived = [pa.field(*each) for each in HEADER_FIELDS.items()] if IMAGE in self.schema.names else []
         return pa.schema(
             [self.schema.field(name) for name in columns] + [field for field in derived if field.name not in columns]
@@ -186,7 +186,7 @@ class Dataset:
             yield from kept.to_pylist()
 
     def limit(self, samples: int) -> Dataset:
-        """Return the first so many samples. Raises UsageError for fewer than 0."""
+        """Return the first `samples` samples. Raises UsageError for a negative number."""
         if whole_number("limit", samples) < 0:
             raise UsageError(f"a limit of {samples} samples is impossible; give 0 or more")
         return Dataset(Selection(self._selection.shards, self._selection.samples(np.arange(min(samples, len(self))))))
@@ -198,7 +198,7 @@ class Dataset:
 
     @property
     def classes(self) -> tuple[str, ...] | None:
-        """The names of the values of `label`, where it has names."""
+        """The class names: `classes[n]` is the name of label n. None if labels have no names."""
         return self._selection.shards.layout.classes
 
     @property
@@ -243,8 +243,8 @@ class Dataset:
     ) -> Loader:
         """Return a loader of batches; docs/loader.md says what every option does. Raises UsageError.
 
-        What is made of batches is in LoaderOptions, the order in OrderOptions, reading in GatherOptions (`cache` is in
-        bytes, `on_error` is "raise" or "skip"), and what is done to values in Finish.
+        LoaderOptions describes the options of batches, OrderOptions those of the order, GatherOptions those of reading
+        (`cache` is in bytes, `on_error` is "raise" or "skip"), and Finish those of decoding and converting values.
         """
         if on_error not in ("raise", "skip"):
             raise UsageError(f"on_error {on_error!r} is not known; use 'raise' or 'skip'")
@@ -292,7 +292,7 @@ class Dataset:
         return loader
 
     def _check_labels(self) -> None:
-        """Raise UsageError where the manifest says that labels are missing: now, and not after hours of training."""
+        """Raise UsageError if the manifest says that labels are missing: now, and not after hours of training."""
         counts, shards = self.manifest.class_counts, self._selection.shards
         if counts is None or self._selection.chosen is not None:
             return
@@ -308,7 +308,7 @@ class Dataset:
             )
 
     def _first_without_label(self) -> str | None:
-        """Return the key of the first sample that has no label, None where each has one: of no class, perhaps."""
+        """Return the key of the first sample that has no label; None if each has one, perhaps outside of the classes."""
         labels, starts = self._gatherer([LABEL]), self._selection.starts()
         for begin, end in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
             column = labels.table(np.arange(begin, end)).column(LABEL)
@@ -318,40 +318,40 @@ class Dataset:
         return None
 
     def _best_order(self, gather: GatherOptions) -> str:
-        """Return the best order that the storage allows: single samples anywhere, or whole blocks."""
+        """Return the best random order for the storage: of single samples, or of whole blocks."""
         return "global" if in_place(self._selection.shards, gather) else "window"
 
 
 def mix(datasets: Sequence[Dataset], weights: Sequence[float], samples: int | None = None) -> Mix:
-    """Mix several datasets: of every 4,096 samples of the mixture, each gives its share by weight.
+    """Mix several datasets by weight: each has its exact share of every 4,096 samples of the mixture.
 
-    An epoch of the mixture has `samples`, as many as all datasets together for None. Each dataset goes on where it was in
-    the epoch before, and begins again in another order when it is through. Labels that have names keep them: they are
-    numbered anew, by `classes` of the mixture. Raises UsageError.
+    An epoch of the mixture has `samples` samples, by default as many as all datasets together. Each dataset continues
+    where the epoch before ended, and starts again in another order after its last sample. Labels with names are
+    renumbered by `classes` of the mixture. Raises UsageError.
     """
     return Mix(datasets, weights, samples)
 
 
 class Mix:
-    """Several datasets that are read as one."""
+    """Several datasets that are read as one. `shardctl.mix` makes it."""
 
     def __init__(self, datasets: Sequence[Dataset], weights: Sequence[float], samples: int | None) -> None:
         self._datasets = list(datasets)
         for dataset in self._datasets:
             if not isinstance(dataset, Dataset):
-                raise UsageError(f"mix() takes a list of datasets that were opened; {dataset!r} is none")
+                raise UsageError(f"mix() takes a list of opened datasets; {dataset!r} is not one")
         self._weights = [real_number("a weight", weight) for weight in weights]
         self._samples = None if samples is None else whole_number("samples", samples)
 
     def __len__(self) -> int:
-        """Return the number of samples of an epoch."""
+        """Return the number of samples in an epoch."""
         return sum(map(len, self._datasets)) if self._samples is None else self._samples
 
     @property
     def classes(self) -> tuple[str, ...] | None:
-        """The names of the values of `label`: those of all datasets, in the order in which they first appear.
+        """The class names of all datasets, in the order in which they first appear: `classes[n]` is the name of label n.
 
-        None where a dataset has no names.
+        None if a dataset has no class names.
         """
         found: dict[str, None] = {}
         for dataset in self._datasets:
@@ -361,7 +361,7 @@ class Mix:
         return tuple(found)
 
     def __repr__(self) -> str:
-        """Say what is in it."""
+        """Return a description for display."""
         named = f"; {len(self.classes)} classes" if self.classes is not None else ""
         parts = ", ".join(f"{weight:g} x {dataset!r}" for weight, dataset in zip(self._weights, self._datasets, strict=False))
         return f"<shardctl.Mix: {len(self)} samples{named}; {parts}>"
@@ -374,7 +374,7 @@ class Mix:
         return Loader(Mixture(streams, self._weights, self._samples, whole_number("seed", seed)), parts[0].options)
 
     def _relabelled(self, stream: Any, dataset: Dataset) -> DatasetStream:
-        """Return a dataset's stream with its labels numbered by the classes of the mixture."""
+        """Return a dataset's stream with its labels renumbered by the classes of the mixture."""
         own: DatasetStream = stream
         if LABEL not in own.specs() or all(each.classes is None for each in self._datasets):
             return own
@@ -383,26 +383,26 @@ class Mix:
             bare = next(each for each in self._datasets if each.classes is None)
             raise UsageError(
                 f"the labels of {printable(str(bare.root))} have no names and those of another dataset have: they cannot be"
-                " brought together; leave the column out with columns="
+                " combined; leave the column out with columns="
             )
         numbers = {name: number for number, name in enumerate(classes)}
         labels = tuple(numbers[name] for name in dataset.classes)
         return own if labels == tuple(range(len(labels))) else own.relabelled(labels)
 
     def _check_types(self, columns: Sequence[str] | None) -> None:
-        """Raise UsageError where a column that is no array of numbers is of another type in another dataset."""
+        """Raise UsageError if a column that is not numeric has another type in another dataset."""
         first, *others = self._datasets
         for name in first.schema.names if columns is None else columns:
             for other in others:
                 if name not in other.schema.names:
-                    continue  # the mixture refuses it with all names
+                    continue  # the mixture reports it, with the names of all fields
                 one, two = first.schema.field(name).type, other.schema.field(name).type
                 if Column.of(first.schema.field(name)).kind == "other" and not one.equals(two):
                     raise UsageError(f"column {name} is {one} in one dataset and {two} in another; leave it out with columns=")
 
 
 def _crop(crop: Any) -> tuple[int, int] | None:
-    """Return (height, width): of one number, of the two, or of "WIDTHxHEIGHT"."""
+    """Return (height, width) from one number, from two, or from "WIDTHxHEIGHT"."""
     if crop is None:
         return None
     size = _size("crop", crop)
@@ -423,7 +423,7 @@ def _size(option: str, value: Any) -> int | tuple[int, int]:
 
 
 def _resize(resize: Any) -> Resize | None:
-    """Return the transform that a conversion has, too: it counts width before height."""
+    """Return the same transform as in a conversion, where width comes before height."""
     if resize is None:
         return None
     size = _size("resize", resize)
@@ -431,7 +431,7 @@ def _resize(resize: Any) -> Resize | None:
 
 
 def _probability(flip: Any) -> float:
-    """Return the share of the images that are mirrored."""
+    """Return the probability of mirroring an image."""
     if isinstance(flip, bool | np.bool_):
         return 0.5 if flip else 0.0
     share = real_number("flip", flip)
@@ -441,7 +441,7 @@ def _probability(flip: Any) -> float:
 
 
 _PLACE = "__place__"
-"""The column that a filter's result is read from."""
+"""The column that holds the result of a filter."""
 
 
 def _reopen(root: str, split: str | None, chosen: Indices | None) -> Dataset:

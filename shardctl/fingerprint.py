@@ -44,7 +44,7 @@ def fingerprint(parts: dict[str, str]) -> str:
 
 
 def only_versions_differ(parts: dict[str, str], others: dict[str, str]) -> bool:
-    """Tell whether two fingerprints are of the same conversion by other versions. An older shardctl recorded none."""
+    """Return whether two fingerprints are of the same conversion by other versions. An older shardctl recorded none."""
     return {**parts, VERSIONS: ""} == {**others, VERSIONS: ""}
 
 

@@ -42,7 +42,7 @@ class Source:
 
 
 def batches(loader: Loader, device: Any = None) -> Iterator[dict[str, Any]]:
-    """Give the batches of a loader with jax.Arrays in place of arrays, on `device` or a sharding (None: JAX's default).
+    """Yield the batches of a loader with jax.Arrays in place of arrays, on `device` or a sharding (None: JAX's default).
 
     Raises UsageError for a loader with `reuse`.
     """

@@ -172,7 +172,7 @@ def _close(descriptor: int) -> None:
 
 
 def _open(path: Path) -> tuple[int, bool]:
-    """Open the lease file, and tell whether this call has made it."""
+    """Open the lease file, and return whether this call has made it."""
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644), True
     except FileExistsError:
@@ -200,7 +200,7 @@ def _other_owner(descriptor: int, made: bool, staging: Path, me: Owner) -> str |
 
 
 def _lock(descriptor: int) -> bool:
-    """Lock the lease file, and tell whether its file system has locks. Raises BlockingIOError or PermissionError where it is
+    """Lock the lease file, and return whether its file system has locks. Raises BlockingIOError or PermissionError where it is
     locked."""
     if fcntl is None:
         return False
@@ -257,7 +257,7 @@ def _age(descriptor: int, staging: Path) -> float:
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
-    """Tell whether `path` still is the file that was opened: it may have been replaced or taken away since."""
+    """Return whether `path` still is the file that was opened: it may have been replaced or taken away since."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:

@@ -161,7 +161,7 @@ def _wanted_files(
     side_files: list[tuple[Path, str]],
     ignored: Counter[str],
 ) -> Iterator[Input]:
-    """Give the inputs of the files that belong to the kind; note the labels files, count the others."""
+    """Yield the inputs of the files that belong to the kind; note the labels files, count the others."""
     explicit = str(rule.file.resolve()) if rule.file is not None else None
     sidecars = SIDECAR_SUFFIXES if rule.mode == "auto" else frozenset[str]()
     for file in files:

@@ -60,7 +60,7 @@ def memory_limit(cgroups: Path, membership: Path) -> int | None:
 
 
 def _groups(cgroups: Path, membership: Path, controller: str) -> Iterator[Path]:
-    """Give the groups of a process that could limit it, and those that they lie in.
+    """Yield the groups of a process that could limit it, and those that they lie in.
 
     In a container the path of its group may be that of the machine outside, and not be there: its own is the topmost then.
     """

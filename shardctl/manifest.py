@@ -167,7 +167,7 @@ class Manifest:
 
 
 def are_class_counts(counts: Any, fields: dict[str, Any]) -> bool:
-    """Tell whether this has a whole number for every class, by split."""
+    """Return whether this has a whole number for every class, by split."""
     names = fields.get("label", {}).get("names") or []
     return isinstance(counts, dict) and all(
         isinstance(of_split, list)
@@ -178,7 +178,7 @@ def are_class_counts(counts: Any, fields: dict[str, Any]) -> bool:
 
 
 def are_versions(versions: Any) -> bool:
-    """Tell whether this has a string for every name."""
+    """Return whether this has a string for every name."""
     return isinstance(versions, dict) and all(type(version) is str for version in versions.values())
 
 
@@ -188,12 +188,12 @@ def _expect(holds: bool, what: str) -> None:
 
 
 def is_file_name(name: Any) -> bool:
-    """Tell whether this is the name of a file right inside the dataset's folder, and nothing that leads out of it."""
+    """Return whether this is the name of a file right inside the dataset's folder, and nothing that leads out of it."""
     return isinstance(name, str) and name not in ("", ".", "..") and not set(name) & set("/\\\0")
 
 
 def are_file_names(names: Iterable[str]) -> bool:
-    """Tell whether all of these, which are strings, are names of files right inside the dataset's folder. Fast for many."""
+    """Return whether all of these, which are strings, are names of files right inside the dataset's folder. Fast for many."""
     together = set(names)
     return together.isdisjoint(("", ".", "..")) and not set("/\\\0").intersection("".join(together))
 
@@ -330,7 +330,7 @@ class ShardTable:
         return ShardEntry(**{**row, "block_rows": tuple(row["block_rows"])})
 
     def __iter__(self) -> Iterator[ShardEntry]:
-        """Give the entries in order, a few thousand in memory at a time."""
+        """Yield the entries in order, a few thousand in memory at a time."""
         for batch in self._table.to_batches(max_chunksize=4096):
             for row in batch.to_pylist():
                 yield ShardEntry(**{**row, "block_rows": tuple(row["block_rows"])})
@@ -416,7 +416,7 @@ class Reject:
 
 
 def read_rejects(path: Path) -> Iterator[Reject]:
-    """Give the lines of rejects.jsonl one at a time. Raises DatasetError."""
+    """Yield the lines of rejects.jsonl one at a time. Raises DatasetError."""
     try:
         with open(path, encoding="utf-8") as file:
             for line in file:

@@ -41,7 +41,7 @@ def mended() -> int:
 
 
 def was_mended(address: int) -> bool:
-    """Tell whether this address is in a mapped file of which pages have been replaced."""
+    """Return whether this address is in a mapped file of which pages have been replaced."""
     if not _mended:
         return False
     with _lock:

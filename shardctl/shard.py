@@ -241,7 +241,7 @@ class ShardWriter:
             self._write_block()
 
     def fills_a_block(self, size: int) -> bool:
-        """Tell whether a sample of so many bytes has a block of its own, which `add` writes at once."""
+        """Return whether a sample of so many bytes has a block of its own, which `add` writes at once."""
         return size >= self._block_bytes
 
     def finish(self) -> tuple[int, ...]:
@@ -393,7 +393,7 @@ class ShardReader(BlockFile):
         return checksum.decode("ascii", "replace") if checksum else None
 
     def blocks(self) -> Iterator[pa.RecordBatch]:
-        """Give every block in order."""
+        """Yield every block in order."""
         for index in range(len(self)):
             yield self.block(index)
 
@@ -403,7 +403,7 @@ class ShardReader(BlockFile):
         return batch, metadata.get(CHECKSUM_KEY) == block_checksum(batch).encode()
 
     def block_is_intact(self, index: int) -> bool:
-        """Tell whether the bytes of block `index` are those that were written. Raises DatasetError as `block` does."""
+        """Return whether the bytes of block `index` are those that were written. Raises DatasetError as `block` does."""
         return self.checked_block(index)[1]
 
     def _read(self, index: int) -> tuple[pa.RecordBatch, dict[bytes, bytes]]:

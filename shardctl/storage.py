@@ -127,7 +127,7 @@ PARTIAL = ".partial"
 
 @contextlib.contextmanager
 def replacing(path: Path, opener: Callable[[Path], HashingFile] = HashingFile) -> Iterator[HashingFile]:
-    """Give a file that appears at `path` only when the block ends without an error, synced and by rename.
+    """Yield a file that appears at `path` only when the block ends without an error, synced and by rename.
 
     Every writer has a temporary name of its own: two that were told to write the same file cannot mix their bytes.
     """
@@ -161,7 +161,7 @@ def naming_the_path(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """Give a folder for files that need not outlive the block."""
+    """Yield a folder for files that need not outlive the block."""
     with contextlib.ExitStack() as stack:
         with naming_the_path(Path(os.environ.get("TMPDIR", "/tmp"))):
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="shardctl-", ignore_cleanup_errors=True))
@@ -211,7 +211,7 @@ def free_bytes(path: Path) -> int:
 
 
 def is_regular_file(path: Path) -> bool:
-    """Tell whether `path` is an ordinary file: not a link, a folder, a pipe or a device."""
+    """Return whether `path` is an ordinary file: not a link, a folder, a pipe or a device."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except OSError:

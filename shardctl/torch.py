@@ -97,7 +97,7 @@ class IterableDataset(_IterableDataset[dict[str, Any]]):
         return self._dataset.loader(**{**self._options, **place})
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Give the batches of the next epoch as dicts of tensors."""
+        """Yield the batches of the next epoch as dicts of tensors."""
         loader = self._loader()
         loader.set_epoch(self._epoch)
         if self._state is not None:
@@ -160,7 +160,7 @@ class Loader:
         self.loader.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Give the batches of the next epoch as dicts of tensors on the device."""
+        """Yield the batches of the next epoch as dicts of tensors on the device."""
         self._state = None
         if self.device.type != "cuda":
             for batch in self.loader:

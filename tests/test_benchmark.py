@@ -164,9 +164,9 @@ def test_an_empty_split_is_refused(photos: Path, tmp_path: Path) -> None:
         ({"gpus": 0, "consumer_rate": 1}, "0 GPUs are impossible"),
         ({"gpus": 2}, "how fast is one of the GPUs"),
         ({"gpus": 2, "consumer": "a:b"}, "a function stands for one GPU"),
-        ({"device": "cuda", "consumer_rate": 1}, "a device is for a function of your own"),
+        ({"device": "cuda", "consumer_rate": 1}, "a device is for your own function"),
         ({"consumer": "a:b", "consumer_timeout": 0}, "a consumer timeout of 0 s is impossible"),
-        ({"consumer_timeout": 9.0, "consumer_rate": 1}, "a consumer timeout is for a function of your own"),
+        ({"consumer_timeout": 9.0, "consumer_rate": 1}, "a consumer timeout is for your own function"),
         ({"baseline": True, "decode": False}, "cannot be compared with stored bytes; leave out --no-decode"),
         ({"transforms": ("a:b",)}, "add --baseline"),
     ],
@@ -274,7 +274,7 @@ def test_a_baseline_counts_a_changed_input_once_and_ends_where_all_have_changed(
     assert found.rejected == 1
     for path in others:
         path.write_bytes(b"changed")
-    with pytest.raises(InputError, match="none of its raw inputs is what it was"):
+    with pytest.raises(InputError, match="all of its raw inputs have changed or are gone"):
         shardctl.bench(tmp_path / "out", **options)
 
 
@@ -403,7 +403,7 @@ def test_a_file_that_is_no_measurement_is_refused(cli: Any, raw_dataset: Path, t
     (tmp_path / "old.json").write_bytes(content)
     refused = cli("bench", raw_dataset, "--compare", tmp_path / "old.json")
     assert refused.code == 3
-    assert "not what `shardctl bench --json` printed" in refused.err
+    assert "not the output of `shardctl bench --json`" in refused.err
 
 
 def test_the_record_tells_what_it_was_measured_on(cli: Any, raw_dataset: Path) -> None:

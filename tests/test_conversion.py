@@ -243,7 +243,7 @@ def test_a_dataset_that_other_versions_made_is_up_to_date_with_a_notice(
     (notice,) = again.notices
     assert "made by other versions (shardctl " in notice
     assert "libjpeg-turbo 2" not in notice.partition("→")[0]
-    assert "; --overwrite converts it anew" in notice
+    assert "; --overwrite converts it again" in notice
     with pytest.raises(DatasetError, match="made from other recipe;"):
         shardctl.convert(source, tmp_path / "out", recipe={"store": "png"}, workers=0)
     next((tmp_path / "out").glob("train-*")).unlink()
@@ -616,7 +616,7 @@ def test_the_manifest_knows_the_shape_that_all_images_share(tmp_path: Path) -> N
         ({"samples_per_shard": 0}, "at least 1"),
         ({"workers": -1}, "workers must be"),
         ({"if_running": "hope"}, "if running must be"),
-        ({"worker_memory": 1 << 20}, "cannot live on 1.0 MiB"),
+        ({"worker_memory": 1 << 20}, "needs more than 1.0 MiB of memory"),
         ({"worker_memory": 1 << 30, "workers": 0}, "needs worker processes"),
         ({"input_timeout": 0}, "input timeout of 0 seconds is impossible"),
         ({"max_rejects": "many"}, "not a number of inputs"),

@@ -124,7 +124,7 @@ def test_an_interrupt_says_what_is_done_and_how_to_go_on(here: Path, sent: signa
         parent.send_signal(sent)
         _, err = parent.communicate(timeout=60)
     assert parent.returncode == 130
-    assert "of 10 shards are done; the same command goes on from there" in err
+    assert "of 10 shards are done; run the same command again to continue" in err
     assert "Traceback" not in err
     assert resume(here).startswith("resumed")
 

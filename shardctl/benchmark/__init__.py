@@ -51,17 +51,17 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Listener:
-    """Functions that are called while `bench` works: `phase` with the name of what begins, `samples` with each batch's size."""
+    """Callbacks for the progress of `bench`: `phase` gets the name of the next phase, `samples` the size of each batch."""
 
     phase: Callable[[str], None] = lambda name: None
     samples: Callable[[int], None] = lambda count: None
 
 
 def bench(path: str | Path, listener: Listener | None = None, **options: Any) -> BenchResult:
-    """Read a dataset and report the rate at which batches came; `options` are those of BenchOptions.
+    """Read a dataset and measure the rate of batches; `options` are those of BenchOptions.
 
-    With a consumer, also how busy that was kept. Raises UsageError, DatasetError, InputError (a baseline without its raw
-    inputs), ConsumerError, InstallError.
+    With a consumer, its utilisation is measured too. Raises UsageError, DatasetError, InputError (a baseline without its
+    raw inputs), ConsumerError, InstallError.
     """
     chosen, root, told = BenchOptions(**options), Path(path), listener or Listener()
     chosen.check()
@@ -143,7 +143,7 @@ def _result(
 
 
 def _median(values: list[float | None]) -> float | None:
-    """Return the median of the runs that have a value; None where none has."""
+    """Return the median of the runs that have a value, or None."""
     there = [value for value in values if value is not None]
     return round(statistics.median(there), 3) if there else None
 
@@ -158,7 +158,7 @@ class _PacedConsumer:
     notes: tuple[str, ...] = ()
 
     def feed(self, root: Path, found: Throughput, told: Listener) -> ConsumerResult:
-        """Let it take batches, and return how busy it was."""
+        """Feed it batches, and return its utilisation."""
         loader = _training_loader(root, self.options)
         total = self.rate * self.options.gpus
         with closing(iter(loader)) as batches:  # type: ignore[type-var]  # a generator
@@ -177,7 +177,7 @@ class _FunctionConsumer:
     options: BenchOptions
 
     def feed(self, root: Path, found: Throughput, told: Listener) -> ConsumerResult:
-        """Measure the function alone, then with the loader, and return how busy it was."""
+        """Measure the function alone, then with the loader, and return its utilisation."""
         time = ThreadTime()
 
         def run(pulse: Pulse) -> tuple[float, Fed]:
@@ -186,7 +186,7 @@ class _FunctionConsumer:
             with closing(iter(source)) as batches:
                 first = next(batches)
                 rate = own_rate(step, first, count_of(first), pulse)
-            del source, batches, first  # what they have mapped cannot be dropped from the page cache
+            del source, batches, first  # the pages that they map cannot be dropped from the page cache
             loader = _training_loader(root, self.options)
             with closing(iter(_on_device(loader, self.options.device)[0])) as batches:
                 fed = feed_step(batches, step, rate, self.options.consumer_seconds, told.samples, pulse)
@@ -199,7 +199,7 @@ class _FunctionConsumer:
 
 
 def _training_loader(root: Path, options: BenchOptions) -> Loader:
-    """Return a loader of full batches, so that every step is alike. A cold one gives one epoch: a second would be warm."""
+    """Return a loader of full batches, so that all steps are alike. A cold one has one epoch: a second would be warm."""
     if options.cold:
         evict(root)
     return open_loader(root, options, 1 if options.cold else None, drop_last=True)
@@ -225,7 +225,7 @@ def _consumer_result(
 
 
 def _consumer(root: Path, options: BenchOptions) -> _PacedConsumer | _FunctionConsumer | None:
-    """Return what takes the batches, None for nothing. Raises UsageError before anything is measured."""
+    """Return the consumer, or None. Raises UsageError before anything is measured."""
     if options.consumer is not None and options.calls_function:
         return _FunctionConsumer(options.consumer, find_function(options.consumer, "consumer"), options)
     if options.consumer is not None:
@@ -242,7 +242,7 @@ def _consumer(root: Path, options: BenchOptions) -> _PacedConsumer | _FunctionCo
 
 
 def _on_device(loader: Any, device: str | None) -> tuple[Any, Callable[[], None]]:
-    """Return what gives batches on a device, and what waits for the work there. Raises InstallError without PyTorch."""
+    """Return a function for batches on a device, and one that waits for the device. Raises InstallError without PyTorch."""
     if device is None:
         return loader, lambda: None
     try:

@@ -1,4 +1,4 @@
-"""What the snapshot bought: the same recipe on the raw inputs, every epoch anew, as a training job without it would."""
+"""The baseline for shards: the same recipe on the raw inputs in every epoch, as a training job without shards works."""
 
 from __future__ import annotations
 
@@ -29,34 +29,34 @@ from shardctl.recipe import Recipe, refuse_unnamed_functions
 from shardctl.storage import printable
 
 INPUTS = 2048
-"""Most inputs that are read, at random from all over the dataset; again and again where there is time left."""
+"""The largest number of inputs that are read, from all over the dataset; repeated while there is time left."""
 
 SECONDS = 4.0
 
 _AHEAD = 2
-"""Batches that lie ready, beyond those being made."""
+"""Finished batches that may wait, beyond those being made."""
 
 
 def run_baseline(
-    root: Path, manifest: Manifest, options: BenchOptions, found: Throughput, heard: Callable[[int], None]
+    root: Path, manifest: Manifest, options: BenchOptions, found: Throughput, report: Callable[[int], None]
 ) -> BaselineResult:
-    """Measure batches from the raw inputs with as many threads as `found` had. `heard` is told the samples of every batch.
+    """Measure batches from the raw inputs with as many threads as `found` had. `report` gets the samples of every batch.
 
-    Raises InputError where the raw inputs are not there any more, UsageError for functions that nobody named.
+    Raises InputError if the raw inputs no longer exist, UsageError for user functions that the options do not allow.
     """
     refuse_unnamed_functions(manifest.recipe, options.transforms, root, "a baseline")
     inputs = _Inputs(root, manifest, options)
     inputs.drop() if options.cold else inputs.read()
-    samples, rejected, seconds = inputs.run(found.threads, options, heard)
+    samples, rejected, seconds = inputs.run(found.threads, options, report)
     if not samples:
-        raise InputError(f"{printable(str(root))}: none of its raw inputs is what it was; --baseline reads them again")
+        raise InputError(f"{printable(str(root))}: all of its raw inputs have changed or are gone; --baseline reads them again")
     splits = [split for split in manifest.splits if options.split in (None, split.name)]
     size, rate = sum(split.samples for split in splits), samples / seconds
     return compare(size, rate, found.rate, manifest.seconds, rejected)
 
 
 def compare(samples: int, raw: float, shards: float, conversion: float | None, rejected: int) -> BaselineResult:
-    """Set epochs of so many samples from raw and from shards against each other; rates in samples/s, `conversion` in s."""
+    """Compare an epoch from raw inputs with one from shards; rates in samples/s, `conversion` in s."""
     raw_epoch, shards_epoch = samples / raw, samples / shards
     cost = raw_epoch if conversion is None else conversion
     return BaselineResult(
@@ -73,18 +73,18 @@ def compare(samples: int, raw: float, shards: float, conversion: float | None, r
 
 @dataclass(frozen=True)
 class _Batch:
-    """What came of some inputs."""
+    """The results of some inputs."""
 
     samples: int
     rejected: int
 
 
 class _Inputs:
-    """Some of the raw inputs of a dataset, and what its recipe makes of them."""
+    """Some of the raw inputs of a dataset, and its recipe."""
 
     def __init__(self, root: Path, manifest: Manifest, options: BenchOptions) -> None:
         recipe = Recipe.from_settings(manifest.recipe)
-        # Training wants pixels: they are not encoded again, and stored bytes are decoded.
+        # Training needs pixels: they are not encoded again, and stored bytes are decoded.
         self._recipe = dataclasses.replace(recipe, store=Store.parse("raw")) if recipe.store else recipe
         for source in manifest.sources:
             if not Path(source).exists():
@@ -98,7 +98,7 @@ class _Inputs:
             yield Path(self._roots[row["root"]].path) / row["source"]
 
     def drop(self) -> None:
-        """Have the system forget the files."""
+        """Drop the files from the page cache."""
         drop(set(self._paths()))
 
     def read(self) -> None:
@@ -112,10 +112,10 @@ class _Inputs:
         except Rejection:
             return None
 
-    def run(self, threads: int, options: BenchOptions, heard: Callable[[int], None]) -> tuple[int, int, float]:
-        """Make batches for SECONDS, or once where the cache is cold. Return samples, rejected inputs and seconds.
+    def run(self, threads: int, options: BenchOptions, report: Callable[[int], None]) -> tuple[int, int, float]:
+        """Make batches for SECONDS, or once if the cache is cold. Return samples, rejected inputs and seconds.
 
-        An input that is rejected counts once, however often its batch is made.
+        A rejected input counts once, however often its batch is made.
         """
         size = options.batch_size
         batches = [self._rows[first : first + size] for first in range(0, len(self._rows), size)]
@@ -127,13 +127,13 @@ class _Inputs:
                 made = ahead.pop(0).result()
                 samples, first_time = samples + made.samples, first_time - 1
                 rejected += made.rejected if first_time >= 0 else 0
-                heard(made.samples)
+                report(made.samples)
                 if time.perf_counter() - began < (options.seconds or SECONDS) or (not samples and first_time > 0):
                     ahead += [pool.submit(self._make, rows) for rows in itertools.islice(tasks, 1)]
         return samples, rejected, time.perf_counter() - began
 
     def _make(self, rows: list[dict[str, Any]]) -> _Batch:
-        """Make a batch: read, decode, transform, and put images of one shape next to each other."""
+        """Make a batch: read, decode, transform, and stack images of one shape."""
         maker = SampleMaker(self._recipe, None, lambda stage: None)
         made = []
         for row in rows:
@@ -154,7 +154,7 @@ def _stack(images: list[npt.NDArray[Any]]) -> None:
 
 
 def _some_rows(plan: pa.Table, split: str | None) -> list[dict[str, Any]]:
-    """Return rows of the plan whose input became a sample, in a random order, as the maker wants them."""
+    """Return rows of the plan whose input became a sample, in a random order."""
     order, rows = Permutation(plan.num_rows, 0), []
     for first in range(0, plan.num_rows, INPUTS):
         places = order(np.arange(first, min(first + INPUTS, plan.num_rows), dtype=np.int64))

@@ -1,4 +1,4 @@
-"""A measurement beside an earlier one: what is faster, by how much, and whether that is more than noise."""
+"""Compares a measurement with an earlier one: what is faster, by how much, and whether that is more than noise."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ METRICS = (
     ("accelerator_utilization", True),
     ("gpus_fed", True),
 )
-"""What is compared, and whether more of it is better.
+"""The figures that are compared, and whether a larger value is better.
 
-The median time between batches is not: a loader hands batches over in groups, of which the first is waited for and the rest
-is there at once, so that the median is a few microseconds and doubles by chance. The mean and the 99th percentile count waits.
+The median time between batches is not compared: a loader returns batches in groups, of which only the first takes time, so
+that the median is a few microseconds and doubles by chance. The mean and the 99th percentile include the waits.
 """
 
 BETTER, WORSE, NOISE, UNJUDGED = "better", "worse", "noise", "unjudged"
 
 LEAST_RUNS = 3
-"""Values of a figure from which its noise can be told: two are close to each other by chance in one of ten measurements."""
+"""Values that are needed to estimate the noise of a figure: two are close by chance in one of ten measurements."""
 
 _MOST_LOAD = 0.9
-"""Share of the processor used by other programs, above which nothing more is allowed for."""
+"""Largest share of the processor used by other programs that is counted as noise."""
 
 _SETTINGS = ("threads", "batch_size", "shuffle", "split", "cold", "decode", "consumer", "consumer_rate", "gpus")
 _ENVIRONMENT = ("cpu", "cores", "memory_bytes", "system", "file_system", "python")
@@ -46,9 +46,9 @@ _ENVIRONMENT = ("cpu", "cores", "memory_bytes", "system", "file_system", "python
 class Change:
     """One figure, before and now. `change` is now / before - 1.
 
-    `noise` says how much chance may do: values up to (1 + noise) times as large as the other count as the same. It is None
-    where one of the measurements has fewer than LEAST_RUNS values of this figure. `verdict` is better, worse, noise (no more
-    than chance), or unjudged (`noise` is None).
+    `noise` is the change that may be chance: values up to (1 + noise) times as large as the other count as the same. It is
+    None if one of the measurements has fewer than LEAST_RUNS values of this figure. `verdict` is better, worse, noise (the
+    change may be chance), or unjudged (`noise` is None).
     """
 
     metric: str
@@ -61,14 +61,14 @@ class Change:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All figures that both measurements have, and what was not the same: a change may come from that."""
+    """All figures that both measurements have, and the differences between their settings, which may explain a change."""
 
     changes: tuple[Change, ...]
     differences: tuple[str, ...]
 
 
 def load_record(path: Path) -> dict[str, Any]:
-    """Read what `shardctl bench --json` printed. Raises InputError."""
+    """Read the output of `shardctl bench --json`. Raises InputError."""
     shown = printable(str(path))
     try:
         record = json.loads(path.read_bytes())
@@ -77,12 +77,12 @@ def load_record(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError):
         record = None
     if not isinstance(record, dict) or not isinstance(record.get("samples_per_s"), int | float):
-        raise InputError(f"{shown}: not what `shardctl bench --json` printed")
+        raise InputError(f"{shown}: not the output of `shardctl bench --json`")
     return record
 
 
 def compare_records(before: dict[str, Any], now: dict[str, Any]) -> Comparison:
-    """Set two records of `shardctl bench --json` against each other."""
+    """Compare two records of `shardctl bench --json`."""
     changes = []
     loads = [min(_number(record, "other_load") or 0.0, _MOST_LOAD) for record in (before, now)]
     for metric, more_is_better in METRICS:
@@ -95,9 +95,9 @@ def compare_records(before: dict[str, Any], now: dict[str, Any]) -> Comparison:
 
 
 def _noise(before: list[float], now: list[float], load: float) -> float | None:
-    """Return how much chance may do: the largest run / the smallest, of both measurements, and what other programs took.
+    """Return the change that may be chance: largest run / smallest run of both measurements, and the load of other programs.
 
-    Programs that use the share `load` of the processor leave 1 - `load` of it, and they may have used none in the other
+    Programs that use the share `load` of the processor leave 1 - `load` of it, and they may have used nothing in the other
     measurement.
     """
     if min(len(before), len(now)) < LEAST_RUNS:
@@ -123,7 +123,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _values(record: dict[str, Any], metric: str) -> list[float]:
-    """Return what a figure was in each run of a measurement; nothing where the record does not say.
+    """Return the values of a figure in the runs of a measurement; empty if the record has none.
 
     The number of GPUs that a loader feeds is its samples/s divided by a fixed rate, and has the same noise.
     """

@@ -1,6 +1,6 @@
-"""Whoever takes the batches: a stand-in for a GPU that takes so many samples per second, or a function of one's own.
+"""Consumers of batches: a simulated GPU with a given rate in samples per second, or a user's function.
 
-Utilisation is the time that the consumer is busy / the time that passes, the first step left out, and 0.9 is enough: the
+Utilisation is the consumer's busy time / the elapsed time, without the first step, and 0.9 is enough: the
 definitions of MLPerf Storage (https://github.com/mlcommons/storage, Submission_guidelines.md).
 """
 
@@ -22,14 +22,14 @@ ENOUGH = 0.9
 """Utilisation from which on a consumer counts as kept busy (MLPerf Storage, `metric: au: 0.90`)."""
 
 OWN_SECONDS = 3.0
-"""How long a function is called with one and the same batch, to learn how fast it is by itself."""
+"""Seconds that a function is called with the same batch, to measure its own rate."""
 
 _WARM_UP_CALLS = 2
 
 
 @dataclass(frozen=True)
 class Fed:
-    """How a consumer fared: after its first step, so many `steps` and `samples` in `seconds`, of which it was `busy`."""
+    """The run of a consumer, after its first step: `steps` and `samples` in `seconds`, of which `busy` seconds were work."""
 
     steps: int
     samples: int
@@ -43,13 +43,13 @@ class Fed:
 
 
 def check_rate(rate: float) -> None:
-    """Raise UsageError for a rate that nothing can have."""
+    """Raise UsageError for an impossible rate."""
     if not (math.isfinite(rate) and rate > 0):
         raise UsageError(f"a consumer rate of {rate:g} samples/s is impossible; give a number over 0")
 
 
 def check_patience(rate: float, batch_size: int, seconds: float, remedy: str = "give a smaller --batch-size") -> None:
-    """Raise UsageError where two steps of a consumer take too long to measure. `remedy` says what can be done about it."""
+    """Raise UsageError if two steps of a consumer take too long to measure. `remedy` says what the user can do."""
     step, most = batch_size / rate, max(seconds, 60.0)
     if 2 * step > most:
         raise UsageError(
@@ -58,11 +58,11 @@ def check_patience(rate: float, batch_size: int, seconds: float, remedy: str = "
         )
 
 
-def feed_paced(batches: Iterator[Batch], rate: float, seconds: float, heard: Callable[[int], None]) -> Fed:
-    """Let a consumer of so many samples per second take batches for about so long, two steps at the least.
+def feed_paced(batches: Iterator[Batch], rate: float, seconds: float, report: Callable[[int], None]) -> Fed:
+    """Simulate a consumer of `rate` samples/s that takes batches for about `seconds` s, at least for two steps.
 
-    It ends each step at a time counted from the end of the one before, not from when it happened to wake up: that it sleeps
-    a little too long each time does not add up. What it had to wait for a batch moves its clock on.
+    The end of each step is computed from the end of the step before, not from the time of waking up, so that sleeping a
+    little too long does not add up. Waiting for a batch moves the schedule by the time waited.
     """
     first = next(batches, None)
     if first is None:
@@ -78,7 +78,7 @@ def feed_paced(batches: Iterator[Batch], rate: float, seconds: float, heard: Cal
         waited, count = time.perf_counter() - asked, count_of(batch)
         due += waited + count / rate
         steps, samples = steps + 1, samples + count
-        heard(count)
+        report(count)
         _sleep_until(due)
         if steps >= 2 and due - began >= seconds:
             break
@@ -93,14 +93,14 @@ def _sleep_until(due: float) -> None:
 
 @dataclass(frozen=True)
 class Step:
-    """A function of somebody's own that is called with every batch. `finish` waits until what it has begun is done."""
+    """A user's function that is called with every batch. `finish` waits until the work that it started is done."""
 
     name: str
     function: Callable[[Any], Any]
     finish: Callable[[], None]
 
     def __call__(self, batch: Any) -> None:
-        """Take a batch. Raises ConsumerError where the function raises."""
+        """Take a batch. Raises ConsumerError if the function raises."""
         try:
             self.function(batch)
         except ShardctlError:
@@ -113,28 +113,28 @@ class Step:
 
 @dataclass
 class Pulse:
-    """When a watched piece of work last showed that it gets on, and what it is at."""
+    """The time of the last progress of watched work, and what it is doing."""
 
     at: float
     doing: str
     stopped: bool = False
 
     def beat(self, doing: str) -> None:
-        """Say that something new begins. Raises ConsumerError where nobody waits for it any more."""
+        """Record that a new step begins. Raises ConsumerError if the watcher has given up."""
         if self.stopped:
             raise ConsumerError("stopped")
         self.at, self.doing = time.monotonic(), doing
 
 
 def own_rate(step: Step, batch: Any, samples: int, pulse: Pulse) -> float:
-    """Return how many samples per second a function takes when it never waits: one batch, again and again."""
+    """Return the rate of a function that never waits, in samples/s: it gets the same batch again and again."""
     for _ in range(_WARM_UP_CALLS):
         pulse.beat("its first steps")
         step(batch)
         step.finish()
     calls, began = 0, time.perf_counter()
     while calls < 2 or time.perf_counter() - began < OWN_SECONDS:
-        pulse.beat("a step with a batch that it had before")
+        pulse.beat("a step with a repeated batch")
         step(batch)
         calls += 1
     step.finish()
@@ -142,11 +142,11 @@ def own_rate(step: Step, batch: Any, samples: int, pulse: Pulse) -> float:
 
 
 def feed_step(
-    batches: Iterator[Any], step: Step, rate: float, seconds: float, heard: Callable[[int], None], pulse: Pulse
+    batches: Iterator[Any], step: Step, rate: float, seconds: float, report: Callable[[int], None], pulse: Pulse
 ) -> Fed:
-    """Call a function with batches for about so long. `rate` is its own: busy is what it would have taken by itself.
+    """Call a function with batches for about `seconds` s. Its busy time is computed from its own `rate` without waits.
 
-    A function that only begins work on a GPU is not waited for before the next batch is fetched, as in training.
+    If the function only starts work on a GPU, the next batch is fetched without waiting for that work, as in training.
     """
     first = next(batches, None)
     if first is None:
@@ -160,7 +160,7 @@ def feed_step(
         pulse.beat(f"step {steps + 2}")
         step(batch)
         steps, samples = steps + 1, samples + count
-        heard(count)
+        report(count)
         if steps >= 2 and time.perf_counter() - began >= seconds:
             break
     step.finish()
@@ -168,10 +168,10 @@ def feed_step(
 
 
 def watched(name: str, work: Callable[[Pulse], Any], patience: float) -> Any:
-    """Do some work in a thread of its own, and return what it returns.
+    """Do some work in a separate thread, and return its result.
 
-    Raises ConsumerError where it shows no sign of life for `patience` seconds: the thread is then left to itself, for nobody
-    can stop a function that does not return.
+    Raises ConsumerError if there is no progress for `patience` seconds. The thread is then abandoned, because a function
+    that does not return cannot be stopped.
     """
     pulse, outcome = Pulse(time.monotonic(), "the beginning"), _Outcome()
     thread = threading.Thread(target=outcome.of, args=(work, pulse), name="shardctl-consumer", daemon=True)
@@ -181,9 +181,9 @@ def watched(name: str, work: Callable[[Pulse], Any], patience: float) -> Any:
             if time.monotonic() - pulse.at > patience:
                 raise ConsumerError(
                     f"consumer {name} has not returned from {pulse.doing} after {patience:g} s;"
-                    " --consumer-timeout gives it longer"
+                    " --consumer-timeout sets the limit"
                 )
-    except BaseException:  # Ctrl-C too: the thread ends at its next step
+    except BaseException:  # also for Ctrl-C: the thread ends at its next step
         pulse.stopped = True
         raise
     thread.join()
@@ -193,7 +193,7 @@ def watched(name: str, work: Callable[[Pulse], Any], patience: float) -> Any:
 
 
 class _Outcome:
-    """What became of some work."""
+    """The result of some work, or its error."""
 
     def __init__(self) -> None:
         self.done = threading.Event()
@@ -203,7 +203,7 @@ class _Outcome:
     def of(self, work: Callable[[Pulse], Any], pulse: Pulse) -> None:
         try:
             self.result = work(pulse)
-        except BaseException as error:  # noqa: BLE001 - whoever waits raises it
+        except BaseException as error:  # noqa: BLE001 - the waiting thread raises it
             self.error = error
         finally:
             self.done.set()

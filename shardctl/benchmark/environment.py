@@ -1,4 +1,4 @@
-"""What a measurement was made on: a figure without it cannot be compared with another."""
+"""The machine and the versions of a measurement: without them its figures cannot be compared with others."""
 
 from __future__ import annotations
 
@@ -45,12 +45,14 @@ def _versions() -> dict[str, str]:
             found[package] = version(package)
         except PackageNotFoundError:
             continue
-    name, _, number = backend.require_one().partition(" ")  # not what is installed: of two, one is in effect
+    name, _, number = backend.require_one().partition(
+        " "
+    )  # the one that is imported: both Pillow and Pillow-SIMD may be installed
     return {**found, name.lower(): number}
 
 
 def _file_system(root: Path) -> str | None:
-    """Return the type of the file system, as the longest mount point above `root` has it; None where nobody tells."""
+    """Return the type of the file system, from the longest mount point above `root`; None if it is unknown."""
     if sys.platform != "linux":
         return None
     path = os.path.realpath(root)

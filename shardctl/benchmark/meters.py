@@ -1,4 +1,4 @@
-"""What is noted while batches arrive, in memory that does not grow: latencies, rates over time, bytes, processor and memory."""
+"""Meters of arriving batches, in constant memory: latencies, rates over time, bytes, processor time and memory."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _FIRST_MS, _LAST_MS, _PER_DECADE = 1e-3, 1e7, 100
 """Latencies from a microsecond to three hours, in steps of 2.3 %."""
 
 _SERIES = 120
-"""Most points of a rate over time; where there would be more, neighbours are joined."""
+"""The largest number of points of a rate over time; if there are more, neighbours are joined."""
 
 _WEIGHED = 16
-"""Batches at the beginning whose bytes are counted; afterwards every so many-th. A batch of text takes 20 us to weigh."""
+"""The bytes of this many first batches are counted, then those of every n-th. It takes 20 us for a batch of text."""
 
 
 class Latencies:
@@ -40,11 +40,11 @@ class Latencies:
         self._counts[min(place, len(self._counts) - 1)] += 1
 
     def join(self, others: Latencies) -> None:
-        """Add those of another histogram."""
+        """Add the counts of another histogram."""
         self._counts += others._counts
 
     def percentile(self, share: float) -> float | None:
-        """Return the latency in ms that this share (0 to 1) of them does not exceed, to 1.2 %; None where there is none."""
+        """Return the quantile `share` (0 to 1) of the latencies in ms, to 1.2 %; None if there are no latencies."""
         total = int(self._counts.sum())
         if not total:
             return None
@@ -53,7 +53,7 @@ class Latencies:
         return float(math.sqrt(low * high))
 
     def histogram(self) -> dict[str, list[float]]:
-        """Return the part that is not empty: `edges_ms` (n + 1) and `counts` (n), ten bins to a decade."""
+        """Return the range that is not empty: `edges_ms` (n + 1) and `counts` (n), ten bins to a decade."""
         step = _PER_DECADE // 10
         counts = self._counts[1:]
         coarse = np.add.reduceat(counts, np.arange(0, len(counts), step))
@@ -73,14 +73,14 @@ class RateSeries:
         self._bins = [0] * _SERIES
 
     def add(self, seconds: float, samples: int) -> None:
-        """Note samples that arrived so long after the beginning."""
+        """Add samples that arrived at this time after the beginning."""
         while seconds >= self._width * _SERIES:
             self._bins = [self._bins[i] + self._bins[i + 1] for i in range(0, _SERIES, 2)] + [0] * (_SERIES // 2)
             self._width *= 2
         self._bins[int(seconds / self._width)] += samples
 
     def points(self, seconds: float) -> dict[str, list[float]]:
-        """Return the middle of each whole bin of the first so many seconds, in s, and its samples per second."""
+        """Return the middle of each complete bin within the first `seconds`, in s, and its samples per second."""
         whole = min(_SERIES, int(seconds / self._width))
         return {
             "seconds": [round((place + 0.5) * self._width, 3) for place in range(whole)],
@@ -90,14 +90,14 @@ class RateSeries:
 
 @dataclass
 class Weights:
-    """The bytes of samples as they are handed over, from some of the batches."""
+    """The bytes of samples as returned by the loader, from some of the batches."""
 
     bytes: int = 0
     samples: int = 0
     batches: int = 0
 
     def add(self, batch: Batch, samples: int) -> None:
-        """Weigh a batch, or pass it over."""
+        """Count the bytes of a batch, or skip it."""
         self.batches += 1
         if self.batches <= _WEIGHED or self.batches % _WEIGHED == 0:
             self.bytes += batch_bytes(batch)
@@ -110,7 +110,7 @@ class Weights:
 
 
 def batch_bytes(batch: Batch) -> int:
-    """Return the bytes of a batch as it is handed over: pixels, numbers, text."""
+    """Return the bytes of a batch as returned by the loader: pixels, numbers, text."""
     return sum(_value_bytes(values) for values in batch.values())
 
 
@@ -124,9 +124,9 @@ def _value_bytes(value: Any) -> int:
 
 @dataclass(frozen=True)
 class CpuUse:
-    """Processor time of some stretch: cores that this process kept busy, and the busy share of each core by all processes.
+    """Processor time of a measurement: cores used by this process, and the busy share of each core by all processes.
 
-    `busy` is empty, and `others` None, where the system does not tell.
+    `busy` is empty, and `others` None, if the system does not report them.
     """
 
     cores: float
@@ -141,7 +141,7 @@ class CpuUse:
 
 
 class CpuMeter:
-    """Adds up the processor time of stretches of work, each between `begin` and `end`."""
+    """Adds up the processor time of several periods, each between `begin` and `end`."""
 
     def __init__(self) -> None:
         self._wall = self._own = 0.0
@@ -153,7 +153,7 @@ class CpuMeter:
         self._began = time.perf_counter(), time.process_time(), _core_ticks()
 
     def end(self) -> float:
-        """End it, and return the processor seconds that this process used in it."""
+        """End the period, and return the processor seconds that this process used in it."""
         wall, own, before = self._began
         used = time.process_time() - own
         self._wall += time.perf_counter() - wall
@@ -165,7 +165,7 @@ class CpuMeter:
         return used
 
     def read(self) -> CpuUse:
-        """Return what was used in all stretches."""
+        """Return the use over all periods."""
         busy = []
         for core in usable_core_numbers():
             if core in self._ticks:
@@ -175,7 +175,7 @@ class CpuMeter:
 
 
 def _core_ticks() -> dict[int, tuple[int, int]]:
-    """Return the idle and all ticks of each core since the machine began (proc_stat(5))."""
+    """Return the idle ticks and all ticks of each core since the machine started (proc_stat(5))."""
     try:
         lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
     except OSError:
@@ -190,13 +190,13 @@ def _core_ticks() -> dict[int, tuple[int, int]]:
 
 
 def peak_memory_mb() -> float:
-    """Return the most memory that this process has held so far, mapped files too, in units of 10^6 bytes."""
+    """Return the peak memory of this process so far, with mapped files, in units of 10^6 bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6
 
 
 def own_memory_mb() -> float | None:
-    """Return the memory that this process holds now and that is not of files, in 10^6 bytes; None where nobody tells."""
+    """Return the current memory of this process without mapped files, in 10^6 bytes; None if the system does not report it."""
     try:
         status = Path("/proc/self/status").read_text(encoding="ascii")
     except OSError:

@@ -1,4 +1,4 @@
-"""Which part of a dataset's shards the system holds in memory, and asking it to let them go."""
+"""The part of a dataset's shards that is in the page cache, and dropping it from there."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from shardctl.mapping import resident_pages
 from shardctl.spread import spread
 
 LOOKED_AT = 256
-"""Most shards whose pages are looked up, from all over the dataset."""
+"""The largest number of shards whose pages are looked up, from all over the dataset."""
 
 
 def residency(root: Path) -> float | None:
-    """Return the share of the shards' pages that are in memory (0 to 1); None where the system does not tell.
+    """Return the share of the shards' pages that are in memory (0 to 1); None if the system does not report it.
 
     Raises DatasetError.
     """
@@ -30,16 +30,16 @@ def residency(root: Path) -> float | None:
 
 
 def evict(root: Path) -> None:
-    """Ask the system to drop a dataset's shards from its page cache. Raises UsageError where it has no such call.
+    """Ask the system to drop a dataset's shards from its page cache. Raises UsageError if it has no such call.
 
-    Pages that somebody has mapped stay: datasets that were opened before must have been let go.
+    Mapped pages stay: datasets that were opened before must have been released.
     """
     gc.collect()
     drop(root / name for name in ShardTable(root / SHARDS).names)
 
 
 def drop(paths: Iterable[Path]) -> None:
-    """Ask the system to drop files from its page cache; those that are not there are passed over. Raises UsageError."""
+    """Ask the system to drop files from its page cache; missing files are skipped. Raises UsageError."""
     if not hasattr(os, "posix_fadvise"):
         raise UsageError("a cold measurement needs posix_fadvise, which this system does not have")
     for path in paths:
@@ -48,7 +48,7 @@ def drop(paths: Iterable[Path]) -> None:
         except FileNotFoundError:
             continue
         try:
-            os.fsync(descriptor)  # what is not written yet cannot be dropped
+            os.fsync(descriptor)  # unwritten pages cannot be dropped
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(descriptor)

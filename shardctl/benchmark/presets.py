@@ -1,4 +1,4 @@
-"""How fast published training runs take samples: consumers to measure a loader against without having their GPU."""
+"""Rates of published training runs: consumers to test a loader against without their GPU."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from shardctl.errors import UsageError
 
 @dataclass(frozen=True)
 class Preset:
-    """What one GPU of a published run takes: `rate` per second of `unit` (images or tokens), and the source of that.
+    """The rate of one GPU in a published run: `rate` per second of `unit` (images or tokens), and its source.
 
-    `date` is that of the measurement where the source gives it, else when the source was read.
+    `date` is that of the measurement if the source gives it, else the day on which the source was read.
     """
 
     name: str
@@ -66,12 +66,12 @@ PRESETS = tuple(
 
 
 def find_preset(name: str) -> Preset:
-    """Return the preset of this name. Raises UsageError, with the nearest names, where there is none."""
+    """Return the preset of this name. Raises UsageError, with similar names, if there is none."""
     names = [preset.name for preset in PRESETS]
     if name in names:
         return PRESETS[names.index(name)]
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.4) or names[:3]
     raise UsageError(
         f"no consumer {name!r}; did you mean {' or '.join(near)}? `shardctl bench --list-consumers` has all;"
-        " a function of your own is written module:function"
+        " name your own function as module:function"
     )

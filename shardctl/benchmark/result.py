@@ -1,4 +1,4 @@
-"""The results of a measurement: plain data for people, scripts and reports."""
+"""The results of a measurement, as plain data."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ KEEPS_UP, STARVES = "keeps-up", "starves"
 
 @dataclass(frozen=True)
 class ConsumerResult:
-    """How busy a consumer was. `consumer_rate` is that of one GPU in samples/s, `limit` the loader's own.
+    """The utilisation of a consumer. `consumer_rate` is the rate of one GPU in samples/s, `limit` that of the loader alone.
 
-    `gpus_fed` is how many such GPUs the loader's rate would feed, `starves_at` the smallest number that it would starve.
-    `time` is what the loader's threads did meanwhile, as shares of their time.
+    `gpus_fed` is the number of such GPUs that the loader can feed, `starves_at` the smallest number that would wait for
+    data. `time` is the time of the loader's threads by stage, as shares.
     """
 
     consumer: str
@@ -38,20 +38,20 @@ class ConsumerResult:
 
     @property
     def gpus_fed(self) -> float:
-        """How many such GPUs the loader can feed."""
+        """The number of such GPUs that the loader can feed."""
         return round(self.limit / self.consumer_rate, 2)
 
     @property
     def starves_at(self) -> int:
-        """The smallest number of such GPUs that are not kept busy any more."""
+        """The smallest number of such GPUs that are no longer kept busy."""
         return int(self.limit / (ENOUGH * self.consumer_rate)) + 1
 
     def utilization_of(self, gpus: int) -> float:
-        """Return the utilisation that the loader's rate allows so many GPUs."""
+        """Return the utilisation of this number of GPUs at the loader's rate."""
         return min(1.0, self.limit / (gpus * self.consumer_rate))
 
     def record(self) -> dict[str, Any]:
-        """Return everything as plain data."""
+        """Return all fields as plain data."""
         derived = {"verdict": self.verdict, "gpus_fed": self.gpus_fed, "starves_at": self.starves_at}
         return {**asdict(self), **derived}
 
@@ -61,8 +61,8 @@ class BaselineResult:
     """An epoch from the raw inputs beside one from the shards. Rates in samples/s, times in s.
 
     `pays_after` is the number of epochs after which converting and reading shards has taken less time than reading raw
-    inputs, None where it never does. `conversion_measured` is False where the dataset does not say how long it took, and one
-    epoch from raw is taken for it.
+    inputs, None if it never does. `conversion_measured` is False if the dataset does not record how long its conversion
+    took; the time of one epoch from raw inputs is used then.
     """
 
     raw_samples_per_s: float
@@ -89,14 +89,14 @@ class SweepPoint:
 class BenchResult:
     """One measurement. Rates and times are medians of the runs.
 
-    `mb_per_s` counts the bytes handed over, `stored_mb_per_s` those that they take on disk, in units of 10^6, as do `rss_mb`
-    (the peak) and `own_mb` (without mapped files). `batch_ms_mean` is the time of a run / its batches, in ms; `batch_ms_p50`
-    and `batch_ms_p99` are times from one batch to the next, None where no run had two batches. `first_batch_s` is in s from
-    opening the dataset. `by_run` has the values of each run behind a median, `runs` those of samples/s, and `spread` is
-    (fastest - slowest) / median of them. `time` is what the loader's threads did, as shares of their time. `core_busy` is the
-    busy share of each core by all processes, `other_load` the share of all cores that other processes used. `page_cache` is the
-    share of the dataset that was in memory (0 to 1): `before`, and for a cold measurement `after_drop`, the most that stayed
-    when it was dropped.
+    `mb_per_s` counts the bytes of the returned batches, `stored_mb_per_s` their bytes on disk, in units of 10^6, as do
+    `rss_mb` (peak memory) and `own_mb` (without mapped files). `batch_ms_mean` is the time of a run / its batches, in ms;
+    `batch_ms_p50` and `batch_ms_p99` are times from one batch to the next, None if no run had two batches. `first_batch_s`
+    is in s from opening the dataset. `by_run` has the values of each run behind a median, `runs` those of samples/s, and
+    `spread` is (fastest - slowest) / median of them. `time` is the time of the loader's threads by stage, as shares.
+    `core_busy` is the busy share of each core by all processes, `other_load` the share of all cores that other processes
+    used. `page_cache` is the share of the dataset that was in memory (0 to 1): `before`, and for a cold measurement
+    `after_drop`, the largest share that stayed after dropping it.
     """
 
     samples_per_s: float
@@ -135,7 +135,7 @@ class BenchResult:
     sweep: tuple[SweepPoint, ...] = field(default=())
 
     def record(self) -> dict[str, Any]:
-        """Return everything as plain data, the consumer's figures beside the loader's."""
+        """Return all fields as plain data, the consumer's figures beside the loader's."""
         record = asdict(self)
         consumer = record.pop("consumer")
         if self.consumer is not None:
@@ -150,7 +150,7 @@ class BenchResult:
 
 
 def spread_of(values: Sequence[float]) -> float:
-    """Return how far some values are apart: (largest - smallest) / median; 0 for fewer than two."""
+    """Return the relative spread of values: (largest - smallest) / median; 0 for fewer than two."""
     middle = statistics.median(values) if values else 0.0
     return (max(values) - min(values)) / middle if middle else 0.0
 

@@ -1,4 +1,4 @@
-"""What to change: short measurements with other numbers of threads, orders and batch sizes."""
+"""A search for better settings: short measurements with other numbers of threads, orders and batch sizes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shardctl.machine import usable_cores
 from shardctl.order import MODES
 
 SECONDS = 0.7
-"""How long each setting is read in a round; the faster of two rounds counts, for noise only ever slows down."""
+"""Seconds that each setting is read in a round; the faster of two rounds counts, because noise only slows down."""
 
 ROUNDS = 2
 BATCH_SIZES = (32, 128, 512, 2048)
@@ -22,17 +22,17 @@ BATCH_SIZES = (32, 128, 512, 2048)
 _Setting = tuple[str, int, int]
 
 
-def sweep(root: Path, options: BenchOptions, heard: Callable[[int], None]) -> tuple[SweepPoint, ...]:
+def sweep(root: Path, options: BenchOptions, report: Callable[[int], None]) -> tuple[SweepPoint, ...]:
     """Measure every order with every number of threads, then other batch sizes with the best random order.
 
-    Settings are taken in turn, round after round, so that a slow minute of the machine is not held against one of them.
+    Settings take turns, round after round, so that a slow minute of the machine affects all of them.
     """
     threads = _thread_counts()
     first = [(order, count, options.batch_size) for order in (IN_ORDER, *_random_orders()) for count in threads]
-    points = _measure(root, options, first, heard)
+    points = _measure(root, options, first, report)
     best = next(point for point in best_of(points) if point.shuffle != IN_ORDER)
     sizes = [(best.shuffle, best.threads, size) for size in BATCH_SIZES if size != options.batch_size]
-    return points + _measure(root, options, sizes, heard)
+    return points + _measure(root, options, sizes, report)
 
 
 def _thread_counts() -> list[int]:
@@ -45,20 +45,20 @@ def _random_orders() -> list[str]:
 
 
 def _measure(
-    root: Path, options: BenchOptions, settings: list[_Setting], heard: Callable[[int], None]
+    root: Path, options: BenchOptions, settings: list[_Setting], report: Callable[[int], None]
 ) -> tuple[SweepPoint, ...]:
     rates: dict[_Setting, float] = dict.fromkeys(settings, 0.0)
     for _ in range(ROUNDS):
         for setting in settings:
-            rates[setting] = max(rates[setting], _rate(root, options, setting, heard))
+            rates[setting] = max(rates[setting], _rate(root, options, setting, report))
     return tuple(SweepPoint(*setting, round(rate, 1)) for setting, rate in rates.items())
 
 
-def _rate(root: Path, options: BenchOptions, setting: _Setting, heard: Callable[[int], None]) -> float:
+def _rate(root: Path, options: BenchOptions, setting: _Setting, report: Callable[[int], None]) -> float:
     order, threads, batch_size = setting
     chosen = replace(options, shuffle=False if order == IN_ORDER else order, threads=threads, batch_size=batch_size)
     if options.cold:
         evict(root)
     loader, run = open_loader(root, chosen, 1 if options.cold else None), Throughput()
-    run.run(iter(loader), SECONDS, heard)
+    run.run(iter(loader), SECONDS, report)
     return run.rate

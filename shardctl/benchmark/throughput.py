@@ -1,4 +1,4 @@
-"""How fast batches come when whoever takes them does nothing else: several runs, and what is noted in each."""
+"""The rate of batches for a consumer that does nothing else: several runs, and their measurements."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from shardctl.reader import Batch, zeros
 from shardctl.storage import printable
 
 WARM_UP_SECONDS = 0.5
-"""What is read before anything is measured: the decoders and, where nothing is said of threads, their number settle."""
+"""Seconds of warm-up before measuring: the decoders are loaded, and the number of threads ("auto") settles."""
 
 IN_ORDER = "in-order"
-"""The name of the order that is none of the random ones."""
+"""The name of the order that is not random."""
 
 ROOM, OTHER = "room", "other"
-"""Parts of the threads' time beside the reader's stages: waiting until somebody takes a batch, and the rest."""
+"""Parts of the threads' time beside the reader's stages: waiting until a batch is taken, and the rest."""
 
 
 def open_loader(root: Path, options: BenchOptions, repeat: int | None, drop_last: bool = False) -> Loader:
-    """Open the dataset, and return what gives its batches for so many epochs (None: for ever). Raises DatasetError."""
+    """Open the dataset, and return a loader for `epochs` epochs (None: without end). Raises DatasetError."""
     dataset = open_dataset(root, options.split)
     if not len(dataset):
         of_split = f" in split {options.split}" if options.split else ""
@@ -49,17 +49,17 @@ def open_loader(root: Path, options: BenchOptions, repeat: int | None, drop_last
 
 @dataclass
 class ThreadTime:
-    """Seconds of all of a loader's threads together, by what they did."""
+    """Seconds of all of a loader's threads together, by stage."""
 
     seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     _before: dict[str, float] = field(default_factory=dict)
 
     def begin(self, loader: Loader) -> None:
-        """Count from now on what this loader does."""
+        """Start to count the time of this loader."""
         self._before = loader.stats().stages
 
     def add(self, loader: Loader) -> None:
-        """Add an iteration of the loader, which has just ended."""
+        """Add the iteration of the loader that has just ended."""
         stats = loader.stats()
         spent = {name: seconds - self._before.get(name, 0.0) for name, seconds in stats.stages.items()}
         self._before = stats.stages
@@ -76,7 +76,7 @@ class ThreadTime:
 
 @dataclass
 class Run:
-    """One run: samples and batches that were read, in how many seconds, and the processor seconds that this process used."""
+    """One run: the samples and batches read, its seconds, and the processor seconds that this process used."""
 
     samples: int = 0
     batches: int = 0
@@ -102,10 +102,10 @@ class Run:
 
 @dataclass
 class Throughput:
-    """What some runs found. `memory` is in 10^6 bytes, None where the system does not tell it.
+    """The measurements of several runs. `memory` is in 10^6 bytes, None if the system does not report it.
 
-    `shuffle` is the name of the order that they had. `left_in_cache` is the largest share of the dataset (0 to 1) that was
-    still in the page cache after it was to be dropped; None where nothing was dropped or the system does not tell it.
+    `shuffle` is the name of their order. `left_in_cache` is the largest share of the dataset (0 to 1) that was still in the
+    page cache after dropping it; None if nothing was dropped or the system does not report it.
     """
 
     runs: list[Run] = field(default_factory=list)
@@ -148,21 +148,21 @@ class Throughput:
         return joined
 
     def note(self, loader: Loader) -> None:
-        """Note what was left to the loader: how many threads, and which order."""
+        """Record what the loader decided: the number of threads, and the order."""
         self.threads = loader.threads
         self.shuffle = str(loader.stream.identity()["shuffle"] or IN_ORDER)
 
     def begin_run(self) -> None:
-        """Count what is read from now on as another run."""
+        """Begin a new run: later batches count for it."""
         self.runs.append(Run())
 
-    def run(self, batches: Iterator[Batch], most_seconds: float | None, heard: Callable[[int], None]) -> float:
-        """Begin a run, and read as `read` does."""
+    def run(self, batches: Iterator[Batch], most_seconds: float | None, report: Callable[[int], None]) -> float:
+        """Begin a run, and read as in `read`."""
         self.begin_run()
-        return self.read(batches, most_seconds, heard)
+        return self.read(batches, most_seconds, report)
 
-    def read(self, batches: Iterator[Batch], most_seconds: float | None, heard: Callable[[int], None]) -> float:
-        """Read until the batches end, or so many seconds are over. Return the seconds to the first batch."""
+    def read(self, batches: Iterator[Batch], most_seconds: float | None, report: Callable[[int], None]) -> float:
+        """Read until the batches end, or for `most_seconds`. Return the seconds to the first batch."""
         run, earlier = self.runs[-1], self.seconds
         self.cpu.begin()
         began = last = time.perf_counter()
@@ -179,7 +179,7 @@ class Throughput:
                 run.batches += 1
                 self.series.add(earlier + now - began, count)
                 self.weights.add(batch, count)
-                heard(count)
+                report(count)
                 last = now
                 if most_seconds is not None and now - began >= most_seconds:
                     break
@@ -190,16 +190,16 @@ class Throughput:
         return first
 
 
-def measure(root: Path, options: BenchOptions, heard: Callable[[int], None]) -> Throughput:
-    """Measure the runs that are asked for. `heard` is told the samples of every batch. Raises DatasetError."""
+def measure(root: Path, options: BenchOptions, report: Callable[[int], None]) -> Throughput:
+    """Measure the requested runs. `report` gets the number of samples of every batch. Raises DatasetError."""
     result = Throughput()
     if options.cold:
         for _ in range(options.runs):
-            _cold_run(root, options, result, heard)
+            _cold_run(root, options, result, report)
     else:
         loader = _warm_loader(root, options, result)
         for _ in range(options.runs):
-            result.run(iter(loader), options.run_seconds, heard)
+            result.run(iter(loader), options.run_seconds, report)
             result.time.add(loader)
         result.note(loader)
     return result
@@ -211,15 +211,15 @@ def _warm_loader(root: Path, options: BenchOptions, result: Throughput) -> Loade
     loader = open_loader(root, options, options.run_epochs)
     opening = time.perf_counter() - opened
     result.first_batches.append(opening + Throughput().run(iter(loader), WARM_UP_SECONDS, lambda _: None))
-    loader.set_epoch(0)  # the warm-up was broken off in an epoch, and the first run begins with a whole one
+    loader.set_epoch(0)  # the warm-up stopped in the middle of an epoch; the first run begins with a new one
     result.time.begin(loader)
     return loader
 
 
-def _cold_run(root: Path, options: BenchOptions, result: Throughput, heard: Callable[[int], None]) -> None:
-    """Read epochs of which each begins with an empty page cache, for as many epochs or seconds as a run has.
+def _cold_run(root: Path, options: BenchOptions, result: Throughput, report: Callable[[int], None]) -> None:
+    """Read epochs that each begin with an empty page cache, for the epochs or seconds of a run.
 
-    Nothing is read twice from one dropping to the next: the second time would come from memory.
+    Nothing is read twice without dropping the cache in between: the second time would come from memory.
     """
     result.begin_run()
     run, epochs = result.runs[-1], 0
@@ -227,14 +227,14 @@ def _cold_run(root: Path, options: BenchOptions, result: Throughput, heard: Call
         left = None if options.run_seconds is None else options.run_seconds - run.seconds
         if left is not None and left <= 0:
             break
-        _cold_epoch(root, options, result, left, heard)
+        _cold_epoch(root, options, result, left, report)
         epochs += 1
 
 
 def _cold_epoch(
-    root: Path, options: BenchOptions, result: Throughput, most_seconds: float | None, heard: Callable[[int], None]
+    root: Path, options: BenchOptions, result: Throughput, most_seconds: float | None, report: Callable[[int], None]
 ) -> None:
-    """Drop the dataset from the page cache, open it, and read it once, or as much of it as there is time for."""
+    """Drop the dataset from the page cache, open it, and read it once, or as much as the time allows."""
     evict(root)
     left = residency(root)
     if left is not None:
@@ -243,6 +243,6 @@ def _cold_epoch(
     loader = open_loader(root, options, 1)
     opening = time.perf_counter() - opened
     result.time.begin(loader)
-    result.first_batches.append(opening + result.read(iter(loader), most_seconds, heard))
+    result.first_batches.append(opening + result.read(iter(loader), most_seconds, report))
     result.time.add(loader)
     result.note(loader)

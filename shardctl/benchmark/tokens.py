@@ -19,9 +19,9 @@ _LOOKED_AT = 512
 
 
 def samples_per_s(dataset: Dataset, preset: Preset, shown: str) -> tuple[float, tuple[str, ...]]:
-    """Return how many samples of a dataset the preset takes per second, and how that was found.
+    """Return the rate of a preset in samples/s of a dataset, and a description of how it was computed.
 
-    `shown` names the dataset in messages. Raises UsageError where the preset takes what the dataset does not have.
+    `shown` names the dataset in messages. Raises UsageError if the dataset does not have what the preset needs.
     """
     columns = [Column.of(field) for field in dataset.schema]
     if preset.unit == "images":
@@ -42,7 +42,7 @@ def samples_per_s(dataset: Dataset, preset: Preset, shown: str) -> tuple[float, 
 
 
 def _token_columns(columns: list[Column]) -> list[Column]:
-    """Return the column that holds tokens, by its name, else the first row of whole numbers; else all text."""
+    """Return the column that holds tokens, by its name, else the first column of lists of whole numbers; else all text."""
     rows = [c for c in columns if c.dtype is not None and c.dtype.kind in "iu" and (c.kind == "variable" or len(c.shape) == 1)]
     named = [column for column in rows if column.name in TOKEN_COLUMNS]
     return (named + rows)[:1] or [column for column in columns if column.is_text and column.name != "key"]

@@ -1,4 +1,4 @@
-"""The command line: one file per command, and one place that turns what went wrong into a sentence and an exit code."""
+"""The command line: one file per command, and one place that turns errors into a sentence and an exit code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from shardctl.errors import ShardctlError
 
 INTERRUPTED = 130
 FLUSH_FAILED = 120
-"""What Python itself exits with where its output cannot be written."""
+"""The exit code of Python itself if its output cannot be written."""
 
 COMMANDS = ("advise", "bench", "convert", "demo", "inspect", "repair", "verify")
 
@@ -31,14 +31,14 @@ def _show_version(context: click.Context, _parameter: click.Parameter, wanted: b
 
 
 class Commands(click.Group):
-    """The commands, each of which is imported when it is called, or when all are listed."""
+    """The commands. Each is imported only when it is called, or when all are listed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return their names, as their help has them."""
+        """Return the names of the commands, in the order of the help."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return one of them; None where there is none of this name."""
+        """Return a command, or None if there is none of this name."""
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = getattr(importlib.import_module(f"shardctl.cli.{cmd_name}"), cmd_name)
@@ -58,7 +58,7 @@ def cli() -> None:
                                                           how should it be stored?
       shardctl convert demo/photos out --resize 256 --crop 224 --store raw
       shardctl verify out                                 is it whole?
-      shardctl repair out                                 build what is damaged again
+      shardctl repair out                                 rebuild damaged files from the sources
       shardctl inspect out                                what is in it?
       shardctl bench out --consumer-rate 2500             does it keep a GPU busy?
 
@@ -71,14 +71,14 @@ INTERRUPTION = "interrupted; what was committed before is untouched"
 
 
 def main() -> None:
-    """Run the command line, and exit with the code that the outcome has."""
+    """Run the command line, and exit with the exit code of the result."""
     stopped: list[int] = []
 
     def stop(number: int, _frame: object) -> None:
         stopped.append(number)
         raise KeyboardInterrupt
 
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored: it runs in the background
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # ignored means that the process runs in the background
         signal.signal(signal.SIGINT, stop)
     signal.signal(signal.SIGTERM, stop)  # a batch system's "stop" is handled as Ctrl-C is
     try:
@@ -86,17 +86,17 @@ def main() -> None:
     except Exception:
         if not stopped:
             raise
-        # Compiled modules that were just being imported put errors of their own in the place of a KeyboardInterrupt.
+        # A compiled module that is interrupted while it is imported raises its own error instead of KeyboardInterrupt.
         _complain(INTERRUPTION, INTERRUPTED, sys.argv[1:])
         code = INTERRUPTED
     _leave(code)
 
 
 def _leave(code: int) -> NoReturn:
-    """End the process as the interpreter does, but without taking every module down first: that takes 30 to 60 ms.
+    """End the process as the interpreter does, but without tearing down every module first: that takes 30 to 60 ms.
 
-    Threads that a person's function left running are waited for, what was registered for the exit is called, and what was
-    printed is written out. Files, processes and locks are closed by the blocks that opened them, before.
+    Threads that a user's function left running are joined, atexit functions are called, and output is flushed. Files,
+    processes and locks are already closed by the blocks that opened them.
     """
     for thread in threading.enumerate():
         if not thread.daemon and thread is not threading.main_thread():
@@ -105,7 +105,7 @@ def _leave(code: int) -> NoReturn:
     try:
         sys.stdout.flush()
         sys.stderr.flush()
-    except OSError:  # whoever read it is gone, or the disk is full
+    except OSError:  # the reader of the pipe is gone, or the disk is full
         code = code or FLUSH_FAILED
     os._exit(code)
 
@@ -127,11 +127,11 @@ def run(arguments: list[str]) -> int:
         _complain(str(error), error.exit_code, arguments)
         return error.exit_code
     except (KeyboardInterrupt, click.Abort) as stop:
-        said = str(stop.__cause__ or stop)  # click puts its own exception in the place of a KeyboardInterrupt
+        said = str(stop.__cause__ or stop)  # click replaces a KeyboardInterrupt by its own exception
         _complain(said or INTERRUPTION, INTERRUPTED, arguments)
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has closed it (`| head`): not our fault, and nothing more to say.
+        # The reader of our output has closed the pipe (`| head`): that is no error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 

@@ -42,7 +42,7 @@ NONE_KEEPS_UP = 1
 @transform_options
 @click.option("--lossless", is_flag=True, help="Do not try jpeg and webp, which change pixels.")
 @click.option(
-    "--inputs", type=int, default=300, show_default=True, metavar="N", help="Try with N inputs, taken evenly from all of SRC."
+    "--inputs", type=int, default=300, show_default=True, metavar="N", help="Try with N inputs, evenly spaced over all of SRC."
 )
 @click.option("--batch-size", type=int, default=256, show_default=True, metavar="N", help="Samples in a batch.")
 @click.option(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 STARVES = 1
 _ALMOST_NONE = 0.01
-"""Share of a dataset below which it counts as dropped from the page cache, and of the threads' time that is not shown."""
+"""Below this share, a dataset counts as dropped from the page cache, and a part of the threads' time is not shown."""
 
 
 @click.command()
@@ -73,7 +73,7 @@ _ALMOST_NONE = 0.01
 @click.option(
     "--consumer",
     metavar="PRESET|MODULE:FUNCTION",
-    help="The same with the rate of a published training run (--list-consumers), or with a training step of your own:"
+    help="The same with the rate of a published training run (--list-consumers), or with your own training step:"
     " the function is called with every batch.",
 )
 @click.option(
@@ -101,7 +101,7 @@ _ALMOST_NONE = 0.01
     "transforms",
     multiple=True,
     metavar="MODULE:FUNCTION",
-    help="With --baseline, where DST was made with a function of your own: allow this function to be called.",
+    help="With --baseline: allow this function of yours to be called, if DST was made with it.",
 )
 @click.option("--sweep", is_flag=True, help="Also measure other numbers of threads, orders and batch sizes, and name the best.")
 @click.option("--html", type=click.Path(), metavar="FILE", help="Also write the results with charts to this HTML file.")
@@ -212,7 +212,7 @@ def _print_throughput(result: BenchResult, dataset: str) -> None:
 
 
 def _waits(result: BenchResult) -> str:
-    """Say how long it takes from one batch to the next: most come in groups, and are there at once."""
+    """Print the times between batches: batches come in groups, so that most of these times are almost 0."""
     if result.batch_ms_p50 is None or result.batch_ms_p99 is None:
         return "a run had a single batch"
     return f"waits between batches: {result.batch_ms_p50:,.2f} ms median, {result.batch_ms_p99:,.2f} ms 99th percentile"
@@ -228,7 +228,7 @@ def _cache(result: BenchResult) -> str:
     if not result.cold:
         return "page cache unknown" if before is None else f"{before:.0%} of it in the page cache before"
     if after is None:
-        return "dropped from the page cache (this system does not tell whether that worked)"
+        return "dropped from the page cache (this system cannot report whether that worked)"
     if after > _ALMOST_NONE:
         return (
             f"NOT COLD: {after:.0%} of it stayed in the page cache (another process uses it, or the file system is in memory)"

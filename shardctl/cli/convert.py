@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 def _sources_and_destination(
     context: click.Context, _parameter: click.Parameter, value: tuple[str, ...]
 ) -> tuple[tuple[str, ...], str]:
-    """Take the last path as the destination: where there is one path, click would say that the source is missing."""
+    """Take the last path as the destination: with a single path, click would report that the source is missing."""
     if len(value) == 1:
         message = f"Missing argument 'DST'. Where is the dataset to be written? For instance: shardctl convert {value[0]} out"
         raise click.UsageError(printable(message), context)
@@ -55,12 +55,14 @@ def _sources_and_destination(
     default="auto",
     show_default=True,
     metavar="auto|folder|FILE|none",
-    help="Where labels come from: the folder that a file lies in, or a CSV or JSONL with a row per file. auto takes "
-    "metadata.csv, metadata.jsonl, labels.csv or labels.jsonl beside the inputs, else the field label of lines, else "
+    help="Where labels come from: the folder that a file is in, or a CSV or JSONL with a row per file. auto takes "
+    "metadata.csv, metadata.jsonl, labels.csv or labels.jsonl beside the inputs, else the field label of JSONL lines, else "
     "the folders if there are two or more (docs/inputs.md).",
 )
 @click.option(
-    "--lenient-labels", is_flag=True, help="Let the labels file and the inputs differ; what is missing is left empty."
+    "--lenient-labels",
+    is_flag=True,
+    help="Accept a labels file that does not match the inputs: rows without a file are skipped, missing values stay empty.",
 )
 @click.option("--drop-columns", metavar="A,B,…", help="Columns of the labels file to leave out.")
 @click.option(
@@ -68,41 +70,49 @@ def _sources_and_destination(
     default="auto",
     show_default=True,
     metavar="auto|folder|source|column|none|NAME=SHARE,…",
-    help="train=0.9,val=0.1 draws by a hash of the key; folder takes the top folders, source the names of the SRC, "
-    "column the column split of the labels file; auto does what the names say (train, val, test and the like: "
+    help="train=0.9,val=0.1 splits by a hash of the key; folder takes the top folders, source the names of the SRC, "
+    "column the column split of the labels file; auto decides by the names (train, val, test and the like: "
     "docs/inputs.md).",
 )
 @transform_options
 @click.option(
     "--store",
     metavar="source|jpeg:Q|png|webp:Q|raw",
-    help="How images are kept. Default: source (the original bytes), or jpeg:90 after a transform.",
+    help="How images are stored. Default: source (the original bytes), or jpeg:90 after a transform.",
 )
 @click.option(
-    "--compression", metavar="auto|none|lz4|zstd[:LEVEL]", help="Of the blocks. auto: zstd for text, none for images."
+    "--compression",
+    metavar="auto|none|lz4|zstd[:LEVEL]",
+    help="Compression of the blocks. auto: zstd for text, none for images.",
 )
 @click.option(
     "--shard-size",
     callback=byte_size,
     metavar="SIZE",
-    help="Aim at shards of this size, as in 64MiB. Default: 128MiB, and 16 shards or more.",
+    help="Target size of a shard, for instance 64MiB. Default: 128MiB, and 16 shards or more.",
 )
-@click.option("--samples-per-shard", type=int, metavar="N", help="At most so many samples in a shard.")
+@click.option("--samples-per-shard", type=int, metavar="N", help="Maximum number of samples in a shard.")
 @click.option(
-    "--shuffle", metavar="SEED|none", default="none", show_default=True, help="Put the samples of each split in a random order."
+    "--shuffle",
+    metavar="SEED|none",
+    default="none",
+    show_default=True,
+    help="Store the samples of each split in a random order, drawn from SEED.",
 )
-@click.option("--seed", type=int, metavar="S", help="For random transforms and splits. Default: 0.")
-@click.option("--variants", type=int, metavar="K", help="Make K samples of every input, each drawn anew. Default: 1.")
+@click.option("--seed", type=int, metavar="S", help="Seed of random transforms and splits. Default: 0.")
+@click.option(
+    "--variants", type=int, metavar="K", help="Make K samples of every input, each with other random numbers. Default: 1."
+)
 @click.option("--max-pixels", type=int, metavar="N", help="Reject images with more pixels. Default: 100 million.")
 @workers_option
-@click.option("--max-rejects", metavar="N|P%", help="Fail with exit code 1 when more inputs than this cannot be converted.")
+@click.option("--max-rejects", metavar="N|P%", help="Fail with exit code 1 if more inputs than this cannot be converted.")
 @click.option(
     "--copy-rejects", type=click.Path(), metavar="DIR", help="Copy the inputs that could not be converted to this folder."
 )
 @click.option(
     "--truncated",
     type=click.Choice(["reject", "keep"]),
-    help="Images that end too early: reject them, or keep what is there, grey below. Default: reject.",
+    help="Truncated images: reject them, or keep the part that is there and fill the rest with grey. Default: reject.",
 )
 @click.option(
     "--input-timeout",
@@ -116,9 +126,11 @@ def _sources_and_destination(
     "--worker-memory",
     callback=byte_size,
     metavar="SIZE",
-    help="Let each worker process have so much memory, and reject inputs that need more. Default: no limit.",
+    help="Memory limit of each worker process; inputs that need more are rejected. Default: no limit.",
 )
-@click.option("--overwrite", is_flag=True, help="Replace the dataset at DST. It stays whole until the new one takes its place.")
+@click.option(
+    "--overwrite", is_flag=True, help="Replace the dataset at DST. The old one stays intact until the new one replaces it."
+)
 @click.option(
     "--if-running",
     type=click.Choice(["wait", "fail"]),
@@ -126,20 +138,20 @@ def _sources_and_destination(
     show_default=True,
     help="What to do while another convert is writing DST.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be done, and write nothing. Fails where the real run would.")
+@click.option("--dry-run", is_flag=True, help="Print what would be done, and write nothing. Fails where the real run would.")
 @output_options
 def convert(paths: tuple[tuple[str, ...], str], output: Output, **given: Any) -> None:
     """Convert the inputs under SRC into a dataset at DST.
 
-    Images in folders (a folder per class or flat), or text: a folder of .txt files, or JSONL with one sample per line.
-    What cannot be converted is listed in DST/rejects.jsonl with the reason. The dataset exists once DST/manifest.json
-    does; the same command again finds it up to date, or goes on where it was stopped.
+        Images in folders (a folder per class or flat), or text: a folder of .txt files, or JSONL with one sample per line.
+    Inputs that cannot be converted are listed in DST/rejects.jsonl with the reason. The dataset is complete when
+        DST/manifest.json exists. Run the same command again to resume a stopped conversion; a complete one is up to date.
 
-    \b
-      shardctl convert photos out                                  keep the original bytes
-      shardctl convert photos out --resize 256 --crop 224 --store raw
-      shardctl convert photos out --labels photos/labels.csv --split train=0.9,val=0.1 --shuffle 0
-      shardctl convert corpus.jsonl out
+        \b
+          shardctl convert photos out                                  keep the original bytes
+          shardctl convert photos out --resize 256 --crop 224 --store raw
+          shardctl convert photos out --labels photos/labels.csv --split train=0.9,val=0.1 --shuffle 0
+          shardctl convert corpus.jsonl out
     """
     src, dst = paths
     look_in_current_folder()
@@ -175,7 +187,7 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _workers_ahead(dst: str, options: dict[str, Any]) -> AbstractContextManager[None]:
-    """Have the process ready that workers are forked from, unless there seems to be nothing to do for them."""
+    """Start the process that workers are forked from, unless there seems to be no work for them."""
     complete = Path(dst, "manifest.json").exists() and not options["overwrite"]
     if complete or options["workers"] == 0:
         return nullcontext()
@@ -183,7 +195,7 @@ def _workers_ahead(dst: str, options: dict[str, Any]) -> AbstractContextManager[
 
 
 class _View:
-    """What a person sees on stderr while a conversion runs."""
+    """What a user sees on stderr while a conversion runs."""
 
     def __init__(self, show: bool, verbose: bool) -> None:
         self._show, self._verbose = show, verbose
@@ -192,16 +204,16 @@ class _View:
         self._shown: tuple[str, ...] = ()
 
     def listener(self) -> Any:
-        """Return what the conversion is to call."""
+        """Return the callbacks for the conversion."""
         from shardctl.conversion import Listener
 
-        said = self._said if self._verbose else Listener.said
+        on_line = self._on_line if self._verbose else Listener.on_line
         if not self._show:
-            return Listener(said=said)
-        return Listener(self._listing, self._waiting, self._announce, self._resuming, self._progress, said)
+            return Listener(on_line=on_line)
+        return Listener(self._listing, self._waiting, self._announce, self._resuming, self._progress, on_line)
 
     def tell(self, result: ConvertResult) -> None:
-        """Show the notices that were not shown before the work, and the warnings, which nobody should miss."""
+        """Show the notices that were not shown before the work, and the warnings, even with --quiet."""
         for notice in result.notices:
             if self._show and notice not in self._shown:
                 click.echo(f"note: {notice}", err=True)
@@ -209,7 +221,7 @@ class _View:
             click.echo(f"WARNING: {warning}", err=True)
 
     def close(self) -> None:
-        """Leave the line of the progress bar."""
+        """End the line of the progress bar."""
         if self._bar is not None:
             self._bar.close()
 
@@ -228,7 +240,7 @@ class _View:
     def _resuming(self, done: int, shards: int) -> None:
         click.echo(f"resuming: {done:,} of {shards:,} shards are done already", err=True)
 
-    def _said(self, line: str) -> None:
+    def _on_line(self, line: str) -> None:
         """Show what a worker has printed, above the bar where there is one."""
         if self._bar is not None:
             self._bar.write(printable(line), file=sys.stderr)
@@ -300,7 +312,7 @@ def _print_result(result: ConvertResult, dst: str) -> None:
         click.echo(f"{shown} is up to date: {what}")
         return
     rate = f"{result.samples_per_s:,.0f} samples/s"
-    rate = f"{rate} of those that were left to do" if result.status == "resumed" else rate
+    rate = f"{rate} in this run" if result.status == "resumed" else rate
     click.echo(f"{result.status} {shown}: {what}, in {result.seconds:.1f} s ({rate})")
     if result.rejected:
         click.echo(f"{counted(result.rejected, 'input')} rejected, listed in {shown}/rejects.jsonl:")

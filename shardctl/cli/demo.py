@@ -11,9 +11,16 @@ from shardctl.storage import printable
 @click.command()
 @click.argument("folder", metavar="DIR", type=click.Path())
 @click.option("--images", type=click.IntRange(1), default=300, show_default=True, metavar="N", help="Images to draw.")
-@click.option("--texts", type=click.IntRange(1), default=200, show_default=True, metavar="N", help="Lines of text to write.")
 @click.option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True, metavar="S", help="The same seed, the same files."
+    "--texts", type=click.IntRange(1), default=200, show_default=True, metavar="N", help="Number of lines of text to write."
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    metavar="S",
+    help="Random seed; the same seed gives the same files.",
 )
 @output_options
 def demo(folder: str, images: int, texts: int, seed: int, output: Output) -> None:

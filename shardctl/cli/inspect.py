@@ -29,7 +29,7 @@ SHOWN_FIRST = 10
 TEXT_WIDTH = 100
 PICTURES = 64
 ALL_BLOCKS = 1024
-"""Blocks that --stats takes lengths and sizes from."""
+"""Blocks from which --stats takes lengths and sizes."""
 
 _BARS = " ▁▂▃▄▅▆▇█"
 
@@ -40,14 +40,14 @@ _BARS = " ▁▂▃▄▅▆▇█"
 @click.option("--shard", metavar="NAME|N", help="One shard of the dataset, by its file name or its number.")
 @click.option("--block", type=int, metavar="N", help="One block of the shard; blocks are counted from 0.")
 @click.option("--row", type=int, metavar="N", help="One sample of the shard, or of its --block; rows are counted from 0.")
-@click.option("--key", metavar="KEY", help="The sample with this key: the path of the input that it was made of.")
-@click.option("--where", metavar="CONDITION", help="The samples that meet a condition, as in 'label == 3 and width > 500'.")
+@click.option("--key", metavar="KEY", help="The sample with this key: the path of the input from which it was made.")
+@click.option("--where", metavar="CONDITION", help="The samples that match a condition, as in 'label == 3 and width > 500'.")
 @click.option("--head", type=click.IntRange(1), metavar="N", help="The first N samples; with --where the first N that match.")
 @click.option("--columns", metavar="A,B", help="Show or save only these columns. Alone: of the first 10 samples.")
 @click.option(
     "--stats",
     is_flag=True,
-    help="Read all shards instead of a few blocks: exact bytes by column; with --shard, also the checksums of its blocks.",
+    help="Read all shards, not only a few blocks: exact bytes by column; with --shard, also check the checksums of its blocks.",
 )
 @click.option(
     "--save", type=click.Path(), metavar="DIR", help="Write the samples of --key, --row, --where or --head as ordinary files."
@@ -80,8 +80,8 @@ def inspect(target: str, output: Output, **given: Any) -> int:
       shardctl inspect out --diff out2                         compare two datasets
 
     A condition may use the columns, and width, height, image_bytes, split, shard, row and index; == != < <= > >= in, is None,
-    and, or, not, + - * /, len(column), lower(column), contains(column, "part"), startswith, endswith. Where no sample meets it,
-    that is said, and the exit code is 0.
+    and, or, not, + - * /, len(column), lower(column), contains(column, "part"), startswith, endswith. If no sample
+    matches, a message says so, and the exit code is 0.
     """
     keep_pandas_out_of_arrow()
     path = Path(target)
@@ -107,7 +107,7 @@ _CHOICES = ("key", "row", "where", "head")
 
 
 def _check_options(target: str, given: dict[str, Any]) -> None:
-    """Raise UsageError for options that would have no effect beside the others: nothing that is asked for is ignored."""
+    """Raise UsageError for options that would have no effect together with the others: no option is silently ignored."""
     lone = Path(target).is_file()
     whole = [f"--{name}" for name in ("shard", "key", "split", "html", "diff") if given[name] is not None]
     if lone and whole:
@@ -144,7 +144,7 @@ def _used(lone: bool, given: dict[str, Any]) -> set[str]:
 
 
 def _shard_path(target: Path, given: dict[str, Any]) -> tuple[Path, Any]:
-    """Return the file of the shard that is meant, and its entry in the dataset's table (None for a lone shard)."""
+    """Return the file of the chosen shard, and its entry in the dataset's table (None for a shard on its own)."""
     from shardctl.inspection.shards import find_shard
 
     if target.is_file():
@@ -281,7 +281,7 @@ def _only_block(found: ShardOverview, block: int) -> ShardOverview:
 
 
 def _write_files(target: Path, given: dict[str, Any], as_json: bool) -> None:
-    """Write what is asked for: samples as files, a contact sheet, a page. Samples are taken one at a time."""
+    """Write the requested outputs: samples as files, a contact sheet, a page. Samples are read one at a time."""
     written: dict[str, Any] = {}
     if given["html"] is not None:
         from shardctl.report.charts import require_plotly
@@ -325,7 +325,7 @@ def _save(records: Iterator[Record], given: dict[str, Any], as_json: bool) -> di
 
 
 def _no_match(given: dict[str, Any]) -> str:
-    """Say that there is no sample, and what was asked for."""
+    """Return the message for the case that there is no sample."""
     return "there is no sample" if given["where"] is None else f"no sample matches {printable(given['where'])}"
 
 
@@ -364,7 +364,7 @@ def _print_records(records: list[Record], columns: list[str] | None, as_json: bo
 
 
 def _print_samples(records: Iterator[Record], given: dict[str, Any], as_json: bool) -> None:
-    """Print the first of some samples; of those that meet a condition, also how many there are, where all were looked at."""
+    """Print the first of some samples; with a condition, also how many match it, if all were checked."""
     limit, conditional = given["head"], given["where"] is not None
     most = limit or (SHOWN_MATCHES if conditional else SHOWN_FIRST)
     shown = [_plain_sample(record, given["columns"]) for record in islice(records, most)]
@@ -384,14 +384,14 @@ def _print_samples(records: Iterator[Record], given: dict[str, Any], as_json: bo
 
 
 def _plain_sample(record: Record, columns: list[str] | None) -> dict[str, Any]:
-    """Return a sample as plain data: of an image its format and size, not its bytes; behind a label its name."""
+    """Return a sample as plain data: for an image its format and size, not its bytes; after a label its name."""
     from shardctl.inspection.records import describe_value
 
     return {name: describe_value(value) for name, value in record.chosen_values(columns).items()}
 
 
 def _for_people(sample: dict[str, Any]) -> dict[str, Any]:
-    """Return a sample as a person reads it: images in a few words, the name of the label in brackets behind its number."""
+    """Return a sample for display: images in a few words, the name of the label in brackets after its number."""
     if "label" not in sample or "label_name" not in sample:
         return {name: _image_text(value) for name, value in sample.items()}
     rest = {name: _image_text(value) for name, value in sample.items() if name != "label_name"}
@@ -399,7 +399,7 @@ def _for_people(sample: dict[str, Any]) -> dict[str, Any]:
 
 
 def _image_text(value: Any) -> Any:
-    """Return what describe_value says of an image in a few words; other values as they are."""
+    """Return the result of describe_value for an image in a few words; other values unchanged."""
     if not isinstance(value, dict):
         return value
     if set(value) == {"shape", "dtype", "mean"}:
@@ -427,8 +427,8 @@ def _write_page(root: Path, given: dict[str, Any], as_json: bool) -> dict[str, A
 def _show_differences(a: Path, b: Path, output: Output) -> int:
     from shardctl.inspection.differences import differences
 
-    with counting("samples", output) as heard:
-        found = differences(a, b, heard)
+    with counting("samples", output) as report:
+        found = differences(a, b, report)
     if output.as_json:
         print_json({**asdict(found), "same_samples": found.same_samples})
     else:
@@ -456,7 +456,7 @@ def _print_differences(found: Differences, a: str, b: str) -> None:
 
 
 def _apart(a: Any, b: Any, width: int = 40) -> tuple[str, str]:
-    """Return two values that differ, cut where they are long to the part from shortly before the first difference."""
+    """Return two different values; long ones are cut to the part that starts shortly before the first difference."""
     texts = _setting(a), _setting(b)
     if max(map(len, texts)) <= width:
         return texts
@@ -467,7 +467,7 @@ def _apart(a: Any, b: Any, width: int = 40) -> tuple[str, str]:
 
 
 def _setting(value: Any) -> str:
-    """Return a setting as text: names in a list one after the other, "-" for one that there is not."""
+    """Return a setting as text: a list as its names one after the other, "-" for a missing one."""
     if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
         return printable(", ".join(value))
     return "-" if value is None else printable(str(value))

@@ -1,4 +1,4 @@
-"""What the commands share: the options for output, tables for people, JSON for scripts, sizes as people write them."""
+"""What the commands share: output options, tables, JSON, and sizes such as 128MiB."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(output=Output(as_json, quiet, verbose), **given)
 
     for option in (
-        click.option("-v", "--verbose", is_flag=True, help="Say more on stderr."),
-        click.option("-q", "--quiet", is_flag=True, help="Say nothing but the result and errors."),
+        click.option("-v", "--verbose", is_flag=True, help="Print more on stderr."),
+        click.option("-q", "--quiet", is_flag=True, help="Print only the result and errors."),
         click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else."),
     ):
         command = option(command)
@@ -61,13 +61,13 @@ def workers_option(function: Callable[..., Any]) -> Callable[..., Any]:
         default="auto",
         show_default=True,
         metavar="auto|N",
-        help="Worker processes; 0 works in this process.",
+        help="Number of worker processes; 0 does the work in this process.",
     )(function)
 
 
 @contextmanager
 def printing_to_stderr() -> Iterator[None]:
-    """Have what is printed meanwhile go to stderr: stdout is for results, and a person's function may print."""
+    """Redirect to stderr what is printed inside the block: stdout is for results, and a user's function may print."""
     sys.stdout.flush()
     with ExitStack() as stack:
         stack.enter_context(redirect_stdout(sys.stderr))

@@ -13,22 +13,22 @@ from shardctl.errors import UsageError
 Command = Callable[..., Any]
 
 _SOURCE = (
-    click.option("--recipe", type=click.Path(), help="A recipe file (TOML); options given here go before what it says."),
+    click.option("--recipe", type=click.Path(), help="A recipe file (TOML); options on the command line override it."),
     click.option(
         "--kind", type=click.Choice(["auto", "image", "text"]), default="auto", show_default=True, help="Kind of inputs."
     ),
 )
 _TRANSFORMS = (
-    click.option("--resize", metavar="N|WxH", help="Images: the short side becomes N, or exactly WxH."),
-    click.option("--crop", metavar="N|WxH", help="Images: keep the centre."),
-    click.option("--random-crop", metavar="N|WxH", help="Images: a random part, resized (the Inception crop)."),
-    click.option("--flip", type=float, metavar="P", help="Images: mirror with probability P."),
+    click.option("--resize", metavar="N|WxH", help="Images: resize the short side to N, or to exactly WxH."),
+    click.option("--crop", metavar="N|WxH", help="Images: cut out the centre."),
+    click.option("--random-crop", metavar="N|WxH", help="Images: cut out a random part and resize it (RandomResizedCrop)."),
+    click.option("--flip", type=float, metavar="P", help="Images: mirror left to right with probability P."),
     click.option(
         "--transform",
         "transforms",
         multiple=True,
         metavar="MODULE:FUNCTION",
-        help="A function of your own, called with every sample. May be given several times.",
+        help="Your own function, called with every sample. May be given several times.",
     ),
 )
 
@@ -50,7 +50,7 @@ def _with(command: Command, options: tuple[Callable[[Command], Command], ...]) -
 
 
 def recipe_of(given: dict[str, Any]) -> dict[str, Any]:
-    """Join the recipe file and the options: an option goes before the file, transforms come from one of the two."""
+    """Join the recipe file and the options: an option overrides the file, transforms come from one of the two."""
     from shardctl.recipe import load_recipe
 
     settings = load_recipe(Path(given["recipe"])) if given["recipe"] else {}

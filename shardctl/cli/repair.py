@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 STILL_DAMAGED = 1
 SHOWN = 10
-"""Lost samples that are shown to people; --json has them all."""
+"""Lost samples that are printed; --json has them all."""
 
 
 @click.command()
@@ -27,30 +27,30 @@ SHOWN = 10
     multiple=True,
     metavar="SRC",
     type=click.Path(),
-    help="Where the sources are now, if they have moved; once per source, in the order in which they were converted.",
+    help="New place of the sources, if they have moved; once per source, in the order in which they were converted.",
 )
 @click.option(
     "--transform",
     "transforms",
     multiple=True,
     metavar="MODULE:FUNCTION",
-    help="A function of your own that the dataset was made with. Repair runs no code that only the dataset names.",
+    help="Your own function with which the dataset was made. Repair runs only functions that are named here.",
 )
 @click.option(
     "--drop-lost",
     is_flag=True,
-    help="Take samples out of the dataset that it has lost and whose sources changed or are gone; rejects.jsonl tells which.",
+    help="Remove lost samples whose sources changed or are gone from the dataset; rejects.jsonl lists them.",
 )
 @workers_option
 @output_options
 def repair(
     dst: str, sources: tuple[str, ...], transforms: tuple[str, ...], drop_lost: bool, workers: int | str, output: Output
 ) -> int:
-    """Build again what is damaged or missing, from the sources.
+    """Rebuild damaged or missing files from the sources.
 
-    Only damaged files are made anew, and each is put in place only if its SHA-256 is the recorded one. What cannot be had
-    again, because a source changed or is gone, is named; exit code 1 then. Files that were renamed or swapped are put
-    right without the sources.
+    Only damaged files are rebuilt, and a rebuilt file is used only if its SHA-256 is the recorded one. Samples that cannot
+    be rebuilt, because their source changed or is gone, are listed; the exit code is then 1. Files that were renamed or
+    swapped are restored without the sources.
     """
     from shardctl.restoration import Listener
     from shardctl.restoration import repair as repair_dataset
@@ -85,8 +85,8 @@ def _print(result: RepairResult, dst: str) -> None:
         click.echo(f"not repaired: {printable(entry.file)}: {printable(entry.message)}")
     verdict = {
         "whole": "is whole; nothing was done",
-        "repaired": f"is whole again: {counted(len(result.repaired), 'file')} mended, shards and tables proven by SHA-256",
+        "repaired": f"is whole again: {counted(len(result.repaired), 'file')} repaired, shards and tables verified by SHA-256",
         "dropped": f"is whole, without {counted(len(result.lost), 'lost sample')}; rejects.jsonl has the names",
-        "damaged": f"is still DAMAGED: {counted(len(result.unrepaired), 'file')} could not be mended",
+        "damaged": f"is still DAMAGED: {counted(len(result.unrepaired), 'file')} could not be repaired",
     }[result.status]
     click.echo(f"{printable(dst)} {verdict}")

@@ -26,7 +26,7 @@ FOUND_SOMETHING = 1
 )
 @output_options
 def verify(target: str, level: str, output: Output) -> int:
-    """Prove that a dataset, or one shard on its own, is whole.
+    """Check that a dataset, or one shard on its own, is undamaged.
 
     Prints every finding with its shard and block. An error means that the dataset is damaged: exit code 1. A warning, such
     as a file that does not belong to it, does not. A dataset can also be checked without shardctl:
@@ -48,7 +48,7 @@ def verify(target: str, level: str, output: Output) -> int:
 
 
 def _total(findings: tuple[Finding, ...]) -> str:
-    """Say how many errors and warnings there are: "2 errors, 1 warning". Only errors make a dataset damaged."""
+    """Return the numbers of errors and warnings: "2 errors, 1 warning". Only errors mean that a dataset is damaged."""
     errors = sum(finding.severity == "error" for finding in findings)
     counts = ((errors, "error"), (len(findings) - errors, "warning"))
     return ", ".join(counted(count, noun) for count, noun in counts if count) or "no findings"

@@ -1,4 +1,4 @@
-"""What `shardctl --version` says."""
+"""The output of `shardctl --version`."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def require_one() -> str:
 
 
 def _works() -> bool:
-    """Tell whether a small JPEG is decoded and resized well. Only this format's plugin is loaded: half a millisecond."""
+    """Return whether a small JPEG is decoded and resized well. Only this format's plugin is loaded: half a millisecond."""
     with JpegImagePlugin.JpegImageFile(io.BytesIO(_GREY_JPEG)) as picture:
         resized = picture.resize((4, 4), Image.Resampling.BILINEAR)
     return resized.tobytes() == bytes([128]) * 16

@@ -46,7 +46,7 @@ def other_formats() -> tuple[str, ...]:
 
 
 def lacks_library(name: str) -> bool:
-    """Tell whether this build of Pillow cannot read a format because it was built without the library for it."""
+    """Return whether this build of Pillow cannot read a format because it was built without the library for it."""
     from PIL import features
 
     return name in _FEATURES and not features.check(_FEATURES[name])

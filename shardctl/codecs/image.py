@@ -437,5 +437,5 @@ SNIFF_BYTES = 16
 
 
 def is_image(head: bytes) -> bool:
-    """Tell whether a file with these first bytes is of a format that may be opened."""
+    """Return whether a file with these first bytes is of a format that may be opened."""
     return _guess_format(head) in FORMATS or bool(_PORTABLE_ANYMAP.match(head))

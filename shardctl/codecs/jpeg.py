@@ -77,7 +77,7 @@ class JpegDecoder:
 
 
 def is_lossless(data: bytes) -> bool:
-    """Tell whether this is a losslessly coded JPEG (SOF3; not JPEG-LS, which is another format)."""
+    """Return whether this is a losslessly coded JPEG (SOF3; not JPEG-LS, which is another format)."""
     header = _header(memoryview(data))
     return header is not None and header.frame == _LOSSLESS
 
@@ -120,7 +120,7 @@ def _header(view: memoryview) -> _Header | None:
 
 
 def _is_plain(marker: int, content: bytes) -> bool:
-    """Tell whether an application's segment has nothing that Pillow would turn the image or refuse it for."""
+    """Return whether an application's segment has nothing that Pillow would turn the image or refuse it for."""
     if marker == _APP1:
         return not content.startswith(b"Exif\0\0")
     if marker == _APP2 and content.startswith(b"MPF\0"):

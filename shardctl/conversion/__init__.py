@@ -1,4 +1,4 @@
-"""Raw inputs to a committed dataset: list, draft, plan, build the shards, commit, publish. Or go on where a run ended."""
+"""Raw inputs to a committed dataset: list, draft, plan, build the shards, commit, publish. Or resume a stopped run."""
 
 from __future__ import annotations
 
@@ -70,20 +70,20 @@ from shardctl.storage import counted, format_bytes, naming_the_path, printable, 
 from shardctl.version import __version__
 
 SPARE_DISK = 1.05
-"""Disk that is asked for, per byte of the estimate."""
+"""Free disk space that is required, per byte of the estimate."""
 
 MANY_REJECTS = 0.5
-"""Share of the inputs above which rejects are warned of, where --max-rejects does not stop the conversion."""
+"""Share of rejected inputs above which there is a warning, if --max-rejects does not stop the conversion."""
 
 
 @dataclass(frozen=True)
 class ConvertResult:
-    """What a conversion did. `status` is created, resumed, updated, up-to-date or planned (a dry run).
+    """The result of a conversion. `status` is created, resumed, updated, up-to-date or planned (a dry run).
 
-    `samples`, `shards` and `bytes` are those of the dataset; `samples_per_s` counts the samples that this run made, and not
-    those of an earlier one that it went on from. `reasons` counts the rejects by stage and error, `examples` has one of
-    each; `copied` were copied to the folder for rejects. `notices` say what was decided, or is worth knowing; `warnings`
-    what somebody should look at before the dataset is used. `estimate` is that of a dry run.
+    `samples`, `shards` and `bytes` are those of the whole dataset; `samples_per_s` counts only the samples that this run
+    made, not those of an earlier run that it resumed. `reasons` counts the rejects by stage and error, `examples` has one of
+    each; `copied` is the number of rejected inputs that were copied. `notices` are decisions and other information;
+    `warnings` should be checked before the dataset is used. `estimate` is that of a dry run.
     """
 
     status: str
@@ -104,10 +104,11 @@ class ConvertResult:
 
 @dataclass(frozen=True)
 class Listener:
-    """Functions that a conversion calls to report its progress; each does nothing where it is not given.
+    """Callbacks for the progress of a conversion; the default of each does nothing.
 
-    `listing` gets the number of inputs found so far; `waiting` the owner of the lease that is waited for; `announce` what
-    will be done, before it is; `resuming` the numbers of shards that are done and of all; `progress` work that was done.
+    `listing` gets the number of inputs found so far; `waiting` the owner of the lease for which the conversion waits;
+    `announce` the estimate, before the work starts; `resuming` the number of finished shards and of all shards; `progress`
+    the work done since the last call; `on_line` each line that a worker prints.
     """
 
     listing: Callable[[int], None] = lambda inputs: None
@@ -115,7 +116,7 @@ class Listener:
     announce: Callable[[Estimate], None] = lambda estimate: None
     resuming: Callable[[int, int], None] = lambda done, shards: None
     progress: Callable[[Progress], None] = lambda progress: None
-    said: Callable[[str], None] = lambda line: None
+    on_line: Callable[[str], None] = lambda line: None
 
 
 def convert(
@@ -128,7 +129,7 @@ def convert(
     """Convert the inputs under `src` into a dataset at `dst`.
 
     `recipe` is the path of a TOML file or the same settings as a dict (docs/recipes.md); `options` are those of Options.
-    Raises the errors of shardctl.errors: UsageError, InputError, StorageError, DatasetError, BusyError, WorkerError,
+    Raises errors of shardctl.errors: UsageError, InputError, StorageError, DatasetError, BusyError, WorkerError,
     TooManyRejectsError.
     """
     started = time.monotonic()
@@ -152,7 +153,7 @@ def convert(
 
 
 class _Conversion:
-    """One call of `convert`: what its steps share."""
+    """The state of one call of `convert`."""
 
     def __init__(
         self,
@@ -171,7 +172,7 @@ class _Conversion:
         self.bases = tuple(Root.of(base) for base in bases)
 
     def run(self) -> ConvertResult:
-        """List the inputs, and convert them unless the same dataset is there already."""
+        """List the inputs, and convert them unless the same dataset already exists."""
         with scratch_folder() as scratch, self._engine() as engine:
             path = scratch / "listing.arrow"
             source = SOURCES[self.recipe.kind]()
@@ -192,7 +193,7 @@ class _Conversion:
                 return self._write(listing, parts, drafted, engine, held)
 
     def _waiting(self, engine: local.Engine) -> Callable[[str], None] | None:
-        """Return what to do when another converter holds the lease: hold no processes while waiting for it."""
+        """Return the callback for a lease that another converter holds: no processes are kept while this one waits."""
 
         def wait(owner: str) -> None:
             engine.close()
@@ -206,8 +207,8 @@ class _Conversion:
 
     @contextmanager
     def _engine(self) -> Iterator[local.Engine]:
-        """Give what builds the shards. Its modules are imported in a process beside this one while the inputs are listed."""
-        engine = local.start(self.options.worker_count(), self.options.limits(), self.listener.said)
+        """Yield the engine that builds the shards. A second process imports its modules while the inputs are listed."""
+        engine = local.start(self.options.worker_count(), self.options.limits(), self.listener.on_line)
         if self.options.overwrite or not (self.target / MANIFEST).exists():
             engine.prepare()
         try:
@@ -216,9 +217,9 @@ class _Conversion:
             engine.close()
 
     def _existing(self, parts: dict[str, str]) -> Manifest | None:
-        """Return the manifest if the same dataset is already there. Raises DatasetError if another one is.
+        """Return the manifest if the same dataset already exists. Raises DatasetError if another dataset does.
 
-        One that other versions made is the same dataset: it is complete, and can be used.
+        A dataset that other versions made counts as the same one: it is complete, and can be used.
         """
         if self.options.overwrite or not (self.target / MANIFEST).exists():
             return None
@@ -231,9 +232,9 @@ class _Conversion:
         )
 
     def _clear_up(self, existing: Manifest) -> None:
-        """Take away what a conversion has left that was killed right after it had put everything in its place.
+        """Delete the leftovers of a conversion that was killed right after its dataset was in place.
 
-        It stays where another process is at it, or where nothing can be written.
+        They stay if another process works on them, or if the folder cannot be written.
         """
         folder = self.staging / existing.fingerprint
         if self.staging.exists() or publish.is_broken_off(self.target):
@@ -251,11 +252,11 @@ class _Conversion:
         engine: local.Engine,
         held: lease.Lease,
     ) -> ConvertResult:
-        """Make the dataset, or complete an unfinished one. This process holds the lease: no other one writes."""
+        """Make the dataset, or complete an unfinished one. This process holds the lease: no other process writes."""
         folder = self.staging / fingerprint(parts)
         if publish.recover(self.target) == folder.name:
             return self._finished("resumed", 0, listing)
-        existing = self._existing(parts)  # once more: another converter may have finished while this one waited
+        existing = self._existing(parts)  # checked again: another converter may have finished while this one waited
         if existing:
             return self._up_to_date(existing, parts, listing)
         if not self.options.overwrite:
@@ -282,7 +283,7 @@ class _Conversion:
         return self._finished(status, made, listing)
 
     def _begin(self, folder: Path, listing: Listing, parts: dict[str, str], drafted: Callable[[], Draft]) -> Job:
-        """Write the plan of a new job. Raises StorageError where the disk cannot hold the dataset."""
+        """Write the plan of a new job. Raises StorageError if the disk cannot hold the dataset."""
         plan = drafted()
         job = plan.job(folder, self.bases, self.recipe, parts)
         self._check_space(self._announce(job, listing))
@@ -299,7 +300,7 @@ class _Conversion:
             )
 
     def _build(self, job: Job, engine: local.Engine) -> int:
-        """Build the shards that are not finished yet, and return how many samples were made."""
+        """Build the unfinished shards, and return the number of samples made."""
         done = np.zeros(job.shards, bool)
         tally = Tally(self.options.max_rejects, job.rows, self.listener.progress)
         for shard, finished in finished_shards(job):
@@ -313,12 +314,12 @@ class _Conversion:
 
     @contextmanager
     def _telling_what_is_done(self, job: Job) -> Iterator[None]:
-        """Add to whatever stops the work how far it is, and that the same command goes on from there."""
+        """Add to an error or an interrupt how much is done, and that the same command continues from there."""
         try:
             yield
         except (KeyboardInterrupt, StorageError, SourceGoneError) as error:
             done = [job.place(shard).rows for shard, _ in finished_shards(job)]
-            state = f"{len(done)} of {job.shards} shards are done; the same command goes on from there"
+            state = f"{len(done)} of {job.shards} shards are done; run the same command again to continue"
             if isinstance(error, KeyboardInterrupt):
                 raise Interrupted(f"interrupted; {state}") from error
             if isinstance(error, DiskFullError):
@@ -332,7 +333,7 @@ class _Conversion:
         return expected
 
     def _planned(self, parts: dict[str, str], drafted: Callable[[], Draft], listing: Listing, scratch: Path) -> ConvertResult:
-        """Say what would be done. Raises what doing it would raise before it began."""
+        """Return what would be done. Raises the same errors as the real conversion before it starts to write."""
         folder = self.staging / fingerprint(parts)
         if not self.options.overwrite:
             refuse_to_lose(self.staging, folder, parts)
@@ -348,7 +349,7 @@ class _Conversion:
         notices = list(listing.notices)
         if manifest.fingerprint != fingerprint(parts):
             changes = version_changes(manifest.fingerprint_parts.get(VERSIONS, ""), parts[VERSIONS])
-            notices.append(f"the dataset was made by other versions ({changes}); --overwrite converts it anew with these")
+            notices.append(f"the dataset was made by other versions ({changes}); --overwrite converts it again with these")
         facts = (manifest.samples, manifest.shards, manifest.bytes, manifest.rejected)
         return ConvertResult(
             "up-to-date",
@@ -362,7 +363,7 @@ class _Conversion:
         )
 
     def _refuse_many_rejects(self, manifest: Manifest) -> None:
-        """Raise TooManyRejectsError where a finished dataset has more rejects than are allowed now."""
+        """Raise TooManyRejectsError if a finished dataset has more rejects than are allowed now."""
         if manifest.rejected > reject_limit(self.options.max_rejects, manifest.inputs):
             raise TooManyRejectsError(
                 f"{printable(str(self.target))}: the dataset is complete, with {_rejects(manifest.rejected, manifest.inputs)},"
@@ -378,7 +379,7 @@ class _Conversion:
         return time.monotonic() - self.started
 
     def _manifest(self, job: Job, parts: dict[str, str], facts: Committed, whole: bool) -> Manifest:
-        """Describe the dataset; `whole` says that this run has made all of it, and so knows how long that took."""
+        """Return the manifest; `whole` means that this run made all of the dataset, and so knows how long that took."""
         return Manifest(
             kind=self.recipe.kind,
             samples=facts.samples,
@@ -403,7 +404,7 @@ class _Conversion:
         )
 
     def _finished(self, status: str, made: int, listing: Listing) -> ConvertResult:
-        """Describe what is in its place now; `made` of its samples were made by this run."""
+        """Return the result; this run made `made` of the dataset's samples."""
         manifest = Manifest.load(self.target)
         reasons, examples = count_reasons(self.target / REJECTS)
         seconds = self._seconds()
@@ -425,7 +426,7 @@ class _Conversion:
 
 
 def _warnings(manifest: Manifest) -> tuple[str, ...]:
-    """Say what somebody should look at before this dataset is used."""
+    """Return what should be checked before this dataset is used."""
     if manifest.rejected <= manifest.inputs * MANY_REJECTS:
         return ()
     return (
@@ -439,7 +440,7 @@ def _rejects(rejected: int, inputs: int) -> str:
 
 
 def _environment(recipe: Recipe) -> dict[str, str]:
-    """Return the versions of what makes the dataset, which its values may depend on."""
+    """Return the versions of the libraries that make the dataset and on which its values may depend."""
     versions = {"python": platform.python_version(), "numpy": np.__version__, "pyarrow": pa.__version__}
     if recipe.kind == "image":
         versions |= {"imaging": backend.require_one(), "libraries": ", ".join(backend.libraries())}
@@ -447,7 +448,7 @@ def _environment(recipe: Recipe) -> dict[str, str]:
 
 
 class Tally:
-    """Counts what the workers report, and stops the conversion when too much is rejected."""
+    """Counts the work that the workers report, and stops the conversion if too much is rejected."""
 
     def __init__(self, limit: str | None, inputs: int, listen: Callable[[Progress], None]) -> None:
         self._limit = reject_limit(limit, inputs)
@@ -455,12 +456,12 @@ class Tally:
         self.rejected = self.samples = 0
 
     def add(self, progress: Progress) -> None:
-        """Count work that was done. Raises TooManyRejectsError."""
+        """Add finished work. Raises TooManyRejectsError."""
         self.rejected += progress.rejected
         self.samples += progress.inputs - progress.rejected
         self._listen(progress)
         if self.rejected > self._limit:
             raise TooManyRejectsError(
                 f"{_rejects(self.rejected, self._inputs)} so far, more than --max-rejects allows;"
-                " nothing was committed. Mend or remove them, or run the same again with a higher limit to go on"
+                " nothing was committed. Fix or remove them, or run the same command with a higher limit to continue"
             )

@@ -1,4 +1,4 @@
-"""What a conversion is asked to do, and whether that can be: numbers, contradictions, sources, destination."""
+"""The options of a conversion and their checks: numbers, contradictions, sources, destination."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shardctl.storage import format_bytes, naming_the_path, printable
 
 IF_RUNNING = ("wait", "fail")
 INPUT_TIMEOUT = 120.0
-"""Seconds that one input may take where nothing else is said: a hundred times what any ordinary one takes."""
+"""The default time limit of one input, in seconds: a hundred times what an ordinary input takes."""
 
 LEAST_MEMORY = 256 << 20
 """A worker with all its modules has 100 MB, and needs room for the largest image."""
@@ -24,7 +24,7 @@ LEAST_MEMORY = 256 << 20
 
 @dataclass(frozen=True)
 class Options:
-    """What a conversion is asked to do, beyond its recipe. Checked by `check`."""
+    """The options of a conversion, beyond its recipe. `check` validates them."""
 
     labels: str = "auto"
     lenient_labels: bool = False
@@ -43,7 +43,7 @@ class Options:
     dry_run: bool = False
 
     def check(self) -> None:
-        """Raise UsageError for numbers that cannot be and options that contradict each other."""
+        """Raise UsageError for impossible numbers and for options that contradict each other."""
         if self.shard_size is not None and self.samples_per_shard is not None:
             raise UsageError("a shard size and a number of samples per shard contradict each other; give one of them")
         if self.shard_size is not None and self.shard_size < 4096:
@@ -58,14 +58,14 @@ class Options:
         if self.if_running not in IF_RUNNING:
             raise UsageError(f"if running must be {' or '.join(IF_RUNNING)}; it is {self.if_running!r}")
         if self.worker_memory is not None and self.worker_memory < LEAST_MEMORY:
-            raise UsageError(f"a worker cannot live on {format_bytes(self.worker_memory)}; give at least 256 MiB")
+            raise UsageError(f"a worker needs more than {format_bytes(self.worker_memory)} of memory; give at least 256 MiB")
         if self.input_timeout is not None and not self.input_timeout > 0:
             raise UsageError(f"an input timeout of {self.input_timeout:g} seconds is impossible; give more, or none")
         if self.workers == 0 and self.worker_memory is not None:
             raise UsageError("a limit of worker memory needs worker processes; with 0 workers there are none")
 
     def limits(self) -> Limits:
-        """Return what one input may cost its worker."""
+        """Return the limits of the work on one input."""
         return Limits(self.worker_memory, self.input_timeout)
 
     def worker_count(self) -> int:
@@ -86,7 +86,7 @@ def reject_limit(text: str | None, inputs: int) -> float:
 
 
 def check_sources(src: Iterable[str | Path]) -> list[Path]:
-    """Return the sources as paths. Raises InputError for one that is not there."""
+    """Return the sources as paths. Raises InputError for one that does not exist."""
     roots = [Path(source) for source in src]
     if not roots:
         raise UsageError("no source was given")
@@ -97,13 +97,13 @@ def check_sources(src: Iterable[str | Path]) -> list[Path]:
                 raise InputError(f"{shown}: no such file or folder")
             if not root.is_dir() and not root.is_file():
                 raise InputError(f"{shown}: neither a file nor a folder")
-        except OSError as error:  # a name that is too long, a folder above it that may not be read
+        except OSError as error:  # a name that is too long, or a parent folder without permission
             raise InputError(f"{shown}: cannot be read ({error.strerror})") from error
     return roots
 
 
 def check_quarantine(folder: Path, target: Path, roots: list[Path]) -> None:
-    """Raise UsageError where copies of rejected inputs would become inputs, or parts of the dataset."""
+    """Raise UsageError if copies of rejected inputs would become inputs, or parts of the dataset."""
     resolved = folder.resolve()
     for other in (target, *(root.resolve() for root in roots)):
         if resolved == other or resolved.is_relative_to(other) or (folder.exists() and not folder.is_dir()):
@@ -111,7 +111,7 @@ def check_quarantine(folder: Path, target: Path, roots: list[Path]) -> None:
 
 
 def check_destination(target: Path, roots: list[Path]) -> Path:
-    """Return the destination, absolute. Raises UsageError or StorageError where it cannot be one."""
+    """Return the absolute path of the destination. Raises UsageError or StorageError if it cannot be one."""
     shown = printable(str(target))
     try:
         resolved = target.resolve()
@@ -120,9 +120,9 @@ def check_destination(target: Path, roots: list[Path]) -> Path:
     for root in roots:
         source = root.resolve()
         if resolved == source or resolved.is_relative_to(source):
-            raise UsageError(f"{shown}: lies inside the source {printable(str(root))}, and would become its own input")
+            raise UsageError(f"{shown}: is inside the source {printable(str(root))}, and would become its own input")
         if source.is_relative_to(resolved):
-            raise UsageError(f"{printable(str(root))}: lies inside the destination {shown}; keep them apart")
+            raise UsageError(f"{printable(str(root))}: is inside the destination {shown}; keep them apart")
     with naming_the_path(target):
         _refuse_what_is_there(target, shown)
     return resolved
@@ -140,10 +140,10 @@ def _refuse_what_is_there(target: Path, shown: str) -> None:
 
 
 def check_writable(target: Path) -> None:
-    """Raise StorageError where nothing can be written at the destination, or where it cannot be made. Writes nothing."""
+    """Raise StorageError if the destination cannot be made or written. Writes nothing."""
     place = next(folder for folder in (target, *target.parents) if os.path.lexists(folder))
     if not place.is_dir():
-        raise StorageError(f"{printable(str(target))}: cannot be made, {printable(str(place))} is not a folder")
+        raise StorageError(f"{printable(str(target))}: cannot be created, {printable(str(place))} is not a folder")
     if not os.access(place, os.W_OK | os.X_OK):
         why = errno.EROFS if os.statvfs(place).f_flag & os.ST_RDONLY else errno.EACCES
         raise StorageError(f"{printable(str(target))}: cannot write here ({os.strerror(why)})")

@@ -76,12 +76,12 @@ def _is_current(folder: Path) -> bool:
 
 
 def is_broken_off(target: Path) -> bool:
-    """Tell whether a dataset began to take its place at `target`, and that was not ended: `recover` has work to do."""
+    """Return whether a dataset began to take its place at `target`, and that was not ended: `recover` has work to do."""
     return _beside(target).exists() or _trash(target).exists() or _begun(target) is not None
 
 
 def is_taking_its_place(job: Path) -> bool:
-    """Tell whether the dataset of the job in this folder has begun to take its place: the folder must stay until it has."""
+    """Return whether the dataset of the job in this folder has begun to take its place: the folder must stay until it has."""
     return (job / REPLACED).exists()
 
 
@@ -138,7 +138,7 @@ def _delete(folder: Path) -> None:
 
 
 def _exchange_folders(new: Path, target: Path) -> bool:
-    """Swap the new dataset's folder with the old one's in one step, and tell whether that could be done.
+    """Swap the new dataset's folder with the old one's in one step, and return whether that could be done.
 
     A reader finds the old dataset or the new one, at any moment. Files of other people move over to the new folder.
     """

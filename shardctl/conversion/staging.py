@@ -47,7 +47,7 @@ def clear_partial_files(job: Job) -> None:
 
 
 def finished_shards(job: Job) -> Iterator[tuple[int, Done]]:
-    """Give the shards that are finished, each with what its marker says."""
+    """Yield the shards that are finished, each with what its marker says."""
     for name in sorted(os.listdir(job.folder / DONE_FOLDER)):
         stem = name.partition(".")[0]
         if stem.isdecimal() and (done := read_finished(job, int(stem))):

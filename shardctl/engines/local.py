@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from shardctl.engines import WORKER
 from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.job import Job
-from shardctl.engines.pool import Death, Limits, Pool, Said, Task
+from shardctl.engines.pool import Death, Limits, OnLine, Pool, Task
 from shardctl.engines.probe import Probe, probe_inputs
 from shardctl.engines.task import OUT_OF_MEMORY_MESSAGE, Progress, run_shard
 from shardctl.errors import SourceGoneError, WorkerError
@@ -50,12 +50,12 @@ class Engine(Protocol):
         ...
 
 
-def start(workers: int, limits: Limits, said: Said = lambda line: None) -> Engine:
+def start(workers: int, limits: Limits, on_line: OnLine = lambda line: None) -> Engine:
     """Return an engine of up to so many worker processes, which start when there is work; 0 works in this process.
 
-    `said` hears the lines that workers print. There are no limits in this process.
+    `on_line` gets the lines that workers print. There are no limits in this process.
     """
-    return LocalPool(workers, limits, said) if workers else InProcess()
+    return LocalPool(workers, limits, on_line) if workers else InProcess()
 
 
 class InProcess:
@@ -80,9 +80,9 @@ class InProcess:
 class LocalPool:
     """Builds shards in child processes."""
 
-    def __init__(self, workers: int, limits: Limits, said: Said = lambda line: None) -> None:
+    def __init__(self, workers: int, limits: Limits, on_line: OnLine = lambda line: None) -> None:
         self._limits = limits
-        self._pool = Pool(WORKER, workers, limits, said)
+        self._pool = Pool(WORKER, workers, limits, on_line)
 
     def prepare(self) -> None:
         """Have the workers' modules imported."""
@@ -93,10 +93,10 @@ class LocalPool:
         found: list[Probe] = []
         casualties = _Casualties(job, self._limits)
 
-        def hear(_: Task, message: dict[str, Any]) -> None:
+        def on_message(_: Task, message: dict[str, Any]) -> None:
             found.append(Probe.from_record(message["done"]))
 
-        self._pool.run([casualties.task(None)], hear, casualties.judge)
+        self._pool.run([casualties.task(None)], on_message, casualties.judge)
         return found[0]
 
     def run(self, job: Job, shards: Iterable[int], report: Report) -> None:
@@ -104,7 +104,7 @@ class LocalPool:
         casualties = _Casualties(job, self._limits)
         told: dict[int, Progress] = {}
 
-        def hear(task: Task, message: dict[str, Any]) -> None:
+        def on_message(task: Task, message: dict[str, Any]) -> None:
             if "done" in message:
                 told.pop(task["shard"], None)
                 return
@@ -117,7 +117,7 @@ class LocalPool:
                 report(-lost)  # the shard is built again from its first input
             return casualties.judge(task, death)
 
-        self._pool.run(map(casualties.task, shards), hear, died)
+        self._pool.run(map(casualties.task, shards), on_message, died)
 
     def close(self) -> None:
         """End the workers."""

@@ -30,7 +30,7 @@ from shardctl.engines.forkserver import ANSWER, KILL, ORDER, START, WAIT
 from shardctl.engines.serve import OUT_OF_MEMORY
 
 Task = dict[str, Any]
-Said = Callable[[str], None]
+OnLine = Callable[[str], None]
 """Hears a line that a worker has printed."""
 
 COMMAND = "import sys; sys.path[:] = filter(None, sys.path); from shardctl.engines.forkserver import main; main({!r}, {})"
@@ -83,11 +83,11 @@ class Death:
 class Pool:
     """Child processes that run a module, each one task at a time, the next one handed out when it is done.
 
-    A process starts when there is a task for it. `said` hears every line that they print.
+    A process starts when there is a task for it. `on_line` gets every line that they print.
     """
 
-    def __init__(self, module: str, workers: int, limits: Limits, said: Said = lambda line: None) -> None:
-        self._module, self._limits, self._said = module, limits, said
+    def __init__(self, module: str, workers: int, limits: Limits, on_line: OnLine = lambda line: None) -> None:
+        self._module, self._limits, self._on_line = module, limits, on_line
         self._places = workers
         self._workers: dict[int, _Worker] = {}
         self._server: _ForkServer | None = None
@@ -95,10 +95,10 @@ class Pool:
     def run(
         self,
         tasks: Iterable[Task],
-        hear: Callable[[Task, dict[str, Any]], None],
+        on_message: Callable[[Task, dict[str, Any]], None],
         died: Callable[[Task, Death], Task | None],
     ) -> None:
-        """Do all tasks, in any order. `hear` gets what workers say of a task: {"progress": ...}, {"done": ...}.
+        """Do all tasks, in any order. `on_message` gets what workers say of a task: {"progress": ...}, {"done": ...}.
 
         `died` is asked what to do instead of a task whose worker died; None: nothing. Raises the error of
         shardctl.errors that a task failed with.
@@ -114,7 +114,7 @@ class Pool:
                     if worker.gone:
                         continue  # it ended a moment ago, and its descriptors are closed
                     if key.fileobj is worker.channel:
-                        self._attend(worker, waiting, selector, hear, died)
+                        self._attend(worker, waiting, selector, on_message, died)
                     elif not worker.listen():
                         selector.unregister(worker.output)
                 if self._limits.seconds:
@@ -141,14 +141,14 @@ class Pool:
             self._server = None
         self.prepare()
         assert self._server is not None, "it has just been prepared"
-        return _Worker(self._server, place, lambda line: self._said(f"worker {place + 1}: {line}"))
+        return _Worker(self._server, place, lambda line: self._on_line(f"worker {place + 1}: {line}"))
 
     def _attend(
         self,
         worker: _Worker,
         waiting: _Waiting,
         selector: selectors.BaseSelector,
-        hear: Callable[[Task, dict[str, Any]], None],
+        on_message: Callable[[Task, dict[str, Any]], None],
         died: Callable[[Task, Death], Task | None],
     ) -> None:
         """Take in what a worker has said, or that it is gone; hand out the next task when it is free."""
@@ -156,7 +156,7 @@ class Pool:
         task = worker.task
         for message in worker.messages():
             _raise_faults(message)
-            hear(task, message)
+            on_message(task, message)
             if "done" in message:
                 worker.task = None
         if worker.gone:
@@ -214,8 +214,8 @@ def _raise_faults(message: dict[str, Any]) -> None:
 class _Worker:
     """One child process: its socket `channel`, the pipe `output` of what it prints, and its breadcrumb."""
 
-    def __init__(self, server: _ForkServer, place: int, said: Said) -> None:
-        self._server, self.place, self._said = server, place, said
+    def __init__(self, server: _ForkServer, place: int, on_line: OnLine) -> None:
+        self._server, self.place, self._on_line = server, place, on_line
         with tempfile.TemporaryFile() as crumb:
             crumb.truncate(breadcrumb.SIZE)
             self._crumb = Breadcrumb.shared(crumb.fileno())
@@ -239,7 +239,7 @@ class _Worker:
             self.channel.sendall(json.dumps(task).encode() + b"\n")
 
     def messages(self) -> Iterator[dict[str, Any]]:
-        """Give the answers that have arrived; `gone` is set at the end of the socket."""
+        """Yield the answers that have arrived; `gone` is set at the end of the socket."""
         try:
             data = self.channel.recv(1 << 16)
         except ConnectionResetError:
@@ -260,7 +260,7 @@ class _Worker:
         for line in lines:
             text = line[-TAIL_BYTES:].decode("utf-8", "replace")
             self._last_line = text.strip() or self._last_line
-            self._said(text)
+            self._on_line(text)
         return bool(data)
 
     def end_overtime(self, seconds: float) -> None:

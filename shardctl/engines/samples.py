@@ -308,7 +308,7 @@ class SampleMaker:
 
 
 def _is_same(value: Any, wanted: str | int) -> bool:
-    """Tell whether a function has left a value as it was; what it may have put there need not even be comparable."""
+    """Return whether a function has left a value as it was; what it may have put there need not even be comparable."""
     return isinstance(value, type(wanted)) and not isinstance(value, bool) and value == wanted
 
 

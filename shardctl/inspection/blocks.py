@@ -124,12 +124,12 @@ def _plain(column: pa.Array, place: int) -> Any:
 
 
 def is_image(field: pa.Field) -> bool:
-    """Tell whether a column holds images, encoded or raw, or arrays like them."""
+    """Return whether a column holds images, encoded or raw, or arrays like them."""
     return isinstance(field.type, pa.FixedShapeTensorType) or bool(field.type.equals(ENCODED_IMAGE))
 
 
 def all_blocks(target: Path, split: str | None) -> Iterator[Placed]:
-    """Give the blocks of a dataset, of one of its splits, or of a lone shard, in order. Raises UsageError, DatasetError."""
+    """Yield the blocks of a dataset, of one of its splits, or of a lone shard, in order. Raises UsageError, DatasetError."""
     if target.is_file():
         shard = Shard(target, None)
         yield from (Placed(shard, number) for number in range(len(shard.reader)))
@@ -149,7 +149,7 @@ def check_split(root: Path, split: str | None) -> None:
 
 
 def some_blocks(target: Path, split: str | None, count: int) -> Iterator[Placed]:
-    """Give up to so many blocks from everywhere, in order; none is read yet. Raises UsageError, DatasetError."""
+    """Yield up to so many blocks from everywhere, in order; none is read yet. Raises UsageError, DatasetError."""
     if target.is_file():
         lone = Shard(target, None)
         yield from (Placed(lone, number) for number in spread(len(lone.reader), count))
@@ -179,7 +179,7 @@ def shards_of(root: Path, split: str | None) -> tuple[int, int]:
 
 
 def some_records(target: Path, split: str | None, count: int, blocks: int = 64) -> Iterator[Record]:
-    """Give up to so many records from everywhere, in order. Raises UsageError, DatasetError."""
+    """Yield up to so many records from everywhere, in order. Raises UsageError, DatasetError."""
     placed = list(some_blocks(target, split, min(blocks, count)))
     for number, block in enumerate(placed):
         share = (number + 1) * count // len(placed) - number * count // len(placed)

@@ -130,8 +130,8 @@ def _checks(part: pa.RecordBatch) -> npt.NDArray[np.uint64]:
     return checks
 
 
-def differences(a: Path, b: Path, heard: Callable[[int, int], None] = lambda done, total: None) -> Differences:
-    """Compare two datasets. `heard` is told how many samples have been compared of how many. Raises DatasetError, UsageError.
+def differences(a: Path, b: Path, report: Callable[[int, int], None] = lambda done, total: None) -> Differences:
+    """Compare two datasets. `report` is told how many samples have been compared of how many. Raises DatasetError, UsageError.
 
     Values are read of every sample that both have, unless both were made in the same way from the same input. Memory: about
     40 bytes per sample.
@@ -147,7 +147,7 @@ def differences(a: Path, b: Path, heard: Callable[[int, int], None] = lambda don
     in_question = np.ones(len(in_a), bool)
     if not fields and _made_alike(sides[0].manifest, sides[1].manifest):
         in_question = sides[0].checks[in_a] != sides[1].checks[in_b]
-    changed, counts, examples = _compare(sides, in_a[in_question], in_b[in_question], {pair.name for pair in fields}, heard)
+    changed, counts, examples = _compare(sides, in_a[in_question], in_b[in_question], {pair.name for pair in fields}, report)
     return Differences(
         settings=tuple(_setting_pairs(sides[0].manifest, sides[1].manifest)),
         fields=tuple(fields),
@@ -164,7 +164,7 @@ def differences(a: Path, b: Path, heard: Callable[[int, int], None] = lambda don
 
 
 def _written_alike(a: Path, b: Path) -> bool:
-    """Tell whether all files of both had the same bytes when they were written."""
+    """Return whether all files of both had the same bytes when they were written."""
     if a.is_file() or b.is_file():
         return False
     return Manifest.load(a).files[CHECKSUMS] == Manifest.load(b).files[CHECKSUMS]
@@ -205,7 +205,7 @@ def _setting_pairs(a: Manifest, b: Manifest) -> Iterator[Pair]:
 
 
 def _pairs(name: str, a: Any, b: Any) -> Iterator[Pair]:
-    """Give what differs between two values, part by part where both are tables, or lists of tables (numbered from 1)."""
+    """Yield what differs between two values, part by part where both are tables, or lists of tables (numbered from 1)."""
     if isinstance(a, dict) and isinstance(b, dict):
         for part in dict.fromkeys([*a, *b]):
             yield from _pairs(f"{name} {part}", a.get(part), b.get(part))
@@ -221,7 +221,7 @@ def _are_tables(value: Any) -> bool:
 
 
 def _compare(
-    sides: tuple[_Side, _Side], in_a: Numbers, in_b: Numbers, left_out: set[str], heard: Callable[[int, int], None]
+    sides: tuple[_Side, _Side], in_a: Numbers, in_b: Numbers, left_out: set[str], report: Callable[[int, int], None]
 ) -> tuple[int, Counter[str], list[ChangedSample]]:
     """Compare the values of pairs of samples. Return how many differ, in which fields, and some of them."""
     columns = [name for name in sides[0].dataset.schema.names if name not in left_out and name != "key"]
@@ -240,7 +240,7 @@ def _compare(
                 counts.update(fields)
                 if len(examples) < EXAMPLES:
                     examples.append(ChangedSample(sides[0].keys(in_a[part][place : place + 1])[0], tuple(fields)))
-        heard(min(first + _CHUNK, len(in_a)), len(in_a))
+        report(min(first + _CHUNK, len(in_a)), len(in_a))
     return changed, counts, examples
 
 
@@ -260,7 +260,7 @@ def _differing(a: Dataset, b: Dataset, places: tuple[Numbers, Numbers], columns:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Tell whether two values of a field are the same: numbers, arrays, lists of arrays, None for a missing one."""
+    """Return whether two values of a field are the same: numbers, arrays, lists of arrays, None for a missing one."""
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(_same, one, other))
     if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):

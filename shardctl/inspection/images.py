@@ -37,5 +37,5 @@ def facts_of(data: bytes | None) -> dict[str, Any]:
 
 
 def is_encoded_image(value: Any) -> bool:
-    """Tell whether a stored value is an image in a file format."""
+    """Return whether a stored value is an image in a file format."""
     return isinstance(value, dict) and set(value) == {f.name for f in ENCODED_IMAGE}

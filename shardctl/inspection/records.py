@@ -109,7 +109,7 @@ def record_of_key(root: Path, key: str) -> list[Record]:
 
 
 def _places_of(keys: pa.ChunkedArray, key: str, most: int) -> Iterator[int]:
-    """Give the rows of the plan that have a key. Each is one look through it, a tenth of a second in ten million."""
+    """Yield the rows of the plan that have a key. Each is one look through it, a tenth of a second in ten million."""
     start = 0
     for _ in range(most):
         place = pc.index(keys.slice(start), key).as_py()
@@ -146,7 +146,7 @@ def _near(keys: pa.ChunkedArray, key: str) -> str:
 
 
 def head(target: Path, split: str | None, count: int) -> Iterator[Record]:
-    """Give the first samples of a dataset, of one of its splits, or of a lone shard. Raises UsageError, DatasetError."""
+    """Yield the first samples of a dataset, of one of its splits, or of a lone shard. Raises UsageError, DatasetError."""
     for block in all_blocks(target, split):
         yield from (block.record(place) for place in range(min(block.data.num_rows, count)))
         count -= block.data.num_rows
@@ -155,7 +155,7 @@ def head(target: Path, split: str | None, count: int) -> Iterator[Record]:
 
 
 def matching(target: Path, split: str | None, text: str) -> Iterator[Record]:
-    """Give the samples for which a condition holds. Blocks are read one after the other. Raises UsageError, DatasetError."""
+    """Yield the samples for which a condition holds. Blocks are read one after the other. Raises UsageError, DatasetError."""
     where: Where | None = None
     for block in all_blocks(target, split):
         if where is None:

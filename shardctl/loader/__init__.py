@@ -1,4 +1,4 @@
-"""Batches for a training loop, in an order that depends on nothing but the seed, the epoch and the dataset. docs/loader.md."""
+"""Batches for a training loop, in an order that depends only on the seed, the epoch and the dataset. docs/loader.md."""
 
 from __future__ import annotations
 
@@ -27,19 +27,20 @@ from shardctl.reader import Batch, BatchMemory, Indices
 __all__ = ["DatasetStream", "Loader", "LoaderOptions", "LoaderStats", "Mixture", "Selection", "Stream", "StreamOptions"]
 
 PLANNED_SAMPLES = 16384
-"""Samples whose order is found out at a time: 20 ns for each, where a batch of 256 by itself takes 130 microseconds."""
+"""Samples whose order is computed at a time: 20 ns for each, while a single batch of 256 takes 130 microseconds."""
 
 TASK_BATCHES = 64
-"""Most batches that are made at a time."""
+"""The largest number of batches that are made at a time."""
 
 
 @dataclass(frozen=True)
 class LoaderStats:
-    """What a loader has done since its last iteration began.
+    """Statistics of a loader since the start of its last iteration.
 
-    `wait_get_s` is how long the training loop waited for batches, `wait_put_s` how long threads waited for it to take
-    some, `making_s` how long they worked, all together. `threads` is the number in use: what "auto" has come to. `stages`
-    is what the loader's threads have spent their time on since it was made, in seconds, where `profile` asked for it.
+    Times are in seconds: `wait_get_s` that the training loop waited for batches, `wait_put_s` that threads waited because
+    finished batches were not yet taken, `making_s` that threads worked; the last two are sums over all threads. `threads`
+    is the number of threads in use, also for "auto". `stages` is the time of the loader's threads by stage, in seconds
+    since the loader was made; it is measured with `profile`.
     """
 
     threads: int
@@ -60,9 +61,9 @@ class LoaderStats:
 
 @dataclass(frozen=True)
 class _Task:
-    """The positions of some neighbouring batches in an order.
+    """The positions of several consecutive batches in an order.
 
-    The i-th has `sizes[i]` samples, and `ends[i]` of the epoch are consumed after it.
+    Batch i has `sizes[i]` samples; after it, `ends[i]` samples of the epoch are consumed.
     """
 
     epoch: int
@@ -74,7 +75,7 @@ class _Task:
 
 @dataclass(frozen=True)
 class _Made:
-    """The batches of a task, each with what it consumes."""
+    """The batches of a task, each with the samples of the epoch consumed after it."""
 
     epoch: int
     batches: list[tuple[Batch, int, int]]
@@ -82,7 +83,7 @@ class _Made:
 
 
 def _cut(task: _Task, together: int) -> Iterator[_Task]:
-    """Cut a task into some of so many batches. Their samples are found now: for all of them at once that costs little."""
+    """Cut a task into smaller tasks of a few batches. Their samples are computed here, at once, which is cheaper."""
     samples = task.order.samples(task.positions)
     edges = np.cumsum([0, *task.sizes]).tolist()
     for first in range(0, len(task.sizes), together):
@@ -93,23 +94,23 @@ def _cut(task: _Task, together: int) -> Iterator[_Task]:
 
 @dataclass(frozen=True)
 class _Position:
-    """A place in the order: an epoch, and how many of its samples all ranks together have been given."""
+    """A place in the order: an epoch, and how many of its samples all ranks together have consumed."""
 
     epoch: int = 0
     samples: int = 0
 
 
 class Loader:
-    """Iterating gives one epoch of batches, each a dict of field name to values.
+    """An iterable of batches; each batch is a dict of field name to values. One iteration is one epoch.
 
-    Every iteration begins the next epoch, also where the one before was broken off. `load_state_dict` makes the next
-    iteration continue from a state instead.
+    Every iteration begins the next epoch, also after a `break`. After `load_state_dict`, the next iteration continues
+    from the loaded state instead.
     """
 
     def __init__(self, stream: Stream, options: LoaderOptions) -> None:
         options.check()
         for column in options.bucket:
-            stream.lengths(column, np.empty(0, np.int64))  # refuses a column without lengths
+            stream.lengths(column, np.empty(0, np.int64))  # raises for a column without lengths
         self.options = options
         self.stream = stream
         self._at = self._next = _Position()
@@ -127,12 +128,12 @@ class Loader:
         return max(1, min(TASK_BATCHES, most))
 
     def __len__(self) -> int:
-        """Return the number of batches of an epoch."""
+        """Return the number of batches in an epoch."""
         whole = len(self.stream) / self.options.global_batch
         return math.floor(whole) if self.options.drops else math.ceil(whole)
 
     def __repr__(self) -> str:
-        """Say what an epoch is."""
+        """Return the sizes, the order and the fields, for display."""
         rank, world_size = self.options.place
         order = self.stream.identity()
         shuffle = f"shuffle {order['shuffle']!r}, seed {order['seed']}" if order.get("shuffle") else "no shuffle"
@@ -149,11 +150,11 @@ class Loader:
         return self._tuner.threads if self._tuner else int(self.options.threads)
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next iteration be this epoch, from its beginning. Raises UsageError for a negative epoch."""
+        """Make the next iteration start at the beginning of this epoch. Raises UsageError for a negative epoch."""
         self._at = self._next = _Position(whole_number("epoch", epoch, 0))
 
     def assign(self, rank: int, world_size: int) -> None:
-        """Take the part of this rank, as far as `rank` and `world_size` were not given to the loader. Raises UsageError."""
+        """Set the rank and the world size, unless they were given to the loader. Raises UsageError."""
         given = self.options
         placed = given.placed_at(rank, world_size)
         if placed != given.place:
@@ -167,16 +168,16 @@ class Loader:
         return self._next.epoch
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the loader is: the epoch, and the samples of it that all ranks together have been given.
+        """Return the position as plain data: the epoch, and how many of its samples all ranks together have consumed.
 
-        That is the last iteration's place, also after it was broken off. Batches that were made ahead do not count.
+        This is the position of the last iteration, also after a `break`. Prefetched batches do not count.
         """
         return {"epoch": self._at.epoch, "samples": self._at.samples, "order": self._identity()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a state: the next iteration gives the rest of its epoch, those after it the next epochs.
+        """Continue from a state: the next iteration yields the rest of its epoch, later iterations the next epochs.
 
-        Batch size, world size, threads and columns may be others. Raises UsageError for the state of another dataset or order.
+        Batch size, world size, threads and columns may differ. Raises UsageError for the state of another dataset or order.
         """
         try:
             epoch, samples = int(state["epoch"]), int(state["samples"])
@@ -188,11 +189,11 @@ class Loader:
             was = ", ".join(f"{name} {other[name]!r} (here {mine.get(name)!r})" for name in differing)
             raise UsageError(f"the state is that of another order: it had {was}")
         if epoch < 0 or not 0 <= samples <= len(self.stream):
-            raise UsageError(f"a state of epoch {epoch}, sample {samples} is none of a dataset of {len(self.stream)}")
+            raise UsageError(f"the state (epoch {epoch}, sample {samples}) does not fit a dataset of {len(self.stream)}")
         self._at = self._next = _Position(epoch, samples)
 
     def stats(self) -> LoaderStats:
-        """Return what has been done, and how fast, since the last iteration began."""
+        """Return what was done since the start of the last iteration, and how fast."""
         seconds = self._ended - self._began
         return LoaderStats(
             threads=self.threads,
@@ -208,7 +209,7 @@ class Loader:
         )
 
     def __iter__(self) -> Iterator[Batch]:
-        """Give the batches of the next epoch, or the rest of the one that a state was loaded of."""
+        """Yield the batches of the next epoch, or the rest of the epoch of a loaded state."""
         threads = self._tuner.most if self._tuner else self.threads
         depth = max(1, self.options.prefetch // self._task_batches) if self.options.prefetch else None
         self._batches = self._samples = 0
@@ -228,15 +229,15 @@ class Loader:
                         yield batch
                 if self.options.reuse:
                     self._spare.append(made.memory)
-        if not self._batches:  # nothing was left of the epoch
+        if not self._batches:  # the epoch of the state was complete
             self._at = self._next
 
     def _is_over(self, consumed: int) -> bool:
-        """Tell whether an epoch of which so many samples are consumed has no batch left."""
+        """Return whether an epoch with `consumed` samples consumed has no batch left."""
         return len(self.stream) - consumed < (self.options.global_batch if self.options.drops else 1)
 
     def _tasks(self, begin: _Position) -> Iterator[_Task]:
-        """Give what is to be made, epoch after epoch. The first tasks are small, so that the first batch comes early."""
+        """Yield the tasks, epoch after epoch. The first tasks are small, so that the first batch comes early."""
         epoch, consumed = begin.epoch, begin.samples
         together = planned = 1
         for left in itertools.count(self.options.repeat or 0, -1):
@@ -249,7 +250,7 @@ class Loader:
                 consumed, together = task.ends[-1], min(2 * together, self._task_batches)
                 planned = min(2 * planned, max(self._task_batches, PLANNED_SAMPLES // self.options.batch_size))
             if self._is_over(0):
-                return  # an epoch without a batch, for ever
+                return  # epochs without a batch would repeat without end
             epoch, consumed = epoch + 1, 0
 
     def _order(self, epoch: int) -> EpochOrder:
@@ -268,7 +269,7 @@ class Loader:
         return which
 
     def _next_batches(self, order: EpochOrder, epoch: int, consumed: int, most: int) -> _Task:
-        """Return the next batches of an epoch of which so many samples are consumed: this rank's part of them."""
+        """Return this rank's part of the next batches of an epoch."""
         ends: list[int] = []
         for _ in range(most):
             ends.append(min((ends or [consumed])[-1] + self.options.global_batch, len(self.stream)))
@@ -303,7 +304,7 @@ class Loader:
         return _Made(task.epoch, made, memory)
 
     def _memory(self) -> BatchMemory:
-        """Return memory that nobody needs any more, or fresh one. Threads may ask at the same time."""
+        """Return memory that is no longer in use, or new memory. Thread-safe."""
         try:
             return self._spare.pop()
         except IndexError:

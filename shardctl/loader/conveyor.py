@@ -91,7 +91,7 @@ class Conveyor(Generic[Task, Result]):
                 self._taken += 1
                 self.waits.get += time.perf_counter() - began
                 if self._tuner:
-                    self._active = self._tuner.heard(self.waits)
+                    self._active = self._tuner.update(self.waits)
                 self._condition.notify_all()
             if error is not None:
                 raise error
@@ -162,7 +162,7 @@ class Tuner:
         """The most threads that it may choose."""
         return self._most
 
-    def heard(self, waits: Waits) -> int:
+    def update(self, waits: Waits) -> int:
         """Look at how the work goes, and return the number of threads to use from now on."""
         now = time.perf_counter()
         span, made = now - self._since, waits.made - self._before.made

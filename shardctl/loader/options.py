@@ -1,4 +1,4 @@
-"""What a loader is asked for."""
+"""The options of a loader."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ MOST_THREADS = 1024
 class LoaderOptions:
     """How batches are made. docs/loader.md says what each option costs.
 
-    `batch_size` is per rank. `rank` and `world_size` None mean 0 of 1, unless shardctl.torch finds others. `remainder` is the
-    rule for the last batch of an epoch where not all ranks can have a full one: "uneven" shares what is left (some ranks may
-    get one batch less), "pad" fills it up with the epoch's first samples, "drop" (or `drop_last`) leaves it out. `prefetch` is
-    the number of batches made ahead, `repeat` the number of epochs that one iteration gives, None for no end. `bucket`
-    {column: batches} makes batches of samples that are about as long in that column, by sorting within so many batches;
-    `seed` shuffles those batches. `reuse` lets the arrays of a batch be overwritten as soon as the next one is asked for.
+    `batch_size` is per rank. `rank` and `world_size` None mean rank 0 of 1, unless shardctl.torch finds others. `remainder`
+    is the rule for the last batch of an epoch if not all ranks can have a full one: "uneven" divides the remaining samples
+    (some ranks may get one batch less), "pad" fills it up with the epoch's first samples, "drop" (or `drop_last`) leaves it
+    out. `prefetch` is the number of batches made ahead, `repeat` the number of epochs in one iteration, None for no end.
+    `bucket` {column: batches} makes batches of samples of similar length in that column, by sorting the samples of each
+    group of that many batches; `seed` shuffles those batches. With `reuse`, the next batch overwrites the arrays of this one.
     """
 
     batch_size: int
@@ -39,7 +39,7 @@ class LoaderOptions:
     reuse: bool = False
 
     def check(self) -> None:
-        """Raise UsageError for numbers that cannot be."""
+        """Raise UsageError for impossible numbers."""
         if whole_number("batch_size", self.batch_size) < 1:
             raise UsageError(f"a batch size of {self.batch_size} is impossible; give at least 1")
         for name in ("rank", "world_size", "prefetch", "repeat"):
@@ -62,23 +62,23 @@ class LoaderOptions:
             raise UsageError(f"repeat must be at least 1, or None for no end; it is {self.repeat}")
 
     def check_keeping(self, who: str) -> None:
-        """Raise UsageError where whoever takes the batches keeps them for longer than `reuse` allows."""
+        """Raise UsageError if `reuse` is set: `who` keeps batches for longer than it allows."""
         if self.reuse:
             raise UsageError(f"{who} holds batches for longer than reuse=True allows; leave it out")
 
     @property
     def place(self) -> tuple[int, int]:
-        """The rank and the world size: 0 of 1 where they were not given."""
+        """The rank and the world size; the default is rank 0 of 1."""
         return self.placed_at(0, 1)
 
     def placed_at(self, rank: int, world_size: int) -> tuple[int, int]:
-        """Return the rank and the world size that were given, and these for what was not given."""
+        """Return the rank and the world size that were given; the arguments are the defaults."""
         given_world = world_size if self.world_size is None else self.world_size
         return (rank if self.rank is None else self.rank), given_world
 
     @property
     def global_batch(self) -> int:
-        """Samples of one step of all ranks together."""
+        """Samples in one step of all ranks together."""
         return self.batch_size * self.place[1]
 
     @property
@@ -89,7 +89,7 @@ class LoaderOptions:
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """What samples are read, in which order, and how they are handed over."""
+    """Which samples are read, in which order, and how they are returned."""
 
     order: OrderOptions
     columns: tuple[str, ...] | None = None

@@ -161,7 +161,7 @@ class BlockCache:
 
 
 def _is_for_arrow(column: Column, values: pa.Array) -> bool:
-    """Tell whether Arrow itself will read values of this column: of its type, or because some are missing."""
+    """Return whether Arrow itself will read values of this column: of its type, or because some are missing."""
     if column.kind in ("other", "nested"):
         return True
     try:

@@ -113,7 +113,7 @@ class Finish:
             raise UsageError(f"a crop to {self.crop[0]}x{self.crop[1]} is larger than the images, {shape[0]}x{shape[1]}")
 
     def changes(self, column: Column) -> bool:
-        """Tell whether values of this column are not handed over just as they are stored."""
+        """Return whether values of this column are not handed over just as they are stored."""
         view = column.name == IMAGE and bool(self.crop or self.flip or self.resize or self.channels_first)
         relabelled = column.name == LABEL and self.relabel is not None
         return view or relabelled or column.name in self.dtypes or column.name in self.normalize

@@ -45,7 +45,7 @@ class Located:
         return Located(self.buffers, self.which[places], self.start[places], self.length[places])
 
     def rows(self) -> Iterator[Bytes]:
-        """Give each value's bytes where they lie, without a copy."""
+        """Yield each value's bytes where they lie, without a copy."""
         arrays = [np.frombuffer(buffer, np.uint8) for buffer in self.buffers]
         for which, start, length in zip(self.which.tolist(), self.start.tolist(), self.length.tolist(), strict=True):
             yield arrays[which][start : start + length]

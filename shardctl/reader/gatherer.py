@@ -388,7 +388,7 @@ class Gatherer:
         return batch
 
     def _pixels(self, located: Located, samples: Indices, wanted: Wanted, out: Any) -> Iterator[tuple[int, image.Pixels]]:
-        """Give each image, decoded: into its row of `out` where that is given and it fits."""
+        """Yield each image, decoded: into its row of `out` where that is given and it fits."""
         decoder = self._decoder()
         for place, (data, sample) in enumerate(zip(located.rows(), samples.tolist(), strict=True)):
             pixels = self._images.get(sample)
@@ -450,7 +450,7 @@ class Gatherer:
 
 
 def in_place(shards: Shards, options: GatherOptions) -> bool:
-    """Tell whether samples can be read one by one: uncompressed, and mapped or loaded."""
+    """Return whether samples can be read one by one: uncompressed, and mapped or loaded."""
     return (options.mmap or options.preload) and shards.manifest.recipe.get("compression") == "none"
 
 

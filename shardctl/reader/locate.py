@@ -145,7 +145,7 @@ class InPlace:
             faults[block] = error
 
     def lie_elsewhere(self, column: Column, wanted: Wanted) -> bool:
-        """Tell whether some of these values cannot be read in place: a null in their block, or a compressed buffer."""
+        """Return whether some of these values cannot be read in place: a null in their block, or a compressed buffer."""
         return bool(self._elsewhere[column.name][wanted.block].any())
 
     def _look(self, block: int, opened: OpenShard) -> None:

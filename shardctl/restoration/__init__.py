@@ -324,7 +324,7 @@ class _Repair:
         return Commit(job, self.manifest.settings, outcomes, self.manifest.fields)
 
     def _drop(self, job: Job) -> bool:
-        """Commit the dataset without the samples that are lost, and tell whether that could be done."""
+        """Commit the dataset without the samples that are lost, and return whether that could be done."""
         hopeless = [entry for entry in self.unrepaired if entry.file not in {lost.shard for lost in self.lost}]
         if hopeless:
             return False

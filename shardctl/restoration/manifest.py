@@ -49,7 +49,7 @@ def find_manifest(root: Path) -> Manifest | None:
 
 
 def vouches_for_tables(root: Path, manifest: Manifest) -> bool:
-    """Tell whether SHA256SUMS or shards.arrow in the folder, under whatever name, is the one that the manifest records.
+    """Return whether SHA256SUMS or shards.arrow in the folder, under whatever name, is the one that the manifest records.
 
     Each of them has the SHA-256 of all shards, so that it is that of no other dataset.
     """

@@ -97,7 +97,7 @@ def shards_with_rejects(plan: pa.Table) -> set[int]:
 
 
 def lost_samples(job: Job, shard: int) -> Iterator[Lost]:
-    """Give the samples that a recorded job could not make again."""
+    """Yield the samples that a recorded job could not make again."""
     place = job.place(shard)
     outcomes = read_marker(job.marker_path(shard)).outcomes.to_pylist()
     planned = job.plan.slice(place.first_row, place.rows).select(["key", "source", "outcome"]).to_pylist()

@@ -39,7 +39,7 @@ class Source(Protocol):
     kind: str
 
     def takes(self, file: FoundFile) -> bool:
-        """Tell whether a file of this name belongs to this kind."""
+        """Return whether a file of this name belongs to this kind."""
         ...
 
     def inputs(self, file: FoundFile) -> Iterable[Input]:

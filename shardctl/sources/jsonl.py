@@ -206,7 +206,7 @@ def fit(value: Any, type_: pa.DataType) -> Any:
 
 
 def lines(file: Iterable[bytes]) -> Iterator[tuple[int, int, bytes]]:
-    """Give (number from 1, offset in bytes, line) of every line that is not blank. A byte order mark is passed over."""
+    """Yield (number from 1, offset in bytes, line) of every line that is not blank. A byte order mark is passed over."""
     offset = 0
     for number, line in enumerate(file, 1):
         skipped = 3 if number == 1 and line.startswith(b"\xef\xbb\xbf") else 0

@@ -198,7 +198,7 @@ def _batch(records: list[dict[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:
-    """Give the objects of a JSONL file. Raises InputError where a line is none, and where there is no line."""
+    """Yield the objects of a JSONL file. Raises InputError where a line is none, and where there is no line."""
     shown, number = printable(str(path)), 0
     try:
         with open(path, "rb") as file:

@@ -48,7 +48,7 @@ class _Folder:
 
 
 def walk(roots: list[Path], notice: Callable[[str], None]) -> Iterator[FoundFile]:
-    """Give every file under the sources, the files of a folder by name and then its folders by name.
+    """Yield every file under the sources, the files of a folder by name and then its folders by name.
 
     Hidden files and folders (their name begins with a dot) are passed over; symbolic links are followed; one that leads
     back to a folder that it lies in is passed over with a notice. Raises InputError where a source or a folder cannot be
@@ -121,7 +121,7 @@ def _unlisted(folder: _Folder, error: OSError) -> InputError:
 
 
 def _are_utf8(names: list[str]) -> bool:
-    """Tell whether every name can be written as UTF-8: bytes that are not come from the system as lone surrogates."""
+    """Return whether every name can be written as UTF-8: bytes that are not come from the system as lone surrogates."""
     try:
         for start in range(0, len(names), NAMES_AT_ONCE):
             "/".join(names[start : start + NAMES_AT_ONCE]).encode()

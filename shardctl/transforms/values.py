@@ -126,7 +126,7 @@ def _check_struct(value: Any, type_: pa.DataType) -> None:
 
 
 def _takes(type_: pa.DataType, kind: type) -> bool:
-    """Tell whether a column of this type holds values of a Python type. Arrow decides of the types that are not listed."""
+    """Return whether a column of this type holds values of a Python type. Arrow decides of the types that are not listed."""
     if pa.types.is_boolean(type_):
         return issubclass(kind, bool)
     if pa.types.is_integer(type_):
@@ -141,7 +141,7 @@ def _takes(type_: pa.DataType, kind: type) -> bool:
 
 
 def _is_exact(value: Any, type_: pa.DataType) -> bool:
-    """Tell whether a number is the same in a narrow floating type."""
+    """Return whether a number is the same in a narrow floating type."""
     if not (pa.types.is_float32(type_) or pa.types.is_float16(type_)):
         return True
     narrow = float(np.array(value, np.float64).astype(type_.to_pandas_dtype()))
@@ -149,7 +149,7 @@ def _is_exact(value: Any, type_: pa.DataType) -> bool:
 
 
 def _array_fits(value: np.ndarray[Any, Any], type_: pa.DataType) -> bool:
-    """Tell whether a list of this type of elements holds an array of one dimension as it is."""
+    """Return whether a list of this type of elements holds an array of one dimension as it is."""
     if pa.types.is_boolean(type_) or value.dtype.kind == "b":
         return bool(pa.types.is_boolean(type_)) and value.dtype.kind == "b"
     if not (pa.types.is_integer(type_) or pa.types.is_floating(type_)) or value.dtype.kind not in "iuf":

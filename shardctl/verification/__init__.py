@@ -81,12 +81,12 @@ class _Check:
         """Check one file."""
         samples = 0
 
-        def hear(_: Task, answer: Any) -> None:
+        def on_message(_: Task, answer: Any) -> None:
             nonlocal samples
             samples, findings = answer
             self.findings += [Finding(**finding) for finding in findings]
 
-        self._run([{"check": "lone shard"}], hear, lambda _, crash: self.findings.append(crash))
+        self._run([{"check": "lone shard"}], on_message, lambda _, crash: self.findings.append(crash))
         return self._result(1, samples)
 
     def dataset(self) -> VerifyResult:
@@ -130,8 +130,10 @@ class _Check:
         self.findings += [finding for number in range(len(tasks)) for finding in found.get(number, [])]
         return [bool(found.get(number)) for number in range(len(tasks))]
 
-    def _run(self, tasks: Iterable[Task], hear: Callable[[Task, Any], None], crashed: Callable[[Task, Finding], None]) -> None:
-        """Do checks in the pool. `hear` gets what they return, `crashed` the finding that one has died of its check."""
+    def _run(
+        self, tasks: Iterable[Task], on_message: Callable[[Task, Any], None], crashed: Callable[[Task, Finding], None]
+    ) -> None:
+        """Do checks in the pool. `on_message` gets what they return, `crashed` the finding that one has died of its check."""
 
         def died(task: Task, death: Death) -> Task | None:
             if death.place is not None and death.place not in task["fatal"]:
@@ -140,7 +142,7 @@ class _Check:
             return None
 
         given = ({"root": str(self.root), "level": self.level, "fatal": [], **task} for task in tasks)
-        self.pool.run(given, lambda task, message: hear(task, message["done"]), died)
+        self.pool.run(given, lambda task, message: on_message(task, message["done"]), died)
 
     def _crash(self, task: Task, death: Death) -> Finding:
         what = "needs more memory than any shard should" if death.out_of_memory else f"the process that read it {death}"

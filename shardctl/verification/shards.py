@@ -80,7 +80,7 @@ class ShardCheck:
         return error(kind, f"{what}; {REBUILD}", self._entry.path)
 
     def _damaged_blocks(self, reader: ShardReader, kept: list[pa.RecordBatch]) -> Iterator[Finding]:
-        """Give the damaged blocks; the keys and labels of each of the others are added to `kept`."""
+        """Yield the damaged blocks; the keys and labels of each of the others are added to `kept`."""
         first = 0
         for block, rows in enumerate(self._entry.block_rows):
             data, wrong = _read_block(reader, block)
@@ -138,7 +138,7 @@ class _Names:
 
 
 def _open(path: Path, entry: ShardEntry) -> Generator[Finding, None, ShardReader | None]:
-    """Give what is wrong with the file as a whole, and return its reader if there is nothing."""
+    """Yield what is wrong with the file as a whole, and return its reader if there is nothing."""
     if not is_regular_file(path):
         yield error("missing-shard", f"the shard is missing; {REBUILD}", entry.path)
         return None
@@ -183,7 +183,7 @@ def check_lone_shard(path: Path, level: str, crumb: Breadcrumb, fatal: list[int]
 def _undecodable(
     reader: ShardReader, keep_truncated: bool, crumb: Breadcrumb, fatal: list[int]
 ) -> Iterator[tuple[int, int, str]]:
-    """Give the block, the row in the shard and the fault of every encoded image that does not decode.
+    """Yield the block, the row in the shard and the fault of every encoded image that does not decode.
 
     Raw pixels and text have no form that could be wrong.
     """
@@ -205,7 +205,7 @@ def _keys_and_labels(block: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _unnamed_labels(blocks: list[pa.RecordBatch], classes: Sequence[str] | None) -> Iterator[tuple[int, int, str]]:
-    """Give the block, the row in the shard and the fault of every label that is not the number of a class.
+    """Yield the block, the row in the shard and the fault of every label that is not the number of a class.
 
     Such a shard is what was written: an older shardctl did not look at the labels that a function set.
     """
