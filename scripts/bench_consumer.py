@@ -1,4 +1,4 @@
-"""Is what `bench` says of a consumer true? Rates around what a dataset's loader can do, foretold and measured.
+"""Is what `bench` says of a consumer true? Rates around what a dataset's loader can do, estimated and measured.
 
     python scripts/bench_consumer.py DST... [--runs 3]
 
@@ -38,7 +38,7 @@ def main() -> None:
         for share, utilizations in found.items():
             rate = share * limit
             print(
-                f"  consumer of {rate:>10,.0f}/s: foretold {min(1.0, now / rate):6.1%}, measured"
+                f"  consumer of {rate:>10,.0f}/s: expected {min(1.0, now / rate):6.1%}, measured"
                 f" {statistics.median(utilizations):6.1%} ({min(utilizations):.1%} to {max(utilizations):.1%})"
             )
 

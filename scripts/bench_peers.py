@@ -1,4 +1,4 @@
-"""How fast the tools are that people would use instead, on the same samples, beside us.
+"""Rates of other tools on the same samples, beside shardctl.
 
     .venv/bin/python scripts/bench_peers.py [CORPUS] [--folder FOLDER] [--runs 3] [--only PEER …] [--json FILE]
 
@@ -105,7 +105,7 @@ def torch_files(samples: Samples, case: str, folder: Path) -> Callable[[], Itera
         for number, pixels in enumerate(samples.raw()):
             (folder / f"{number:05d}.raw").write_bytes(pixels.tobytes())
     if case == "lines":
-        raise NotImplementedError("a file per line is nobody's practice")
+        raise NotImplementedError("a file per line is not used in practice")
     paths = sorted((folder if case == "raw" else samples.root / "jpeg").iterdir())
 
     class Files(Dataset):  # type: ignore[misc,type-arg]

@@ -2,7 +2,7 @@
 
     python scripts/torture.py kills DATA [--times 200]        kill -9 of parent, workers, group at random moments
     python scripts/torture.py overwrites DATA [--times 50]    the same while a dataset is being replaced
-    python scripts/torture.py faults DATA [--times 2000]      random damage: verify finds it, repair mends it
+    python scripts/torture.py faults DATA [--times 2000]      random damage: verify finds it, repair repairs it
     python scripts/torture.py hostile DATA                    1,045 odd and broken files, with peak memory
     python scripts/torture.py disks DATA                      tmpfs of many sizes filled up; a read-only one (needs root)
     python scripts/torture.py stalls DATA [--times 5]         the source or the destination stands still (needs root)
@@ -147,7 +147,7 @@ def faults(data: Path, times: int, scratch: Path) -> str:
         if result.ok and content(out) == expected and shardctl.verify(out, "quick").ok:
             mended += 1
         else:
-            problems.append(f"trial {trial}: {kind} was not mended: {result.unrepaired}")
+            problems.append(f"trial {trial}: {kind} was not repaired: {result.unrepaired}")
     return "\n".join([f"{times} faults {dict(kinds)}: {found} found, {mended} repaired to the same bytes", *problems])
 
 
@@ -263,7 +263,7 @@ def disks(data: Path, _: int, scratch: Path) -> str:
     for percent in range(2, 100, 7):
         with tmpfs(scratch / "disk", 64 << 20) as disk:
             out, ballast = disk / "out", disk / "ballast"
-            # Enough when the conversion begins, too little soon after: somebody else fills the disk up.
+            # Enough when the conversion begins, too little soon after: another process fills the disk up.
             with subprocess.Popen([*command, str(out), *OPTIONS], stderr=subprocess.PIPE, text=True) as parent:
                 while not list(out.glob(".shardctl/*/job.json")):
                     time.sleep(0.001)

@@ -71,7 +71,7 @@ def make_demo(folder: str | Path, images: int = 300, texts: int = 200, seed: int
     backend.require_one()
     root = Path(folder)
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
-        raise StorageError(f"{printable(str(root))}: holds something already; give a new or empty folder")
+        raise StorageError(f"{printable(str(root))}: is not empty; give a new or empty folder")
     with naming_the_path(root):
         for number in range(images):
             _write_image(root / "photos", number, np.random.default_rng([seed, 1, number]))

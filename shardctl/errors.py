@@ -1,9 +1,9 @@
-"""Everything that shardctl raises on purpose, with the exit code that the command line gives it.
+"""The errors of shardctl, with the exit codes of the command line.
 
 ShardctlError                 3  cannot do it
 ├── UsageError                2  wrong usage: options that contradict each other, impossible sizes
-├── InputError                3  the sources are not there, or not what they were said to be
-├── StorageError              3  the file system says no: full, read-only, not permitted
+├── InputError                3  the sources do not exist, or do not fit the options
+├── StorageError              3  the file system refuses: full, read-only, not permitted
 ├── DatasetError              3  not a dataset, or a damaged one
 ├── ConsumerError             3  a consumer named for a measurement raised, or did not return
 ├── WorkerError               3  a worker process ended without finishing its shard
@@ -21,23 +21,23 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 class ShardctlError(Exception):
-    """A known fault. The message is one sentence: what, where, what to do."""
+    """Base class of shardctl's errors. The message is one sentence: what, where, what to do."""
 
     exit_code = 3
 
 
 class UsageError(ShardctlError):
-    """The request itself cannot be right: contradictory options, impossible sizes."""
+    """Wrong usage: options that contradict each other, impossible sizes."""
 
     exit_code = 2
 
 
 class InputError(ShardctlError):
-    """The sources are missing, or are not what they were said to be."""
+    """The sources do not exist, or do not fit the options."""
 
 
 class SourceGoneError(InputError):
-    """A whole source went away while it was read, unmounted or unplugged, or does not answer."""
+    """A whole source disappeared while it was read (unmounted, unplugged), or does not respond."""
 
 
 class StorageError(ShardctlError):
@@ -45,7 +45,7 @@ class StorageError(ShardctlError):
 
 
 class DiskFullError(StorageError):
-    """No space is left, or no quota."""
+    """The disk is full, or the quota is used up."""
 
 
 class DatasetError(ShardctlError):
@@ -53,11 +53,11 @@ class DatasetError(ShardctlError):
 
 
 class ConsumerError(ShardctlError):
-    """A consumer that somebody named for a measurement raised, or did not return in time."""
+    """A consumer that was named for a measurement raised, or did not return in time."""
 
 
 class WorkerError(ShardctlError):
-    """Worker processes keep ending outside of any input, so that no input can be held responsible."""
+    """Worker processes keep dying while they work on no input, so that no input can be rejected as the cause."""
 
 
 class BusyError(ShardctlError):
@@ -75,7 +75,7 @@ class TooManyRejectsError(ShardctlError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Somebody pressed Ctrl-C. The message says what is done already."""
+    """The user pressed Ctrl-C. The message says what is already done."""
 
 
 class Rejection(Exception):

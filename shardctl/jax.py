@@ -22,7 +22,7 @@ from shardctl.sample import Sample
 
 
 class Source:
-    """The samples of a dataset by number, as grain.sources.RandomAccessDataSource asks for. Can be pickled for workers."""
+    """The samples of a dataset by index, as a grain.sources.RandomAccessDataSource. Can be pickled for workers."""
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
@@ -36,7 +36,7 @@ class Source:
         return self._dataset[int(index)]
 
     def __repr__(self) -> str:
-        """Name the dataset: Grain puts it into checkpoints, to notice that another one is read."""
+        """Return the identity of the dataset: Grain stores it in checkpoints, to detect another dataset."""
         which = ", ".join(f"{name}={value!r}" for name, value in self._dataset.identity.items())
         return f"shardctl.jax.Source({str(self._dataset.root)!r}, {which})"
 

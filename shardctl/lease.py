@@ -27,21 +27,21 @@ except ImportError:  # Windows has no fcntl, and shardctl no lock there yet
 
 LEASE = "lease"
 HEARTBEAT_SECONDS = 5.0
-"""How often the owner of a lease writes it anew."""
+"""Seconds between heartbeats: the owner of a lease writes it again."""
 
 STALE_SECONDS = 30.0
 """Age at which the lease of another machine counts as left behind. Six heartbeats: file servers stall for seconds."""
 
 LOOK_SECONDS = 0.25
-"""How often one who waits looks whether the lease is free."""
+"""Seconds between checks of a waiting process whether the lease is free."""
 
 SETTLE_SECONDS = 1.0
-"""How long one who takes a lease over without a lock waits, to see whether somebody else does the same."""
+"""Seconds that a process that takes over a lease without a lock waits, to see whether another one does the same."""
 
 RECORD_BYTES = 512
 
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP)
-"""What file systems answer that have no locks: Lustre mounted without them, some NFS, some FUSE."""
+"""The errors of file systems without locks: Lustre mounted without them, some NFS, some FUSE."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class Lease:
 def hold(staging: Path, waiting: Callable[[str], None] | None) -> Iterator[Lease]:
     """Be the only writer of the dataset that `staging` lies in.
 
-    Where another one is, wait, having told `waiting` who it is; with None raise BusyError at once.
+    If there is another writer, call `waiting` with its name and wait; if `waiting` is None, raise BusyError at once.
     """
     me = Owner.me()
     with naming_the_path(staging):
@@ -234,7 +234,7 @@ def _owner(descriptor: int) -> Owner | None:
 def _owner_now(path: Path, held: int) -> Owner | None:
     """Return who the lease at `path` says its owner is, None where it is gone. `held` is its descriptor.
 
-    It is opened anew, since NFS shows what others wrote only to those who open.
+    It is opened again, since NFS shows the writes of others only after an open.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY)

@@ -1,4 +1,4 @@
-"""What there is to convert: one walk over the sources, written as a table on disk with a row per input."""
+"""The list of inputs: one walk over the sources, written as a table on disk with a row per input."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Group(NamedTuple):
 
 @dataclass
 class Listing:
-    """What the walk found: a table of inputs on disk and the little that is known about them as a whole.
+    """The result of the walk: a table of inputs on disk and the little that is known about them as a whole.
 
     `roots` are the sources. `groups` says where inputs lie: the table has the place of each one's in it. `side_rows` is
     each input's row of the labels files, -1 where no row names it: (n,) int64. `label_names` are the labels that the inputs
@@ -122,9 +122,9 @@ class Listing:
 
 
 def list_inputs(roots: list[Path], source: Source, rule: LabelRule, path: Path, found: Callable[[int], None]) -> Listing:
-    """Walk the sources and write a row per input to `path`; `found` hears the number of inputs now and then.
+    """Walk the sources and write a row per input to `path`; `found` is called with the number of inputs now and then.
 
-    Raises InputError: nothing to convert, keys that stand twice, labels that do not match the inputs.
+    Raises InputError: nothing to convert, repeated keys, labels that do not match the inputs.
     """
     notices: list[str] = []
     side_files: list[tuple[Path, str]] = []
@@ -229,7 +229,7 @@ def detect_kind(roots: list[Path], sources: Iterable[Source]) -> str:
 def _refuse_duplicate_keys(listing: Listing) -> None:
     count, few = labels.repeated(listing.hashes, listing.keys_at)
     if count:
-        keys = "1 key stands" if count == 1 else f"{count:,} keys stand"
+        keys = "1 key appears" if count == 1 else f"{count:,} keys appear"
         raise InputError(
             f"{keys} twice, among them {some(few)}: a key is the path below its source, so give sources"
             " whose files have different paths, or their common parent folder"
@@ -253,7 +253,7 @@ def _lower(keys: list[str]) -> list[str]:
 
 
 def _rows_of_labels(listing: Listing, side: SideTable, rule: LabelRule) -> npt.NDArray[np.int64]:
-    """Return each input's row of the labels files, -1 for none. Raises InputError where rows or inputs are left over."""
+    """Return each input's row of the labels files, -1 for none. Raises InputError if rows or inputs do not match."""
     rows = np.empty(len(listing), np.int64)
     place = 0
     for batch in listing.table.select(["key", "hash"]).to_batches():
@@ -268,8 +268,8 @@ def _rows_of_labels(listing: Listing, side: SideTable, rule: LabelRule) -> npt.N
         what = f"{side.shown}: {len(unused):,} of {counted(len(side), 'row')} {name} not there"
         example = f"({some(side.names.take(pa.array(unused[:100])).to_pylist())})"
         if not rule.lenient:
-            raise InputError(f"{what} {example}; mend the file, or use --lenient-labels to pass over such rows")
-        listing.notices.append(f"{what} {example}; passed over")
+            raise InputError(f"{what} {example}; fix the file, or use --lenient-labels to skip such rows")
+        listing.notices.append(f"{what} {example}; skipped")
     if len(unnamed):
         what = f"{side.shown}: no row for {len(unnamed):,} of {counted(len(listing), 'input')}"
         example = f"({some(listing.keys_at(unnamed[:100]))})"

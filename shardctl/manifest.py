@@ -33,7 +33,7 @@ REPLACED = "replaced.json"
 MANIFEST_LIMIT = 256 << 20
 """Bytes of the largest manifest that is read. The names of a million classes take 30 MB."""
 
-REPAIR_ADVICE = "`shardctl repair` mends what can be mended"
+REPAIR_ADVICE = "`shardctl repair` repairs it if possible"
 
 TABLES = (PLAN, SHARDS, REJECTS)
 """The files of a dataset that are neither shards, nor the manifest, nor the list of checksums."""
@@ -66,9 +66,9 @@ class FileFacts:
 class Manifest:
     """manifest.json: written last, by rename, so that its presence makes the dataset exist.
 
-    `seconds` is how long the conversion took, None where nobody measured all of it: it was resumed, or is older.
-    `class_counts` has the samples of each class by split, None where there are no classes, or where it is older.
-    `environment` has what the conversion ran with, name to version; None where it is older.
+    `seconds` is how long the conversion took, None if that was not measured as a whole (it was resumed) or not recorded.
+    `class_counts` has the samples of each class by split, None if there are no classes or it was not recorded.
+    `environment` has the versions of the libraries, by name; None if it was not recorded (by an older shardctl).
     """
 
     kind: str
@@ -133,7 +133,7 @@ class Manifest:
 
     @classmethod
     def _checked(cls, record: dict[str, Any]) -> Manifest:
-        """Build the manifest from a record that anybody may have written."""
+        """Build the manifest from an untrusted record."""
         added: dict[str, Any] = {"dropped": 0, "seconds": None, "class_counts": None, "environment": None}
         known = {name: record.get(name, added[name]) if name in added else record[name] for name in cls.__dataclass_fields__}
         known["splits"] = tuple(SplitFacts(**split) for split in record["splits"])
@@ -209,7 +209,7 @@ def _why_no_manifest(root: Path) -> str:
     if not root.exists():
         return f"{shown}: no such dataset"
     if any((root / STAGING).glob(f"*/{REPLACED}")):
-        return f"{shown}: its files are being replaced; if no shardctl does so any more, `shardctl repair` completes it"
+        return f"{shown}: its files are being replaced; if no shardctl is running, `shardctl repair` completes it"
     if (root / STAGING).exists():
         return f"{shown}: an unfinished conversion; run the same `shardctl convert` again to complete it"
     return f"{shown}: not a dataset (it has no {MANIFEST})"
@@ -356,7 +356,7 @@ class ShardTable:
 def open_table(path: Path, schema: pa.Schema | None = None, columns: Sequence[str] | None = None) -> pa.Table:
     """Memory-map one of the dataset's Arrow tables, or some columns of it. Raises DatasetError.
 
-    Text and list columns of a file that somebody else may have written need open_checked_table before they are touched.
+    Text and list columns of an untrusted file need open_checked_table before they are used.
     """
     shown = printable(str(path))
     try:

@@ -1,9 +1,9 @@
 """Files mapped into memory that may shrink without killing the process.
 
-Reading a mapped page that its file no longer has is a SIGBUS, and the end of the process: of a training job, because somebody
-cut a file short. No check before reading closes the gap between the check and the reading. So the signal is handled: the
-pages of the mapped file that are missing are replaced by zeros, the interrupted reading goes on, and `mended` counts it, so
-that whoever reads knows to throw away what was read and to say which file it was.
+Reading a mapped page that its file no longer has raises SIGBUS and ends the process: a truncated file would kill a training
+job. A check before reading does not help, since the file may shrink after it. So the signal is handled: the
+missing pages of the mapped file are replaced by zeros, the interrupted reading continues, and `mended` counts it, so
+that the reader discards these values and reports the file.
 
 The signal is raised by the reading instruction itself, in the thread that reads, so that the handler interrupts nothing but
 a copy of bytes: a place where Python may run as in any other callback from C. The address that was read says whether the
@@ -75,7 +75,7 @@ def map_whole(path: Path, large_pages: bool) -> pa.Buffer:
 
 
 def resident_pages(path: Path) -> tuple[int, int] | None:
-    """Return how many pages a file has, and how many of them are in memory (mincore(2)); None where nobody tells."""
+    """Return how many pages a file has, and how many of them are in memory (mincore(2)); None if that is unknown."""
     if not hasattr(_libc(), "mincore"):
         return None
     with open(path, "rb") as file:

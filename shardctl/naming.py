@@ -1,4 +1,4 @@
-"""Functions that a person names as module:function."""
+"""User functions, named as module:function."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def find_function(target: str, what: str) -> Callable[..., Any]:
             found: Any = importlib.import_module(module)
     except ImportError as error:
         raise UsageError(f"{what} {target}: cannot import {module} ({error})") from error
-    except (Exception, SystemExit) as error:  # a person's module may raise anything
+    except (Exception, SystemExit) as error:  # a user's module may raise anything
         raise UsageError(f"{what} {target}: importing {module} raised {type(error).__name__}: {error}") from error
     try:
         for part in parts:

@@ -22,7 +22,7 @@ from shardctl.storage import counted, printable, replacing
 
 @dataclass(frozen=True)
 class PlanSettings:
-    """Everything but the recipe that decides what the dataset is. `shuffle` is a seed, None for the order of the walk."""
+    """The settings beside the recipe that decide the content of the dataset. `shuffle` is a seed, None for listing order."""
 
     split: SplitRule
     labels: LabelRule
@@ -88,11 +88,11 @@ def _label_by_folder(listing: Listing, mode: str, by_folder: bool) -> Labelling:
     names = [name.rpartition("/")[2] for name in below]
     classes = sorted(set(names) - {""})
     if mode == "folder" and not classes:
-        raise InputError("no input lies in a folder that could be its class; use --labels none or a labels file")
+        raise InputError("no input is in a folder that could be its class; use --labels none or a labels file")
     if mode == "auto" and len(classes) < 2:
         if classes:
             listing.notices.append(
-                f"all inputs in folders lie in one, {printable(classes[0])}, which is no class; --labels folder makes it one"
+                f"all inputs in folders are in one, {printable(classes[0])}, which is no class; --labels folder makes it one"
             )
         return Labelling()
     if mode == "auto" and len(named_as_splits(classes)) == len(classes):
@@ -109,13 +109,13 @@ def _label_by_folder(listing: Listing, mode: str, by_folder: bool) -> Labelling:
 
 
 def _tell_of_stray_inputs(listing: Listing, mode: str, groups: list[int], classes: list[str]) -> None:
-    """Say which inputs lie in no class folder. Raises InputError unless --labels folder asks for labels all the same."""
+    """Return a notice on inputs outside of class folders. Raises InputError unless --labels folder was given."""
     rows = np.flatnonzero(np.isin(listing.table["group"].to_numpy(), groups))
     lie = f"{counted(len(rows), 'input')} ({some(listing.keys_at(rows[:100]))})"
     lie += f" beside {len(classes)} class folders ({some(classes)})"
     if mode == "auto":
         raise InputError(
-            f"{lie} would have no label: move or remove what is no input, or use --labels folder to leave such labels"
+            f"{lie} would have no label: move or remove other files, or use --labels folder to leave such labels"
             " empty, --labels none to have no labels at all"
         )
     listing.notices.append(f"{lie}: no label")

@@ -1,4 +1,4 @@
-"""What is done to every input and how the result is kept: a recipe, from a TOML file or from options."""
+"""A recipe, from a TOML file or from options: what is done to every input, and how the result is stored."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ else:
     import tomli as tomllib
 
 KEYS = ("kind", "store", "compression", "seed", "variants", "max_pixels", "truncated", "transform")
-"""What a recipe file may say."""
+"""The keys of a recipe file."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Recipe:
 
     @property
     def random(self) -> bool:
-        """Whether anything is drawn."""
+        """Whether the recipe draws random numbers."""
         return any(step.random for step in self.transforms)
 
     @property
@@ -92,7 +92,7 @@ class Recipe:
         """Build and check a recipe; what is left out takes its default. Raises UsageError."""
         unknown = sorted(set(settings) - set(KEYS))
         if unknown:
-            raise UsageError(f"the recipe says {', '.join(unknown)}, which is not known; it may say {', '.join(KEYS)}")
+            raise UsageError(f"the recipe has the unknown key {', '.join(unknown)}; the keys are {', '.join(KEYS)}")
         steps = settings.get("transform") or []
         if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
             raise UsageError("the recipe's transforms must be tables, each under its own [[transform]]")
@@ -128,7 +128,7 @@ class Recipe:
             raise UsageError("store raw needs every image to have the same size; add a crop of 224, or a resize to 224x224")
         for place, step in enumerate(self.transforms):
             if isinstance(step, ViewTransform) and any(isinstance(s, SampleTransform) for s in self.transforms[:place]):
-                raise UsageError(f"{step.name} must come before a function of your own, which works on the finished pixels")
+                raise UsageError(f"{step.name} must come before your own function, which works on the finished pixels")
 
 
 def load_recipe(path: Path) -> dict[str, Any]:
@@ -146,7 +146,7 @@ def load_recipe(path: Path) -> dict[str, Any]:
 
 
 def recipe_toml(settings: dict[str, Any]) -> str:
-    """Return the settings as a recipe file that `load_recipe` reads."""
+    """Return the settings in the format of a recipe file."""
     lines = [f"{name} = {_toml(settings[name])}" for name in KEYS if name != "transform" and settings.get(name) is not None]
     for step in settings.get("transform") or []:
         lines += ["", "[[transform]]", *(f"{name} = {_toml(value)}" for name, value in step.items())]
@@ -159,7 +159,7 @@ def _toml(value: Any) -> str:
 
 
 def refuse_unnamed_functions(settings: dict[str, Any], named: Iterable[str], root: Path, who: str) -> None:
-    """Raise UsageError where the recipe of a dataset has functions of a user's own that the caller did not name."""
+    """Raise UsageError if the recipe of a dataset has user functions that the caller did not name."""
     steps = settings.get("transform")
     steps = [step for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
     targets = [str(step.get("target")) for step in steps if str(step.get("name")) == "custom"]
@@ -167,8 +167,8 @@ def refuse_unnamed_functions(settings: dict[str, Any], named: Iterable[str], roo
     if unnamed:
         shown = " ".join(f"--transform {printable(target)}" for target in unnamed)
         raise UsageError(
-            f"{printable(str(root))}: was made with functions of a user's own, and {who} runs no code that only the dataset"
-            f" names; look at it, and add {shown}"
+            f"{printable(str(root))}: was made with user functions, and {who} runs no code only because the dataset names"
+            f" it; check the code, and add {shown}"
         )
 
 

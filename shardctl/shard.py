@@ -306,17 +306,17 @@ def load_file(path: Path) -> pa.NativeFile:
 
 
 class BlockFile:
-    """The blocks of one Arrow file, read as they are: whoever uses their values checks them first.
+    """The blocks of one Arrow file, unchecked: the caller must check their values before using them.
 
-    `opener` decides how bytes are come by (`map_file`, `read_file`, `load_file`). `fields`, numbers of columns, leaves out
-    all others. Raises DatasetError where the file is missing or is not an Arrow IPC file.
+    `opener` decides how the file is read (`map_file`, `read_file`, `load_file`). `fields` are the numbers of the columns to
+    read, None for all. Raises DatasetError if the file is missing or is not an Arrow IPC file.
     """
 
     def __init__(self, path: Path, opener: Opener, fields: Iterable[int] | None = None) -> None:
         self.path = path
         try:
             self._file = opener(path)
-            # Whoever reads blocks has threads of its own; Arrow's would only fight for the same cores.
+            # The callers have their own threads; Arrow's would only compete for the same cores.
             options = pa.ipc.IpcReadOptions(use_threads=False, included_fields=None if fields is None else list(fields))
             self._reader = pa.ipc.open_file(self._file, options=options)
         except FileNotFoundError:

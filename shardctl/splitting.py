@@ -88,8 +88,10 @@ def split_inputs(listing: Listing, rule: SplitRule, seed: int) -> Splitting:
     else:
         splitting = _by_folder(listing)
     if rule.mode == "auto":
-        what = {"folder": "the folders or files on top", "source": "the sources", "column": "the column split"}[by]
-        listing.notices.append(f"{what} are the splits: {some(splitting.names, 10)} (--split none makes one of all)")
+        what = {"folder": "the top-level folders or files", "source": "the sources", "column": "the column split"}[by]
+        listing.notices.append(
+            f"{what} are the splits: {some(splitting.names, 10)} (--split none makes one split of all inputs)"
+        )
     return splitting
 
 
@@ -152,12 +154,12 @@ def _refuse_others(listing: Listing, named: set[str], tops: set[str]) -> None:
         rows = np.flatnonzero(np.isin(listing.table["group"].to_numpy(), stray))
         lies = f"{counted(len(rows), 'input')} ({some(listing.keys_at(rows[:100]))})"
         raise InputError(
-            f"{roots}: {splits}, and {lies} beside in no folder; move what is no input, or use"
+            f"{roots}: {splits}, and {lies} beside them in no folder; move other files away, or use"
             " --split none for one split of all"
         )
     raise InputError(
-        f"{roots}: {splits}, and beside there is {some([name for name in others if name])}, which is not; use --split folder to"
-        " make each of them a split, --split none for one split of all, or move what is no split"
+        f"{roots}: {splits}, but not these beside them: {some([other for other in others if other])}; use --split folder to"
+        " make each of them a split, --split none for one split of all, or move other folders away"
     )
 
 
@@ -173,7 +175,7 @@ def _refuse_deeper(listing: Listing) -> None:
         example = " and ".join(f"{deeper[name]}/{name}" for name in _sorted(named)[:2])
         raise InputError(
             f"folders or files further down are named as splits ({example}), which only those right below a source can be:"
-            " give the folder that they lie in as the source, or use --split none"
+            " give the folder that contains them as the source, or use --split none"
         )
 
 
@@ -188,14 +190,14 @@ def _refuse_contradiction(listing: Listing, by_top: bool) -> None:
     if len(rows):
         raise InputError(
             f"{_files(listing)}: the column split puts {counted(len(rows), 'input')} into another split than the folder that"
-            f" it lies in ({some(listing.keys_at(rows[:100]))}); say which is right: --split column or --split folder"
+            f" it is in ({some(listing.keys_at(rows[:100]))}); say which is right: --split column or --split folder"
         )
 
 
 def _by_folder(listing: Listing) -> Splitting:
     tops = [_split_name(_top(group), not group.folder) for group in listing.groups]
     if "" in tops:
-        raise InputError("--split folder: some inputs lie in no folder that could name their split")
+        raise InputError("--split folder: some inputs are in no folder that could name their split")
     return _splitting(tops, listing.table["group"], "folder")
 
 
@@ -224,7 +226,7 @@ def _by_column(listing: Listing) -> Splitting:
     if numbers.null_count:
         without = np.flatnonzero(np.asarray(numbers.is_null()))
         raise InputError(
-            f"{side.shown}: the column split says nothing of {counted(len(without), 'input')}"
+            f"{side.shown}: the column split has no value for {counted(len(without), 'input')}"
             f" ({some(listing.keys_at(without[:100]))}); add it, or use --split none or --split train=0.9,val=0.1"
         )
     return _splitting(coded.dictionary.to_pylist(), numbers, "column")

@@ -7,7 +7,7 @@ import sys
 from importlib.abc import MetaPathFinder
 
 NO_THREADS = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
-"""What keeps numpy's linear algebra, and an allocator of Arrow's that nobody uses, from starting threads at once."""
+"""Settings that keep numpy's linear algebra, and an unused allocator of Arrow, from starting threads at import."""
 
 
 def import_without_threads() -> None:

@@ -42,9 +42,7 @@ def _signature(name: str, spec: Spec) -> Any:
     if spec.kind in ("fixed", "padded"):
         return tf.TensorSpec(shape, spec.dtype)
     if spec.kind == "ragged" and spec.shape[0] >= 0:
-        raise UsageError(
-            f"TensorFlow takes {name} with the channels first only in one size; give crop= or resize=(height, width)"
-        )
+        raise UsageError(f"TensorFlow needs one size for {name} with the channels first; give crop= or resize=(height, width)")
     if spec.kind == "ragged":
         return tf.RaggedTensorSpec(shape, spec.dtype, ragged_rank=sum(length is None for length in shape[1:]))
     if spec.kind in ("text", "bytes"):

@@ -27,16 +27,16 @@ from shardctl.reader import Batch, without_views
 
 
 def tensors(batch: Batch) -> dict[str, Any]:
-    """Return a batch with tensors in place of arrays, which share their memory; read-only arrays are copied.
+    """Return a batch with tensors instead of arrays. They share memory with the arrays; read-only arrays are copied.
 
-    Raises DatasetError where a shard is cut short meanwhile.
+    Raises DatasetError if a shard is truncated meanwhile.
     """
     own = without_views(batch)
     return {name: torch.from_numpy(values) if isinstance(values, np.ndarray) else values for name, values in own.items()}
 
 
 def synchronizer(device: str | torch.device) -> Callable[[], None]:
-    """Return a function that waits until everything that was begun on a device is done."""
+    """Return a function that waits until all work on a device is done."""
     chosen = torch.device(device)
     return (lambda: torch.cuda.synchronize(chosen)) if chosen.type == "cuda" else lambda: None
 
@@ -52,14 +52,14 @@ def distributed_rank() -> tuple[int, int]:
 class IterableDataset(_IterableDataset[dict[str, Any]]):
     """Whole batches for `torch.utils.data.DataLoader(..., batch_size=None)`, one epoch per iteration.
 
-    Every iteration begins the next epoch, also where the one before was broken off. Rank and world size are those of
-    torch.distributed, unless they are among the options. Worker processes share the rank's samples among them, each as a rank
-    of its own; shardctl's threads make most of them needless. Has state_dict and load_state_dict, as torchdata's
-    StatefulDataLoader wants them: with the same number of workers, each goes on where it was.
+    Every iteration begins the next epoch, also after a `break`. Rank and world size are those of torch.distributed, unless
+    they are among the options. Worker processes divide the samples of the rank, each like a separate rank; because of
+    shardctl's threads, few or no workers are needed. Has state_dict and load_state_dict for torchdata's
+    StatefulDataLoader: with the same number of workers, each continues where it was.
     """
 
     def __init__(self, dataset: Dataset | Mix, batch_size: int, **options: Any) -> None:
-        """Take a dataset or a mixture, and what its `loader` takes. Raises UsageError for options that cannot be."""
+        """Take a dataset or a mixture, and the arguments of its `loader`. Raises UsageError for wrong options."""
         self._dataset, self._options = dataset, {"batch_size": batch_size, **options}
         self._epoch = 0
         self._state: dict[str, Any] | None = None
@@ -68,24 +68,24 @@ class IterableDataset(_IterableDataset[dict[str, Any]]):
         self._loader()
 
     def __len__(self) -> int:
-        """Return the number of batches of an epoch.
+        """Return the number of batches in an epoch.
 
-        DataLoader asks its own process, which does not know of the workers: with N of them up to N - 1 batches more may come,
-        because each worker ends with a smaller batch of its own. With `remainder="drop"` there are never more.
+        The main process of a DataLoader does not know the number of workers: with N workers there may be up to N - 1 batches
+        more, because each worker ends with its own smaller batch. With `remainder="drop"` there are never more.
         """
         return len(self._loader())
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next iteration be this epoch, from its beginning.
+        """Make the next iteration start at the beginning of this epoch.
 
-        Iterations count on by themselves, except in worker processes that DataLoader starts anew for each: call this before
-        every epoch there, as with a DistributedSampler.
+        Each iteration increases the epoch by one, unless DataLoader starts new worker processes for each: then call
+        this before every epoch, as with a DistributedSampler.
         """
         self._epoch, self._state = epoch, None
         self._running = None
 
     def _loader(self) -> BatchLoader:
-        """Return the loader of this process: its rank's part, and of that its own where it is a worker of a DataLoader."""
+        """Return the loader of this process: for its rank, and in a worker of a DataLoader for its part of the rank."""
         loader = self._dataset.loader(**self._options)
         loader.options.check_keeping("a DataLoader")
         worker = get_worker_info()
@@ -111,7 +111,7 @@ class IterableDataset(_IterableDataset[dict[str, Any]]):
         self._epoch = loader.next_epoch
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the iteration is."""
+        """Return the position of the iteration, as `Loader.state_dict` of shardctl."""
         if self._state is not None or self._running is None:
             return self._state or {"epoch": self._epoch, "samples": 0}
         return self._running.state_dict()
@@ -124,13 +124,13 @@ class IterableDataset(_IterableDataset[dict[str, Any]]):
 class Loader:
     """Batches of a shardctl loader as tensors on a device.
 
-    Where torch.distributed is initialised, this rank's part of them, unless the loader was given a rank and a world size.
-    With a CUDA device, a batch is copied into pinned memory and from there to the device on a stream of its own, while the
-    batch before it is being used. Everything else (len, state_dict, set_epoch, stats) is the shardctl loader's.
+    If torch.distributed is initialised, only this rank's part, unless the loader was given a rank and a world size.
+    With a CUDA device, a batch is copied into pinned memory and from there to the device on a separate stream, while the
+    previous batch is in use. The other methods (len, state_dict, set_epoch, stats) are those of the shardctl loader.
     """
 
     def __init__(self, loader: BatchLoader, device: str | torch.device = "cpu") -> None:
-        """Take what `Dataset.loader` or `Mix.loader` returned."""
+        """Take a loader that `Dataset.loader` or `Mix.loader` returned."""
         self._loader = loader
         self.device = torch.device(device)
         self._state: dict[str, Any] | None = None
@@ -138,15 +138,15 @@ class Loader:
     @property
     def loader(self) -> BatchLoader:
         """The shardctl loader, with the rank of this process."""
-        self._loader.assign(*distributed_rank())  # each time: the process group may come after the loader
+        self._loader.assign(*distributed_rank())  # at each use: the process group may be initialised after the loader was made
         return self._loader
 
     def __len__(self) -> int:
-        """Return the number of batches of an epoch."""
+        """Return the number of batches in an epoch."""
         return len(self.loader)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the training loop is: a batch that is already on its way to the device does not count."""
+        """Return the position of the training loop: a batch that is being copied to the device does not count."""
         return self.loader.state_dict() if self._state is None else self._state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -155,7 +155,7 @@ class Loader:
         self.loader.load_state_dict(state)
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next iteration be this epoch, from its beginning."""
+        """Make the next iteration start at the beginning of this epoch."""
         self._state = None
         self.loader.set_epoch(epoch)
 
@@ -179,7 +179,7 @@ class Loader:
             coming = begun
         if coming is not None:
             yield self._arrived(coming)
-        self._state = None  # not where it is broken off: the batch on its way was never handed out
+        self._state = None  # not after a `break`: the batch that was being copied was never returned
 
     def _copy(self, batch: Batch, stream: torch.cuda.Stream) -> tuple[dict[str, Any], torch.cuda.Event]:
         """Begin to copy a batch to the device."""
@@ -193,7 +193,7 @@ class Loader:
         return value.pin_memory().to(self.device, non_blocking=True)
 
     def _arrived(self, coming: tuple[dict[str, Any], torch.cuda.Event, dict[str, Any]]) -> dict[str, Any]:
-        """Make the training loop's stream wait for a copy, and tell the allocator who uses it."""
+        """Make the training loop's stream wait for a copy, and record its use of the tensors for the allocator."""
         moved, done, self._state = coming
         current = torch.cuda.current_stream(self.device)
         current.wait_event(done)
@@ -203,7 +203,7 @@ class Loader:
         return moved
 
     def stats(self) -> Any:
-        """Return what the shardctl loader has done."""
+        """Return the statistics of the shardctl loader."""
         return self.loader.stats()
 
 

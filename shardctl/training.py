@@ -1,4 +1,4 @@
-"""Training steps to measure a loader against on a GPU of one's own.
+"""Training steps to measure a loader with your own GPU.
 
     shardctl bench out --consumer shardctl.training:resnet50 --device cuda
     shardctl bench out --consumer shardctl.training:vit_b16 --device cuda
@@ -35,7 +35,7 @@ class Step:
     def __call__(self, batch: dict[str, Any]) -> None:
         """Train on a batch: `image` (B, H, W, 3) uint8 on a device, and `label` (B,) where there is one.
 
-        Raises ConsumerError for batches that are not like that.
+        Raises ConsumerError for other batches.
         """
         images = batch.get("image")
         if not isinstance(images, torch.Tensor) or images.ndim != 4:

@@ -1,4 +1,4 @@
-"""Conditions on samples, as people write them: `label == "cat" and width > 500`. Parsed by Python's own parser, never run.
+"""Conditions on samples, as users write them: `label == "cat" and width > 500`. Parsed by Python's own parser, never run.
 
 What is allowed: names of columns, numbers, strings, True, False, None; == != < <= > >=, `in` and `not in` with a list,
 `is None` and `is not None`; and, or, not; + - * /; len(column), lower(column), contains(column, "part"),
@@ -42,7 +42,7 @@ _TESTS: dict[str, Callable[[Any, str], Any]] = {
 }
 
 DEEPEST = 50
-"""How deep a condition may be nested: Python's parser allows more than its own stack, and nobody writes that."""
+"""How deep a condition may be nested: Python's parser allows more than its own stack, and no real condition needs it."""
 
 LONGEST = 1000
 """Most comparisons and operations: Arrow goes through them by recursion, and 10,000 overflow the stack of the thread."""
@@ -275,7 +275,7 @@ class _Reader:
 
     def _refused(self, why: str) -> UsageError:
         said = printable(why)
-        shown = said if len(said) <= _SHOWN else f"…{said[-_SHOWN:]}"  # what is wrong stands at the end
+        shown = said if len(said) <= _SHOWN else f"…{said[-_SHOWN:]}"  # the reason is at the end
         return UsageError(f"{self._asked} {_quoted(self._text)} cannot be read: {shown}")
 
 

@@ -91,7 +91,7 @@ def recipe(function: str) -> dict[str, Any]:
         ("exhaust_in_c", "crashed", "was ended by SIGABRT every time", {}),
         ("loop", "timed-out", "took longer than 1 s; --input-timeout", {"input_timeout": 1.0}),
         ("leave", "exited", "ended with exit code 3 every time", {}),
-        ("killed", "killed", "was ended by SIGKILL every time it came to it, as systems do when memory runs out", {}),
+        ("killed", "killed", "was ended by SIGKILL every time it processed it, as systems do when memory runs out", {}),
     ],
 )
 def test_a_fatal_input_is_found_and_rejected_and_the_rest_is_converted(
@@ -214,7 +214,9 @@ def test_a_source_that_does_not_answer_stops_the_job_and_rejects_nothing(tmp_pat
     def stall(estimate: Any) -> None:
         (at / "source").touch()
 
-    said = r"in: the source does not answer: reading 00.png, and then 01.png, took longer than 1 s; .* --input-timeout\. 0 of 2"
+    said = (
+        r"in: the source does not respond: reading 00.png, and then 01.png, took longer than 1 s; .* --input-timeout\. 0 of 2"
+    )
     with pytest.raises(SourceGoneError, match=said):
         shardctl.convert(source, tmp_path / "out", listener=Listener(announce=stall), **options)
     (at / "source").unlink()

@@ -218,7 +218,7 @@ def test_saved_records_are_ordinary_files(photos: Path, tmp_path: Path, store: s
             assert np.array_equal(pixels_of(path), record.values["image"])
     (rest, *_) = [path for path in written if path.suffix == ".json"]
     assert json.loads(rest.read_text()) == {"label": 0, "label_name": "dunes"}
-    with pytest.raises(StorageError, match="is there already; give a folder that is new or empty"):
+    with pytest.raises(StorageError, match="exists already; give a folder that is new or empty"):
         save(head(tmp_path / "out", None, 1), tmp_path / "saved")
 
 

@@ -133,7 +133,7 @@ def test_lenient_labels_say_what_is_left_over(tmp_path: Path, cli: Any) -> None:
     (source / "labels.csv").write_text("filename,label\n0.png,a\nghost.png,b\n")
     ran = cli("convert", source, tmp_path / "out", "--workers", "0", "--lenient-labels")
     assert "no row for 2 of 3 inputs (1.png, 2.png); their columns are empty" in ran.err
-    assert "1 of 2 rows names a file that is not there (ghost.png); passed over" in ran.err
+    assert "1 of 2 rows names a file that is not there (ghost.png); skipped" in ran.err
     again = cli("convert", source, tmp_path / "out", "--workers", "0", "--lenient-labels", "--json").json
     assert again["status"] == "up-to-date"
     assert len(again["notices"]) == 2
@@ -232,7 +232,7 @@ def test_names_that_stand_twice_are_counted_where_hashes_are_equal(tmp_path: Pat
     monkeypatch.setattr(labels, "hash_names", one_bit)
     monkeypatch.setattr(labels, "ROWS_AT_ONCE", 2)
     one, other = images(tmp_path / "one", 5), images(tmp_path / "other", 2)
-    with pytest.raises(InputError, match=r"2 keys stand twice, among them 0.png, 1.png:"):
+    with pytest.raises(InputError, match=r"2 keys appear twice, among them 0.png, 1.png:"):
         notices_of([one, other], tmp_path / "out")  # type: ignore[arg-type]
     (one / "labels.csv").write_text("filename,label\n" + "".join(f"{n}.png,a\n" for n in (0, 1, 2, 1, 3, 4, 1, 4)))
     with pytest.raises(InputError, match=r"3 rows name a file that another row names: 1.png, 4.png"):

@@ -389,7 +389,7 @@ def test_labels_that_cannot_be_brought_together_are_refused(tmp_path: Path) -> N
     with pytest.raises(UsageError, match=r"bare have no names and those of another dataset have.*columns="):
         mix.loader(4)
     assert set(next(iter(mix.loader(4, columns=["key"])))) == {"key"}
-    with pytest.raises(DatasetError, match=r"row 1, key 'wrong1': label 5 is none of the 2 classes"):
+    with pytest.raises(DatasetError, match=r"row 1, key 'wrong1': label 5 is not one of the 2 classes"):
         list(shardctl.mix([named, wrong], [1, 1]).loader(80))
     assert shardctl.mix([bare, bare], [1, 1]).loader(4)
 

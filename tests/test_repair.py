@@ -183,7 +183,7 @@ def test_what_cannot_be_repaired_is_said_exactly(with_lost: tuple[Path, list[str
         f"2 of its samples cannot be made again, for instance {keys[0]}: its source is gone ("
     )
     assert [lost.key for lost in result.lost] == keys
-    assert [lost.reason.partition(" (")[0] for lost in result.lost] == ["its source is gone", "its source is not what it was"]
+    assert [lost.reason.partition(" (")[0] for lost in result.lost] == ["its source is gone", "its source has changed"]
     assert (here / "out" / SHARD).read_bytes() == before
 
 
@@ -287,7 +287,7 @@ def test_an_interrupted_drop_says_what_completes_it(dropping: Path, monkeypatch:
         with pytest.raises(KeyboardInterrupt, match=r"interrupted while the new dataset took its place; .* completes that"):
             shardctl.repair(".", workers=0, drop_lost=True)
     result = shardctl.repair(".", workers=0)
-    assert (result.status, result.notices) == ("whole", ("a dataset that was taking its place is complete now",))
+    assert (result.status, result.notices) == ("whole", ("an interrupted replacement of the dataset was completed",))
     assert content(dropping / "damaged") == content(dropping / "dropped")
 
 
@@ -433,7 +433,7 @@ def test_what_other_versions_make_differently_is_not_taken_for_the_original(
     real = samples.image.render
     monkeypatch.setattr(samples.image, "render", lambda opened, view: real(opened, view) ^ 1)
     result = shardctl.repair(here / "out", workers=0)
-    what = "built again it is not what was recorded: its sources are what they were, but other versions of shardctl or of"
+    what = "the rebuilt file differs from the recorded one: its sources are unchanged, but other versions of shardctl or of"
     assert result.unrepaired[0].message.startswith(what)
     assert (here / "out" / SHARD).read_bytes() == before
 

@@ -47,7 +47,7 @@ def test_files_come_in_a_fixed_order_through_links_and_not_round_and_round(tmp_p
     notices: list[str] = []
     found = [file.path for file in walk([tmp_path / "in"], notices.append)]
     assert found == ["b.png", "a/1.png", "a/2.png", "a-b/3.png", "linked/4.png"]
-    assert notices == [f"{tmp_path}/in/a/loop: a link back to a folder that it lies in; passed over"]
+    assert notices == [f"{tmp_path}/in/a/loop: a link back to a folder that contains it; skipped"]
 
 
 def test_the_class_is_the_folder_nested_or_not(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_two_sources_join_and_the_same_key_twice_is_refused(tmp_path: Path) -> N
     shardctl.convert([one, other], tmp_path / "out", workers=0)
     assert [sample["key"] for sample in shardctl.open(tmp_path / "out")] == ["a/1.png", "b/2.png", "a/3.png"]
     tree(other, "a/1.png")
-    with pytest.raises(InputError, match=r"1 key stands twice, among them a/1.png"):
+    with pytest.raises(InputError, match=r"1 key appears twice, among them a/1.png"):
         shardctl.convert([one, other], tmp_path / "out2", workers=0)
     assert not (tmp_path / "out2").exists()
 

@@ -71,13 +71,13 @@ def test_class_folders_whose_name_contains_a_split_word_are_classes() -> None:
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (("train/1.png", "val/2.png", "stray/3.png"), "train, val are named as splits, and beside there is stray"),
-        (("train/1.png", "other/2.png"), "train is named as a split, and beside there is other"),
-        (("train/1.png", "val/2.png", "logo.png"), r"1 input \(logo.png\) beside in no folder"),
+        (("train/1.png", "val/2.png", "stray/3.png"), "train, val are named as splits, but not these beside them: stray"),
+        (("train/1.png", "other/2.png"), "train is named as a split, but not these beside them: other"),
+        (("train/1.png", "val/2.png", "logo.png"), r"1 input \(logo.png\) beside them in no folder"),
         (("coco/train2017/1.png", "coco/val2017/2.png"), "further down are named as splits .*coco/train2017 and coco/val2017"),
         (("cat/train/1.png", "cat/test/2.png", "dog/train/3.png"), "further down are named as splits"),
         (("train-256/1.png", "val-256/2.png"), "train-256, val-256 cannot name a split"),
-        (("train.jsonl", "more.jsonl"), "train is named as a split, and beside there is more"),
+        (("train.jsonl", "more.jsonl"), "train is named as a split, but not these beside them: more"),
     ],
 )
 def test_folders_of_splits_beside_others_are_refused(tmp_path: Path, names: tuple[str, ...], message: str) -> None:
@@ -170,7 +170,7 @@ def test_an_option_goes_before_the_column_split_which_is_kept(tmp_path: Path, sp
 
 def test_a_column_split_that_cannot_divide_the_inputs_is_refused(tmp_path: Path) -> None:
     source = with_column(tmp_path / "in", {"1.png": "train", "2.png": ""})
-    with pytest.raises(InputError, match=r"the column split says nothing of 1 input \(2.png\)"):
+    with pytest.raises(InputError, match=r"the column split has no value for 1 input \(2.png\)"):
         planned(source, tmp_path / "out")
     folds = with_column(tmp_path / "folds", {"1.png": "0", "2.png": "1"})
     with pytest.raises(InputError, match=r"the column split holds int64, not names of splits; --split none keeps it"):
@@ -221,7 +221,7 @@ def test_what_was_decided_is_said_in_json_too(tmp_path: Path, cli: Any) -> None:
     source = tree(tmp_path / "in", "train2017/a/1.png", "val2017/b/2.png")
     for more in (("--dry-run",), ()):
         ran = cli("convert", source, tmp_path / "out", "--workers", "0", "--json", *more)
-        assert "the folders or files on top are the splits: train2017, val2017" in ran.json["notices"][0]
+        assert "the top-level folders or files are the splits: train2017, val2017" in ran.json["notices"][0]
 
 
 def test_a_split_rule_is_read_or_refused() -> None:

@@ -134,7 +134,7 @@ def test_a_dataset_that_lost_its_manifest_is_damaged_and_not_absent(dataset: Pat
     (finding,) = shardctl.verify(dataset).findings
     assert (finding.kind, finding.message) == (
         "missing-manifest",
-        "manifest.json is missing, and the rest of a dataset is there; `shardctl repair` mends it",
+        "manifest.json is missing, and the rest of a dataset is there; `shardctl repair` repairs it",
     )
 
 
@@ -204,7 +204,7 @@ def test_a_plan_that_crashes_the_reader_is_a_finding_and_the_shards_are_checked(
     plan, shard = shardctl.verify(dataset).findings
     assert (plan.kind, plan.message) == (
         "crashes-reader",
-        "plan: the process that read it was ended by SIGABRT; `shardctl repair` mends it",
+        "plan: the process that read it was ended by SIGABRT; `shardctl repair` repairs it",
     )
     assert (shard.kind, shard.shard) == ("wrong-checksum", SHARD)
 
@@ -232,7 +232,7 @@ def test_an_image_that_crashes_its_decoder_is_a_finding(photos: Path, tmp_path: 
     found = shardctl.verify(tmp_path / "out", "deep").findings
     assert {finding.key for finding in found} == fatal
     assert {finding.message for finding in found} == {
-        "the image is what was written, and does not decode: its decoder crashes; another build may read it"
+        "the image has not changed since it was written, and does not decode: its decoder crashes; another build may read it"
         " (`shardctl --version` names this one), else convert without it"
     }
 

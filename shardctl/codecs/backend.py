@@ -20,7 +20,7 @@ try:
 except (ImportError, AttributeError) as error:  # missing, incomplete, or its compiled half is of another version
     _reason = " ".join(str(error).split())
     raise InstallError(
-        f"the imaging package is missing or broken ({_reason}); mend it with:"
+        f"the imaging package is missing or broken ({_reason}); repair it with:"
         " pip install --force-reinstall --no-deps --no-cache-dir pillow (or pillow-simd)"
     ) from error
 
@@ -55,7 +55,7 @@ def _works() -> bool:
 
 def _broken(name: str, reason: str) -> str:
     package = name.split()[0].lower()
-    return f"{name} does not work ({reason}); mend it with: pip install --force-reinstall --no-deps --no-cache-dir {package}"
+    return f"{name} does not work ({reason}); repair it with: pip install --force-reinstall --no-deps --no-cache-dir {package}"
 
 
 def libraries() -> list[str]:

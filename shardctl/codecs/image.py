@@ -44,7 +44,7 @@ OTHER_SUFFIXES = frozenset(
     + (".svg", ".exr", ".jxl", ".pict", ".pct", ".ff", ".raw", ".cr2", ".nef", ".dng", ".jls", ".im", ".spider")
     + (".dcx", ".ftc", ".ftu", ".gbr", ".p7", ".pxr", ".ras", ".im1", ".mng", ".fpx", ".wal", ".mic", ".gd", ".svgz", ".bpg")
 )
-"""File names of images that are not read: they become rejects, so that nobody misses them silently."""
+"""File names of images that are not read: they become rejects, so that none is missing silently."""
 
 MAX_PIXELS = 100_000_000
 """Largest image that is decoded, width x height. 100 million pixels need 300 MB as RGB."""

@@ -46,7 +46,7 @@ def publish(new: Path, target: Path) -> None:
         sync_folder(new)
         replaces = (target / MANIFEST).exists()
         _mark(new.parent, sorted(_files_of(target)) if replaces else [])
-        # Whoever stands in the folder would stand in the old one after an exchange: this process at least can be asked.
+        # A process whose current folder is exchanged would be in the old one afterwards. For this process it can be checked.
         if not (replaces and not _is_current(target) and _exchange_folders(new, target)):
             _replace_files(new.parent, target)
 
@@ -72,7 +72,7 @@ def _is_current(folder: Path) -> bool:
     try:
         return Path.cwd() == folder
     except FileNotFoundError:
-        return False  # it was taken away; nobody stands anywhere
+        return False  # the current folder was deleted
 
 
 def is_broken_off(target: Path) -> bool:
@@ -86,7 +86,7 @@ def is_taking_its_place(job: Path) -> bool:
 
 
 def recover(target: Path) -> str | None:
-    """Complete or undo what a process has left that was killed while a dataset took its place. The caller holds the lease.
+    """Complete or undo the replacement of a dataset by a process that was killed. The caller holds the lease.
 
     Returns the name of the job whose dataset has taken its place now; None where there was none.
     """
@@ -140,7 +140,7 @@ def _delete(folder: Path) -> None:
 def _exchange_folders(new: Path, target: Path) -> bool:
     """Swap the new dataset's folder with the old one's in one step, and return whether that could be done.
 
-    A reader finds the old dataset or the new one, at any moment. Files of other people move over to the new folder.
+    A reader finds the old dataset or the new one, at any moment. Files that are not of shardctl move to the new folder.
     """
     beside = _beside(target)
     try:
@@ -165,10 +165,10 @@ def _exchange_folders(new: Path, target: Path) -> bool:
 
 
 def _share_lease(new: Path, target: Path) -> None:
-    """Give the lease of `target` a second name in `new`.
+    """Make a second name for the lease of `target` in `new`.
 
-    It is the same file, with its lock and heartbeat, so that it holds for the path before and after the exchange: whoever
-    waits for it never finds a free one in between.
+    It is the same file, with its lock and heartbeat, so that it holds for the path before and after the exchange: a process
+    that waits for it never finds a free lease in between.
     """
     _delete(new / STAGING)  # of an earlier attempt
     (new / STAGING).mkdir()

@@ -1,4 +1,4 @@
-"""The rejected inputs, copied where somebody can look into them."""
+"""Copies of the rejected inputs, for inspection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker is on at this moment, in memory that its parent still holds when the worker is gone."""
+"""The current work of a worker, in memory that its parent can still read when the worker is dead."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOWHERE = -1
 class Breadcrumb:
     """A place (the row of the plan, for instance) and the stage of the work on it.
 
-    Leaving one costs under a microsecond. `memory` is shared with the process that will ask; without it, nobody will.
+    Writing one costs under a microsecond. `memory` is shared with the process that reads it; by default there is none.
     """
 
     def __init__(self, memory: mmap.mmap | bytearray | None = None) -> None:
@@ -35,16 +35,16 @@ class Breadcrumb:
         return cls(mmap.mmap(descriptor, SIZE))
 
     def drop(self, place: int, stage: str = STAGES[0]) -> None:
-        """Say that the work on a place begins, or has come to another stage."""
+        """Record that the work on a place begins, or reaches another stage."""
         self._place = place
         _FORM.pack_into(self._memory, 0, place, STAGES.index(stage))
 
     def enter(self, stage: str) -> None:
-        """Say that the work on the same place has come to another stage."""
+        """Record that the work on the same place reaches another stage."""
         self.drop(self._place, stage)
 
     def leave(self) -> None:
-        """Say that the work is on no place."""
+        """Record that the work is on no place."""
         self.drop(NOWHERE)
 
     @property

@@ -180,8 +180,8 @@ class _Casualties:
         other = self._job.plan["source"][death.place].as_py()
         root = printable(self._job.roots[row["root"]].path)
         return (
-            f"{root}: the source does not answer: reading {printable(row['source'])}, and then {printable(other)}, took longer"
-            f" than {self._limits.seconds:g} s; see to its disk or server, or raise --input-timeout"
+            f"{root}: the source does not respond: reading {printable(row['source'])}, and then {printable(other)}, took longer"
+            f" than {self._limits.seconds:g} s; check its disk or server, or raise --input-timeout"
         )
 
     def _reason(self, death: Death) -> tuple[str, str]:
@@ -191,7 +191,7 @@ class _Casualties:
         if death.out_of_memory:
             return "out-of-memory", OUT_OF_MEMORY_MESSAGE
         if death.code in FROM_OUTSIDE:
-            return "killed", f"its worker process {death} every time it came to it, as systems do when memory runs out"
+            return "killed", f"its worker process {death} every time it processed it, as systems do when memory runs out"
         if death.code < 0:
-            return "crashed", f"its worker process {death} every time it came to it"
-        return "exited", f"its worker process {death} every time it came to it"
+            return "crashed", f"its worker process {death} every time it processed it"
+        return "exited", f"its worker process {death} every time it processed it"

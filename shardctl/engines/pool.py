@@ -31,10 +31,10 @@ from shardctl.engines.serve import OUT_OF_MEMORY
 
 Task = dict[str, Any]
 OnLine = Callable[[str], None]
-"""Hears a line that a worker has printed."""
+"""Callback for a line that a worker has printed."""
 
 COMMAND = "import sys; sys.path[:] = filter(None, sys.path); from shardctl.engines.forkserver import main; main({!r}, {})"
-"""Like `python -m`, which would look for modules in the current folder first: it may be a dataset of somebody else."""
+"""Like `python -m`, which would look for modules in the current folder first: it may be a dataset from an unknown source."""
 
 PATIENCE_SECONDS = 5.0
 """How long a worker may take to end that was told to, or was killed. One whose disk stalls cannot be ended at all."""
@@ -98,7 +98,7 @@ class Pool:
         on_message: Callable[[Task, dict[str, Any]], None],
         died: Callable[[Task, Death], Task | None],
     ) -> None:
-        """Do all tasks, in any order. `on_message` gets what workers say of a task: {"progress": ...}, {"done": ...}.
+        """Do all tasks, in any order. `on_message` gets the messages of workers: {"progress": ...}, {"done": ...}.
 
         `died` is asked what to do instead of a task whose worker died; None: nothing. Raises the error of
         shardctl.errors that a task failed with.
@@ -208,7 +208,7 @@ def _raise_faults(message: dict[str, Any]) -> None:
         name, text = message["failed"]
         raise getattr(errors, name)(text)
     if "bug" in message:
-        raise RuntimeError(f"a worker process failed in a way that it should not:\n{message['bug']}")
+        raise RuntimeError(f"a worker process failed because of a bug in shardctl:\n{message['bug']}")
 
 
 class _Worker:
@@ -396,7 +396,7 @@ _early: list[_ForkServer] = []
 def forked_early(module: str, limits: Limits) -> Iterator[None]:
     """Fork this process for the first pool of a module that is made within the block: it has the modules loaded already.
 
-    Only for a command of ours, at its beginning: it has loaded nothing of a person's yet, whose files and connections
+    Only for a command of ours, at its beginning: it has loaded no user's code yet, whose files and connections
     workers must not share. Where it has threads, or a limit of memory asks for another allocator, nothing is done.
     """
     if limits.memory or _threads() != 1:
@@ -413,7 +413,7 @@ def forked_early(module: str, limits: Limits) -> Iterator[None]:
 
 
 def _threads() -> int | None:
-    """Return how many threads this process has, those that libraries have started too; None where nobody can tell."""
+    """Return how many threads this process has, those that libraries have started too; None if that is unknown."""
     try:
         return len(os.listdir("/proc/self/task"))
     except OSError:

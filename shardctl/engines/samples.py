@@ -49,7 +49,7 @@ class Made:
 class Finished:
     """The fields of a sample once all is done to it; an image is pixels for `raw`, (bytes, path) otherwise.
 
-    `shape` is that of its pixels, `setters` names the function of a person's own that set a field last.
+    `shape` is that of its pixels, `setters` names the user's function that set a field last.
     """
 
     fields: Sample
@@ -104,7 +104,7 @@ def read_input(roots: tuple[Root, ...], row: dict[str, Any]) -> bytes:
         data, status = _read(f"{root.path}/{row['source']}", row["offset"], row["size"])
     except FileNotFoundError:
         root.check()
-        raise Rejection("read", "vanished", "it was there when the inputs were listed, and is gone") from None
+        raise Rejection("read", "vanished", "it was deleted after the inputs were listed") from None
     except OSError as error:
         root.check()
         raise Rejection("read", "unreadable", f"cannot be read ({error.strerror})") from error
@@ -131,7 +131,7 @@ def read_recorded(roots: tuple[Root, ...], row: dict[str, Any]) -> bytes:
     except (OSError, ValueError) as error:
         raise Rejection("read", "unreadable", f"its source cannot be read ({printable(path)}: {error})") from error
     if digest_of(data) != row["digest"]:
-        raise Rejection("read", "changed", f"its source is not what it was ({printable(path)})")
+        raise Rejection("read", "changed", f"its source has changed ({printable(path)})")
     return data
 
 
@@ -148,7 +148,7 @@ def _read(path: str, offset: int, size: int) -> tuple[bytes, os.stat_result]:
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    """Open without waiting: a pipe in the place of the file would wait for somebody to write."""
+    """Open without blocking: if the file is a pipe, an ordinary open would wait for a writer."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
@@ -218,7 +218,7 @@ class SampleMaker:
         return image.render(opened, view)
 
     def _transformed(self, sample: Sample, row: dict[str, Any]) -> tuple[Sample, dict[str, str]]:
-        """Call the functions of a person's own, and note which of them set which field."""
+        """Call the user's functions, and record which of them set which field."""
         setters: dict[str, str] = {}
         for number, step in enumerate(self._own, 1):
             self._enter("transform")
@@ -293,7 +293,7 @@ class SampleMaker:
         return int(label)
 
     def _own_value(self, finished: Finished, field: pa.Field) -> Any:
-        """Return a value as its column holds it, functions of a person's own having been called. Raises Rejection."""
+        """Return a value as its column holds it, after the user's functions. Raises Rejection."""
         name = field.name
         value = finished.fields.get(name)
         if name not in finished.setters and pa.types.is_string(field.type):

@@ -38,12 +38,12 @@ Handler = Callable[[dict[str, Any], Tell, Breadcrumb], Any]
 
 
 def serve(handle: Handler, channel: socket.socket, crumb: Breadcrumb, memory: int) -> None:
-    """Give every task that comes in to `handle(task, tell progress, breadcrumb)` until the input ends.
+    """Call `handle(task, tell progress, breadcrumb)` for every incoming task until the input ends.
 
     `memory` is the limit of the process in bytes, 0 for none.
     """
     _limit_memory(memory)
-    # A process that a person's function forks must not hold the socket open: its end is how the parent sees a death.
+    # A process that a user's function forks must not hold the socket open: its end is how the parent sees a death.
     os.register_at_fork(after_in_child=partial(os.close, channel.fileno()))
     out = channel.makefile("w", encoding="utf-8")
     orders: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
@@ -77,7 +77,7 @@ def _limit_memory(limit: int) -> None:
 
 
 def _listen(channel: socket.socket, orders: queue.SimpleQueue[dict[str, Any] | None], idle: threading.Event) -> None:
-    """Pass orders on. If the parent goes away in the middle of a task, stop at once: nobody waits for it any more."""
+    """Pass orders on. If the parent dies during a task, stop at once: the result is not needed any more."""
     with contextlib.suppress(ConnectionResetError), channel.makefile("r", encoding="utf-8") as lines:
         for line in lines:
             idle.clear()

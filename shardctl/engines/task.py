@@ -26,7 +26,7 @@ PLAN_ROWS = 2048
 """Rows of the plan that are Python objects at a time."""
 
 REPORT_SECONDS = 0.5
-"""How often a running task says how far it is. Every report wakes the parent, which takes a core from a worker to hear it."""
+"""Seconds between progress reports of a task. Every report wakes the parent, which then takes a core from a worker."""
 
 OUT_OF_MEMORY_MESSAGE = "needs more memory than there is, or than --worker-memory allows"
 

@@ -131,7 +131,7 @@ def _checks(part: pa.RecordBatch) -> npt.NDArray[np.uint64]:
 
 
 def differences(a: Path, b: Path, report: Callable[[int, int], None] = lambda done, total: None) -> Differences:
-    """Compare two datasets. `report` is told how many samples have been compared of how many. Raises DatasetError, UsageError.
+    """Compare two datasets. `report` is called with (samples compared, samples). Raises DatasetError, UsageError.
 
     Values are read of every sample that both have, unless both were made in the same way from the same input. Memory: about
     40 bytes per sample.

@@ -35,9 +35,7 @@ def save(records: Iterable[Record], folder: Path, columns: Sequence[str] | None 
                     with open(path, "xb") as file:
                         file.write(content)
                 except FileExistsError:
-                    raise StorageError(
-                        f"{printable(str(path))}: is there already; give a folder that is new or empty"
-                    ) from None
+                    raise StorageError(f"{printable(str(path))}: exists already; give a folder that is new or empty") from None
             written.append(path)
     return written
 

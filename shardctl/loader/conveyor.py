@@ -23,21 +23,21 @@ MOST_AUTO_THREADS = 32
 """Most threads that "auto" takes. Beyond the cores they only help where reading waits for a network."""
 
 SPARE = 4
-"""Results that lie ready, beyond those being made: with 2, threads wait for room 8 % of the time at full speed."""
+"""Finished results that may wait, beyond those being made: with 2, threads wait for room 8 % of the time at full speed."""
 
 _TUNE_SECONDS = 0.25
-"""How long a number of threads is tried before it is judged."""
+"""Seconds that a number of threads is tried before it is judged."""
 
 _WAITS = 0.05
-"""Share of its time that whoever takes the results may wait before another thread is tried."""
+"""Share of its time that the consumer may wait before another thread is tried."""
 
 _GAIN = 1.05
-"""Gain in rate for which another thread stays."""
+"""Smallest gain in rate for which another thread is kept."""
 
 
 @dataclass
 class Waits:
-    """Seconds: that the taker waited for a result, that threads waited for room, that threads worked."""
+    """Seconds that the consumer waited for a result, that threads waited for room, and that threads worked."""
 
     get: float = 0.0
     put: float = 0.0
@@ -46,10 +46,10 @@ class Waits:
 
 
 class Conveyor(Generic[Task, Result]):
-    """Calls `make` on every task in up to `threads` threads, and gives the results in the order of the tasks.
+    """Calls `make` on every task in up to `threads` threads, and yields the results in the order of the tasks.
 
-    At most `depth` results are made ahead, for None SPARE more than there are threads in use. A tuner decides how many of
-    the threads that is. Used as a context manager; leaving it ends the threads.
+    At most `depth` results are made ahead; None means SPARE more than there are threads in use. A tuner decides how many of
+    the threads are in use. Used as a context manager; leaving it ends the threads.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Conveyor(Generic[Task, Result]):
         self._begun = self._taken = 0
         self._exhausted = self._closed = False
         names = (f"shardctl-loader-{number}" for number in range(threads))
-        # Daemons, so that an iterator that nobody closes does not keep the program from ending; _close_all ends them first.
+        # Daemons, so that an iterator that is never closed does not keep the program from ending; _close_all ends them first.
         self._threads = [threading.Thread(target=self._work, args=(n,), name=name, daemon=True) for n, name in enumerate(names)]
         _ALIVE.add(self)
         for thread in self._threads:
@@ -80,7 +80,7 @@ class Conveyor(Generic[Task, Result]):
     def __iter__(self) -> Iterator[Result]:
         while True:
             if os.getpid() != self._process:
-                raise UsageError("this iterator belongs to the process that was forked; begin another one in this process")
+                raise UsageError("this iterator belongs to the parent process; make a new one after a fork")
             with self._condition:
                 began = time.perf_counter()
                 while self._taken not in self._results and not (self._exhausted and self._taken == self._begun):
@@ -113,7 +113,7 @@ class Conveyor(Generic[Task, Result]):
                     self._exhausted = True
                     self._condition.notify_all()
                     return
-                except BaseException as failure:  # noqa: BLE001 - whoever takes the results hears of it
+                except BaseException as failure:  # noqa: BLE001 - the consumer raises it
                     task, mine, error = None, self._begun, failure
                     self._exhausted = True
                 self._begun += 1
@@ -147,7 +147,7 @@ class Conveyor(Generic[Task, Result]):
 
 
 class Tuner:
-    """Finds a number of threads: one more where the taker waits, if that helps; one less where nobody does."""
+    """Finds a number of threads: one more if the consumer waits and that helps; one less if nothing waits."""
 
     def __init__(self, cores: int) -> None:
         self._most = max(2, min(MOST_AUTO_THREADS, 2 * cores))
@@ -163,7 +163,7 @@ class Tuner:
         return self._most
 
     def update(self, waits: Waits) -> int:
-        """Look at how the work goes, and return the number of threads to use from now on."""
+        """Judge the waits so far, and return the number of threads to use from now on."""
         now = time.perf_counter()
         span, made = now - self._since, waits.made - self._before.made
         if span < _TUNE_SECONDS or made < 2 * self.threads:

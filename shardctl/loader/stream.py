@@ -1,4 +1,4 @@
-"""What a loader draws from: an endless row of epochs, each an order of samples, and a way to read any of them."""
+"""The source of a loader: a stream that repeats epochs without end, each an order of samples, and reads any sample."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The order of one epoch: which sample comes at which position, and which positions are whose. docs/loader.md.
 
-All orders are functions of (seed, epoch, the dataset's blocks). Threads, ranks and what was read before do not come in.
+All orders are functions of (seed, epoch, the dataset's blocks). They do not depend on threads, ranks or earlier reads.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ PIECES_PER_LANE = 32
 """Blocks of a lane at least, where there are so many: the two at its ends are cut, and read once for each part."""
 
 _LANES, _PIECES, _SAMPLES = 1, 2, 3
-"""What a key is for: each draws from a stream of its own."""
+"""The purpose of a random key: each purpose has its own random stream."""
 
 
 @dataclass(frozen=True)
 class OrderOptions:
-    """How samples are ordered. `mode` is None for the dataset's own order, or one of MODES.
+    """How samples are ordered. `mode` is None for the order in which they are stored, or one of MODES.
 
-    `lanes` are streams of blocks that advance side by side; batches are dealt out of all of them. It is halved until a lane
-    has at least PIECES_PER_LANE blocks, as far as that goes. `interleave` is the number of blocks, over all lanes, that
-    samples are drawn from at a time.
+    `lanes` is the number of parallel streams of blocks; each batch takes samples from all of them. It is halved until a lane
+    has at least PIECES_PER_LANE blocks, if possible. `interleave` is the number of blocks, over all lanes, from which
+    samples are drawn at a time.
     """
 
     mode: str | None = None
@@ -41,12 +41,12 @@ class OrderOptions:
     interleave: int = 64
 
     def check(self) -> None:
-        """Raise UsageError for what cannot be."""
+        """Raise UsageError for impossible options."""
         if self.mode is not None and self.mode not in MODES:
             raise UsageError(f"shuffle {self.mode!r} is not known; use True, False, {', '.join(map(repr, MODES))}")
         if whole_number("lanes", self.lanes) < 1 or whole_number("interleave", self.interleave) < 1:
             raise UsageError(
-                f"{self.lanes} lanes and {self.interleave} blocks to interleave cannot be; give at least 1 of each"
+                f"{self.lanes} lanes and {self.interleave} blocks to interleave are impossible; give at least 1 of each"
             )
 
 
@@ -90,7 +90,7 @@ class Ordering:
 
     @property
     def open_blocks(self) -> int:
-        """How many blocks samples are drawn from at a time; 1 where the order has nothing to do with blocks."""
+        """The number of blocks from which samples are drawn at a time; 1 if the order does not depend on blocks."""
         if self.options.mode in (None, "global"):
             return 1
         return min(len(self._starts) - 1, self._lane_count * self._pieces_per_window)

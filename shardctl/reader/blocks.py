@@ -1,4 +1,4 @@
-"""Blocks in memory: decompressed once however many threads want them, and the least recently used dropped first."""
+"""A cache of blocks: each is decompressed once for all threads, and the least recently used is dropped first."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from shardctl.reader.stages import DECOMPRESS, WAITING, Stages
 from shardctl.shard import CHECKSUM_KEY, BlockFile, block_checksum, first_line, read_file
 
 Faults = dict[int, DatasetError]
-"""What is wrong with which block."""
+"""Errors by block."""
 
 
 class _Waiter:
-    """A block that another thread is about to bring, or what is wrong with it."""
+    """A block that another thread is reading, or its error."""
 
     def __init__(self) -> None:
         self.arrived = threading.Event()
@@ -39,8 +39,8 @@ class _Waiter:
 class BlockCache:
     """Some columns of blocks, ready to be read. Threads may share it.
 
-    A block is let go as soon as each of its samples has been asked for: an epoch meets a sample once. Of blocks that are not
-    used up, up to `limit` (or `limit_bytes`, whichever is reached first) are kept, those that were used last. With an infinite
+    A block is released as soon as each of its samples has been requested: an epoch uses a sample once. Of the other blocks,
+    the most recently used are kept, up to `limit` blocks or `limit_bytes`, whichever is reached first. With an infinite
     `limit_bytes` all of them are kept.
     """
 
@@ -61,15 +61,15 @@ class BlockCache:
         _ALIVE.add(self)
 
     def _renew(self) -> None:
-        """Take a fresh lock, and forget what other threads were about to bring: in a forked child they are not there."""
+        """Make a new lock, and forget the reads of other threads: a forked child does not have these threads."""
         self._lock = threading.Lock()
         self._coming: dict[int, list[_Waiter]] = {}
 
     def get(self, blocks: list[int], counts: list[int]) -> tuple[dict[int, Block], Faults]:
-        """Return these blocks, of which so many samples each are wanted, and what is wrong with those that cannot be read.
+        """Return these blocks, with the number of samples needed of each, and the errors of those that cannot be read.
 
-        Blocks that nobody is reading are read first; those that another thread has begun are waited for afterwards, so that
-        two threads that want the same blocks share the work.
+        Blocks that no thread is reading are read first; then this thread waits for those that another thread is reading, so
+        that two threads that need the same blocks share the work.
         """
         found: dict[int, Block] = {}
         faults: Faults = {}
@@ -88,7 +88,7 @@ class BlockCache:
         return found, faults
 
     def _use(self, block: int, count: int) -> None:
-        """Note that so many samples of a block are being read, and let it go where those were the last."""
+        """Count the samples of a block that are being read, and release the block after the last ones."""
         self._left[block] = self._left.get(block, self._shards.rows_of(block)) - count
         if self._left[block] <= 0:
             del self._left[block]
@@ -99,7 +99,7 @@ class BlockCache:
         self._bytes -= dropped.batch.nbytes if dropped is not None else 0
 
     def _claim(self, block: int, found: dict[int, Block], waiting: dict[int, _Waiter]) -> bool:
-        """Take a block that is there, or queue for one that is coming. Return whether neither is so: bring it, then."""
+        """Take a cached block, or queue for one that is being read. Return whether this thread must read it itself."""
         with self._lock:
             if block in self._ready:
                 self._ready.move_to_end(block)
@@ -115,14 +115,14 @@ class BlockCache:
             return False
 
     def _bring(self, block: int, found: dict[int, Block], faults: Faults) -> None:
-        """Read a block, for this thread and for those that have come to wait for it."""
+        """Read a block, for this thread and for those that wait for it."""
         loaded, fault = None, None
         try:
             with self._stages.stage(DECOMPRESS):
                 loaded = found[block] = Block(self._read(block))
         except DatasetError as error:
             fault = faults[block] = error
-        finally:  # whatever happens, nobody waits for ever
+        finally:  # after any error, no thread waits without end
             with self._lock:
                 waiters = self._coming.pop(block, [])
                 if loaded is not None:

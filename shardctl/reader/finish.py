@@ -1,4 +1,4 @@
-"""How values are handed over: resized, cut, mirrored, converted, normalised, padded. One pass over each, while in cache."""
+"""The last steps on values: resize, crop, flip, convert, normalise, pad. One pass over each value, while it is in cache."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ Normalization = tuple[Sequence[float], Sequence[float]]
 class Finish:
     """What is done to values on their way into a batch.
 
-    `decode` False gives images as they are stored. Images are resized first (`resize`), then cut to `crop` (height, width),
-    from the middle or (`crop_from` "random") from anywhere, then mirrored with the probability `flip`. Random ones draw from
-    (seed, epoch, sample) alone. `channels_first` gives images as (3, height, width). `dtypes` converts columns, `normalize`
-    gives (x - mean) / std of columns as float32 or the dtype asked for. `pad` names ragged columns of numbers and what to fill
-    them up with; a column NAME_length then says how long each was. `fill` has the values for missing numbers; None hands
-    missing ones over as None. `relabel` has the new label of each label.
+    `decode` False returns images as they are stored. Images are resized first (`resize`), then cut to `crop` (height, width)
+    at the centre or (`crop_from` "random") at a random place, then mirrored with the probability `flip`. Random choices
+    depend only on (seed, epoch, sample). `channels_first` returns images as (3, height, width). `dtypes` converts columns,
+    `normalize` computes (x - mean) / std of columns, as float32 or as the requested dtype. `pad` has a fill value for each
+    ragged column of numbers to pad; a column NAME_length then has the original lengths. `fill` has the values that replace
+    missing numbers; without it, they stay None. `relabel` has the new label of each label.
     """
 
     decode: bool = True
@@ -55,7 +55,7 @@ class Finish:
     relabel: tuple[int, ...] | None = None
 
     def check(self, columns: Sequence[Column], layout: Layout) -> None:
-        """Raise UsageError for what cannot be done to these columns."""
+        """Raise UsageError for options that do not fit these columns."""
         by_name = {column.name: column for column in columns}
         named = {"pad": self.pad, "dtype": self.dtypes, "normalize": self.normalize, "fill": self.fill or {}}
         for option, names in named.items():
@@ -113,7 +113,7 @@ class Finish:
             raise UsageError(f"a crop to {self.crop[0]}x{self.crop[1]} is larger than the images, {shape[0]}x{shape[1]}")
 
     def changes(self, column: Column) -> bool:
-        """Return whether values of this column are not handed over just as they are stored."""
+        """Return whether values of this column are changed before they are returned."""
         view = column.name == IMAGE and bool(self.crop or self.flip or self.resize or self.channels_first)
         relabelled = column.name == LABEL and self.relabel is not None
         return view or relabelled or column.name in self.dtypes or column.name in self.normalize
@@ -136,7 +136,7 @@ class Finish:
         return height, width, 3
 
     def image_shape(self, stored: Shape | None) -> Shape | None:
-        """Return the shape that images get; None where it is not the same for all. `stored` is (height, width, channels)."""
+        """Return the final shape of images; None if it differs between images. `stored` is (height, width, channels)."""
         shape = self._resized_shape(stored)
         if self.crop:
             shape = (*self.crop, shape[2] if shape else 3)
@@ -144,7 +144,7 @@ class Finish:
 
 
 def zeros(schema: pa.Schema) -> dict[str, float]:
-    """Return a `fill` for every column of numbers: for who does not look at them."""
+    """Return a `fill` for every column of numbers: for callers that do not use the values."""
     columns = [Column.of(field) for field in schema]
     return {column.name: 0 for column in columns if column.dtype is not None or column.is_boolean}
 
@@ -182,7 +182,7 @@ def _check_dtype(name: str, kind: Any, column: Column, normalized: bool) -> None
 
 
 class Misfit(Exception):
-    """A number does not fit the type that was asked for: `at` among those converted, `place` the sample once it is known."""
+    """A number does not fit the requested type. `at` is its index among those converted, `place` its sample once known."""
 
     def __init__(self, at: int, value: Any, dtype: np.dtype[Any]) -> None:
         super().__init__(f"{value} does not fit {dtype}")
@@ -212,7 +212,7 @@ class Finisher:
         return self._views is not None or self._resizes or self._planes
 
     def resized(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return a stored image (height, width, 3) in the size that is wanted."""
+        """Return a stored image (height, width, 3), resized."""
         if not self._resizes:
             return values
         from shardctl.codecs.image import resample
@@ -220,11 +220,11 @@ class Finisher:
         return resample(values, self._finish.resized_view(values.shape[1], values.shape[0]).size)
 
     def view(self, values: npt.NDArray[Any], place: int) -> npt.NDArray[Any]:
-        """Return the part of an image (height, width, 3) that is wanted, as it lies. Raises DatasetError for one too small."""
+        """Return the crop of an image (height, width, 3), without a copy. Raises DatasetError if it is too small."""
         return self._views.of(values, place) if self._views else values
 
     def finished(self, values: npt.NDArray[Any], place: int) -> npt.NDArray[Any]:
-        """Return the wanted part of an image, converted and normalised, in memory of its own."""
+        """Return the crop of an image, converted and normalised, as a copy."""
         view = self.view(values, place)
         height, width, channels = view.shape
         out = np.empty((channels, height, width) if self._planes else view.shape, self.dtype)
@@ -312,7 +312,7 @@ class _Affine:
         np.add(work, shift, out=work)
 
     def _narrow(self, work: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
-        """Convert what was computed to the type that is wanted. Raises Misfit."""
+        """Convert the computed values to the requested type. Raises Misfit."""
         if self._may_overflow:
             _check_fit(work, _range(out.dtype), out.dtype)
         if work is not out:
@@ -338,7 +338,7 @@ def _copy(values: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
 
 
 class _Views:
-    """Which part of each image is wanted: drawn from (seed, epoch, sample)."""
+    """The crop of each image, drawn from (seed, epoch, sample)."""
 
     def __init__(self, finish: Finish, samples: npt.NDArray[np.int64], epoch: int) -> None:
         self._crop, self._random = finish.crop, finish.crop_from == "random"

@@ -34,9 +34,9 @@ class GatherOptions:
     """How samples are read.
 
     `mmap` False reads blocks into memory instead of mapping files (for network file systems), `preload` keeps everything
-    that was read. `blocks` are held in memory at a time where they cannot be read in place, and no more than `block_bytes`.
-    `cache_bytes` bounds the memory for decoded images that are kept. `checksums` compares each block with its checksum when
-    it is first read. `skip` leaves out samples that cannot be read, and counts them. `profile` measures where the time goes.
+    that was read. If blocks cannot be read in place, at most `blocks` of them and `block_bytes` bytes are kept in memory.
+    `cache_bytes` limits the memory for decoded images. `checksums` compares each block with its checksum when it is first
+    read. `skip` leaves out samples that cannot be read, and counts them. `profile` measures the time of each stage.
     """
 
     mmap: bool = True
@@ -50,7 +50,7 @@ class GatherOptions:
 
 
 def columns_of(shards: Shards, names: Sequence[str] | None) -> list[Column]:
-    """Return the columns that are meant, all of them for None. Raises UsageError for one that there is not."""
+    """Return the chosen columns, all of them for None. Raises UsageError for an unknown one."""
     schema = shards.layout.columns
     missing = [name for name in names or () if name not in schema.names]
     if missing:
@@ -60,7 +60,7 @@ def columns_of(shards: Shards, names: Sequence[str] | None) -> list[Column]:
 
 @dataclass(frozen=True)
 class Spec:
-    """What the values of one field of a batch are.
+    """The kind of values of one field of a batch.
 
     `shape` is that of one sample, and `dtype` that of its numbers. "fixed" fields are arrays (batch, *shape), "padded" ones
     arrays (batch, longest, …) filled up with `fill`, "ragged" ones lists of arrays with axes of length -1; "text" and "bytes"
@@ -85,7 +85,7 @@ _ANY_SIZE = 2**62
 
 
 class _Unreadable(Exception):
-    """Some samples cannot be read: their places among those asked for, and why."""
+    """Some samples cannot be read: their places among the requested ones, and the reasons."""
 
     def __init__(self, places: Indices, error: DatasetError) -> None:
         super().__init__(str(error))
@@ -115,7 +115,7 @@ class Gatherer:
         return BlockCache(self.shards, self.columns, limit, limit_bytes, self._options.checksums, self.stages)
 
     def counts(self) -> dict[str, int]:
-        """Return what has been found in memory and what not: blocks and decoded images; and the samples left out."""
+        """Return the cache hits and misses of blocks and decoded images, and the number of skipped samples."""
         blocks = self.__dict__.get("_blocks")
         hits, misses = (blocks.hits, blocks.misses) if blocks else (0, 0)
         return {
@@ -127,7 +127,7 @@ class Gatherer:
         }
 
     def specs(self) -> dict[str, Spec]:
-        """Return what the values of each field of a batch are."""
+        """Return the kind of values of each field of a batch."""
         specs = {}
         for column in self.columns:
             specs[column.name] = self._spec(column)
@@ -154,9 +154,9 @@ class Gatherer:
     def gather(
         self, samples: Indices, epoch: int = 0, memory: BatchMemory | None = None
     ) -> tuple[Batch, npt.NDArray[np.bool_]]:
-        """Return the samples (n,), in that order, and which of them are there: all, unless some were skipped.
+        """Return the samples (n,), in that order, and which of them are present: all, unless some were skipped.
 
-        What `memory` had in it is overwritten. Raises DatasetError where a shard is damaged.
+        The content of `memory` is overwritten. Raises DatasetError if a shard is damaged.
         """
         memory = memory or BatchMemory()
         there = np.ones(len(samples), bool)
@@ -178,7 +178,7 @@ class Gatherer:
         batch: Batch = {}
         for column in self.columns:
             batch.update(self._values(column, sources, samples, epoch, memory))
-        if mended() != mended_before and self._in_place is not None:  # a file shrank, perhaps one of ours
+        if mended() != mended_before and self._in_place is not None:  # a mapped file shrank, perhaps one of these
             faults = self._in_place.changed(wanted)
             if faults:
                 raise self.unreadable(wanted, faults)
@@ -290,7 +290,7 @@ class Gatherer:
         return _ragged(column, lists, self._finish, memory)
 
     def _need_fill(self, column: Column, places: Indices, wanted: Wanted, also_floats: bool = False) -> None:
-        """Raise UsageError where values of these samples are missing and nothing was said to take their place."""
+        """Raise UsageError if values of these samples are missing and `fill` has no value for them."""
         is_float = column.dtype is not None and column.dtype.kind == "f" and not also_floats
         if not len(places) or is_float or column.name in (self._finish.fill or {}):
             return
@@ -317,7 +317,7 @@ class Gatherer:
         wrong = np.flatnonzero((labels < 0) | (labels >= len(table)))
         if len(wrong):
             place = int(wrong[0])
-            raise DatasetError(f"{self._where(wanted, place)}: label {labels[place]} is none of the {len(table)} classes")
+            raise DatasetError(f"{self._where(wanted, place)}: label {labels[place]} is not one of the {len(table)} classes")
         found: npt.NDArray[Any] = table[labels]
         return found
 
@@ -413,7 +413,7 @@ class Gatherer:
             return image.render(opened, self._finish.resized_view(*opened.size))
         try:
             pixels = decoder.decode(data, out)
-        except Exception:  # noqa: BLE001 - the slow way decides on what the fast one does not bear
+        except Exception:  # noqa: BLE001 - the slow way decides about what the fast one cannot read
             pixels = None
         return image.decode(data.tobytes(), _ANY_SIZE, self._keep_truncated) if pixels is None else pixels
 
@@ -440,7 +440,7 @@ class Gatherer:
         return decoder
 
     def unreadable(self, wanted: Wanted, faults: Faults) -> _Unreadable:
-        """Return what is to be raised for blocks that cannot be read."""
+        """Return the error for blocks that cannot be read."""
         places = np.flatnonzero(np.isin(wanted.block, list(faults)))
         block = int(wanted.block[places[0]])
         error = faults[block]
@@ -455,10 +455,10 @@ def in_place(shards: Shards, options: GatherOptions) -> bool:
 
 
 class _Sources:
-    """Where the values of one batch come from."""
+    """The blocks and files of the values of one batch."""
 
     def __init__(self, gatherer: Gatherer, wanted: Wanted, counted: bool = True) -> None:
-        """Find the files; samples that are `counted` are not asked for again in this epoch."""
+        """Find the files; samples that are `counted` are not requested again in this epoch."""
         self._gatherer, self.wanted, self._counted = gatherer, wanted, counted
         self._in_place = gatherer._in_place
         self._memory: InMemory | None = None
@@ -479,7 +479,7 @@ class _Sources:
         return self._memory
 
     def locate(self, column: Column) -> Located | npt.NDArray[Any] | None:
-        """Return where a column's values lie, or its numbers; None where they must be taken one by one."""
+        """Return the places of a column's values, or its numbers; None if they must be read one by one."""
         if column.kind not in ("fixed", "variable"):
             return None
         place = self._in_place

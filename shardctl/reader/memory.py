@@ -16,7 +16,7 @@ Batch = dict[str, Any]
 
 
 class BatchMemory:
-    """The memory of one batch, and of a later one when nobody needs the first any more.
+    """The memory of one batch, reused for a later batch when the first is no longer in use.
 
     It is Arrow's, which keeps freed pages for a while; numpy's go back to the system.
     """

@@ -1,6 +1,6 @@
-"""A damaged dataset made whole: only what is damaged is built again, from the sources, and proven by its recorded SHA-256.
+"""Repair of a damaged dataset: only damaged files are rebuilt, from the sources, and verified by their recorded SHA-256.
 
-No code is run because a dataset names it: functions of a user's own must be named by whoever repairs.
+No code is run only because a dataset names it: the user must name the user functions when repairing.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ __all__ = ["Listener", "Lost", "RepairResult", "Unrepaired", "repair"]
 
 @dataclass(frozen=True)
 class Unrepaired:
-    """A file that could not be mended, and why."""
+    """A file that could not be repaired, and why."""
 
     file: str
     message: str
@@ -69,9 +69,9 @@ class Unrepaired:
 
 @dataclass(frozen=True)
 class RepairResult:
-    """What a repair did. `status` is whole (nothing was wrong), repaired, dropped (lost samples were) or damaged (still).
+    """The result of a repair. `status` is whole (no damage found), repaired, dropped (lost samples removed), damaged (still).
 
-    `repaired` names the files that were mended, `lost` the samples that cannot be had again; `notices` are for people.
+    `repaired` names the repaired files, `lost` the samples that cannot be made again; `notices` are messages for the user.
     """
 
     status: str
@@ -82,13 +82,13 @@ class RepairResult:
 
     @property
     def ok(self) -> bool:
-        """Whether the dataset is whole now."""
+        """Whether the dataset is undamaged now."""
         return not self.unrepaired
 
 
 @dataclass(frozen=True)
 class Listener:
-    """Whom to tell how far a repair is: files looked at, then inputs read, of so many each."""
+    """Callbacks for the progress of a repair: first the files checked, then the inputs read, each as (done, total)."""
 
     checking: Callable[[int, int], None] = lambda done, total: None
     building: Callable[[int, int], None] = lambda done, total: None
@@ -103,11 +103,11 @@ def repair(
     workers: int | str = "auto",
     listener: Listener | None = None,
 ) -> RepairResult:
-    """Mend a dataset. `sources` is where its sources are now, if they have moved, in the order of the conversion.
+    """Repair a dataset. `sources` are the new paths of its sources, if they have moved, in the order of the conversion.
 
-    `transforms` names the functions of one's own that it was made with; they are run. `drop_lost` takes samples out of the
-    dataset that neither it nor the sources have any more. Raises DatasetError where there is nothing to mend, or too
-    little left to mend it from; UsageError, InputError, StorageError, BusyError.
+    `transforms` names the user functions with which it was made; they are run. `drop_lost` removes the samples that neither
+    the dataset nor the sources have any more. Raises DatasetError if there is no dataset, or too little of it is left for a
+    repair; UsageError, InputError, StorageError, BusyError.
     """
     options = Options(workers=workers)
     options.check()
@@ -126,16 +126,16 @@ def repair(
         try:
             result = _Repair(root, folder, given, tuple(transforms), drop_lost, options.worker_count(), told, held).run()
         finally:
-            if folder.exists() and not publish.is_taking_its_place(folder):  # else it may hold what is nowhere else
-                with contextlib.suppress(OSError):  # the next repair takes it away
+            if folder.exists() and not publish.is_taking_its_place(folder):  # otherwise it may hold the only copy of some data
+                with contextlib.suppress(OSError):  # the next repair deletes it
                     discard(folder)
     if completed is None:
         return result
-    return dataclasses.replace(result, notices=("a dataset that was taking its place is complete now", *result.notices))
+    return dataclasses.replace(result, notices=("an interrupted replacement of the dataset was completed", *result.notices))
 
 
 class _Repair:
-    """One call of `repair`: what its steps share."""
+    """The state of one call of `repair`."""
 
     def __init__(
         self,
@@ -180,31 +180,31 @@ class _Repair:
 
     @property
     def intact(self) -> set[str]:
-        """The files that are what was written."""
+        """The undamaged files."""
         return {*self.manifest.files, *shard_names(self.manifest)} - self.damaged
 
     def _whole_manifest(self) -> Manifest:
-        """Return the manifest, mended first if need be."""
+        """Return the manifest, repaired first if it is damaged."""
         manifest, findings = check_manifest(self.root)
         if manifest is not None:
             refuse_other_manifest(self.root, manifest)
         if manifest is None or findings:
             manifest = manifest or find_manifest(self.root) or remake_manifest(self.root, self.sources)
             if is_regular_file(self.root / MANIFEST) and not begins_like_json(self.root / MANIFEST):
-                # It may be what another file should be. A second name, since there must be a manifest at any moment.
+                # It may be the content of another file. A second name, since there must be a manifest at any moment.
                 _link(self.root / MANIFEST, self.root / f"{MANIFEST}{MISPLACED}")
             self._write_manifest(manifest)
             self.repaired.append(MANIFEST)
             if not manifest.sources:
-                self.notices.append(f"{MANIFEST} was made anew, and does not know where the sources are; --source records it")
+                self.notices.append(f"{MANIFEST} was rebuilt without the paths of the sources; --source records them")
             if not all(manifest.fingerprint_parts.values()):
                 self.notices.append(
-                    f"{MANIFEST} does not know the inputs' fingerprint any more: convert will not call it up to date"
+                    f"{MANIFEST} has lost the fingerprint of the inputs: convert will not report the dataset as up to date"
                 )
         return dataclasses.replace(manifest, sources=self.sources or manifest.sources)
 
     def _settle_manifest(self) -> None:
-        """Have the manifest say what is certain only now: the sizes of tables, and where the sources are."""
+        """Add to the manifest what is known only now: the sizes of tables, and the paths of the sources."""
         if self.unrepaired:
             return
         on_disk = Manifest.load(self.root)
@@ -215,14 +215,14 @@ class _Repair:
             self._write_manifest(settled)
 
     def _write_manifest(self, manifest: Manifest) -> None:
-        """Put a manifest in its place. It is written elsewhere: whoever is killed leaves no half of it in the dataset."""
+        """Write the manifest elsewhere and rename it: a killed process leaves no half of it in the dataset."""
         self.held.check()
         write_atomically(self.folder / MANIFEST, manifest.to_json().encode())
         with naming_the_path(self.root / MANIFEST):
             (self.folder / MANIFEST).replace(self.root / MANIFEST)
 
     def _job(self) -> Job:
-        """Return the job that makes this dataset: from its own plan, or from the sources where tables are gone."""
+        """Return the job that makes this dataset: from its own plan, or from the sources if tables are lost."""
         refuse_unnamed_functions(self.manifest.recipe, self.transforms, self.root, "repair")
         bases = [source if not Path(source).is_file() else str(Path(source).parent) for source in self.manifest.sources]
         try:
@@ -233,10 +233,10 @@ class _Repair:
                 return fresh_job(self.folder, self.manifest, recipe, layout, bases)
             return recorded_job(self.root, self.folder, self.manifest, recipe, layout, bases)
         except (UsageError, KeyError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:
-            raise DatasetError(f"what the dataset says of how it was made cannot be used ({error})") from error
+            raise DatasetError(f"its record of how it was made cannot be used ({error})") from error
 
     def _build(self, job: Job) -> None:
-        """Build the damaged shards again, and those that tables are to be made from; put in place what is proven."""
+        """Rebuild the damaged shards, and those that are needed for tables; put verified files in place."""
         names = shard_names(self.manifest)
         wanted = {number for number, name in enumerate(names) if name in self.damaged}
         if PLAN in self.damaged:
@@ -263,10 +263,10 @@ class _Repair:
             self._put_in_place(job, shard)
 
     def _put_in_place(self, job: Job, shard: int) -> None:
-        """Move a shard that was built again to its place, if it is what was there."""
+        """Move a rebuilt shard to its place, if it is the shard that was there."""
         name = job.place(shard).name
         sha256 = read_marker(job.marker_path(shard)).facts.sha256
-        # Where nothing is known of it any more, the table of all shards will show whether it is right.
+        # If its SHA-256 is lost, the table of all shards will show whether it is right.
         proven = self.expected.get(name, sha256) == sha256
         if proven and name in self.damaged:
             with naming_the_path(self.root / name):
@@ -281,30 +281,30 @@ class _Repair:
         self.lost += lost
         if lost:
             first = f"for instance {printable(lost[0].key)}: {printable(lost[0].reason)}"
-            what = f"{len(lost)} of its samples cannot be made again, {first}; --drop-lost takes them out of the dataset;"
+            what = f"{len(lost)} of its samples cannot be made again, {first}; --drop-lost removes them from the dataset;"
             what += " --source says where the sources are now"
         elif name in self.damaged:
-            what = f"built again it is not what was recorded: {self._why_different()}; convert again with --overwrite"
+            what = f"the rebuilt file differs from the recorded one: {self._why_different()}; convert again with --overwrite"
         else:
-            return  # it is whole as it is; what the sources have become concerns only tables
+            return  # the shard is undamaged; the state of the sources matters only for tables
         self.unrepaired.append(Unrepaired(name, what))
 
     def _why_different(self) -> str:
-        """Say what can be the reason: inputs that are read by the recorded plan have proven to be what they were."""
+        """Return the possible reasons. Inputs that are read by the recorded plan were verified to be unchanged."""
         versions = f"other versions of shardctl or of the image libraries made it (shardctl {self.manifest.shardctl_version})"
         if {PLAN, REJECTS} & self.damaged:
             return f"its sources changed, or {versions}"
         own = ", or your own function has changed" if self.transforms else ""
-        return f"its sources are what they were, but {versions}{own}"
+        return f"its sources are unchanged, but {versions}{own}"
 
     def _mend_tables(self, job: Job) -> None:
-        """Make the damaged tables anew, and put in place those that are proven."""
+        """Rebuild the damaged tables, and put the verified ones in place."""
         tables = sorted(self.damaged & set(self.manifest.files))
         if not tables:
             return
         shards = sorted(self.damaged - set(self.manifest.files))
         if shards:
-            what = f"it lists all shards, and {shards[0]} is not mended"
+            what = f"it lists all shards, and {shards[0]} is not repaired"
             self.unrepaired += [Unrepaired(name, what) for name in tables]
             return
         facts = self._commit(job).write_tables()
@@ -316,7 +316,9 @@ class _Repair:
                 self.damaged.discard(name)
                 self.repaired.append(name)
             else:
-                what = f"made anew it is not what was recorded: {self._why_different()}; convert again with --overwrite"
+                what = (
+                    f"the rebuilt file differs from the recorded one: {self._why_different()}; convert again with --overwrite"
+                )
                 self.unrepaired.append(Unrepaired(name, what))
 
     def _commit(self, job: Job) -> Commit:
@@ -325,8 +327,8 @@ class _Repair:
 
     def _drop(self, job: Job) -> bool:
         """Commit the dataset without the samples that are lost, and return whether that could be done."""
-        hopeless = [entry for entry in self.unrepaired if entry.file not in {lost.shard for lost in self.lost}]
-        if hopeless:
+        beyond_repair = [entry for entry in self.unrepaired if entry.file not in {lost.shard for lost in self.lost}]
+        if beyond_repair:
             return False
         new = self.folder / NEW_FOLDER
         for name in shard_names(self.manifest):
@@ -353,7 +355,7 @@ class _Repair:
 
 
 def _link(source: Path, target: Path) -> None:
-    """Have the same file under another name, or a copy of it where the file system has no links."""
+    """Make a hard link to a file, or a copy if the file system has no links."""
     with naming_the_path(target):
         target.unlink(missing_ok=True)
         try:

@@ -1,4 +1,4 @@
-"""What is left of a dataset, by SHA-256: which files are those that were written, and what the others should be."""
+"""The state of a dataset's files by SHA-256: which are undamaged, and what the others should be."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shardctl.manifest import CHECKSUMS, SHARDS, STAGING, Manifest, ShardTable, 
 from shardctl.storage import copy_file, is_regular_file, naming_the_path, sha256_of
 
 MISPLACED = ".misplaced"
-"""How the name of a file ends that stood in the place of another, until it is known where it belongs."""
+"""Suffix of a file that was found under the name of another, until its own name is known."""
 
 
 def hash_files(root: Path, progress: Callable[[int, int], None]) -> dict[str, str]:
@@ -35,8 +35,8 @@ def shard_names(manifest: Manifest) -> list[str]:
 def expected_hashes(root: Path, manifest: Manifest, hashes: dict[str, str]) -> dict[str, str]:
     """Return what every file but the manifest should hash to, as far as that is still known.
 
-    The manifest vouches for the tables, and two of them for the shards. Where both of those are damaged, a shard is
-    taken to be what it is: the table made anew from all of them shows whether that was right.
+    The manifest has the SHA-256 of the tables, and two of the tables those of the shards. If both tables are damaged, each
+    shard is assumed to be undamaged: the table rebuilt from all of them shows whether that was right.
     """
     expected = {name: facts.sha256 for name, facts in manifest.files.items()}
     shards = shard_names(manifest)
@@ -50,10 +50,10 @@ def expected_hashes(root: Path, manifest: Manifest, hashes: dict[str, str]) -> d
 
 
 def restore_misplaced(root: Path, expected: dict[str, str], hashes: dict[str, str], scratch: Path) -> list[str]:
-    """Put files back whose bytes are there under another name: renamed, or swapped. Returns the names put right.
+    """Rename files that were renamed or swapped back to their own names. Returns the restored names.
 
-    Files are renamed, and none that is needed is written over: all bytes are in the folder at any moment, and whoever is
-    killed here leaves files under other names, which the next repair puts back.
+    No needed file is overwritten: all bytes are in the folder at any moment, and a process that is killed here leaves files
+    under other names, which the next repair puts back.
     """
     placed = {name for name, sha256 in expected.items() if hashes.get(name) == sha256}
     where = {sha256: name for name, sha256 in sorted(hashes.items(), key=lambda entry: entry[0] not in placed)}
@@ -85,7 +85,7 @@ def set_aside(path: Path) -> str:
 
 
 def delete_misplaced(root: Path) -> None:
-    """Delete the files that were set aside and that turned out to be part of nothing."""
+    """Delete the files that were set aside and that belong to nothing."""
     with naming_the_path(root):
         for left in root.glob(f"*{MISPLACED}"):
             left.unlink()

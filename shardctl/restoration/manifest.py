@@ -1,4 +1,4 @@
-"""A manifest that is damaged or gone, found again or made anew from what the tables know."""
+"""A damaged or lost manifest: found under another name, or rebuilt from the tables."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from shardctl.storage import is_regular_file, printable, sha256_of
 from shardctl.version import __version__
 
 LOST_PART = ""
-"""The digest of a part of the fingerprint that is not known any more. It equals no digest, so that nothing is claimed."""
+"""The digest of a lost part of the fingerprint. It equals no other digest, so that the dataset never looks up to date."""
 
 
 def find_manifest(root: Path) -> Manifest | None:
@@ -60,11 +60,11 @@ def vouches_for_tables(root: Path, manifest: Manifest) -> bool:
 
 
 def refuse_other_manifest(root: Path, manifest: Manifest) -> None:
-    """Raise DatasetError for a manifest that is whole, and that of another dataset than everything else in the folder."""
+    """Raise DatasetError for an undamaged manifest of another dataset than all other files in the folder."""
     if not vouches_for_tables(root, manifest) and _proven_sums(root) is not None:
         raise DatasetError(
             f"{printable(str(root))}: {MANIFEST} belongs to another dataset than {SHARDS} and {CHECKSUMS}, which agree with"
-            f" each other; put the right {MANIFEST} there, or take this one away, and repair makes it anew"
+            f" each other; put the right {MANIFEST} there, or remove this one, so that repair rebuilds it"
         )
 
 
@@ -75,16 +75,16 @@ def begins_like_json(path: Path) -> bool:
 
 
 def remake_manifest(root: Path, sources: tuple[str, ...]) -> Manifest:
-    """Make the manifest anew. SHA256SUMS proves shards.arrow, which says how the dataset was made and what is in it.
+    """Rebuild the manifest. SHA256SUMS verifies shards.arrow, which says how the dataset was made and what is in it.
 
-    Where the sources are, and what the inputs' fingerprint was, is taken from what is left of the old one if that proves
-    itself; else it is unknown. Sizes of tables that are damaged too are those of what is there: they are to be set right
-    once the tables are. Raises DatasetError where there is too little.
+    The paths of the sources and the fingerprint of the inputs are taken from the rest of the old manifest if they can be
+    verified; else they are unknown. If tables are damaged too, their sizes are those of the damaged files, and are corrected
+    once the tables are repaired. Raises DatasetError if too little is left.
     """
     sums = _proven_sums(root)
     if sums is None:
         raise DatasetError(
-            f"{printable(str(root))}: {MANIFEST} is lost, and {SHARDS} or {CHECKSUMS} is damaged as well, so that nothing says"
+            f"{printable(str(root))}: {MANIFEST} is lost, and {SHARDS} or {CHECKSUMS} is damaged as well, so that it is unknown"
             " what the dataset was; convert the sources again with --overwrite"
         )
     table = ShardTable(root / SHARDS)

@@ -1,4 +1,4 @@
-"""Damaged shards built again: the job that made them, and what came of it."""
+"""Rebuilding damaged shards: the job that made them, and its results."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LOST = "lost"
 
 @dataclass(frozen=True)
 class Lost:
-    """A sample that was in a damaged shard, and whose source no longer gives it."""
+    """A sample of a damaged shard that cannot be made from its source any more."""
 
     key: str
     source: str

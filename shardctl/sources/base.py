@@ -43,7 +43,7 @@ class Source(Protocol):
         ...
 
     def inputs(self, file: FoundFile) -> Iterable[Input]:
-        """Give the inputs that a file holds, in order."""
+        """Return the inputs in a file, in order."""
         ...
 
     def parse(self, data: bytes, source: str) -> Sample:
@@ -59,7 +59,7 @@ class Source(Protocol):
         ...
 
     def notices(self) -> list[str]:
-        """Return what a person should know about the inputs that have been listed."""
+        """Return notices for the user about the listed inputs."""
         ...
 
 

@@ -42,7 +42,7 @@ class ImageSource:
             return False
 
     def inputs(self, file: FoundFile) -> Iterable[Input]:
-        """Give the file itself."""
+        """Return the file as one input."""
         return (file_input(file),)
 
     def parse(self, data: bytes, source: str) -> Sample:

@@ -33,7 +33,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) < len(pairs):
         twice = next(name for name, times in Counter(name for name, _ in pairs).items() if times > 1)
-        raise ValueError(f"the name {printable(twice)} stands twice in one object")
+        raise ValueError(f"the name {printable(twice)} appears twice in one object")
     return value
 
 
@@ -53,7 +53,7 @@ def parse_line(line: bytes) -> dict[str, Any]:
         raise Rejection("decode", "not-utf8", f"not UTF-8 at byte {error.start} of the line; recode the file") from None
     except UnicodeEncodeError as error:
         half = f"\\u{ord(error.object[error.start]):04x}"
-        message = f"holds {half}, half of a pair that is one character, without the other half; mend the line"
+        message = f"holds {half}, half of a pair that is one character, without the other half; fix the line"
         raise Rejection("decode", "lone-surrogate", message) from None
     except ValueError as error:
         raise Rejection("decode", "not-json", f"not a line of JSON ({error})") from None
@@ -68,7 +68,7 @@ def parse_line(line: bytes) -> dict[str, Any]:
 
 
 def _too_deep() -> Rejection:
-    return Rejection("decode", "too-deep", f"lists and objects are nested deeper than {MOST_LEVELS} levels; mend the line")
+    return Rejection("decode", "too-deep", f"lists and objects are nested deeper than {MOST_LEVELS} levels; fix the line")
 
 
 def _is_deeper(value: Any, levels: int) -> bool:
@@ -206,7 +206,7 @@ def fit(value: Any, type_: pa.DataType) -> Any:
 
 
 def lines(file: Iterable[bytes]) -> Iterator[tuple[int, int, bytes]]:
-    """Yield (number from 1, offset in bytes, line) of every line that is not blank. A byte order mark is passed over."""
+    """Yield (number from 1, offset in bytes, line) of every line that is not blank. A byte order mark is skipped."""
     offset = 0
     for number, line in enumerate(file, 1):
         skipped = 3 if number == 1 and line.startswith(b"\xef\xbb\xbf") else 0

@@ -1,4 +1,4 @@
-"""Labels and other columns that lie beside the inputs: a CSV or JSONL with a row per file."""
+"""Labels files: labels and other columns beside the inputs, in a CSV or JSONL with a row per file."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class SideTable:
 
     `columns` has every column but the one with the file names, `label` as int64 where there is one; `classes` are the
     names of its values, `names` the paths relative to the source (large_string). `hashes` is sorted, `order` says which row
-    each is. `notices` say what a person should know of the files.
+    each is. `notices` are messages for the user.
     """
 
     paths: tuple[Path, ...]
@@ -89,13 +89,13 @@ class SideTable:
 def hash_names(names: Iterable[str]) -> npt.NDArray[np.uint64]:
     """Return 8 bytes per name, so that ten million names are compared within 80 MB.
 
-    Different names may have the same hash: whoever finds equal hashes compares the names.
+    Different names may have the same hash: callers compare the names if hashes are equal.
     """
     return np.fromiter(map(xxhash.xxh3_64_intdigest, map(str.encode, names)), np.uint64)
 
 
 def repeated(hashes: npt.NDArray[np.uint64], names_of: Callable[[npt.NDArray[np.int64]], list[str]]) -> tuple[int, list[str]]:
-    """Return how many names of a list stand in it before, and the first few of these names.
+    """Return how many names of a list appear earlier in it, and the first few of these names.
 
     `hashes` are those of all names; `names_of` gives the names at some places, and is asked only where hashes are equal.
     """
@@ -121,7 +121,7 @@ def load(found: Sequence[tuple[Path, str]], drop: Collection[str] = ()) -> SideT
     """Read labels files, each given with the folder (relative to its source) in which its file names start.
 
     `drop` names columns that are left out. Raises InputError: not UTF-8, not CSV or JSONL, no rows, no column of file
-    names, names that stand twice. UsageError where there is no column to drop.
+    names, repeated names. UsageError if there is no column to drop.
     """
     paths = [path for path, _ in found]
     shown = some([str(path) for path in paths])

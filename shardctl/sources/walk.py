@@ -1,4 +1,4 @@
-"""Finding the files under the sources: in a fixed order, through links but not round and round."""
+"""Finds the files under the sources: in a fixed order, following links but not loops."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ class _Folder:
 def walk(roots: list[Path], notice: Callable[[str], None]) -> Iterator[FoundFile]:
     """Yield every file under the sources, the files of a folder by name and then its folders by name.
 
-    Hidden files and folders (their name begins with a dot) are passed over; symbolic links are followed; one that leads
-    back to a folder that it lies in is passed over with a notice. Raises InputError where a source or a folder cannot be
-    read: what is in it would be missing without a trace.
+    Hidden files and folders (their name begins with a dot) are skipped; symbolic links are followed, but a link back to a
+    folder that contains it is skipped with a notice. Raises InputError if a source or a folder cannot be read: its files
+    would be missing silently.
     """
     for number, root in enumerate(roots):
         if root.is_dir():
@@ -79,7 +79,7 @@ def _walk_folder(number: int, root: Path, notice: Callable[[str], None]) -> Iter
         try:
             here = os.fstat(descriptor)
             if (here.st_dev, here.st_ino) in folder.ancestors:
-                notice(f"{printable(folder.opened)}: a link back to a folder that it lies in; passed over")
+                notice(f"{printable(folder.opened)}: a link back to a folder that contains it; skipped")
                 continue
             ancestors = (*folder.ancestors, (here.st_dev, here.st_ino))
             names, utf8 = _names_in(folder, descriptor)

@@ -112,7 +112,7 @@ def _can_call(signature: inspect.Signature, *positional: Any, **named: Any) -> b
 def _text(error: BaseException) -> str:
     try:
         return str(error)[:MESSAGE_CHARACTERS]
-    except Exception:  # noqa: BLE001 - a person's exception class may do anything
+    except Exception:  # noqa: BLE001 - a user's exception class may do anything
         return "it cannot be shown"
 
 

@@ -1,4 +1,4 @@
-"""What a person's function made, on its way into a column: nothing is changed, and what does not fit is refused."""
+"""Values from user functions, on their way into a column: no value is changed, and unfit values are refused."""
 
 from __future__ import annotations
 

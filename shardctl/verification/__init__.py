@@ -1,6 +1,6 @@
-"""Is a dataset whole? Everything that is wrong, as findings: nothing here prints, and nothing stops at the first fault.
+"""Checks of a dataset. They return all damage as findings, print nothing, and do not stop at the first finding.
 
-All that reads Arrow files or decodes images runs in child processes: bytes that crash them are one more finding.
+Arrow files are read and images decoded in child processes: bytes that crash such a process are one more finding.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ LEVELS = ("quick", "full", "deep")
 """`quick` reads the manifest, the tables, the sizes and every shard's footer; `full` every byte; `deep` decodes too."""
 
 LIMITS = Limits(memory=8 << 30, seconds=600.0)
-"""What a check may take: far more than any block or image that was written, and less than a bomb."""
+"""The limits of a check: far more than any block or image that was written needs, and less than a decompression bomb."""
 
 __all__ = ["LEVELS", "Finding", "VerifyResult", "verify"]
 
 
 @dataclass(frozen=True)
 class VerifyResult:
-    """What a check found. `ok` is true where there is no finding of severity `error`."""
+    """The result of a check. `ok` is true if there is no finding of severity `error`."""
 
     ok: bool
     level: str
@@ -57,7 +57,7 @@ def verify(
 ) -> VerifyResult:
     """Check a dataset, or one shard without its dataset. `progress` is called with (shards done, shards).
 
-    Raises DatasetError where there is no dataset at all, UsageError for a level that there is not.
+    Raises DatasetError if there is no dataset at all, UsageError for an unknown level.
     """
     if level not in LEVELS:
         raise UsageError(f"level {level!r} is not known; there are {', '.join(LEVELS)}")
@@ -115,7 +115,7 @@ class _Check:
         return len(table), int(table.rows.sum())
 
     def _check_all(self, tasks: list[Task], progress: Callable[[int, int], None] = lambda done, total: None) -> list[bool]:
-        """Do these checks, add their findings in this order, and return for each whether it found anything."""
+        """Run these checks, add their findings in this order, and return for each whether it found anything."""
         found: dict[int, list[Finding]] = {}
 
         def add(task: Task, findings: list[Finding]) -> None:
@@ -153,9 +153,9 @@ class _Check:
         return error("crashes-reader", f"{task.get('name', task['check'])}: {what}; {MEND}")
 
     def _by_checksums(self, checked: set[str]) -> int:
-        """Check what is left to check where the manifest or the table of shards cannot be used, and count the shards.
+        """Check what can still be checked if the manifest or the table of shards cannot be used, and count the shards.
 
-        SHA256SUMS still tells which files there are and what they hash to. `checked` are files that have a finding.
+        SHA256SUMS still lists the files and their SHA-256. `checked` are files that already have a finding.
         """
         try:
             sums = read_checksums(self.root / CHECKSUMS) if CHECKSUMS not in checked else {}
@@ -181,7 +181,7 @@ class _Check:
         return []
 
     def _look_for_strangers(self, shards: set[str]) -> None:
-        """Find files that do not belong to the dataset. Those that do are looked for one by one."""
+        """Find files that do not belong to the dataset. Missing files are found by the other checks."""
         known = shards | {MANIFEST, *TABLES, CHECKSUMS, STAGING}
         for name in sorted(set(os.listdir(self.root)) - known):
             self.findings.append(warning("extra-file", f"{printable(name)} is not part of the dataset; it does no harm"))

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong. `kind` is a short stable name to count by, `message` says what to do about it.
+    """One finding of a check. `kind` is a short stable name, `message` says what is wrong and what to do.
 
-    Where a whole block is concerned, `row`, `key` and `source` are those of its first sample.
+    If a whole block is affected, `row`, `key` and `source` are those of its first sample.
     """
 
     severity: str
@@ -31,10 +31,10 @@ def error(
     key: str | None = None,
     source: str | None = None,
 ) -> Finding:
-    """Return a finding that makes a dataset unsound."""
+    """Return a finding of severity `error`: the dataset is damaged."""
     return Finding("error", shard, block, row, key, kind, message, source)
 
 
 def warning(kind: str, message: str) -> Finding:
-    """Return a finding that does not."""
+    """Return a finding of severity `warning`."""
     return Finding("warning", None, None, None, None, kind, message)

@@ -1,4 +1,4 @@
-"""The check of one shard. It runs in a process of its own, since it reads bytes that anything may have happened to."""
+"""The check of one shard. It runs in a separate process, since damaged bytes may crash it."""
 
 from __future__ import annotations
 
@@ -102,12 +102,12 @@ class ShardCheck:
         row = np.asarray(planned["row"].to_numpy())
         if len(row) != self._entry.rows or not np.array_equal(row, np.arange(self._entry.rows)):
             what = f"{PLAN} gives it {len(row)} samples, {SHARDS} {self._entry.rows}"
-            yield error("plan-differs", f"{what}; `shardctl repair` mends the plan", self._entry.path)
+            yield error("plan-differs", f"{what}; `shardctl repair` repairs the plan", self._entry.path)
             return
         expected = planned["key"].combine_chunks()
         if not stored.equals(expected):
             other = next(place for place, (one, two) in enumerate(zip(stored, expected, strict=True)) if not one.equals(two))
-            what = f"its row {other} has the key {stored[other].as_py()!r}, {PLAN} gives it another"
+            what = f"its row {other} has the key {stored[other].as_py()!r}, {PLAN} has another key for it"
             yield error("keys-differ", f"{what}; {REBUILD}", self._entry.path, None, other, *self._names.of(other))
 
 
@@ -196,7 +196,11 @@ def _undecodable(
             fault = "its decoder crashes" if row in fatal else _decode_fault(data.as_py(), keep_truncated)
             crumb.leave()
             if fault:
-                yield number, row, f"the image is what was written, and does not decode: {fault}; {OTHER_BUILD}"
+                yield (
+                    number,
+                    row,
+                    f"the image has not changed since it was written, and does not decode: {fault}; {OTHER_BUILD}",
+                )
             row += 1
 
 
@@ -231,7 +235,7 @@ def _read_block(reader: ShardReader, block: int) -> tuple[pa.RecordBatch | None,
     except DatasetError as problem:
         return None, ("unreadable-block", str(problem))
     if not intact:
-        return None, ("wrong-checksum", "the block is not what was written: its checksum differs")
+        return None, ("wrong-checksum", "the block is damaged: its checksum differs")
     return data, None
 
 

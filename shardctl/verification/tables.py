@@ -29,7 +29,7 @@ from shardctl.manifest import (
 from shardctl.storage import is_regular_file, printable, sha256_of
 from shardctl.verification.finding import Finding, error
 
-MEND = "`shardctl repair` mends it"
+MEND = "`shardctl repair` repairs it"
 PLAN_COLUMNS = ("key", "source", "root", "offset", "size", "split", "variant", "label", "shard", "row", "outcome", "digest")
 
 
@@ -47,7 +47,7 @@ def check_manifest(root: Path) -> tuple[Manifest | None, list[Finding]]:
     except (DatasetError, OSError) as problem:
         return None, [error("damaged-manifest", f"{problem}")]
     if json.dumps(json.loads(text), indent=1).encode() + b"\n" != text:
-        what = f"{MANIFEST} says what was written, but not in the bytes that were written; {MEND}"
+        what = f"{MANIFEST} has the right content, but not the bytes that were written; {MEND}"
         return manifest, [error("damaged-manifest", what)]
     return manifest, []
 
@@ -60,7 +60,7 @@ def check_file(root: Path, manifest: Manifest, name: str, level: str) -> Iterato
     elif (size := path.stat().st_size) != facts.bytes:
         yield error("wrong-size", f"{name} has {size} bytes, the manifest says {facts.bytes}; {MEND}")
     elif level != "quick" and sha256_of(path) != facts.sha256:
-        yield error("wrong-checksum", f"{name} is not what was written: its SHA-256 differs; {MEND}")
+        yield error("wrong-checksum", f"{name} is damaged: its SHA-256 differs; {MEND}")
 
 
 def check_shard_table(root: Path, manifest: Manifest) -> Iterator[Finding]:
@@ -126,7 +126,7 @@ def check_plan(root: Path, manifest: Manifest) -> Iterator[Finding]:
 
 
 def _first_duplicate(plan: pa.Table) -> str | None:
-    """Return a key that stands twice with the same variant, by 64-bit hashes: 16 bytes of memory per input."""
+    """Return a key that is repeated with the same variant, by 64-bit hashes: 16 bytes of memory per input."""
     hashes = np.empty(plan.num_rows, np.uint64)
     place = 0
     for batch in plan.select(["key", "variant"]).to_batches(max_chunksize=65536):

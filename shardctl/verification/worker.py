@@ -1,4 +1,4 @@
-"""What a process that checks does (forkserver.py calls `handle`). Whatever the bytes do to it, its parent lives on."""
+"""The worker process of a check (forkserver.py calls `handle`). If damaged bytes crash it, its parent survives."""
 
 from __future__ import annotations
 

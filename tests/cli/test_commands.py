@@ -128,7 +128,7 @@ def test_repair_says_what_it_mended_and_what_is_lost(cli: Any, photos: Path, tmp
     (out / "train-00001-of-00007.arrow").unlink()
     mended = cli("repair", out)
     assert (mended.code, mended.out.splitlines()[0]) == (0, "repaired: train-00001-of-00007.arrow")
-    assert "is whole again: 1 file mended" in mended.out
+    assert "is whole again: 1 file repaired" in mended.out
     assert "is whole; nothing was done" in cli("repair", out).out
     (out / "train-00001-of-00007.arrow").unlink()
     shutil.rmtree(tmp_path / "in")

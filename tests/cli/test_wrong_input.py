@@ -64,10 +64,10 @@ WRONG: list[tuple[list[str], int, str]] = [
     (["convert", IN, OUT, "--kind", "text", "--store", "png"], 2, "store png is for images"),
     (["convert", IN, OUT, "--recipe", "absent.toml"], 2, "absent.toml: no such recipe file"),
     (["convert", IN, OUT, "--recipe", "bad.toml"], 2, "bad.toml: not a TOML file"),
-    (["convert", IN, OUT, "--recipe", "odd.toml"], 2, "the recipe says colour, which is not known"),
+    (["convert", IN, OUT, "--recipe", "odd.toml"], 2, "the recipe has the unknown key colour"),
     (["convert", IN, OUT, "--labels", "absent.csv"], 3, "absent.csv: cannot be read"),
-    (["convert", IN, OUT, "--labels", "folder"], 3, "no input lies in a folder that could be its class"),
-    (["convert", IN, OUT, "--split", "folder"], 3, "some inputs lie in no folder that could name their split"),
+    (["convert", IN, OUT, "--labels", "folder"], 3, "no input is in a folder that could be its class"),
+    (["convert", IN, OUT, "--split", "folder"], 3, "some inputs are in no folder that could name their split"),
     (["convert", IN], 2, "Missing argument"),
     (["convert", IN, OUT, "--colour"], 2, "No such option"),
     (["verify", "absent"], 3, "absent: no such dataset"),
@@ -89,7 +89,7 @@ WRONG: list[tuple[list[str], int, str]] = [
     (["bench", "absent"], 3, "absent: no such dataset"),
     (["bench", "full", "--epochs", "0"], 2, "nothing to measure"),
     (["bench", "full", "--epochs", "1", "--seconds", "1"], 2, "contradict each other"),
-    (["demo", "full"], 3, "full: holds something already"),
+    (["demo", "full"], 3, "full: is not empty"),
     (["polish"], 2, "No such command"),
 ]
 
