@@ -7,7 +7,7 @@ that the reader discards these values and reports the file.
 
 The signal is raised by the reading instruction itself, in the thread that reads, so that the handler interrupts nothing but
 a copy of bytes: a place where Python may run as in any other callback from C. The address that was read says whether the
-signal is ours: several threads may fault on one file, and those that come second find it mended already.
+signal is ours: several threads may fault on one file, and those that come second find it already repaired.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ def watch() -> None:
 
 
 def _on_signal(number: int, info: int, _context: int) -> None:
-    """Mend the mapped file that was read; where it was none, the signal is not ours, and what was there before gets it."""
+    """Repair the mapped file that was read; for any other address, call the handler that was set before."""
     global _gave_back
     code = ctypes.c_int.from_address(info + _CODE_AT).value
     address = ctypes.c_size_t.from_address(info + _ADDRESS_AT).value

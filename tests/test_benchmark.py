@@ -295,7 +295,7 @@ def test_a_baseline_runs_no_code_that_only_the_dataset_names(
     shardctl.convert(photos, tmp_path / "out", recipe=recipe, workers=0)
     options: dict[str, Any] = {"epochs": 1, "runs": 1, "baseline": True}
     with pytest.raises(
-        UsageError, match=r"a baseline runs no code that only the dataset names; .* add --transform marking:mark"
+        UsageError, match=r"a baseline runs no code only because the dataset names it; .* add --transform marking:mark"
     ):
         shardctl.bench(tmp_path / "out", **options)
     found = shardctl.bench(tmp_path / "out", **options, transforms=("marking:mark",)).baseline

@@ -49,7 +49,7 @@ def read_delimited(path: Path) -> pa.Table:
         raise InputError(f"{shown}: cannot be read ({error.strerror or error})") from error
     except (pa.ArrowInvalid, csv.Error) as error:
         reason = str(error).splitlines()[0]
-        advice = "recode it to UTF-8" if "UTF8" in reason.upper().replace("-", "") else "mend the file"
+        advice = "recode it to UTF-8" if "UTF8" in reason.upper().replace("-", "") else "fix the file"
         raise InputError(f"{shown}: not a CSV file that can be read ({reason}); {advice}") from error
 
 
