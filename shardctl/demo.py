@@ -65,7 +65,7 @@ _WORDS = [
 def make_demo(folder: str | Path, images: int = 300, texts: int = 200, seed: int = 0) -> dict[str, int]:
     """Write `images` images into class folders under photos/, and `texts` lines and 20 files of text.
 
-    The same seed gives the same files. Raises StorageError where the folder holds something already, and InstallError
+    The same seed gives the same files. Raises StorageError if the folder holds something already, and InstallError
     where no imaging package works.
     """
     backend.require_one()

@@ -65,7 +65,7 @@ class Owner:
 
 
 class Lease:
-    """The right to write one dataset, as long as its heartbeat goes on.
+    """The right to write one dataset, as long as its heartbeat continues.
 
     The file may get a second name, in a folder that takes the place of this one (conversion/publish.py): lock and
     heartbeat belong to the file, so that they hold for the path all the time.
@@ -111,7 +111,7 @@ class Lease:
 
 @contextlib.contextmanager
 def hold(staging: Path, waiting: Callable[[str], None] | None) -> Iterator[Lease]:
-    """Be the only writer of the dataset that `staging` lies in.
+    """Be the only writer of the dataset with this `staging` folder.
 
     If there is another writer, call `waiting` with its name and wait; if `waiting` is None, raise BusyError at once.
     """
@@ -200,7 +200,7 @@ def _other_owner(descriptor: int, made: bool, staging: Path, me: Owner) -> str |
 
 
 def _lock(descriptor: int) -> bool:
-    """Lock the lease file, and return whether its file system has locks. Raises BlockingIOError or PermissionError where it is
+    """Lock the lease file, and return whether its file system has locks. Raises BlockingIOError or PermissionError if it is
     locked."""
     if fcntl is None:
         return False
@@ -232,7 +232,7 @@ def _owner(descriptor: int) -> Owner | None:
 
 
 def _owner_now(path: Path, held: int) -> Owner | None:
-    """Return who the lease at `path` says its owner is, None where it is gone. `held` is its descriptor.
+    """Return who the lease at `path` says its owner is, None if it is gone. `held` is its descriptor.
 
     It is opened again, since NFS shows the writes of others only after an open.
     """

@@ -67,7 +67,7 @@ class LabelRule:
 
 
 class Group(NamedTuple):
-    """Inputs that lie together: in one folder, or for lines in one file, whose stem is `lines_of` ("" for whole files)."""
+    """A group of inputs: in one folder, or for lines in one file, whose stem is `lines_of` ("" for whole files)."""
 
     folder: str
     lines_of: str
@@ -75,9 +75,9 @@ class Group(NamedTuple):
 
 @dataclass
 class Listing:
-    """The result of the walk: a table of inputs on disk and the little that is known about them as a whole.
+    """The result of the walk: a table of inputs on disk, and facts about them as a whole.
 
-    `roots` are the sources. `groups` says where inputs lie: the table has the place of each one's in it. `side_rows` is
+    `roots` are the sources. The table has the index of each input's group in `groups`. `side_rows` is
     each input's row of the labels files, -1 where no row names it: (n,) int64. `label_names` are the labels that the inputs
     bring themselves: the table has the place of each one's in it, -1 for none.
     """
@@ -209,7 +209,7 @@ def _why_nothing(roots: list[Path], kind: str, ignored: Counter[str]) -> str:
 
 
 def detect_kind(roots: list[Path], sources: Iterable[Source]) -> str:
-    """Return the first of the kinds of which there is an input. Raises InputError where there is none of any."""
+    """Return the first of the kinds of which there is an input. Raises InputError if there is none of any."""
     candidates = list(sources)
     present: dict[str, bool] = {}
     ignored: Counter[str] = Counter()

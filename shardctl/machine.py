@@ -1,4 +1,4 @@
-"""What this machine lets us use: its cores and memory, or the share of them that a container or a batch system gives.
+"""The resources that this process may use: cores and memory, or the share of them in a container or batch job.
 
 Linux keeps such shares as control groups (cgroups), folders within each other: the tightest limit on the way up counts.
 """
@@ -60,7 +60,7 @@ def memory_limit(cgroups: Path, membership: Path) -> int | None:
 
 
 def _groups(cgroups: Path, membership: Path, controller: str) -> Iterator[Path]:
-    """Yield the groups of a process that could limit it, and those that they lie in.
+    """Yield the groups of a process that could limit it, and their parents.
 
     In a container the path of its group may be that of the machine outside, and not be there: its own is the topmost then.
     """

@@ -277,7 +277,7 @@ class ShardTable:
     """shards.arrow, memory-mapped: which shard holds which samples.
 
     `first`, `rows`, `sizes` and `raw_sizes` (bytes) and `block_counts` are int64 arrays of one number per shard,
-    `block_rows` has one number per block of all shards. Raises DatasetError where the table contradicts itself or names
+    `block_rows` has one number per block of all shards. Raises DatasetError if the table contradicts itself or names
     files outside of the dataset's folder.
     """
 
@@ -337,7 +337,7 @@ class ShardTable:
 
     @property
     def making(self) -> Making:
-        """How the dataset was made. Raises DatasetError where the table does not say."""
+        """How the dataset was made. Raises DatasetError if the table does not say."""
         try:
             return Making(**json.loads((self._table.schema.metadata or {})[MAKING_KEY]))
         except (KeyError, TypeError, ValueError) as error:
@@ -349,7 +349,7 @@ class ShardTable:
         return list(self._table["path"].to_pylist())
 
     def index_of(self, name: str) -> int | None:
-        """Return the number of the shard with this file name, None where there is none."""
+        """Return the number of the shard with this file name, None if there is none."""
         return self.names.index(name) if name in self.names else None
 
 

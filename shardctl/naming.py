@@ -18,7 +18,7 @@ def look_in_current_folder() -> None:
 
 
 def find_function(target: str, what: str) -> Callable[..., Any]:
-    """Import something that can be called; `what` says in messages what it is for. Raises UsageError where there is none.
+    """Import something that can be called; `what` says in messages what it is for. Raises UsageError if there is none.
 
     `module:object.method` works too. What the module prints when it is imported goes to stderr.
     """

@@ -45,7 +45,7 @@ class Labelling:
     """Where `label` comes from, and the names of the classes.
 
     `of_group` has the class of every group of inputs, `of_name` that of every label that the inputs bring: -1 for none.
-    Both are None where a labels file has the labels, and where there are none.
+    Both are None if a labels file has the labels, and if there are none.
     """
 
     classes: tuple[str, ...] | None = None
@@ -56,7 +56,7 @@ class Labelling:
 def label_inputs(listing: Listing, settings: PlanSettings, by_folder: bool) -> Labelling:
     """Decide the labels: from the labels file, from the inputs themselves, or from the names of their folders.
 
-    `by_folder` says that the top folders are splits, which are no classes. Raises InputError where folder labels were
+    `by_folder` says that the top folders are splits, which are no classes. Raises InputError if folder labels were
     asked for and no file lies in a folder, and where only some inputs lie in class folders.
     """
     mode = settings.labels.mode
@@ -83,7 +83,7 @@ def _label_by_field(listing: Listing) -> Labelling:
 
 
 def _label_by_folder(listing: Listing, mode: str, by_folder: bool) -> Labelling:
-    """Take the name of the folder that a file lies in as its class."""
+    """Take the name of a file's folder as its class."""
     below = [group.folder.partition("/")[2] if by_folder else group.folder for group in listing.groups]
     names = [name.rpartition("/")[2] for name in below]
     classes = sorted(set(names) - {""})
@@ -169,7 +169,7 @@ def side_fields(side: SideTable | None) -> list[pa.Field]:
 
 
 def make_planner(listing: Listing, settings: PlanSettings, variants: int) -> Planner:
-    """Decide splits, labels and order. Raises InputError where the inputs do not have what the settings ask for."""
+    """Decide splits, labels and order. Raises InputError if the inputs do not have what the settings ask for."""
     splitting = split_inputs(listing, settings.split, settings.seed)
     if splitting.by == "column" and listing.side is not None:
         listing.side = listing.side.without(SPLIT_COLUMN)

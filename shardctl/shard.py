@@ -147,7 +147,7 @@ class Layout:
         return self.columns.with_metadata(metadata)
 
     def _huggingface_features(self) -> dict[str, Any] | None:
-        """Name the types that Hugging Face datasets cannot guess. None where it has no such type (raw tensors)."""
+        """Name the types that Hugging Face datasets cannot guess. None if it has no such type (raw tensors)."""
         features: dict[str, Any] = {}
         for field in self.columns:
             if field.name == "image" and isinstance(field.type, pa.FixedShapeTensorType):
@@ -166,7 +166,7 @@ HUGGINGFACE_NAMES = {"double": "float64", "halffloat": "float16", "date32[day]":
 
 
 def _huggingface_feature(type_: pa.DataType) -> Any:
-    """Name a type in the words that releases 3.6 to 5 of Hugging Face datasets understand alike."""
+    """Return a type in a notation that releases 3.6 to 5 of Hugging Face datasets read in the same way."""
     if pa.types.is_list(type_) and pa.types.is_struct(type_.value_type):
         # A list of one dict. As a Sequence it would be a dict of lists, and List is unknown to the older releases.
         return [_huggingface_feature(type_.value_type)]
@@ -241,7 +241,7 @@ class ShardWriter:
             self._write_block()
 
     def fills_a_block(self, size: int) -> bool:
-        """Return whether a sample of so many bytes has a block of its own, which `add` writes at once."""
+        """Return whether a sample of this size gets its own block, which `add` writes at once."""
         return size >= self._block_bytes
 
     def finish(self) -> tuple[int, ...]:
@@ -290,12 +290,12 @@ def map_file(path: Path) -> pa.NativeFile:
 
 
 def map_resident_file(path: Path) -> pa.NativeFile:
-    """As `map_file`, for a file of a dataset that fits in memory: the system reads more than is asked for."""
+    """As `map_file`, for a file of a dataset that fits in memory: the system reads ahead."""
     return pa.BufferReader(map_whole(path, large_pages=True))
 
 
 def read_file(path: Path) -> pa.NativeFile:
-    """Open a file whose blocks are read when they are asked for."""
+    """Open a file whose blocks are read when they are requested."""
     return pa.OSFile(str(path))
 
 
@@ -337,7 +337,7 @@ class BlockFile:
         return self._file.read_buffer()
 
     def fetch(self, index: int) -> tuple[pa.RecordBatch, dict[bytes, bytes]]:
-        """Return block `index` with its metadata, unchecked. Raises DatasetError where Arrow cannot make it out."""
+        """Return block `index` with its metadata, unchecked. Raises DatasetError if Arrow cannot make it out."""
         try:
             batch, metadata = self._reader.get_batch_with_custom_metadata(index)
         except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
@@ -353,7 +353,7 @@ class BlockFile:
 class ShardReader(BlockFile):
     """Reads one shard, with or without its manifest. Blocks are memory-mapped; uncompressed ones are never copied.
 
-    Raises DatasetError where the file is missing, is not an Arrow IPC file or was not written by shardctl.
+    Raises DatasetError if the file is missing, is not an Arrow IPC file or was not written by shardctl.
     """
 
     def __init__(self, path: Path) -> None:
@@ -383,7 +383,7 @@ class ShardReader(BlockFile):
         return Layout.from_json(self.info["kind"], self.info["fields"], self.schema.remove_metadata())
 
     def block(self, index: int) -> pa.RecordBatch:
-        """Return block `index`. Raises DatasetError where it cannot be read."""
+        """Return block `index`. Raises DatasetError if it cannot be read."""
         return self._read(index)[0]
 
     def stored_checksum(self, index: int) -> str | None:
@@ -417,7 +417,7 @@ class ShardReader(BlockFile):
 
 
 def field_names(schema: pa.Schema) -> list[str]:
-    """Return the names of the fields. Raises ValueError where one, of a field inside a field too, is not UTF-8."""
+    """Return the names of the fields. Raises ValueError if one, of a field inside a field too, is not UTF-8."""
     for type_ in schema.types:
         _read_names(type_)
     return list(schema.names)

@@ -70,7 +70,7 @@ class Splitting:
 
 
 def split_inputs(listing: Listing, rule: SplitRule, seed: int) -> Splitting:
-    """Divide the inputs. Raises InputError where they do not have what the rule asks for, or it is not clear what they have."""
+    """Divide the inputs. Raises InputError if they do not have what the rule asks for, or it is not clear what they have."""
     column = listing.side is not None and SPLIT_COLUMN in listing.side.columns.column_names
     by = _found(listing, column) if rule.mode == "auto" else rule.mode
     if column and by != "column":
@@ -96,7 +96,7 @@ def split_inputs(listing: Listing, rule: SplitRule, seed: int) -> Splitting:
 
 
 def _found(listing: Listing, column: bool) -> str:
-    """Return what names splits: column, source, folder or none. Raises InputError where that is not clear."""
+    """Return what names splits: column, source, folder or none. Raises InputError if that is not clear."""
     tops = {_top(group) for group in listing.groups}
     by_top = _named(tops - {""}, listing.groups)
     sources = listing.root_names if all(root.is_dir() for root in listing.roots) else []
@@ -143,7 +143,7 @@ def _named(tops: set[str], groups: Iterable[Group]) -> set[str]:
 
 
 def _refuse_others(listing: Listing, named: set[str], tops: set[str]) -> None:
-    """Raise InputError where there is something beside what is named as splits."""
+    """Raise InputError if there are other folders or files beside the splits."""
     others = _sorted(tops - named)
     if not others:
         return
@@ -164,7 +164,7 @@ def _refuse_others(listing: Listing, named: set[str], tops: set[str]) -> None:
 
 
 def _refuse_deeper(listing: Listing) -> None:
-    """Raise InputError where folders further down are named as splits: they would be mixed, or taken for classes."""
+    """Raise InputError if folders further down are named as splits: they would be mixed, or taken for classes."""
     deeper: dict[str, str] = {}
     for group in listing.groups:
         parts = [*(group.folder.split("/") if group.folder else []), *([group.lines_of] if group.lines_of else [])]
@@ -180,7 +180,7 @@ def _refuse_deeper(listing: Listing) -> None:
 
 
 def _refuse_contradiction(listing: Listing, by_top: bool) -> None:
-    """Raise InputError where inputs lie in one split's folder and the labels file puts them into another."""
+    """Raise InputError if inputs are in one split's folder and the labels file puts them into another."""
     if not by_top:
         return
     column, folder = _by_column(listing), _by_folder(listing)

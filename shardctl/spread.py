@@ -1,4 +1,4 @@
-"""Some of many, evenly apart: inputs to try, blocks and samples to look at."""
+"""Evenly spaced choices: inputs to try, blocks and samples to read."""
 
 from __future__ import annotations
 

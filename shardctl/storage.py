@@ -29,7 +29,7 @@ STREAM_BUFFER = 1 << 20
 
 
 class HashingFile(io.RawIOBase):
-    """A file opened for writing that hashes every byte on its way out, so that nothing is read back."""
+    """A file opened for writing that hashes every byte on its way out, so that the file is not read again."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor = self._open(path)
@@ -225,7 +225,7 @@ def printable(text: str) -> str:
 
 
 def format_bytes(count: float) -> str:
-    """Return a number of bytes for people, in binary units: 77.5 MiB."""
+    """Return a number of bytes for display, in binary units: 77.5 MiB."""
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if abs(count) < 1024 or unit == "TiB":
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -234,5 +234,5 @@ def format_bytes(count: float) -> str:
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:
-    """Return a number with its noun, for people: "1 shard", "2,000 shards". `plural` is needed where it is not noun + s."""
+    """Return a number with its noun, for display: "1 shard", "2,000 shards". `plural` is needed where it is not noun + s."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

@@ -87,7 +87,7 @@ def parse_where(text: str, schema: pa.Schema, classes: Sequence[str] | None, ask
 
 
 def kept_rows(table: pa.Table, expression: pc.Expression) -> pa.Table:
-    """Return the rows of a table for which an expression is true. Raises ArrowException where it does not fit the columns.
+    """Return the rows of a table for which an expression is true. Raises ArrowException if it does not fit the columns.
 
     Everything happens in the calling thread. `Table.filter` gives an expression to Arrow's threads, which may be the last to
     release a column that numpy owns: where Python is about to exit at that moment, the process is aborted.
@@ -97,7 +97,7 @@ def kept_rows(table: pa.Table, expression: pc.Expression) -> pa.Table:
 
 
 def _check(where: Where, schema: pa.Schema, asked: str) -> None:
-    """Raise UsageError where the condition does not fit the types: found on a table without rows."""
+    """Raise UsageError if the condition does not fit the types: found on a table without rows."""
     names = list(where.columns)
     try:
         kept_rows(pa.table({name: pa.nulls(0, schema.field(name).type) for name in names}), where.expression)
@@ -126,7 +126,7 @@ class _Reader:
         self.columns: list[str] = []
 
     def _count(self) -> None:
-        """Note one more comparison or operation. Raises UsageError where there are too many."""
+        """Note one more comparison or operation. Raises UsageError if there are too many."""
         self._parts += 1
         if self._parts > LONGEST:
             raise self._refused(
@@ -179,7 +179,7 @@ class _Reader:
         return _COMPARE[type(operator)](*sides)
 
     def _values(self, constants: list[Any]) -> pa.Array:
-        """Return the list behind `in` as an array. Raises UsageError where it mixes numbers, strings and truth values."""
+        """Return the list behind `in` as an array. Raises UsageError if it mixes numbers, strings and truth values."""
         try:
             return pa.array(constants)
         except (pa.ArrowException, TypeError):
@@ -191,7 +191,7 @@ class _Reader:
         return self._value(node, depth)
 
     def _constant(self, node: ast.expr, beside: ast.expr) -> Any:
-        """Return a number, a string or a truth value; the name of a class is its number where it stands beside `label`."""
+        """Return a number, a string or a truth value; the name of a class is its number if it is compared with `label`."""
         negative = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
         inner = node.operand if isinstance(node, ast.UnaryOp) and negative else node
         if not isinstance(inner, ast.Constant) or not isinstance(inner.value, int | float | str | bool):

@@ -287,11 +287,11 @@ def _orientation(image: Image.Image, data: bytes) -> int:
 
 
 _PNG_METADATA = frozenset((b"eXIf", b"tEXt", b"zTXt", b"iTXt"))
-"""PNG chunks that may say an orientation. They may lie behind the pixels."""
+"""PNG chunks that may say an orientation. They may come after the pixels."""
 
 
 def _png_metadata(data: bytes) -> bytes | None:
-    """Return a PNG that has no more than the size and the metadata of another; None where that one has no metadata."""
+    """Return a PNG that has no more than the size and the metadata of another; None if that one has no metadata."""
     parts, place, found = [data[:8]], 8, False
     while place + 12 <= len(data):
         length, kind = struct.unpack_from(">I4s", data, place)

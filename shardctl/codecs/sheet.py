@@ -42,7 +42,7 @@ def jpeg(pixels: Pixels, quality: int = 80) -> bytes:
 
 
 def contact_sheet(pictures: Iterable[tuple[Pixels | None, Sequence[str]]], columns: int, side: int) -> bytes:
-    """Return pictures, no larger than `side`, in rows of so many with lines below each, as PNG. None is drawn as a cross."""
+    """Return pictures, no larger than `side`, in rows of `columns` with lines below each, as PNG. None is drawn as a cross."""
     cells = list(pictures)
     rows, lines = max(1, -(-len(cells) // columns)), max((len(caption) for _, caption in cells), default=0)
     height = side + 6 + lines * _LINE

@@ -39,7 +39,7 @@ from shardctl.storage import printable, replacing, sha256_of, write_atomically
 
 @dataclass(frozen=True)
 class Committed:
-    """What the commit found out on its way through the markers."""
+    """Facts that the commit collects from the markers."""
 
     inputs: int
     samples: int
@@ -67,7 +67,7 @@ class Commit:
         self._class_counts = {split.name: np.zeros(len(classes), np.int64) for split in job.splits} if classes else None
 
     def run(self, describe: Callable[[Committed], Manifest]) -> Manifest:
-        """Complete the new dataset's folder. Raises TooManyRejectsError where not one input was converted."""
+        """Complete the new dataset's folder. Raises TooManyRejectsError if not one input was converted."""
         committed = self.write_tables()
         if committed.samples == 0:
             raise TooManyRejectsError(_all_rejected(self._new, committed.inputs))

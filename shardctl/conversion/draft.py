@@ -1,4 +1,4 @@
-"""What a conversion will do, found out before anything is written: the plan, the columns, the shards, the cost."""
+"""The draft of a conversion, made before anything is written: the plan, the columns, the shards, the cost."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from shardctl.spread import spread
 from shardctl.storage import free_bytes
 
 SHARD_BYTES = 128 << 20
-"""Size that a shard is aimed at where nothing else is said. Peers' defaults and advice: 50 to 150 MB."""
+"""Default target size of a shard. Defaults and advice of other tools: 50 to 150 MB."""
 
 FEWEST_SHARDS = 16
-"""A small dataset is still cut into so many shards (of SMALLEST_SHARD_ROWS or more), so that workers have work to share."""
+"""A small dataset is still cut into this many shards (of SMALLEST_SHARD_ROWS or more), so that workers can share the work."""
 
 SMALLEST_SHARD_ROWS = 8
 
@@ -92,7 +92,7 @@ def make_draft(
 
 
 def _sample_bytes(probe: Probe, recipe: Recipe, listing: Listing) -> float:
-    """Return what a sample takes on average.
+    """Return the average size of a sample in bytes.
 
     Where large inputs make large samples, the few that were tried may be larger or smaller than most, and the sizes of all
     inputs are known. The photos of `shardctl demo` were estimated at 1.4 times their size before this was taken into account.
@@ -131,7 +131,7 @@ def _known_layout(recipe: Recipe, labelling: Labelling, listing: Listing) -> Lay
 
 
 def _refuse_places(recipe: Recipe, side: list[pa.Field]) -> None:
-    """Raise UsageError where columns say where things are in the image, and the recipe moves these things."""
+    """Raise UsageError if columns are places in the image, and the recipe moves the pixels."""
     places = place_columns(side) if recipe.views else []
     if places:
         columns = ",".join(dict.fromkeys(name.partition(".")[0] for name in places))
@@ -142,7 +142,7 @@ def _refuse_places(recipe: Recipe, side: list[pa.Field]) -> None:
 
 
 def _shards_of(rows: int, sample_bytes: float, options: Options) -> int:
-    """Return how many shards a split of so many rows gets."""
+    """Return the number of shards of a split with `rows` rows."""
     if options.samples_per_shard:
         return max(1, -(-rows // options.samples_per_shard))
     if options.shard_size:

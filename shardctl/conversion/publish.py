@@ -88,7 +88,7 @@ def is_taking_its_place(job: Path) -> bool:
 def recover(target: Path) -> str | None:
     """Complete or undo the replacement of a dataset by a process that was killed. The caller holds the lease.
 
-    Returns the name of the job whose dataset has taken its place now; None where there was none.
+    Returns the name of the job whose dataset has taken its place now; None if there was none.
     """
     beside = _beside(target)
     with naming_the_path(target), _telling_what_completes_it(target):
@@ -118,7 +118,7 @@ def _replaced(job: Path) -> list[str]:
 
 
 def _sweep(staging: Path) -> None:
-    """Take away folders that no job goes on from: it was killed before it began, or while it was taken away, or in repair."""
+    """Delete folders of jobs that cannot be resumed: killed before they began, while they were deleted, or in repair."""
     for entry in list(staging.iterdir()) if staging.exists() else []:
         if entry.is_dir() and (entry.name.startswith(REPAIR_PREFIX) or not (entry / JOB).exists()):
             discard(entry)
@@ -213,7 +213,7 @@ def _replace_files(job: Path, target: Path) -> None:
         for name in replaced:
             (target / name).unlink(missing_ok=True)
         sync_folder(target)
-        _mark(job, [])  # what is there from here on is new
+        _mark(job, [])  # all files from here on are new
     names = set(os.listdir(new)) - {STAGING}
     for name in sorted(names - {MANIFEST}):
         (new / name).rename(target / name)

@@ -1,4 +1,4 @@
-"""What an unfinished conversion has left in the staging folder, and going on from it."""
+"""The files of an unfinished conversion in the staging folder, and resuming it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from shardctl.manifest import REPLACED
 from shardctl.storage import PARTIAL, naming_the_path, printable
 
 REPAIR_PREFIX = "repair-"
-"""How the names of the folders begin, in the staging folder, that repair works in. None goes on from what another has left,
-unless that has begun to take its place."""
+"""Prefix of the working folders of repair, in the staging folder. No repair resumes another one, except if that one has
+begun to replace the dataset."""
 
 
 def unfinished(folder: Path, roots: tuple[Root, ...]) -> Job | None:
-    """Return the job that was begun in `folder`, for the same sources as they are now; None where none was. Writes nothing."""
+    """Return the job that was begun in `folder`, for the same sources as they are now; None if none was. Writes nothing."""
     if not (folder / JOB).exists():
         return None
     try:
@@ -33,13 +33,13 @@ def unfinished(folder: Path, roots: tuple[Root, ...]) -> Job | None:
 
 
 def go_on(job: Job) -> None:
-    """Make ready to go on with a job that was left unfinished."""
+    """Prepare to resume an unfinished job."""
     clear_partial_files(job)
     job.save()
 
 
 def clear_partial_files(job: Job) -> None:
-    """Take away the files that workers were killed over."""
+    """Delete the incomplete files of killed workers."""
     with naming_the_path(job.folder):
         for made in (NEW_FOLDER, DONE_FOLDER):
             for left in (job.folder / made).glob(f"*{PARTIAL}"):
@@ -47,7 +47,7 @@ def clear_partial_files(job: Job) -> None:
 
 
 def finished_shards(job: Job) -> Iterator[tuple[int, Done]]:
-    """Yield the shards that are finished, each with what its marker says."""
+    """Yield the finished shards, each with the content of its marker."""
     for name in sorted(os.listdir(job.folder / DONE_FOLDER)):
         stem = name.partition(".")[0]
         if stem.isdecimal() and (done := read_finished(job, int(stem))):
@@ -63,7 +63,7 @@ def begin(job: Job) -> None:
 
 
 def refuse_to_lose(staging: Path, folder: Path, parts: dict[str, str]) -> None:
-    """Raise DatasetError where a job that begins in `folder` would throw away finished shards of another one.
+    """Raise DatasetError if a job that begins in `folder` would throw away finished shards of another one.
 
     The job in `folder` itself counts as another one where this version of shardctl cannot go on with it. Writes nothing.
     """

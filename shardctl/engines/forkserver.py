@@ -40,7 +40,7 @@ def main(module: str, memory: int) -> None:
 
 
 def run(control: socket.socket, module: str, memory: int) -> None:
-    """Fork workers that run `handle` of a module, each with so many bytes of memory (0: no limit), until `control` ends."""
+    """Fork workers that run `handle` of a module, each with at most `memory` bytes (0: no limit), until `control` ends."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # whoever started the command may have it ignored: no exit codes then
     keep_pandas_out_of_arrow()
     handle = importlib.import_module(module).handle

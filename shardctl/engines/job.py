@@ -115,11 +115,11 @@ class Job:
         raise IndexError(f"no shard {shard}")
 
     def shard_path(self, shard: int) -> Path:
-        """Where the finished shard lies until the commit."""
+        """Path of the finished shard until the commit."""
         return self.folder / NEW_FOLDER / self.place(shard).name
 
     def marker_path(self, shard: int) -> Path:
-        """The marker that says that the shard is finished, and what became of each of its inputs."""
+        """Path of the marker of a finished shard, with the outcome of each of its inputs."""
         return self.folder / DONE_FOLDER / f"{shard:07d}.arrow"
 
     @cached_property

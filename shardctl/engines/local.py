@@ -1,4 +1,4 @@
-"""Shard tasks on this machine: in this process, or in a pool of worker processes that may die of an input."""
+"""Shard tasks on this machine: in this process, or in a pool of worker processes that an input may kill."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FATAL_CRASHES = 2
 """Deaths at one input after which it is rejected: the second one shows that it was no accident."""
 
 FATAL_KILLS = 4
-"""The same for workers that were killed from outside, by a person or by a system out of memory. The input may be innocent."""
+"""The same for workers that were killed from outside, by a user or by a system out of memory. The input may be innocent."""
 
 FATAL_ACCIDENTS = 4
 """Deaths outside of any input, at one shard, after which the conversion is given up."""
@@ -51,7 +51,7 @@ class Engine(Protocol):
 
 
 def start(workers: int, limits: Limits, on_line: OnLine = lambda line: None) -> Engine:
-    """Return an engine of up to so many worker processes, which start when there is work; 0 works in this process.
+    """Return an engine with up to `workers` processes, which start when there is work; 0 works in this process.
 
     `on_line` gets the lines that workers print. There are no limits in this process.
     """
@@ -144,7 +144,7 @@ class _Casualties:
     def judge(self, task: Task, death: Death) -> Task:
         """Return the task to do after a death: the same again, without the input where it has been fatal often enough.
 
-        Raises WorkerError where workers keep dying at no input, SourceGoneError where a source does not answer.
+        Raises WorkerError if workers keep dying at no input, SourceGoneError if a source does not answer.
         """
         if death.stage == "compare" and death.overtime:
             raise SourceGoneError(self._no_answer(task, death))

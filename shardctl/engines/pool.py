@@ -345,7 +345,7 @@ class _ForkServer:
             self._control.sendall(ORDER.pack(KILL, number))
 
     def wait(self, number: int) -> int | None:
-        """Wait until a worker is gone, and return its exit code; None where that cannot be known."""
+        """Wait until a worker is gone, and return its exit code; None if that cannot be known."""
         try:
             self._control.sendall(ORDER.pack(WAIT, number))
             answer = self._control.recv(ANSWER.size)

@@ -49,7 +49,7 @@ def probe_inputs(job: Job, crumb: Breadcrumb, lost: Mapping[int, Rejection]) -> 
     """Push every row of the plan of a small job through its recipe, into a shard in memory.
 
     The job's layout is what is known without looking at any sample. `lost` are rows that crashed every worker that tried
-    them. Raises InputError where a user's functions make nothing of any of them, or fields without a type.
+    them. Raises InputError if user functions return no sample for any of them, or fields without a type.
     """
     rows = [(number, row) for number, row in enumerate(job.plan.to_pylist()) if number not in lost]
     layout = _with_own_fields(job, _own_samples(job, rows, crumb)) if job.recipe.sample_transforms else job.layout
@@ -125,7 +125,7 @@ def _with_own_fields(job: Job, samples: list[Finished]) -> Layout:
 def _own_type(name: str, samples: list[Finished], known: pa.DataType | None) -> pa.DataType:
     """Return the type of a field that functions set: the one that it had if that still holds all values, else a new one.
 
-    A value that no column can hold is left out: its sample becomes a reject. Raises InputError where none is left, or where
+    A value that no column can hold is left out: its sample becomes a reject. Raises InputError if none is left, or if
     the others have no type in common.
     """
     values: list[Any] = []

@@ -36,7 +36,7 @@ ROW_OVERHEAD = 32
 class Made:
     """A finished sample. `values` are in the layout's order, `size` is about their bytes.
 
-    `label` is its class, None where it has none, or the dataset no classes.
+    `label` is its class, None if it has none or the dataset has no classes.
     """
 
     values: tuple[Any, ...]
@@ -69,7 +69,7 @@ class Root:
 
     @classmethod
     def of(cls, path: str) -> Root:
-        """Return the root as it is now. Raises InputError where it is gone."""
+        """Return the root as it is now. Raises InputError if it is gone."""
         try:
             return cls(path, Path(path).stat().st_dev)
         except OSError as error:
@@ -77,7 +77,7 @@ class Root:
 
     @classmethod
     def anywhere(cls, path: str) -> Root:
-        """Return a root that may be gone, or lie on another file system than it did: each input is proven on its own."""
+        """Return a root that may be gone, or be on another file system now: each input is verified by itself."""
         return cls(path, UNKNOWN_DEVICE)
 
     def check(self) -> None:
@@ -95,7 +95,7 @@ class Root:
 def read_input(roots: tuple[Root, ...], row: dict[str, Any]) -> bytes:
     """Read the bytes of one input as planned; `roots` are the folders that sources are relative to.
 
-    Raises Rejection (stages `plan`, `read`), SourceGoneError where the whole source has gone away.
+    Raises Rejection (stages `plan`, `read`), SourceGoneError if the whole source has gone away.
     """
     if row["error"]:
         raise Rejection("plan", row["error"], row["message"])
@@ -136,7 +136,7 @@ def read_recorded(roots: tuple[Root, ...], row: dict[str, Any]) -> bytes:
 
 
 def _read(path: str, offset: int, size: int) -> tuple[bytes, os.stat_result]:
-    """Return a range of a file, or what there is of it: no more is asked for than the file has, whatever the plan says."""
+    """Return a range of a file, or the part of it that exists: never more than the file has, whatever the plan says."""
     with open(path, "rb", buffering=0, opener=_open_at_once) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
@@ -153,7 +153,7 @@ def _open_at_once(path: str, flags: int) -> int:
 
 
 class SampleMaker:
-    """Applies a recipe. Without a layout (`probe`), `finish` still gives the fields, from which one can be found.
+    """Applies a recipe. Without a layout (`probe`), `finish` still returns the fields, from which a layout can be made.
 
     `enter` is called with the name of each stage (decode, transform, encode) when it begins.
     """
@@ -198,7 +198,7 @@ class SampleMaker:
             sample["image"] = (data, row["key"])
             return Finished(sample, shape, {})
         pixels = self._view(self._open(data), row)
-        # Pillow's array cannot be written to, and people draw into the image. The copy takes 0.01 ms for 500 x 375 pixels,
+        # Pillow's array is read-only, and user functions may draw into the image. The copy takes 0.01 ms for 500 x 375 pixels,
         # which take 1.8 ms to decode.
         sample["image"] = pixels if not self._own or pixels.flags.writeable else pixels.copy()
         sample, setters = self._transformed(sample, row)

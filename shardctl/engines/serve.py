@@ -67,7 +67,7 @@ def _answer(handle: Handler, task: dict[str, Any], tell: Tell, crumb: Breadcrumb
 
 
 def _limit_memory(limit: int) -> None:
-    """Let the process have so many bytes of memory of its own; mapped files do not count."""
+    """Limit the memory of this process, in bytes; mapped files do not count."""
     if resource is not None and limit:
         # macOS does not hold programs to RLIMIT_DATA; there the address space as a whole is the nearest thing.
         kind = resource.RLIMIT_DATA if sys.platform == "linux" else resource.RLIMIT_AS

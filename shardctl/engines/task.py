@@ -71,7 +71,7 @@ class Outcome:
 class Done:
     """A finished shard, as its marker records it. `shapes` are the first few different decoded shapes in it.
 
-    `labels` counts its samples by class; None where that was not recorded, and the plan's labels are those of the samples.
+    `labels` counts its samples by class; None if that was not recorded, and the plan's labels are those of the samples.
     """
 
     facts: ShardFacts
@@ -176,7 +176,7 @@ def _read_from_disk(read: Callable[[tuple[Root, ...], dict[str, Any]], bytes], j
 
 
 def read_finished(job: Job, shard: int) -> Done | None:
-    """Return what the marker of a shard says, None where the shard is not finished.
+    """Return what the marker of a shard says, None if the shard is not finished.
 
     Markers are written after their shard. Where the power failed, one may still be there without it, or be torn itself.
     """

@@ -1,1 +1,1 @@
-"""What is in a dataset: the whole, a shard, a block, a row, a key, what meets a condition. Plain data for others to draw."""
+"""The content of a dataset: as a whole, by shard, block, row or key, or by a condition. Returned as plain data."""

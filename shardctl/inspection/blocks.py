@@ -19,10 +19,10 @@ from shardctl.spread import spread
 
 @dataclass(frozen=True)
 class Record:
-    """One sample and where it lies. `values` are as they are stored; `source` is None for a lone shard.
+    """One sample and its place. `values` are as they are stored; `source` is None for a lone shard.
 
     `index` counts through the whole dataset, `row` through the shard. `checksum` is the one that its block was written with,
-    and `intact` says whether it still holds; None where it was not computed. `label_name` is the class of `label`, None where
+    and `intact` says whether it still holds; None if it was not computed. `label_name` is the class of `label`, None where
     there is no such name.
     """
 
@@ -74,7 +74,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Placed:
-    """A block, and the shard that it lies in."""
+    """A block, and its shard."""
 
     shard: Shard
     number: int
@@ -111,7 +111,7 @@ class Placed:
 
 
 def _class_of(label: Any, classes: Sequence[str] | None) -> str | None:
-    """Return the name of a label; None where it has none."""
+    """Return the name of a label; None if it has none."""
     known = type(label) is int and classes is not None and 0 <= label < len(classes)
     return classes[label] if known and classes is not None else None
 
@@ -142,14 +142,14 @@ def all_blocks(target: Path, split: str | None) -> Iterator[Placed]:
 
 
 def check_split(root: Path, split: str | None) -> None:
-    """Raise UsageError for a split that there is not."""
+    """Raise UsageError for an unknown split."""
     names = [facts.name for facts in Manifest.load(root).splits]
     if split is not None and split not in names:
         raise UsageError(f"no split {split!r}; there are {', '.join(names)}")
 
 
 def some_blocks(target: Path, split: str | None, count: int) -> Iterator[Placed]:
-    """Yield up to so many blocks from everywhere, in order; none is read yet. Raises UsageError, DatasetError."""
+    """Yield up to `count` blocks, evenly spaced, in order; none is read yet. Raises UsageError, DatasetError."""
     if target.is_file():
         lone = Shard(target, None)
         yield from (Placed(lone, number) for number in spread(len(lone.reader), count))
@@ -169,7 +169,7 @@ def some_blocks(target: Path, split: str | None, count: int) -> Iterator[Placed]
 
 
 def shards_of(root: Path, split: str | None) -> tuple[int, int]:
-    """Return the numbers of the first shard of a split, and of the first behind it."""
+    """Return the numbers of the first shard of a split, and of the first shard after it."""
     start = 0
     for facts in Manifest.load(root).splits:
         if split == facts.name:
@@ -179,7 +179,7 @@ def shards_of(root: Path, split: str | None) -> tuple[int, int]:
 
 
 def some_records(target: Path, split: str | None, count: int, blocks: int = 64) -> Iterator[Record]:
-    """Yield up to so many records from everywhere, in order. Raises UsageError, DatasetError."""
+    """Yield up to `count` records, evenly spaced, in order. Raises UsageError, DatasetError."""
     placed = list(some_blocks(target, split, min(blocks, count)))
     for number, block in enumerate(placed):
         share = (number + 1) * count // len(placed) - number * count // len(placed)

@@ -21,7 +21,7 @@ NO_LABEL = "(no label)"
 class Overview:
     """A dataset as a whole. `ratio` is uncompressed bytes / stored bytes.
 
-    `classes` counts the samples of each class, by split; None where there are no classes. `reasons` counts the rejects by
+    `classes` counts the samples of each class, by split; None if there are no classes. `reasons` counts the rejects by
     stage and error, `rejects` has one of each. Where `split` is given, samples, shards, bytes and classes are those of this
     split, and rejects are still those of the whole dataset.
     """
@@ -36,7 +36,7 @@ class Overview:
 
     @property
     def splits(self) -> tuple[SplitFacts, ...]:
-        """The splits that this is about."""
+        """The described splits."""
         return tuple(facts for facts in self.manifest.splits if self.split in (None, facts.name))
 
     @property
@@ -106,7 +106,7 @@ class Overview:
 
 
 def overview(root: Path, split: str | None = None) -> Overview:
-    """Describe a whole dataset, or one of its splits. Raises DatasetError, UsageError for a split that there is not."""
+    """Describe a whole dataset, or one of its splits. Raises DatasetError, UsageError for an unknown split."""
     check_split(root, split)
     manifest = Manifest.load(root)
     table = ShardTable(root / SHARDS)

@@ -1,4 +1,4 @@
-"""Single samples: by their place, by their key, the first ones, those that meet a condition."""
+"""Single samples: by their place, by their key, the first ones, those that match a condition."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ DERIVED = {
     "height": pa.int64(),
     "image_bytes": pa.int64(),
 }
-"""What a condition may ask beside the columns. Columns of the same name go before."""
+"""Names that a condition may use beside the columns. A column of the same name takes precedence."""
 
 
 def record_at(path: Path, block: int | None, row: int, entry: ShardEntry | None = None) -> Record:
@@ -74,7 +74,7 @@ def _block_of(reader: ShardReader, row: int) -> tuple[int, int]:
 
 
 def _source(root: Path, entry: ShardEntry, row: int) -> str | None:
-    """Return the path of the input that a row of a shard was made of; None where the plan does not say."""
+    """Return the path of the input that a row of a shard was made of; None if the plan does not say."""
     try:
         sources = Manifest.load(root).sources
         part = open_table(root / PLAN, columns=["source", "root", "row"]).slice(entry.first_input, entry.inputs)
@@ -164,7 +164,7 @@ def matching(target: Path, split: str | None, text: str) -> Iterator[Record]:
 
 
 def _askable(schema: pa.Schema) -> pa.Schema:
-    """Return what a condition may ask: columns other than images, and what is derived."""
+    """Return the names that a condition may use: columns other than images, and derived values."""
     fields = [field for field in schema.remove_metadata() if not is_image(field)]
     images = any(is_image(field) for field in schema)
     taken = {field.name for field in fields}
@@ -179,7 +179,7 @@ def _askable(schema: pa.Schema) -> pa.Schema:
 
 
 def _places(where: Where, block: Placed) -> list[int]:
-    """Return the rows of a block that meet a condition."""
+    """Return the rows of a block that match a condition."""
     columns = {name: _column(name, block) for name in where.columns}
     table = pa.table({**columns, _PLACE: pa.array(np.arange(block.data.num_rows))})
     try:
@@ -192,7 +192,7 @@ _PLACE = "__place__"
 
 
 def _column(name: str, block: Placed) -> pa.Array:
-    """Return a column of a block, or what is derived."""
+    """Return a column of a block, or a derived value."""
     if name in block.data.schema.names:
         return block.data.column(name)
     rows = block.data.num_rows

@@ -19,10 +19,10 @@ SUFFIXES = {b"\xff\xd8\xff": ".jpg", b"\x89PNG": ".png", b"RIFF": ".webp", b"GIF
 
 
 def save(records: Iterable[Record], folder: Path, columns: Sequence[str] | None = None) -> list[Path]:
-    """Write every record into `folder`, named by its key, and return the files. Nothing that is there is overwritten.
+    """Write every record into `folder`, named by its key, and return the files. Existing files are never overwritten.
 
     `columns` are those that are written, None for all; the name of a label is written beside it, as `label_name`. Raises
-    StorageError, and UsageError for a column that there is not.
+    StorageError, and UsageError for an unknown column.
     """
     written: list[Path] = []
     for record in records:

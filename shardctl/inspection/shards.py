@@ -14,7 +14,7 @@ from shardctl.storage import printable
 
 @dataclass(frozen=True)
 class BlockFacts:
-    """One block of a shard. `intact` is None where its checksum was not computed."""
+    """One block of a shard. `intact` is None if its checksum was not computed."""
 
     block: int
     rows: int
@@ -54,7 +54,7 @@ def describe_shard(path: Path, check: bool = False) -> ShardOverview:
 
 
 def find_shard(root: Path, name: str) -> ShardEntry:
-    """Return the shard of a dataset by its file name or its number. Raises UsageError where there is none."""
+    """Return the shard of a dataset by its file name or its number. Raises UsageError if there is none."""
     table = ShardTable(root / SHARDS)
     number = int(name) if name.isdecimal() else table.index_of(name)
     if number is None or number >= len(table):

@@ -17,7 +17,7 @@ from shardctl.manifest import Manifest
 from shardctl.shard import ENCODED_IMAGE, Compression
 
 BLOCKS = 4
-"""Blocks that are looked at where nothing is said: a few milliseconds each."""
+"""Default number of blocks that are read: a few milliseconds each."""
 
 IMAGES = 256
 """Images whose headers are read: 40 microseconds each."""
@@ -67,9 +67,9 @@ class Statistics:
 
 
 def statistics_of(target: Path, blocks: int = BLOCKS, split: str | None = None) -> Statistics:
-    """Look at so many blocks of a dataset, of one of its splits, or of a lone shard.
+    """Read up to `blocks` blocks of a dataset, of one of its splits, or of a lone shard.
 
-    Raises DatasetError where not even its tables can be read, UsageError for a split that there is not.
+    Raises DatasetError if not even its tables can be read, UsageError for a split that there is not.
     """
     looked_at: list[pa.RecordBatch] = []
     faults: list[str] = []

@@ -9,7 +9,7 @@ import numpy as np
 from shardctl.order import EpochOrder, Indices, key_of, permute
 
 _BATCHES = 31
-"""What a key is for: drawn from a stream of its own."""
+"""The purpose of a random key: each purpose has its own random stream."""
 
 
 class BucketedOrder:

@@ -1,4 +1,4 @@
-"""Results made by several threads and handed over in order, and how many threads that takes.
+"""Results made by several threads and returned in order, and tuning of the number of threads.
 
 Threads, not processes: Arrow, numpy and libjpeg-turbo let other threads run while they work.
 """

@@ -1,4 +1,4 @@
-"""Several datasets as one stream: so many samples of each, by weights, in an order that a seed decides."""
+"""Several datasets as one stream: samples of each by weight, in an order that a seed decides."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _ROUND = 4096
 """Positions of a round. In each, every stream has its exact share, rounded to whole samples."""
 
 _TURN = 21
-"""What a key is for: drawn from a stream of its own."""
+"""The purpose of a random key: each purpose has its own random stream."""
 
 
 class Mixture:
-    """Draws from several streams. Each goes on from its own first sample, epoch after epoch, at its own pace.
+    """Draws from several streams. Each runs through its own samples, epoch after epoch, at its own speed.
 
     Position q is in round q // _ROUND; a keyed permutation of the round says whose turn it is, and how many of that stream's
     came before it in all earlier rounds is a product. So any position is found without counting.
@@ -68,7 +68,7 @@ class Mixture:
         return _join(parts, order, self._specs), there
 
     def lengths(self, column: str, samples: Indices) -> Indices:
-        """Refuse: the samples of a mixture are not looked at before they are read."""
+        """Raise UsageError: the lengths of a mixture's samples are not known before they are read."""
         raise UsageError(f"a mixture cannot be bucketed by {column}; bucket one dataset")
 
     def _draw(self, positions: Indices) -> tuple[Indices, Indices]:
@@ -94,7 +94,7 @@ class Mixture:
 
     @property
     def together(self) -> int:
-        """How many samples are best made at a time."""
+        """The best number of samples to make at a time."""
         return min(stream.together for stream in self._streams)
 
     def specs(self) -> dict[str, Spec]:
@@ -102,7 +102,7 @@ class Mixture:
         return self._specs
 
     def counts(self) -> dict[str, int]:
-        """Return what has been found in memory, and what was left out, over all datasets."""
+        """Return the cache hits and misses and the skipped samples, over all datasets."""
         every = [stream.counts() for stream in self._streams]
         return {name: sum(counts[name] for counts in every) for name in every[0]}
 
@@ -128,7 +128,7 @@ class MixedOrder:
 
 
 def _common(every: Sequence[dict[str, Spec]]) -> dict[str, Spec]:
-    """Return what the fields of all streams are together. Raises UsageError where they do not go together."""
+    """Return what the fields of all streams are together. Raises UsageError if they do not go together."""
     first, *others = every
     if any(set(other) != set(first) for other in others):
         fields = " and ".join(", ".join(sorted(specs)) for specs in every)
@@ -154,7 +154,7 @@ def _common_spec(name: str, specs: Sequence[Spec]) -> Spec:
 
 
 def _apportion(weights: npt.NDArray[np.float64], seats: int) -> Indices:
-    """Share out whole seats by weights: the largest remainders get those that rounding down leaves. At least one each."""
+    """Divide whole seats by weight: seats left after rounding down go to the largest remainders. At least one each."""
     exact = weights / weights.sum() * seats
     counts: Indices = np.maximum(exact.astype(np.int64), 1)
     while counts.sum() > seats:

@@ -14,7 +14,7 @@ from shardctl.order import EpochOrder, Ordering
 from shardctl.reader import Batch, BatchMemory, Column, Gatherer, Indices, Shards, Spec, columns_of
 
 TASK_BYTES = 8 << 20
-"""Bytes of samples that are made at a time: beyond that, what a call costs no longer counts."""
+"""Bytes of samples that are made at a time: beyond that, the cost of a call no longer matters."""
 
 
 class Stream(Protocol):
@@ -29,7 +29,7 @@ class Stream(Protocol):
         ...
 
     def gather(self, samples: Indices, epoch: int, memory: BatchMemory) -> tuple[Batch, npt.NDArray[np.bool_]]:
-        """Return samples, and which of them are there. What `memory` had in it may be overwritten."""
+        """Return samples, and which of them are present. The content of `memory` may be overwritten."""
         ...
 
     def lengths(self, column: str, samples: Indices) -> Indices:
@@ -42,7 +42,7 @@ class Stream(Protocol):
 
     @property
     def together(self) -> int:
-        """How many samples are best made at a time: small ones share what a call costs. 0 where each batch is its own."""
+        """The best number of samples to make at a time: small ones share the cost of a call. 0 if each batch is made alone."""
         ...
 
     def specs(self) -> dict[str, Spec]:
@@ -50,7 +50,7 @@ class Stream(Protocol):
         ...
 
     def counts(self) -> dict[str, int]:
-        """Return what has been found in memory, and what was left out."""
+        """Return the cache hits and misses, and the skipped samples."""
         ...
 
     def stages(self) -> dict[str, float]:
@@ -81,7 +81,7 @@ class Selection:
         return np.concatenate([[0], np.flatnonzero(block[1:] != block[:-1]) + 1, [len(block)]])
 
     def identity(self) -> dict[str, Any]:
-        """Return what tells this selection from others."""
+        """Return the identity of this selection."""
         which = {"dataset": self.shards.manifest.fingerprint, "split": self.shards.split, "samples": len(self)}
         if self.chosen is not None:
             which["chosen"] = hashlib.sha256(np.ascontiguousarray(self.chosen).data).hexdigest()[:16]
@@ -116,7 +116,7 @@ class DatasetStream:
         return self._ordering.epoch(epoch)
 
     def gather(self, samples: Indices, epoch: int, memory: BatchMemory) -> tuple[Batch, npt.NDArray[np.bool_]]:
-        """Return samples, and which of them are there."""
+        """Return samples, and which of them are present."""
         return self._gatherer.gather(self._selection.samples(samples), epoch, memory)
 
     def lengths(self, column: str, samples: Indices) -> Indices:
@@ -135,7 +135,7 @@ class DatasetStream:
 
     @property
     def together(self) -> int:
-        """How many samples are best made at a time."""
+        """The best number of samples to make at a time."""
         views = self._options.order.mode is None and any(column.shape for column in self.columns)
         if views or self._options.finish.pad:  # a batch in one block is not copied; each batch has a width of its own
             return 0
@@ -157,7 +157,7 @@ class DatasetStream:
         return shards.bytes_per_sample
 
     def counts(self) -> dict[str, int]:
-        """Return what has been found in memory, and what was left out."""
+        """Return the cache hits and misses, and the skipped samples."""
         return self._gatherer.counts()
 
     def stages(self) -> dict[str, float]:

@@ -29,7 +29,7 @@ class _Waiter:
         self.fault: DatasetError | None = None
 
     def hand_over(self, block: int, found: dict[int, Block], faults: Faults) -> None:
-        """Put what has come where it belongs."""
+        """Store the block or its error."""
         if self.loaded is not None:
             found[block] = self.loaded
         else:

@@ -1,4 +1,4 @@
-"""What kind of values a column has, and where they lie in a block: the parts of Arrow's memory layout that reading needs.
+"""The kind of a column's values, and their places in a block: the parts of Arrow's memory layout that reading needs.
 
 https://arrow.apache.org/docs/format/Columnar.html
 """
@@ -74,7 +74,7 @@ class Column:
 
     @property
     def ndim(self) -> int:
-        """How deep lists of numbers lie in one another."""
+        """The nesting depth of lists of numbers."""
         return len(_lists(self.type)[1])
 
     @property
@@ -84,7 +84,7 @@ class Column:
 
 
 def _lists(type_: pa.DataType) -> tuple[pa.DataType, tuple[int, ...]]:
-    """Return what lies in lists of lists, and the sizes of the lists from the outer one on, -1 for any size."""
+    """Return the element type of nested lists, and the sizes of the lists from the outermost on, -1 for any size."""
     sizes: list[int] = []
     while pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_):
         sizes.append(type_.list_size if pa.types.is_fixed_size_list(type_) else -1)
@@ -110,7 +110,7 @@ class Flat:
 
 
 def flatten(array: pa.Array, column: Column) -> Flat | None:
-    """Return the buffers of a "fixed" or "variable" column; None where a value is null, which buffers do not show.
+    """Return the buffers of a "fixed" or "variable" column; None if a value is null, which buffers do not show.
 
     Raises ValueError for buffers that are too small for the rows.
     """
@@ -138,7 +138,7 @@ def flatten(array: pa.Array, column: Column) -> Flat | None:
 
 
 class Block:
-    """A block in memory. Where the values of a column lie is found out once."""
+    """A block in memory. The places of a column's values are looked up once."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         self.batch = batch

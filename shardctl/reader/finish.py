@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Shape = tuple[int, ...]
 IMAGE, LABEL = "image", "label"
 _CROP, _FLIP = 11, 12
-"""What a key is for: each draws from a stream of its own."""
+"""The purpose of a random key: each purpose has its own random stream."""
 
 Normalization = tuple[Sequence[float], Sequence[float]]
 """Mean and standard deviation, a number each or one per channel (the last axis)."""
@@ -257,7 +257,7 @@ _Limits = tuple[Any, Any]
 
 
 def _limits(stored: np.dtype[Any], wanted: np.dtype[Any]) -> _Limits | None:
-    """Return the least and the greatest stored number that fit a type; None where all do."""
+    """Return the least and the greatest stored number that fit a type; None if all do."""
     have, fits = _range(stored), _range(wanted)
     if fits[0] <= have[0] and have[1] <= fits[1]:
         return None

@@ -202,7 +202,7 @@ class Gatherer:
         return located.length // column.width
 
     def table(self, samples: Indices) -> pa.Table:
-        """Return the samples as they are stored, as an Arrow table. Raises DatasetError where a shard is damaged."""
+        """Return the samples as they are stored, as an Arrow table. Raises DatasetError if a shard is damaged."""
         wanted = Wanted(self.shards.starts, samples)
         try:
             memory = _Sources(self, wanted, counted=False).memory
@@ -230,7 +230,7 @@ class Gatherer:
     def _located(
         self, column: Column, located: Located, samples: Indices, epoch: int, wanted: Wanted, memory: BatchMemory
     ) -> Batch:
-        """Return values that lie somewhere in memory."""
+        """Return values that are at any places in memory."""
         if column.is_encoded_image and self._finish.decode:
             finisher = Finisher(self._finish, column.name, np.uint8, samples, epoch)
             with self.stages.stage(DECODE):

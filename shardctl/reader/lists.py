@@ -23,7 +23,7 @@ class Lists:
 
     `lengths[0]` (n,) has the lengths of the samples' own lists, `lengths[1]` those of the lists in them, and so on. `missing`
     says which numbers are missing (their value is 0), `lacking` (n,) which samples are missing or have a missing list in them
-    (it is of length 0); None where nothing is. `original` is the Arrow array that they came in.
+    (it is of length 0); None if nothing is. `original` is the Arrow array that they came in.
     """
 
     numbers: npt.NDArray[Any]
@@ -131,7 +131,7 @@ def is_missing(array: pa.Array) -> Mask:
 
 
 def numbers_of(array: pa.Array, column: Column) -> tuple[npt.NDArray[Any], Mask | None]:
-    """Return the numbers of a "fixed" column, (n, *shape), and which of them are missing; None where none is."""
+    """Return the numbers of a "fixed" column, (n, *shape), and which of them are missing; None if none is."""
     inner = array.storage if isinstance(array, pa.ExtensionArray) else array
     missing = is_missing(inner)
     while pa.types.is_fixed_size_list(inner.type):
@@ -144,7 +144,7 @@ def numbers_of(array: pa.Array, column: Column) -> tuple[npt.NDArray[Any], Mask 
 
 
 def with_none(numbers: npt.NDArray[Any], missing: Mask) -> list[Any]:
-    """Return one value for each sample, None where it is missing as a whole; where a part is, it is a list."""
+    """Return one value for each sample, None if it is missing as a whole; where a part is, it is a list."""
     lacking = missing.reshape(len(missing), -1)
     some: list[bool] = np.any(lacking, axis=1).tolist()
     every: list[bool] = np.all(lacking, axis=1).tolist()

@@ -1,4 +1,4 @@
-"""Where the values of some samples lie: in the mapping of uncompressed files, or in blocks that were read into memory."""
+"""The places of the values of some samples: in mapped uncompressed files, or in blocks that were read into memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CHECK_SECONDS = 0.01
 
 
 class DamagedValues(DatasetError):
-    """Some values cannot be: their places among the samples that were asked for."""
+    """Some values are impossible: their places among the requested samples."""
 
     def __init__(self, message: str, places: Indices) -> None:
         super().__init__(message)
@@ -73,7 +73,7 @@ _PLACE = np.dtype([("data", "i8"), ("size", "i8"), ("offsets", "i8")])
 
 
 class InPlace:
-    """Reads uncompressed columns where they lie in the mapped (or loaded) files. Where that is, is found out block by block.
+    """Reads uncompressed columns in place, in the mapped (or loaded) files. Their places are looked up block by block.
 
     A place is the position in the file of the column's data, its size in bytes, and the position of its offsets.
     """
@@ -212,7 +212,7 @@ class Files:
         self._first = np.cumsum([0, *map(len, segments)])[which]
 
     def located(self, position: Indices, length: Indices | int) -> Located:
-        """Return what lies at these positions of the samples' files."""
+        """Return the bytes at these positions of the samples' files."""
         which = self._first + (position >> SEGMENT_BITS)
         lengths = np.full(len(position), length) if isinstance(length, int) else length
         return Located(self._buffers, which, position & ((1 << SEGMENT_BITS) - 1), lengths)
@@ -225,7 +225,7 @@ class InMemory:
         self._shards, self._blocks = shards, blocks
 
     def flats(self, column: Column, wanted: Wanted) -> list[Flat] | None:
-        """Return the buffers of a column in every block; None where one holds a null."""
+        """Return the buffers of a column in every block; None if one holds a null."""
         flats = []
         for block, loaded in zip(wanted.blocks.tolist(), self._blocks, strict=True):
             try:
@@ -255,7 +255,7 @@ class InMemory:
         return Located(buffers, wanted.inverse, begins, ends - begins)
 
     def validate(self) -> None:
-        """Look at all values of all columns. Raises DatasetError where one leads out of its block."""
+        """Look at all values of all columns. Raises DatasetError if one leads out of its block."""
         for loaded in self._blocks:
             try:
                 loaded.batch.validate(full=True)

@@ -1,4 +1,4 @@
-"""Where the arrays of a batch lie."""
+"""The memory of the arrays of a batch."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class BatchMemory:
 
 
 def without_views(batch: Batch) -> Batch:
-    """Return a batch with copies in place of views of the dataset's files: for who keeps it, or writes to it.
+    """Return a batch with copies instead of views of the dataset's files: for callers that keep it, or write to it.
 
-    Raises DatasetError where its file is cut short meanwhile: the copy would have zeros in place of what is lost.
+    Raises DatasetError if its file is cut short meanwhile: the copy would have zeros in place of what is lost.
     """
     own = dict(batch)
     for name, values in batch.items():

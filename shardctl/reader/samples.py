@@ -1,4 +1,4 @@
-"""Decoded images that are kept in memory, up to a bound."""
+"""A cache of decoded images, of limited size."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class SampleCache:
         self.hits = self.misses = 0
 
     def get(self, sample: int) -> npt.NDArray[np.uint8] | None:
-        """Return a decoded image, None where it is not kept."""
+        """Return a decoded image, None if it is not kept."""
         if not self._limit:
             return None
         found = self._kept.get(sample)

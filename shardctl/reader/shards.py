@@ -199,7 +199,7 @@ class Shards:
 
 
 def identity(path: str | Path) -> tuple[int, int, int] | None:
-    """Return what tells one file at this path from the next; None where there is none."""
+    """Return what tells one file at this path from the next; None if there is none."""
     try:
         status = os.stat(path)  # noqa: PTH116 - hundreds of times per batch, and a Path costs more than the call
     except OSError:

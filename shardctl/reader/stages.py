@@ -1,4 +1,4 @@
-"""Where the threads that make batches spend their time: waiting for the disk, decompressing, decoding, copying."""
+"""The time of the loader's threads by stage: waiting for the disk, decompressing, decoding, copying."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ is bringing."""
 
 
 class Stages(Protocol):
-    """What a reader tells where it is."""
+    """Receives the current stage of a reader."""
 
     def stage(self, name: str) -> AbstractContextManager[Any]:
-        """Return what is entered for as long as this thread is in a stage; stages may lie in one another."""
+        """Return a context manager for a stage of this thread; stages may be nested."""
         ...
 
     def seconds(self) -> dict[str, float]:
@@ -80,7 +80,7 @@ class StageClock:
         self._stages = {name: _Stage(self, name) for name in STAGES}
 
     def stage(self, name: str) -> AbstractContextManager[Any]:
-        """Return what is entered for as long as this thread is in a stage."""
+        """Return a context manager for a stage of this thread."""
         return self._stages[name]
 
     def seconds(self) -> dict[str, float]:

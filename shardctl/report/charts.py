@@ -28,7 +28,7 @@ for (const place of document.querySelectorAll(".plot")) {
 
 
 def require_plotly() -> None:
-    """Raise InstallError where Plotly is missing: before anything is measured for a page that cannot be made."""
+    """Raise InstallError if Plotly is missing: before anything is measured for a page that cannot be made."""
     try:
         import plotly.graph_objects  # noqa: F401 - only whether it is there
     except ImportError as error:
@@ -36,7 +36,7 @@ def require_plotly() -> None:
 
 
 def drawing() -> Html:
-    """Return the code that draws the charts of a page: to stand at its end, when everything has its place and its width."""
+    """Return the code that draws the charts of a page. It must be at the end of the page, after the layout."""
     from plotly.offline import get_plotlyjs
 
     return Html(f"<script>{get_plotlyjs()}</script><script>{_DRAW}</script>")

@@ -78,7 +78,7 @@ def picture_sheet(records: Iterator[Record], names: list[str] | None, columns: i
 
 
 def caption(record: Record, names: list[str] | None) -> tuple[str, ...]:
-    """Return what stands below an image: its class where it has one, and its key."""
+    """Return the caption of an image: its class if it has one, and its key."""
     label, key = record.values.get("label"), str(record.values["key"])
     if label is None:
         return (key,)
@@ -86,7 +86,7 @@ def caption(record: Record, names: list[str] | None) -> tuple[str, ...]:
 
 
 def _image(record: Record) -> Any:
-    """Return the first image of a record; None where it has none."""
+    """Return the first image of a record; None if it has none."""
     for value in record.values.values():
         if is_encoded_image(value):
             return value["bytes"]

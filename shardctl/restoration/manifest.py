@@ -118,7 +118,7 @@ def remake_manifest(root: Path, sources: tuple[str, ...]) -> Manifest:
 
 
 def _proven_sums(root: Path) -> dict[str, str] | None:
-    """Return what all tables should hash to, SHA256SUMS itself included; None where it does not prove shards.arrow."""
+    """Return what all tables should hash to, SHA256SUMS itself included; None if it does not prove shards.arrow."""
     try:
         sums = read_checksums(root / CHECKSUMS)
         proven = set(TABLES) <= set(sums) and sums[SHARDS] == sha256_of(root / SHARDS)

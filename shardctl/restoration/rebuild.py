@@ -52,7 +52,7 @@ def recorded_job(root: Path, folder: Path, manifest: Manifest, recipe: Recipe, l
 
 
 def fresh_job(folder: Path, manifest: Manifest, recipe: Recipe, layout: Layout, bases: list[str]) -> Job:
-    """Return the job that makes the dataset from its sources as they are now. Raises InputError where they are gone."""
+    """Return the job that makes the dataset from its sources as they are now. Raises InputError if they are gone."""
     settings = manifest.settings
     drop = [str(name) for name in settings.get("drop_columns", [])]
     labels = LabelRule.parse(str(settings["labels"]), bool(settings["lenient_labels"]), drop)
@@ -131,7 +131,7 @@ class Outcomes:
         return Done(built.facts, built.shapes, _table(_merged(recorded, built.outcomes.to_pylist())), built.labels)
 
     def _recorded(self, shard: int) -> list[dict[str, object]] | None:
-        """Return the outcomes of a shard as plan.arrow and rejects.jsonl have them; None where one of them is damaged."""
+        """Return the outcomes of a shard as plan.arrow and rejects.jsonl have them; None if one of them is damaged."""
         if self._plan is None:
             return None
         place = self._job.place(shard)
@@ -142,7 +142,7 @@ class Outcomes:
         return [{**row, **(_why(reason) if reason else {})} for row, reason in zip(rows, reasons, strict=True)]
 
     def _labels(self, shard: int) -> dict[int, int] | None:
-        """Count the labels of a shard where functions may have set them; None where they are those of the plan."""
+        """Count the labels of a shard where functions may have set them; None if they are those of the plan."""
         if not self._job.recipe.sample_transforms or self._job.layout.classes is None:
             return None
         labels: Counter[int] = Counter()

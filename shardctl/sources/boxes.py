@@ -26,7 +26,7 @@ COORDINATES = tuple(
         "xcenter ycenter width height",
     )
 )
-"""Names that are coordinates where all of a group stand side by side."""
+"""Names that are coordinates if all of a group are present."""
 
 
 def place_columns(fields: Iterable[pa.Field]) -> list[str]:

@@ -1,4 +1,4 @@
-"""CSV and TSV files as tables: which columns are numbers, so that no value changes on its way in (docs/inputs.md)."""
+"""CSV and TSV files as tables: which columns are numbers, so that no value is changed (docs/inputs.md)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WHOLE = r"^(0|-?[1-9][0-9]*)$"
 _WORDS = r"^(nan|NaN|inf|-inf)$"
 _DECIMAL = r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-][0-9]+)?$"
 _LIKE_A_NUMBER = r"^\s*[+-]?([0-9][0-9_]*\.?[0-9_]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*$"
-"""What people may take for a number, and what is said of when it is kept as text."""
+"""Text that looks like a number: if it is kept as text, a notice says so."""
 
 _ALWAYS_EXACT = 15
 """Digits of a decimal that float64 always gives back; of 16 and 17 only some."""
@@ -89,7 +89,7 @@ def _narrowed_column(column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, str | No
 
 
 def _first_inexact(values: pa.ChunkedArray) -> str | None:
-    """Return the first value that float64 would not give back as it is written, None where there is none."""
+    """Return the first value that float64 would not give back as it is written, None if there is none."""
     numbers = values.filter(pc.invert(pc.match_substring_regex(values, _WORDS)))
     odd = numbers.filter(pc.invert(pc.match_substring_regex(numbers, _DECIMAL)))
     if len(odd):

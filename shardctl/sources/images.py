@@ -15,7 +15,7 @@ SIDE_FILES = frozenset(
     (".txt", ".text", ".md", ".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".xml", ".html", ".htm", ".yaml", ".yml", ".toml")
     + (".ini", ".py", ".sh", ".log", ".pdf", ".zip", ".tar", ".gz", ".npy", ".npz", ".parquet", ".arrow", ".db", ".mat", ".pkl")
 )
-"""Names of files that often lie beside images and are not opened to see whether they are images themselves."""
+"""Names of files that are often beside images; they are not opened to check whether they are images."""
 
 
 KNOWN_SUFFIXES = frozenset((*image.SUFFIXES, *image.OTHER_SUFFIXES))

@@ -26,7 +26,7 @@ LABEL_COLUMN = "label"
 SPLIT_COLUMN = "split"
 
 LIKE_LABELS = frozenset(("labels", "class", "classes", "class_name", "classname", "category", "target", "y"))
-"""Names of columns that people often give to labels, in lower case: shardctl asks for `label`, and says so."""
+"""Common names of label columns, in lower case: shardctl needs the name `label`, and a notice says so."""
 
 DELIMITED_SUFFIXES = (".csv", ".tsv")
 
@@ -107,7 +107,7 @@ def repeated(hashes: npt.NDArray[np.uint64], names_of: Callable[[npt.NDArray[np.
     count, first = 0, 0
     few: list[str] = []
     while first < len(places):
-        # Up to the beginning of a run of equal hashes: the same name never stands in two of them.
+        # Up to the beginning of a run of equal hashes: the same name is never in two of them.
         later = starts[np.searchsorted(starts, first + ROWS_AT_ONCE) :]
         end = int(later[0]) if len(later) else len(places)
         times = Counter(names_of(places[first:end]))
@@ -198,7 +198,7 @@ def _batch(records: list[dict[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a JSONL file. Raises InputError where a line is none, and where there is no line."""
+    """Yield the objects of a JSONL file. Raises InputError if a line is none, and where there is no line."""
     shown, number = printable(str(path)), 0
     try:
         with open(path, "rb") as file:

@@ -1,4 +1,4 @@
-"""Which names of folders, files and sources are names of splits."""
+"""Recognises names of splits among the names of folders, files and sources."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class SplitWord:
 
 
 def split_word(name: str) -> SplitWord | None:
-    """Return the split word in a name, None where there is none."""
+    """Return the split word in a name, None if there is none."""
     joined = re.sub(r"(?i)(?<![a-z])(hold|held)[-_ ]out(?![a-z])", r"\1out", name)
     parts = _PART.findall(joined)
     word = next((part.lower() for part in parts if part.lower() in _PLACES), None)

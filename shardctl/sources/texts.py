@@ -37,7 +37,7 @@ class TextSource:
         return file.suffix in FILE_SUFFIXES or file.suffix in LINE_SUFFIXES
 
     def inputs(self, file: FoundFile) -> Iterable[Input]:
-        """Return the file, or its lines. Raises InputError where files and lines are mixed, or a line uses our names."""
+        """Return the file, or its lines. Raises InputError if files and lines are mixed, or a line uses our names."""
         form = "lines of JSON" if file.suffix in LINE_SUFFIXES else "text files"
         self._seen.setdefault(form, file.path)
         if len(self._seen) > 1:

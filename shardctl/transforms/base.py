@@ -38,7 +38,7 @@ class ViewTransform(Transform):
 
     @abstractmethod
     def view(self, view: View, rng: np.random.Generator | None) -> View:
-        """Return the new view. `rng` is None where the transform is not random."""
+        """Return the new view. `rng` is None if the transform is not random."""
 
     @abstractmethod
     def output_size(self, size: Size | None) -> Size | None:

@@ -65,7 +65,7 @@ class Custom(SampleTransform):
         return dict(result)
 
     def code_digest(self) -> str | None:
-        """Return the SHA-256 of the files that decide what the function does, None where it has none.
+        """Return the SHA-256 of the files that decide what the function does, None if it has none.
 
         These are the file of its module, and the file that it was written in where that is another one.
         """
@@ -117,7 +117,7 @@ def _text(error: BaseException) -> str:
 
 
 def _check_name(target: str, name: Any) -> None:
-    """Raise Rejection where this cannot be the name of a column."""
+    """Raise Rejection if this cannot be the name of a column."""
     if not isinstance(name, str):
         message = f"{target} set a field that is called {describe(name)}; the name of a field must be a string"
         raise Rejection("transform", "not-a-name", message)

@@ -37,5 +37,5 @@ class Resize(ViewTransform):
         return view.scaled((max(1, int(self.size * width / height)), self.size))
 
     def output_size(self, size: Size | None) -> Size | None:
-        """Return the exact size, or None where it depends on the image's shape."""
+        """Return the exact size, or None if it depends on the image's shape."""
         return None if isinstance(self.size, int) else self.size

@@ -79,7 +79,7 @@ def column_type(type_: pa.DataType) -> pa.DataType:
 
 
 def check_fit(value: Any, type_: pa.DataType) -> None:
-    """Raise UnfitValue where a plain value would not come out of a column of this type as it went in.
+    """Raise UnfitValue if a plain value would not come out of a column of this type as it went in.
 
     Arrow itself is not that strict: it cuts 2.7 to 2 in a column of integers, and drops keys that a struct does not have.
     """

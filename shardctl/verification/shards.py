@@ -24,7 +24,7 @@ MOST_PIXELS = 2**40
 
 
 class ShardCheck:
-    """The check of one shard of a dataset, at one level. `plan` is None where it cannot be read or is not needed.
+    """The check of one shard of a dataset, at one level. `plan` is None if it cannot be read or is not needed.
 
     `fatal` are rows that crashed the process that decoded them.
     """
@@ -130,7 +130,7 @@ class _Names:
         return found["key"], root if Path(root).is_file() else f"{root}/{found['source']}"
 
     def span(self, first: int, rows: int) -> str:
-        """Return what a block holds, for people."""
+        """Return the content of a block, for messages."""
         one, last = self.of(first)[0], self.of(first + rows - 1)[0]
         return (
             f"{rows} samples, from {one} to {last}" if one is not None and rows > 1 else f"rows {first} to {first + rows - 1}"

@@ -34,7 +34,7 @@ PLAN_COLUMNS = ("key", "source", "root", "offset", "size", "split", "variant", "
 
 
 def check_manifest(root: Path) -> tuple[Manifest | None, list[Finding]]:
-    """Read the manifest. A damaged one is a finding; raises DatasetError where there is no dataset at all."""
+    """Read the manifest. A damaged one is a finding; raises DatasetError if there is no dataset at all."""
     path = root / MANIFEST
     if not path.exists():
         lost = all((root / name).exists() for name in (PLAN, SHARDS, CHECKSUMS))
