@@ -339,7 +339,7 @@ class Mix:
         self._datasets = list(datasets)
         for dataset in self._datasets:
             if not isinstance(dataset, Dataset):
-                raise UsageError(f"mix() takes a list of opened datasets; {dataset!r} is not one")
+                raise UsageError(f"mix() takes a list of datasets from shardctl.open; {dataset!r} is not one")
         self._weights = [real_number("a weight", weight) for weight in weights]
         self._samples = None if samples is None else whole_number("samples", samples)
 

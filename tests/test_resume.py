@@ -196,7 +196,7 @@ def test_a_higher_limit_of_rejects_goes_on(tmp_path: Path) -> None:
     source = images(tmp_path / "in", *(f"{n:02d}.png" for n in range(12)))
     for number in range(0, 12, 3):
         (source / f"{number:02d}.png").write_bytes(b"bad")
-    with pytest.raises(shardctl.errors.TooManyRejectsError, match="run the same again with a higher limit"):
+    with pytest.raises(shardctl.errors.TooManyRejectsError, match="run the same command with a higher limit"):
         shardctl.convert(source, tmp_path / "out", workers=0, samples_per_shard=3, max_rejects="1")
     result = shardctl.convert(source, tmp_path / "out", workers=0, samples_per_shard=3, max_rejects="4")
     assert (result.status, result.samples, result.rejected) == ("resumed", 8, 4)
