@@ -156,7 +156,9 @@ def _try(staging: Path, me: Owner) -> tuple[int, str | None]:
         staging.mkdir(parents=True, exist_ok=True)
         descriptor, made = _open(staging / LEASE)
         other = _other_owner(descriptor, made, staging, me)
-    except FileNotFoundError:
+    except (FileNotFoundError, FileExistsError):
+        if staging.exists() and not staging.is_dir():
+            raise
         other = "one that is just ending"  # it has just taken the file or the folder away
     except BaseException:
         _close(descriptor)

@@ -153,6 +153,7 @@ class Manifest:
         texts += [manifest.created, manifest.shardctl_version, *(facts.sha256 for facts in manifest.files.values())]
         texts += manifest.fingerprint_parts.values()
         _expect(all(type(text) is str for text in texts), "names and digests are strings")
+        _expect(manifest.fingerprint == "" or is_file_name(manifest.fingerprint), "the fingerprint is hex digits")
         _expect(all(is_file_name(split.name) for split in manifest.splits), "splits have plain names")
         _expect(are_file_names(manifest.files), "files lie in the dataset's folder")
         tables = (manifest.recipe, manifest.settings, manifest.fingerprint_parts)

@@ -54,7 +54,7 @@ class SplitRule:
         return cls("shares", tuple(shares))
 
     def __str__(self) -> str:
-        return ",".join(f"{name}={share:g}" for name, share in self.shares) if self.shares else self.mode
+        return ",".join(f"{name}={share!r}" for name, share in self.shares) if self.shares else self.mode
 
 
 @dataclass(frozen=True)

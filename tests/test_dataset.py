@@ -241,3 +241,12 @@ def test_compressed_pixels_are_the_same_pixels(photos: Path, raw_dataset: Path, 
     packed = {sample["key"]: sample["image"] for sample in shardctl.open(tmp_path / "out")}
     assert plain.keys() == packed.keys()
     assert all(np.array_equal(plain[key], packed[key]) for key in plain)
+
+
+def test_a_dataset_that_was_opened_by_a_relative_path_stays_where_it_is(
+    raw_dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(raw_dataset.parent)
+    ds = shardctl.open(raw_dataset.name)
+    monkeypatch.chdir(tmp_path)
+    assert sum(len(batch["key"]) for batch in ds.loader(16)) == len(ds)

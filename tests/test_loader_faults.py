@@ -21,6 +21,7 @@ from handmade import repeat_shard, write_dataset
 
 import shardctl
 from shardctl.errors import DatasetError, UsageError
+from shardctl.loader.conveyor import Conveyor
 from shardctl.shard import BlockFile, map_file
 
 ROWS = pa.schema([("key", pa.string()), ("text", pa.string()), ("x", pa.fixed_shape_tensor(pa.uint8(), [64]))])
@@ -366,3 +367,25 @@ def test_a_copy_of_a_view_whose_file_was_cut_short_is_refused(tmp_path: Path) ->
     )
     ran = subprocess.run([sys.executable, "-c", code, str(root)], capture_output=True, text=True, timeout=60)
     assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_a_loader_that_is_collected_in_a_thread_of_another_does_not_wait_for_it() -> None:
+    """The collector may run anywhere, in a thread that holds what the threads of an abandoned iterator wait for."""
+    held, begun = threading.Event(), threading.Event()
+
+    def wait(_: int) -> int:
+        begun.set()
+        held.wait(60)
+        return 0
+
+    def collect(_: int) -> bool:
+        abandoned.close()
+        return held.is_set()
+
+    abandoned = Conveyor(wait, iter(range(3)), 1, None, None)
+    begun.wait(60)
+    try:
+        with Conveyor(collect, iter(range(1)), 1, None, None) as other:
+            assert list(other) == [False]
+    finally:
+        held.set()

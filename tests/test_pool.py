@@ -54,6 +54,10 @@ def die_with_a_child(task):
         time.sleep(60)
     os.kill(os.getpid(), signal.SIGKILL)
 
+def die_with_a_command(task):
+    os.posix_spawn("/bin/sleep", ["sleep", "60"], os.environ)  # as os.system does: nothing of Python runs in the child
+    os.kill(os.getpid(), signal.SIGKILL)
+
 def read_stdin(task):
     return sys.stdin.read()
 """
@@ -90,8 +94,22 @@ def three() -> Iterator[Listening]:
     listening.pool.close()
 
 
-def children() -> list[int]:
+EARLIER: set[int] = set()
+"""Child processes that other tests have left, such as multiprocessing's resource tracker."""
+
+
+def all_children() -> list[int]:
     return [int(child) for child in Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()]
+
+
+def children() -> list[int]:
+    return [child for child in all_children() if child not in EARLIER]
+
+
+@pytest.fixture(autouse=True)
+def earlier() -> None:
+    EARLIER.clear()
+    EARLIER.update(all_children())
 
 
 def alive(process: int) -> bool:
@@ -173,12 +191,13 @@ def test_what_workers_print_is_never_kept_whole(three: Listening) -> None:
     assert [len(line) for line in three.said] == [len("worker 1: ") + pool.TAIL_BYTES]
 
 
-def test_a_death_is_noticed_though_a_child_of_the_worker_lives_on(three: Listening) -> None:
+@pytest.mark.parametrize(("task", "words"), [("die_with_a_child", "last words"), ("die_with_a_command", "")])
+def test_a_death_is_noticed_though_a_child_of_the_worker_lives_on(three: Listening, task: str, words: str) -> None:
     started = time.monotonic()
-    assert three.run({"do": "die_with_a_child"}) == []
+    assert three.run({"do": task}) == []
     assert time.monotonic() - started < 30
     (death,) = three.deaths
-    assert (death.code, death.place, death.last_words) == (-signal.SIGKILL, None, "last words")
+    assert (death.code, death.place, death.last_words) == (-signal.SIGKILL, None, words)
 
 
 def test_workers_do_not_draw_the_same_random_numbers() -> None:

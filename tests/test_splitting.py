@@ -12,6 +12,7 @@ import shardctl
 from shardctl.errors import InputError, UsageError
 from shardctl.manifest import open_table
 from shardctl.sources.splits import named_as_splits, rank, split_word
+from shardctl.splitting import SplitRule
 
 
 def tree(root: Path, *names: str) -> Path:
@@ -231,3 +232,10 @@ def test_a_split_rule_is_read_or_refused() -> None:
         assert str(SplitRule.parse(text)) == text
     with pytest.raises(UsageError, match=r"not of the form train=0.9,val=0.1, and not one of auto, folder"):
         SplitRule.parse("folders")
+
+
+def test_shares_are_recorded_exactly() -> None:
+    """repair and the fingerprint read what was recorded."""
+    for text in ("train=0.6666667,val=0.1666667,test=0.1666666", "train=0.12345649,val=0.87654351", "train=0.9,val=0.1"):
+        assert SplitRule.parse(str(SplitRule.parse(text))) == SplitRule.parse(text)
+    assert str(SplitRule.parse("train=0.9,val=0.1")) == "train=0.9,val=0.1"

@@ -144,6 +144,25 @@ def test_a_table_of_shards_that_leads_astray_is_refused(
     assert not shardctl.verify(dataset, "quick").ok
 
 
+@pytest.mark.parametrize("names", ['["../victim.txt"]', '["{folder}/victim.txt"]', '"plan.arrow"', "no json"])
+def test_a_list_of_replaced_files_deletes_nothing_outside_of_the_dataset(dataset: Path, tmp_path: Path, names: str) -> None:
+    (tmp_path / "victim.txt").write_text("mine")
+    (dataset / "manifest.json").unlink()
+    (dataset / ".shardctl" / "job").mkdir(parents=True)
+    (dataset / ".shardctl" / "job" / "replaced.json").write_text(names.replace("{folder}", str(tmp_path)))
+    with pytest.raises(DatasetError, match=r"replaced.json: not written by shardctl"):
+        shardctl.repair(dataset)
+    assert (tmp_path / "victim.txt").read_text() == "mine"
+
+
+def test_a_fingerprint_that_is_a_path_is_refused(dataset: Path) -> None:
+    """It names a folder that is deleted when it is left over."""
+    record = json.loads((dataset / "manifest.json").read_text())
+    (dataset / "manifest.json").write_text(signed({**record, "fingerprint": "../../victim"}))
+    with pytest.raises(DatasetError, match="the fingerprint is hex digits"):
+        shardctl.open(dataset)
+
+
 def test_a_dataset_of_another_version_says_which_shardctl_reads_it(dataset: Path) -> None:
     record = json.loads((dataset / "manifest.json").read_text())
     (dataset / "manifest.json").write_text(signed({**record, "format_version": 2, "shardctl_version": "3.1.0"}))

@@ -240,7 +240,7 @@ class _Conversion:
         if self.staging.exists() or publish.is_broken_off(self.target):
             with contextlib.suppress(BusyError, StorageError), lease.hold(self.staging, None):
                 publish.recover(self.target)
-                if folder.exists():
+                if existing.fingerprint and folder.exists():
                     with naming_the_path(folder):
                         discard(folder)
 

@@ -26,7 +26,7 @@ from shardctl.conversion.staging import REPAIR_PREFIX, discard
 from shardctl.engines.job import JOB, NEW_FOLDER
 from shardctl.errors import DatasetError, Interrupted
 from shardctl.lease import LEASE
-from shardctl.manifest import CHECKSUMS, MANIFEST, REPLACED, SHARDS, STAGING, TABLES, ShardTable
+from shardctl.manifest import CHECKSUMS, MANIFEST, REPLACED, SHARDS, STAGING, TABLES, ShardTable, is_file_name
 from shardctl.storage import naming_the_path, printable, sync_folder, write_atomically
 
 _RENAME_EXCHANGE = 2
@@ -114,7 +114,14 @@ def _begun(target: Path) -> Path | None:
 
 
 def _replaced(job: Path) -> list[str]:
-    return [str(name) for name in json.loads((job / REPLACED).read_bytes())]
+    """Return the names of the files that are replaced. Raises DatasetError if one leads out of the dataset's folder."""
+    try:
+        names = json.loads((job / REPLACED).read_bytes())
+    except ValueError:
+        names = None
+    if not isinstance(names, list) or not all(is_file_name(name) for name in names) or job.is_symlink():
+        raise DatasetError(f"{printable(str(job / REPLACED))}: not written by shardctl; delete {STAGING} if it is not yours")
+    return names
 
 
 def _sweep(staging: Path) -> None:

@@ -74,6 +74,8 @@ def _fork(control: socket.socket, handle: Any, descriptors: list[int], memory: i
         control.close()
         _die_with(parent)
         channel, output, crumb = descriptors
+        for descriptor in descriptors:  # a command that a user function starts must not keep the channel open
+            os.set_inheritable(descriptor, False)
         redirect(output)
         os.close(output)
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr] # what a function prints is shown at once

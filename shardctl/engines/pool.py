@@ -28,6 +28,7 @@ from shardctl.engines import breadcrumb, forkserver
 from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.forkserver import ANSWER, KILL, ORDER, START, WAIT
 from shardctl.engines.serve import OUT_OF_MEMORY
+from shardctl.storage import naming_the_path
 
 Task = dict[str, Any]
 OnLine = Callable[[str], None]
@@ -217,7 +218,8 @@ class _Worker:
     def __init__(self, server: _ForkServer, place: int, on_line: OnLine) -> None:
         self._server, self.place, self._on_line = server, place, on_line
         with tempfile.TemporaryFile() as crumb:
-            crumb.truncate(breadcrumb.SIZE)
+            with naming_the_path(Path(tempfile.gettempdir())):
+                os.pwrite(crumb.fileno(), bytes(breadcrumb.SIZE), 0)  # a hole in a full file system would end in a SIGBUS
             self._crumb = Breadcrumb.shared(crumb.fileno())
             self.channel, theirs = socket.socketpair()
             self.output, printing = os.pipe()
@@ -277,11 +279,11 @@ class _Worker:
         code = self._server.wait(self._number)
         self.listen()
         words = self._line.decode("utf-8", "replace").strip() or self._last_line
-        if code is None:  # it never began, or ended with the process that it was forked from
-            code, said = self._server.death()
-            words = words or said
-        self._close()
         place = self._crumb.place if self._crumb.place != breadcrumb.NOWHERE else None
+        if code is None:  # it never began, or ended with the process that it was forked from: no input did that
+            code, said = self._server.death()
+            words, place = words or said, None
+        self._close()
         return Death(code, self._overtime, place, self._crumb.stage, words)
 
     def dismiss(self) -> None:

@@ -16,7 +16,6 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from functools import partial
 from typing import Any, TextIO
 
 from shardctl import errors
@@ -44,15 +43,27 @@ def serve(handle: Handler, channel: socket.socket, crumb: Breadcrumb, memory: in
     """
     _limit_memory(memory)
     # A process that a user's function forks must not hold the socket open: its end is how the parent sees a death.
-    os.register_at_fork(after_in_child=partial(os.close, channel.fileno()))
+    os.register_at_fork(after_in_child=_CloseOnce(channel.fileno()))
     out = channel.makefile("w", encoding="utf-8")
     orders: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
     idle = threading.Event()
     idle.set()
     threading.Thread(target=_listen, args=(channel, orders, idle), daemon=True).start()
     while (task := orders.get()) is not None:
-        _say(out, **_answer(handle, task, lambda told: _say(out, progress=told), crumb))
-        idle.set()
+        answer = _answer(handle, task, lambda told: _say(out, progress=told), crumb)
+        idle.set()  # before the answer, which brings the next order
+        _say(out, **answer)
+
+
+class _CloseOnce:
+    """Closes a descriptor at the first call. In a child of a child its number may be that of another file."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptors = [descriptor]
+
+    def __call__(self) -> None:
+        while self._descriptors:
+            os.close(self._descriptors.pop())
 
 
 def _answer(handle: Handler, task: dict[str, Any], tell: Tell, crumb: Breadcrumb) -> dict[str, Any]:

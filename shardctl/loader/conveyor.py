@@ -142,6 +142,8 @@ class Conveyor(Generic[Task, Result]):
             self._closed = True
             self._results.clear()
             self._condition.notify_all()
+        if threading.current_thread() in _threads_of_all():
+            return  # collected in a thread that makes batches, which may hold what the others wait for: they end by themselves
         for thread in self._threads:
             thread.join()
 
@@ -185,6 +187,10 @@ class Tuner:
 
 
 _ALIVE: weakref.WeakSet[Conveyor[Any, Any]] = weakref.WeakSet()
+
+
+def _threads_of_all() -> set[threading.Thread]:
+    return {thread for conveyor in list(_ALIVE) for thread in conveyor._threads}
 
 
 def _close_all() -> None:

@@ -59,6 +59,7 @@ class Shards:
     """
 
     def __init__(self, root: Path, split: str | None = None) -> None:
+        root = root.absolute()  # the current folder may change later
         self.root, self.split = root, split
         self._manifest = os.path.join(root, MANIFEST)
         self._identity = identity(self._manifest)
