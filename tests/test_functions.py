@@ -150,6 +150,30 @@ GOOD = {
     "_hidden": 1,
 }
 
+TYPED = {
+    "u16": np.uint16(3),
+    "u64": np.uint64(2**63 + 1),
+    "i8": np.int8(-1),
+    "f16": np.float16(0.5),
+    "f32": np.float32(0.1),
+    "f64": np.float64(0.1),
+    "flag": np.bool_(False),
+    "matrix": np.full((2, 2), 0.1, np.float32),
+    "cube": np.full((1, 2, 1), 2**63 + 1, np.uint64),
+    "inside": {"a": [np.int16(1), np.int16(2)], "b": (np.float32(0.1),)},
+}
+
+def typed(sample):
+    return {**sample, **TYPED}
+
+def varying(sample):
+    first = "1" in sample["key"]
+    sample["wide"] = np.uint8(3) if first else np.int16(-4)
+    sample["mixed"] = np.float32(0.1) if first else 0.1
+    sample["whole"] = np.uint16(3) if first else -5
+    sample["lists"] = [np.ones(2, np.float32)] if first else [np.array([0.1])]
+    return sample
+
 def good(sample):
     return {**sample, **GOOD}
 
@@ -188,6 +212,36 @@ def convert(source: Path, out: Path, function: str, **options: Any) -> ConvertRe
 def rejected(out: Path) -> tuple[str, str, str]:
     (reject,) = read_rejects(out / "rejects.jsonl")
     return reject.stage, reject.error, reject.message
+
+
+def test_numbers_of_numpy_keep_their_type(source: Path, tmp_path: Path) -> None:
+    convert(source, tmp_path / "out", "steps:typed", recipe={"store": "png"})
+    ds = shardctl.open(tmp_path / "out")
+    types = {name: type_ for name, type_ in ds.manifest.schema if name not in ("key", "image", "label")}
+    assert types == {
+        "u16": "uint16",
+        "u64": "uint64",
+        "i8": "int8",
+        "f16": "halffloat",
+        "f32": "float",
+        "f64": "double",
+        "flag": "bool",
+        "matrix": "list<item: list<item: float>>",
+        "cube": "list<item: list<item: list<item: uint64>>>",
+        "inside": "struct<a: list<item: int16>, b: list<item: float>>",
+    }
+    row = ds[0]
+    assert (row["u16"], row["u64"], row["f32"]) == (3, 2**63 + 1, float(np.float32(0.1)))
+    assert np.array(row["cube"]).tolist() == [[[2**63 + 1], [2**63 + 1]]]
+
+
+def test_numbers_of_different_types_get_a_column_that_holds_them_all(source: Path, tmp_path: Path) -> None:
+    assert convert(source, tmp_path / "out", "steps:varying", recipe={"store": "png"}).rejected == 0
+    ds = shardctl.open(tmp_path / "out")
+    types = dict(ds.manifest.schema)
+    assert [types[name] for name in ("wide", "mixed", "whole")] == ["int64", "double", "int64"]
+    assert types["lists"] == "list<item: list<item: double>>"
+    assert [(row["wide"], row["mixed"], row["whole"]) for row in ds] == [(3, float(np.float32(0.1)), 3)] + [(-4, 0.1, -5)] * 2
 
 
 @pytest.mark.parametrize(

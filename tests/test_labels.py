@@ -196,6 +196,8 @@ def test_strings_in_the_field_label_of_lines_are_classes(tmp_path: Path) -> None
     assert dict(ds.manifest.schema)["label"] == "int64"
     assert open_table(tmp_path / "out" / "plan.arrow")["label"].to_pylist() == [1, 0, None, None]
     assert "2 lines of 4 without a label" in result.notices
+    assert (result.samples, result.rejected) == (4, 0)
+    assert [sample["label"] for sample in ds] == [1, 0, None, None]
     assert result.estimate is None
     assert shardctl.verify(tmp_path / "out").ok
     shardctl.convert(tmp_path / "in.jsonl", tmp_path / "as-text", workers=0, labels="none")
@@ -305,6 +307,19 @@ def test_a_line_with_half_a_character_is_rejected(tmp_path: Path) -> None:
     (source / "metadata.jsonl").write_text('{"file_name": "0.png", "note": "\\ud800"}')
     with pytest.raises(InputError, match=r"metadata.jsonl, line 1: holds"):
         notices_of(source, tmp_path / "other")
+
+
+@pytest.mark.parametrize("number", ["1e400", "-1e400", "1e-400", "1" * 310 + ".0", "0." + "0" * 330 + "1", "1" * 250 + "e99"])
+def test_a_line_with_a_number_outside_of_float64_is_rejected(tmp_path: Path, number: str) -> None:
+    lines = ['{"x": 1e-300}', f'{{"x": [{number}]}}', '{"x": -0e-999}', '{"x": 1.7976931348623157e308}']
+    lines = [line.replace('"x": [', '"y": [') for line in lines]
+    (tmp_path / "in.jsonl").write_text("\n".join(lines))
+    shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", workers=0)
+    assert [sample["x"] for sample in shardctl.open(tmp_path / "out")] == [1e-300, 0.0, 1.7976931348623157e308]
+    (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")
+    assert (reject.key, reject.error) == ("in.jsonl#2", "out-of-range")
+    assert f"holds {number[:40]}" in reject.message
+    assert "write it as text" in reject.message
 
 
 @pytest.mark.parametrize("nested", [False, True])

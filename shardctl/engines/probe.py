@@ -17,7 +17,7 @@ from shardctl.engines.job import Job
 from shardctl.engines.samples import Finished, SampleMaker, add_sample, read_input
 from shardctl.errors import InputError, Rejection
 from shardctl.shard import Compression, Layout, ShardWriter, image_tensor
-from shardctl.transforms.values import UnfitValue, check_fit, column_type, describe, plain_value
+from shardctl.transforms.values import UnfitValue, check_fit, column_type, describe, plain_value, python_value
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def probe_inputs(job: Job, crumb: Breadcrumb, lost: Mapping[int, Rejection]) -> 
     them. Raises InputError if user functions return no sample for any of them, or fields without a type.
     """
     rows = [(number, row) for number, row in enumerate(job.plan.to_pylist()) if number not in lost]
-    layout = _with_own_fields(job, _own_samples(job, rows, crumb)) if job.recipe.sample_transforms else job.layout
+    layout = _with_own_fields(job, _own_samples(job, rows, crumb, lost)) if job.recipe.sample_transforms else job.layout
     maker = SampleMaker(job.recipe, layout, crumb.enter)
     sink = pa.BufferOutputStream()
     writer = ShardWriter(sink, layout.schema("probe", 0, 1), job.recipe.compression)
@@ -84,10 +84,12 @@ def _empty_shard_bytes(layout: Layout) -> int:
     return int(sink.getvalue().size)
 
 
-def _own_samples(job: Job, rows: list[tuple[int, dict[str, Any]]], crumb: Breadcrumb) -> list[Finished]:
+def _own_samples(
+    job: Job, rows: list[tuple[int, dict[str, Any]]], crumb: Breadcrumb, lost: Mapping[int, Rejection]
+) -> list[Finished]:
     """Return what a user's functions make of a few inputs."""
-    maker, samples = SampleMaker(job.recipe, None, crumb.enter), []
-    reason: Rejection | MemoryError | None = None
+    maker, samples = SampleMaker(job.recipe, None, crumb.enter, job.layout.classes), []
+    reason: Rejection | MemoryError | None = next(reversed(list(lost.values())), None)
     for number, row in rows:
         crumb.drop(number)
         try:
@@ -142,10 +144,9 @@ def _own_type(name: str, samples: list[Finished], known: pa.DataType | None) -> 
         raise InputError(f"{who} set {name} to {unfit}, which no column can hold")
     if known is not None and all(_fits(value, known) for value in values):
         return known
-    try:
-        type_ = column_type(pa.array(values).type)
-    except (pa.ArrowException, OverflowError, ValueError, TypeError):
-        type_ = pa.null()
+    type_ = _common_type(values)
+    if not all(_fits(value, type_) for value in values):
+        type_ = _common_type(list(map(python_value, values)))
     odd = next((value for value in values if not _fits(value, type_)), None)
     if odd is not None:
         other = next((value for value in values if value is not None and type(value) is not type(odd)), values[0])
@@ -153,6 +154,14 @@ def _own_type(name: str, samples: list[Finished], known: pa.DataType | None) -> 
             f"{who} set {name} to values that have no type in common, such as {describe(other)} and {describe(odd)}"
         )
     return type_
+
+
+def _common_type(values: list[Any]) -> pa.DataType:
+    """Return the type of a column that Arrow finds for these values; null if it finds none."""
+    try:
+        return column_type(pa.array(values).type)
+    except (pa.ArrowException, OverflowError, ValueError, TypeError):
+        return pa.null()
 
 
 def _fits(value: Any, type_: pa.DataType) -> bool:

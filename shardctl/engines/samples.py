@@ -155,10 +155,17 @@ def _open_at_once(path: str, flags: int) -> int:
 class SampleMaker:
     """Applies a recipe. Without a layout (`probe`), `finish` still returns the fields, from which a layout can be made.
 
-    `enter` is called with the name of each stage (decode, transform, encode) when it begins.
+    `enter` is called with the name of each stage (decode, transform, encode) when it begins. `classes` are the names of the
+    classes; without them, those of the layout.
     """
 
-    def __init__(self, recipe: Recipe, layout: Layout | None, enter: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        layout: Layout | None,
+        enter: Callable[[str], None],
+        classes: tuple[str, ...] | None = None,
+    ) -> None:
         self._recipe = recipe
         self._enter = enter
         self._source = SOURCES[recipe.kind]()
@@ -166,7 +173,7 @@ class SampleMaker:
         self._random_views = any(step.random for step in self._views)
         self._own = recipe.sample_transforms
         self._store = recipe.store
-        self._classes = layout.classes if layout else None
+        self._classes = layout.classes if layout else classes
         self._fill = [self._filler(f) for f in layout.columns] if layout else []
         self._label_column = layout.columns.get_field_index("label") if layout and layout.classes else -1
 
@@ -189,6 +196,8 @@ class SampleMaker:
             sample |= row["columns"]
         if row["label"] is not None:
             sample["label"] = row["label"]
+        elif self._classes is not None and sample.get("label") == "":
+            sample["label"] = None  # the empty label of a line: where labels name classes, it is a missing one
         sample["key"], sample["variant"] = row["key"], row["variant"]
         if self._store is None:
             sample, setters = self._transformed(sample, row)

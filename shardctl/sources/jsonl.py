@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -25,6 +26,9 @@ MOST_LEVELS = 500
 EXACT_IN_FLOAT = 2**53
 """Whole numbers beyond this are rounded where they become float64."""
 
+SHOWN_DIGITS = 40
+"""Characters of a number that a message shows."""
+
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 """Half of a pair of surrogates, as JSON writes it."""
 
@@ -37,7 +41,21 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return value
 
 
+def _decimal(text: str) -> float:
+    """Return a decimal as float64. Raises Rejection where float64 has nothing near it: only infinity, or 0."""
+    value = float(text)
+    if math.isinf(value) or (value == 0 and re.search("[1-9]", re.split("[eE]", text)[0])):
+        shown = text if len(text) <= SHOWN_DIGITS else f"{text[:SHOWN_DIGITS]}…"
+        message = f"holds {shown}, which is outside the range of float64; write it as text, in quotes"
+        raise Rejection("decode", "out-of-range", message)
+    return value
+
+
 _DECODER = json.JSONDecoder(object_pairs_hook=_object)
+_CHECKED_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_float=_decimal)
+
+_MAY_BE_OUT_OF_RANGE = re.compile(rb"[0-9][eE][+-]?[0-9]|[0-9]{300}")
+"""What a decimal has that may be outside the range of float64. Only such lines pay for a call per decimal."""
 
 _SMALL = pa.int32()
 """Stands for whole numbers that float64 holds exactly, while types are inferred. As a column they are int64 too."""
@@ -46,7 +64,8 @@ _SMALL = pa.int32()
 def parse_line(line: bytes) -> dict[str, Any]:
     """Parse one line as a JSON object. Raises Rejection (stage `decode`)."""
     try:
-        value = _DECODER.decode(line.decode())
+        decoder = _CHECKED_DECODER if _MAY_BE_OUT_OF_RANGE.search(line) else _DECODER
+        value = decoder.decode(line.decode())
         if _SURROGATE.search(line):
             json.dumps(value, ensure_ascii=False).encode()
     except UnicodeDecodeError as error:

@@ -24,9 +24,10 @@ class UnfitValue(ValueError):
 
 
 def plain_value(value: Any) -> Any:
-    """Return a value as Arrow takes it: numpy scalars as Python's, tuples and arrays of two or more dimensions as lists.
+    """Return a value as Arrow takes it: tuples as lists, arrays of two or more dimensions as lists of lists of arrays.
 
-    Arrays of one dimension stay arrays. Raises UnfitValue for what no column can hold.
+    Arrays of one dimension and numpy's numbers stay what they are: their type decides the column's. Raises UnfitValue for
+    what no column can hold.
     """
     return _plain(value, DEEPEST)
 
@@ -42,7 +43,7 @@ def _plain(value: Any, deepest: int) -> Any:
         item = value.item()  # times in nanoseconds become whole numbers, and stay as they are instead
         return value if isinstance(item, int) else item
     if isinstance(value, np.generic):
-        return value.item()
+        return value if value.dtype.kind in "iuf" and value.dtype.itemsize <= 8 else value.item()
     if isinstance(value, list | tuple):
         return list(value) if set(map(type, value)) <= PLAIN else [_plain(part, deepest - 1) for part in value]
     if isinstance(value, dict):
@@ -64,7 +65,18 @@ def _plain_array(value: np.ndarray[Any, Any], deepest: int) -> Any:
         return _plain(value[()], deepest - 1)
     if value.dtype.kind in "OUSTmM":
         return [_plain(part, deepest - 1) for part in value]
-    return value if value.ndim == 1 else value.tolist()
+    return value if value.ndim == 1 else [_plain_array(part, deepest - 1) for part in value]
+
+
+def python_value(value: Any) -> Any:
+    """Return a plain value without numpy: numbers of different numpy types have a type in common only as Python's numbers."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    if isinstance(value, list):
+        return [python_value(part) for part in value]
+    if isinstance(value, dict):
+        return {name: python_value(part) for name, part in value.items()}
+    return value
 
 
 def column_type(type_: pa.DataType) -> pa.DataType:
@@ -130,9 +142,9 @@ def _takes(type_: pa.DataType, kind: type) -> bool:
     if pa.types.is_boolean(type_):
         return issubclass(kind, bool)
     if pa.types.is_integer(type_):
-        return issubclass(kind, int) and not issubclass(kind, bool)
+        return issubclass(kind, int | np.integer) and not issubclass(kind, bool)
     if pa.types.is_floating(type_):
-        return issubclass(kind, float | int) and not issubclass(kind, bool)
+        return issubclass(kind, float | int | np.integer | np.floating) and not issubclass(kind, bool)
     if pa.types.is_string(type_):
         return issubclass(kind, str)
     if pa.types.is_binary(type_):
