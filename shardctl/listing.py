@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -201,6 +203,9 @@ def _explicit_side_file(path: Path, roots: list[Path]) -> tuple[Path, str]:
 
 def _why_nothing(roots: list[Path], kind: str, ignored: Counter[str]) -> str:
     shown = some([str(root) for root in roots])
+    if not ignored and kind == "text":
+        empty = "is empty" if len(roots) == 1 and roots[0].is_file() else "holds no files, or only empty ones"
+        return f"{shown}: {empty}; nothing to convert"
     if not ignored:
         return f"{shown}: holds no files"
     held = ", ".join(f"{count} {printable(suffix)}" for suffix, count in ignored.most_common(4))
@@ -231,8 +236,9 @@ def _refuse_duplicate_keys(listing: Listing) -> None:
     if count:
         keys = "1 key appears" if count == 1 else f"{count:,} keys appear"
         raise InputError(
-            f"{keys} twice, among them {some(few)}: a key is the path below its source, so give sources"
-            " whose files have different paths, or their common parent folder"
+            f"{keys} twice, among them {some(few)}: a key is the path below its source, so sources with files of the same path"
+            f" cannot be converted together; give the folder that contains them as the only source: shardctl convert"
+            f" {_common_folder(listing.roots)} DST"
         )
     lower = np.empty(len(listing), np.uint64)
     place = 0
@@ -245,6 +251,13 @@ def _refuse_duplicate_keys(listing: Listing) -> None:
         listing.notices.append(
             f"{differ} from another only by case; they are kept apart here, but would collide on a disk that ignores case"
         )
+
+
+def _common_folder(roots: list[Path]) -> str:
+    """Return the folder that contains all sources, as a shell takes it: relative where the sources were given so."""
+    absolute = os.path.commonpath([place_of(root).parent for root in roots])
+    given = absolute if any(root.is_absolute() for root in roots) else os.path.relpath(absolute)
+    return shlex.quote(printable(given))
 
 
 def _lower(keys: list[str]) -> list[str]:
@@ -268,7 +281,9 @@ def _rows_of_labels(listing: Listing, side: SideTable, rule: LabelRule) -> npt.N
         what = f"{side.shown}: {len(unused):,} of {counted(len(side), 'row')} {name} not there"
         example = f"({some(side.names.take(pa.array(unused[:100])).to_pylist())})"
         if not rule.lenient:
-            raise InputError(f"{what} {example}; fix the file, or use --lenient-labels to skip such rows")
+            absolute = any(name.startswith("/") for name in side.names.take(pa.array(unused[:100])).to_pylist())
+            fix = "give their paths relative to the folder of the labels file" if absolute else "fix the file"
+            raise InputError(f"{what} {example}; {fix}, or use --lenient-labels to skip such rows")
         listing.notices.append(f"{what} {example}; skipped")
     if len(unnamed):
         what = f"{side.shown}: no row for {len(unnamed):,} of {counted(len(listing), 'input')}"

@@ -199,6 +199,14 @@ def are_file_names(names: Iterable[str]) -> bool:
     return together.isdisjoint(("", ".", "..")) and not set("/\\\0").intersection("".join(together))
 
 
+def refuse_part_of_dataset(path: Path) -> None:
+    """Raise DatasetError if a path that should be a shard is another file of a dataset."""
+    if path.name in (MANIFEST, CHECKSUMS, *TABLES) and path.is_file():
+        what = "a table of a dataset" if path.name in TABLES else "a file about a dataset"
+        shown, folder = printable(str(path)), printable(str(path.parent))
+        raise DatasetError(f"{shown}: {what}, not a shard; give the folder of the dataset, {folder}")
+
+
 def _digest(record: dict[str, Any]) -> str:
     """Return the SHA-256 of the record as compact JSON with sorted keys and without its own digest."""
     text = json.dumps({k: v for k, v in record.items() if k != "digest"}, sort_keys=True, separators=(",", ":"))
@@ -212,7 +220,9 @@ def _why_no_manifest(root: Path) -> str:
     if any((root / STAGING).glob(f"*/{REPLACED}")):
         return f"{shown}: its files are being replaced; if no shardctl is running, `shardctl repair` completes it"
     if (root / STAGING).exists():
-        return f"{shown}: an unfinished conversion; run the same `shardctl convert` again to complete it"
+        return (
+            f"{shown}: an unfinished conversion; run the same `shardctl convert` again: it completes it, or says why it cannot"
+        )
     return f"{shown}: not a dataset (it has no {MANIFEST})"
 
 

@@ -125,7 +125,10 @@ class Recipe:
                 " use store jpeg:90, png, webp:80 or raw"
             )
         if self.store and self.store.name == "raw" and self.output_size is None and not self.sample_transforms:
-            raise UsageError("store raw needs every image to have the same size; add a crop of 224, or a resize to 224x224")
+            raise UsageError(
+                "store raw needs every image to have the same size, and the recipe must say which, even if all images already"
+                " have it: add a resize to WIDTHxHEIGHT (--resize 32x32 for images of 32x32) or a crop (--crop 32)"
+            )
         for place, step in enumerate(self.transforms):
             if isinstance(step, ViewTransform) and any(isinstance(s, SampleTransform) for s in self.transforms[:place]):
                 raise UsageError(f"{step.name} must come before your own function, which works on the finished pixels")

@@ -88,10 +88,12 @@ def split_inputs(listing: Listing, rule: SplitRule, seed: int) -> Splitting:
     else:
         splitting = _by_folder(listing)
     if rule.mode == "auto":
-        what = {"folder": "the top-level folders or files", "source": "the sources", "column": "the column split"}[by]
-        listing.notices.append(
-            f"{what} are the splits: {some(splitting.names, 10)} (--split none makes one split of all inputs)"
-        )
+        what = {
+            "folder": "the top-level folders or files are the splits",
+            "source": "the sources are the splits",
+            "column": "the values of the column split are the splits",
+        }[by]
+        listing.notices.append(f"{what}: {some(splitting.names, 10)} (--split none makes one split of all inputs)")
     return splitting
 
 
@@ -154,8 +156,8 @@ def _refuse_others(listing: Listing, named: set[str], tops: set[str]) -> None:
         rows = np.flatnonzero(np.isin(listing.table["group"].to_numpy(), stray))
         lies = f"{counted(len(rows), 'input')} ({some(listing.keys_at(rows[:100]))})"
         raise InputError(
-            f"{roots}: {splits}, and {lies} beside them in no folder; move other files away, or use"
-            " --split none for one split of all"
+            f"{roots}: {splits}, but {lies} {'is' if len(rows) == 1 else 'are'} in no folder; move such files into the folder"
+            " of a split or out of the source, or use --split none for one split of all"
         )
     raise InputError(
         f"{roots}: {splits}, but not these beside them: {some([other for other in others if other])}; use --split folder to"

@@ -83,10 +83,10 @@ def test_another_recipe_or_input_is_refused_by_name_and_overwrite_replaces(tmp_p
     source = images(tmp_path / "in", "a/1.png", "b/2.png")
     shardctl.convert(source, tmp_path / "out", workers=0)
     old = sums(tmp_path / "out")
-    with pytest.raises(DatasetError, match="made from other recipe;"):
+    with pytest.raises(DatasetError, match="that differs in its recipe;"):
         shardctl.convert(source, tmp_path / "out", recipe={"store": "png"}, workers=0)
     image(source / "a" / "3.png")
-    with pytest.raises(DatasetError, match="made from other inputs;"):
+    with pytest.raises(DatasetError, match="that differs in its inputs;"):
         shardctl.convert(source, tmp_path / "out", workers=0)
     assert sums(tmp_path / "out") == old
     result = shardctl.convert(source, tmp_path / "out", workers=0, overwrite=True, samples_per_shard=1)
@@ -179,7 +179,7 @@ def unfinished(source: Path, out: Path, **options: Any) -> None:
 def test_an_unfinished_conversion_of_something_else_is_refused_by_a_dry_run_too(tmp_path: Path, dry_run: bool) -> None:
     source = images(tmp_path / "in", "1.png", "2.png", "3.png")
     unfinished(source, tmp_path / "out")
-    with pytest.raises(DatasetError, match="holds an unfinished conversion made from other recipe, of which 1 of 3 shards"):
+    with pytest.raises(DatasetError, match="holds an unfinished conversion that differs in its recipe, of which 1 of 3 shards"):
         shardctl.convert(source, tmp_path / "out", recipe={"store": "png"}, workers=0, samples_per_shard=1, dry_run=dry_run)
 
 
@@ -212,7 +212,9 @@ def test_an_unfinished_conversion_by_other_versions_is_refused_and_named(
     source = images(tmp_path / "in", "1.png", "2.png", "3.png")
     unfinished(source, tmp_path / "out")
     other_versions(monkeypatch)
-    with pytest.raises(DatasetError, match=r"made from other versions \(shardctl \S+ → 9.9.9, libjpeg-turbo \S+ → 99.1, zlib"):
+    with pytest.raises(
+        DatasetError, match=r"that differs in its versions \(shardctl \S+ → 9.9.9, libjpeg-turbo \S+ → 99.1, zlib"
+    ):
         shardctl.convert(source, tmp_path / "out", workers=0, samples_per_shard=1)
     result = shardctl.convert(source, tmp_path / "out", workers=0, samples_per_shard=1, overwrite=True)
     assert (result.status, result.samples) == ("created", 3)
@@ -244,7 +246,7 @@ def test_a_dataset_that_other_versions_made_is_up_to_date_with_a_notice(
     assert "made by other versions (shardctl " in notice
     assert "libjpeg-turbo 2" not in notice.partition("→")[0]
     assert "; --overwrite converts it again" in notice
-    with pytest.raises(DatasetError, match="made from other recipe;"):
+    with pytest.raises(DatasetError, match="that differs in its recipe;"):
         shardctl.convert(source, tmp_path / "out", recipe={"store": "png"}, workers=0)
     next((tmp_path / "out").glob("train-*")).unlink()
     assert shardctl.repair(tmp_path / "out", workers=0).status == "repaired", "proven by SHA-256, by whichever version"
@@ -278,6 +280,23 @@ def test_too_many_rejects_in_a_finished_dataset_fail_too(tmp_path: Path) -> None
     ):
         shardctl.convert(source, tmp_path / "out", workers=0, max_rejects="0")
     assert shardctl.convert(source, tmp_path / "out", workers=0, max_rejects="1").status == "up-to-date"
+
+
+def test_rejects_that_were_not_copied_are_told(tmp_path: Path) -> None:
+    source = images(tmp_path / "in", "1.png", "2.png")
+    (source / "bad.png").write_bytes(b"bad")
+    with pytest.raises(TooManyRejectsError, match=r"\(no rejected input was copied: --copy-rejects needs a complete"):
+        shardctl.convert(source, tmp_path / "out", workers=0, max_rejects="0", copy_rejects=tmp_path / "copies")
+    assert not (tmp_path / "copies").exists()
+
+
+def test_an_unfinished_conversion_that_cannot_be_completed_promises_nothing(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "bad.png").write_bytes(b"bad")
+    with pytest.raises(TooManyRejectsError, match="no input could be converted"):
+        shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
+    with pytest.raises(DatasetError, match="run the same `shardctl convert` again: it completes it, or says why it cannot"):
+        shardctl.open(tmp_path / "out")
 
 
 def test_most_inputs_rejected_is_a_warning(tmp_path: Path) -> None:
@@ -518,7 +537,7 @@ def test_changed_code_is_another_conversion(tmp_path: Path) -> None:
     recipe = custom("features", store="png")
     shardctl.convert(source, tmp_path / "out", recipe=recipe, workers=0)
     (tmp_path / "own_steps.py").write_text(OWN + "# changed\n")
-    with pytest.raises(DatasetError, match="other code"):
+    with pytest.raises(DatasetError, match="differs in its code"):
         shardctl.convert(source, tmp_path / "out", recipe=recipe, workers=0)
 
 

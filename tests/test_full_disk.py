@@ -91,7 +91,7 @@ def test_a_dataset_on_a_read_only_file_system_is_up_to_date(disk: Path, photos: 
     (disk / "out" / ".shardctl" / made.fingerprint).mkdir(parents=True)
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
     assert shardctl.convert(photos, disk / "out").status == "up-to-date"
-    with pytest.raises(DatasetError, match="made from other recipe"):
+    with pytest.raises(DatasetError, match="that differs in its recipe"):
         shardctl.convert(photos, disk / "out", recipe=CROP)
     with pytest.raises(StorageError, match=r"cannot write here \(Read-only file system\)"):
         shardctl.convert(photos, disk / "out", recipe=CROP, workers=0, overwrite=True)

@@ -309,6 +309,14 @@ def test_a_line_with_half_a_character_is_rejected(tmp_path: Path) -> None:
         notices_of(source, tmp_path / "other")
 
 
+def test_an_absolute_file_name_is_shown_as_it_is_written(tmp_path: Path) -> None:
+    source = images(tmp_path / "in", 1)
+    (source / "labels.csv").write_text(f"filename,label\n0.png,a\n{source}/0.png,b\n")
+    with pytest.raises(InputError) as raised:
+        notices_of(source, tmp_path / "out")
+    assert f"names a file that is not there ({source}/0.png); give their paths relative to the folder" in str(raised.value)
+
+
 @pytest.mark.parametrize("number", ["1e400", "-1e400", "1e-400", "1" * 310 + ".0", "0." + "0" * 330 + "1", "1" * 250 + "e99"])
 def test_a_line_with_a_number_outside_of_float64_is_rejected(tmp_path: Path, number: str) -> None:
     lines = ['{"x": 1e-300}', f'{{"x": [{number}]}}', '{"x": -0e-999}', '{"x": 1.7976931348623157e308}']

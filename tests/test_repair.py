@@ -127,10 +127,12 @@ def test_a_manifest_made_anew_claims_nothing_that_is_not_known(here: Path, made:
     result = shardctl.repair(here / "out")
     assert len(result.notices) == 2
     assert shardctl.open(here / "out").manifest.sources == ()
-    with pytest.raises(DatasetError, match="made from other inputs and settings"):
+    with pytest.raises(DatasetError, match="that differs in its inputs and settings"):
         shardctl.convert(made / "in", here / "out", recipe=CROP, shuffle=4)
     (here / "out" / SHARD).unlink()
-    assert shardctl.repair(here / "out").status == "damaged"
+    result = shardctl.repair(here / "out")
+    assert result.status == "damaged"
+    assert "does not say where the sources are; say it with --source SRC" in result.unrepaired[0].message
     (here / "nothing").mkdir()
     assert shardctl.repair(here / "out", sources=[here / "nothing"]).status == "damaged"
     assert shardctl.open(here / "out").manifest.sources == (), "sources that give nothing are not recorded"
@@ -266,7 +268,7 @@ def test_convert_completes_a_drop_that_was_killed(dropping: Path, monkeypatch: p
             continue
         with pytest.raises(DatasetError, match=r"its files are being replaced; .*`shardctl repair` completes it"):
             shardctl.open(out)
-        with pytest.raises(DatasetError, match="made from other inputs"):
+        with pytest.raises(DatasetError, match="that differs in its inputs"):
             shardctl.convert(dropping / "in", out, workers=0, samples_per_shard=2)
         assert content(out) == content(dropping / "dropped")
         completed += 1

@@ -184,7 +184,7 @@ def test_what_a_power_failure_tore_is_built_again(tmp_path: Path, tear: str) -> 
 def test_finished_work_of_another_conversion_is_not_thrown_away(tmp_path: Path) -> None:
     source = images(tmp_path / "in", *(f"{n:02d}.png" for n in range(16)))
     broken_off(source, tmp_path / "out")
-    with pytest.raises(DatasetError, match=r"made from other recipe and settings, of which \d of 8 shards are done"):
+    with pytest.raises(DatasetError, match=r"that differs in its recipe and settings, of which \d of 8 shards are done"):
         shardctl.convert(source, tmp_path / "out", recipe=CROP, workers=0)
     assert shardctl.convert(source, tmp_path / "out", workers=0, samples_per_shard=2).status == "resumed"
     broken_off(source, tmp_path / "other")
@@ -298,7 +298,7 @@ def test_a_replacement_that_was_stopped_is_completed_or_undone_whatever_comes_ne
             assert shardctl.convert(source, out, workers=0, samples_per_shard=2).status == "up-to-date"
             assert state_of(out, tmp_path) == "old"
         else:
-            with pytest.raises(DatasetError, match="made from other recipe and settings"):
+            with pytest.raises(DatasetError, match="that differs in its recipe and settings"):
                 shardctl.convert(source, out, workers=0, samples_per_shard=2)
             assert state_of(out, tmp_path) == "new"
         found, out = stop_and("other", change)

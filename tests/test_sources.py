@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,43 @@ def test_files_come_in_a_fixed_order_through_links_and_not_round_and_round(tmp_p
     notices: list[str] = []
     found = [file.path for file in walk([tmp_path / "in"], notices.append)]
     assert found == ["b.png", "a/1.png", "a/2.png", "a-b/3.png", "linked/4.png"]
-    assert notices == [f"{tmp_path}/in/a/loop: a link back to a folder that contains it; skipped"]
+    assert notices == [
+        f"{tmp_path}/in/a/loop: a link back to a folder that contains it; skipped",
+        f"left out: 2 hidden files and folders, for instance {tmp_path}/in/.git (the name begins with a dot)",
+    ]
+
+
+def test_hidden_files_and_pipes_are_left_out_with_a_notice(tmp_path: Path) -> None:
+    tree(tmp_path / "in", "1.png", ".2.png")
+    os.mkfifo(tmp_path / "in" / "pipe.png")
+    result = shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
+    assert (result.samples, result.rejected) == (1, 0)
+    assert result.notices == (
+        f"left out: 1 hidden file or folder, for instance {tmp_path}/in/.2.png (the name begins with a dot)",
+        f"left out: 1 pipe, socket or device, for instance {tmp_path}/in/pipe.png, which are no ordinary files",
+    )
+
+
+def test_an_empty_file_of_lines_is_called_empty(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl").write_text("\n")
+    with pytest.raises(InputError, match=r"a.jsonl: is empty; nothing to convert"):
+        shardctl.convert(tmp_path / "in" / "a.jsonl", tmp_path / "out", workers=0)
+    with pytest.raises(InputError, match=r"in: holds no files, or only empty ones"):
+        shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
+
+
+def test_sources_with_the_same_keys_name_the_command_that_works(tmp_path: Path) -> None:
+    tree(tmp_path / "my data", "train/cat/1.png", "train/dog/2.png", "val/cat/1.png", "val/dog/3.png")
+    sources = [tmp_path / "my data" / name for name in ("train", "val")]
+    with pytest.raises(InputError) as raised:
+        shardctl.convert(sources, tmp_path / "out", workers=0)
+    assert "1 key appears twice, among them cat/1.png" in str(raised.value)
+    assert str(raised.value).endswith(f"as the only source: shardctl convert '{tmp_path}/my data' DST")
+    shardctl.convert(tmp_path / "my data", tmp_path / "out", workers=0)
+    ds = shardctl.open(tmp_path / "out")
+    assert [facts.name for facts in ds.manifest.splits] == ["train", "val"]
+    assert ds.classes == ("cat", "dog")
 
 
 def test_the_class_is_the_folder_nested_or_not(tmp_path: Path) -> None:
@@ -273,7 +310,10 @@ def test_text_files_and_lines_do_not_mix(tmp_path: Path) -> None:
 
 def test_a_line_that_uses_our_names_is_refused(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text('{"a": 1}\n{"key": "mine"}\n')
-    with pytest.raises(InputError, match=r"in.jsonl, line 2: the field 'key' is one that shardctl makes itself"):
+    with pytest.raises(
+        InputError,
+        match=r"in.jsonl, line 2: the field 'key' is one that shardctl makes itself; rename it in the file \(--drop-columns is",
+    ):
         shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", workers=0)
 
 

@@ -74,7 +74,7 @@ def test_class_folders_whose_name_contains_a_split_word_are_classes() -> None:
     [
         (("train/1.png", "val/2.png", "stray/3.png"), "train, val are named as splits, but not these beside them: stray"),
         (("train/1.png", "other/2.png"), "train is named as a split, but not these beside them: other"),
-        (("train/1.png", "val/2.png", "logo.png"), r"1 input \(logo.png\) beside them in no folder"),
+        (("train/1.png", "val/2.png", "logo.png"), r"1 input \(logo.png\) is in no folder; move such files"),
         (("coco/train2017/1.png", "coco/val2017/2.png"), "further down are named as splits .*coco/train2017 and coco/val2017"),
         (("cat/train/1.png", "cat/test/2.png", "dog/train/3.png"), "further down are named as splits"),
         (("train-256/1.png", "val-256/2.png"), "train-256, val-256 cannot name a split"),
@@ -108,7 +108,7 @@ def test_the_same_sources_under_other_names_are_another_dataset(tmp_path: Path) 
     shardctl.convert([tmp_path / "train", tmp_path / "val"], tmp_path / "out", workers=0)
     assert shardctl.convert([tmp_path / "train", tmp_path / "val"], tmp_path / "out", workers=0).status == "up-to-date"
     (tmp_path / "val").rename(tmp_path / "test")
-    with pytest.raises(shardctl.errors.DatasetError, match="made from other inputs"):
+    with pytest.raises(shardctl.errors.DatasetError, match="that differs in its inputs"):
         shardctl.convert([tmp_path / "train", tmp_path / "test"], tmp_path / "out", workers=0)
 
 

@@ -7,6 +7,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -146,6 +147,14 @@ def test_a_dataset_that_was_being_put_in_place_is_unfinished_and_not_damaged(dat
     for check in (shardctl.verify, shardctl.repair):
         with pytest.raises(DatasetError, match="an unfinished conversion; run the same `shardctl convert` again"):
             check(dataset)
+
+
+@pytest.mark.parametrize("name", ["plan.arrow", "shards.arrow", "manifest.json"])
+def test_a_file_of_a_dataset_that_is_no_shard_is_not_called_damaged(cli: Any, raw_dataset: Path, name: str) -> None:
+    for command in ("verify", "inspect"):
+        ran = cli(command, raw_dataset / name)
+        assert ran.code == 3
+        assert f"not a shard; give the folder of the dataset, {raw_dataset}" in ran.err
 
 
 def test_a_key_that_stands_twice_is_found(dataset: Path) -> None:

@@ -12,6 +12,7 @@ import click
 
 from shardctl.cli.output import Output, counted, counting, output_options, print_json, print_reasons, print_table
 from shardctl.errors import UsageError
+from shardctl.manifest import refuse_part_of_dataset
 from shardctl.startup import keep_pandas_out_of_arrow
 from shardctl.storage import format_bytes, printable
 
@@ -86,6 +87,7 @@ def inspect(target: str, output: Output, **given: Any) -> int:
     keep_pandas_out_of_arrow()
     path = Path(target)
     given["columns"] = given["columns"].split(",") if given["columns"] else None
+    refuse_part_of_dataset(path)
     _check_options(target, given)
     if given["diff"] is not None:
         return _show_differences(path, Path(given["diff"]), output)

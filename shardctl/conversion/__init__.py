@@ -149,7 +149,14 @@ def convert(
     labels = LabelRule.parse(chosen.labels, chosen.lenient_labels, chosen.drop_columns)
     plan_settings = PlanSettings(split, labels, chosen.shuffle, checked.seed)
     conversion = _Conversion(roots, target, checked, plan_settings, chosen, listener or Listener(), started)
-    return conversion.run()
+    try:
+        return conversion.run()
+    except TooManyRejectsError as error:
+        if chosen.copy_rejects is None or chosen.dry_run:
+            raise
+        raise TooManyRejectsError(
+            f"{error} (no rejected input was copied: --copy-rejects needs a complete conversion)"
+        ) from error
 
 
 class _Conversion:
@@ -226,9 +233,10 @@ class _Conversion:
         manifest = Manifest.load(self.target)
         if only_versions_differ(manifest.fingerprint_parts, parts):
             return manifest
+        differs = difference(manifest.fingerprint_parts, parts)
         raise DatasetError(
-            f"{printable(str(self.target))}: holds a dataset made from other {difference(manifest.fingerprint_parts, parts)};"
-            " use --overwrite to replace it, or another destination"
+            f"{printable(str(self.target))}: holds a dataset that differs in its {differs}; use --overwrite to"
+            " replace it, or another destination"
         )
 
     def _clear_up(self, existing: Manifest) -> None:

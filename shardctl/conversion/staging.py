@@ -100,7 +100,7 @@ def _refuse_to_lose(folder: Path, parts: dict[str, str]) -> None:
     try:
         job = Job.load(folder)
         done, shards = sum(1 for _ in finished_shards(job)), f" of {job.shards}"
-        other = f"made from other {difference(job.parts, parts)}"
+        other = f"that differs in its {difference(job.parts, parts)}"
     except (DatasetError, UsageError):
         done, shards = sum(1 for _ in (folder / DONE_FOLDER).glob("*.arrow")), ""
         other = "of another version of shardctl"

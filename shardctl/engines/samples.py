@@ -255,8 +255,11 @@ class SampleMaker:
         if fits and pixels.ndim == 3 and pixels.shape[2] == 3 and pixels.size:
             return np.asarray(pixels)
         came = "removed the image" if pixels is None else f"made the image {describe(pixels)}"
+        pixel = isinstance(pixels, np.ndarray) and pixels.ndim == 3 and 0 in pixels.shape[:2]
+        no_pixel = f", and its {'height' if pixels.shape[0] == 0 else 'width'} is 0" if pixel else ""
         message = (
-            f"{self._setter('image', setters)} {came}; it must be a numpy array of shape (height, width, 3) and type uint8"
+            f"{self._setter('image', setters)} {came}{no_pixel}; it must be a numpy array of shape (height, width, 3) and type"
+            " uint8"
         )
         raise Rejection("transform", "not-an-image", message)
 

@@ -224,6 +224,9 @@ class _Repair:
     def _job(self) -> Job:
         """Return the job that makes this dataset: from its own plan, or from the sources if tables are lost."""
         refuse_unnamed_functions(self.manifest.recipe, self.transforms, self.root, "repair")
+        needed = {PLAN, REJECTS, *shard_names(self.manifest)} & self.damaged
+        if needed and not self.manifest.sources:
+            raise DatasetError("the manifest does not say where the sources are; say it with --source SRC, once per source")
         bases = [source if not Path(source).is_file() else str(Path(source).parent) for source in self.manifest.sources]
         try:
             recipe = Recipe.from_settings(self.manifest.recipe)

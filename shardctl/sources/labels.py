@@ -248,6 +248,8 @@ def _names_within(column: pa.ChunkedArray, folder: str, shown: str) -> pa.Array:
 def _within(folder: str, name: str | None, shown: str) -> str:
     if not name:
         raise InputError(f"{shown}: a row has no file name")
+    if name.startswith("/"):
+        return name  # an absolute path names no input; messages show it as it is written
     parts = [part for part in f"{folder}/{name}".split("/") if part not in ("", ".")]
     return "/".join(parts)
 

@@ -77,6 +77,7 @@ class TextSource:
             if name in record:
                 raise InputError(
                     f"{printable(file.opened)}, line {number}: the field {name!r} is one that shardctl makes itself; rename it"
+                    " in the file (--drop-columns is for labels files, not for fields of lines)"
                 )
         self._inference.add(record)
         return self._place_of_label(record.get("label"))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from shardctl.errors import InputError, Rejection
-from shardctl.storage import printable
+from shardctl.storage import counted, printable
 
 NAMES_AT_ONCE = 65536
 """Names of a folder that are looked at together."""
@@ -47,19 +47,44 @@ class _Folder:
     ancestors: tuple[tuple[int, int], ...]
 
 
+@dataclass
+class LeftOut:
+    """Counts what is skipped, and remembers the path of the first."""
+
+    count: int = 0
+    first: str = ""
+
+    def add(self, path: str) -> None:
+        """Count one more."""
+        self.first = self.first or path
+        self.count += 1
+
+    def counted(self, one: str, many: str) -> str:
+        """Return the number and an example for a notice."""
+        return f"{counted(self.count, one, many)}, for instance {printable(self.first)}"
+
+
 def walk(roots: list[Path], notice: Callable[[str], None]) -> Iterator[FoundFile]:
     """Yield every file under the sources, the files of a folder by name and then its folders by name.
 
-    Hidden files and folders (their name begins with a dot) are skipped; symbolic links are followed, but a link back to a
-    folder that contains it is skipped with a notice. Raises InputError if a source or a folder cannot be read: its files
+    Hidden files and folders (their name begins with a dot), pipes, sockets and devices are skipped, and a notice at the end
+    gives their number; symbolic links are followed, but a link back to a folder that contains it is skipped with a notice.
+    Raises InputError if a source or a folder cannot be read: its files
     would be missing silently.
     """
+    hidden, special = LeftOut(), LeftOut()
     for number, root in enumerate(roots):
         if root.is_dir():
-            yield from _walk_folder(number, root, notice)
+            yield from _walk_folder(number, root, notice, hidden, special)
         else:
             found = FoundFile.of(number, root.name, root.name, str(root), "", root.stat())
             yield found if _are_utf8([root.name]) else _not_utf8(found)
+    if hidden.count:
+        notice(f"left out: {hidden.counted('hidden file or folder', 'hidden files and folders')} (the name begins with a dot)")
+    if special.count:
+        notice(
+            f"left out: {special.counted('pipe, socket or device', 'pipes, sockets and devices')}, which are no ordinary files"
+        )
 
 
 def place_of(root: Path) -> Path:
@@ -67,7 +92,9 @@ def place_of(root: Path) -> Path:
     return root.parent.resolve() / root.name if root.name not in ("", "..") else root.resolve()
 
 
-def _walk_folder(number: int, root: Path, notice: Callable[[str], None]) -> Iterator[FoundFile]:
+def _walk_folder(
+    number: int, root: Path, notice: Callable[[str], None], hidden: LeftOut, special: LeftOut
+) -> Iterator[FoundFile]:
     stack = [_Folder("", str(root), ())]
     while stack:
         folder = stack.pop()
@@ -88,6 +115,7 @@ def _walk_folder(number: int, root: Path, notice: Callable[[str], None]) -> Iter
             folders = []
             for name in names:
                 if name[0] == ".":
+                    hidden.add(within + name)
                     continue
                 try:
                     status = os.stat(name, dir_fd=descriptor)
@@ -99,6 +127,8 @@ def _walk_folder(number: int, root: Path, notice: Callable[[str], None]) -> Iter
                     yield found if utf8 or _are_utf8([found.path]) else _not_utf8(found)
                 elif stat.S_ISDIR(status.st_mode):
                     folders.append(_Folder(below + name, within + name, ancestors))
+                else:
+                    special.add(within + name)
             stack.extend(reversed(folders))
         finally:
             os.close(descriptor)

@@ -52,7 +52,7 @@ def _plain(value: Any, deepest: int) -> Any:
             raise UnfitValue(f"a dict with the key {describe(odd)}; keys must be strings")
         return {name: _plain(part, deepest - 1) for name, part in value.items()}
     if isinstance(value, set | frozenset):
-        raise UnfitValue(f"{describe(value)}, which has no order; make it a list")
+        raise UnfitValue(f"{describe(value)} (it has no order: make it a list)")
     return value
 
 

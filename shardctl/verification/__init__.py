@@ -25,6 +25,7 @@ from shardctl.manifest import (
     ShardTable,
     is_file_name,
     read_checksums,
+    refuse_part_of_dataset,
 )
 from shardctl.storage import is_regular_file, printable, sha256_of
 from shardctl.verification.finding import Finding, error, warning
@@ -62,6 +63,7 @@ def verify(
     if level not in LEVELS:
         raise UsageError(f"level {level!r} is not known; there are {', '.join(LEVELS)}")
     target = Path(path)
+    refuse_part_of_dataset(target)
     pool = Pool("shardctl.verification.worker", 1 if target.is_file() else usable_cores(), LIMITS)
     try:
         check = _Check(target, level, progress, pool)
