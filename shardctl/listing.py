@@ -237,8 +237,8 @@ def _refuse_duplicate_keys(listing: Listing) -> None:
         keys = "1 key appears" if count == 1 else f"{count:,} keys appear"
         raise InputError(
             f"{keys} twice, among them {some(few)}: a key is the path below its source, so sources with files of the same path"
-            f" cannot be converted together; give the folder that contains them as the only source: shardctl convert"
-            f" {_common_folder(listing.roots)} DST"
+            f" cannot be converted together; give what contains them all as the only source: shardctl convert"
+            f" {_common_source(listing.roots)} DST"
         )
     lower = np.empty(len(listing), np.uint64)
     place = 0
@@ -253,9 +253,9 @@ def _refuse_duplicate_keys(listing: Listing) -> None:
         )
 
 
-def _common_folder(roots: list[Path]) -> str:
-    """Return the folder that contains all sources, as a shell takes it: relative where the sources were given so."""
-    absolute = os.path.commonpath([place_of(root).parent for root in roots])
+def _common_source(roots: list[Path]) -> str:
+    """Return the path that contains all sources, as a shell takes it: relative if they were given so."""
+    absolute = os.path.commonpath([place_of(root) for root in roots])
     given = absolute if any(root.is_absolute() for root in roots) else os.path.relpath(absolute)
     return shlex.quote(printable(given))
 

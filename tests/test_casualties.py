@@ -13,7 +13,7 @@ from test_conversion import images, sums
 
 import shardctl
 from shardctl.conversion import Listener
-from shardctl.errors import SourceGoneError, WorkerError
+from shardctl.errors import InputError, SourceGoneError, WorkerError
 from shardctl.manifest import read_rejects
 
 FATAL = """
@@ -110,6 +110,14 @@ def test_a_fatal_input_is_found_and_rejected_and_the_rest_is_converted(
     assert [sample["key"] for sample in shardctl.open(tmp_path / "out")] == [name for name in names if name not in fatal]
     assert (result.samples, result.rejected) == (30 - len(fatal), len(fatal))
     assert shardctl.verify(tmp_path / "out").findings == ()
+
+
+def test_inputs_that_all_kill_their_worker_are_told_with_the_last_death(tmp_path: Path) -> None:
+    source = images(tmp_path / "in", "7.png")
+    with pytest.raises(
+        InputError, match=r"none of 1 input came through the recipe, the last one because: .* exit code 3 every"
+    ):
+        shardctl.convert(source, tmp_path / "out", recipe=recipe("leave"), workers=1)
 
 
 def test_an_innocent_input_is_not_given_up_for_one_accident(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -204,6 +204,17 @@ def test_strings_in_the_field_label_of_lines_are_classes(tmp_path: Path) -> None
     assert [sample["label"] for sample in shardctl.open(tmp_path / "as-text")] == ["pos", "neg", "", None]
 
 
+def test_a_function_sees_the_empty_label_of_a_line_as_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "see_labels.py").write_text(
+        "def kind(sample):\n    return {**sample, 'seen': type(sample['label']).__name__}\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "in.jsonl").write_text('{"label": "pos"}\n{"label": ""}\n')
+    recipe = {"transform": [{"name": "custom", "target": "see_labels:kind"}]}
+    assert shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", recipe=recipe, workers=0).rejected == 0
+    assert [(row["label"], row["seen"]) for row in shardctl.open(tmp_path / "out")] == [(0, "int"), (None, "NoneType")]
+
+
 def test_labels_of_lines_that_are_not_all_strings_are_told(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text('{"label": "pos"}\n{"label": 1}\n')
     notices = notices_of(tmp_path / "in.jsonl", tmp_path / "out")

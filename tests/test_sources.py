@@ -321,3 +321,9 @@ def test_an_image_without_a_telling_name_is_found(tmp_path: Path) -> None:
     tree(tmp_path / "in", "a.png", "readme")
     (tmp_path / "in" / "a.png").rename(tmp_path / "in" / "photo")
     assert [sample["key"] for sample in converted(tmp_path / "in", tmp_path / "out")] == ["photo"]
+
+
+def test_a_source_that_is_given_twice_is_the_one_to_give(tmp_path: Path) -> None:
+    source = tree(tmp_path / "in", "1.png")
+    with pytest.raises(InputError, match=rf"1 key appears twice, .* as the only source: shardctl convert {source} DST"):
+        shardctl.convert([source, source], tmp_path / "out", workers=0)

@@ -17,6 +17,7 @@ from shardctl.engines.job import Job
 from shardctl.engines.samples import Finished, SampleMaker, add_sample, read_input
 from shardctl.errors import InputError, Rejection
 from shardctl.shard import Compression, Layout, ShardWriter, image_tensor
+from shardctl.storage import counted
 from shardctl.transforms.values import UnfitValue, check_fit, column_type, describe, plain_value, python_value
 
 
@@ -99,7 +100,7 @@ def _own_samples(
     crumb.leave()
     if not samples:
         why = f", the last one because: {reason}" if reason else ""
-        raise InputError(f"none of {job.plan.num_rows} inputs came through the recipe{why}")
+        raise InputError(f"none of {counted(job.plan.num_rows, 'input')} came through the recipe{why}")
     return samples
 
 
