@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from shardctl.arguments import mapping, names, real_number, truth, whole_number
 from shardctl.errors import DatasetError, UsageError
-from shardctl.loader import DatasetStream, Loader, LoaderOptions, Mixture, Selection, StreamOptions
+from shardctl.loader import DatasetStream, Loader, LoaderOptions, Mixture, Selection, StreamOptions, check_mixture
 from shardctl.manifest import MANIFEST, Manifest
 from shardctl.order import OrderOptions
 from shardctl.reader import (
@@ -327,7 +327,8 @@ def mix(datasets: Sequence[Dataset], weights: Sequence[float], samples: int | No
 
     An epoch of the mixture has `samples` samples, by default as many as all datasets together. Each dataset continues
     where the epoch before ended, and starts again in another order after its last sample. Labels with names are
-    renumbered by `classes` of the mixture. Raises UsageError.
+    renumbered by `classes` of the mixture. Raises UsageError if there is not one weight above 0 for every dataset, for a
+    dataset without samples, and for fewer than 1 sample.
     """
     return Mix(datasets, weights, samples)
 
@@ -342,6 +343,7 @@ class Mix:
                 raise UsageError(f"mix() takes a list of datasets from shardctl.open; {dataset!r} is not one")
         self._weights = [real_number("a weight", weight) for weight in weights]
         self._samples = None if samples is None else whole_number("samples", samples)
+        check_mixture([len(dataset) for dataset in self._datasets], self._weights, self._samples)
 
     def __len__(self) -> int:
         """Return the number of samples in an epoch."""
@@ -363,7 +365,7 @@ class Mix:
     def __repr__(self) -> str:
         """Return a description for display."""
         named = f"; {len(self.classes)} classes" if self.classes is not None else ""
-        parts = ", ".join(f"{weight:g} x {dataset!r}" for weight, dataset in zip(self._weights, self._datasets, strict=False))
+        parts = ", ".join(f"{weight:g} x {dataset!r}" for weight, dataset in zip(self._weights, self._datasets, strict=True))
         return f"<shardctl.Mix: {len(self)} samples{named}; {parts}>"
 
     def loader(self, batch_size: int, *, seed: int = 0, **options: Any) -> Loader:

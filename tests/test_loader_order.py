@@ -198,6 +198,53 @@ def test_the_remainder_rules(numbers: Path, shuffle: Any) -> None:
     assert len(ds.loader(64, world_size=3, remainder="pad")) == 6
 
 
+LENGTHS = pa.schema([("key", pa.string()), ("n", pa.list_(pa.int32()))])
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """210 samples with lists of different lengths, in 3 shards of 7 blocks."""
+    root = tmp_path_factory.mktemp("rows") / "out"
+    write_dataset(root, LENGTHS, ((f"k{n}", [n] * (n % 7)) for n in range(210)), 70, "zstd", sample_bytes=100_000)
+    return root
+
+
+@examples(80)
+@given(
+    samples=st.integers(1, 210),
+    batch_size=st.integers(1, 40),
+    world_size=st.integers(1, 9),
+    last=st.sampled_from([{}, {"drop_last": True}, {"remainder": "pad"}, {"remainder": "drop"}]),
+    shuffle=st.sampled_from(ORDERS),
+    kind=st.sampled_from(["dataset", "bucket", "mix"]),
+    repeat=st.integers(1, 2),
+)
+def test_the_length_of_a_loader_is_the_number_of_its_batches(
+    rows: Path,
+    samples: int,
+    batch_size: int,
+    world_size: int,
+    last: dict[str, Any],
+    shuffle: Any,
+    kind: str,
+    repeat: int,
+) -> None:
+    ds = shardctl.open(rows).limit(samples)
+    source: Any = shardctl.mix([ds, ds], [1, 2], samples) if kind == "mix" else ds
+    options: dict[str, Any] = {"bucket": {"n": 3}} if kind == "bucket" else {}
+    for rank in range(world_size):
+        loader = source.loader(
+            batch_size, shuffle=shuffle, rank=rank, world_size=world_size, threads=1, repeat=repeat, **last, **options
+        )
+        assert sum(1 for _ in loader) == loader.stats().batches == repeat * len(loader)
+
+
+def test_a_rank_without_a_part_of_the_remainder_has_one_batch_less(numbers: Path) -> None:
+    ds = shardctl.open(numbers).limit(200)
+    assert [len(ds.loader(6, rank=rank, world_size=3)) for rank in range(3)] == [11, 12, 12]
+    assert [len(ds.limit(2).loader(6, rank=rank, world_size=3)) for rank in range(3)] == [0, 1, 1]
+
+
 def test_repeat_goes_on_into_the_next_epochs(numbers: Path) -> None:
     ds = shardctl.open(numbers)
     loader = ds.loader(300, shuffle=True)
@@ -233,9 +280,20 @@ def test_a_state_of_another_order_is_refused_by_name(numbers: Path, other: dict[
     with pytest.raises(UsageError) as refused:
         ds.loader(10, **{"shuffle": "global", "seed": 1, **other}).load_state_dict(state)
     assert named in str(refused.value)
-    for broken in ({}, {"epoch": 0, "samples": SAMPLES + 1}, {"epoch": "x", "samples": 0}):
+    broken: Any
+    for broken in (
+        {},
+        {"epoch": 0, "samples": SAMPLES + 1},
+        {"epoch": "x", "samples": 0},
+        {"epoch": 0, "samples": 3.5},
+        {"epoch": 0.5, "samples": 0},
+        {"epoch": "1", "samples": "20"},
+        {"epoch": 0, "samples": 0, "order": 7},
+        None,
+    ):
         with pytest.raises(UsageError):
             ds.loader(10).load_state_dict(broken)
+    ds.loader(10).load_state_dict({"epoch": np.int64(1), "samples": np.int64(20)})
     with pytest.raises(UsageError, match="another order"):
         ds.limit(500).loader(10, shuffle="global", seed=1).load_state_dict(state)
 
@@ -280,11 +338,11 @@ def test_a_mixture_keeps_its_weights_and_resumes(numbers: Path) -> None:
         rank.load_state_dict(state)
     assert [left + right for left, right in zip(*map(read, ranks), strict=True)] == whole[10:]
     with pytest.raises(UsageError, match="1 weights"):
-        shardctl.mix([few, many], [1]).loader(4)
+        shardctl.mix([few, many], [1])
     with pytest.raises(UsageError, match="an epoch of 0 samples"):
-        shardctl.mix([few, many], [1, 1], samples=0).loader(4)
+        shardctl.mix([few, many], [1, 1], samples=0)
     with pytest.raises(UsageError, match="above 0"):
-        shardctl.mix([few, many], [1, 0]).loader(4)
+        shardctl.mix([few, many], [1, 0])
 
 
 def test_an_iteration_after_a_broken_off_one_is_the_next_epoch_from_its_beginning(numbers: Path) -> None:
@@ -432,14 +490,21 @@ def test_arrays_of_different_shapes_are_lists_in_every_batch_of_a_mixture(tmp_pa
         ([1, float("inf")], None, "a weight must be a finite number; it is inf"),
         ([1, "2"], None, "a weight must be a finite number; it is '2'"),
         ([1, -1], None, r"weights must be above 0, not \[1.0, -1.0\]"),
+        ([1e308, 1e308], None, "their sum must be a finite number"),
+        ([1], None, "2 datasets and 1 weights do not go together"),
         ([1, 1], 2.5, "samples must be a whole number; it is 2.5"),
+        ([1, 1], -1, "an epoch of -1 samples is impossible; give at least 1"),
     ],
 )
 def test_impossible_mixtures_are_refused(numbers: Path, weights: Any, samples: Any, message: str) -> None:
     ds = shardctl.open(numbers)
     with pytest.raises(UsageError, match=message):
-        shardctl.mix([ds, ds], weights, samples).loader(4)
+        shardctl.mix([ds, ds], weights, samples)
     with pytest.raises(UsageError, match="seed must be a whole number"):
         shardctl.mix([ds, ds], [1, 1]).loader(4, seed=None)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="takes a list of datasets"):
         shardctl.mix([str(numbers)], [1])  # type: ignore[list-item]
+    with pytest.raises(UsageError, match="needs at least one dataset"):
+        shardctl.mix([], [])
+    with pytest.raises(UsageError, match="a dataset without samples cannot be mixed in"):
+        shardctl.mix([ds, ds.limit(0)], [1, 1])

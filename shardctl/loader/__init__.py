@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -17,14 +16,24 @@ from shardctl.arguments import whole_number
 from shardctl.errors import UsageError
 from shardctl.loader.bucketing import BucketedOrder
 from shardctl.loader.conveyor import Conveyor, Tuner, Waits
-from shardctl.loader.mixing import Mixture
+from shardctl.loader.mixing import Mixture, check_mixture
 from shardctl.loader.options import LoaderOptions, StreamOptions
 from shardctl.loader.stream import DatasetStream, Selection, Stream
 from shardctl.machine import usable_cores
-from shardctl.order import EpochOrder, InOrder
+from shardctl.order import EpochOrder, InOrder, neighbours
 from shardctl.reader import Batch, BatchMemory, Indices
 
-__all__ = ["DatasetStream", "Loader", "LoaderOptions", "LoaderStats", "Mixture", "Selection", "Stream", "StreamOptions"]
+__all__ = [
+    "DatasetStream",
+    "Loader",
+    "LoaderOptions",
+    "LoaderStats",
+    "Mixture",
+    "Selection",
+    "Stream",
+    "StreamOptions",
+    "check_mixture",
+]
 
 PLANNED_SAMPLES = 16384
 """Samples whose order is computed at a time: 20 ns for each, while a single batch of 256 takes 130 microseconds."""
@@ -128,9 +137,22 @@ class Loader:
         return max(1, min(TASK_BATCHES, most))
 
     def __len__(self) -> int:
-        """Return the number of batches in an epoch."""
-        whole = len(self.stream) / self.options.global_batch
-        return math.floor(whole) if self.options.drops else math.ceil(whole)
+        """Return the number of batches that this rank gets in an epoch: also with `repeat`, and after `load_state_dict`.
+
+        With `on_error="skip"`, a batch of which every sample is skipped does not come, but counts here.
+        """
+        full, rest = divmod(len(self.stream), self.options.global_batch)
+        return full + self._takes_part(rest)
+
+    def _takes_part(self, rest: int) -> bool:
+        """Return whether this rank gets a batch of the `rest` samples that are left after the full batches of all ranks."""
+        if not rest or self.options.drops:
+            return False
+        rank, ranks = self.options.place
+        if self.options.remainder == "pad":
+            return True
+        # The sizes of the parts depend on no epoch. To make an epoch's order only to count them would be slow.
+        return rank < rest if self.options.bucket else len(neighbours(0, rest, rank, ranks)) > 0
 
     def __repr__(self) -> str:
         """Return the sizes, the order and the fields, for display."""
@@ -180,10 +202,12 @@ class Loader:
         Batch size, world size, threads and columns may differ. Raises UsageError for the state of another dataset or order.
         """
         try:
-            epoch, samples = int(state["epoch"]), int(state["samples"])
-        except (KeyError, TypeError, ValueError):
+            epoch, samples = whole_number("epoch", state["epoch"]), whole_number("samples", state["samples"])
+        except (KeyError, TypeError, UsageError):
             raise UsageError(f"not the state of a loader: {state!r}") from None
         mine, other = self._identity(), state.get("order", {})
+        if not isinstance(other, dict):
+            raise UsageError(f"not the state of a loader: {state!r}")
         differing = [name for name in other if other[name] != mine.get(name)]
         if differing:
             was = ", ".join(f"{name} {other[name]!r} (here {mine.get(name)!r})" for name in differing)
@@ -222,10 +246,10 @@ class Loader:
                 for batch, size, end in made.batches:
                     self._next = _Position(made.epoch + 1)
                     self._at = self._next if self._is_over(end) else _Position(made.epoch, end)
-                    self._batches += 1
                     self._samples += size
                     self._ended = time.perf_counter()
                     if size:
+                        self._batches += 1
                         yield batch
                 if self.options.reuse:
                     self._spare.append(made.memory)

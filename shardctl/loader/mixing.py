@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,22 +21,31 @@ _TURN = 21
 """The purpose of a random key: each purpose has its own random stream."""
 
 
+def check_mixture(sizes: Sequence[int], weights: Sequence[float], samples: int | None) -> None:
+    """Raise UsageError if datasets of these sizes cannot be mixed by these weights into epochs of `samples` samples."""
+    if not sizes:
+        raise UsageError("mix() needs at least one dataset")
+    if len(sizes) != len(weights):
+        raise UsageError(f"{len(sizes)} datasets and {len(weights)} weights do not go together; give one weight each")
+    if not all(weight > 0 for weight in weights):
+        raise UsageError(f"weights must be above 0, not {list(weights)}; leave out a dataset that is not wanted")
+    if not math.isfinite(sum(weights)):
+        raise UsageError(f"the weights {list(weights)} are too large; their sum must be a finite number")
+    if not all(sizes):
+        raise UsageError("a dataset without samples cannot be mixed in")
+    if samples is not None and samples < 1:
+        raise UsageError(f"an epoch of {samples} samples is impossible; give at least 1")
+
+
 class Mixture:
     """Draws from several streams. Each runs through its own samples, epoch after epoch, at its own speed.
 
     Position q is in round q // _ROUND; a keyed permutation of the round says whose turn it is, and how many of that stream's
-    came before it in all earlier rounds is a product. So any position is found without counting.
+    came before it in all earlier rounds is a product. So any position is found without counting. Streams, weights and samples
+    are what `check_mixture` allows.
     """
 
     def __init__(self, streams: Sequence[Stream], weights: Sequence[float], samples: int | None, seed: int) -> None:
-        if not streams or len(streams) != len(weights):
-            raise UsageError(f"{len(streams)} datasets and {len(weights)} weights do not go together; give one weight each")
-        if not all(weight > 0 for weight in weights):
-            raise UsageError(f"weights must be above 0, not {list(weights)}; leave out a dataset that is not wanted")
-        if not all(len(stream) for stream in streams):
-            raise UsageError("a dataset without samples cannot be mixed in")
-        if samples is not None and samples < 1:
-            raise UsageError(f"an epoch of {samples} samples is impossible; give at least 1")
         self._streams, self._seed = list(streams), seed
         self._size = sum(map(len, streams)) if samples is None else samples
         self._weights = [float(weight) for weight in weights]
