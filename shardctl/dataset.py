@@ -88,11 +88,13 @@ class Dataset:
     def __getitem__(self, index: SupportsIndex | slice) -> Sample | Dataset:
         """Return one sample as a dict; negative indices count from the end. A slice returns the dataset of those samples.
 
-        A missing value is None. Raises IndexError.
+        A missing value is None. Raises IndexError, and TypeError for what is no whole number.
         """
         if isinstance(index, slice):
             places = np.arange(*index.indices(len(self)), dtype=np.int64)
             return Dataset(Selection(self._selection.shards, self._selection.samples(places)))
+        if isinstance(index, bool):
+            raise TypeError(f"the index of a sample must be a whole number; it is {index}")
         place = operator.index(index)
         if not -len(self) <= place < len(self):
             raise IndexError(f"sample {place} of a dataset of {len(self)}")
@@ -126,16 +128,19 @@ class Dataset:
         return _reopen, (str(self._selection.shards.root), self.split, self._selection.chosen)
 
     def take(self, indices: Sequence[int], columns: Sequence[str] | None = None, decode: bool = True) -> Batch:
-        """Return the samples at these indices, in this order, as one batch.
+        """Return the samples at these indices, in this order, as one batch; negative indices count from the end.
 
         A column of numbers is an array, or a list with None if a value is missing. Raises IndexError, UsageError.
         """
         given = np.asarray(indices)
         if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
             raise UsageError(f"take() needs a list of whole numbers; it is {indices!r}")
+        size = len(self)
+        for extreme in (given.min(), given.max()) if given.size else ():
+            if not -size <= extreme < size:
+                raise IndexError(f"sample {extreme} of a dataset of {size}")
         wanted = given.astype(np.int64)
-        if len(wanted) and not (wanted.min() >= 0 and wanted.max() < len(self)):
-            raise IndexError(f"an index is outside a dataset of {len(self)}")
+        wanted[wanted < 0] += size
         gatherer = self._samples if columns is None and decode else self._gatherer(columns, decode)
         return gatherer.gather(self._selection.samples(wanted))[0]
 
@@ -251,7 +256,7 @@ class Dataset:
         gather = GatherOptions(
             mmap=truth("mmap", mmap),
             preload=truth("preload", preload),
-            cache_bytes=int(real_number("cache", cache)),
+            cache_bytes=_cache(cache),
             checksums=truth("checksums", checksums),
             skip=on_error == "skip",
             profile=truth("profile", profile),
@@ -401,6 +406,14 @@ class Mix:
                 one, two = first.schema.field(name).type, other.schema.field(name).type
                 if Column.of(first.schema.field(name)).kind == "other" and not one.equals(two):
                     raise UsageError(f"column {name} is {one} in one dataset and {two} in another; leave it out with columns=")
+
+
+def _cache(cache: Any) -> int:
+    """Return a number of bytes."""
+    size = int(real_number("cache", cache))
+    if size < 0:
+        raise UsageError(f"cache must be a number of bytes, 0 or more; it is {size}")
+    return size
 
 
 def _crop(crop: Any) -> tuple[int, int] | None:

@@ -77,7 +77,7 @@ def make_demo(folder: str | Path, images: int = 300, texts: int = 200, seed: int
             _write_image(root / "photos", number, np.random.default_rng([seed, 1, number]))
         _write_texts(root / "texts", np.random.default_rng([seed, 2]))
         _write_lines(root / "lines.jsonl", texts, np.random.default_rng([seed, 3]))
-    return {"images": images, "classes": len(CLASSES), "text_files": 20, "text_lines": texts}
+    return {"images": images, "classes": min(images, len(CLASSES)), "text_files": 20, "text_lines": texts}
 
 
 def _write_image(root: Path, number: int, rng: np.random.Generator) -> None:

@@ -38,11 +38,15 @@ def test_indices_and_slices_of_the_order(raw_dataset: Path) -> None:
     assert ds[-1]["key"] == in_order[-1]
     assert ds.take([3, 1, 4, 1])["key"] == [in_order[i] for i in (3, 1, 4, 1)]
     assert ds.take([], columns=["key", "image"])["key"] == []
-    for index in (60, -61):
+    assert ds.take([-1, 0, -60, -2])["key"] == [in_order[i] for i in (-1, 0, 0, -2)]
+    for index in (60, -61, 2**64 - 1):
         with pytest.raises(IndexError):
             ds[index]
-    with pytest.raises(IndexError):
-        ds.take([0, 60])
+        with pytest.raises(IndexError, match=f"sample {index} of a dataset of 60"):
+            ds.take([index])
+    chosen = np.array([-1, 3])
+    ds.take(chosen)  # type: ignore[arg-type]
+    assert chosen.tolist() == [-1, 3], "what the caller gave is not changed"
 
 
 def test_the_splits_are_the_whole(raw_dataset: Path) -> None:
@@ -155,7 +159,7 @@ def test_slices_are_datasets(raw_dataset: Path) -> None:
             assert sorted(shuffled) == sorted(in_order[chosen])
     assert [sample["key"] for sample in ds[::-1][2:10:3]] == in_order[::-1][2:10:3]
     assert len(ds[::2].filter("label >= 0")) == len(in_order[::2])
-    for wrong in (1.5, "a", None):
+    for wrong in (1.5, "a", None, True, False, np.True_):
         with pytest.raises(TypeError):
             ds[wrong]
     for indices in ([1.5], [True], "12", [[1]]):

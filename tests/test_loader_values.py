@@ -448,6 +448,7 @@ def test_a_dataset_can_be_pickled(jpegs: Path) -> None:
         ({"columns": [1]}, "columns takes a list of names"),
         ({"drop_last": "no"}, "drop_last must be True or False; it is 'no'"),
         ({"cache": "1GB"}, "cache must be a finite number; it is '1GB'"),
+        ({"cache": -1}, "cache must be a number of bytes, 0 or more; it is -1"),
         ({"flip": 1.5}, "flip is True .* or a probability from 0 to 1; it is 1.5"),
         ({"flip": "yes"}, "flip must be a finite number; it is 'yes'"),
         ({"crop_from": "random"}, "crop_from='random' needs a crop"),

@@ -78,6 +78,13 @@ def test_json_is_one_object_with_the_promised_keys(cli: Any, demo: Path, tmp_pat
     assert cli("demo", tmp_path / "d", "--images", 6, "--json").json["images"] == 6
 
 
+def test_demo_counts_the_class_folders_that_it_made(cli: Any, tmp_path: Path) -> None:
+    for images, said in ((1, "1 image in 1 class folder\n"), (3, "3 images in 3 class folders\n")):
+        made = cli("demo", tmp_path / str(images), "--images", images, "--texts", 1)
+        assert said in made.out
+        assert len(list((tmp_path / str(images) / "photos").iterdir())) == images
+
+
 def test_verify_says_what_is_wrong_and_exits_with_1(cli: Any, dataset: Path) -> None:
     (dataset / "train-00001-of-00007.arrow").unlink()
     found = cli("verify", dataset)
