@@ -226,6 +226,26 @@ def test_losslessly_coded_jpeg_is_read(grey: bool, tmp_path: Path) -> None:
     assert np.array_equal(shardctl.open(tmp_path / "out")[0]["image"], expected)
 
 
+def with_fewer_scans(data: bytes) -> list[bytes]:
+    """A progressive JPEG without its last scan, without its last two, and so on."""
+    places = [place for place in range(len(data)) if data.startswith(b"\xff\xda", place)]
+    return [data[: data.rindex(b"\xff\xc4", 0, place)] + b"\xff\xd9" for place in places[1:]]
+
+
+@pytest.mark.parametrize("picture", [RGB, RGB.convert("L")], ids=["RGB", "grey"])
+@pytest.mark.parametrize("subsampling", [0, 2])
+def test_a_progressive_jpeg_that_lacks_scans_has_the_pixels_that_pillow_gives(picture: Image.Image, subsampling: int) -> None:
+    data = encoded("JPEG", picture, progressive=True, subsampling=subsampling)
+    cut = with_fewer_scans(data)
+    assert len(cut) >= 5
+    for copy in cut:
+        assert fresh_load(copy)
+        assert JpegDecoder().decode(np.frombuffer(copy, np.uint8)) is None, "Pillow decodes it"
+    whole = JpegDecoder().decode(np.frombuffer(data, np.uint8))
+    assert whole is not None
+    assert np.array_equal(whole, np.asarray(Image.open(io.BytesIO(data)).convert("RGB")))
+
+
 @pytest.mark.parametrize("keep", [False, True])
 def test_a_losslessly_coded_jpeg_that_ends_too_early_is_refused(keep: bool) -> None:
     data = lossless_jpeg(scene(23, 17))
