@@ -37,7 +37,7 @@ from shardctl.sample import Sample
 from shardctl.storage import printable
 from shardctl.transforms.base import parse_size
 from shardctl.transforms.resize import Resize
-from shardctl.where import kept_rows, parse_where
+from shardctl.where import first_line, kept_rows, parse_where, quoted
 
 ITERATE_ROWS = 64
 """Number of samples that plain iteration reads at a time."""
@@ -153,42 +153,52 @@ class Dataset:
         """Return the samples that match a condition: `"label == 'cat' and width > 500"`, or `pc.field("label") == 3`.
 
         A string has the syntax of `shardctl inspect --where`: only the columns that it names are read, and `width`, `height`
-        and `image_bytes` come from the headers of images. An Arrow expression can use every column except images and arrays,
+        and `image_bytes` come from the headers of images. `split` is the split of a sample, and `index` its place in this
+        dataset, as in `ds[index]`. An Arrow expression can use every column except images and arrays,
         and reads all of these columns once. The result takes 8 bytes of memory per sample. Raises UsageError if the condition
         does not fit the columns.
         """
         columns = [c.name for c in columns_of(self._selection.shards, None) if not c.shape and not c.is_encoded_image]
         derived: list[str] = []
+        said = quoted(str(predicate))
         if isinstance(predicate, str):
             where = parse_where(predicate, self._askable(columns), self.classes, "filter")
             columns = [name for name in columns if name in where.columns]
             derived = [name for name in where.columns if name not in columns]
             predicate = where.expression
-        chosen = np.fromiter(self._matching(predicate, columns, derived), np.int64)
+        try:
+            chosen = np.fromiter(self._matching(predicate, columns, derived), np.int64)
+        except (pa.ArrowException, KeyError, TypeError) as error:
+            reason = first_line(error)
+            among = ", ".join([*columns, *derived])
+            raise UsageError(f"filter {said} cannot be computed from the columns {among}: {reason}") from error
         return Dataset(Selection(self._selection.shards, chosen))
 
     def _askable(self, columns: list[str]) -> pa.Schema:
-        """Return the names that a condition may use: these columns, and the fields of image headers."""
-        derived = [pa.field(*each) for each in HEADER_FIELDS.items()] if IMAGE in self.schema.names else []
+        """Return the names that a condition may use: these columns, the place of a sample, and the fields of image headers."""
+        known = {**_PLACE_FIELDS, **(HEADER_FIELDS if IMAGE in self.schema.names else {})}
+        derived = [pa.field(*each) for each in known.items()]
         return pa.schema(
             [self.schema.field(name) for name in columns] + [field for field in derived if field.name not in columns]
         )
 
     def _matching(self, predicate: pc.Expression, columns: list[str], derived: list[str]) -> Iterator[int]:
-        samples = self._gatherer([*columns, IMAGE] if derived else columns or ["key"])
+        of_images = [name for name in derived if name in HEADER_FIELDS]
+        samples = self._gatherer([*columns, IMAGE] if of_images else columns or ["key"])
         starts = self._selection.starts()
         for begin, end in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
             places = self._selection.samples(np.arange(begin, end))
             table = samples.table(places)
-            if derived:
+            if of_images:
                 images = table.column(IMAGE).combine_chunks()
-                found = header_fields(Column.of(table.schema.field(IMAGE)), images, derived)
+                found = header_fields(Column.of(table.schema.field(IMAGE)), images, of_images)
                 table = pa.table({**{name: table.column(name) for name in columns}, **found})
-            try:
-                kept = kept_rows(table.append_column(_PLACE, pa.array(places)), predicate).column(_PLACE)
-            except (pa.ArrowException, KeyError, TypeError) as error:
-                raise UsageError(f"the filter {predicate} does not fit the columns {', '.join(columns)}: {error}") from error
-            yield from kept.to_pylist()
+            if "index" in derived:
+                table = table.append_column("index", pa.array(np.arange(begin, end)))
+            if "split" in derived:  # these samples are in one block, so in one split
+                split = self._selection.shards.split_of(int(places[0]))
+                table = table.append_column("split", pa.array([split] * len(places), pa.string()))
+            yield from kept_rows(table.append_column(_PLACE, pa.array(places)), predicate).column(_PLACE).to_pylist()
 
     def limit(self, samples: int) -> Dataset:
         """Return the first `samples` samples. Raises UsageError for a negative number."""
@@ -457,6 +467,9 @@ def _probability(flip: Any) -> float:
 
 _PLACE = "__place__"
 """The column that holds the result of a filter."""
+
+_PLACE_FIELDS = {"index": pa.int64(), "split": pa.string()}
+"""What a condition can ask of any sample. A column of the same name takes precedence."""
 
 
 def _reopen(root: str, split: str | None, chosen: Indices | None) -> Dataset:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import re
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -47,6 +48,10 @@ DEEPEST = 50
 LONGEST = 1000
 """Most comparisons and operations: Arrow goes through them by recursion, and 10,000 overflow the stack of the thread."""
 
+_NUMBER = re.compile(r"-?\d{1,18}(\.\d+)?")
+
+_KINDS: dict[type | None, str] = {float: "a number", str: "text", bool: "True or False"}
+
 _SHOWN = 200
 """Most characters of a condition that a message repeats."""
 
@@ -70,17 +75,17 @@ def parse_where(text: str, schema: pa.Schema, classes: Sequence[str] | None, ask
             warnings.simplefilter("ignore")  # Python would print its opinion of "\\d" to stderr
             tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        reason = "it is nested too deep" if isinstance(error, RecursionError | MemoryError) else _reason(error)
+        reason = "it is nested too deep" if isinstance(error, RecursionError | MemoryError) else first_line(error)
         raise UsageError(
-            f"{asked} {_quoted(text)} is not a condition ({reason}); write for instance: label == 3 and width > 500"
+            f"{asked} {quoted(text)} is not a condition ({reason}); write for instance: label == 3 and width > 500"
         ) from None
     reader = _Reader(text, schema, list(classes or ()), asked)
     try:
         expression = reader.condition(tree, 0)
     except RecursionError:
-        raise UsageError(f"{asked} {_quoted(text)} cannot be read: it is nested too deep") from None
+        raise UsageError(f"{asked} {quoted(text)} cannot be read: it is nested too deep") from None
     except ValueError as error:  # a number of so many digits that Python refuses to write it into a message
-        raise UsageError(f"{asked} {_quoted(text)} cannot be read: {_reason(error)}") from None
+        raise UsageError(f"{asked} {quoted(text)} cannot be read: {first_line(error)}") from None
     where = Where(text, expression, tuple(dict.fromkeys(reader.columns)))
     _check(where, schema, asked)
     return where
@@ -101,18 +106,30 @@ def _check(where: Where, schema: pa.Schema, asked: str) -> None:
     names = list(where.columns)
     try:
         kept_rows(pa.table({name: pa.nulls(0, schema.field(name).type) for name in names}), where.expression)
-    except (pa.ArrowException, TypeError, ValueError) as error:
-        types = ", ".join(f"{name} {schema.field(name).type}" for name in names)
-        raise UsageError(f"{asked} {_quoted(where.text)} does not fit the columns ({types}): {_reason(error)}") from None
+    except (pa.ArrowException, TypeError, ValueError):
+        types = ", ".join(f"{name} is {_KINDS.get(kind_of(t), t)}" for name in names for t in [schema.field(name).type])
+        raise UsageError(
+            f"{asked} {quoted(where.text)} does not fit the columns ({types}): a condition is true or false of a sample,"
+            " compares numbers with numbers and text with text, and computes with numbers"
+        ) from None
 
 
-def _reason(error: BaseException) -> str:
+def kind_of(type_: pa.DataType) -> type | None:
+    """Return what a column of this type is compared with: float (any number), str, bool; None for other types."""
+    if pa.types.is_integer(type_) or pa.types.is_floating(type_):
+        return float
+    if pa.types.is_string(type_) or pa.types.is_large_string(type_):
+        return str
+    return bool if pa.types.is_boolean(type_) else None
+
+
+def first_line(error: BaseException) -> str:
     """Return the first line of what an error says."""
     said = error.msg if isinstance(error, SyntaxError) else str(error)
     return (said.splitlines() or [type(error).__name__])[0]
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     """Return a condition as messages repeat it: in quotes, and no more than its beginning."""
     return repr(text if len(text) <= _SHOWN else text[:_SHOWN] + "…")
 
@@ -174,9 +191,32 @@ class _Reader:
                 raise self._refused("`in` goes with a list, as in label in [1, 2]")
             values = self._values([self._constant(item, left) for item in right.elts])
             value = self._value(left, depth)
+            for item in right.elts:
+                self._check_kinds(left, item)
             return value.isin(values) if isinstance(operator, ast.In) else ~value.isin(values) & value.is_valid()
         sides = [self._side(left, right, depth), self._side(right, left, depth)]
+        self._check_kinds(left, right)
+        self._check_kinds(right, left)
         return _COMPARE[type(operator)](*sides)
+
+    def _check_kinds(self, column: ast.expr, constant: ast.expr) -> None:
+        """Raise UsageError where a column of one kind is compared with a constant of another kind."""
+        if not isinstance(column, ast.Name | ast.Attribute) or isinstance(constant, ast.Name | ast.Attribute):
+            return
+        try:
+            value = self._constant(constant, column)
+        except UsageError:
+            return  # not a constant: a sum, a length
+        kind = kind_of(self._type(self._path(column)))
+        given = float if type(value) is int else type(value)
+        if kind is None or kind is given:
+            return
+        better = f"with {_KINDS[kind]}"
+        if kind is str:
+            better = f"with {str(value)!r}"
+        elif kind is float and isinstance(value, str) and _NUMBER.fullmatch(value):
+            better = f"with {value}"
+        raise self._refused(f"{ast.unparse(column)} is {_KINDS[kind]}; compare it {better}, not with {value!r}")
 
     def _values(self, constants: list[Any]) -> pa.Array:
         """Return the list behind `in` as an array. Raises UsageError if it mixes numbers, strings and truth values."""
@@ -201,7 +241,7 @@ class _Reader:
         is_label = isinstance(beside, ast.Name) and beside.id == "label" and self._classes
         if is_label and isinstance(value, str):
             if value not in self._classes:
-                raise UsageError(f"{self._asked} {_quoted(self._text)}: no class {value!r}{_near(value, self._classes)}")
+                raise UsageError(f"{self._asked} {quoted(self._text)}: no class {value!r}{_near(value, self._classes)}")
             return self._classes.index(value)
         return value
 
@@ -237,19 +277,25 @@ class _Reader:
         raise self._refused(f"{ast.unparse(node)} is not allowed")
 
     def _column(self, path: tuple[str, ...]) -> Any:
-        name, *inner = path
+        name = path[0]
         if name not in self._schema.names:
             names = self._schema.names
             raise UsageError(
-                f"{self._asked} {_quoted(self._text)}: no column {name!r}{_near(name, names)}; there are {', '.join(names)}"
+                f"{self._asked} {quoted(self._text)}: no column {name!r}{_near(name, names)}; there are {', '.join(names)}"
             )
         self.columns.append(name)
+        self._type(path)
+        return pc.field(*path)
+
+    def _type(self, path: tuple[str, ...]) -> pa.DataType:
+        """Return the type of a column, or of a part of one. Raises UsageError for a part that there is not."""
+        name, *inner = path
         type_ = self._schema.field(name).type
         for part in inner:
             if not pa.types.is_struct(type_) or type_.get_field_index(part) < 0:
-                raise UsageError(f"{self._asked} {_quoted(self._text)}: {name} has no part {part!r}")
+                raise UsageError(f"{self._asked} {quoted(self._text)}: {name} has no part {part!r}")
             type_ = type_.field(part).type
-        return pc.field(*path)
+        return type_
 
     def _function(self, node: ast.Call, depth: int) -> Any:
         name = node.func.id if isinstance(node.func, ast.Name) else ""
@@ -276,7 +322,7 @@ class _Reader:
     def _refused(self, why: str) -> UsageError:
         said = printable(why)
         shown = said if len(said) <= _SHOWN else f"…{said[-_SHOWN:]}"  # the reason is at the end
-        return UsageError(f"{self._asked} {_quoted(self._text)} cannot be read: {shown}")
+        return UsageError(f"{self._asked} {quoted(self._text)} cannot be read: {shown}")
 
 
 def _near(name: str, names: list[str]) -> str:

@@ -190,6 +190,20 @@ def test_a_filter_may_be_a_string(raw_dataset: Path) -> None:
             ds.filter(wrong)
 
 
+def test_a_filter_may_ask_for_the_split_and_the_place(raw_dataset: Path) -> None:
+    ds = shardctl.open(raw_dataset)
+    in_order = [sample["key"] for sample in ds]
+    train, val = (shardctl.open(raw_dataset, split=split) for split in ("train", "val"))
+    assert [sample["key"] for sample in ds.filter("index < 5 or index == 59")] == [*in_order[:5], in_order[59]]
+    assert ds.filter("split == 'train'").identity["samples"] == len(train)
+    assert [sample["key"] for sample in ds.filter("split == 'val' and label >= 0")] == [sample["key"] for sample in val]
+    assert [sample["key"] for sample in val.filter("split == 'val' and index in [0, 2]")] == [val[0]["key"], val[2]["key"]]
+    assert len(val.filter("split != 'val'")) == 0
+    turned = ds[::-1]
+    assert [sample["key"] for sample in turned.filter("index < 3 and width == 32")] == in_order[:-4:-1]
+    assert len(turned.filter("split == 'train'")) == len(train)
+
+
 def test_a_filter_may_ask_for_the_size_of_encoded_images(photos: Path, tmp_path: Path) -> None:
     shardctl.convert(photos, tmp_path / "out", workers=0)
     ds = shardctl.open(tmp_path / "out")

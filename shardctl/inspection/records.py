@@ -29,7 +29,7 @@ from shardctl.manifest import (
 )
 from shardctl.shard import BlockFile, ShardReader, map_file
 from shardctl.storage import printable
-from shardctl.where import Where, kept_rows, parse_where
+from shardctl.where import Where, first_line, kept_rows, parse_where, quoted
 
 DERIVED = {
     "index": pa.int64(),
@@ -185,7 +185,7 @@ def _places(where: Where, block: Placed) -> list[int]:
     try:
         return list(kept_rows(table, where.expression)[_PLACE].to_pylist())
     except pa.ArrowException as error:
-        raise UsageError(f"--where {where.text!r}: {str(error).splitlines()[0]}") from error
+        raise UsageError(f"--where {quoted(where.text)} cannot be computed: {first_line(error)}") from error
 
 
 _PLACE = "__place__"

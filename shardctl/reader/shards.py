@@ -135,6 +135,14 @@ class Shards:
         shard = bisect_right(self._first_block, block) - 1  # a fifth of the time of searchsorted for one number
         return shard, block - int(self._first_block[shard])
 
+    def split_of(self, sample: int) -> str:
+        """Return the name of the split that a sample is in."""
+        if self.split is not None:
+            return self.split
+        shard, _ = self.place_of(bisect_right(self.starts, sample) - 1)
+        last_shards = np.cumsum([facts.shards for facts in self.manifest.splits])
+        return self.manifest.splits[int(np.searchsorted(last_shards, shard, side="right"))].name
+
     def blocks_of(self, shard: int) -> range:
         """Return the blocks of a shard."""
         return range(int(self._first_block[shard]), int(self._first_block[shard + 1]))
