@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -65,18 +67,29 @@ _WORDS = [
 def make_demo(folder: str | Path, images: int = 300, texts: int = 200, seed: int = 0) -> dict[str, int]:
     """Write `images` images into class folders under photos/, and `texts` lines and 20 files of text.
 
-    The same seed gives the same files. Raises StorageError if the folder holds something already, and InstallError
-    where no imaging package works.
+    The same seed gives the same files. If it fails or is interrupted, what it wrote is removed. Raises StorageError if the
+    folder holds something already, and InstallError where no imaging package works.
     """
     backend.require_one()
     root = Path(folder)
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
         raise StorageError(f"{printable(str(root))}: is not empty; give a new or empty folder")
-    with naming_the_path(root):
-        for number in range(images):
-            _write_image(root / "photos", number, np.random.default_rng([seed, 1, number]))
-        _write_texts(root / "texts", np.random.default_rng([seed, 2]))
-        _write_lines(root / "lines.jsonl", texts, np.random.default_rng([seed, 3]))
+    photos, text, lines = root / "photos", root / "texts", root / "lines.jsonl"
+    existed = root.exists()
+    try:
+        with naming_the_path(root):
+            for number in range(images):
+                _write_image(photos, number, np.random.default_rng([seed, 1, number]))
+            _write_texts(text, np.random.default_rng([seed, 2]))
+            _write_lines(lines, texts, np.random.default_rng([seed, 3]))
+    except BaseException:  # Ctrl-C too: half a folder would be refused by the next call
+        for folder in (photos, text):
+            shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):
+            lines.unlink(missing_ok=True)
+            if not existed:
+                root.rmdir()
+        raise
     return {"images": images, "classes": min(images, len(CLASSES)), "text_files": 20, "text_lines": texts}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import shutil
@@ -148,7 +149,45 @@ cli.main()
 def test_an_interrupt_that_an_import_turns_into_an_error_is_one_all_the_same(sent: signal.Signals) -> None:
     """Compiled modules do so: `partially initialized module has no attribute`."""
     ran = subprocess.run([sys.executable, "-c", IMPORTING, str(int(sent))], capture_output=True, text=True)
-    assert (ran.returncode, ran.stderr) == (130, "shardctl: interrupted; what was committed before is untouched\n")
+    assert (ran.returncode, ran.stderr) == (130, "shardctl: interrupted\n")
+
+
+IMPORTING_CLICK = """
+import importlib.abc, runpy, signal, sys
+
+class Interrupting(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "click":
+            signal.raise_signal(signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+runpy.run_module("shardctl", run_name="__main__", alter_sys=True)
+"""
+
+
+def test_an_interrupt_while_the_command_line_is_imported_is_no_traceback() -> None:
+    ran = subprocess.run([sys.executable, "-c", IMPORTING_CLICK, "--version"], capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "shardctl: interrupted\n")
+    ran = subprocess.run([sys.executable, "-c", IMPORTING_CLICK, "verify", "out", "--json"], capture_output=True, text=True)
+    assert (ran.returncode, json.loads(ran.stdout), ran.stderr) == (130, {"error": "interrupted", "exit_code": 130}, "")
+
+
+def test_an_interrupted_demo_is_removed_and_can_be_made_again(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "empty").mkdir()
+    for folder in (tmp_path / "new", tmp_path / "empty"):
+        before = sorted(tmp_path.rglob("*"))
+        with monkeypatch.context() as patch:
+            patch.setattr("json.dumps", interrupt)  # of the first line of lines.jsonl
+            ran = cli("demo", folder, "--images", 3, "--texts", 2)
+        assert (ran.code, ran.err.strip()) == (130, "shardctl: interrupted")
+        assert sorted(tmp_path.rglob("*")) == before
+        assert cli("demo", folder, "--images", 3, "--texts", 2).code == 0
+
+
+def interrupt(*_arguments: Any, **_options: Any) -> Any:
+    raise KeyboardInterrupt
 
 
 def broken_off(source: Path, out: Path, **options: Any) -> None:

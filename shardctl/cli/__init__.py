@@ -67,7 +67,7 @@ def cli() -> None:
     """
 
 
-INTERRUPTION = "interrupted; what was committed before is untouched"
+INTERRUPTION = "interrupted"
 
 
 def main() -> None:
@@ -78,7 +78,7 @@ def main() -> None:
         stopped.append(number)
         raise KeyboardInterrupt
 
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # ignored means that the process runs in the background
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # ignored means that the process runs in the background
         signal.signal(signal.SIGINT, stop)
     signal.signal(signal.SIGTERM, stop)  # a batch system's "stop" is handled as Ctrl-C is
     try:
