@@ -245,6 +245,15 @@ def test_a_rank_without_a_part_of_the_remainder_has_one_batch_less(numbers: Path
     assert [len(ds.limit(2).loader(6, rank=rank, world_size=3)) for rank in range(3)] == [0, 1, 1]
 
 
+@pytest.mark.parametrize("samples", [1, 33])
+def test_a_rank_of_a_mixture_without_a_part_of_the_last_batch_ends_before_it(numbers: Path, samples: int) -> None:
+    ds = shardctl.open(numbers)
+    mix = shardctl.mix([ds, ds], [1, 1], samples)
+    sizes = [[len(batch) for batch in read(mix.loader(8, rank=rank, world_size=4, prefetch=1))] for rank in range(4)]
+    whole = [8] * (samples // 32)
+    assert sizes == [whole, whole, whole, [*whole, 1]]
+
+
 def test_repeat_goes_on_into_the_next_epochs(numbers: Path) -> None:
     ds = shardctl.open(numbers)
     loader = ds.loader(300, shuffle=True)

@@ -175,6 +175,8 @@ def _apportion(weights: npt.NDArray[np.float64], seats: int) -> Indices:
 
 def _join(batches: Sequence[Batch], order: Indices, specs: dict[str, Spec]) -> Batch:
     """Return one batch of several, its samples in this order: (n,) numbers of samples, counted through all of them."""
+    if not batches:
+        return {}  # the rank has no part of the epoch's last batch; the loader yields no batch without samples
     return {name: _joined([batch[name] for batch in batches], order, specs[name]) for name in batches[0]}
 
 
