@@ -53,6 +53,12 @@ def test_transparent_pixels_lie_on_white() -> None:
     assert decode(encoded(Image.new("LA", (1, 1), (40, 0))))[0, 0].tolist() == [255, 255, 255]
 
 
+def test_an_rgb_png_with_a_transparent_colour_lies_on_white() -> None:
+    image = Image.new("RGB", (2, 1), (0, 100, 0))
+    image.putpixel((0, 0), (255, 0, 0))
+    assert decode(encoded(image, transparency=(255, 0, 0)))[0].tolist() == [[255, 255, 255], [0, 100, 0]]
+
+
 def test_a_palette_with_transparency_lies_on_white() -> None:
     palette = Image.new("P", (2, 1))
     palette.putpalette([200, 0, 0, 0, 100, 0])

@@ -230,7 +230,7 @@ def resample(pixels: Pixels, size: Size) -> Pixels:
 def to_rgb(image: Image.Image) -> Image.Image:
     """Make any image that Pillow decodes 8-bit RGB, by the rules of docs/images.md."""
     mode = image.mode
-    if mode == "RGB":
+    if mode == "RGB" and "transparency" not in image.info:
         return image
     if mode in _PALETTE_WITH_ALPHA or "transparency" in image.info:
         rgba = image.convert("RGBA")
