@@ -197,7 +197,10 @@ class _Conversion:
             if self.options.dry_run:
                 return self._planned(parts, drafted, listing, scratch)
             with lease.hold(self.staging, self._waiting(engine)) as held:
-                return self._write(listing, parts, drafted, engine, held)
+                try:
+                    return self._write(listing, parts, drafted, engine, held)
+                finally:
+                    engine.close()  # before the lease is released: two converters' workers must not write side by side
 
     def _waiting(self, engine: local.Engine) -> Callable[[str], None] | None:
         """Return the callback for a lease that another converter holds: no processes are kept while this one waits."""
