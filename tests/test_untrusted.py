@@ -191,3 +191,20 @@ def test_a_block_whose_offsets_lead_out_of_its_buffers_is_refused(tmp_path: Path
     with pytest.raises(DatasetError, match="block 0 cannot be read"):
         ShardReader(tmp_path / "bad.arrow").block(0)
     assert [finding.kind for finding in shardctl.verify(tmp_path / "bad.arrow").findings] == ["unreadable-block"]
+
+
+def test_a_conversion_that_somebody_else_left_unfinished_is_named_and_none_of_its_functions_is_imported(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At a destination that came from elsewhere, job.json may name any module."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\ndef function(sample):\n    return sample\n")
+    left = tmp_path / "out" / ".shardctl" / "x"
+    (left / "done").mkdir(parents=True)
+    (left / "done" / "0000000.arrow").write_bytes(b"")
+    recipe = {"kind": "image", "store": "png", "transform": [{"name": "custom", "target": "evil:function"}]}
+    (left / "job.json").write_text(json.dumps({"recipe": recipe, "roots": [], "splits": [{"shards": 2}], "parts": {}}))
+    for dry_run in (True, False):
+        with pytest.raises(DatasetError, match=r"holds an unfinished conversion .* of which 1 of 2 shards are done"):
+            shardctl.convert(photos, tmp_path / "out", workers=0, dry_run=dry_run)
+    assert not (tmp_path / "ran").exists()

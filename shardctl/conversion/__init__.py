@@ -271,8 +271,8 @@ class _Conversion:
         if existing:
             return self._up_to_date(existing, parts, listing)
         if not self.options.overwrite:
-            refuse_to_lose(self.staging, folder, parts)
-        job = unfinished(folder, self.bases)
+            refuse_to_lose(self.staging, folder, parts, self.recipe)
+        job = unfinished(folder, self.bases, self.recipe)
         status = "resumed" if job else "updated" if (self.target / MANIFEST).exists() else "created"
         made = 0
         if (folder / NEW_FOLDER / MANIFEST).exists():
@@ -347,8 +347,8 @@ class _Conversion:
         """Return what would be done. Raises the same errors as the real conversion before it starts to write."""
         folder = self.staging / fingerprint(parts)
         if not self.options.overwrite:
-            refuse_to_lose(self.staging, folder, parts)
-        job = unfinished(folder, self.bases)
+            refuse_to_lose(self.staging, folder, parts, self.recipe)
+        job = unfinished(folder, self.bases, self.recipe)
         expected = self._announce(job or drafted().job(scratch, self.bases, self.recipe, parts), listing)
         if job is None:
             self._check_space(expected)

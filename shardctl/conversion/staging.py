@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import secrets
 import shutil
@@ -15,6 +17,7 @@ from shardctl.engines.task import Done, read_finished
 from shardctl.errors import DatasetError, UsageError
 from shardctl.fingerprint import difference
 from shardctl.manifest import REPLACED
+from shardctl.recipe import Recipe
 from shardctl.storage import PARTIAL, naming_the_path, printable
 
 REPAIR_PREFIX = "repair-"
@@ -22,12 +25,15 @@ REPAIR_PREFIX = "repair-"
 begun to replace the dataset."""
 
 
-def unfinished(folder: Path, roots: tuple[Root, ...]) -> Job | None:
-    """Return the job that was begun in `folder`, for the same sources as they are now; None if none was. Writes nothing."""
+def unfinished(folder: Path, roots: tuple[Root, ...], recipe: Recipe) -> Job | None:
+    """Return the job that was begun in `folder` with this recipe, for the sources as they are now; None if none was.
+
+    Writes nothing.
+    """
     if not (folder / JOB).exists():
         return None
     try:
-        return replace(Job.load(folder), roots=roots)
+        return replace(Job.load(folder, recipe), roots=roots)
     except (DatasetError, UsageError):
         return None  # of a version whose jobs are other ones: as if it were another conversion's
 
@@ -62,12 +68,12 @@ def begin(job: Job) -> None:
     job.save()
 
 
-def refuse_to_lose(staging: Path, folder: Path, parts: dict[str, str]) -> None:
+def refuse_to_lose(staging: Path, folder: Path, parts: dict[str, str], recipe: Recipe) -> None:
     """Raise DatasetError if a job that begins in `folder` would throw away finished shards of another one.
 
     The job in `folder` itself counts as another one where this version of shardctl cannot go on with it. Writes nothing.
     """
-    if not staging.exists() or unfinished(folder, ()) is not None:
+    if not staging.exists() or unfinished(folder, (), recipe) is not None:
         return
     with naming_the_path(staging):
         for entry in sorted(staging.iterdir()):
@@ -97,13 +103,14 @@ def discard(folder: Path) -> None:
 
 
 def _refuse_to_lose(folder: Path, parts: dict[str, str]) -> None:
-    try:
-        job = Job.load(folder)
-        done, shards = sum(1 for _ in finished_shards(job)), f" of {job.shards}"
-        other = f"that differs in its {difference(job.parts, parts)}"
-    except (DatasetError, UsageError):
-        done, shards = sum(1 for _ in (folder / DONE_FOLDER).glob("*.arrow")), ""
-        other = "of another version of shardctl"
+    """Raise DatasetError if the job in a folder has finished shards. Its recipe is not read: it may name anybody's function."""
+    done = sum(1 for _ in (folder / DONE_FOLDER).glob("*.arrow"))
+    shards, other = "", "of another version of shardctl"
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        record = json.loads((folder / JOB).read_bytes())
+        if record["parts"] != parts:
+            other = f"that differs in its {difference(record['parts'], parts)}"
+            shards = f" of {sum(split['shards'] for split in record['splits'])}"
     if done:
         raise DatasetError(
             f"{printable(str(folder.parent.parent))}: holds an unfinished conversion {other}, of which {done}{shards}"

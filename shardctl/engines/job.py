@@ -78,17 +78,22 @@ class Job:
         write_atomically(self.folder / JOB, json.dumps(record).encode())
 
     @classmethod
-    def load(cls, folder: Path) -> Job:
-        """Read job.json. Raises DatasetError, or UsageError for its recipe, where this version of shardctl did not write it."""
+    def load(cls, folder: Path, recipe: Recipe | None = None) -> Job:
+        """Read job.json. A process that has the `recipe` passes it: then no function is imported because the file names it.
+
+        Raises DatasetError, or UsageError for its recipe, if this version of shardctl did not write it, or for another recipe.
+        """
         try:
             record: dict[str, Any] = json.loads((folder / JOB).read_bytes())
             changed = {
                 "folder": folder,
                 "roots": tuple(Root(**root) for root in record["roots"]),
-                "recipe": Recipe.from_settings(record["recipe"]),
+                "recipe": recipe or Recipe.from_settings(record["recipe"]),
                 "layout": Layout.loads(record["layout"]),
                 "splits": tuple(SplitPlan(**split) for split in record["splits"]),
             }
+            if recipe and record["recipe"] != json.loads(json.dumps(recipe.settings())):
+                raise ValueError("it has another recipe")
             return cls(**{**record, **changed})
         except (OSError, ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
             raise DatasetError(f"{printable(str(folder / JOB))}: not a job of this version of shardctl ({error})") from error
