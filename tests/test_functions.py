@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import sys
 from pathlib import Path
@@ -459,6 +460,8 @@ def test_fields_that_a_function_does_not_touch_keep_their_type_and_value(tmp_pat
         (np.array([1, 2], np.int64), pa.list_(pa.uint8())),
         (np.array([0.5, np.nan]), pa.list_(pa.float32())),
         (np.array([]), pa.list_(pa.int64())),
+        (np.array([2**53], np.uint64), pa.list_(pa.float64())),
+        (datetime.date(2020, 1, 1), pa.date32()),
         ({"a": 1}, pa.struct([("a", pa.int64()), ("b", pa.string())])),
     ],
 )  # fmt: skip
@@ -485,6 +488,10 @@ def test_what_fits_a_column(value: Any, type_: pa.DataType) -> None:
         (np.array([0.1]), pa.list_(pa.float32()), "a numpy array of shape (1,) and type float64"),
         (np.array([True]), pa.list_(pa.int64()), "a numpy array of shape (1,) and type bool"),
         (np.array([2**62 + 1]), pa.list_(pa.float64()), "a numpy array of shape (1,) and type int64"),
+        (np.array([2**64 - 1], np.uint64), pa.list_(pa.float64()), "a numpy array of shape (1,) and type uint64"),
+        (np.array([2**64 - 1], np.uint64), pa.list_(pa.int64()), "a numpy array of shape (1,) and type uint64"),
+        (np.array([-1]), pa.list_(pa.uint64()), "a numpy array of shape (1,) and type int64"),
+        (datetime.datetime(2020, 1, 1, 13, 30), pa.date32(), "an object of type datetime.datetime"),
         ({"a": 1, "b": 2}, pa.struct([("a", pa.int64())]), "a dict with the key 'b' (str), which others do not have"),
         ([("a", 1)], pa.struct([("a", pa.int64())]), "a list of length 1"),
         ({"a": 1}, pa.list_(pa.int64()), "a dict of length 1"),

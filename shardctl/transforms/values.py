@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 from typing import Any
 
@@ -149,6 +150,8 @@ def _takes(type_: pa.DataType, kind: type) -> bool:
         return issubclass(kind, str)
     if pa.types.is_binary(type_):
         return issubclass(kind, bytes | bytearray | memoryview)
+    if pa.types.is_date(type_):
+        return not issubclass(kind, datetime.datetime)  # its time would be lost
     return True
 
 
@@ -167,13 +170,18 @@ def _array_fits(value: np.ndarray[Any, Any], type_: pa.DataType) -> bool:
     if not (pa.types.is_integer(type_) or pa.types.is_floating(type_)) or value.dtype.kind not in "iuf":
         return False
     target = np.dtype(type_.to_pandas_dtype())
-    if np.can_cast(value.dtype, target, "safe"):
+    if value.dtype.itemsize < 8 and np.can_cast(value.dtype, target, "safe"):  # of 64 bits numpy says so, and rounds
         return True
     if value.dtype.kind == "f" and target.kind in "iu":
         return len(value) == 0
-    with np.errstate(all="ignore"):  # what overflows does not come back as it was
-        there_and_back = value.astype(target).astype(value.dtype)
-    return np.array_equal(there_and_back, value, equal_nan=value.dtype.kind == "f")
+    if value.dtype.kind == "f":
+        with np.errstate(all="ignore"):  # what overflows does not come back as it was
+            return np.array_equal(value.astype(target).astype(value.dtype), value, equal_nan=True)
+    # Not there and back: a whole number that wraps around on the way there does so on the way back. Into floats Arrow takes
+    # what their mantissa holds, and reads numbers of 64 bits without a sign as negative ones before it looks.
+    most = np.iinfo(target).max if target.kind in "iu" else 2 ** (np.finfo(target).nmant + 1)
+    least = np.iinfo(target).min if target.kind in "iu" else -most
+    return len(value) == 0 or (int(value.min()) >= least and int(value.max()) <= most)
 
 
 def describe(value: Any) -> str:
