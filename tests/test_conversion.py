@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -18,8 +19,17 @@ from test_untrusted import signed
 
 import shardctl
 from shardctl.conversion import Listener
+from shardctl.engines import samples
 from shardctl.engines.task import Progress
-from shardctl.errors import DatasetError, InputError, SourceGoneError, StorageError, TooManyRejectsError, UsageError
+from shardctl.errors import (
+    DatasetError,
+    InputError,
+    Interrupted,
+    SourceGoneError,
+    StorageError,
+    TooManyRejectsError,
+    UsageError,
+)
 from shardctl.fingerprint import fingerprint
 from shardctl.manifest import open_table, read_checksums, read_rejects
 from shardctl.spread import spread
@@ -382,6 +392,49 @@ def test_a_file_that_changes_between_plan_and_read_is_rejected(tmp_path: Path, w
     shardctl.convert(source, tmp_path / "out", listener=Listener(announce=meddle), workers=0)
     (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")
     assert (reject.source, reject.stage, reject.error) == ("2.png", "read", error)
+
+
+def test_a_file_that_is_written_while_it_is_read_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Written after it was opened and looked at: its bytes may be a mixture."""
+    source = images(tmp_path / "in", *(f"{n}.png" for n in range(4)))
+    fstat = os.fstat
+
+    def look(descriptor: int) -> os.stat_result:
+        status = fstat(descriptor)
+        if Path(f"/proc/self/fd/{descriptor}").readlink() == source / "2.png":
+            os.utime(source / "2.png", ns=(0, 0))
+        return status
+
+    def meddle(estimate: object) -> None:
+        monkeypatch.setattr(os, "fstat", look)
+
+    shardctl.convert(source, tmp_path / "out", listener=Listener(announce=meddle), workers=0)
+    (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")
+    assert (reject.source, reject.stage, reject.error) == ("2.png", "read", "changed")
+
+
+def test_a_file_whose_bytes_come_in_small_pieces_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As some network file systems give them, and Linux those of more than 2 GiB."""
+
+    class Slow(io.FileIO):
+        def read(self, size: int | None = -1) -> bytes:
+            return super().read(min(size or 0, 7))
+
+    source = images(tmp_path / "in", "1.png")
+    monkeypatch.setattr(samples, "open", lambda path, mode, buffering, opener: Slow(path, mode, opener=opener), raising=False)
+    result = shardctl.convert(source, tmp_path / "out", workers=0)
+    assert (result.samples, result.rejected) == (1, 0)
+
+
+def test_an_interrupt_after_the_destination_is_gone_says_so(tmp_path: Path) -> None:
+    source = images(tmp_path / "in", "1.png")
+
+    def remove(_: Progress) -> None:
+        shutil.rmtree(tmp_path / "out")
+        raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted, match=r"interrupted; shardctl cannot read what is done \(.*: No such file or directory\)"):
+        shardctl.convert(source, tmp_path / "out", listener=Listener(progress=remove), workers=0)
 
 
 def test_a_source_that_goes_away_as_a_whole_stops_the_job_and_rejects_nothing(tmp_path: Path) -> None:

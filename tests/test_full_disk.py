@@ -1,4 +1,4 @@
-"""A real small file system, filled up and made read-only."""
+"""A real small file system: filled up, made read-only, unmounted, broken."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from test_conversion import sums
 import shardctl
 from shardctl.conversion import Listener
 from shardctl.errors import DatasetError, DiskFullError, StorageError
+from shardctl.manifest import read_rejects
 
 MIB = 1 << 20
 
@@ -111,3 +112,90 @@ def test_a_source_that_is_unmounted_stops_the_job(disk: Path, photos: Path, tmp_
         subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(disk)], check=True)
     shutil.copytree(photos, disk / "in", copy_function=shutil.copy2)
     assert shardctl.convert(disk / "in", tmp_path / "out", workers=1).rejected == 0
+
+
+@pytest.fixture
+def image(disk: Path, demo: Path) -> Path:
+    """The image of a disk with the demo's inputs; `mounted` mounts it."""
+    image = disk / "image"
+    with open(image, "wb") as file:
+        file.truncate(6 * MIB)
+    if not shutil.which("mkfs.ext4") or subprocess.run(["mkfs.ext4", "-q", "-d", str(demo), str(image)]).returncode:
+        pytest.skip("cannot make a file system in a file here")
+    return image
+
+
+@pytest.fixture
+def mounted(image: Path, tmp_path: Path) -> Iterator[Path]:
+    """The inputs on a disk that answers EIO where its image has been cut off."""
+    place = tmp_path / "mounted"
+    place.mkdir()
+    if subprocess.run(["mount", "-o", "loop,ro", str(image), str(place)], capture_output=True).returncode:
+        pytest.skip("may not mount an image of a file system here")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def is_readable(path: Path) -> bool:
+    """Return whether the disk gives the whole of a file, and leave nothing of it in memory."""
+    with open(path, "rb", buffering=0) as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        try:
+            file.readall()
+        except OSError:
+            return False
+        finally:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    return True
+
+
+def unreadable(folder: Path) -> list[str]:
+    """Return the images below a folder that cannot be read."""
+    return [path.relative_to(folder).as_posix() for path in sorted(folder.glob("*/*.*")) if not is_readable(path)]
+
+
+def test_a_source_whose_disk_breaks_stops_the_job_and_rejects_nothing(image: Path, mounted: Path, tmp_path: Path) -> None:
+    """The folders are still in memory, so that only reads fail. Repaired, the job goes on."""
+    whole = image.read_bytes()
+
+    def destroy(_: object) -> None:
+        os.truncate(image, 0)
+        assert any(len(unreadable(mounted / "photos")) == 60 for _ in range(100)), "the system keeps them in memory"
+
+    said = r"photos: the source does not respond: .* cannot be read \(Input/output error\), and .*\. 0 of 7 shards are done"
+    with pytest.raises(shardctl.errors.SourceGoneError, match=said):
+        shardctl.convert(mounted / "photos", tmp_path / "out", recipe=CROP, workers=1, listener=Listener(announce=destroy))
+    image.write_bytes(whole)
+    result = shardctl.convert(mounted / "photos", tmp_path / "out", recipe=CROP, workers=1)
+    assert (result.status, result.samples, result.rejected) == ("resumed", 60, 0)
+
+
+def test_a_file_of_lines_on_a_broken_disk_stops_the_job(image: Path, mounted: Path, tmp_path: Path) -> None:
+    """There is no other file to try, but other lines."""
+
+    def destroy(_: object) -> None:
+        os.truncate(image, 0)
+        assert any(not is_readable(mounted / "lines.jsonl") for _ in range(100)), "the system keeps it in memory"
+
+    with pytest.raises(shardctl.errors.SourceGoneError, match=r"lines.jsonl#\d+ cannot be read .*, and lines.jsonl#\d+ cannot"):
+        shardctl.convert(mounted / "lines.jsonl", tmp_path / "out", workers=1, listener=Listener(announce=destroy))
+
+
+def test_files_on_a_bad_part_of_a_disk_are_rejected(image: Path, mounted: Path, tmp_path: Path) -> None:
+    lost: list[str] = []
+
+    def damage(_: object) -> None:
+        while not lost:
+            os.truncate(image, image.stat().st_size - 16384)
+            lost.extend(unreadable(mounted / "photos"))
+
+    copies = tmp_path / "copies"
+    options = {"recipe": CROP, "workers": 1, "copy_rejects": copies}
+    result = shardctl.convert(mounted / "photos", tmp_path / "out", listener=Listener(announce=damage), **options)
+    rejects = list(read_rejects(tmp_path / "out" / "rejects.jsonl"))
+    assert [reject.key for reject in rejects] == lost
+    assert {(reject.stage, reject.error, reject.message) for reject in rejects} == {
+        ("read", "unreadable", "cannot be read (Input/output error)")
+    }
+    assert (result.samples, result.copied) == (60 - len(lost), 0)
+    assert [path.name for path in copies.rglob("*") if path.is_file()] == ["rejects.jsonl"]

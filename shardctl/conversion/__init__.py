@@ -329,12 +329,11 @@ class _Conversion:
         try:
             yield
         except (KeyboardInterrupt, StorageError, SourceGoneError) as error:
-            done = [job.place(shard).rows for shard, _ in finished_shards(job)]
-            state = f"{len(done)} of {job.shards} shards are done; run the same command again to continue"
+            state, done = _what_is_done(job)
             if isinstance(error, KeyboardInterrupt):
                 raise Interrupted(f"interrupted; {state}") from error
             if isinstance(error, DiskFullError):
-                need = format_bytes((job.rows - sum(done)) * job.sample_bytes * SPARE_DISK)
+                need = format_bytes((job.rows - done) * job.sample_bytes * SPARE_DISK)
                 raise DiskFullError(f"{error}; about {need} more are needed. {state}") from error
             raise type(error)(f"{error}. {state}") from error
 
@@ -448,6 +447,15 @@ def _warnings(manifest: Manifest) -> tuple[str, ...]:
 
 def _rejects(rejected: int, inputs: int) -> str:
     return f"{counted(rejected, 'input')} of {inputs:,} rejected"
+
+
+def _what_is_done(job: Job) -> tuple[str, int]:
+    """Return how much of an unfinished job is done, as a sentence and in rows of its plan."""
+    try:
+        done = [job.place(shard).rows for shard, _ in finished_shards(job)]
+    except OSError as error:
+        return f"shardctl cannot read what is done ({printable(str(job.folder))}: {error.strerror})", 0
+    return f"{len(done)} of {job.shards} shards are done; run the same command again to continue", sum(done)
 
 
 def _environment(recipe: Recipe) -> dict[str, str]:

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from shardctl.manifest import PLAN, REJECTS, open_table
-from shardctl.storage import naming_the_path
+from shardctl.storage import READ_CHUNK, naming_the_path
 
 
 def copy_rejects(dataset: Path, bases: tuple[str, ...], folder: Path) -> int:
     """Copy the inputs that a dataset rejected to `folder`, under their own paths, and return how many there are.
 
     A file is copied whole; of a file of many inputs its rejected ones are put together in a file of the same name. What
-    cannot be read is left out. rejects.jsonl goes along.
+    cannot be read is left out. rejects.jsonl goes along. Raises StorageError if `folder` cannot be written.
     """
     copied = 0
     with naming_the_path(folder):
@@ -24,12 +24,13 @@ def copy_rejects(dataset: Path, bases: tuple[str, ...], folder: Path) -> int:
         begun: set[Path] = set()
         for row in _rejected_rows(dataset):
             source, place = Path(bases[row["root"]]) / row["source"], folder / row["source"]
-            if row["variant"] or ".." in Path(row["source"]).parts or not source.is_file():
+            if row["variant"] or ".." in Path(row["source"]).parts:
                 continue
-            place.parent.mkdir(parents=True, exist_ok=True)
-            with contextlib.suppress(PermissionError):
+            with contextlib.suppress(_UnreadableError):
+                _check_file(source)
+                place.parent.mkdir(parents=True, exist_ok=True)
                 if row["key"] == row["source"]:
-                    shutil.copyfile(source, place)
+                    _copy(source, place)
                 else:
                     _append(source, row, place, place not in begun)
                     begun.add(place)
@@ -46,7 +47,43 @@ def _rejected_rows(dataset: Path) -> Iterator[dict[str, Any]]:
         yield from batch.filter(pc.equal(batch.column("outcome"), "rejected")).to_pylist()
 
 
+class _UnreadableError(Exception):
+    """An input cannot be read, which is no fault of the folder that its copy goes to."""
+
+
+@contextlib.contextmanager
+def _reading() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise _UnreadableError from error
+
+
+def _check_file(source: Path) -> None:
+    with _reading():
+        if not source.is_file():  # to open a pipe would wait for a writer
+            raise FileNotFoundError
+
+
+def _copy(source: Path, place: Path) -> None:
+    try:
+        with open(place, "wb") as out:
+            for data in _chunks(source):
+                out.write(data)
+    except _UnreadableError:
+        place.unlink()
+        raise
+
+
+def _chunks(source: Path) -> Iterator[bytes]:
+    with _reading(), open(source, "rb", buffering=0) as file:
+        while data := file.read(READ_CHUNK):
+            yield data
+
+
 def _append(source: Path, row: dict[str, Any], place: Path, first: bool) -> None:
-    with open(source, "rb") as file, open(place, "wb" if first else "ab") as out:
+    with _reading(), open(source, "rb") as file:
         file.seek(row["offset"])
-        out.write(file.read(row["size"]).rstrip(b"\n") + b"\n")
+        data = file.read(row["size"])
+    with open(place, "wb" if first else "ab") as out:
+        out.write(data.rstrip(b"\n") + b"\n")

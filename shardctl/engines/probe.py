@@ -13,8 +13,9 @@ from typing import Any
 import pyarrow as pa
 
 from shardctl.engines.breadcrumb import Breadcrumb
+from shardctl.engines.inputs import read_planned
 from shardctl.engines.job import Job
-from shardctl.engines.samples import Finished, SampleMaker, add_sample, read_input
+from shardctl.engines.samples import Finished, SampleMaker, add_sample
 from shardctl.errors import InputError, Rejection
 from shardctl.shard import Compression, Layout, ShardWriter, image_tensor
 from shardctl.storage import counted
@@ -50,7 +51,8 @@ def probe_inputs(job: Job, crumb: Breadcrumb, lost: Mapping[int, Rejection]) -> 
     """Push every row of the plan of a small job through its recipe, into a shard in memory.
 
     The job's layout is what is known without looking at any sample. `lost` are rows that crashed every worker that tried
-    them. Raises InputError if user functions return no sample for any of them, or fields without a type.
+    them. Raises InputError if user functions return no sample for any of them, or fields without a type,
+    SourceGoneError if a source does not answer.
     """
     rows = [(number, row) for number, row in enumerate(job.plan.to_pylist()) if number not in lost]
     layout = _with_own_fields(job, _own_samples(job, rows, crumb, lost)) if job.recipe.sample_transforms else job.layout
@@ -64,7 +66,7 @@ def probe_inputs(job: Job, crumb: Breadcrumb, lost: Mapping[int, Rejection]) -> 
             started = time.monotonic()  # the first one also loaded the decoders
         crumb.drop(number)
         try:
-            made = maker.make(read_input(job.roots, row), row)
+            made = maker.make(read_planned(job, number, row), row)
         except (Rejection, MemoryError):
             continue
         add_sample(writer, made, crumb)
@@ -94,7 +96,7 @@ def _own_samples(
     for number, row in rows:
         crumb.drop(number)
         try:
-            samples.append(maker.finish(read_input(job.roots, row), row))
+            samples.append(maker.finish(read_planned(job, number, row), row))
         except (Rejection, MemoryError) as rejection:
             reason = rejection
     crumb.leave()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import stat
 from collections.abc import Callable
@@ -136,18 +137,32 @@ def read_recorded(roots: tuple[Root, ...], row: dict[str, Any]) -> bytes:
 
 
 def _read(path: str, offset: int, size: int) -> tuple[bytes, os.stat_result]:
-    """Return a range of a file, or the part of it that exists: never more than the file has, whatever the plan says."""
-    with open(path, "rb", buffering=0, opener=_open_at_once) as file:
+    """Return a range of a file, or the part of it that exists, and the file's state after the last byte was read.
+
+    It is never more than the file has, whatever the plan says.
+    """
+    with open(path, "rb", buffering=0, opener=open_at_once) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "not an ordinary file")
         if offset:
             file.seek(offset)
-        there = min(size, status.st_size - offset)
-        return file.read(there) if there > 0 else b"", status
+        data = _read_fully(file, min(size, status.st_size - offset))
+        return data, os.fstat(file.fileno())
 
 
-def _open_at_once(path: str, flags: int) -> int:
+def _read_fully(file: io.FileIO, count: int) -> bytes:
+    """Return the next `count` bytes, or those up to the end of the file: one read may return fewer, 2 GiB at most."""
+    data = file.read(count) if count > 0 else b""
+    if len(data) >= count:
+        return data
+    parts = [data]
+    while parts[-1] and (count := count - len(parts[-1])):
+        parts.append(file.read(count))
+    return b"".join(parts)
+
+
+def open_at_once(path: str, flags: int) -> int:
     """Open without blocking: if the file is a pipe, an ordinary open would wait for a writer."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 

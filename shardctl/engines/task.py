@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -12,12 +10,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from shardctl.engines.breadcrumb import Breadcrumb
+from shardctl.engines.inputs import read_planned
 from shardctl.engines.job import Job
-from shardctl.engines.samples import Root, SampleMaker, Shape, add_sample, digest_of, read_input, read_recorded
+from shardctl.engines.samples import SampleMaker, Shape, add_sample, digest_of
 from shardctl.errors import Rejection
 from shardctl.shard import ShardFacts, ShardWriter
 from shardctl.storage import StreamedFile, replacing
@@ -94,7 +92,6 @@ def run_shard(
     that of a finished dataset makes the same shard again, and rejects what its source no longer gives.
     """
     place = job.place(shard)
-    read = _reader(job)
     maker = SampleMaker(job.recipe, job.layout, crumb.enter)
     outcomes: list[Outcome] = []
     shapes: set[Shape] = set()
@@ -109,7 +106,7 @@ def run_shard(
             try:
                 if number in lost and lost[number].stage == "read":
                     raise lost[number]
-                data = read(job.roots, planned)
+                data = read_planned(job, number, planned)
                 digest = digest_of(data)
                 if number in lost:
                     raise lost[number]
@@ -132,47 +129,6 @@ def run_shard(
     facts = ShardFacts(rows, sink.tell(), writer.raw_bytes, sink.sha256, block_rows)
     _write_marker(job.marker_path(shard), Done(facts, tuple(sorted(shapes)), _outcome_table(outcomes), dict(labels)))
     reporter.flush()
-
-
-def compare_reads(job: Job, number: int, attempt: int, crumb: Breadcrumb, given_up: bool) -> None:
-    """See whether a source answers, after an input of it could not be read in time: read another one, then this again.
-
-    `attempt`, from 0, chooses the other one; where there is none, the input itself takes its place. An input that is `given_up`
-    is not read again. Raises SourceGoneError; a read that does not return is the pool's to notice.
-    """
-    read, row = _reader(job), job.plan.slice(number, 1).to_pylist()[0]
-    other = _other_input(job, row, number, attempt)
-    crumb.drop(other, "compare")
-    _read_from_disk(read, job, job.plan.slice(other, 1).to_pylist()[0])
-    if not given_up:
-        crumb.drop(number)
-        _read_from_disk(read, job, row)
-    crumb.leave()
-
-
-def _reader(job: Job) -> Callable[[tuple[Root, ...], dict[str, Any]], bytes]:
-    return read_recorded if "digest" in job.plan.column_names else read_input
-
-
-def _other_input(job: Job, row: dict[str, Any], number: int, attempt: int) -> int:
-    """Return an input of the same root in another file, preferably one that comes later: it is not in memory yet."""
-    import pyarrow.compute as pc  # 40 ms, and hardly ever needed
-
-    same_root = pc.equal(job.plan["root"], row["root"])
-    others = np.flatnonzero(pc.and_(same_root, pc.not_equal(job.plan["source"], row["source"])))
-    return int(others[(np.searchsorted(others, number) + attempt) % len(others)]) if len(others) else number
-
-
-def _read_from_disk(read: Callable[[tuple[Root, ...], dict[str, Any]], bytes], job: Job, row: dict[str, Any]) -> None:
-    """Read an input, and not from the page cache, which answers even when the disk does not."""
-    with contextlib.suppress(Rejection, OSError):
-        if hasattr(os, "posix_fadvise"):
-            descriptor = os.open(f"{job.roots[row['root']].path}/{row['source']}", os.O_RDONLY | os.O_NONBLOCK)
-            try:
-                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            finally:
-                os.close(descriptor)
-        read(job.roots, row)
 
 
 def read_finished(job: Job, shard: int) -> Done | None:

@@ -10,10 +10,11 @@ import numpy.ma  # noqa: F401 - the first array that a worker gives to Arrow wou
 from PIL import Image
 
 from shardctl.engines.breadcrumb import Breadcrumb
+from shardctl.engines.inputs import compare_reads
 from shardctl.engines.job import Job
 from shardctl.engines.probe import probe_inputs
 from shardctl.engines.serve import Tell
-from shardctl.engines.task import Progress, compare_reads, run_shard
+from shardctl.engines.task import Progress, run_shard
 from shardctl.errors import Rejection
 
 Image.preinit()  # the usual formats: loaded once, before workers are forked, and not by each of them
