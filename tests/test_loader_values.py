@@ -330,6 +330,19 @@ def test_every_number_of_a_vector_may_have_its_own_mean(tmp_path: Path, size: in
         assert np.allclose(row, expected[key], atol=1e-4)
 
 
+def test_the_loader_crops_the_pixels_that_convert_crops(tmp_path: Path) -> None:
+    """Also where the margin is odd, and one side of it gets a pixel more than the other."""
+    (tmp_path / "in").mkdir()
+    for number in range(4):
+        pixels = np.random.default_rng(number).integers(0, 256, (21 + number, 24 - number, 3), np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "in" / f"{number}.png")
+    shardctl.convert(tmp_path / "in", tmp_path / "whole", workers=0)
+    shardctl.convert(tmp_path / "in", tmp_path / "cut", recipe={"store": "raw", "transform": [{"name": "crop", "size": 18}]})
+    (loaded,) = shardctl.open(tmp_path / "whole").loader(4, crop=18)
+    (converted,) = shardctl.open(tmp_path / "cut").loader(4)
+    assert np.array_equal(loaded["image"], converted["image"])
+
+
 def test_images_of_many_shapes_are_lists_unless_cropped_to_one(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     for number in range(5):

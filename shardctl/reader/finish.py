@@ -356,7 +356,7 @@ class _Views:
             if free_y < 0 or free_x < 0:
                 have, want = f"{image.shape[0]}x{image.shape[1]}", f"{self._crop[0]}x{self._crop[1]}"
                 raise DatasetError(f"{have} is too small for a crop to {want}; give resize= too, or a smaller crop")
-            top, left = free_y // 2, free_x // 2
+            top, left = round(free_y / 2), round(free_x / 2)  # as the step `crop` of a recipe and torchvision's CenterCrop
             if self._random:
                 draw = self._draws[0][place]
                 top, left = (draw & 0xFFFFFFFF) * (free_y + 1) >> 32, (draw >> 32) * (free_x + 1) >> 32
