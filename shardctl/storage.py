@@ -201,6 +201,37 @@ def sha256_of(path: Path) -> str:
     return digest.hexdigest()
 
 
+class HashingReader(io.RawIOBase):
+    """A file opened for reading that hashes every byte on its way in: the digest is of what was read, whatever comes later.
+
+    Give it to io.BufferedReader. Raises OSError like open().
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = open(path, "rb", buffering=0)  # noqa: SIM115 - close closes it
+        self._sha256 = hashlib.sha256()
+
+    def readable(self) -> bool:
+        """Return True: a buffered reader asks before it reads."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill `buffer` as far as one read of the file does, and return the number of bytes; 0 at the end."""
+        count = self._file.readinto(buffer)
+        self._sha256.update(memoryview(buffer)[:count])
+        return count
+
+    def close(self) -> None:
+        """Close the file. The digest stays available."""
+        self._file.close()
+        super().close()
+
+    @property
+    def sha256(self) -> str:
+        """The SHA-256 of everything read so far, in hex."""
+        return self._sha256.hexdigest()
+
+
 def free_bytes(path: Path) -> int:
     """Return the free bytes of the file system that holds `path`, or would hold it once made."""
     while path != path.parent:
