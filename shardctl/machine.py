@@ -9,7 +9,9 @@ import errno
 import math
 import os
 import resource
+import socket
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -97,6 +99,12 @@ def memory_limit(cgroups: Path, membership: Path) -> int | None:
         if limit.isdecimal():
             limits.append(int(limit))
     return min(limits, default=None)
+
+
+@cache
+def boot() -> str:
+    """Return what names one run of this machine's kernel: processes of which it is the same see each other's file locks."""
+    return _read(Path("/proc/sys/kernel/random/boot_id")) or socket.gethostname()
 
 
 def _groups(cgroups: Path, membership: Path, controller: str) -> Iterator[Path]:

@@ -157,8 +157,8 @@ class Pool:
             fewer = f"use --workers {most}, or " if most else ""
             wanted = counted(self._places, "worker process", "worker processes")
             raise WorkerError(
-                f"this process may not open enough files for {wanted}: each takes {FILES_PER_WORKER} (a socket, a pipe, a file),"
-                f" and there is room for {most}; {fewer}raise the hard limit (ulimit -Hn shows it)"
+                f"this process may not open enough files for {wanted}: each takes {FILES_PER_WORKER} (a socket, a pipe, a file)"
+                f", and there is room for {most}; {fewer}raise the hard limit (ulimit -Hn shows it)"
             )
 
     def _new_worker(self, place: int) -> _Worker:
