@@ -152,7 +152,8 @@ def list_inputs(roots: list[Path], source: Source, rule: LabelRule, path: Path, 
         listing.notices += listing.side.notices
         listing.side_rows = _rows_of_labels(listing, listing.side, rule)
     elif rule.drop:
-        raise UsageError(f"--drop-columns {','.join(rule.drop)} takes columns of a labels file, and there is none")
+        lines = "; fields of the inputs themselves cannot be left out" if source.kind == "text" else ""
+        raise UsageError(f"--drop-columns {','.join(rule.drop)} takes columns of a labels file, and there is none{lines}")
     return listing
 
 

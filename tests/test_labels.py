@@ -299,10 +299,38 @@ def test_columns_can_be_left_out(tmp_path: Path, cli: Any) -> None:
     (tmp_path / "out" / "plan.arrow").write_bytes(b"")
     assert shardctl.repair(tmp_path / "out", workers=0).ok, "the sources are listed again as they were"
     with pytest.raises(UsageError, match=r"labels.csv has no such column; it has filename, label, key, note"):
-        notices_of(source, tmp_path / "other", drop_columns=["nothing"])
+        notices_of(source, tmp_path / "other", drop_columns=["key", "nothing"])
     (source / "labels.csv").unlink()
-    with pytest.raises(UsageError, match="--drop-columns note takes columns of a labels file, and there is none"):
+    with pytest.raises(UsageError, match=r"--drop-columns note takes columns of a labels file, and there is none$"):
         notices_of(source, tmp_path / "other", drop_columns=["note"])
+
+
+def test_a_column_that_one_of_several_labels_files_has_can_be_left_out(tmp_path: Path) -> None:
+    """The message that advises it must not be in vain."""
+    labelled(tmp_path / "in" / "a", "label,key", ["a,1"])
+    labelled(tmp_path / "in" / "b", "label", ["b"])
+    images(tmp_path / "in" / "c", 1)
+    (tmp_path / "in" / "c" / "labels.jsonl").write_text('{"filename": "0.png", "label": "c", "note": "x"}\n')
+    with pytest.raises(InputError, match=r"a/labels.csv: the column 'key' .* or use --drop-columns key"):
+        notices_of(tmp_path / "in", tmp_path / "out")
+    notices_of(tmp_path / "in", tmp_path / "out", drop_columns="key,note")
+    ds = shardctl.open(tmp_path / "out")
+    assert (ds.schema.names, ds.classes) == (["key", "image", "label"], ("a", "b", "c"))
+    with pytest.raises(UsageError, match=r"--drop-columns kee: .* has no such column; it has filename, label, key, note"):
+        notices_of(tmp_path / "in", tmp_path / "other", drop_columns="kee")
+
+
+def test_fields_of_lines_cannot_be_left_out_and_columns_that_are_both_can(tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    (source / "a.jsonl").write_text('{"text": "a"}\n')
+    with pytest.raises(UsageError, match="there is none; fields of the inputs themselves cannot be left out"):
+        notices_of(source, tmp_path / "out", drop_columns="text")
+    (source / "labels.csv").write_text("filename,label,text\na.jsonl#1,x,b\n")
+    with pytest.raises(InputError, match=r"the inputs have too: text; rename it in the labels file, .* --drop-columns text"):
+        notices_of(source, tmp_path / "out")
+    notices_of(source, tmp_path / "out", drop_columns="text")
+    assert [sample["text"] for sample in shardctl.open(tmp_path / "out")] == ["a"]
 
 
 def test_a_line_with_half_a_character_is_rejected(tmp_path: Path) -> None:

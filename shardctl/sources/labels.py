@@ -129,19 +129,13 @@ def load(found: Sequence[tuple[Path, str]], drop: Collection[str] = ()) -> SideT
     shown = some([str(path) for path in paths])
     csv = [(path, folder) for path, folder in found if path.suffix.lower() in DELIMITED_SUFFIXES]
     json = [(path, folder) for path, folder in found if path.suffix.lower() not in DELIMITED_SUFFIXES]
-    tables, names, digests, notices = [], [], [], []
-    for read, files in ((_read_all_delimited, csv), (_read_all_lines, json)):
-        if files:
-            table, named, hashed, said = read(files, drop)
-            tables.append(table)
-            names.append(named)
-            digests += hashed
-            notices += said
+    parts = [read(files, drop) for read, files in ((_read_all_delimited, csv), (_read_all_lines, json)) if files]
+    _check_dropped(drop, (name for part in parts for name in part.held), shown)
     try:
-        columns = pa.concat_tables(tables, promote_options="permissive").combine_chunks()
+        columns = pa.concat_tables([part.columns for part in parts], promote_options="permissive").combine_chunks()
     except pa.ArrowInvalid as error:
         raise InputError(f"{shown}: the same column has different types in two labels files ({error})") from error
-    all_names = pa.concat_arrays(names)
+    all_names = pa.concat_arrays([part.names for part in parts])
     hashes = _hashes_of(all_names)
     count, few = repeated(hashes, lambda places: list(all_names.take(pa.array(places)).to_pylist()))
     if count:
@@ -149,34 +143,46 @@ def load(found: Sequence[tuple[Path, str]], drop: Collection[str] = ()) -> SideT
         raise InputError(f"{shown}: {rows} that another row names: {some(few)}; keep one row per file")
     columns, classes, said = _encode_label(columns, shown)
     order = np.argsort(hashes, kind="stable")
-    notices = [f"{shown}: {notice}" for notice in notices + said]
-    return SideTable(tuple(paths), columns, classes, all_names, hashes[order], order, tuple(digests), tuple(notices))
+    digests = tuple(digest for part in parts for digest in part.digests)
+    notices = tuple(f"{shown}: {notice}" for notice in [*(notice for part in parts for notice in part.notices), *said])
+    return SideTable(tuple(paths), columns, classes, all_names, hashes[order], order, digests, notices)
 
 
-Read = tuple[pa.Table, pa.Array, list[str], list[str]]
-"""The columns of labels files, their file names, the SHA-256 of what was read of each, and notices."""
+@dataclass(frozen=True)
+class _Read:
+    """What labels files of one format hold: their columns but for those left out, and the file names (large_string).
+
+    `held` are the names of all columns, `digests` the SHA-256 of what was read of each file.
+    """
+
+    columns: pa.Table
+    names: pa.Array
+    held: tuple[str, ...]
+    digests: tuple[str, ...]
+    notices: tuple[str, ...]
 
 
-def _read_all_delimited(found: Sequence[tuple[Path, str]], drop: Collection[str]) -> Read:
+def _read_all_delimited(found: Sequence[tuple[Path, str]], drop: Collection[str]) -> _Read:
     """Read CSV files. What is a number is found over all of them."""
     from shardctl.sources import delimited  # its parts of Arrow take 60 ms to import, and most conversions have no CSV
 
-    tables, names, digests = [], [], []
+    tables, names, held, digests = [], [], [], []
     for path, folder in found:
         table, digest = delimited.read_delimited(path)
         digests.append(digest)
         shown = printable(str(path))
         if not len(table):
             raise InputError(f"{shown}: the labels file has a header and no row")
-        table = _without(table, drop, shown)
+        held += table.column_names
+        table = _without(table, drop)
         column = _file_column(table.schema, shown)
         names.append(_names_within(table[column], folder, shown))
         tables.append(table.drop_columns([column]))
     table, notices = delimited.narrowed(pa.concat_tables(tables, promote_options="default"), ())
-    return table, pa.concat_arrays(names), digests, notices
+    return _Read(table, pa.concat_arrays(names), tuple(held), tuple(digests), tuple(notices))
 
 
-def _read_all_lines(found: Sequence[tuple[Path, str]], drop: Collection[str]) -> Read:
+def _read_all_lines(found: Sequence[tuple[Path, str]], drop: Collection[str]) -> _Read:
     """Read JSONL files, twice. The types are found over all of them first: one may have only empty lists in a column.
 
     Raises InputError if a file is another one the second time: its values may not be of the types that were found.
@@ -188,9 +194,10 @@ def _read_all_lines(found: Sequence[tuple[Path, str]], drop: Collection[str]) ->
             inference.add(record)
     again: list[str] = []
     tables, names = [], []
+    found_schema = inference.schema()
+    schema = _without(found_schema.empty_table(), drop).schema
     for (path, folder), digest in zip(found, digests, strict=True):
         shown = printable(str(path))
-        schema = _without(inference.schema().empty_table(), drop, shown).schema
         column = _file_column(schema, shown)
         records = _records(path, again)
         try:
@@ -205,7 +212,8 @@ def _read_all_lines(found: Sequence[tuple[Path, str]], drop: Collection[str]) ->
         if again[-1] != digest:
             raise _changed(shown)
     mixed = [name for name in inference.mixed() if name not in drop]
-    return pa.concat_tables(tables), pa.concat_arrays(names), digests, jsonl.mixed_notices(mixed, "column")
+    notices = jsonl.mixed_notices(mixed, "column")
+    return _Read(pa.concat_tables(tables), pa.concat_arrays(names), tuple(found_schema.names), tuple(digests), tuple(notices))
 
 
 def _changed(shown: str) -> InputError:
@@ -236,12 +244,17 @@ def _records(path: Path, digests: list[str]) -> Iterator[dict[str, Any]]:
     digests.append(raw.sha256)
 
 
-def _without(table: pa.Table, drop: Collection[str], shown: str) -> pa.Table:
-    missing = [name for name in drop if name not in table.column_names]
+def _without(table: pa.Table, drop: Collection[str]) -> pa.Table:
+    return table.drop_columns([name for name in drop if name in table.column_names])
+
+
+def _check_dropped(drop: Collection[str], held: Iterable[str], shown: str) -> None:
+    """Raise UsageError if none of the labels files has a column that was to be left out: one of several is enough."""
+    names = dict.fromkeys(held)
+    missing = [name for name in drop if name not in names]
     if missing:
-        held = ", ".join(printable(name) for name in table.column_names)
-        raise UsageError(f"--drop-columns {','.join(missing)}: {shown} has no such column; it has {held}")
-    return table.drop_columns(list(drop))
+        columns = ", ".join(map(printable, names))
+        raise UsageError(f"--drop-columns {','.join(missing)}: {shown} has no such column; it has {columns}")
 
 
 def _file_column(schema: pa.Schema, shown: str) -> str:
