@@ -317,7 +317,7 @@ def test_a_column_that_one_of_several_labels_files_has_can_be_left_out(tmp_path:
     ds = shardctl.open(tmp_path / "out")
     assert (ds.schema.names, ds.classes) == (["key", "image", "label"], ("a", "b", "c"))
     with pytest.raises(UsageError, match=r"--drop-columns kee: .* has no such column; it has filename, label, key, note"):
-        notices_of(tmp_path / "in", tmp_path / "other", drop_columns="kee")
+        notices_of(tmp_path / "in", tmp_path / "other", drop_columns="key,kee")
 
 
 def test_fields_of_lines_cannot_be_left_out_and_columns_that_are_both_can(tmp_path: Path) -> None:
