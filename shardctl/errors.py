@@ -6,7 +6,7 @@ ShardctlError                 3  cannot do it
 ├── StorageError              3  the file system refuses: full, read-only, not permitted
 ├── DatasetError              3  not a dataset, or a damaged one
 ├── ConsumerError             3  a consumer named for a measurement raised, or did not return
-├── WorkerError               3  a worker process ended without finishing its shard
+├── WorkerError               3  a worker process ended without finishing its shard, or could not be started
 ├── BusyError                 3  another converter is writing the same dataset
 ├── InstallError              3  a package is missing, or two that exclude each other are installed
 └── TooManyRejectsError       1  more inputs were rejected than --max-rejects allows
@@ -57,7 +57,10 @@ class ConsumerError(ShardctlError):
 
 
 class WorkerError(ShardctlError):
-    """Worker processes keep dying while they work on no input, so that no input can be rejected as the cause."""
+    """Worker processes keep dying while they work on no input, so that no input can be rejected as the cause.
+
+    Or they cannot be started, because this process may not open enough files.
+    """
 
 
 class BusyError(ShardctlError):

@@ -14,7 +14,7 @@ from shardctl.listing import Listing
 from shardctl.recipe import Recipe
 from shardctl.shard import FORMAT_VERSION
 from shardctl.sources.splits import named_as_splits
-from shardctl.storage import printable, sha256_of
+from shardctl.storage import printable
 from shardctl.version import __version__
 
 VERSIONS = "versions"
@@ -25,12 +25,13 @@ def fingerprint_parts(listing: Listing, recipe: Recipe, settings: dict[str, Any]
     """Return one digest per thing that can differ, so that a difference can be named; `versions` are readable as they are.
 
     An input counts by its key, offset, size and time of change; its content is not read.
+    Labels files count by the bytes that were read for the plan.
     """
     custom = {step.settings()["target"]: step.code_digest() for step in recipe.sample_transforms}
-    side = listing.side.paths if listing.side else ()
+    side = listing.side.digests if listing.side else ()
     return {
         "inputs": _inputs_digest(listing, str(settings.get("split"))),
-        "labels": _digest(sorted(sha256_of(path) for path in side)),
+        "labels": _digest(sorted(side)),
         "recipe": _digest(recipe.settings()),
         "settings": _digest(settings),
         "code": _digest({"custom": custom, "format_version": FORMAT_VERSION}),

@@ -14,10 +14,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from functools import cache
 from pathlib import Path
 
 from shardctl.errors import BusyError, StorageError
+from shardctl.machine import boot
 from shardctl.storage import naming_the_path, printable
 
 try:
@@ -58,7 +58,7 @@ class Owner:
     def me(cls) -> Owner:
         """Return this process as a new owner."""
         now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-        return cls(socket.gethostname(), _boot(), os.getpid(), now, secrets.token_hex(8))
+        return cls(socket.gethostname(), boot(), os.getpid(), now, secrets.token_hex(8))
 
     def __str__(self) -> str:
         return f"process {self.process} on {printable(self.host)}, since {printable(self.since)}"
@@ -194,7 +194,7 @@ def _other_owner(descriptor: int, made: bool, staging: Path, me: Owner) -> str |
         return "one that is just ending"
     # A lock that is free proves that the owner is gone, if that was a process of this machine. The locks of other
     # machines need not be seen here, and some file systems have none at all: then the heartbeat decides.
-    if made or (locked and (owner is None or owner.boot == _boot())):
+    if made or (locked and (owner is None or owner.boot == boot())):
         return None
     if _age(descriptor, staging) <= STALE_SECONDS:
         return str(owner or "one that has just begun")
@@ -264,14 +264,6 @@ def _is_at(descriptor: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
         return False
-
-
-@cache
-def _boot() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return socket.gethostname()
 
 
 def _shown(lease: Path) -> str:

@@ -20,6 +20,7 @@ from shardctl.errors import InputError, UsageError
 from shardctl.manifest import open_table
 from shardctl.sources import FoundFile, Input, Source, labels, place_of, walk
 from shardctl.sources.labels import SideTable, some
+from shardctl.sources.walk import UNREACHABLE, LeftOut
 from shardctl.storage import counted, naming_the_path, printable
 
 CHUNK_ROWS = 65536
@@ -132,7 +133,8 @@ def list_inputs(roots: list[Path], source: Source, rule: LabelRule, path: Path, 
     side_files: list[tuple[Path, str]] = []
     ignored: Counter[str] = Counter()
     groups: dict[tuple[str, str], int] = {}
-    wanted = _wanted_files(walk(roots, notices.append), source, rule, side_files, ignored)
+    unreachable = LeftOut()
+    wanted = _wanted_files(walk(roots, notices.append), source, rule, side_files, ignored, unreachable)
     # A scratch file: it need not outlive the process, so it is neither synced nor renamed.
     with naming_the_path(path), pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, LISTING_SCHEMA) as writer:
         count = 0
@@ -140,6 +142,8 @@ def list_inputs(roots: list[Path], source: Source, rule: LabelRule, path: Path, 
             writer.write_batch(_listing_batch(chunk, groups))
             count += len(chunk)
             found(count)
+    if unreachable.count:
+        notices.append(f"left out: {unreachable.counted('file or folder', 'files and folders')}, which cannot be reached")
     if rule.file is not None:
         side_files = [_explicit_side_file(rule.file, roots)]
     if count == 0:
@@ -152,7 +156,8 @@ def list_inputs(roots: list[Path], source: Source, rule: LabelRule, path: Path, 
         listing.notices += listing.side.notices
         listing.side_rows = _rows_of_labels(listing, listing.side, rule)
     elif rule.drop:
-        raise UsageError(f"--drop-columns {','.join(rule.drop)} takes columns of a labels file, and there is none")
+        lines = "; fields of the inputs themselves cannot be left out" if source.kind == "text" else ""
+        raise UsageError(f"--drop-columns {','.join(rule.drop)} takes columns of a labels file, and there is none{lines}")
     return listing
 
 
@@ -162,8 +167,12 @@ def _wanted_files(
     rule: LabelRule,
     side_files: list[tuple[Path, str]],
     ignored: Counter[str],
+    unreachable: LeftOut,
 ) -> Iterator[Input]:
-    """Yield the inputs of the files that belong to the kind; note the labels files, count the others."""
+    """Yield the inputs of the files that belong to the kind; note the labels files, count the others.
+
+    Those of the others that are `unreachable` are counted apart: what they are is not known, and may be a folder.
+    """
     explicit = str(rule.file.resolve()) if rule.file is not None else None
     sidecars = SIDECAR_SUFFIXES if rule.mode == "auto" else frozenset[str]()
     for file in files:
@@ -171,10 +180,12 @@ def _wanted_files(
             side_files.append((Path(file.opened), file.folder))
         elif explicit and file.path.endswith(Path(explicit).name) and str(Path(file.opened).resolve()) == explicit:
             continue
-        elif source.takes(file):
+        elif source.takes(file) is not False:  # one that cannot be read might be an input: better a reject than nothing
             yield from source.inputs(file)
         else:
             ignored[file.suffix or "no suffix"] += 1
+            if file.fault and file.fault.error == UNREACHABLE:
+                unreachable.add(file.opened)
 
 
 def _is_sidecar(file: FoundFile) -> bool:
@@ -217,6 +228,7 @@ def detect_kind(roots: list[Path], sources: Iterable[Source]) -> str:
     """Return the first of the kinds of which there is an input. Raises InputError if there is none of any."""
     candidates = list(sources)
     present: dict[str, bool] = {}
+    possible: dict[str, bool] = {}  # of files that cannot be read: they decide only where no other file does
     ignored: Counter[str] = Counter()
     for file in walk(roots, lambda _: None):
         taker = next((candidate for candidate in candidates if candidate.takes(file)), None)
@@ -224,10 +236,11 @@ def detect_kind(roots: list[Path], sources: Iterable[Source]) -> str:
             return taker.kind
         if taker is None:
             ignored[file.suffix or "no suffix"] += 1
+            possible |= {candidate.kind: True for candidate in candidates if candidate.takes(file) is None}
         elif not _is_sidecar(file):
             present[taker.kind] = True
-    if present:
-        return next(iter(present))
+    if present or possible:
+        return next(iter(present or possible))
     raise InputError(_why_nothing(roots, " and no ".join(candidate.kind for candidate in candidates), ignored))
 
 

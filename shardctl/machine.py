@@ -5,14 +5,21 @@ Linux keeps such shares as control groups (cgroups), folders within each other: 
 
 from __future__ import annotations
 
+import errno
 import math
 import os
+import resource
+import socket
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 CGROUPS = Path("/sys/fs/cgroup")
 MEMBERSHIP = Path("/proc/self/cgroup")
 """Says in which group this process is: a line `0::/group` (version 2), or `5:cpu,cpuacct:/group` (version 1)."""
+
+UNLIMITED = 1 << 30
+"""More files than any process opens."""
 
 
 def usable_cores() -> int:
@@ -27,6 +34,41 @@ def memory_bytes() -> int:
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = memory_limit(CGROUPS, MEMBERSHIP)
     return physical if limit is None else min(physical, limit)
+
+
+def open_files_left() -> int:
+    """Return how many more files this process may open once it has raised its own limit as far as it may.
+
+    Both limits of RLIMIT_NOFILE count sockets and pipes too.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return UNLIMITED if hard == resource.RLIM_INFINITY else max(0, hard - _open_files())
+
+
+def allow_open_files(more: int) -> bool:
+    """Make sure that this process can open so many files more than it has now, and return whether it can.
+
+    The limit that a process starts with (often 1,024, or 256) is one that it may raise itself, up to the hard limit. It is
+    raised only as far as needed, and not lowered again. Processes that are started later inherit it. That harms none that
+    opens few files: only select(2) cannot deal with descriptors from 1,024 on, and it could not open those before.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = _open_files() + more
+    if soft == resource.RLIM_INFINITY or needed <= soft:
+        return True
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    except (OSError, ValueError):  # beyond the hard limit; macOS has another one for all processes, which no call returns
+        return False
+    return True
+
+
+def _open_files() -> int:
+    """Return how many files this process has open; 0 where the system does not tell."""
+    try:
+        return len(os.listdir("/dev/fd"))
+    except OSError as error:  # to look takes a descriptor too: if there is none, all are in use
+        return resource.getrlimit(resource.RLIMIT_NOFILE)[0] if error.errno == errno.EMFILE else 0
 
 
 def usable_core_numbers() -> list[int]:
@@ -57,6 +99,12 @@ def memory_limit(cgroups: Path, membership: Path) -> int | None:
         if limit.isdecimal():
             limits.append(int(limit))
     return min(limits, default=None)
+
+
+@cache
+def boot() -> str:
+    """Return what names one run of this machine's kernel: processes of which it is the same see each other's file locks."""
+    return _read(Path("/proc/sys/kernel/random/boot_id")) or socket.gethostname()
 
 
 def _groups(cgroups: Path, membership: Path, controller: str) -> Iterator[Path]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from shardctl.errors import DiskFullError, StorageError
+from shardctl.machine import boot
 
 if os.name == "posix":
     import fcntl
@@ -159,13 +160,72 @@ def naming_the_path(path: Path) -> Iterator[None]:
         raise StorageError(f"{shown}: cannot write here ({error.strerror or error})") from error
 
 
+SCRATCH = "shardctl-scratch-"
+"""How the names of scratch folders begin."""
+
+SCRATCH_OWNER = "owner"
+"""A file in a scratch folder. Its owner holds a lock on it, which the system drops when the process is gone."""
+
+SCRATCH_FILES = "files"
+
+
 @contextlib.contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """Yield a folder for files that need not outlive the block."""
+    """Yield a folder for files that need not outlive the block. Those of processes that were killed are removed first."""
     with contextlib.ExitStack() as stack:
         with naming_the_path(Path(os.environ.get("TMPDIR", "/tmp"))):
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="shardctl-", ignore_cleanup_errors=True))
-        yield Path(folder)
+            _remove_abandoned(Path(tempfile.gettempdir()))
+            folder = Path(tempfile.mkdtemp(prefix=SCRATCH))
+            stack.callback(_remove_scratch, folder)
+            stack.callback(os.close, _own(folder))
+            (folder / SCRATCH_FILES).mkdir()
+        yield folder / SCRATCH_FILES
+
+
+def _own(folder: Path) -> int:
+    """Lock a new scratch folder, and return the descriptor that holds the lock.
+
+    The boot is written last: without it the folder is never removed by others, for instance where files cannot be locked.
+    """
+    descriptor = os.open(folder / SCRATCH_OWNER, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    with contextlib.suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        os.write(descriptor, boot().encode())
+    return descriptor
+
+
+def _remove_abandoned(parent: Path) -> None:
+    """Remove the scratch folders whose owner is certainly gone: it was a process of this machine, and holds its lock no more.
+
+    Another machine's lock on a shared file system may not be seen here, so that its folders stay, as do those of other users.
+    """
+    names: list[str] = []
+    with contextlib.suppress(OSError):  # a folder may be one that can be written and not listed
+        names = os.listdir(parent)
+    for name in names:
+        if name.startswith(SCRATCH):
+            with contextlib.suppress(OSError):  # in use, no scratch folder of ours, or another process has just removed it
+                _remove_if_abandoned(parent / name)
+
+
+def _remove_if_abandoned(folder: Path) -> None:
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+        return
+    descriptor = os.open(folder / SCRATCH_OWNER, os.O_RDWR | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.read(descriptor, READ_CHUNK) == boot().encode():
+            _remove_scratch(folder)
+    finally:
+        os.close(descriptor)
+
+
+def _remove_scratch(folder: Path) -> None:
+    """Remove a scratch folder. What tells who owns it goes last, so that another process can complete a removal."""
+    shutil.rmtree(folder / SCRATCH_FILES, ignore_errors=True)
+    if not (folder / SCRATCH_FILES).exists():
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def write_atomically(path: Path, data: bytes) -> str:
@@ -199,6 +259,37 @@ def sha256_of(path: Path) -> str:
         while chunk := file.read(READ_CHUNK):
             digest.update(chunk)
     return digest.hexdigest()
+
+
+class HashingReader(io.RawIOBase):
+    """A file opened for reading that hashes every byte on its way in: the digest is of what was read, whatever comes later.
+
+    Give it to io.BufferedReader. Raises OSError like open().
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = open(path, "rb", buffering=0)  # noqa: SIM115 - close closes it
+        self._sha256 = hashlib.sha256()
+
+    def readable(self) -> bool:
+        """Return True: a buffered reader asks before it reads."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill `buffer` as far as one read of the file does, and return the number of bytes; 0 at the end."""
+        count = self._file.readinto(buffer)
+        self._sha256.update(memoryview(buffer)[:count])
+        return count
+
+    def close(self) -> None:
+        """Close the file. The digest stays available."""
+        self._file.close()
+        super().close()
+
+    @property
+    def sha256(self) -> str:
+        """The SHA-256 of everything read so far, in hex."""
+        return self._sha256.hexdigest()
 
 
 def free_bytes(path: Path) -> int:

@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 from PIL import Image
+from pyarrow import csv
 
 import shardctl
-from shardctl.errors import InputError, UsageError
+from shardctl import conversion
+from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.manifest import open_table, read_rejects
-from shardctl.sources import labels
+from shardctl.sources import jsonl, labels
 from shardctl.sources.boxes import COORDINATES, PLACE_NAMES
 from shardctl.sources.splits import ROLES
 
@@ -297,10 +299,38 @@ def test_columns_can_be_left_out(tmp_path: Path, cli: Any) -> None:
     (tmp_path / "out" / "plan.arrow").write_bytes(b"")
     assert shardctl.repair(tmp_path / "out", workers=0).ok, "the sources are listed again as they were"
     with pytest.raises(UsageError, match=r"labels.csv has no such column; it has filename, label, key, note"):
-        notices_of(source, tmp_path / "other", drop_columns=["nothing"])
+        notices_of(source, tmp_path / "other", drop_columns=["key", "nothing"])
     (source / "labels.csv").unlink()
-    with pytest.raises(UsageError, match="--drop-columns note takes columns of a labels file, and there is none"):
+    with pytest.raises(UsageError, match=r"--drop-columns note takes columns of a labels file, and there is none$"):
         notices_of(source, tmp_path / "other", drop_columns=["note"])
+
+
+def test_a_column_that_one_of_several_labels_files_has_can_be_left_out(tmp_path: Path) -> None:
+    """The message that advises it must not be in vain."""
+    labelled(tmp_path / "in" / "a", "label,key", ["a,1"])
+    labelled(tmp_path / "in" / "b", "label", ["b"])
+    images(tmp_path / "in" / "c", 1)
+    (tmp_path / "in" / "c" / "labels.jsonl").write_text('{"filename": "0.png", "label": "c", "note": "x"}\n')
+    with pytest.raises(InputError, match=r"a/labels.csv: the column 'key' .* or use --drop-columns key"):
+        notices_of(tmp_path / "in", tmp_path / "out")
+    notices_of(tmp_path / "in", tmp_path / "out", drop_columns="key,note")
+    ds = shardctl.open(tmp_path / "out")
+    assert (ds.schema.names, ds.classes) == (["key", "image", "label"], ("a", "b", "c"))
+    with pytest.raises(UsageError, match=r"--drop-columns kee: .* has no such column; it has filename, label, key, note"):
+        notices_of(tmp_path / "in", tmp_path / "other", drop_columns="key,kee")
+
+
+def test_fields_of_lines_cannot_be_left_out_and_columns_that_are_both_can(tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    (source / "a.jsonl").write_text('{"text": "a"}\n')
+    with pytest.raises(UsageError, match="there is none; fields of the inputs themselves cannot be left out"):
+        notices_of(source, tmp_path / "out", drop_columns="text")
+    (source / "labels.csv").write_text("filename,label,text\na.jsonl#1,x,b\n")
+    with pytest.raises(InputError, match=r"the inputs have too: text; rename it in the labels file, .* --drop-columns text"):
+        notices_of(source, tmp_path / "out")
+    notices_of(source, tmp_path / "out", drop_columns="text")
+    assert [sample["text"] for sample in shardctl.open(tmp_path / "out")] == ["a"]
 
 
 def test_a_line_with_half_a_character_is_rejected(tmp_path: Path) -> None:
@@ -370,3 +400,69 @@ def test_values_of_any_depth_come_back_or_are_rejected(tmp_path: Path, depth: in
     assert (result.samples, result.reasons) == ((1, {"decode: too-deep": 1}) if depth == 900 else (2, {}))
     if depth == 70:
         assert shardctl.open(tmp_path / "out")[0]["a"] == inside.replace(":", ": ")
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after"),
+    [
+        ("labels.csv", "filename,label\n0.png,cat\n1.png,dog\n", "filename,label\n0.png,dog\n1.png,cat\n"),
+        (
+            "labels.jsonl",
+            '{"filename": "0.png", "label": "cat"}\n{"filename": "1.png", "label": "dog"}\n',
+            '{"filename": "0.png", "label": "dog"}\n{"filename": "1.png", "label": "cat"}\n',
+        ),
+    ],
+)
+def test_a_labels_file_that_changes_during_a_conversion_does_not_look_up_to_date(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, before: str, after: str
+) -> None:
+    source, out = images(tmp_path / "in", 2), tmp_path / "out"
+    (source / name).write_text(before)
+    fingerprint_parts = conversion.fingerprint_parts
+
+    def of_a_changed_file(*arguments: Any) -> dict[str, str]:
+        (source / name).write_text(after)
+        return fingerprint_parts(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(conversion, "fingerprint_parts", of_a_changed_file)
+        shardctl.convert(source, out, workers=0)
+    ds = shardctl.open(out)
+    assert [ds.classes[label] for label in open_table(out / "plan.arrow")["label"].to_pylist()] == ["cat", "dog"]
+    with pytest.raises(DatasetError, match="differs in its labels"):
+        shardctl.convert(source, out, workers=0)
+    (source / name).write_text(before)
+    assert shardctl.convert(source, out, workers=0).status == "up-to-date"
+
+
+@pytest.mark.parametrize("after", ["cat", 3.5, {"x": 1}])
+def test_a_labels_file_that_changes_between_its_two_readings_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: Any
+) -> None:
+    source = images(tmp_path / "in", 1)
+    row = {"filename": "0.png", "label": 7}
+    (source / "labels.jsonl").write_text(json.dumps(row))
+    add = jsonl.TypeInference.add
+
+    def changing(inference: jsonl.TypeInference, value: dict[str, Any]) -> None:
+        add(inference, value)
+        (tmp_path / "new").write_text(json.dumps({**row, "label": after}))
+        (tmp_path / "new").replace(source / "labels.jsonl")
+
+    monkeypatch.setattr(jsonl.TypeInference, "add", changing)
+    with pytest.raises(InputError, match=r"labels\.jsonl: changed while it was read; run the same command again"):
+        shardctl.convert(source, tmp_path / "out", workers=0)
+
+
+def test_a_header_that_changes_while_the_file_is_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = labelled(tmp_path / "in", "label,code", ["cat,007", "dog,042"])
+    read_csv = csv.read_csv
+
+    def changing(*arguments: Any, **options: Any) -> Any:
+        path = source / "labels.csv"
+        path.write_text(path.read_text().replace("code", "name"))
+        return read_csv(*arguments, **options)
+
+    monkeypatch.setattr(csv, "read_csv", changing)
+    with pytest.raises(InputError, match=r"labels\.csv: changed while it was read; run the same command again"):
+        shardctl.convert(source, tmp_path / "out", workers=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -242,3 +243,41 @@ def test_a_converter_that_waits_for_another_one_holds_no_process(tmp_path: Path,
 
     with lease.hold(tmp_path / "out" / ".shardctl", None), pytest.raises(KeyboardInterrupt):
         shardctl.convert(photos, tmp_path / "out", workers=2, listener=Listener(waiting=give_up))
+
+
+def limited(limit: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run shardctl in a shell that has set a limit of open files: "-n 64" sets both limits, "-Sn 64" the soft one."""
+    command = ["bash", "-c", f'ulimit {limit} && exec "$@"', "-", sys.executable, "-m", "shardctl", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+def test_many_workers_raise_the_soft_limit_of_open_files(tmp_path: Path, photos: Path) -> None:
+    """Each worker takes three descriptors of the command."""
+    ran = limited("-Sn 64", "convert", photos, tmp_path / "out", "--workers", "20", "--samples-per-shard", "3")
+    assert (ran.returncode, "Traceback" in ran.stderr) == (0, False), ran.stderr
+    assert shardctl.open(tmp_path / "out").manifest.shards == 20
+
+
+def test_more_workers_than_the_hard_limit_of_open_files_allows_are_refused(tmp_path: Path, photos: Path) -> None:
+    out = tmp_path / "out"
+    ran = limited("-n 64", "convert", photos, out, "--workers", "20", "--samples-per-shard", "3")
+    said = re.search(
+        r"^shardctl: this process may not open enough files for 20 worker processes: .* use --workers (\d+)", ran.stderr, re.M
+    )
+    assert ran.returncode == 3
+    assert said, ran.stderr
+    again = limited("-n 64", "convert", photos, out, "--workers", said[1], "--samples-per-shard", "3")
+    assert again.returncode == 0, again.stderr
+    assert limited("-n 64", "verify", out).returncode == 0
+
+
+def test_automatic_workers_are_as_many_as_the_hard_limit_of_open_files_allows(
+    tmp_path: Path, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "usable_cores", lambda: 128)
+    monkeypatch.setattr(pool, "open_files_left", lambda: 40)
+    assert pool.most_workers() == 8
+    monkeypatch.setattr(pool, "open_files_left", lambda: 3)
+    assert pool.most_workers() == 1
+    monkeypatch.setattr(pool, "open_files_left", lambda: 20_000)
+    assert pool.most_workers() == 128

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -23,7 +24,7 @@ from test_conversion import images, sums
 import shardctl
 from shardctl.conversion import Listener, publish
 from shardctl.errors import DatasetError
-from shardctl.storage import sha256_of
+from shardctl.storage import scratch_folder, sha256_of
 
 HELD = """
 import glob, os, threading
@@ -380,3 +381,51 @@ def test_a_reader_finds_the_old_or_the_new_dataset_while_it_is_overwritten(here:
             assert sha256_of(here / "out" / "train-00000-of-00010.arrow") == kept
     assert writer.returncode == 0
     assert sums(here / "out") in wholes
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder for temporary files, of this process and of those that it starts."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def killed_in(code: str, *arguments: Path) -> None:
+    """Run Python code that kills its own process with SIGKILL."""
+    code = f"import os, signal, sys\ndie = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n{code}"
+    ran = subprocess.run([sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, timeout=60)
+    assert ran.returncode == -signal.SIGKILL, ran.stderr
+
+
+def test_the_scratch_folder_of_a_killed_conversion_is_removed_by_the_next_one(
+    photos: Path, tmp_path: Path, temporary: Path
+) -> None:
+    killed_in(
+        "import shardctl\nfrom shardctl.conversion import Listener\n"
+        "shardctl.convert(sys.argv[1], sys.argv[2], workers=0, listener=Listener(announce=die))",
+        photos,
+        tmp_path / "out",
+    )
+    assert list(temporary.iterdir())
+    shardctl.convert(photos, tmp_path / "other", workers=0)
+    assert list(temporary.iterdir()) == []
+
+
+def test_scratch_folders_that_may_be_in_use_stay(tmp_path: Path, temporary: Path) -> None:
+    """Of a process that lives, of another machine, and folders of the same name that shardctl has not made."""
+    killed_in("from shardctl.storage import scratch_folder\nheld = scratch_folder()\nheld.__enter__()\ndie()")
+    (elsewhere,) = temporary.iterdir()
+    (elsewhere / "owner").write_text("another boot")
+    (temporary / "shardctl-scratch-data").mkdir()
+    (temporary / "shardctl-scratch-data" / "owner").touch()
+    (temporary / "shardctl-scratch-link").symlink_to(tmp_path)
+    others = set(temporary.iterdir())
+    with scratch_folder() as first:
+        (first / "listing").touch()
+        with scratch_folder() as second:
+            assert first != second
+        assert (first / "listing").exists()
+    assert set(temporary.iterdir()) == others

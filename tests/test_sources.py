@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import shardctl
-from shardctl.errors import InputError
+from shardctl.errors import InputError, TooManyRejectsError
 from shardctl.manifest import read_rejects
 from shardctl.sources import walk
 
@@ -327,3 +327,17 @@ def test_a_source_that_is_given_twice_is_the_one_to_give(tmp_path: Path) -> None
     source = tree(tmp_path / "in", "1.png")
     with pytest.raises(InputError, match=rf"1 key appears twice, .* as the only source: shardctl convert {source} DST"):
         shardctl.convert([source, source], tmp_path / "out", workers=0)
+
+
+def test_a_file_that_cannot_be_looked_at_does_not_decide_the_kind(tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    (source / "a-link").symlink_to("nowhere")
+    (source / "b.txt").write_text("text")
+    result = shardctl.convert(source, tmp_path / "out", workers=0)
+    assert (shardctl.open(tmp_path / "out").manifest.kind, result.samples) == ("text", 1)
+    assert result.notices[0] == f"left out: 1 file or folder, for instance {source}/a-link, which cannot be reached"
+    (source / "b.txt").unlink()
+    (source / "c.png").symlink_to("nowhere")
+    with pytest.raises(TooManyRejectsError, match="no input could be converted"):
+        shardctl.convert(source, tmp_path / "images", workers=0)

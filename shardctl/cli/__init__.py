@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import importlib
 import json
 import os
 import signal
 import sys
 import threading
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 import click
 
@@ -18,6 +19,9 @@ from shardctl.errors import ShardctlError
 INTERRUPTED = 130
 FLUSH_FAILED = 120
 """The exit code of Python itself if its output cannot be written."""
+
+OUTPUT_REFUSED = 3
+"""The exit code if stdout or stderr cannot be written: the same as for any other full disk."""
 
 COMMANDS = ("advise", "bench", "convert", "demo", "inspect", "repair", "verify")
 
@@ -103,8 +107,9 @@ def _leave(code: int) -> NoReturn:
             thread.join()
     atexit._run_exitfuncs()
     try:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:  # it is None where the command was started with the stream closed
+                stream.flush()
     except OSError:  # the reader of the pipe is gone, or the disk is full
         code = code or FLUSH_FAILED
     os._exit(code)
@@ -112,6 +117,35 @@ def _leave(code: int) -> NoReturn:
 
 def run(arguments: list[str]) -> int:
     """Run one command and return its exit code."""
+    try:
+        code = _run(arguments)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # The reader of our output has closed the pipe (`| head`): that is no error.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        if not any(map(_is_refused, (sys.stdout, sys.stderr))):
+            raise  # a bug: a file that is no output was not dealt with
+        with contextlib.suppress(OSError):  # stderr may be on the same full disk
+            click.echo(f"shardctl: the output cannot be written ({error.strerror}); write it somewhere else", err=True)
+        return OUTPUT_REFUSED
+
+
+def _is_refused(stream: TextIO | None) -> bool:
+    """Return whether the system does not take what is written to a stream. The only way to know is to write something."""
+    try:
+        if stream is not None:
+            stream.write("\n")
+            stream.flush()
+    except OSError:
+        return True
+    return False
+
+
+def _run(arguments: list[str]) -> int:
     try:
         code = cli.main(arguments, prog_name="shardctl", standalone_mode=False)
         return code if isinstance(code, int) else 0
@@ -130,10 +164,6 @@ def run(arguments: list[str]) -> int:
         said = str(stop.__cause__ or stop)  # click replaces a KeyboardInterrupt by its own exception
         _complain(said or INTERRUPTION, INTERRUPTED, arguments)
         return INTERRUPTED
-    except BrokenPipeError:
-        # The reader of our output has closed the pipe (`| head`): that is no error.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
 
 
 def _complain(message: str, code: int, arguments: list[str]) -> None:

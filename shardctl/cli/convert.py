@@ -64,7 +64,9 @@ def _sources_and_destination(
     is_flag=True,
     help="Accept a labels file that does not match the inputs: rows without a file are skipped, missing values stay empty.",
 )
-@click.option("--drop-columns", metavar="A,B,…", help="Columns of the labels file to leave out.")
+@click.option(
+    "--drop-columns", metavar="A,B,…", help="Columns of the labels files to leave out; fields of the inputs themselves stay."
+)
 @click.option(
     "--split",
     default="auto",

@@ -122,7 +122,11 @@ def _known_layout(recipe: Recipe, labelling: Labelling, listing: Listing) -> Lay
         fields.append(pa.field("label", pa.int64()))
     clash = {f.name for f in side} & {f.name for f in fields}
     if clash:
-        raise InputError(f"the labels file has a column that the inputs have too: {', '.join(sorted(clash))}; rename it")
+        names = ",".join(sorted(clash))
+        raise InputError(
+            f"the labels file has a column that the inputs have too: {names}; rename it in the labels file, or leave it out"
+            f" with --drop-columns {names}"
+        )
     fields += side
     if recipe.variants > 1:
         fields.append(pa.field("variant", pa.int32()))

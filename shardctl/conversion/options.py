@@ -8,9 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from shardctl.engines.pool import Limits
+from shardctl.engines.pool import Limits, most_workers
 from shardctl.errors import InputError, StorageError, UsageError
-from shardctl.machine import usable_cores
 from shardctl.manifest import MANIFEST, STAGING
 from shardctl.storage import format_bytes, naming_the_path, printable
 
@@ -70,7 +69,7 @@ class Options:
 
     def worker_count(self) -> int:
         """Return the number of worker processes."""
-        return usable_cores() if self.workers == "auto" else int(self.workers)
+        return most_workers() if self.workers == "auto" else int(self.workers)
 
 
 def reject_limit(text: str | None, inputs: int) -> float:

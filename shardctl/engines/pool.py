@@ -28,7 +28,9 @@ from shardctl.engines import breadcrumb, forkserver
 from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.forkserver import ANSWER, KILL, ORDER, START, WAIT
 from shardctl.engines.serve import OUT_OF_MEMORY
-from shardctl.storage import naming_the_path
+from shardctl.errors import WorkerError
+from shardctl.machine import allow_open_files, open_files_left, usable_cores
+from shardctl.storage import counted, naming_the_path
 
 Task = dict[str, Any]
 OnLine = Callable[[str], None]
@@ -42,6 +44,12 @@ PATIENCE_SECONDS = 5.0
 
 LOOKS_PER_LIMIT = 8
 """How often a worker is looked at within its time limit."""
+
+FILES_PER_WORKER = 3
+"""Descriptors that this process keeps open for each worker: its channel, its output and its breadcrumb."""
+
+SPARE_FILES = 16
+"""Descriptors that are left for the rest: three while a worker is started, and the files that the command opens later."""
 
 TAIL_BYTES = 4096
 """How much of what a worker prints is kept for its last words, and the longest line that is passed on whole."""
@@ -79,6 +87,11 @@ class Death:
         with contextlib.suppress(ValueError):
             return f"was ended by {signal.Signals(-self.code).name}"
         return f"was ended by signal {-self.code}"
+
+
+def most_workers() -> int:
+    """Return how many workers are worth having: one per usable core, fewer where this process may open few files."""
+    return max(1, min(usable_cores(), (open_files_left() - SPARE_FILES) // FILES_PER_WORKER))
 
 
 class Pool:
@@ -129,12 +142,24 @@ class Pool:
         if task is None:
             return
         if place not in self._workers:
+            self._refuse_too_many_files()
             self._workers[place] = self._new_worker(place)
         worker = self._workers[place]
         worker.order(task)
         for stream in (worker.channel, worker.output):
             if stream not in selector.get_map():
                 selector.register(stream, selectors.EVENT_READ, worker)
+
+    def _refuse_too_many_files(self) -> None:
+        """Raise WorkerError if the system lets this process open no files for one more worker."""
+        if not allow_open_files(FILES_PER_WORKER + SPARE_FILES):
+            most = len(self._workers)
+            fewer = f"use --workers {most}, or " if most else ""
+            wanted = counted(self._places, "worker process", "worker processes")
+            raise WorkerError(
+                f"this process may not open enough files for {wanted}: each takes {FILES_PER_WORKER} (a socket, a pipe, a file)"
+                f", and there is room for {most}; {fewer}raise the hard limit (ulimit -Hn shows it)"
+            )
 
     def _new_worker(self, place: int) -> _Worker:
         if self._server is not None and self._server.gone:

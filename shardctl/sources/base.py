@@ -38,8 +38,8 @@ class Source(Protocol):
 
     kind: str
 
-    def takes(self, file: FoundFile) -> bool:
-        """Return whether a file of this name belongs to this kind."""
+    def takes(self, file: FoundFile) -> bool | None:
+        """Return whether a file belongs to this kind; None if it may, and cannot be read to see whether it does."""
         ...
 
     def inputs(self, file: FoundFile) -> Iterable[Input]:

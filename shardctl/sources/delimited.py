@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Collection
 from decimal import Decimal
 from pathlib import Path
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.errors import InputError
-from shardctl.storage import printable
+from shardctl.storage import READ_CHUNK, HashingReader, printable
 
 _WHOLE = r"^(0|-?[1-9][0-9]*)$"
 _WORDS = r"^(nan|NaN|inf|-inf)$"
@@ -23,8 +24,11 @@ _ALWAYS_EXACT = 15
 """Digits of a decimal that float64 always gives back; of 16 and 17 only some."""
 
 
-def read_delimited(path: Path) -> pa.Table:
-    """Read a CSV file (a TSV file by its suffix), every cell as it is written. Raises InputError."""
+def read_delimited(path: Path) -> tuple[pa.Table, str]:
+    """Return the table of a CSV file (a TSV file by its suffix), every cell as it is written, and the file's SHA-256 in hex.
+
+    Raises InputError.
+    """
     shown = printable(str(path))
     from pyarrow import csv as arrow_csv  # 20 ms to import, and most conversions have no CSV
 
@@ -36,13 +40,17 @@ def read_delimited(path: Path) -> pa.Table:
             raise InputError(f"{shown}: the labels file is empty")
         if len(set(names)) < len(names):
             raise InputError(f"{shown}: two columns have the same name ({', '.join(map(printable, names))})")
-        return arrow_csv.read_csv(
-            path,
-            parse_options=arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-            convert_options=arrow_csv.ConvertOptions(
-                column_types={name: pa.string() for name in names}, strings_can_be_null=False
-            ),
-        )
+        with HashingReader(path) as raw:
+            table = arrow_csv.read_csv(
+                io.BufferedReader(raw, READ_CHUNK),
+                parse_options=arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+                convert_options=arrow_csv.ConvertOptions(
+                    column_types={name: pa.string() for name in names}, strings_can_be_null=False
+                ),
+            )
+        if table.column_names != names:  # cells of columns that were not named are no longer as they are written
+            raise InputError(f"{shown}: changed while it was read; run the same command again")
+        return table, raw.sha256
     except UnicodeDecodeError as error:
         raise InputError(f"{shown}: not UTF-8 at byte {error.start}; recode it, for instance with iconv -t UTF-8") from None
     except OSError as error:

@@ -26,20 +26,20 @@ class ImageSource:
 
     kind = "image"
 
-    def takes(self, file: FoundFile) -> bool:
-        """Tell by the name, or by the first bytes where the name says nothing."""
+    def takes(self, file: FoundFile) -> bool | None:
+        """Tell by the name, or by the first bytes where the name says nothing; None if those cannot be read."""
         suffix = file.suffix
         if suffix in KNOWN_SUFFIXES:
             return True
         if suffix in SIDE_FILES:
             return False
         if file.fault:
-            return True  # it cannot be looked at, and might have been one: better a reject than nothing
+            return None
         try:
             with open(file.opened, "rb") as opened:
                 return image.is_image(opened.read(image.SNIFF_BYTES))
         except OSError:
-            return False
+            return None
 
     def inputs(self, file: FoundFile) -> Iterable[Input]:
         """Return the file as one input."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ import xxhash
 from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.sample import RESERVED_FIELDS
 from shardctl.sources import jsonl
-from shardctl.storage import counted, printable
+from shardctl.storage import READ_CHUNK, HashingReader, counted, printable, sha256_of
 
 FILE_COLUMNS = ("file_name", "filename", "file", "path", "image", "image_path")
 """Names of the column that says which file a row is about, the first one found is taken."""
@@ -43,7 +44,7 @@ class SideTable:
 
     `columns` has every column but the one with the file names, `label` as int64 where there is one; `classes` are the
     names of its values, `names` the paths relative to the source (large_string). `hashes` is sorted, `order` says which row
-    each is. `notices` are messages for the user.
+    each is. `digests` are the SHA-256 of the bytes that were read of each file, in hex; `notices` are messages for the user.
     """
 
     paths: tuple[Path, ...]
@@ -52,6 +53,7 @@ class SideTable:
     names: pa.Array
     hashes: npt.NDArray[np.uint64]
     order: npt.NDArray[np.int64]
+    digests: tuple[str, ...]
     notices: tuple[str, ...]
 
     def __len__(self) -> int:
@@ -127,18 +129,13 @@ def load(found: Sequence[tuple[Path, str]], drop: Collection[str] = ()) -> SideT
     shown = some([str(path) for path in paths])
     csv = [(path, folder) for path, folder in found if path.suffix.lower() in DELIMITED_SUFFIXES]
     json = [(path, folder) for path, folder in found if path.suffix.lower() not in DELIMITED_SUFFIXES]
-    tables, names, notices = [], [], []
-    for read, files in ((_read_all_delimited, csv), (_read_all_lines, json)):
-        if files:
-            table, named, said = read(files, drop)
-            tables.append(table)
-            names.append(named)
-            notices += said
+    parts = [read(files, drop) for read, files in ((_read_all_delimited, csv), (_read_all_lines, json)) if files]
+    _check_dropped(drop, (name for part in parts for name in part.held), shown)
     try:
-        columns = pa.concat_tables(tables, promote_options="permissive").combine_chunks()
+        columns = pa.concat_tables([part.columns for part in parts], promote_options="permissive").combine_chunks()
     except pa.ArrowInvalid as error:
         raise InputError(f"{shown}: the same column has different types in two labels files ({error})") from error
-    all_names = pa.concat_arrays(names)
+    all_names = pa.concat_arrays([part.names for part in parts])
     hashes = _hashes_of(all_names)
     count, few = repeated(hashes, lambda places: list(all_names.take(pa.array(places)).to_pylist()))
     if count:
@@ -146,50 +143,81 @@ def load(found: Sequence[tuple[Path, str]], drop: Collection[str] = ()) -> SideT
         raise InputError(f"{shown}: {rows} that another row names: {some(few)}; keep one row per file")
     columns, classes, said = _encode_label(columns, shown)
     order = np.argsort(hashes, kind="stable")
-    notices = [f"{shown}: {notice}" for notice in notices + said]
-    return SideTable(tuple(paths), columns, classes, all_names, hashes[order], order, tuple(notices))
+    digests = tuple(digest for part in parts for digest in part.digests)
+    notices = tuple(f"{shown}: {notice}" for notice in [*(notice for part in parts for notice in part.notices), *said])
+    return SideTable(tuple(paths), columns, classes, all_names, hashes[order], order, digests, notices)
 
 
-Read = tuple[pa.Table, pa.Array, list[str]]
-"""The columns of labels files, their file names, and notices."""
+@dataclass(frozen=True)
+class _Read:
+    """What labels files of one format hold: their columns but for those left out, and the file names (large_string).
+
+    `held` are the names of all columns, `digests` the SHA-256 of what was read of each file.
+    """
+
+    columns: pa.Table
+    names: pa.Array
+    held: tuple[str, ...]
+    digests: tuple[str, ...]
+    notices: tuple[str, ...]
 
 
-def _read_all_delimited(found: Sequence[tuple[Path, str]], drop: Collection[str]) -> Read:
+def _read_all_delimited(found: Sequence[tuple[Path, str]], drop: Collection[str]) -> _Read:
     """Read CSV files. What is a number is found over all of them."""
     from shardctl.sources import delimited  # its parts of Arrow take 60 ms to import, and most conversions have no CSV
 
-    tables, names = [], []
+    tables, names, held, digests = [], [], [], []
     for path, folder in found:
-        table = delimited.read_delimited(path)
+        table, digest = delimited.read_delimited(path)
+        digests.append(digest)
         shown = printable(str(path))
         if not len(table):
             raise InputError(f"{shown}: the labels file has a header and no row")
-        table = _without(table, drop, shown)
+        held += table.column_names
+        table = _without(table, drop)
         column = _file_column(table.schema, shown)
         names.append(_names_within(table[column], folder, shown))
         tables.append(table.drop_columns([column]))
     table, notices = delimited.narrowed(pa.concat_tables(tables, promote_options="default"), ())
-    return table, pa.concat_arrays(names), notices
+    return _Read(table, pa.concat_arrays(names), tuple(held), tuple(digests), tuple(notices))
 
 
-def _read_all_lines(found: Sequence[tuple[Path, str]], drop: Collection[str]) -> Read:
-    """Read JSONL files, twice. The types are found over all of them first: one may have only empty lists in a column."""
+def _read_all_lines(found: Sequence[tuple[Path, str]], drop: Collection[str]) -> _Read:
+    """Read JSONL files, twice. The types are found over all of them first: one may have only empty lists in a column.
+
+    Raises InputError if a file is another one the second time: its values may not be of the types that were found.
+    """
     inference = jsonl.TypeInference()
+    digests: list[str] = []
     for path, _ in found:
-        for record in _records(path):
+        for record in _records(path, digests):
             inference.add(record)
+    again: list[str] = []
     tables, names = [], []
-    for path, folder in found:
+    found_schema = inference.schema()
+    schema = _without(found_schema.empty_table(), drop).schema
+    for (path, folder), digest in zip(found, digests, strict=True):
         shown = printable(str(path))
-        schema = _without(inference.schema().empty_table(), drop, shown).schema
         column = _file_column(schema, shown)
-        records = _records(path)
-        batches = [_batch(chunk, schema) for chunk in iter(lambda: list(islice(records, ROWS_AT_ONCE)), [])]  # noqa: B023
+        records = _records(path, again)
+        try:
+            batches = [_batch(chunk, schema) for chunk in iter(lambda: list(islice(records, ROWS_AT_ONCE)), [])]  # noqa: B023
+        except Exception:  # values of types that were not found the first time end in any of several errors
+            if sha256_of(path) == digest:
+                raise
+            raise _changed(shown) from None
         table = pa.Table.from_batches(batches, schema)
         names.append(_names_within(table[column], folder, shown))
         tables.append(table.drop_columns([column]))
+        if again[-1] != digest:
+            raise _changed(shown)
     mixed = [name for name in inference.mixed() if name not in drop]
-    return pa.concat_tables(tables), pa.concat_arrays(names), jsonl.mixed_notices(mixed, "column")
+    notices = jsonl.mixed_notices(mixed, "column")
+    return _Read(pa.concat_tables(tables), pa.concat_arrays(names), tuple(found_schema.names), tuple(digests), tuple(notices))
+
+
+def _changed(shown: str) -> InputError:
+    return InputError(f"{shown}: changed while it was read; run the same command again")
 
 
 def _batch(records: list[dict[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
@@ -197,11 +225,14 @@ def _batch(records: list[dict[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
     return pa.record_batch(columns, schema=schema)
 
 
-def _records(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a JSONL file. Raises InputError if a line is none, and where there is no line."""
+def _records(path: Path, digests: list[str]) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a JSONL file, and at its end add its SHA-256 to `digests`.
+
+    Raises InputError if a line is none, and where there is no line.
+    """
     shown, number = printable(str(path)), 0
     try:
-        with open(path, "rb") as file:
+        with HashingReader(path) as raw, io.BufferedReader(raw, READ_CHUNK) as file:
             for number, _, line in jsonl.lines(file):  # noqa: B007 - used in the messages below
                 yield jsonl.parse_line(line)
     except Rejection as rejection:
@@ -210,14 +241,20 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
         raise InputError(f"{shown}: cannot be read ({error.strerror or error})") from error
     if not number:
         raise InputError(f"{shown}: the labels file is empty")
+    digests.append(raw.sha256)
 
 
-def _without(table: pa.Table, drop: Collection[str], shown: str) -> pa.Table:
-    missing = [name for name in drop if name not in table.column_names]
+def _without(table: pa.Table, drop: Collection[str]) -> pa.Table:
+    return table.drop_columns([name for name in drop if name in table.column_names])
+
+
+def _check_dropped(drop: Collection[str], held: Iterable[str], shown: str) -> None:
+    """Raise UsageError if none of the labels files has a column that was to be left out: one of several is enough."""
+    names = dict.fromkeys(held)
+    missing = [name for name in drop if name not in names]
     if missing:
-        held = ", ".join(printable(name) for name in table.column_names)
-        raise UsageError(f"--drop-columns {','.join(missing)}: {shown} has no such column; it has {held}")
-    return table.drop_columns(list(drop))
+        columns = ", ".join(map(printable, names))
+        raise UsageError(f"--drop-columns {','.join(missing)}: {shown} has no such column; it has {columns}")
 
 
 def _file_column(schema: pa.Schema, shown: str) -> str:

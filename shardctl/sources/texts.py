@@ -11,7 +11,7 @@ from shardctl.errors import InputError, Rejection
 from shardctl.sample import RESERVED_FIELDS, Sample
 from shardctl.sources import jsonl
 from shardctl.sources.base import Input, file_input
-from shardctl.sources.walk import FoundFile
+from shardctl.sources.walk import UNREACHABLE, FoundFile
 from shardctl.storage import printable
 
 FILE_SUFFIXES = frozenset((".txt", ".text", ".md"))
@@ -64,7 +64,7 @@ class TextSource:
                         None,
                     )
         except OSError as error:
-            fault = Rejection("plan", "unreachable", f"cannot be read ({error.strerror})")
+            fault = Rejection("plan", UNREACHABLE, f"cannot be read ({error.strerror})")
             yield file_input(file._replace(fault=fault))
 
     def _infer(self, line: bytes, number: int, file: FoundFile) -> int:

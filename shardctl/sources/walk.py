@@ -12,6 +12,9 @@ from typing import NamedTuple
 from shardctl.errors import InputError, Rejection
 from shardctl.storage import counted, printable
 
+UNREACHABLE = "unreachable"
+"""The error of rejects that are in a folder, but could not be examined."""
+
 NAMES_AT_ONCE = 65536
 """Names of a folder that are looked at together."""
 
@@ -167,6 +170,6 @@ def _not_utf8(file: FoundFile) -> FoundFile:
 
 def _broken(root: int, path: str, opened: str, folder: str, error: OSError) -> FoundFile:
     """A link to nothing, or to itself, or a file that went away while its folder was listed."""
-    fault = Rejection("plan", "unreachable", f"cannot be reached ({error.strerror})")
+    fault = Rejection("plan", UNREACHABLE, f"cannot be reached ({error.strerror})")
     suffix = os.path.splitext(path)[1].lower()  # noqa: PTH122 - see pyproject.toml on Path in the listing
     return FoundFile(root, printable(path), opened, printable(folder), suffix, 0, 0, fault)

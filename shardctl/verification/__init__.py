@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardctl.engines.pool import Death, Limits, Pool, Task
+from shardctl.engines.pool import Death, Limits, Pool, Task, most_workers
 from shardctl.errors import DatasetError, UsageError
-from shardctl.machine import usable_cores
 from shardctl.manifest import (
     CHECKSUMS,
     MANIFEST,
@@ -64,7 +63,7 @@ def verify(
         raise UsageError(f"level {level!r} is not known; there are {', '.join(LEVELS)}")
     target = Path(path)
     refuse_part_of_dataset(target)
-    pool = Pool("shardctl.verification.worker", 1 if target.is_file() else usable_cores(), LIMITS)
+    pool = Pool("shardctl.verification.worker", 1 if target.is_file() else most_workers(), LIMITS)
     try:
         check = _Check(target, level, progress, pool)
         return check.lone_shard() if target.is_file() else check.dataset()

@@ -259,3 +259,22 @@ def test_a_terminal_gets_a_progress_bar(photos: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["128MiB", "0.5MB", "524288"])
 def test_sizes_as_people_write_them(cli: Any, photos: Path, tmp_path: Path, text: str) -> None:
     assert cli("convert", photos, tmp_path / "out", "--shard-size", text, "--dry-run").code == 0
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is always full")
+@pytest.mark.parametrize("arguments", [["--version"], ["convert", "--help"], ["verify", "absent", "--json"]])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_that_cannot_be_written_is_one_sentence(arguments: list[str], unbuffered: str) -> None:
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "shardctl", *arguments]
+        environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+        ran = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=environment, timeout=60)
+    said = "shardctl: the output cannot be written (No space left on device); write it somewhere else\n"
+    assert (ran.returncode, ran.stderr) == (3, said)
+
+
+def test_a_stream_that_is_closed_is_no_error() -> None:
+    for closed in (">&-", "2>&-"):
+        command = ["sh", "-c", f'exec "$@" {closed}', "-", sys.executable, "-m", "shardctl", "--version"]
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert (ran.returncode, ran.stderr) == (0, "")
