@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -202,11 +203,14 @@ def test_many_shards_with_few_open_files(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stderr
 
 
-def loader_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("shardctl-loader")]
+@pytest.fixture
+def loader_threads() -> Callable[[], list[str]]:
+    """The loaders' threads that a test has started: an iterator of another test may still be alive in this process."""
+    before = set(threading.enumerate())
+    return lambda: [t.name for t in threading.enumerate() if t not in before and t.name.startswith("shardctl-loader")]
 
 
-def test_abandoned_iterators_leave_no_thread(tmp_path: Path) -> None:
+def test_abandoned_iterators_leave_no_thread(tmp_path: Path, loader_threads: Callable[[], list[str]]) -> None:
     ds = shardctl.open(make(tmp_path / "out"))
     kept = [iter(ds.loader(4, threads=3)) for _ in range(3)]
     for batches in kept:
@@ -225,7 +229,7 @@ def test_a_program_that_ends_in_the_middle_of_an_epoch_ends(tmp_path: Path) -> N
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "over\n", "")
 
 
-def test_an_exception_in_a_thread_arrives_with_its_traceback(tmp_path: Path) -> None:
+def test_an_exception_in_a_thread_arrives_with_its_traceback(tmp_path: Path, loader_threads: Callable[[], list[str]]) -> None:
     root = make(tmp_path / "out")
     (root / "part-00002.arrow").unlink()
     batches = iter(shardctl.open(root).loader(8, threads=2))
