@@ -43,6 +43,11 @@ PATIENCE_SECONDS = 5.0
 LOOKS_PER_LIMIT = 8
 """How often a worker is looked at within its time limit."""
 
+FATAL_KILLS = 4
+"""Deaths of workers that were killed from outside, in the same place, after which that place is not tried again."""
+
+KILLED_FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
+
 TAIL_BYTES = 4096
 """How much of what a worker prints is kept for its last words, and the longest line that is passed on whole."""
 
@@ -72,6 +77,11 @@ class Death:
     def out_of_memory(self) -> bool:
         """Whether it could get no more memory."""
         return self.code == OUT_OF_MEMORY
+
+    @property
+    def from_outside(self) -> bool:
+        """Whether a person, or a system out of memory, has killed it: what it was working on may be innocent."""
+        return self.code in KILLED_FROM_OUTSIDE and not self.overtime
 
     def __str__(self) -> str:
         if self.code >= 0:
