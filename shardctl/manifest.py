@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -107,7 +108,10 @@ class Manifest:
         path = root / MANIFEST
         shown = printable(str(path))
         try:
-            if path.stat().st_size > MANIFEST_LIMIT:
+            status = path.stat()
+            if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):  # reading a pipe may never end
+                raise DatasetError(f"{shown}: not an ordinary file; {REPAIR_ADVICE}")
+            if status.st_size > MANIFEST_LIMIT:
                 raise DatasetError(f"{shown}: too large to be a manifest")
             record = json.loads(path.read_bytes())
         except FileNotFoundError:
@@ -411,6 +415,8 @@ def write_checksums(path: Path, sums: Iterable[tuple[str, str]]) -> str:
 
 def read_checksums(path: Path) -> dict[str, str]:
     """Read SHA256SUMS: file name to SHA-256. Raises DatasetError."""
+    if exists(path) and not is_file(path):
+        raise DatasetError(f"{printable(str(path))}: not an ordinary file")
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
         return {name: sha256 for sha256, name in (line.split("  ", 1) for line in lines)}

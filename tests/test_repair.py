@@ -536,3 +536,10 @@ def test_a_folder_in_the_place_of_a_file_is_refused_before_anything_is_done(
     assert not (here / "out" / OTHER).exists()
     (here / "out" / name).rmdir()
     assert shardctl.repair(here / "out", [made / "in"], workers=0).ok
+
+
+def test_a_folder_whose_name_looks_like_a_file_set_aside_stays(here: Path) -> None:
+    (here / "out" / "x.misplaced").mkdir()
+    (here / "out" / SHARD).unlink()
+    assert shardctl.repair(here / "out", workers=0).repaired == (SHARD,)
+    assert (here / "out" / "x.misplaced").is_dir()

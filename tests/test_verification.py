@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -450,3 +451,13 @@ def test_an_image_whose_process_is_killed_every_time_is_a_finding(
     (finding,) = shardctl.verify(tmp_path / "out", "deep").findings
     assert (finding.kind, finding.key) == ("does-not-decode", smallest.relative_to(photos).as_posix())
     assert "does not decode: the process that decodes it is killed every time" in finding.message
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "SHA256SUMS", "shards.arrow", "plan.arrow", "rejects.jsonl", SHARD])
+def test_a_pipe_in_the_place_of_a_file_is_a_finding_and_is_not_waited_for(dataset: Path, photos: Path, name: str) -> None:
+    (dataset / name).unlink()
+    os.mkfifo(dataset / name)
+    kind = {"manifest.json": "damaged-manifest", SHARD: "missing-shard"}.get(name, "missing-file")
+    assert [finding.kind for finding in shardctl.verify(dataset).findings] == [kind]
+    assert shardctl.repair(dataset, [photos], workers=0).ok
+    assert shardctl.verify(dataset).findings == ()

@@ -112,7 +112,8 @@ def delete_misplaced(root: Path) -> None:
     """Delete the files that were set aside and that belong to nothing."""
     with naming_the_path(root):
         for left in root.glob(f"*{MISPLACED}"):
-            left.unlink()
+            if is_regular_file(left):
+                left.unlink()
 
 
 def refuse_folders(root: Path, manifest: Manifest) -> None:

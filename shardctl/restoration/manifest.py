@@ -29,7 +29,7 @@ from shardctl.manifest import (
 from shardctl.restoration.evidence import list_folder
 from shardctl.restoration.rebuild import LOST
 from shardctl.shard import Layout
-from shardctl.storage import is_regular_file, printable, sha256_of
+from shardctl.storage import is_file, is_regular_file, printable, sha256_of
 from shardctl.version import __version__
 
 LOST_PART = ""
@@ -139,7 +139,7 @@ def _proven_sums(root: Path) -> dict[str, str] | None:
     """Return what all tables should hash to, SHA256SUMS itself included; None if it does not prove shards.arrow."""
     try:
         sums = read_checksums(root / CHECKSUMS)
-        proven = set(TABLES) <= set(sums) and sums[SHARDS] == sha256_of(root / SHARDS)
+        proven = set(TABLES) <= set(sums) and is_file(root / SHARDS) and sums[SHARDS] == sha256_of(root / SHARDS)
         return {**sums, CHECKSUMS: sha256_of(root / CHECKSUMS)} if proven else None
     except (DatasetError, OSError):
         return None
@@ -159,6 +159,8 @@ def _dropped(rejects: Path) -> int:
 
 
 def _what_is_left(path: Path) -> dict[str, Any]:
+    if not is_file(path):
+        return {}
     try:
         record = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):

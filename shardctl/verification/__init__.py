@@ -29,7 +29,7 @@ from shardctl.manifest import (
     refuse_part_of_dataset,
 )
 from shardctl.storage import is_file, is_regular_file, printable, sha256_of
-from shardctl.verification.finding import UNREADABLE, Finding, error, reading, warning
+from shardctl.verification.finding import MISSING, UNREADABLE, Finding, error, reading, warning
 from shardctl.verification.shards import REBUILD
 from shardctl.verification.tables import MEND, check_manifest
 from shardctl.verification.worker import CHECKS
@@ -109,9 +109,10 @@ class _Check:
         names = sorted(manifest.files)
         found = dict(zip(names, self._check_all([_file(name) for name in names]), strict=True))
         broken = {name for name in names if found[name]}
-        unreadable = {name for name in names if any(finding.kind == UNREADABLE for finding in found[name])}
+        # Not opened again: the finding would be told twice, and a pipe in the place of a file never answers.
+        closed = {name for name in names if any(finding.kind in (UNREADABLE, MISSING) for finding in found[name])}
         wanted = [name for name in CHECKS if self.level != "quick" or name == "table of shards"]
-        contents = [name for name in wanted if not CHECKS[name][1] & unreadable]
+        contents = [name for name in wanted if not CHECKS[name][1] & closed]
         wrong = dict(zip(contents, self._check_all([{"check": name} for name in contents]), strict=True))
         if SHARDS in broken or wrong["table of shards"]:
             return self._by_checksums(broken), 0
@@ -208,7 +209,7 @@ class _Check:
 
     def _by_checksum(self, name: str, sha256: str) -> list[Finding]:
         shard, remedy = (None, MEND) if name in TABLES else (name, REBUILD)
-        missing = error("missing-file" if shard is None else "missing-shard", f"{name} is missing; {remedy}", shard)
+        missing = error(MISSING if shard is None else "missing-shard", f"{name} is missing; {remedy}", shard)
         if not is_regular_file(self.root / name):
             return [missing]
 

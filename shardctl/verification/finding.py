@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from shardctl.storage import printable
 
+MISSING = "missing-file"
+"""The kind of the finding that a file beside the shards is missing, or that something else has its name: a link, a pipe."""
+
 UNREADABLE = "unreadable-file"
 """The kind of the finding that the system cannot read a file, whatever is in it."""
 

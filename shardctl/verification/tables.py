@@ -27,7 +27,7 @@ from shardctl.manifest import (
     read_rejects,
 )
 from shardctl.storage import exists, is_regular_file, printable, sha256_of
-from shardctl.verification.finding import Finding, error, reading, unreadable
+from shardctl.verification.finding import MISSING, Finding, error, reading, unreadable
 
 MEND = "`shardctl repair` repairs it"
 PLAN_COLUMNS = ("key", "source", "root", "offset", "size", "split", "variant", "label", "shard", "row", "outcome", "digest")
@@ -58,7 +58,7 @@ def check_manifest(root: Path) -> tuple[Manifest | None, list[Finding]]:
 
 def check_file(root: Path, manifest: Manifest, name: str, level: str) -> Iterator[Finding]:
     """Compare one of the files beside the shards with what the manifest says of it."""
-    missing = error("missing-file", f"{name} is missing; {MEND}")
+    missing = error(MISSING, f"{name} is missing; {MEND}")
     if is_regular_file(root / name):
         yield from reading(missing, name, MEND, _compare_file(root, manifest, name, level))
     else:
