@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -17,7 +18,7 @@ import pyarrow as pa
 
 from shardctl.errors import DatasetError
 from shardctl.shard import FORMAT_VERSION, Layout, field_names, refuse_other_version
-from shardctl.storage import printable, replacing, write_atomically
+from shardctl.storage import exists, is_file, printable, replacing, write_atomically
 
 MANIFEST = "manifest.json"
 PLAN = "plan.arrow"
@@ -107,14 +108,20 @@ class Manifest:
         path = root / MANIFEST
         shown = printable(str(path))
         try:
-            if path.stat().st_size > MANIFEST_LIMIT:
+            status = path.stat()
+            if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):  # reading a pipe may never end
+                raise DatasetError(f"{shown}: not an ordinary file; {REPAIR_ADVICE}")
+            if status.st_size > MANIFEST_LIMIT:
                 raise DatasetError(f"{shown}: too large to be a manifest")
             record = json.loads(path.read_bytes())
         except FileNotFoundError:
             raise DatasetError(_why_no_manifest(root)) from None
         except NotADirectoryError:
             raise DatasetError(f"{printable(str(root))}: a file, not the folder of a dataset") from None
-        except (OSError, ValueError, RecursionError) as error:
+        except OSError as error:
+            why = error.strerror or error
+            raise DatasetError(f"{shown}: cannot be read ({why}); check the path, its permissions and its disk") from error
+        except (ValueError, RecursionError) as error:
             raise DatasetError(f"{shown}: cannot be read ({error}); {REPAIR_ADVICE}") from error
         return cls.from_record(record, shown)
 
@@ -201,7 +208,7 @@ def are_file_names(names: Iterable[str]) -> bool:
 
 def refuse_part_of_dataset(path: Path) -> None:
     """Raise DatasetError if a path that should be a shard is another file of a dataset."""
-    if path.name in (MANIFEST, CHECKSUMS, *TABLES) and path.is_file():
+    if path.name in (MANIFEST, CHECKSUMS, *TABLES) and is_file(path):
         what = "a table of a dataset" if path.name in TABLES else "a file about a dataset"
         shown, folder = printable(str(path)), printable(str(path.parent))
         raise DatasetError(f"{shown}: {what}, not a shard; give the folder of the dataset, {folder}")
@@ -215,7 +222,7 @@ def _digest(record: dict[str, Any]) -> str:
 
 def _why_no_manifest(root: Path) -> str:
     shown = printable(str(root))
-    if not root.exists():
+    if not exists(root):
         return f"{shown}: no such dataset"
     if any((root / STAGING).glob(f"*/{REPLACED}")):
         return f"{shown}: its files are being replaced; if no shardctl is running, `shardctl repair` completes it"
@@ -408,6 +415,8 @@ def write_checksums(path: Path, sums: Iterable[tuple[str, str]]) -> str:
 
 def read_checksums(path: Path) -> dict[str, str]:
     """Read SHA256SUMS: file name to SHA-256. Raises DatasetError."""
+    if exists(path) and not is_file(path):
+        raise DatasetError(f"{printable(str(path))}: not an ordinary file")
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
         return {name: sha256 for sha256, name in (line.split("  ", 1) for line in lines)}

@@ -163,16 +163,20 @@ def _toml(value: Any) -> str:
 
 def refuse_unnamed_functions(settings: dict[str, Any], named: Iterable[str], root: Path, who: str) -> None:
     """Raise UsageError if the recipe of a dataset has user functions that the caller did not name."""
-    steps = settings.get("transform")
-    steps = [step for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
-    targets = [str(step.get("target")) for step in steps if str(step.get("name")) == "custom"]
-    unnamed = [target for target in targets if target not in named]
+    unnamed = [target for target in user_functions(settings) if target not in named]
     if unnamed:
         shown = " ".join(f"--transform {printable(target)}" for target in unnamed)
         raise UsageError(
             f"{printable(str(root))}: was made with user functions, and {who} runs no code only because the dataset names"
             f" it; check the code, and add {shown}"
         )
+
+
+def user_functions(settings: dict[str, Any]) -> list[str]:
+    """Return the names of the user functions in the recipe of a dataset, which is not trusted. None is imported."""
+    steps = settings.get("transform")
+    steps = [step for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
+    return [str(step.get("target")) for step in steps if str(step.get("name")) == "custom"]
 
 
 def _transform(step: dict[str, Any]) -> Transform:

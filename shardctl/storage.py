@@ -301,6 +301,20 @@ def free_bytes(path: Path) -> int:
     return shutil.disk_usage(path).free
 
 
+def exists(path: Path) -> bool:
+    """Return whether there is something at `path`. Unlike Path.exists, no OSError: False if the system does not tell."""
+    try:
+        path.stat()
+    except OSError:
+        return False
+    return True
+
+
+def is_file(path: Path) -> bool:
+    """Return whether `path` is an ordinary file or a link to one. Unlike Path.is_file, no OSError: False as in `exists`."""
+    return exists(path) and path.is_file()
+
+
 def is_regular_file(path: Path) -> bool:
     """Return whether `path` is an ordinary file: not a link, a folder, a pipe or a device."""
     try:

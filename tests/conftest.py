@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,3 +100,14 @@ def cli(capfd: pytest.CaptureFixture[str]) -> Any:
         return Ran(code, captured.out, captured.err)
 
     return call
+
+
+def without_privileges(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run a command in a process that may read only what its permissions allow, as root may not without these rights."""
+    command = [sys.executable, "-m", "shardctl", *(str(argument) for argument in arguments)]
+    if os.geteuid() == 0:
+        if not shutil.which("setpriv"):
+            pytest.skip("root without setpriv may read everything")
+        rights = "-dac_override,-dac_read_search"
+        command = ["setpriv", "--bounding-set", rights, "--inh-caps", rights, *command]
+    return subprocess.run(command, capture_output=True, text=True)

@@ -400,6 +400,18 @@ def test_labels_that_a_function_changes_are_counted_as_they_were_written(source:
     assert manifest["class_counts"] == {"train": [2, 1]}
 
 
+def test_labels_that_a_function_changed_are_counted_without_the_counts_of_the_manifest(
+    source: Path, tmp_path: Path, cli: Any
+) -> None:
+    """The plan still has the labels of the sources, so that the shards must be read."""
+    convert(source, tmp_path / "out", "steps:relabel", recipe={"store": "png"}, samples_per_shard=2)
+    before = cli("inspect", tmp_path / "out", "--json").json["classes"]
+    (tmp_path / "out" / "manifest.json").unlink()
+    assert shardctl.repair(tmp_path / "out").repaired == ("manifest.json",)
+    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["class_counts"] is None
+    assert cli("inspect", tmp_path / "out", "--json").json["classes"] == before == {"a": 2, "b": 1}
+
+
 def test_samples_that_repair_drops_leave_the_counts_of_what_was_written(source: Path, tmp_path: Path) -> None:
     convert(source, tmp_path / "out", "steps:relabel", recipe={"store": "png"}, samples_per_shard=1)
     (tmp_path / "out" / "train-00001-of-00003.arrow").unlink()

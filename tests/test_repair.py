@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import CROP
+from conftest import CROP, without_privileges
 from stopping import stopped_at
 from test_conversion import images, sums
 from test_untrusted import signed
@@ -23,6 +23,7 @@ from shardctl import restoration
 from shardctl.conversion import publish
 from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.manifest import read_rejects
+from shardctl.restoration import evidence
 
 SHARD, OTHER = "train-00002-of-00007.arrow", "train-00005-of-00007.arrow"
 
@@ -484,3 +485,61 @@ def test_sources_that_are_gone_are_named(here: Path, made: Path) -> None:
         assert shardctl.repair(here / "out", sources=[made / "away"], workers=0).status == "repaired"
     finally:
         (made / "away").rename(made / "in")
+
+
+@pytest.mark.parametrize(
+    "names", [("plan.arrow", SHARD), ("shards.arrow", "rejects.jsonl"), ("SHA256SUMS", "notes.txt"), ("manifest.json",)]
+)
+def test_files_that_may_not_be_read_are_replaced(here: Path, made: Path, names: tuple[str, ...]) -> None:
+    (here / "out" / "notes.txt").write_text("mine")
+    for name in names:
+        (here / "out" / name).chmod(0)
+    ran = without_privileges("repair", here / "out", "--json")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    told = json.loads(ran.stdout)
+    assert (told["status"], set(told["repaired"])) == ("repaired", set(names) - {"notes.txt"})
+    assert (here / "out" / "notes.txt").read_text() == "mine"
+    (here / "out" / "notes.txt").unlink()
+    assert sums(here / "out") == sums(made / "out")
+    assert shardctl.verify(here / "out").findings == ()
+    if SHARD in names:
+        what = f"{SHARD} could not be read (Permission denied) and is replaced; check the disk or server"
+        assert what in told["notices"]
+
+
+def test_a_file_that_is_deleted_while_repair_reads_is_built_again(
+    here: Path, made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = evidence.sha256_of
+
+    def deleted_first(path: Path) -> str:
+        if path.name == SHARD:
+            path.unlink()
+        return real(path)
+
+    monkeypatch.setattr(evidence, "sha256_of", deleted_first)
+    result = shardctl.repair(here / "out", workers=0)
+    assert (result.status, result.repaired, result.notices) == ("repaired", (SHARD,), ())
+    assert sums(here / "out") == sums(made / "out")
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "plan.arrow", SHARD])
+def test_a_folder_in_the_place_of_a_file_is_refused_before_anything_is_done(
+    cli: Any, here: Path, made: Path, name: str
+) -> None:
+    (here / "out" / name).unlink()
+    (here / "out" / name).mkdir()
+    (here / "out" / OTHER).unlink()
+    ran = cli("repair", here / "out")
+    assert ran.code == 3
+    assert f"{name}: a folder, where a file of the dataset belongs; move it away, then repair again" in ran.err
+    assert not (here / "out" / OTHER).exists()
+    (here / "out" / name).rmdir()
+    assert shardctl.repair(here / "out", [made / "in"], workers=0).ok
+
+
+def test_a_folder_whose_name_looks_like_a_file_set_aside_stays(here: Path) -> None:
+    (here / "out" / "x.misplaced").mkdir()
+    (here / "out" / SHARD).unlink()
+    assert shardctl.repair(here / "out", workers=0).repaired == (SHARD,)
+    assert (here / "out" / "x.misplaced").is_dir()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,11 +12,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from conftest import CROP
+from conftest import CROP, without_privileges
 from PIL import Image
 
 import shardctl
-from shardctl.errors import DatasetError, UsageError
+from shardctl.engines.pool import FATAL_KILLS
+from shardctl.errors import DatasetError, UsageError, WorkerError
 from shardctl.verification.tables import check_manifest
 
 SHARD = "train-00002-of-00007.arrow"
@@ -305,3 +307,157 @@ def test_progress_counts_every_shard(raw_dataset: Path) -> None:
     heard: list[tuple[int, int]] = []
     result = shardctl.verify(raw_dataset, progress=lambda done, total: heard.append((done, total)))
     assert heard == [(number, result.shards) for number in range(1, result.shards + 1)]
+
+
+@pytest.mark.parametrize("level", ["quick", "full"])
+def test_files_that_may_not_be_read_are_findings(dataset: Path, level: str) -> None:
+    for name in (SHARD, "plan.arrow", "SHA256SUMS"):
+        (dataset / name).chmod(0)
+    ran = without_privileges("verify", dataset, "--level", level, "--json")
+    assert (ran.returncode, ran.stderr) == (1, "")
+    findings = json.loads(ran.stdout)["findings"]
+    assert [(finding["kind"], finding["shard"]) for finding in findings] == [
+        ("unreadable-file", None),
+        ("unreadable-file", None),
+        ("unreadable-file", SHARD),
+    ]
+    assert findings[1]["message"] == (
+        "plan.arrow cannot be read (Permission denied); check its permissions and its disk or server, then verify again;"
+        " `shardctl repair` repairs it"
+    )
+
+
+def test_files_that_may_not_be_read_are_findings_without_a_manifest_too(dataset: Path) -> None:
+    for name in (SHARD, "plan.arrow", "manifest.json"):
+        (dataset / name).chmod(0)
+    ran = without_privileges("verify", dataset, "--json")
+    findings = json.loads(ran.stdout)["findings"]
+    assert [finding["message"].partition(";")[0] for finding in findings] == [
+        "manifest.json cannot be read (Permission denied)",
+        "plan.arrow cannot be read (Permission denied)",
+        f"{SHARD} cannot be read (Permission denied)",
+    ]
+    assert {finding["kind"] for finding in findings} == {"unreadable-file"}
+
+
+UNREADABLE = f"""
+import errno, os, shardctl.verification.shards as s
+real = s.sha256_of
+def fail(path):
+    if path.name == {SHARD!r}:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+    return real(path)
+s.sha256_of = fail
+"""
+
+
+@pytest.mark.parametrize("level", ["quick", "full", "deep"])
+def test_a_shard_on_a_failing_disk_is_not_called_damaged_block_by_block(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: str
+) -> None:
+    """Where the disk fails, a mapped file reads as zeros (shardctl/mapping.py), here a changed byte; other reads fail."""
+    (tmp_path / "sitecustomize.py").write_text(UNREADABLE)
+    monkeypatch.syspath_prepend(tmp_path)
+    flip(dataset / SHARD, -5 if level == "quick" else middle(dataset, SHARD))
+    for target in (dataset, dataset / SHARD):
+        (finding,) = shardctl.verify(target, level).findings
+        assert (finding.kind, finding.shard, finding.block) == ("unreadable-file", SHARD, None)
+        assert "cannot be read (Input/output error)" in finding.message
+
+
+def test_a_shard_that_is_deleted_while_it_is_checked_is_missing(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import shardctl.verification.shards as s\n"
+        "real = s.is_regular_file\n"
+        f"s.is_regular_file = lambda path: real(path) and (path.name != {SHARD!r} or path.unlink() is None)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    (finding,) = shardctl.verify(dataset).findings
+    assert (finding.kind, finding.shard) == ("missing-shard", SHARD)
+
+
+@pytest.mark.parametrize("command", ["verify", "repair", "inspect"])
+def test_a_name_that_the_system_refuses_is_one_sentence(cli: Any, command: str) -> None:
+    ran = cli(command, "a" * 300)
+    assert ran.code == 3
+    assert "(File name too long)" in ran.err
+    assert ran.err.count("\n") == 1
+
+
+KILLED = """
+import os, signal, shardctl.verification.shards as s
+real = s.{name}
+def {name}(*given):
+    if {where} and len(os.listdir({log!r})) < {times}:
+        open(os.path.join({log!r}, str(os.getpid())), "w").close()
+        os.kill(os.getpid(), signal.{signal})
+    return real(*given)
+s.{name} = {name}
+"""
+
+
+@pytest.fixture
+def killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """Have the processes that check killed `times` times, as an operator or a system out of memory would do it."""
+
+    def arrange(
+        times: int, name: str = "ShardReader", where: str = f"given[0].name == {SHARD!r}", signal: str = "SIGKILL"
+    ) -> Path:
+        log = tmp_path / "kills"
+        log.mkdir()
+        program = KILLED.format(name=name, where=where, times=times, log=str(log), signal=signal)
+        (tmp_path / "sitecustomize.py").write_text(program)
+        monkeypatch.syspath_prepend(tmp_path)
+        return log
+
+    return arrange
+
+
+@pytest.mark.parametrize("signal", ["SIGKILL", "SIGTERM"])
+def test_a_shard_is_checked_again_if_its_process_is_killed_from_outside(
+    dataset: Path, killed: Callable[..., Path], signal: str
+) -> None:
+    log = killed(FATAL_KILLS - 1, signal=signal)
+    assert shardctl.verify(dataset).findings == ()
+    assert shardctl.verify(dataset / SHARD).ok
+    assert len(list(log.iterdir())) == FATAL_KILLS - 1
+
+
+def test_processes_that_are_killed_again_and_again_end_the_check(dataset: Path, killed: Callable[..., Path]) -> None:
+    killed(100)
+    for target in (dataset, dataset / SHARD):
+        with pytest.raises(WorkerError, match=rf"{SHARD} was ended by SIGKILL, 4 times, .*; this tells nothing about the data"):
+            shardctl.verify(target)
+
+
+def test_an_image_is_decoded_again_if_its_process_is_killed_from_outside(
+    photos: Path, tmp_path: Path, killed: Callable[..., Path]
+) -> None:
+    shardctl.convert(photos, tmp_path / "out", workers=0)
+    size = min(path.stat().st_size for path in photos.rglob("*.jpg"))
+    log = killed(FATAL_KILLS - 1, "_decode_fault", f"len(given[0]) == {size}")
+    assert shardctl.verify(tmp_path / "out", "deep").findings == ()
+    assert len(list(log.iterdir())) == FATAL_KILLS - 1
+
+
+def test_an_image_whose_process_is_killed_every_time_is_a_finding(
+    photos: Path, tmp_path: Path, killed: Callable[..., Path]
+) -> None:
+    shardctl.convert(photos, tmp_path / "out", workers=0)
+    smallest = min(photos.rglob("*.jpg"), key=lambda path: path.stat().st_size)
+    killed(100, "_decode_fault", f"len(given[0]) == {smallest.stat().st_size}")
+    (finding,) = shardctl.verify(tmp_path / "out", "deep").findings
+    assert (finding.kind, finding.key) == ("does-not-decode", smallest.relative_to(photos).as_posix())
+    assert "does not decode: the process that decodes it is killed every time" in finding.message
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "SHA256SUMS", "shards.arrow", "plan.arrow", "rejects.jsonl", SHARD])
+def test_a_pipe_in_the_place_of_a_file_is_a_finding_and_is_not_waited_for(dataset: Path, photos: Path, name: str) -> None:
+    (dataset / name).unlink()
+    os.mkfifo(dataset / name)
+    kind = {"manifest.json": "damaged-manifest", SHARD: "missing-shard"}.get(name, "missing-file")
+    assert [finding.kind for finding in shardctl.verify(dataset).findings] == [kind]
+    assert shardctl.repair(dataset, [photos], workers=0).ok
+    assert shardctl.verify(dataset).findings == ()

@@ -14,7 +14,7 @@ from shardctl.cli.output import Output, counted, counting, output_options, print
 from shardctl.errors import UsageError
 from shardctl.manifest import refuse_part_of_dataset
 from shardctl.startup import keep_pandas_out_of_arrow
-from shardctl.storage import format_bytes, printable
+from shardctl.storage import format_bytes, is_file, printable
 
 if TYPE_CHECKING:
     from shardctl.inspection.blocks import Record
@@ -97,7 +97,7 @@ def inspect(target: str, output: Output, **given: Any) -> int:
         _print_records(list(_records(path, given)), given["columns"], output.as_json)
     elif any(given[name] is not None for name in ("where", "head", "columns")):
         _print_samples(_records(path, given), given, output.as_json)
-    elif given["shard"] is not None or path.is_file():
+    elif given["shard"] is not None or is_file(path):
         _show_shard(path, given, output.as_json)
     else:
         _show_dataset(path, given["split"], given["stats"], output.as_json)
@@ -110,7 +110,7 @@ _CHOICES = ("key", "row", "where", "head")
 
 def _check_options(target: str, given: dict[str, Any]) -> None:
     """Raise UsageError for options that would have no effect together with the others: no option is silently ignored."""
-    lone = Path(target).is_file()
+    lone = is_file(Path(target))
     whole = [f"--{name}" for name in ("shard", "key", "split", "html", "diff") if given[name] is not None]
     if lone and whole:
         raise UsageError(f"{printable(target)}: is one shard; {' and '.join(whole)} are for a whole dataset")
@@ -149,7 +149,7 @@ def _shard_path(target: Path, given: dict[str, Any]) -> tuple[Path, Any]:
     """Return the file of the chosen shard, and its entry in the dataset's table (None for a shard on its own)."""
     from shardctl.inspection.shards import find_shard
 
-    if target.is_file():
+    if is_file(target):
         return target, None
     entry = find_shard(target, given["shard"])
     return target / entry.path, entry

@@ -76,8 +76,12 @@ def _is_current(folder: Path) -> bool:
 
 
 def is_broken_off(target: Path) -> bool:
-    """Return whether a dataset began to take its place at `target`, and that was not ended: `recover` has work to do."""
-    return _beside(target).exists() or _trash(target).exists() or _begun(target) is not None
+    """Return whether a dataset began to take its place at `target`, and that was not ended: `recover` has work to do.
+
+    Raises StorageError.
+    """
+    with naming_the_path(target):
+        return _beside(target).exists() or _trash(target).exists() or _begun(target) is not None
 
 
 def is_taking_its_place(job: Path) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
@@ -10,7 +9,7 @@ from typing import Any, Protocol
 from shardctl.engines import WORKER
 from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.job import Job
-from shardctl.engines.pool import Death, Limits, OnLine, Pool, Task
+from shardctl.engines.pool import FATAL_KILLS, Death, Limits, OnLine, Pool, Task
 from shardctl.engines.probe import Probe, probe_inputs
 from shardctl.engines.task import OUT_OF_MEMORY_MESSAGE, Progress, run_shard
 from shardctl.errors import SourceGoneError, WorkerError
@@ -21,13 +20,8 @@ Report = Callable[[Progress], None]
 FATAL_CRASHES = 2
 """Deaths at one input after which it is rejected: the second one shows that it was no accident."""
 
-FATAL_KILLS = 4
-"""The same for workers that were killed from outside, by a user or by a system out of memory. The input may be innocent."""
-
 FATAL_ACCIDENTS = 4
 """Deaths outside of any input, at one shard, after which the conversion is given up."""
-
-FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
 
 
 class Engine(Protocol):
@@ -149,15 +143,14 @@ class _Casualties:
         if death.stage == "compare" and death.overtime:
             raise SourceGoneError(self._no_answer(task, death))
         place = None if death.stage == "compare" else death.place
-        outside = death.code in FROM_OUTSIDE and not death.overtime
-        self._deaths[task["shard"], place, outside] += 1
-        deaths = self._deaths[task["shard"], place, outside]
+        self._deaths[task["shard"], place, death.from_outside] += 1
+        deaths = self._deaths[task["shard"], place, death.from_outside]
         if place is None and deaths >= FATAL_ACCIDENTS:
             raise WorkerError(self._accident(task, death))
         # A read that took too long tells nothing of the input before another read of its source has not.
         suspect = [place, deaths - 1] if death.overtime and death.stage == "read" else None
         again = {**task, "suspect": suspect}
-        if place is None or deaths < (FATAL_KILLS if outside else FATAL_CRASHES):
+        if place is None or deaths < (FATAL_KILLS if death.from_outside else FATAL_CRASHES):
             return again
         stage = "encode" if death.stage == "write" else death.stage
         return {**again, "lost": [*task["lost"], [place, stage, *self._reason(death)]]}
@@ -190,7 +183,7 @@ class _Casualties:
             return "timed-out", f"took longer than {self._limits.seconds:g} s; --input-timeout sets the limit"
         if death.out_of_memory:
             return "out-of-memory", OUT_OF_MEMORY_MESSAGE
-        if death.code in FROM_OUTSIDE:
+        if death.from_outside:
             return "killed", f"its worker process {death} every time it processed it, as systems do when memory runs out"
         if death.code < 0:
             return "crashed", f"its worker process {death} every time it processed it"

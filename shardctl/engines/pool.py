@@ -51,6 +51,11 @@ FILES_PER_WORKER = 3
 SPARE_FILES = 16
 """Descriptors that are left for the rest: three while a worker is started, and the files that the command opens later."""
 
+FATAL_KILLS = 4
+"""Deaths of workers that were killed from outside, in the same place, after which that place is not tried again."""
+
+KILLED_FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
+
 TAIL_BYTES = 4096
 """How much of what a worker prints is kept for its last words, and the longest line that is passed on whole."""
 
@@ -80,6 +85,11 @@ class Death:
     def out_of_memory(self) -> bool:
         """Whether it could get no more memory."""
         return self.code == OUT_OF_MEMORY
+
+    @property
+    def from_outside(self) -> bool:
+        """Whether a person, or a system out of memory, has killed it: what it was working on may be innocent."""
+        return self.code in KILLED_FROM_OUTSIDE and not self.overtime
 
     def __str__(self) -> str:
         if self.code >= 0:

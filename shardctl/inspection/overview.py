@@ -1,4 +1,7 @@
-"""A dataset or one of its splits as a whole, from its manifest and its tables: no shard is read."""
+"""A dataset or one of its splits as a whole, from its manifest and its tables.
+
+Shards are read only to count classes, where neither the manifest nor the plan has the labels that were written.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,8 @@ import pyarrow as pa
 from shardctl.errors import DatasetError
 from shardctl.inspection.blocks import check_split, shards_of
 from shardctl.manifest import PLAN, REJECTS, SHARDS, Manifest, Reject, ShardTable, SplitFacts, count_reasons, open_table
+from shardctl.recipe import user_functions
+from shardctl.shard import BlockFile, ShardReader, map_file
 from shardctl.storage import printable
 
 NO_LABEL = "(no label)"
@@ -121,11 +126,20 @@ def overview(root: Path, split: str | None = None) -> Overview:
 
 
 def _classes(root: Path, manifest: Manifest) -> dict[str, dict[str, int]] | None:
-    """Return the samples of each class by split: as the manifest has them, else counted in the plan."""
+    """Return the samples of each class by split: as the manifest has them, else counted.
+
+    They are counted in the plan, which has the labels without the images; in the shards if a user function may have changed
+    labels.
+    """
     names = manifest.fields.get("label", {}).get("names")
     if names is None:
         return None
-    counts = manifest.class_counts if manifest.class_counts is not None else _counted(root, len(names))
+    if manifest.class_counts is not None:
+        counts = manifest.class_counts
+    elif user_functions(manifest.recipe):
+        counts = _counted_in_shards(root, len(names))
+    else:
+        counts = _counted_in_plan(root, len(names))
     classes = {}
     for split in manifest.splits:
         of_split = counts.get(split.name, [0] * len(names))
@@ -135,7 +149,7 @@ def _classes(root: Path, manifest: Manifest) -> dict[str, dict[str, int]] | None
     return classes
 
 
-def _counted(root: Path, names: int) -> dict[str, list[int]]:
+def _counted_in_plan(root: Path, names: int) -> dict[str, list[int]]:
     """Count the plan's labels, a part of it at a time: it has them without the images."""
     import pyarrow.compute as pc  # 40 ms, for datasets that an older shardctl wrote
 
@@ -146,9 +160,35 @@ def _counted(root: Path, names: int) -> dict[str, list[int]]:
             batch.validate(full=True)
             kept = batch.filter(pc.equal(batch.column("outcome"), "ok"))
             for split in pc.unique(kept.column("split")).to_pylist():
-                labels = kept.filter(pc.equal(kept.column("split"), split)).column("label").drop_null().to_numpy()
-                labels = labels[(labels >= 0) & (labels < names)]
-                counts[split] = counts.get(split, np.zeros(names, np.int64)) + np.bincount(labels, minlength=names)
+                found = _count(kept.filter(pc.equal(kept.column("split"), split)).column("label"), names)
+                counts[split] = counts.get(split, np.zeros(names, np.int64)) + found
     except (pa.ArrowException, KeyError, ValueError) as error:
         raise DatasetError(f"{printable(str(root / PLAN))}: cannot be read ({error})") from error
     return {split: found.tolist() for split, found in counts.items()}
+
+
+def _counted_in_shards(root: Path, names: int) -> dict[str, list[int]]:
+    """Count the labels of all shards; only this column is read. Raises DatasetError."""
+    counts: dict[str, np.ndarray[Any, Any]] = {}
+    for entry in ShardTable(root / SHARDS):
+        path = root / entry.path
+        column = ShardReader(path).schema.get_field_index("label")
+        if column < 0:
+            continue
+        file = BlockFile(path, map_file, [column])
+        for block in range(len(file)):
+            labels = file.fetch(block)[0].column(0)
+            try:
+                labels.validate(full=True)
+            except pa.ArrowException as error:
+                raise file.unreadable(block, error) from error
+            counts[entry.split] = counts.get(entry.split, np.zeros(names, np.int64)) + _count(labels, names)
+    return {split: found.tolist() for split, found in counts.items()}
+
+
+def _count(labels: pa.Array, names: int) -> np.ndarray[Any, Any]:
+    """Count the samples of each class, (names,) int64. What is not the number of a class counts nowhere."""
+    if not pa.types.is_integer(labels.type):
+        return np.zeros(names, np.int64)
+    values = labels.drop_null().to_numpy()
+    return np.bincount(values[(values >= 0) & (values < names)].astype(np.int64), minlength=names)

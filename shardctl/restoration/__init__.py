@@ -33,6 +33,7 @@ from shardctl.restoration.evidence import (
     delete_misplaced,
     expected_hashes,
     hash_files,
+    refuse_folders,
     restore_misplaced,
     shard_names,
 )
@@ -53,7 +54,7 @@ from shardctl.restoration.rebuild import (
     shards_with_rejects,
 )
 from shardctl.sources import place_of
-from shardctl.storage import copy_file, is_regular_file, naming_the_path, printable, sync_folder, write_atomically
+from shardctl.storage import copy_file, is_file, is_regular_file, naming_the_path, printable, sync_folder, write_atomically
 from shardctl.verification.tables import check_manifest
 
 __all__ = ["Listener", "Lost", "RepairResult", "Unrepaired", "repair"]
@@ -113,7 +114,7 @@ def repair(
     options.check()
     given = tuple(str(place_of(root)) for root in check_sources(sources)) if sources else ()
     root = Path(path).resolve()
-    if root.is_file():
+    if is_file(root):
         raise UsageError(f"{printable(str(path))}: one shard; repair works on a whole dataset")
     if not publish.is_broken_off(root):
         check_manifest(Path(path))  # that there is a dataset at all
@@ -157,12 +158,15 @@ class _Repair:
 
     def run(self) -> RepairResult:
         self.manifest = self._whole_manifest()
-        hashes = hash_files(self.root, self.listener.checking)
+        hashes, unreadable = hash_files(self.root, self.listener.checking)
         self.expected = expected_hashes(self.root, self.manifest, hashes)
         self.held.check()
         self.repaired += restore_misplaced(self.root, self.expected, hashes, self.folder)
         delete_misplaced(self.root)
         self.damaged = damaged_files(self.expected, hashes, self.manifest)
+        for name in sorted(self.damaged & set(unreadable)):
+            why = unreadable[name].strerror or unreadable[name]
+            self.notices.append(f"{printable(name)} could not be read ({why}) and is replaced; check the disk or server")
         dropped = False
         if self.damaged:
             try:
@@ -188,9 +192,11 @@ class _Repair:
         manifest, findings = check_manifest(self.root)
         if manifest is not None:
             refuse_other_manifest(self.root, manifest)
-        if manifest is None or findings:
-            manifest = manifest or find_manifest(self.root) or remake_manifest(self.root, self.sources)
-            if is_regular_file(self.root / MANIFEST) and not begins_like_json(self.root / MANIFEST):
+        damaged = manifest is None or bool(findings)
+        manifest = manifest or find_manifest(self.root) or remake_manifest(self.root, self.sources)
+        refuse_folders(self.root, manifest)
+        if damaged:
+            if is_regular_file(self.root / MANIFEST) and begins_like_json(self.root / MANIFEST) is False:
                 # It may be the content of another file. A second name, since there must be a manifest at any moment.
                 _link(self.root / MANIFEST, self.root / f"{MANIFEST}{MISPLACED}")
             self._write_manifest(manifest)
@@ -227,7 +233,7 @@ class _Repair:
         needed = {PLAN, REJECTS, *shard_names(self.manifest)} & self.damaged
         if needed and not self.manifest.sources:
             raise DatasetError("the manifest does not say where the sources are; say it with --source SRC, once per source")
-        bases = [source if not Path(source).is_file() else str(Path(source).parent) for source in self.manifest.sources]
+        bases = [source if not is_file(Path(source)) else str(Path(source).parent) for source in self.manifest.sources]
         try:
             recipe = Recipe.from_settings(self.manifest.recipe)
             layout = find_layout(self.root, self.manifest, self.intact)

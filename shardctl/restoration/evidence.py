@@ -2,29 +2,53 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import secrets
+import stat
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from shardctl.errors import DatasetError
 from shardctl.machine import usable_cores
-from shardctl.manifest import CHECKSUMS, SHARDS, STAGING, Manifest, ShardTable, read_checksums, shard_name
-from shardctl.storage import copy_file, is_regular_file, naming_the_path, sha256_of
+from shardctl.manifest import CHECKSUMS, MANIFEST, SHARDS, STAGING, Manifest, ShardTable, read_checksums, shard_name
+from shardctl.storage import copy_file, is_regular_file, naming_the_path, printable, sha256_of
 
 MISPLACED = ".misplaced"
 """Suffix of a file that was found under the name of another, until its own name is known."""
 
 
-def hash_files(root: Path, progress: Callable[[int, int], None]) -> dict[str, str]:
-    """Return the SHA-256 of every ordinary file in a dataset's folder, by name."""
-    names = [name for name in os.listdir(root) if name != STAGING and is_regular_file(root / name)]
+def hash_files(root: Path, progress: Callable[[int, int], None]) -> tuple[dict[str, str], dict[str, OSError]]:
+    """Return the SHA-256 of every ordinary file in a dataset's folder, by name, and why others cannot be read.
+
+    A file that is deleted meanwhile is in neither. Raises DatasetError if the folder cannot be listed.
+    """
+    names = [path.name for path in list_folder(root) if path.name != STAGING and is_regular_file(path)]
+    hashes: dict[str, str] = {}
+    unreadable: dict[str, OSError] = {}
     with ThreadPoolExecutor(usable_cores()) as pool:  # hashing lets other threads run
-        hashes: dict[str, str] = {}
-        for name, sha256 in zip(names, pool.map(lambda name: sha256_of(root / name), names), strict=True):
-            hashes[name] = sha256
-            progress(len(hashes), len(names))
-    return hashes
+        for done, (name, found) in enumerate(zip(names, pool.map(lambda name: _hash(root / name), names), strict=True), 1):
+            if isinstance(found, str):
+                hashes[name] = found
+            elif not isinstance(found, FileNotFoundError):
+                unreadable[name] = found
+            progress(done, len(names))
+    return hashes, unreadable
+
+
+def list_folder(root: Path) -> list[Path]:
+    """Return the paths in a dataset's folder, sorted. Raises DatasetError."""
+    try:
+        return sorted(root.iterdir())
+    except OSError as error:
+        raise DatasetError(f"{printable(str(root))}: cannot be listed ({error.strerror or error})") from error
+
+
+def _hash(path: Path) -> str | OSError:
+    try:
+        return sha256_of(path)
+    except OSError as fault:
+        return fault
 
 
 def shard_names(manifest: Manifest) -> list[str]:
@@ -88,7 +112,19 @@ def delete_misplaced(root: Path) -> None:
     """Delete the files that were set aside and that belong to nothing."""
     with naming_the_path(root):
         for left in root.glob(f"*{MISPLACED}"):
-            left.unlink()
+            if is_regular_file(left):
+                left.unlink()
+
+
+def refuse_folders(root: Path, manifest: Manifest) -> None:
+    """Raise DatasetError if a folder has the name of a file of the dataset: it may hold anything, and is not deleted."""
+    for name in (MANIFEST, *manifest.files, *shard_names(manifest)):
+        with contextlib.suppress(OSError):
+            if stat.S_ISDIR((root / name).lstat().st_mode):
+                raise DatasetError(
+                    f"{printable(str(root / name))}: a folder, where a file of the dataset belongs; move it away, then repair"
+                    " again"
+                )
 
 
 def damaged_files(expected: dict[str, str], hashes: dict[str, str], manifest: Manifest) -> set[str]:

@@ -26,9 +26,10 @@ from shardctl.manifest import (
     read_checksums,
     read_rejects,
 )
+from shardctl.restoration.evidence import list_folder
 from shardctl.restoration.rebuild import LOST
 from shardctl.shard import Layout
-from shardctl.storage import is_regular_file, printable, sha256_of
+from shardctl.storage import is_file, is_regular_file, printable, sha256_of
 from shardctl.version import __version__
 
 LOST_PART = ""
@@ -37,14 +38,20 @@ LOST_PART = ""
 
 def find_manifest(root: Path) -> Manifest | None:
     """Return the manifest of the tables in the folder, if a file of another name holds it, whole."""
-    for path in sorted(root.iterdir()):
+    for path in list_folder(root):
+        manifest = _read_manifest(path)
+        if manifest is not None and vouches_for_tables(root, manifest):
+            return manifest
+    return None
+
+
+def _read_manifest(path: Path) -> Manifest | None:
+    """Return the manifest that a file of any name holds; None if it is no manifest or cannot be read."""
+    try:
         if is_regular_file(path) and path.stat().st_size < MANIFEST_LIMIT and begins_like_json(path):
-            try:
-                manifest = Manifest.from_record(json.loads(path.read_bytes()), path.name)
-            except (DatasetError, ValueError, RecursionError):
-                continue
-            if vouches_for_tables(root, manifest):
-                return manifest
+            return Manifest.from_record(json.loads(path.read_bytes()), path.name)
+    except (DatasetError, OSError, ValueError, RecursionError):
+        pass
     return None
 
 
@@ -55,8 +62,16 @@ def vouches_for_tables(root: Path, manifest: Manifest) -> bool:
     """
     recorded = {manifest.files[name].sha256 for name in (CHECKSUMS, SHARDS)}
     sizes = {manifest.files[name].bytes for name in (CHECKSUMS, SHARDS)}
-    likely = sorted(root.iterdir(), key=lambda path: path.name not in (CHECKSUMS, SHARDS))
-    return any(is_regular_file(p) and p.stat().st_size in sizes and sha256_of(p) in recorded for p in likely)
+    likely = sorted(list_folder(root), key=lambda path: path.name not in (CHECKSUMS, SHARDS))
+    return any(_is_one_of(path, sizes, recorded) for path in likely)
+
+
+def _is_one_of(path: Path, sizes: set[int], hashes: set[str]) -> bool:
+    """Return whether a file has one of these sizes and one of these hashes. Not if it cannot be read."""
+    try:
+        return is_regular_file(path) and path.stat().st_size in sizes and sha256_of(path) in hashes
+    except OSError:
+        return False
 
 
 def refuse_other_manifest(root: Path, manifest: Manifest) -> None:
@@ -68,10 +83,13 @@ def refuse_other_manifest(root: Path, manifest: Manifest) -> None:
         )
 
 
-def begins_like_json(path: Path) -> bool:
-    """Tell by the first byte, so that not every shard is read."""
-    with open(path, "rb") as file:
-        return file.read(1) == b"{"
+def begins_like_json(path: Path) -> bool | None:
+    """Tell by the first byte, so that not every shard is read. None if the file cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(1) == b"{"
+    except OSError:
+        return None
 
 
 def remake_manifest(root: Path, sources: tuple[str, ...]) -> Manifest:
@@ -121,7 +139,7 @@ def _proven_sums(root: Path) -> dict[str, str] | None:
     """Return what all tables should hash to, SHA256SUMS itself included; None if it does not prove shards.arrow."""
     try:
         sums = read_checksums(root / CHECKSUMS)
-        proven = set(TABLES) <= set(sums) and sums[SHARDS] == sha256_of(root / SHARDS)
+        proven = set(TABLES) <= set(sums) and is_file(root / SHARDS) and sums[SHARDS] == sha256_of(root / SHARDS)
         return {**sums, CHECKSUMS: sha256_of(root / CHECKSUMS)} if proven else None
     except (DatasetError, OSError):
         return None
@@ -141,6 +159,8 @@ def _dropped(rejects: Path) -> int:
 
 
 def _what_is_left(path: Path) -> dict[str, Any]:
+    if not is_file(path):
+        return {}
     try:
         record = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):

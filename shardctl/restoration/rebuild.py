@@ -22,7 +22,7 @@ from shardctl.recipe import Recipe
 from shardctl.shard import Layout, ShardFacts, ShardReader
 from shardctl.sources import SOURCES
 from shardctl.splitting import SplitRule
-from shardctl.storage import sha256_of
+from shardctl.storage import copy_file, naming_the_path, printable, sha256_of
 
 LOST = "lost"
 """The reason, in rejects.jsonl, of a sample that was dropped because its shard and its source were gone."""
@@ -40,7 +40,11 @@ class Lost:
 
 def recorded_job(root: Path, folder: Path, manifest: Manifest, recipe: Recipe, layout: Layout, bases: list[str]) -> Job:
     """Return the job that makes the same shards from the dataset's own plan, proving every input by its digest."""
-    (folder / PLAN).symlink_to(root / PLAN)
+    with naming_the_path(folder):
+        try:
+            (folder / PLAN).symlink_to(root / PLAN)
+        except OSError:  # a file system without links
+            copy_file(root / PLAN, folder / PLAN)
     plan = open_checked_table(root / PLAN)
     shard = plan["shard"].to_numpy()
     splits, first = [], 0
@@ -74,8 +78,9 @@ def fresh_job(folder: Path, manifest: Manifest, recipe: Recipe, layout: Layout, 
 def _begin(
     folder: Path, manifest: Manifest, recipe: Recipe, layout: Layout, bases: list[str], splits: tuple[SplitPlan, ...]
 ) -> Job:
-    for made in (NEW_FOLDER, DONE_FOLDER):
-        (folder / made).mkdir()
+    with naming_the_path(folder):
+        for made in (NEW_FOLDER, DONE_FOLDER):
+            (folder / made).mkdir()
     roots = tuple(Root.anywhere(base) for base in bases)
     job = Job(folder, roots, recipe, layout, splits, manifest.fingerprint_parts)
     job.save()
@@ -182,4 +187,8 @@ def shard_facts(path: Path) -> ShardFacts:
     reader = ShardReader(path)
     blocks = [(block.num_rows, block.nbytes) for block in reader.blocks()]
     rows = tuple(count for count, _ in blocks)
-    return ShardFacts(sum(rows), reader.bytes, sum(size for _, size in blocks), sha256_of(path), rows)
+    try:
+        sha256 = sha256_of(path)
+    except OSError as error:
+        raise DatasetError(f"{printable(str(path))}: cannot be read ({error.strerror or error})") from error
+    return ShardFacts(sum(rows), reader.bytes, sum(size for _, size in blocks), sha256, rows)

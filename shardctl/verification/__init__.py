@@ -6,13 +6,14 @@ Arrow files are read and images decoded in child processes: bytes that crash suc
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardctl.engines.pool import Death, Limits, Pool, Task, most_workers
-from shardctl.errors import DatasetError, UsageError
+from shardctl.engines.pool import FATAL_KILLS, Death, Limits, Pool, Task, most_workers
+from shardctl.errors import DatasetError, UsageError, WorkerError
 from shardctl.manifest import (
     CHECKSUMS,
     MANIFEST,
@@ -26,8 +27,8 @@ from shardctl.manifest import (
     read_checksums,
     refuse_part_of_dataset,
 )
-from shardctl.storage import is_regular_file, printable, sha256_of
-from shardctl.verification.finding import Finding, error, warning
+from shardctl.storage import is_file, is_regular_file, printable, sha256_of
+from shardctl.verification.finding import MISSING, UNREADABLE, Finding, error, reading, warning
 from shardctl.verification.shards import REBUILD
 from shardctl.verification.tables import MEND, check_manifest
 from shardctl.verification.worker import CHECKS
@@ -57,16 +58,18 @@ def verify(
 ) -> VerifyResult:
     """Check a dataset, or one shard without its dataset. `progress` is called with (shards done, shards).
 
-    Raises DatasetError if there is no dataset at all, UsageError for an unknown level.
+    Raises DatasetError if there is no dataset at all, UsageError for an unknown level, WorkerError if the processes that
+    check are killed from outside again and again.
     """
     if level not in LEVELS:
         raise UsageError(f"level {level!r} is not known; there are {', '.join(LEVELS)}")
     target = Path(path)
     refuse_part_of_dataset(target)
-    pool = Pool("shardctl.verification.worker", 1 if target.is_file() else most_workers(), LIMITS)
+    lone = is_file(target)
+    pool = Pool("shardctl.verification.worker", 1 if lone else most_workers(), LIMITS)
     try:
         check = _Check(target, level, progress, pool)
-        return check.lone_shard() if target.is_file() else check.dataset()
+        return check.lone_shard() if lone else check.dataset()
     finally:
         pool.close()
 
@@ -103,20 +106,26 @@ class _Check:
 
     def _check_with(self, manifest: Manifest) -> tuple[int, int]:
         names = sorted(manifest.files)
-        broken = {name for name, wrong in zip(names, self._check_all([_file(name) for name in names]), strict=True) if wrong}
-        contents = [name for name in CHECKS if self.level != "quick" or name == "table of shards"]
+        found = dict(zip(names, self._check_all([_file(name) for name in names]), strict=True))
+        broken = {name for name in names if found[name]}
+        # Not opened again: the finding would be told twice, and a pipe in the place of a file never answers.
+        closed = {name for name in names if any(finding.kind in (UNREADABLE, MISSING) for finding in found[name])}
+        wanted = [name for name in CHECKS if self.level != "quick" or name == "table of shards"]
+        contents = [name for name in wanted if not CHECKS[name][1] & closed]
         wrong = dict(zip(contents, self._check_all([{"check": name} for name in contents]), strict=True))
-        if wrong["table of shards"] or SHARDS in broken:
+        if SHARDS in broken or wrong["table of shards"]:
             return self._by_checksums(broken), 0
         table = ShardTable(self.root / SHARDS)
         self._look_for_strangers(set(table.names))
         use_plan = self.level != "quick" and PLAN not in broken and not wrong["plan"]
-        tasks = [{"check": "shard", "shard": number, "plan": use_plan, "fatal": []} for number in range(len(table))]
+        tasks = [{"check": "shard", "shard": number, "plan": use_plan} for number in range(len(table))]
         self._check_all(tasks, self.progress)
         return len(table), int(table.rows.sum())
 
-    def _check_all(self, tasks: list[Task], progress: Callable[[int, int], None] = lambda done, total: None) -> list[bool]:
-        """Run these checks, add their findings in this order, and return for each whether it found anything."""
+    def _check_all(
+        self, tasks: list[Task], progress: Callable[[int, int], None] = lambda done, total: None
+    ) -> list[list[Finding]]:
+        """Run these checks, add their findings in this order, and return those of each."""
         found: dict[int, list[Finding]] = {}
 
         def add(task: Task, findings: list[Finding]) -> None:
@@ -124,34 +133,58 @@ class _Check:
             progress(len(found), len(tasks))
 
         self._run(
-            ({**task, "number": number} for number, task in enumerate(tasks)),
+            tasks,
             lambda task, answer: add(task, [Finding(**finding) for finding in answer]),
             lambda task, crash: add(task, [crash]),
         )
-        self.findings += [finding for number in range(len(tasks)) for finding in found.get(number, [])]
-        return [bool(found.get(number)) for number in range(len(tasks))]
+        ordered = [found.get(number, []) for number in range(len(tasks))]
+        self.findings += [finding for of_one in ordered for finding in of_one]
+        return ordered
 
     def _run(
         self, tasks: Iterable[Task], on_message: Callable[[Task, Any], None], crashed: Callable[[Task, Finding], None]
     ) -> None:
-        """Do checks in the pool. `on_message` gets what they return, `crashed` the finding that one has died of its check."""
+        """Do checks in the pool. `on_message` gets what they return, `crashed` the finding that one has died of its check.
+
+        What a process did that was killed from outside is done again. Raises WorkerError if that goes on.
+        """
+        kills: Counter[tuple[int, int | None]] = Counter()
 
         def died(task: Task, death: Death) -> Task | None:
-            if death.place is not None and death.place not in task["fatal"]:
-                return {**task, "fatal": [*task["fatal"], death.place]}
+            if death.from_outside:
+                kills[task["number"], death.place] += 1
+                if kills[task["number"], death.place] < FATAL_KILLS:
+                    return task
+                if death.place is None:
+                    raise WorkerError(self._kills(task, death))
+            if death.place is not None and death.place not in dict(task["fatal"]):
+                return {**task, "fatal": [*task["fatal"], [death.place, _why_fatal(death)]]}
             crashed(task, self._crash(task, death))
             return None
 
-        given = ({"root": str(self.root), "level": self.level, "fatal": [], **task} for task in tasks)
+        start = {"root": str(self.root), "level": self.level, "fatal": []}
+        given = ({**start, "number": number, **task} for number, task in enumerate(tasks))
         self.pool.run(given, lambda task, message: on_message(task, message["done"]), died)
 
     def _crash(self, task: Task, death: Death) -> Finding:
         what = "needs more memory than any shard should" if death.out_of_memory else f"the process that read it {death}"
         if task["check"] == "shard":
-            return error("crashes-reader", f"{what}; {REBUILD}", ShardTable(self.root / SHARDS)[task["shard"]].path)
+            return error("crashes-reader", f"{what}; {REBUILD}", self._name(task))
         if task["check"] == "lone shard":
-            return error("crashes-reader", what, self.root.name)
-        return error("crashes-reader", f"{task.get('name', task['check'])}: {what}; {MEND}")
+            return error("crashes-reader", what, self._name(task))
+        return error("crashes-reader", f"{self._name(task)}: {what}; {MEND}")
+
+    def _kills(self, task: Task, death: Death) -> str:
+        return (
+            f"{printable(str(self.root))}: the process that checked {printable(self._name(task))} {death}, {FATAL_KILLS} times,"
+            " as systems do when memory runs out; this tells nothing about the dataset; free some memory and check it again"
+        )
+
+    def _name(self, task: Task) -> str:
+        """Return the name of what a task checks."""
+        if task["check"] == "shard":
+            return ShardTable(self.root / SHARDS)[task["shard"]].path
+        return self.root.name if task["check"] == "lone shard" else str(task.get("name", task["check"]))
 
     def _by_checksums(self, checked: set[str]) -> int:
         """Check what can still be checked if the manifest or the table of shards cannot be used, and count the shards.
@@ -175,16 +208,26 @@ class _Check:
 
     def _by_checksum(self, name: str, sha256: str) -> list[Finding]:
         shard, remedy = (None, MEND) if name in TABLES else (name, REBUILD)
+        missing = error(MISSING if shard is None else "missing-shard", f"{name} is missing; {remedy}", shard)
         if not is_regular_file(self.root / name):
-            return [error("missing-file" if shard is None else "missing-shard", f"{name} is missing; {remedy}", shard)]
-        if self.level != "quick" and sha256_of(self.root / name) != sha256:
-            return [error("wrong-checksum", f"{name}: its SHA-256 differs from {CHECKSUMS}; {remedy}", shard)]
-        return []
+            return [missing]
+
+        def compare() -> Iterator[Finding]:
+            if self.level != "quick" and sha256_of(self.root / name) != sha256:
+                yield error("wrong-checksum", f"{name}: its SHA-256 differs from {CHECKSUMS}; {remedy}", shard)
+
+        return list(reading(missing, name, remedy, compare()))
 
     def _look_for_strangers(self, shards: set[str]) -> None:
         """Find files that do not belong to the dataset. Missing files are found by the other checks."""
         known = shards | {MANIFEST, *TABLES, CHECKSUMS, STAGING}
-        for name in sorted(set(os.listdir(self.root)) - known):
+        try:
+            names = os.listdir(self.root)
+        except OSError as fault:  # a folder whose files may be read need not be one that may be listed
+            what = f"{printable(str(self.root))} cannot be listed ({fault.strerror or fault})"
+            self.findings.append(warning(UNREADABLE, f"{what}; whether it has files that are not part of it is unknown"))
+            return
+        for name in sorted(set(names) - known):
             self.findings.append(warning("extra-file", f"{printable(name)} is not part of the dataset; it does no harm"))
 
     def _result(self, shards: int, samples: int) -> VerifyResult:
@@ -193,4 +236,13 @@ class _Check:
 
 
 def _file(name: str) -> Task:
-    return {"check": "file", "name": name, "fatal": []}
+    return {"check": "file", "name": name}
+
+
+def _why_fatal(death: Death) -> str:
+    """Return what the decoder of an image does to the process that it runs in."""
+    if death.overtime:
+        return f"its decoder takes longer than {LIMITS.seconds:g} s"
+    if death.from_outside:
+        return "the process that decodes it is killed every time, as systems do when memory runs out"
+    return "its decoder crashes"

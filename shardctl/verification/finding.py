@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+
+from shardctl.storage import printable
+
+MISSING = "missing-file"
+"""The kind of the finding that a file beside the shards is missing, or that something else has its name: a link, a pipe."""
+
+UNREADABLE = "unreadable-file"
+"""The kind of the finding that the system cannot read a file, whatever is in it."""
 
 
 @dataclass(frozen=True)
@@ -38,3 +47,19 @@ def error(
 def warning(kind: str, message: str) -> Finding:
     """Return a finding of severity `warning`."""
     return Finding("warning", None, None, None, None, kind, message)
+
+
+def unreadable(name: str, fault: OSError, remedy: str, shard: str | None = None) -> Finding:
+    """Return the finding that a file is there and the system cannot read it. `remedy` says what else can be done."""
+    what = f"{printable(name)} cannot be read ({fault.strerror or fault})"
+    return error(UNREADABLE, f"{what}; check its permissions and its disk or server, then verify again; {remedy}", shard)
+
+
+def reading(missing: Finding, name: str, remedy: str, findings: Iterator[Finding]) -> Iterator[Finding]:
+    """Pass on the findings of a check that reads the file `name`. One that cannot be read, or is gone by now, is a finding."""
+    try:
+        yield from findings
+    except FileNotFoundError:
+        yield missing
+    except OSError as fault:
+        yield unreadable(name, fault, remedy, missing.shard)

@@ -13,8 +13,8 @@ from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.errors import DatasetError, Rejection
 from shardctl.manifest import PLAN, SHARDS, Manifest, ShardEntry, shard_name
 from shardctl.shard import ENCODED_IMAGE, ShardReader
-from shardctl.storage import is_regular_file, sha256_of
-from shardctl.verification.finding import Finding, error
+from shardctl.storage import is_file, is_regular_file, sha256_of
+from shardctl.verification.finding import Finding, error, reading, unreadable
 
 REBUILD = "`shardctl repair` builds it again from the sources"
 OTHER_BUILD = "another build may read it (`shardctl --version` names this one), else convert without it"
@@ -26,17 +26,32 @@ MOST_PIXELS = 2**40
 class ShardCheck:
     """The check of one shard of a dataset, at one level. `plan` is None if it cannot be read or is not needed.
 
-    `fatal` are rows that crashed the process that decoded them.
+    `fatal` has the rows that ended the process that decoded them, each with what happened.
     """
 
     def __init__(
-        self, root: Path, manifest: Manifest, entry: ShardEntry, plan: pa.Table | None, crumb: Breadcrumb, fatal: list[int]
+        self,
+        root: Path,
+        manifest: Manifest,
+        entry: ShardEntry,
+        plan: pa.Table | None,
+        crumb: Breadcrumb,
+        fatal: dict[int, str],
     ) -> None:
         self._path, self._manifest, self._entry = root / entry.path, manifest, entry
         self._crumb, self._fatal = crumb, fatal
         self._names = _Names(entry, manifest, plan)
 
-    def quick(self) -> Iterator[Finding]:
+    def findings(self, level: str) -> Iterator[Finding]:
+        """Check the shard at a level. That it is missing or cannot be read is a finding too."""
+        missing = error("missing-shard", f"the shard is missing; {REBUILD}", self._entry.path)
+        if not is_regular_file(self._path):
+            yield missing
+            return
+        check = {"quick": self._quick, "full": self._full, "deep": self._deep}[level]()
+        yield from reading(missing, "the shard", REBUILD, check)
+
+    def _quick(self) -> Iterator[Finding]:
         """Compare the file's size, and what it says of itself, with the dataset. Reads its footer."""
         entry = self._entry
         reader = yield from _open(self._path, entry)
@@ -50,30 +65,35 @@ class ShardCheck:
         if own != entry.path:
             yield error("wrong-shard", f"this was written as {own}; give it its name back, or {REBUILD}", entry.path)
 
-    def full(self) -> Iterator[Finding]:
+    def _full(self) -> Iterator[Finding]:
         """Compare every byte with its checksums, and the keys with the plan."""
-        found = list(self.quick())
+        found = list(self._quick())
         yield from found
         if found:
             return
         kept: list[pa.RecordBatch] = []
         damaged = list(self._damaged_blocks(ShardReader(self._path), kept))
+        # Of a mapped file, what the system cannot read looks like zeros. Only a plain read raises OSError.
+        sha256 = sha256_of(self._path)
         yield from damaged
         if damaged:
             return
-        if sha256_of(self._path) != self._entry.sha256:
+        if sha256 != self._entry.sha256:
             yield self._error("wrong-checksum", "its SHA-256 differs, outside the blocks: in the file's own metadata")
         for block, row, what in _unnamed_labels(kept, self._manifest.fields.get("label", {}).get("names")):
             yield error("no-such-class", what, self._entry.path, block, row, *self._names.of(row))
         yield from self._wrong_keys(pa.chunked_array([part.column("key") for part in kept], pa.string()).combine_chunks())
 
-    def deep(self) -> Iterator[Finding]:
+    def _deep(self) -> Iterator[Finding]:
         """Do all that `full` does, and decode every sample."""
-        found = list(self.full())
+        found = list(self._full())
         yield from found
         if not found:
             keep = self._manifest.recipe.get("truncated") == "keep"
-            for block, row, fault in _undecodable(ShardReader(self._path), keep, self._crumb, self._fatal):
+            faults = list(_undecodable(ShardReader(self._path), keep, self._crumb, self._fatal))
+            if faults:
+                sha256_of(self._path)  # raises OSError where it is the disk that has failed, since `full` read it
+            for block, row, fault in faults:
                 yield error("does-not-decode", fault, self._entry.path, block, row, *self._names.of(row))
 
     def _error(self, kind: str, what: str) -> Finding:
@@ -127,7 +147,7 @@ class _Names:
             return None, None
         (found,) = self.planned.slice(row, 1).to_pylist()
         root = self._sources[found["root"]] if 0 <= found["root"] < len(self._sources) else "?"
-        return found["key"], root if Path(root).is_file() else f"{root}/{found['source']}"
+        return found["key"], root if is_file(Path(root)) else f"{root}/{found['source']}"
 
     def span(self, first: int, rows: int) -> str:
         """Return the content of a block, for messages."""
@@ -138,10 +158,10 @@ class _Names:
 
 
 def _open(path: Path, entry: ShardEntry) -> Generator[Finding, None, ShardReader | None]:
-    """Yield what is wrong with the file as a whole, and return its reader if there is nothing."""
-    if not is_regular_file(path):
-        yield error("missing-shard", f"the shard is missing; {REBUILD}", entry.path)
-        return None
+    """Yield what is wrong with the file as a whole, and return its reader if there is nothing.
+
+    Raises OSError if the file cannot be read.
+    """
     size = path.stat().st_size
     if size != entry.bytes:
         yield error("wrong-size", f"it has {size} bytes where {entry.bytes} were written; {REBUILD}", entry.path)
@@ -149,15 +169,26 @@ def _open(path: Path, entry: ShardEntry) -> Generator[Finding, None, ShardReader
     try:
         return ShardReader(path)
     except DatasetError as problem:
+        sha256_of(path)  # raises OSError where it is not the content that is wrong
         yield error("unreadable-shard", f"{problem}; {REBUILD}", entry.path)
         return None
 
 
-def check_lone_shard(path: Path, level: str, crumb: Breadcrumb, fatal: list[int]) -> tuple[int, list[Finding]]:
+def check_lone_shard(path: Path, level: str, crumb: Breadcrumb, fatal: dict[int, str]) -> tuple[int, list[Finding]]:
     """Check one shard without its dataset; return its number of samples, those in damaged blocks left out.
 
     There is no table to tell how many it should have, so that every block is read, at `quick` too.
     """
+    try:
+        samples, findings = _lone_shard(path, level, crumb, fatal)
+        if findings:
+            sha256_of(path)  # raises OSError where it is not the content that is wrong
+    except OSError as fault:
+        return 0, [unreadable(path.name, fault, "nothing else is known of a shard without its dataset", path.name)]
+    return samples, findings
+
+
+def _lone_shard(path: Path, level: str, crumb: Breadcrumb, fatal: dict[int, str]) -> tuple[int, list[Finding]]:
     try:
         reader = ShardReader(path)
     except DatasetError as problem:
@@ -181,7 +212,7 @@ def check_lone_shard(path: Path, level: str, crumb: Breadcrumb, fatal: list[int]
 
 
 def _undecodable(
-    reader: ShardReader, keep_truncated: bool, crumb: Breadcrumb, fatal: list[int]
+    reader: ShardReader, keep_truncated: bool, crumb: Breadcrumb, fatal: dict[int, str]
 ) -> Iterator[tuple[int, int, str]]:
     """Yield the block, the row in the shard and the fault of every encoded image that does not decode.
 
@@ -193,7 +224,7 @@ def _undecodable(
     for number, block in enumerate(reader.blocks()):
         for data in block.column("image").field("bytes"):
             crumb.drop(row, "decode")
-            fault = "its decoder crashes" if row in fatal else _decode_fault(data.as_py(), keep_truncated)
+            fault = fatal[row] if row in fatal else _decode_fault(data.as_py(), keep_truncated)
             crumb.leave()
             if fault:
                 yield (

@@ -26,8 +26,8 @@ from shardctl.manifest import (
     read_checksums,
     read_rejects,
 )
-from shardctl.storage import is_regular_file, printable, sha256_of
-from shardctl.verification.finding import Finding, error
+from shardctl.storage import exists, is_regular_file, printable, sha256_of
+from shardctl.verification.finding import MISSING, Finding, error, reading, unreadable
 
 MEND = "`shardctl repair` repairs it"
 PLAN_COLUMNS = ("key", "source", "root", "offset", "size", "split", "variant", "label", "shard", "row", "outcome", "digest")
@@ -36,16 +36,20 @@ PLAN_COLUMNS = ("key", "source", "root", "offset", "size", "split", "variant", "
 def check_manifest(root: Path) -> tuple[Manifest | None, list[Finding]]:
     """Read the manifest. A damaged one is a finding; raises DatasetError if there is no dataset at all."""
     path = root / MANIFEST
-    if not path.exists():
-        lost = all((root / name).exists() for name in (PLAN, SHARDS, CHECKSUMS))
+    if not exists(path):
+        lost = all(exists(root / name) for name in (PLAN, SHARDS, CHECKSUMS))
         if not lost or any((root / STAGING).glob(f"*/{JOB}")):
             Manifest.load(root)  # says what this is instead: no dataset, or a conversion that is not finished
         return None, [error("missing-manifest", f"{MANIFEST} is missing, and the rest of a dataset is there; {MEND}")]
     try:
         manifest = Manifest.load(root)
         text = path.read_bytes()
-    except (DatasetError, OSError) as problem:
+    except DatasetError as problem:
+        if isinstance(problem.__cause__, OSError):
+            return None, [unreadable(MANIFEST, problem.__cause__, MEND)]
         return None, [error("damaged-manifest", f"{problem}")]
+    except OSError as fault:
+        return None, [unreadable(MANIFEST, fault, MEND)]
     if json.dumps(json.loads(text), indent=1).encode() + b"\n" != text:
         what = f"{MANIFEST} has the right content, but not the bytes that were written; {MEND}"
         return manifest, [error("damaged-manifest", what)]
@@ -54,12 +58,21 @@ def check_manifest(root: Path) -> tuple[Manifest | None, list[Finding]]:
 
 def check_file(root: Path, manifest: Manifest, name: str, level: str) -> Iterator[Finding]:
     """Compare one of the files beside the shards with what the manifest says of it."""
+    missing = error(MISSING, f"{name} is missing; {MEND}")
+    if is_regular_file(root / name):
+        yield from reading(missing, name, MEND, _compare_file(root, manifest, name, level))
+    else:
+        yield missing
+
+
+def _compare_file(root: Path, manifest: Manifest, name: str, level: str) -> Iterator[Finding]:
     facts, path = manifest.files[name], root / name
-    if not is_regular_file(path):
-        yield error("missing-file", f"{name} is missing; {MEND}")
-    elif (size := path.stat().st_size) != facts.bytes:
+    if (size := path.stat().st_size) != facts.bytes:
         yield error("wrong-size", f"{name} has {size} bytes, the manifest says {facts.bytes}; {MEND}")
-    elif level != "quick" and sha256_of(path) != facts.sha256:
+    elif level == "quick":
+        with open(path, "rb") as file:
+            file.read(1)  # for the OSError of a file that may not, or cannot, be read
+    elif sha256_of(path) != facts.sha256:
         yield error("wrong-checksum", f"{name} is damaged: its SHA-256 differs; {MEND}")
 
 

@@ -11,34 +11,35 @@ import pyarrow as pa
 
 from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.serve import Tell
-from shardctl.manifest import PLAN, SHARDS, Manifest, ShardTable, open_checked_table
+from shardctl.manifest import CHECKSUMS, PLAN, REJECTS, SHARDS, Manifest, ShardTable, open_checked_table
 from shardctl.verification import tables
 from shardctl.verification.shards import ShardCheck, check_lone_shard
 
 CHECKS = {
-    "table of shards": tables.check_shard_table,
-    "checksums": tables.check_checksums,
-    "rejects": tables.check_rejects,
-    "plan": tables.check_plan,
+    "table of shards": (tables.check_shard_table, {SHARDS}),
+    "checksums": (tables.check_checksums, {CHECKSUMS, SHARDS}),
+    "rejects": (tables.check_rejects, {REJECTS}),
+    "plan": (tables.check_plan, {PLAN}),
 }
-"""Checks of the files beside the shards that read what is in them."""
+"""Checks of the files beside the shards that read what is in them, each with the files that it reads."""
 
 
-def handle(task: dict[str, Any], _: Tell, crumb: Breadcrumb) -> Any:
+def handle(task: dict[str, Any], _tell: Tell, crumb: Breadcrumb) -> Any:
     """Do one check of the dataset at `root` and return its findings."""
     root, level, what = Path(task["root"]), task["level"], task["check"]
     if what == "lone shard":
-        samples, lone = check_lone_shard(root, level, crumb, task["fatal"])
+        samples, lone = check_lone_shard(root, level, crumb, dict(task["fatal"]))
         return [samples, [asdict(finding) for finding in lone]]
     manifest = _manifest(task["root"])
     if what == "shard":
         entry = _table(task["root"])[task["shard"]]
         plan = _plan(task["root"]) if task["plan"] else None
-        findings = getattr(ShardCheck(root, manifest, entry, plan, crumb, task["fatal"]), level)()
+        findings = ShardCheck(root, manifest, entry, plan, crumb, dict(task["fatal"])).findings(level)
     elif what == "file":
         findings = tables.check_file(root, manifest, task["name"], level)
     else:
-        findings = CHECKS[what](root, manifest)
+        check, _ = CHECKS[what]
+        findings = check(root, manifest)
     return [asdict(finding) for finding in findings]
 
 
