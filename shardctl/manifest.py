@@ -437,6 +437,8 @@ class Reject:
 
 def read_rejects(path: Path) -> Iterator[Reject]:
     """Yield the lines of rejects.jsonl one at a time. Raises DatasetError."""
+    if exists(path) and not is_file(path):  # reading a pipe may never end
+        raise DatasetError(f"{printable(str(path))}: not an ordinary file; {REPAIR_ADVICE}")
     try:
         with open(path, encoding="utf-8") as file:
             for line in file:

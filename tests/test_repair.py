@@ -503,8 +503,22 @@ def test_files_that_may_not_be_read_are_replaced(here: Path, made: Path, names: 
     assert sums(here / "out") == sums(made / "out")
     assert shardctl.verify(here / "out").findings == ()
     if SHARD in names:
-        what = f"{SHARD} could not be read (Permission denied) and is replaced; check the disk or server"
+        what = f"{SHARD} could not be read (Permission denied) and counts as damaged; check its disk or server"
         assert what in told["notices"]
+
+
+def test_samples_in_a_shard_that_cannot_be_read_are_not_dropped(here: Path, made: Path) -> None:
+    """They may all be there once its disk is back, or for a user with the permission. `drop_lost` cannot be undone."""
+    (here / "out" / SHARD).chmod(0)
+    (here / "out" / OTHER).unlink()
+    before = sorted(path.name for path in (here / "out").iterdir())
+    ran = without_privileges("repair", here / "out", "--drop-lost")
+    assert ran.returncode == 3
+    assert "cannot be read (Permission denied); --drop-lost does not remove samples that may still be there" in ran.stderr
+    assert sorted(path.name for path in (here / "out").iterdir() if path.name != ".shardctl") == before
+    (here / "out" / SHARD).chmod(0o644)
+    assert shardctl.repair(here / "out", drop_lost=True, workers=0).repaired == (OTHER,)
+    assert sums(here / "out") == sums(made / "out")
 
 
 def test_a_file_that_is_deleted_while_repair_reads_is_built_again(

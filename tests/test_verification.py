@@ -461,3 +461,10 @@ def test_a_pipe_in_the_place_of_a_file_is_a_finding_and_is_not_waited_for(datase
     assert [finding.kind for finding in shardctl.verify(dataset).findings] == [kind]
     assert shardctl.repair(dataset, [photos], workers=0).ok
     assert shardctl.verify(dataset).findings == ()
+
+
+def test_inspect_does_not_wait_for_a_pipe_in_the_place_of_the_rejects(dataset: Path, cli: Any) -> None:
+    (dataset / "rejects.jsonl").unlink()
+    os.mkfifo(dataset / "rejects.jsonl")
+    ran = cli("inspect", dataset)
+    assert (ran.code, "rejects.jsonl: not an ordinary file; `shardctl repair`" in ran.err) == (3, True)

@@ -159,6 +159,8 @@ class _Repair:
     def run(self) -> RepairResult:
         self.manifest = self._whole_manifest()
         hashes, unreadable = hash_files(self.root, self.listener.checking)
+        if self.drop_lost:
+            self._refuse_unreadable_shards(unreadable)
         self.expected = expected_hashes(self.root, self.manifest, hashes)
         self.held.check()
         self.repaired += restore_misplaced(self.root, self.expected, hashes, self.folder)
@@ -166,7 +168,7 @@ class _Repair:
         self.damaged = damaged_files(self.expected, hashes, self.manifest)
         for name in sorted(self.damaged & set(unreadable)):
             why = unreadable[name].strerror or unreadable[name]
-            self.notices.append(f"{printable(name)} could not be read ({why}) and is replaced; check the disk or server")
+            self.notices.append(f"{printable(name)} could not be read ({why}) and counts as damaged; check its disk or server")
         dropped = False
         if self.damaged:
             try:
@@ -181,6 +183,15 @@ class _Repair:
         sync_folder(self.root)
         status = "damaged" if self.unrepaired else "dropped" if dropped else "repaired" if self.repaired else "whole"
         return RepairResult(status, tuple(sorted(self.repaired)), tuple(self.unrepaired), tuple(self.lost), tuple(self.notices))
+
+    def _refuse_unreadable_shards(self, unreadable: dict[str, OSError]) -> None:
+        """Raise DatasetError if a shard cannot be read: its samples may all be there once its disk or server is back."""
+        for name in sorted(unreadable.keys() & set(shard_names(self.manifest))):
+            why = unreadable[name].strerror or unreadable[name]
+            raise DatasetError(
+                f"{printable(str(self.root / name))}: cannot be read ({why}); --drop-lost does not remove samples that may"
+                " still be there: bring back its disk or server, repair without --drop-lost, or move it away if it is lost"
+            )
 
     @property
     def intact(self) -> set[str]:
