@@ -371,12 +371,19 @@ class ShardTable:
         return self.names.index(name) if name in self.names else None
 
 
+def _refuse_pipes(path: Path) -> None:
+    """Raise DatasetError if there is something else than a file: reading a pipe may never end."""
+    if exists(path) and not is_file(path):
+        raise DatasetError(f"{printable(str(path))}: not an ordinary file; {REPAIR_ADVICE}")
+
+
 def open_table(path: Path, schema: pa.Schema | None = None, columns: Sequence[str] | None = None) -> pa.Table:
     """Memory-map one of the dataset's Arrow tables, or some columns of it. Raises DatasetError.
 
     Text and list columns of an untrusted file need open_checked_table before they are used.
     """
     shown = printable(str(path))
+    _refuse_pipes(path)
     try:
         table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
         table = table if columns is None else table.select(columns)
@@ -415,8 +422,7 @@ def write_checksums(path: Path, sums: Iterable[tuple[str, str]]) -> str:
 
 def read_checksums(path: Path) -> dict[str, str]:
     """Read SHA256SUMS: file name to SHA-256. Raises DatasetError."""
-    if exists(path) and not is_file(path):
-        raise DatasetError(f"{printable(str(path))}: not an ordinary file")
+    _refuse_pipes(path)
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
         return {name: sha256 for sha256, name in (line.split("  ", 1) for line in lines)}
@@ -437,8 +443,7 @@ class Reject:
 
 def read_rejects(path: Path) -> Iterator[Reject]:
     """Yield the lines of rejects.jsonl one at a time. Raises DatasetError."""
-    if exists(path) and not is_file(path):  # reading a pipe may never end
-        raise DatasetError(f"{printable(str(path))}: not an ordinary file; {REPAIR_ADVICE}")
+    _refuse_pipes(path)
     try:
         with open(path, encoding="utf-8") as file:
             for line in file:

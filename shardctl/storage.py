@@ -32,6 +32,9 @@ STREAM_BUFFER = 1 << 20
 class HashingFile(io.RawIOBase):
     """A file opened for writing that hashes every byte on its way out, so that the file is not read again."""
 
+    _descriptor = -1
+    """None is open yet: `close` is called where the file cannot be opened, too."""
+
     def __init__(self, path: Path) -> None:
         self._descriptor = self._open(path)
         self._sha256 = hashlib.sha256()
@@ -67,7 +70,7 @@ class HashingFile(io.RawIOBase):
 
     def close(self) -> None:
         """Close the file. The digest stays available."""
-        if not self.closed:
+        if not self.closed and self._descriptor >= 0:
             os.close(self._descriptor)
         super().close()
 
@@ -224,7 +227,7 @@ def _remove_if_abandoned(folder: Path) -> None:
 def _remove_scratch(folder: Path) -> None:
     """Remove a scratch folder. What tells who owns it goes last, so that another process can complete a removal."""
     shutil.rmtree(folder / SCRATCH_FILES, ignore_errors=True)
-    if not (folder / SCRATCH_FILES).exists():
+    if not exists(folder / SCRATCH_FILES):
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -262,13 +265,13 @@ def sha256_of(path: Path) -> str:
 
 
 class HashingReader(io.RawIOBase):
-    """A file opened for reading that hashes every byte on its way in: the digest is of what was read, whatever comes later.
+    """Hashes every byte of an open file on its way in: the digest is of what was read, whatever comes later.
 
-    Give it to io.BufferedReader. Raises OSError like open().
+    Give it to io.BufferedReader. The file is the caller's to close.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._file = open(path, "rb", buffering=0)  # noqa: SIM115 - close closes it
+    def __init__(self, file: io.FileIO) -> None:
+        self._file = file
         self._sha256 = hashlib.sha256()
 
     def readable(self) -> bool:
@@ -280,11 +283,6 @@ class HashingReader(io.RawIOBase):
         count = self._file.readinto(buffer)
         self._sha256.update(memoryview(buffer)[:count])
         return count
-
-    def close(self) -> None:
-        """Close the file. The digest stays available."""
-        self._file.close()
-        super().close()
 
     @property
     def sha256(self) -> str:
@@ -312,7 +310,10 @@ def exists(path: Path) -> bool:
 
 def is_file(path: Path) -> bool:
     """Return whether `path` is an ordinary file or a link to one. Unlike Path.is_file, no OSError: False as in `exists`."""
-    return exists(path) and path.is_file()
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except OSError:
+        return False
 
 
 def is_regular_file(path: Path) -> bool:

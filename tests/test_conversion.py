@@ -484,6 +484,34 @@ def test_rejects_are_copied_to_a_folder_of_their_own(tmp_path: Path) -> None:
             shardctl.convert(source, tmp_path / "out", workers=0, copy_rejects=folder)
 
 
+def test_copies_of_rejects_never_write_into_the_source(tmp_path: Path) -> None:
+    """An earlier copy may have become a hard link to it, or its folder a symbolic link."""
+    source = images(tmp_path / "in", "a/1.png")
+    (source / "a" / "bad.png").write_bytes(b"bad")
+    copies = tmp_path / "quarantine"
+    (copies / "a").mkdir(parents=True)
+    (copies / "a" / "bad.png").hardlink_to(source / "a" / "bad.png")
+    shardctl.convert(source, tmp_path / "out", workers=0, copy_rejects=copies)
+    assert (source / "a" / "bad.png").read_bytes() == (copies / "a" / "bad.png").read_bytes() == b"bad"
+    assert not (copies / "a" / "bad.png").samefile(source / "a" / "bad.png")
+    shutil.rmtree(copies / "a")
+    (copies / "a").symlink_to(source / "a")
+    with pytest.raises(StorageError, match="a link that leads out of"):
+        shardctl.convert(source, tmp_path / "out", workers=0, copy_rejects=copies)
+    assert (source / "a" / "bad.png").read_bytes() == b"bad"
+
+
+def test_copies_of_rejected_lines_never_write_into_the_source(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "quarantine").mkdir()
+    lines = '{"x": 1}\nbad\n'
+    (tmp_path / "in" / "a.jsonl").write_text(lines)
+    (tmp_path / "quarantine" / "a.jsonl").hardlink_to(tmp_path / "in" / "a.jsonl")
+    shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0, copy_rejects=tmp_path / "quarantine")
+    assert (tmp_path / "in" / "a.jsonl").read_text() == lines
+    assert (tmp_path / "quarantine" / "a.jsonl").read_text() == "bad\n"
+
+
 def test_of_a_file_of_many_inputs_only_the_rejected_ones_are_copied(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.jsonl").write_text('{"x": 1}\nbad\n{"x": 2}\n[3]\n')

@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import CROP
@@ -15,10 +16,11 @@ from test_conversion import sums
 
 import shardctl
 from shardctl.conversion import Listener
-from shardctl.errors import DatasetError, DiskFullError, StorageError
+from shardctl.errors import DatasetError, DiskFullError, StorageError, TooManyRejectsError
 from shardctl.manifest import read_rejects
 
 MIB = 1 << 20
+RANDOM = {"name": "random_resized_crop", "size": 24}
 
 
 @pytest.fixture
@@ -115,12 +117,19 @@ def test_a_source_that_is_unmounted_stops_the_job(disk: Path, photos: Path, tmp_
 
 
 @pytest.fixture
-def image(disk: Path, demo: Path) -> Path:
-    """The image of a disk with the demo's inputs; `mounted` mounts it."""
-    image = disk / "image"
+def image(disk: Path, demo: Path, tmp_path: Path) -> Path:
+    """The image of a disk with the demo's inputs, a few photos among empty files, and one photo; `mounted` mounts it."""
+    image, inputs = disk / "image", tmp_path / "inputs"
+    shutil.copytree(demo, inputs)
+    for folder, photos in (("few", 2), ("one", 1)):
+        (inputs / folder).mkdir()
+        for path in sorted(demo.glob("photos/*/*.jpg"))[:photos]:
+            shutil.copy(path, inputs / folder)
+    for number in range(30):
+        (inputs / "few" / f"empty-{number}.jpg").touch()
     with open(image, "wb") as file:
         file.truncate(6 * MIB)
-    if not shutil.which("mkfs.ext4") or subprocess.run(["mkfs.ext4", "-q", "-d", str(demo), str(image)]).returncode:
+    if not shutil.which("mkfs.ext4") or subprocess.run(["mkfs.ext4", "-q", "-d", str(inputs), str(image)]).returncode:
         pytest.skip("cannot make a file system in a file here")
     return image
 
@@ -179,6 +188,42 @@ def test_a_file_of_lines_on_a_broken_disk_stops_the_job(image: Path, mounted: Pa
 
     with pytest.raises(shardctl.errors.SourceGoneError, match=r"lines.jsonl#\d+ cannot be read .*, and lines.jsonl#\d+ cannot"):
         shardctl.convert(mounted / "lines.jsonl", tmp_path / "out", workers=1, listener=Listener(announce=destroy))
+
+
+def test_empty_files_do_not_make_a_broken_disk_look_alive(image: Path, mounted: Path, tmp_path: Path) -> None:
+    def destroy(_: object) -> None:
+        os.truncate(image, 0)
+        assert any(not any(map(is_readable, photos)) for _ in range(100)), "the system keeps them in memory"
+
+    photos = [path for path in (mounted / "few").iterdir() if path.stat().st_size]
+    with pytest.raises(shardctl.errors.SourceGoneError, match="the source does not respond"):
+        shardctl.convert(mounted / "few", tmp_path / "out", workers=1, listener=Listener(announce=destroy))
+
+
+def test_the_only_file_of_a_source_is_rejected_where_it_cannot_be_read(image: Path, mounted: Path, tmp_path: Path) -> None:
+    """There is nothing to compare it with: its other variant is the same bytes."""
+
+    def destroy(_: object) -> None:
+        os.truncate(image, 0)
+        assert any(not any(map(is_readable, (mounted / "one").iterdir())) for _ in range(100)), "the system keeps it in memory"
+
+    options: dict[str, Any] = {"recipe": {"store": "png", "variants": 2, "transform": [RANDOM]}, "workers": 1}
+    with pytest.raises(TooManyRejectsError, match=r"no input could be converted \(2 rejected\), .* \(Input/output error\)"):
+        shardctl.convert(mounted / "one", tmp_path / "out", listener=Listener(announce=destroy), **options)
+
+
+def test_repair_rebuilds_what_other_sources_still_have(image: Path, mounted: Path, photos: Path, tmp_path: Path) -> None:
+    shutil.copytree(photos, tmp_path / "local" / "more")
+    shardctl.convert([mounted / "photos", tmp_path / "local"], tmp_path / "out", recipe=CROP, workers=1, samples_per_shard=60)
+    lost = sorted(path.name for path in (tmp_path / "out").glob("*-of-*.arrow"))
+    assert len(lost) == 2
+    for name in lost:
+        (tmp_path / "out" / name).unlink()
+    os.truncate(image, 0)
+    assert any(len(unreadable(mounted / "photos")) == 60 for _ in range(100)), "the system keeps them in memory"
+    result = shardctl.repair(tmp_path / "out", workers=2)
+    assert (result.status, result.repaired) == ("damaged", (lost[1],))
+    assert [(left.file, "does not respond" in left.message) for left in result.unrepaired] == [(lost[0], True)]
 
 
 def test_files_on_a_bad_part_of_a_disk_are_rejected(image: Path, mounted: Path, tmp_path: Path) -> None:

@@ -410,6 +410,9 @@ def test_labels_that_a_function_changed_are_counted_without_the_counts_of_the_ma
     assert shardctl.repair(tmp_path / "out").repaired == ("manifest.json",)
     assert json.loads((tmp_path / "out" / "manifest.json").read_text())["class_counts"] is None
     assert cli("inspect", tmp_path / "out", "--json").json["classes"] == before == {"a": 2, "b": 1}
+    next((tmp_path / "out").glob("*-of-*.arrow")).unlink()
+    ran = cli("inspect", tmp_path / "out", "--json")
+    assert (ran.code, ran.json["classes"]) == (0, None), "all the rest is shown without that shard"
 
 
 def test_samples_that_repair_drops_leave_the_counts_of_what_was_written(source: Path, tmp_path: Path) -> None:

@@ -454,6 +454,22 @@ def test_a_labels_file_that_changes_between_its_two_readings_is_refused(
         shardctl.convert(source, tmp_path / "out", workers=0)
 
 
+def test_a_labels_file_that_is_deleted_between_its_two_readings_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = images(tmp_path / "in", 1)
+    (source / "labels.jsonl").write_text('{"filename": "0.png", "label": 7}')
+    schema = jsonl.TypeInference.schema
+
+    def deleting(inference: jsonl.TypeInference) -> Any:
+        (source / "labels.jsonl").unlink()
+        return schema(inference)
+
+    monkeypatch.setattr(jsonl.TypeInference, "schema", deleting)
+    with pytest.raises(InputError, match=r"labels\.jsonl: changed while it was read; run the same command again"):
+        shardctl.convert(source, tmp_path / "out", workers=0)
+
+
 def test_a_header_that_changes_while_the_file_is_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = labelled(tmp_path / "in", "label,code", ["cat,007", "dog,042"])
     read_csv = csv.read_csv

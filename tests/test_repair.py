@@ -487,9 +487,7 @@ def test_sources_that_are_gone_are_named(here: Path, made: Path) -> None:
         (made / "away").rename(made / "in")
 
 
-@pytest.mark.parametrize(
-    "names", [("plan.arrow", SHARD), ("shards.arrow", "rejects.jsonl"), ("SHA256SUMS", "notes.txt"), ("manifest.json",)]
-)
+@pytest.mark.parametrize("names", [("plan.arrow", SHARD), ("shards.arrow", "rejects.jsonl"), ("SHA256SUMS", "notes.txt")])
 def test_files_that_may_not_be_read_are_replaced(here: Path, made: Path, names: tuple[str, ...]) -> None:
     (here / "out" / "notes.txt").write_text("mine")
     for name in names:
@@ -505,6 +503,32 @@ def test_files_that_may_not_be_read_are_replaced(here: Path, made: Path, names: 
     if SHARD in names:
         what = f"{SHARD} could not be read (Permission denied) and counts as damaged; check its disk or server"
         assert what in told["notices"]
+
+
+def test_a_manifest_that_may_not_be_read_is_not_replaced(here: Path) -> None:
+    """It may be whole, and nothing else has the fingerprint and the sources."""
+    before = (here / "out" / "manifest.json").read_bytes()
+    (here / "out" / "manifest.json").chmod(0)
+    ran = without_privileges("repair", here / "out")
+    assert ran.returncode == 3
+    assert "manifest.json cannot be read (Permission denied); check its permissions" in ran.stderr
+    assert (here / "out" / "manifest.json").read_bytes() == before
+
+
+def test_a_file_that_cannot_be_read_is_not_deleted_where_its_name_is_given_back(here: Path, made: Path) -> None:
+    """It may hold the only copy of something."""
+    (here / "out" / SHARD).rename(here / "out" / "renamed")
+    (here / "out" / SHARD).write_text("not the shard")
+    (here / "out" / SHARD).chmod(0)
+    (made / "in").rename(made / "away")
+    try:
+        ran = without_privileges("repair", here / "out")
+    finally:
+        (made / "away").rename(made / "in")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert sums(here / "out") == sums(made / "out")
+    (kept,) = (here / "out").glob(f"{SHARD}.*.unreadable")
+    assert kept.read_text() == "not the shard"
 
 
 def test_samples_in_a_shard_that_cannot_be_read_are_not_dropped(here: Path, made: Path) -> None:
@@ -546,7 +570,8 @@ def test_a_folder_in_the_place_of_a_file_is_refused_before_anything_is_done(
     (here / "out" / OTHER).unlink()
     ran = cli("repair", here / "out")
     assert ran.code == 3
-    assert f"{name}: a folder, where a file of the dataset belongs; move it away, then repair again" in ran.err
+    assert f"{name}: a folder, where a file" in ran.err or f"{name} cannot be read (Is a directory)" in ran.err
+    assert "move it away" in ran.err
     assert not (here / "out" / OTHER).exists()
     (here / "out" / name).rmdir()
     assert shardctl.repair(here / "out", [made / "in"], workers=0).ok

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -432,6 +433,16 @@ def test_processes_that_are_killed_again_and_again_end_the_check(dataset: Path, 
             shardctl.verify(target)
 
 
+def test_processes_that_are_killed_at_one_image_after_the_other_end_the_check(
+    photos: Path, tmp_path: Path, killed: Callable[..., Path]
+) -> None:
+    shardctl.convert(photos, tmp_path / "out", workers=0)
+    log = killed(100, "_decode_fault", "True")
+    with pytest.raises(WorkerError, match="was ended by SIGKILL, 16 times"):
+        shardctl.verify(tmp_path / "out", "deep")
+    assert len(list(log.iterdir())) < 40
+
+
 def test_an_image_is_decoded_again_if_its_process_is_killed_from_outside(
     photos: Path, tmp_path: Path, killed: Callable[..., Path]
 ) -> None:
@@ -463,8 +474,30 @@ def test_a_pipe_in_the_place_of_a_file_is_a_finding_and_is_not_waited_for(datase
     assert shardctl.verify(dataset).findings == ()
 
 
-def test_inspect_does_not_wait_for_a_pipe_in_the_place_of_the_rejects(dataset: Path, cli: Any) -> None:
-    (dataset / "rejects.jsonl").unlink()
-    os.mkfifo(dataset / "rejects.jsonl")
+@pytest.mark.parametrize("name", ["rejects.jsonl", "shards.arrow"])
+def test_inspect_does_not_wait_for_a_pipe_in_the_place_of_a_file(dataset: Path, cli: Any, name: str) -> None:
+    (dataset / name).unlink()
+    os.mkfifo(dataset / name)
     ran = cli("inspect", dataset)
-    assert (ran.code, "rejects.jsonl: not an ordinary file; `shardctl repair`" in ran.err) == (3, True)
+    assert (ran.code, f"{name}: not an ordinary file; `shardctl repair`" in ran.err) == (3, True)
+
+
+def test_a_manifest_that_the_system_does_not_give_is_not_called_missing_and_not_replaced(
+    dataset: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a server whose handle of the file has become stale: nothing else has what is in it."""
+    stat = Path.stat
+
+    def stale(path: Path, **options: Any) -> os.stat_result:
+        if path.name == "manifest.json":
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return stat(path, **options)
+
+    before = (dataset / "manifest.json").read_bytes()
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "stat", stale)
+        kinds = [finding.kind for finding in shardctl.verify(dataset).findings]
+        with pytest.raises(DatasetError, match=r"manifest.json cannot be read \(Stale file handle\).* if it is lost, move it"):
+            shardctl.repair(dataset, workers=0)
+    assert kinds == ["unreadable-file"]
+    assert (dataset / "manifest.json").read_bytes() == before

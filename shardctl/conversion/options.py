@@ -123,6 +123,8 @@ def check_destination(target: Path, roots: list[Path]) -> Path:
         if source.is_relative_to(resolved):
             raise UsageError(f"{printable(str(root))}: is inside the destination {shown}; keep them apart")
     with naming_the_path(target):
+        if resolved.is_symlink():  # Python 3.13 resolves a link that leads to itself to that link
+            raise StorageError(f"{shown}: cannot be a destination (a link that leads to itself)")
         _refuse_what_is_there(target, shown)
     return resolved
 

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from shardctl.conversion.staging import REPAIR_PREFIX, discard
 from shardctl.engines.job import JOB, NEW_FOLDER
-from shardctl.errors import DatasetError, Interrupted
+from shardctl.errors import DatasetError, Interrupted, StorageError
 from shardctl.lease import LEASE
 from shardctl.manifest import CHECKSUMS, MANIFEST, REPLACED, SHARDS, STAGING, TABLES, ShardTable, is_file_name
 from shardctl.storage import naming_the_path, printable, sync_folder, write_atomically
@@ -80,8 +80,10 @@ def is_broken_off(target: Path) -> bool:
 
     Raises StorageError.
     """
-    with naming_the_path(target):
+    try:
         return _beside(target).exists() or _trash(target).exists() or _begun(target) is not None
+    except OSError as error:
+        raise StorageError(f"{printable(str(target))}: cannot be examined ({error.strerror or error})") from error
 
 
 def is_taking_its_place(job: Path) -> bool:

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from shardctl.errors import StorageError
 from shardctl.manifest import PLAN, REJECTS, open_table
-from shardctl.storage import READ_CHUNK, naming_the_path
+from shardctl.storage import READ_CHUNK, naming_the_path, printable, replacing
 
 
 def copy_rejects(dataset: Path, bases: tuple[str, ...], folder: Path) -> int:
@@ -26,9 +27,9 @@ def copy_rejects(dataset: Path, bases: tuple[str, ...], folder: Path) -> int:
             source, place = Path(bases[row["root"]]) / row["source"], folder / row["source"]
             if row["variant"] or ".." in Path(row["source"]).parts:
                 continue
+            place.parent.mkdir(parents=True, exist_ok=True)
+            _refuse_links(place.parent, folder)
             with contextlib.suppress(_UnreadableError):
-                _check_file(source)
-                place.parent.mkdir(parents=True, exist_ok=True)
                 if row["key"] == row["source"]:
                     _copy(source, place)
                 else:
@@ -51,39 +52,38 @@ class _UnreadableError(Exception):
     """An input cannot be read, which is no fault of the folder that its copy goes to."""
 
 
-@contextlib.contextmanager
-def _reading() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise _UnreadableError from error
-
-
-def _check_file(source: Path) -> None:
-    with _reading():
-        if not source.is_file():  # to open a pipe would wait for a writer
-            raise FileNotFoundError
+def _refuse_links(parent: Path, folder: Path) -> None:
+    """Raise StorageError if a folder for copies is elsewhere: a link may lead back to the sources."""
+    if not parent.resolve().is_relative_to(folder.resolve()):
+        raise StorageError(f"{printable(str(parent))}: a link that leads out of {printable(str(folder))}; remove it")
 
 
 def _copy(source: Path, place: Path) -> None:
-    try:
-        with open(place, "wb") as out:
-            for data in _chunks(source):
-                out.write(data)
-    except _UnreadableError:
-        place.unlink()
-        raise
-
-
-def _chunks(source: Path) -> Iterator[bytes]:
-    with _reading(), open(source, "rb", buffering=0) as file:
-        while data := file.read(READ_CHUNK):
-            yield data
+    """Copy a file. A copy from before is replaced, not written into: it may be a hard link to the source."""
+    chunks = _chunks(source, 0, None)
+    first = next(chunks, b"")
+    with replacing(place) as sink:
+        for data in (first, *chunks):
+            sink.write(data)
 
 
 def _append(source: Path, row: dict[str, Any], place: Path, first: bool) -> None:
-    with _reading(), open(source, "rb") as file:
-        file.seek(row["offset"])
-        data = file.read(row["size"])
-    with open(place, "wb" if first else "ab") as out:
+    data = b"".join(_chunks(source, row["offset"], row["size"]))
+    if first:
+        place.unlink(missing_ok=True)
+    with open(place, "ab") as out:
         out.write(data.rstrip(b"\n") + b"\n")
+
+
+def _chunks(source: Path, offset: int, size: int | None) -> Iterator[bytes]:
+    """Yield the bytes of a file, or of a part of it."""
+    try:
+        if not source.is_file():  # to open a pipe would wait for a writer
+            raise FileNotFoundError
+        with open(source, "rb", buffering=0) as file:
+            file.seek(offset)
+            while data := file.read(READ_CHUNK if size is None else min(size, READ_CHUNK)):
+                yield data
+                size = None if size is None else size - len(data)
+    except OSError as error:
+        raise _UnreadableError from error

@@ -78,14 +78,15 @@ def _path(job: Job, row: dict[str, Any]) -> str:
 def _other_inputs(job: Job, number: int, row: dict[str, Any]) -> npt.NDArray[np.int64]:
     """Return the inputs of the same root in other files, those that come later first: they are not in memory yet.
 
-    Where one file holds all inputs, they are the others in that file.
+    Where one file holds all inputs, they are the others in that file. Empty ones are left out: to read nothing shows nothing.
     """
     import pyarrow.compute as pc  # 40 ms, and hardly ever needed
 
-    same_root = pc.equal(job.plan["root"], row["root"])
-    others = np.flatnonzero(pc.and_(same_root, pc.not_equal(job.plan["source"], row["source"])))
+    plan = job.plan
+    able = pc.and_(pc.equal(plan["root"], row["root"]), pc.greater(plan["size"], 0))
+    others = np.flatnonzero(pc.and_(able, pc.not_equal(plan["source"], row["source"])))
     if not len(others):
-        others = np.setdiff1d(np.flatnonzero(same_root), number)
+        others = np.flatnonzero(pc.and_(able, pc.not_equal(plan["offset"], row["offset"])))
     return np.roll(others, -int(np.searchsorted(others, number)))
 
 

@@ -137,7 +137,10 @@ def _classes(root: Path, manifest: Manifest) -> dict[str, dict[str, int]] | None
     if manifest.class_counts is not None:
         counts = manifest.class_counts
     elif user_functions(manifest.recipe):
-        counts = _counted_in_shards(root, len(names))
+        try:
+            counts = _counted_in_shards(root, len(names))
+        except DatasetError:
+            return None  # a shard is damaged, and all the rest can be shown
     else:
         counts = _counted_in_plan(root, len(names))
     classes = {}

@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import os
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,8 +23,8 @@ from shardctl.conversion.staging import REPAIR_PREFIX, discard
 from shardctl.engines import local
 from shardctl.engines.job import NEW_FOLDER, Job
 from shardctl.engines.pool import Limits
-from shardctl.engines.task import Progress, read_marker
-from shardctl.errors import DatasetError, InputError, UsageError
+from shardctl.engines.task import Progress, read_finished, read_marker
+from shardctl.errors import DatasetError, InputError, SourceGoneError, UsageError
 from shardctl.manifest import MANIFEST, PLAN, REJECTS, STAGING, Manifest, open_checked_table
 from shardctl.recipe import Recipe, refuse_unnamed_functions
 from shardctl.restoration.evidence import (
@@ -55,6 +55,7 @@ from shardctl.restoration.rebuild import (
 )
 from shardctl.sources import place_of
 from shardctl.storage import copy_file, is_file, is_regular_file, naming_the_path, printable, sync_folder, write_atomically
+from shardctl.verification.finding import UNREADABLE
 from shardctl.verification.tables import check_manifest
 
 __all__ = ["Listener", "Lost", "RepairResult", "Unrepaired", "repair"]
@@ -163,7 +164,7 @@ class _Repair:
             self._refuse_unreadable_shards(unreadable)
         self.expected = expected_hashes(self.root, self.manifest, hashes)
         self.held.check()
-        self.repaired += restore_misplaced(self.root, self.expected, hashes, self.folder)
+        self.repaired += restore_misplaced(self.root, self.expected, hashes, unreadable, self.folder)
         delete_misplaced(self.root)
         self.damaged = damaged_files(self.expected, hashes, self.manifest)
         for name in sorted(self.damaged & set(unreadable)):
@@ -204,6 +205,9 @@ class _Repair:
         if manifest is not None:
             refuse_other_manifest(self.root, manifest)
         damaged = manifest is None or bool(findings)
+        for finding in findings:
+            if finding.kind == UNREADABLE:  # it may be whole, and nothing else has the fingerprint
+                raise DatasetError(f"{printable(str(self.root))}: {finding.message}")
         manifest = manifest or find_manifest(self.root) or remake_manifest(self.root, self.sources)
         refuse_folders(self.root, manifest)
         if damaged:
@@ -276,10 +280,16 @@ class _Repair:
         engine = local.start(self.workers, Limits(seconds=INPUT_TIMEOUT))
         try:
             engine.run(job, sorted(wanted), report)
+        except SourceGoneError:
+            self._put_all_in_place(job, list(_built_one_by_one(engine, job, sorted(wanted))))
+            raise
         finally:
             engine.close()
+        self._put_all_in_place(job, sorted(wanted))
+
+    def _put_all_in_place(self, job: Job, shards: list[int]) -> None:
         self.held.check()
-        for shard in sorted(wanted):
+        for shard in shards:
             self._put_in_place(job, shard)
 
     def _put_in_place(self, job: Job, shard: int) -> None:
@@ -382,3 +392,15 @@ def _link(source: Path, target: Path) -> None:
             os.link(source, target)
         except OSError:
             copy_file(source, target)
+
+
+def _built_one_by_one(engine: local.Engine, job: Job, shards: list[int]) -> Iterator[int]:
+    """Yield the shards that can be built though a source does not answer: those of other sources."""
+    for shard in shards:
+        if not read_finished(job, shard):
+            engine.close()  # of the run before, which has ended in an error
+            try:
+                engine.run(job, [shard], lambda progress: None)
+            except SourceGoneError:
+                continue
+        yield shard

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,6 +16,10 @@ from shardctl.storage import copy_file, is_regular_file, naming_the_path, printa
 
 MISPLACED = ".misplaced"
 """Suffix of a file that was found under the name of another, until its own name is known."""
+
+
+UNREAD = ".unreadable"
+"""Suffix of a file that could not be read, and whose name another file has got back. It is never deleted."""
 
 
 def hash_files(root: Path, progress: Callable[[int, int], None]) -> tuple[dict[str, str], dict[str, OSError]]:
@@ -73,11 +77,13 @@ def expected_hashes(root: Path, manifest: Manifest, hashes: dict[str, str]) -> d
     return expected | {name: recorded[name] for name in shards if name in recorded}
 
 
-def restore_misplaced(root: Path, expected: dict[str, str], hashes: dict[str, str], scratch: Path) -> list[str]:
+def restore_misplaced(
+    root: Path, expected: dict[str, str], hashes: dict[str, str], unreadable: Collection[str], scratch: Path
+) -> list[str]:
     """Rename files that were renamed or swapped back to their own names. Returns the restored names.
 
     No needed file is overwritten: all bytes are in the folder at any moment, and a process that is killed here leaves files
-    under other names, which the next repair puts back.
+    under other names, which the next repair puts back. What is `unreadable` may be needed, and keeps another name for good.
     """
     placed = {name for name, sha256 in expected.items() if hashes.get(name) == sha256}
     where = {sha256: name for name, sha256 in sorted(hashes.items(), key=lambda entry: entry[0] not in placed)}
@@ -90,6 +96,8 @@ def restore_misplaced(root: Path, expected: dict[str, str], hashes: dict[str, st
                 where[held] = set_aside(root / name)
         for name in wrong:
             source = where[expected[name]]
+            if name in unreadable:
+                set_aside(root / name, UNREAD)
             if source in placed:
                 copy_file(root / source, scratch / name)
                 (scratch / name).rename(root / name)
@@ -101,9 +109,9 @@ def restore_misplaced(root: Path, expected: dict[str, str], hashes: dict[str, st
     return wrong
 
 
-def set_aside(path: Path) -> str:
+def set_aside(path: Path, suffix: str = MISPLACED) -> str:
     """Rename a file to a name that nothing else has, in the same folder, and return that name."""
-    aside = f"{path.name}.{secrets.token_hex(4)}{MISPLACED}"
+    aside = f"{path.name}.{secrets.token_hex(4)}{suffix}"
     path.rename(path.with_name(aside))
     return aside
 

@@ -34,13 +34,13 @@ def read_delimited(path: Path) -> tuple[pa.Table, str]:
 
     delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
     try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            names = next(csv.reader(file, delimiter=delimiter), [])
+        with open(path, encoding="utf-8-sig", newline="") as text:
+            names = next(csv.reader(text, delimiter=delimiter), [])
         if not names:
             raise InputError(f"{shown}: the labels file is empty")
         if len(set(names)) < len(names):
             raise InputError(f"{shown}: two columns have the same name ({', '.join(map(printable, names))})")
-        with HashingReader(path) as raw:
+        with open(path, "rb", buffering=0) as file, HashingReader(file) as raw:
             table = arrow_csv.read_csv(
                 io.BufferedReader(raw, READ_CHUNK),
                 parse_options=arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),

@@ -203,7 +203,7 @@ def _read_all_lines(found: Sequence[tuple[Path, str]], drop: Collection[str]) ->
         try:
             batches = [_batch(chunk, schema) for chunk in iter(lambda: list(islice(records, ROWS_AT_ONCE)), [])]  # noqa: B023
         except Exception:  # values of types that were not found the first time end in any of several errors
-            if sha256_of(path) == digest:
+            if _is_still(path, digest):
                 raise
             raise _changed(shown) from None
         table = pa.Table.from_batches(batches, schema)
@@ -214,6 +214,13 @@ def _read_all_lines(found: Sequence[tuple[Path, str]], drop: Collection[str]) ->
     mixed = [name for name in inference.mixed() if name not in drop]
     notices = jsonl.mixed_notices(mixed, "column")
     return _Read(pa.concat_tables(tables), pa.concat_arrays(names), tuple(found_schema.names), tuple(digests), tuple(notices))
+
+
+def _is_still(path: Path, digest: str) -> bool:
+    try:
+        return sha256_of(path) == digest
+    except OSError:
+        return False
 
 
 def _changed(shown: str) -> InputError:
@@ -232,8 +239,12 @@ def _records(path: Path, digests: list[str]) -> Iterator[dict[str, Any]]:
     """
     shown, number = printable(str(path)), 0
     try:
-        with HashingReader(path) as raw, io.BufferedReader(raw, READ_CHUNK) as file:
-            for number, _, line in jsonl.lines(file):  # noqa: B007 - used in the messages below
+        with (
+            open(path, "rb", buffering=0) as file,
+            HashingReader(file) as raw,
+            io.BufferedReader(raw, READ_CHUNK) as buffered,
+        ):
+            for number, _, line in jsonl.lines(buffered):  # noqa: B007 - used in the messages below
                 yield jsonl.parse_line(line)
     except Rejection as rejection:
         raise InputError(f"{shown}, line {number}: {rejection.message}") from None

@@ -39,6 +39,9 @@ LEVELS = ("quick", "full", "deep")
 LIMITS = Limits(memory=8 << 30, seconds=600.0)
 """The limits of a check: far more than any block or image that was written needs, and less than a decompression bomb."""
 
+MOST_KILLS = 4 * FATAL_KILLS
+"""Deaths of processes that were killed from outside at one shard, wherever in it, after which the check is given up."""
+
 __all__ = ["LEVELS", "Finding", "VerifyResult", "verify"]
 
 
@@ -149,14 +152,17 @@ class _Check:
         What a process did that was killed from outside is done again. Raises WorkerError if that goes on.
         """
         kills: Counter[tuple[int, int | None]] = Counter()
+        all_kills: Counter[int] = Counter()
 
         def died(task: Task, death: Death) -> Task | None:
             if death.from_outside:
                 kills[task["number"], death.place] += 1
-                if kills[task["number"], death.place] < FATAL_KILLS:
+                all_kills[task["number"]] += 1
+                times = kills[task["number"], death.place]
+                if (death.place is None and times >= FATAL_KILLS) or all_kills[task["number"]] >= MOST_KILLS:
+                    raise WorkerError(self._kills(task, death, all_kills[task["number"]]))
+                if times < FATAL_KILLS:
                     return task
-                if death.place is None:
-                    raise WorkerError(self._kills(task, death))
             if death.place is not None and death.place not in dict(task["fatal"]):
                 return {**task, "fatal": [*task["fatal"], [death.place, _why_fatal(death)]]}
             crashed(task, self._crash(task, death))
@@ -174,9 +180,9 @@ class _Check:
             return error("crashes-reader", what, self._name(task))
         return error("crashes-reader", f"{self._name(task)}: {what}; {MEND}")
 
-    def _kills(self, task: Task, death: Death) -> str:
+    def _kills(self, task: Task, death: Death, times: int) -> str:
         return (
-            f"{printable(str(self.root))}: the process that checked {printable(self._name(task))} {death}, {FATAL_KILLS} times,"
+            f"{printable(str(self.root))}: the process that checked {printable(self._name(task))} {death}, {times} times,"
             " as systems do when memory runs out; this tells nothing about the dataset; free some memory and check it again"
         )
 

@@ -30,26 +30,33 @@ from shardctl.storage import exists, is_regular_file, printable, sha256_of
 from shardctl.verification.finding import MISSING, Finding, error, reading, unreadable
 
 MEND = "`shardctl repair` repairs it"
+MOVE_AWAY = "if it is lost, move it away, and `shardctl repair` makes a new one"
 PLAN_COLUMNS = ("key", "source", "root", "offset", "size", "split", "variant", "label", "shard", "row", "outcome", "digest")
 
 
 def check_manifest(root: Path) -> tuple[Manifest | None, list[Finding]]:
     """Read the manifest. A damaged one is a finding; raises DatasetError if there is no dataset at all."""
     path = root / MANIFEST
-    if not exists(path):
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
         lost = all(exists(root / name) for name in (PLAN, SHARDS, CHECKSUMS))
         if not lost or any((root / STAGING).glob(f"*/{JOB}")):
             Manifest.load(root)  # says what this is instead: no dataset, or a conversion that is not finished
         return None, [error("missing-manifest", f"{MANIFEST} is missing, and the rest of a dataset is there; {MEND}")]
+    except OSError as fault:
+        if not exists(root):
+            Manifest.load(root)  # says why nothing is known of the folder
+        return None, [unreadable(MANIFEST, fault, MOVE_AWAY)]
     try:
         manifest = Manifest.load(root)
         text = path.read_bytes()
     except DatasetError as problem:
         if isinstance(problem.__cause__, OSError):
-            return None, [unreadable(MANIFEST, problem.__cause__, MEND)]
+            return None, [unreadable(MANIFEST, problem.__cause__, MOVE_AWAY)]
         return None, [error("damaged-manifest", f"{problem}")]
     except OSError as fault:
-        return None, [unreadable(MANIFEST, fault, MEND)]
+        return None, [unreadable(MANIFEST, fault, MOVE_AWAY)]
     if json.dumps(json.loads(text), indent=1).encode() + b"\n" != text:
         what = f"{MANIFEST} has the right content, but not the bytes that were written; {MEND}"
         return manifest, [error("damaged-manifest", what)]
