@@ -10,11 +10,31 @@ from typing import NoReturn
 
 def main() -> None:
     """Run the command line, and exit with the exit code of the result."""
+    _open_closed_streams()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _stop)  # until shardctl.cli sets its own: to import click takes a tenth of a second
     from shardctl.cli import main as run
 
     run()
+
+
+def _open_closed_streams() -> None:
+    """Open /dev/null in place of each standard stream that is closed (`>&-`).
+
+    Otherwise a shard or a log gets the descriptor 1 or 2, and what a library prints is written into it.
+    """
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # it gets the lowest descriptor that is free: this one
+            os.set_inheritable(descriptor, True)
+    if sys.stdin is None:
+        sys.stdin = open(0)  # noqa: SIM115 - the standard streams stay open until the process ends
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", errors="backslashreplace")  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", errors="backslashreplace")  # noqa: SIM115
 
 
 def _stop(_number: int, _frame: object) -> NoReturn:

@@ -59,6 +59,10 @@ def die_with_a_command(task):
     os.posix_spawn("/bin/sleep", ["sleep", "60"], os.environ)  # as os.system does: nothing of Python runs in the child
     os.kill(os.getpid(), signal.SIGKILL)
 
+def read(task):
+    with open(task["path"]) as pipe:
+        return pipe.read()
+
 def read_stdin(task):
     return sys.stdin.read()
 """
@@ -73,7 +77,7 @@ def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 class Listening:
     """A pool, what its workers have answered and printed, and how they have died."""
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int | str) -> None:
         self.answers: list[Any] = []
         self.said: list[str] = []
         self.deaths: list[Death] = []
@@ -281,3 +285,52 @@ def test_automatic_workers_are_as_many_as_the_hard_limit_of_open_files_allows(
     assert pool.most_workers() == 1
     monkeypatch.setattr(pool, "open_files_left", lambda: 20_000)
     assert pool.most_workers() == 128
+
+
+def test_automatic_workers_are_fewer_if_files_run_out_after_they_were_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "usable_cores", lambda: 3)
+    monkeypatch.setattr(pool, "allow_open_files", lambda more: len(children()) == 0)  # only for the first worker
+    listening = Listening("auto")
+    try:
+        answers = listening.run(*[{"do": "who"}] * 4)
+    finally:
+        listening.pool.close()
+    assert len(answers) == 4
+    assert len({worker for worker, _, _ in answers}) == 1
+
+
+def test_a_task_whose_worker_died_is_done_again_if_no_worker_can_be_started_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    monkeypatch.setattr(pool, "usable_cores", lambda: 2)
+    allowed = iter([True, True, False])
+    monkeypatch.setattr(pool, "allow_open_files", lambda more: next(allowed))
+    tasks = Pool("pool_tasks", "auto", Limits())
+    answers: list[Any] = []
+
+    def died(_task: Task, _death: Death) -> Task:
+        (tmp_path / "pipe").write_text("died")  # now the other worker ends its task
+        return {"do": "double", "number": 4}
+
+    try:
+        tasks.run(
+            [{"do": "die_with_a_command"}, {"do": "read", "path": str(tmp_path / "pipe")}],
+            lambda task, message: answers.append(message["done"]),
+            died,
+        )
+    finally:
+        tasks.close()
+    assert answers == ["died", 8]
+
+
+def test_every_limit_of_open_files_works_or_is_said_with_what_helps(tmp_path: Path, photos: Path, raw_dataset: Path) -> None:
+    """The command opens files between counting them and starting its last worker: a limit in that gap is no error."""
+    for limit in (24, 28, 30):
+        ran = limited(f"-n {limit}", "verify", raw_dataset)
+        assert ran.returncode == 0 or "room for 0; raise the hard limit" in ran.stderr, ran.stderr
+    for limit in (24, 33):
+        ran = limited(f"-n {limit}", "convert", photos, tmp_path / str(limit))
+        assert ran.returncode == 0 or "room for 0; use --workers 0, or raise" in ran.stderr, ran.stderr
+    ran = limited("-n 24", "convert", photos, tmp_path / "alone", "--workers", "0")
+    assert ran.returncode == 0, ran.stderr

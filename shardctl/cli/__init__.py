@@ -5,11 +5,13 @@ from __future__ import annotations
 import atexit
 import contextlib
 import importlib
+import io
 import json
 import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
 from typing import NoReturn, TextIO
 
 import click
@@ -76,6 +78,7 @@ INTERRUPTION = "interrupted"
 
 def main() -> None:
     """Run the command line, and exit with the exit code of the result."""
+    sys.stdout, sys.stderr = _StandardStream(sys.stdout), _StandardStream(sys.stderr)
     stopped: list[int] = []
 
     def stop(number: int, _frame: object) -> None:
@@ -91,7 +94,8 @@ def main() -> None:
         if not stopped:
             raise
         # A compiled module that is interrupted while it is imported raises its own error instead of KeyboardInterrupt.
-        _complain(INTERRUPTION, INTERRUPTED, sys.argv[1:])
+        with contextlib.suppress(OutputRefusedError):
+            _complain(INTERRUPTION, INTERRUPTED, sys.argv[1:])
         code = INTERRUPTED
     _leave(code)
 
@@ -108,9 +112,8 @@ def _leave(code: int) -> NoReturn:
     atexit._run_exitfuncs()
     try:
         for stream in (sys.stdout, sys.stderr):
-            if stream is not None:  # it is None where the command was started with the stream closed
-                stream.flush()
-    except OSError:  # the reader of the pipe is gone, or the disk is full
+            stream.flush()
+    except OutputRefusedError:
         code = code or FLUSH_FAILED
     os._exit(code)
 
@@ -119,30 +122,57 @@ def run(arguments: list[str]) -> int:
     """Run one command and return its exit code."""
     try:
         code = _run(arguments)
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        sys.stdout.flush()
         return code
-    except BrokenPipeError:
-        # The reader of our output has closed the pipe (`| head`): that is no error.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except OSError as error:
-        if not any(map(_is_refused, (sys.stdout, sys.stderr))):
-            raise  # a bug: a file that is no output was not dealt with
-        with contextlib.suppress(OSError):  # stderr may be on the same full disk
+    except OutputRefusedError as error:
+        with contextlib.suppress(OutputRefusedError):  # stderr may be on the same full disk
             click.echo(f"shardctl: the output cannot be written ({error.strerror}); write it somewhere else", err=True)
         return OUTPUT_REFUSED
 
 
-def _is_refused(stream: TextIO | None) -> bool:
-    """Return whether the system does not take what is written to a stream. The only way to know is to write something."""
-    try:
-        if stream is not None:
-            stream.write("\n")
-            stream.flush()
-    except OSError:
-        return True
-    return False
+class OutputRefusedError(OSError):
+    """What was printed cannot be written: the disk is full, for instance. A class of its own, to tell it from other files."""
+
+
+class _StandardStream(io.TextIOWrapper):
+    """stdout or stderr of the command.
+
+    That the reader of a pipe has closed it (`| head`) is no error: the rest of the output is discarded, and the command
+    goes on to its own exit code. Any other failure raises OutputRefusedError.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        assert isinstance(stream, io.TextIOWrapper), "as Python opens the streams at its start"
+        super().__init__(
+            stream.buffer,
+            stream.encoding,
+            stream.errors,
+            line_buffering=stream.line_buffering,
+            write_through=stream.write_through,
+        )
+        self._original = stream  # it would close the buffer when it is deleted
+
+    def write(self, text: str) -> int:
+        """Write a text, and return its length."""
+        with self._dealing_with_faults():
+            super().write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Write what is buffered."""
+        with self._dealing_with_faults():
+            super().flush()
+
+    @contextlib.contextmanager
+    def _dealing_with_faults(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            nothing = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nothing, self.fileno())
+            os.close(nothing)
+        except OSError as error:
+            raise OutputRefusedError(error.errno, error.strerror) from error
 
 
 def _run(arguments: list[str]) -> int:

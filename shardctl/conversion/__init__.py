@@ -218,7 +218,7 @@ class _Conversion:
     @contextmanager
     def _engine(self) -> Iterator[local.Engine]:
         """Yield the engine that builds the shards. A second process imports its modules while the inputs are listed."""
-        engine = local.start(self.options.worker_count(), self.options.limits(), self.listener.on_line)
+        engine = local.start(self.options.workers, self.options.limits(), self.listener.on_line)
         if self.options.overwrite or not (self.target / MANIFEST).exists():
             engine.prepare()
         try:

@@ -44,10 +44,10 @@ class Engine(Protocol):
         ...
 
 
-def start(workers: int, limits: Limits, on_line: OnLine = lambda line: None) -> Engine:
-    """Return an engine with up to `workers` processes, which start when there is work; 0 works in this process.
+def start(workers: int | str, limits: Limits, on_line: OnLine = lambda line: None) -> Engine:
+    """Return an engine with up to `workers` processes ("auto": as many as are worth having); 0 works in this process.
 
-    `on_line` gets the lines that workers print. There are no limits in this process.
+    The processes start when there is work. `on_line` gets the lines that workers print. There are no limits in this process.
     """
     return LocalPool(workers, limits, on_line) if workers else InProcess()
 
@@ -74,9 +74,14 @@ class InProcess:
 class LocalPool:
     """Builds shards in child processes."""
 
-    def __init__(self, workers: int, limits: Limits, on_line: OnLine = lambda line: None) -> None:
+    def __init__(self, workers: int | str, limits: Limits, on_line: OnLine = lambda line: None) -> None:
         self._limits = limits
-        self._pool = Pool(WORKER, workers, limits, on_line)
+        self._pool = Pool(WORKER, workers, limits, on_line, self._use_fewer)
+
+    def _use_fewer(self, possible: int) -> str:
+        if not possible and self._limits.memory:
+            return ""  # 0 workers is work in this process, which has no limit of memory
+        return f"use --workers {possible}, or "
 
     def prepare(self) -> None:
         """Have the workers' modules imported."""

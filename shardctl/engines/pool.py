@@ -107,12 +107,23 @@ def most_workers() -> int:
 class Pool:
     """Child processes that run a module, each one task at a time, the next one handed out when it is done.
 
-    A process starts when there is a task for it. `on_line` gets every line that they print.
+    A process starts when there is a task for it. "auto" workers are as many as are worth having; where this process may
+    not open enough files for a number that was given, `run` raises WorkerError instead of working with fewer. `on_line` gets
+    every line that they print. `remedy` is told how many workers are possible then, and returns the beginning of the
+    advice in the message ("use --workers 3, or "): the commands have different options.
     """
 
-    def __init__(self, module: str, workers: int, limits: Limits, on_line: OnLine = lambda line: None) -> None:
-        self._module, self._limits, self._on_line = module, limits, on_line
-        self._places = workers
+    def __init__(
+        self,
+        module: str,
+        workers: int | str,
+        limits: Limits,
+        on_line: OnLine = lambda line: None,
+        remedy: Callable[[int], str] = lambda possible: "",
+    ) -> None:
+        self._module, self._limits, self._on_line, self._remedy = module, limits, on_line, remedy
+        self._places = most_workers() if workers == "auto" else int(workers)
+        self._fewest = 1 if workers == "auto" else self._places
         self._workers: dict[int, _Worker] = {}
         self._server: _ForkServer | None = None
 
@@ -152,7 +163,10 @@ class Pool:
         if task is None:
             return
         if place not in self._workers:
-            self._refuse_too_many_files()
+            if not allow_open_files(FILES_PER_WORKER + SPARE_FILES):
+                self._refuse_too_few_workers()
+                waiting.put_first(task)  # for a worker that is busy now
+                return
             self._workers[place] = self._new_worker(place)
         worker = self._workers[place]
         worker.order(task)
@@ -160,15 +174,15 @@ class Pool:
             if stream not in selector.get_map():
                 selector.register(stream, selectors.EVENT_READ, worker)
 
-    def _refuse_too_many_files(self) -> None:
-        """Raise WorkerError if the system lets this process open no files for one more worker."""
-        if not allow_open_files(FILES_PER_WORKER + SPARE_FILES):
-            most = len(self._workers)
-            fewer = f"use --workers {most}, or " if most else ""
-            wanted = counted(self._places, "worker process", "worker processes")
+    def _refuse_too_few_workers(self) -> None:
+        """Raise WorkerError if fewer workers are busy than there must be, now that no more can be started."""
+        busy = sum(worker.task is not None for worker in self._workers.values())
+        if busy < self._fewest:
+            possible = len(self._workers)
+            wanted = counted(self._fewest, "worker process", "worker processes")
             raise WorkerError(
                 f"this process may not open enough files for {wanted}: each takes {FILES_PER_WORKER} (a socket, a pipe, a file)"
-                f", and there is room for {most}; {fewer}raise the hard limit (ulimit -Hn shows it)"
+                f", and there is room for {possible}; {self._remedy(possible)}raise the hard limit (ulimit -Hn shows it)"
             )
 
     def _new_worker(self, place: int) -> _Worker:

@@ -126,7 +126,7 @@ def repair(
         with naming_the_path(folder):
             folder.mkdir()
         try:
-            result = _Repair(root, folder, given, tuple(transforms), drop_lost, options.worker_count(), told, held).run()
+            result = _Repair(root, folder, given, tuple(transforms), drop_lost, workers, told, held).run()
         finally:
             if folder.exists() and not publish.is_taking_its_place(folder):  # otherwise it may hold the only copy of some data
                 with contextlib.suppress(OSError):  # the next repair deletes it
@@ -146,7 +146,7 @@ class _Repair:
         sources: tuple[str, ...],
         transforms: tuple[str, ...],
         drop_lost: bool,
-        workers: int,
+        workers: int | str,
         listener: Listener,
         held: lease.Lease,
     ) -> None:

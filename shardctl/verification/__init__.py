@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardctl.engines.pool import FATAL_KILLS, Death, Limits, Pool, Task, most_workers
+from shardctl.engines.pool import FATAL_KILLS, Death, Limits, Pool, Task
 from shardctl.errors import DatasetError, UsageError, WorkerError
 from shardctl.manifest import (
     CHECKSUMS,
@@ -69,7 +69,7 @@ def verify(
     target = Path(path)
     refuse_part_of_dataset(target)
     lone = is_file(target)
-    pool = Pool("shardctl.verification.worker", 1 if lone else most_workers(), LIMITS)
+    pool = Pool("shardctl.verification.worker", 1 if lone else "auto", LIMITS)
     try:
         check = _Check(target, level, progress, pool)
         return check.lone_shard() if lone else check.dataset()

@@ -16,6 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_conversion import sums
+
+import shardctl
 
 CONVERT_KEYS = {"status", "samples", "shards", "bytes", "rejected", "seconds", "samples_per_s", "fingerprint"}
 BENCH_KEYS = {"samples_per_s", "mb_per_s", "first_batch_s", "batch_ms_p50", "batch_ms_p99", "rss_mb", "threads"}
@@ -273,8 +276,77 @@ def test_output_that_cannot_be_written_is_one_sentence(arguments: list[str], unb
     assert (ran.returncode, ran.stderr) == (3, said)
 
 
-def test_a_stream_that_is_closed_is_no_error() -> None:
-    for closed in (">&-", "2>&-"):
-        command = ["sh", "-c", f'exec "$@" {closed}', "-", sys.executable, "-m", "shardctl", "--version"]
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is always full")
+def test_a_message_that_cannot_be_written_leaves_the_other_stream_alone() -> None:
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "shardctl", "convert", "/nonexist", "out"]
+        ran = subprocess.run(command, stdout=subprocess.PIPE, stderr=full, text=True, timeout=60)
+    assert (ran.returncode, ran.stdout) == (3, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is always full")
+def test_a_bug_is_not_taken_for_output_that_cannot_be_written() -> None:
+    code = """
+import sys
+from shardctl.cli import main, version
+def with_a_bug(): raise FileNotFoundError(2, "No such file or directory", "forgotten")
+version.version_text = with_a_bug
+sys.argv = ["shardctl", "--version"]
+main()
+"""
+    with open("/dev/full", "w") as full:
+        ran = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert ran.returncode == 1
+    assert ran.stderr.splitlines()[-1] == "FileNotFoundError: [Errno 2] No such file or directory: 'forgotten'"
+
+
+def with_a_closed_pipe(stream: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run shardctl with a pipe that nobody reads as "stdout" or "stderr"."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    out, err = (writing if stream == name else subprocess.PIPE for name in ("stdout", "stderr"))
+    try:
+        command = [sys.executable, "-m", "shardctl", *map(str, arguments)]
+        return subprocess.run(command, stdout=out, stderr=err, text=True, timeout=60)
+    finally:
+        os.close(writing)
+
+
+@pytest.mark.parametrize(
+    ("stream", "arguments", "code"),
+    [
+        ("stderr", ["convert", "/nonexist", "out"], 3),
+        ("stdout", ["convert", "/nonexist", "out", "--json"], 3),
+        ("stderr", ["convert", "--bogus"], 2),
+        ("stdout", ["verify", __file__], 1),
+        ("stdout", ["--version"], 0),
+    ],
+)
+def test_a_command_whose_output_nobody_reads_keeps_its_exit_code(stream: str, arguments: list[str], code: int) -> None:
+    ran = with_a_closed_pipe(stream, *arguments)
+    assert (ran.returncode, ran.stdout or "", ran.stderr or "") == (code, "", "")
+
+
+def test_a_conversion_whose_notes_nobody_reads_goes_on(photos: Path, tmp_path: Path) -> None:
+    ran = with_a_closed_pipe("stderr", "convert", photos, tmp_path / "out")
+    assert (ran.returncode, ran.stdout.split()[0]) == (0, "created")
+    assert shardctl.verify(tmp_path / "out").ok
+
+
+def test_streams_that_are_closed_are_no_error_and_no_file_takes_their_place(
+    cli: Any, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is printed to the descriptors 1 and 2 would be written into the file that got them."""
+    (tmp_path / "loud.py").write_text(
+        "import os\ndef loud(sample):\n    os.write(1, b'said')\n    os.write(2, b'said')\n    return sample\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    options = ["--samples-per-shard", "30", "--transform", "loud:loud"]
+    assert cli("convert", photos, "whole", *options).code == 0
+    everything = "<&- >&- 2>&-"
+    for number, (closed, workers) in enumerate([(">&-", 1), ("2>&-", 1), ("<&-", 1), (everything, 1), (everything, 0)]):
+        arguments = ["convert", str(photos), f"out{number}", *options, "--workers", str(workers)]
+        command = ["sh", "-c", f'exec "$@" {closed}', "-", sys.executable, "-m", "shardctl", *arguments]
         ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
-        assert (ran.returncode, ran.stderr) == (0, "")
+        assert (ran.returncode, "Traceback" in ran.stderr) == (0, False), ran.stderr
+        assert sums(Path(f"out{number}")) == sums(Path("whole"))
