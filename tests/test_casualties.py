@@ -13,8 +13,10 @@ from test_conversion import images, sums
 
 import shardctl
 from shardctl.conversion import Listener
+from shardctl.engines import samples
 from shardctl.errors import InputError, SourceGoneError, WorkerError
 from shardctl.manifest import read_rejects
+from shardctl.shard import ShardWriter
 
 FATAL = """
 import ctypes, os, signal
@@ -211,6 +213,9 @@ def at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "stalls.py").write_text(STALLS)
     (tmp_path / "at" / "kills").mkdir(parents=True)
     monkeypatch.setenv("STALL_AT", str(tmp_path / "at"))
+    monkeypatch.delitem(sys.modules, "stalls", raising=False)
+    for owner, name in ((samples, "_read"), (ShardWriter, "_write_block"), (ShardWriter, "add")):
+        monkeypatch.setattr(owner, name, getattr(owner, name))  # put back in this process, which imports the functions too
     return tmp_path / "at"
 
 
