@@ -341,7 +341,7 @@ def stalls(data: Path, times: int, scratch: Path) -> str:
                 for process in descendants(parent.pid):
                     (group / "cgroup.procs").write_text(str(process))
                 _, error = parent.communicate(timeout=120)
-            assert "does not answer" in error, error
+            assert "does not respond" in error, error
             ended[f"source: exit code {parent.returncode}"] += 1
             subprocess.run([*command, str(out), *OPTIONS], check=True, capture_output=True)
             ended["source: then byte-identical"] += content(out) == expected
