@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -494,11 +495,29 @@ def test_copies_of_rejects_never_write_into_the_source(tmp_path: Path) -> None:
     shardctl.convert(source, tmp_path / "out", workers=0, copy_rejects=copies)
     assert (source / "a" / "bad.png").read_bytes() == (copies / "a" / "bad.png").read_bytes() == b"bad"
     assert not (copies / "a" / "bad.png").samefile(source / "a" / "bad.png")
+    (copies / "rejects.jsonl").unlink()
+    (copies / "rejects.jsonl").hardlink_to(tmp_path / "out" / "rejects.jsonl")
+    assert shardctl.convert(source, tmp_path / "out", workers=0, copy_rejects=copies).copied == 1
+    assert not (copies / "rejects.jsonl").samefile(tmp_path / "out" / "rejects.jsonl")
     shutil.rmtree(copies / "a")
     (copies / "a").symlink_to(source / "a")
     with pytest.raises(StorageError, match="a link that leads out of"):
         shardctl.convert(source, tmp_path / "out", workers=0, copy_rejects=copies)
     assert (source / "a" / "bad.png").read_bytes() == b"bad"
+
+
+def test_a_large_reject_is_copied_in_flat_memory(tmp_path: Path) -> None:
+    source = images(tmp_path / "in", "1.png")
+    with open(source / "bad.png", "wb") as file:
+        file.truncate(32 << 20)
+    shardctl.convert(source, tmp_path / "out", workers=0)
+    tracemalloc.start()
+    try:
+        assert shardctl.convert(source, tmp_path / "out", workers=0, copy_rejects=tmp_path / "copies").copied == 1
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+    assert (tmp_path / "copies" / "bad.png").stat().st_size == 32 << 20
 
 
 def test_copies_of_rejected_lines_never_write_into_the_source(tmp_path: Path) -> None:

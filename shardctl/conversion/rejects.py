@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from shardctl.errors import StorageError
 from shardctl.manifest import PLAN, REJECTS, open_table
-from shardctl.storage import READ_CHUNK, naming_the_path, printable, replacing
+from shardctl.storage import READ_CHUNK, copy_file, naming_the_path, printable, replacing
 
 
 def copy_rejects(dataset: Path, bases: tuple[str, ...], folder: Path) -> int:
@@ -22,13 +21,14 @@ def copy_rejects(dataset: Path, bases: tuple[str, ...], folder: Path) -> int:
     copied = 0
     with naming_the_path(folder):
         folder.mkdir(parents=True, exist_ok=True)
+        resolved = folder.resolve()
         begun: set[Path] = set()
         for row in _rejected_rows(dataset):
             source, place = Path(bases[row["root"]]) / row["source"], folder / row["source"]
             if row["variant"] or ".." in Path(row["source"]).parts:
                 continue
             place.parent.mkdir(parents=True, exist_ok=True)
-            _refuse_links(place.parent, folder)
+            _refuse_links(place.parent, resolved)
             with contextlib.suppress(_UnreadableError):
                 if row["key"] == row["source"]:
                     _copy(source, place)
@@ -36,7 +36,7 @@ def copy_rejects(dataset: Path, bases: tuple[str, ...], folder: Path) -> int:
                     _append(source, row, place, place not in begun)
                     begun.add(place)
                 copied += 1
-        shutil.copyfile(dataset / REJECTS, folder / REJECTS)
+        copy_file(dataset / REJECTS, folder / REJECTS)
     return copied
 
 
@@ -53,17 +53,15 @@ class _UnreadableError(Exception):
 
 
 def _refuse_links(parent: Path, folder: Path) -> None:
-    """Raise StorageError if a folder for copies is elsewhere: a link may lead back to the sources."""
-    if not parent.resolve().is_relative_to(folder.resolve()):
+    """Raise StorageError if a folder for copies is not below `folder`: a link may lead back to the sources."""
+    if not parent.resolve().is_relative_to(folder):
         raise StorageError(f"{printable(str(parent))}: a link that leads out of {printable(str(folder))}; remove it")
 
 
 def _copy(source: Path, place: Path) -> None:
     """Copy a file. A copy from before is replaced, not written into: it may be a hard link to the source."""
-    chunks = _chunks(source, 0, None)
-    first = next(chunks, b"")
     with replacing(place) as sink:
-        for data in (first, *chunks):
+        for data in _chunks(source, 0, None):
             sink.write(data)
 
 

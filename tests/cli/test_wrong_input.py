@@ -134,25 +134,16 @@ def run_as_nobody(here: Path, warm: str, *arguments: str) -> subprocess.Complete
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody who may not read")
-def test_an_input_that_may_not_be_read_is_rejected_and_named(here: Path) -> None:
-    (here / "in" / "2.jpg").chmod(0)
+@pytest.mark.parametrize("name", ["2.jpg", "scan"])
+def test_an_input_that_may_not_be_read_is_rejected_and_named(here: Path, name: str) -> None:
+    """Also where its name does not tell whether it is an image."""
+    (here / "in" / name).write_bytes((here / "in" / "2.jpg").read_bytes())
+    (here / "in" / name).chmod(0)
     (here / "open").mkdir()
     (here / "open").chmod(0o777)
     done = run_as_nobody(here, "open/warm", "convert", "in", "open/out", "--workers", "0", "-q")
     assert done.returncode == 0, done.stderr
-    assert "read: unreadable; for instance 2.jpg: cannot be read (Permission denied)" in done.stdout
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody who may not read")
-def test_a_file_that_may_not_be_looked_at_to_see_what_it_is_is_rejected(here: Path) -> None:
-    """Its name does not tell whether it is an image."""
-    (here / "in" / "scan").write_bytes((here / "in" / "2.jpg").read_bytes())
-    (here / "in" / "scan").chmod(0)
-    (here / "open").mkdir()
-    (here / "open").chmod(0o777)
-    done = run_as_nobody(here, "open/warm", "convert", "in", "open/out", "--workers", "0", "-q")
-    assert done.returncode == 0, done.stderr
-    assert "read: unreadable; for instance scan: cannot be read (Permission denied)" in done.stdout
+    assert f"read: unreadable; for instance {name}: cannot be read (Permission denied)" in done.stdout
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody who may not write")
