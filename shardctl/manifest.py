@@ -402,9 +402,15 @@ def open_table(path: Path, schema: pa.Schema | None = None, columns: Sequence[st
 
 def open_checked_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     """Memory-map a table, or some columns of it, and look at every value, so that none can lead astray. Raises DatasetError."""
-    table = open_table(path, columns=columns)
-    _validate(table, printable(str(path)))
+    table, shown = open_table(path, columns=columns), printable(str(path))
+    if any(_holds_times(field.type) for field in table.schema):  # of which not every value is one in Python
+        raise DatasetError(f"{shown}: does not have the columns that docs/format.md gives it")
+    _validate(table, shown)
     return table
+
+
+def _holds_times(type_: pa.DataType) -> bool:
+    return pa.types.is_temporal(type_) or any(_holds_times(type_.field(i).type) for i in range(type_.num_fields))
 
 
 def _validate(table: pa.Table, shown: str) -> None:

@@ -320,6 +320,12 @@ def test_a_column_that_one_of_several_labels_files_has_can_be_left_out(tmp_path:
         notices_of(tmp_path / "in", tmp_path / "other", drop_columns="key,kee")
 
 
+def test_labels_that_were_left_out_are_not_missed(tmp_path: Path) -> None:
+    labelled(tmp_path / "in", "label,note", ["a,1", "b,2"])
+    assert not [notice for notice in notices_of(tmp_path / "in", tmp_path / "out", drop_columns="label") if "label" in notice]
+    assert shardctl.open(tmp_path / "out").schema.names == ["key", "image", "note"]
+
+
 def test_fields_of_lines_cannot_be_left_out_and_columns_that_are_both_can(tmp_path: Path) -> None:
     source = tmp_path / "in"
     source.mkdir()

@@ -21,6 +21,7 @@ from shardctl import lease
 from shardctl.conversion import Listener
 from shardctl.engines import pool
 from shardctl.engines.pool import Death, Limits, Pool, Task
+from shardctl.errors import WorkerError
 
 TASKS = """
 import os, signal, sys, threading, time
@@ -334,3 +335,10 @@ def test_every_limit_of_open_files_works_or_is_said_with_what_helps(tmp_path: Pa
         assert ran.returncode == 0 or "room for 0; use --workers 0, or raise" in ran.stderr, ran.stderr
     ran = limited("-n 24", "convert", photos, tmp_path / "alone", "--workers", "0")
     assert ran.returncode == 0, ran.stderr
+
+
+def test_workers_that_cannot_be_started_are_one_sentence(raw_dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For instance because this user may not execute the Python that runs."""
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with pytest.raises(WorkerError, match="no worker process can be started: /nowhere/python: No such file or directory"):
+        shardctl.verify(raw_dataset)

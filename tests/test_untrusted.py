@@ -83,6 +83,18 @@ def test_only_named_errors_come_out_of_a_damaged_file(
         victim.unlink()
 
 
+@pytest.mark.parametrize("type_", [pa.duration("us"), pa.timestamp("us")])
+def test_times_are_in_no_plan(whole: Path, tmp_path: Path, type_: pa.DataType) -> None:
+    """One wrong bit in a schema makes times of numbers that are too large for them."""
+    plan = open_checked_table(whole / "plan.arrow")
+    large = pa.array([2**62] * len(plan)).cast(type_)
+    changed = plan.set_column(plan.column_names.index("digest"), "digest", large)
+    with pa.OSFile(str(tmp_path / "plan.arrow"), "wb") as sink, pa.ipc.new_file(sink, changed.schema) as writer:
+        writer.write_table(changed)
+    with pytest.raises(ShardctlError, match=r"does not have the columns that docs/format\.md gives it"):
+        open_checked_table(tmp_path / "plan.arrow")
+
+
 def signed(record: dict[str, Any]) -> str:
     """Return a manifest whose digest holds, whatever it says."""
     record.pop("digest", None)

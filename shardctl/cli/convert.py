@@ -263,6 +263,10 @@ class _View:
         self._bar.update(progress.inputs)
 
 
+MOST_SUFFIXES = 6
+"""How many kinds of files that are not converted are shown by name."""
+
+
 def estimate_lines(estimate: Estimate) -> list[str]:
     """Say what a conversion will do."""
     splits = ", ".join(f"{split.name} {split.rows:,}" for split in estimate.splits)
@@ -277,8 +281,11 @@ def estimate_lines(estimate: Estimate) -> list[str]:
     if estimate.probe_rejects:
         lines.append(f"of the inputs tried beforehand, {estimate.probe_rejects} cannot be converted")
     if estimate.ignored:
-        counts = ", ".join(f"{count} {printable(suffix)}" for suffix, count in list(estimate.ignored.items())[:6])
-        lines.append(f"other files, not converted: {counts}")
+        total = sum(estimate.ignored.values())
+        shown = list(estimate.ignored.items())[:MOST_SUFFIXES]
+        counts = ", ".join(f"{count} {printable(suffix)}" for suffix, count in shown)
+        more = total - sum(count for _, count in shown)
+        lines.append(f"other files, not converted: {counts}{f' and {more:,} more, {total:,} in all' if more else ''}")
     return lines + [f"note: {notice}" for notice in estimate.notices]
 
 

@@ -374,7 +374,12 @@ class _ForkServer:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - close closes it
         self._control, theirs = socket.socketpair()
         with theirs:
-            self._process = begin((self._control, theirs), self._log)
+            try:
+                self._process = begin((self._control, theirs), self._log)
+            except WorkerError:
+                self._control.close()
+                self._log.close()
+                raise
         self._control.settimeout(PATIENCE_SECONDS)
         self._started = 0
 
@@ -428,14 +433,17 @@ def _new_server(module: str, limits: Limits) -> _ForkServer:
     """Start a process that workers can be forked from, whatever this process has loaded and started."""
 
     def begin(control: Sockets, log: IO[bytes]) -> _Child:
-        return subprocess.Popen(
-            [sys.executable, "-c", COMMAND.format(module, limits.memory or 0)],
-            stdin=control[1].fileno(),
-            stdout=log,
-            stderr=log,
-            env=_environment(limits),
-            start_new_session=True,  # Ctrl-C is the parent's to handle: it stops its workers itself
-        )
+        try:
+            return subprocess.Popen(
+                [sys.executable, "-c", COMMAND.format(module, limits.memory or 0)],
+                stdin=control[1].fileno(),
+                stdout=log,
+                stderr=log,
+                env=_environment(limits),
+                start_new_session=True,  # Ctrl-C is the parent's to handle: it stops its workers itself
+            )
+        except OSError as error:
+            raise WorkerError(f"no worker process can be started: {sys.executable}: {error.strerror or error}") from error
 
     return _ForkServer((module, limits.memory or 0), begin)
 

@@ -142,6 +142,8 @@ def load(found: Sequence[tuple[Path, str]], drop: Collection[str] = ()) -> SideT
         rows = "1 row names a file" if count == 1 else f"{count:,} rows name a file"
         raise InputError(f"{shown}: {rows} that another row names: {some(few)}; keep one row per file")
     columns, classes, said = _encode_label(columns, shown)
+    if LABEL_COLUMN in drop:
+        said = []  # that there is none was asked for
     order = np.argsort(hashes, kind="stable")
     digests = tuple(digest for part in parts for digest in part.digests)
     notices = tuple(f"{shown}: {notice}" for notice in [*(notice for part in parts for notice in part.notices), *said])

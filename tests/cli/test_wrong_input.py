@@ -157,3 +157,11 @@ def test_a_destination_that_may_not_be_written_is_said(here: Path) -> None:
         assert "cannot write here" in done.stderr
         assert "Traceback" not in done.stderr
     assert list(locked.iterdir()) == []
+
+
+def test_files_of_many_other_kinds_are_all_counted(cli: Any, here: Path) -> None:
+    for number in range(9):
+        (here / "in" / f"x.kind{number}").write_text("")
+    said = cli("convert", "in", "out", "--workers", "0").err
+    assert "other files, not converted: " in said
+    assert " and 3 more, 9 in all" in said
