@@ -1,0 +1,1 @@
+"""Formats of files that hold many records: small siblings behind one protocol."""

@@ -1,0 +1,167 @@
+"""What every format of many records can do: cut a file into units, find the types of its records, read them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from shardctl.errors import Rejection
+from shardctl.sources.types import Types
+
+UNIT_BYTES = 1 << 20
+"""About how many bytes of a file that can be cut anywhere are one unit. Parsing 1 MiB at a time is as fast as parsing more."""
+
+PIECE_BYTES = 64 << 20
+"""How much of a large file is scanned by one task when it is cut."""
+
+RECORD_BYTES = 256 << 20
+"""The largest record that is read. pyarrow.json takes three times the size of a string in memory."""
+
+Numbers = npt.NDArray[np.int64]
+
+Choose = Callable[[Numbers], npt.NDArray[np.bool_]]
+"""Tells of the numbers of some records, (n,) int64 and increasing, which of them are wanted, (n,) bool."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How records are read: the same for all files of a dataset, from its recipe.
+
+    `record` says what a record of plain text is: file, line or paragraph. `columns` names the columns of delimited files
+    without a header; `encoding` is a name that Python knows, or `detect`. `label` is the field whose strings may name classes.
+    """
+
+    record: str = "file"
+    encoding: str = "utf-8"
+    columns: tuple[str, ...] = ()
+    delimiter: str | None = None
+    label: str = "label"
+
+
+class Cut(NamedTuple):
+    """A unit as a format cuts it: `size` bytes from `offset` on, with `records` records; blank lines count as records.
+
+    A unit with a `fault` has one record, which is rejected with this reason and not read.
+    """
+
+    offset: int
+    size: int
+    records: int
+    fault: Rejection | None = None
+
+
+class Unit(NamedTuple):
+    """A stretch of a file, and which of its records are wanted.
+
+    The stretch is `size` bytes from `offset` on. Its first `skip` records are passed over; the wanted ones have the numbers
+    from `first` on, counted through the file from 1, and there are `records` of them.
+    """
+
+    offset: int
+    size: int
+    skip: int
+    first: int
+    records: int
+
+
+class Digest(Protocol):
+    """What hashes the bytes that records are made of (xxhash.xxh3_64)."""
+
+    def update(self, data: Any, /) -> None:
+        """Add these bytes."""
+        ...
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """Some records of a unit, read: `numbers` (n,) int64, increasing, are those of the rows of `batch`.
+
+    `rejects` are those that could not be read, each with its number. Blank lines are in neither.
+    """
+
+    numbers: Numbers
+    batch: pa.RecordBatch
+    rejects: list[tuple[int, Rejection]]
+
+
+class Misfit(Exception):
+    """A value does not fit the type that was found for its field: types were found in other records than these."""
+
+
+class Head(NamedTuple):
+    """What a text file begins with: `size` bytes before its first record (byte order mark, header), its columns if they are
+    named there or in the recipe."""
+
+    size: int
+    columns: tuple[str, ...] = ()
+
+
+class TextFormat(Protocol):
+    """A format whose records are text in UTF-8, one after the other, each ended by a line end: lines, JSON lines, CSV.
+
+    `data` always begins with a record and holds whole records, the last one of a file with or without its line end.
+    """
+
+    name: ClassVar[str]
+
+    def head(self, data: bytes, reading: Reading) -> Head:
+        """Look at the beginning of a file, or all of a small one. Raises Rejection if the file cannot be this format."""
+        ...
+
+    def complete(self, data: bytes) -> int:
+        """Return how many bytes of `data` are records that end in it: 0 if not even the first one does."""
+        ...
+
+    def count(self, data: bytes) -> int:
+        """Return how many records `data` has; blank lines count."""
+        ...
+
+    def types_of(self, data: bytes, first: int, head: Head, reading: Reading) -> Types:
+        """Return the types of the fields of these records, of which the first has the number `first`."""
+        ...
+
+    def parse(self, data: bytes, first: int, head: Head, reading: Reading, schema: pa.Schema, choose: Choose | None) -> Parsed:
+        """Read these records, of which the first has the number `first`, into the columns of `schema`. Raises Misfit."""
+        ...
+
+
+class Format(Protocol):
+    """A format of files that hold many records. Its methods keep nothing: they run in any process, for any file."""
+
+    name: ClassVar[str]
+
+    def pieces(self, size: int) -> list[tuple[int, int]]:
+        """Return the ranges (offset, size) of a file of `size` bytes that can be scanned apart from each other."""
+        ...
+
+    def scan(self, path: str, offset: int, size: int, reading: Reading) -> Any:
+        """Look at a piece of a file, and return what `join` needs, as JSON can hold it. Raises OSError, Rejection."""
+        ...
+
+    def join(self, scans: list[Any], size: int) -> list[Cut] | None:
+        """Return the units of a file, from the scans of all pieces in order.
+
+        None: the pieces cannot be joined, and the file must be scanned again as one piece (0, size). Raises Rejection if no
+        record of the file can be read.
+        """
+        ...
+
+    def types(self, path: str, unit: Unit, reading: Reading) -> Types:
+        """Return the types of the fields of a unit's records; what cannot be read is left out. Raises OSError, Rejection."""
+        ...
+
+    def read(
+        self, path: str, unit: Unit, reading: Reading, schema: pa.Schema, choose: Choose | None, digest: Digest
+    ) -> Iterator[Parsed]:
+        """Yield the records of a unit, a part of at most a few MiB at a time, with the columns of `schema`.
+
+        `choose` is asked which of them are wanted, all without it; the others are not parsed where that saves time. `digest`
+        is given the bytes that all records of the unit (wanted or not) are made of. Raises Misfit, OSError; Rejection if
+        nothing of the unit can be read.
+        """
+        ...
