@@ -1,10 +1,14 @@
 """Time and memory of listing many files, beside a bare os.scandir and stat of the same files.
 
-    .venv/bin/python scripts/bench_listing.py [--files 200000] [--folders 1000] [--labels none|csv|jsonl] [--runs 5]
+    .venv/bin/python scripts/bench_listing.py [--files 200000] [--folders 1000] [--labels none|csv|jsonl] [--runs 5] [--convert]
 
 The files are empty and are made in a scratch folder first (--in names where). "shardctl" is what an up-to-date check does:
 kind, listing, fingerprint. Runs alternate; seconds are medians of the wall clock, and of the processor time in brackets.
 Memory is the growth of the largest resident size (VmHWM) over what it was after the imports, in a process of its own.
+
+--convert makes the files links to 256 small JPEG images, and converts them too, once, after a dry run: seconds of the whole
+command, files/s, memory of the parent and of the largest worker, bytes of the tables. `--files 10000000 --runs 1 --convert`
+is the case of 10 million; FOLDER-drawn beside the folder of --in holds the images themselves.
 """
 
 from __future__ import annotations
@@ -20,6 +24,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from processes import run
+
+LINKED = 256
+"""Images that all names of --convert are links to: ext4 allows 65,000 names of one file."""
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -28,15 +37,19 @@ def main() -> None:
     parser.add_argument("--labels", choices=["none", "csv", "jsonl"], default="none")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--in", dest="scratch", type=Path, help="where the files are made; kept if they are there already")
+    parser.add_argument("--convert", action="store_true", help="make images, and convert them too")
     parser.add_argument("--peak", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.peak:
         print(json.dumps(peak(options.peak)))
         return
     with tempfile.TemporaryDirectory() as folder:
-        root = options.scratch or Path(folder)
-        make(root, options.files, options.folders)
+        root = options.scratch or Path(folder) / "names"
+        root.mkdir(parents=True, exist_ok=True)
+        make(root, options.files, options.folders, draw(root.with_name(f"{root.name}-drawn")) if options.convert else [])
         label(root, options.files, options.folders, options.labels)
+        if options.convert:
+            convert(root, options.files)
         times: dict[str, list[tuple[float, float]]] = {"scandir and stat": [], "shardctl": []}
         for _ in range(options.runs):
             times["scandir and stat"].append(timed(lambda: bare(root)))
@@ -54,12 +67,46 @@ def place(number: int, folders: int) -> str:
     return name if folders == 1 else f"class_{number % folders:05d}/{name}"
 
 
-def make(root: Path, files: int, folders: int) -> None:
+def make(root: Path, files: int, folders: int, images: list[Path]) -> None:
+    """Make the files: links to the images, or empty ones where there are no images."""
     for number in range(folders if folders > 1 else 0):
         (root / f"class_{number:05d}").mkdir(parents=True, exist_ok=True)
     if not (root / place(files - 1, folders)).exists():
         for number in range(files):
-            os.close(os.open(root / place(number, folders), os.O_CREAT | os.O_WRONLY))
+            if images:
+                os.link(images[number % len(images)], root / place(number, folders))
+            else:
+                os.close(os.open(root / place(number, folders), os.O_CREAT | os.O_WRONLY))
+
+
+def draw(folder: Path) -> list[Path]:
+    """Make small JPEG images, all different."""
+    import numpy as np
+    from PIL import Image
+
+    folder.mkdir(exist_ok=True)
+    paths = [folder / f"{number:03d}.jpg" for number in range(LINKED)]
+    for number, path in enumerate(paths):
+        if not path.exists():
+            pixels = np.random.default_rng(number).integers(0, 256, (4, 4, 3), np.uint8)
+            Image.fromarray(pixels).resize((32, 32), Image.Resampling.BILINEAR).save(path)
+    return paths
+
+
+def convert(root: Path, files: int) -> None:
+    """Look at the images with --dry-run, convert them, and look whether they are up to date; print what each took."""
+    with tempfile.TemporaryDirectory(dir=root.parent) as scratch:
+        out = Path(scratch) / "out"
+        command = [sys.executable, "-m", "shardctl", "convert", root, out, "--workers", "2", "-q"]
+        for name, options in {"dry run": ["--dry-run"], "convert": [], "up to date": []}.items():
+            ran = run([*command, *options], limit=4 * 3600)
+            if ran.failure:
+                print(f"{name:20} failed after {ran.seconds:.1f} s: {ran.failure}")
+                return
+            memory = f"parent {ran.parent / 1e6:.0f} MB, worker {ran.worker / 1e6:.0f} MB"
+            print(f"{name:20} {ran.seconds:.1f} s, {files / ran.seconds:,.0f} files/s, {memory}", flush=True)
+        tables = {path.name: path.stat().st_size for path in out.glob("*.arrow") if "-" not in path.name}
+        print(f"{'tables':20} {', '.join(f'{name} {size:,} bytes' for name, size in sorted(tables.items()))}")
 
 
 def label(root: Path, files: int, folders: int, form: str) -> None:
@@ -113,7 +160,7 @@ def peak(root: Path) -> dict[str, int]:
 
     keep_pandas_out_of_arrow()
     with tempfile.TemporaryDirectory() as few:
-        make(Path(few), 10, 1)
+        make(Path(few), 10, 1, [])
         listed(Path(few))  # so that everything is imported
     before = high_water()
     count = listed(root)

@@ -245,7 +245,7 @@ class Bench:
         """Have Arrow decompress every block, in no order."""
         readers = [
             pa.ipc.open_file(str(shard), options=pa.ipc.IpcReadOptions(use_threads=False, included_fields=[1]))
-            for shard in sorted(path.glob("*-of-*.arrow"))
+            for shard in sorted(path.glob("train-*.arrow"))
         ]
         blocks = EPOCHS * [(reader, number) for reader in readers for number in range(reader.num_record_batches)]
         random.shuffle(blocks)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
+
+from processes import run
 
 
 def main() -> None:
@@ -34,31 +34,8 @@ def main() -> None:
 
 
 def peaks(command: list[str]) -> str:
-    worker = parent = 0.0
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as job:
-        while job.poll() is None:
-            parent = max(parent, high_water(job.pid))
-            worker = max([worker, *(high_water(child) for child in children(job.pid))])
-            time.sleep(0.02)
-        said = job.stdout.read().strip() if job.stdout else ""
-    return f"worker {worker:.0f} MB, parent {parent:.0f} MB   ({said})"
-
-
-def children(pid: int) -> list[int]:
-    try:
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
-
-
-def high_water(pid: int) -> float:
-    """Return the peak resident memory of a process in MB (10^6 bytes), 0 for one that is gone."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return 0.0
-    lines = [line for line in status.splitlines() if line.startswith("VmHWM")]
-    return int(lines[0].split()[1]) * 1024 / 1e6 if lines else 0.0
+    ran = run(command, pause=0.02)
+    return f"worker {ran.worker / 1e6:.0f} MB, parent {ran.parent / 1e6:.0f} MB   ({ran.failure or ran.output.strip()})"
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Coverage-guided fuzzing of the readers, with atheris (`pip install atheris`): only our named errors may come out.
 
-    python scripts/fuzz_readers.py manifest|shards|plan|shard DATASET SCRATCH [options of libFuzzer]
+    python scripts/fuzz_readers.py manifest|shards|files|plan|shard DATASET SCRATCH [options of libFuzzer]
 
 for instance -max_total_time=60 -max_len=65536. SCRATCH is an empty folder; a file of DATASET is what the fuzzer starts from.
 """
@@ -16,8 +16,10 @@ import atheris
 
 with atheris.instrument_imports(include=["shardctl"]):
     from shardctl.errors import ShardctlError
-    from shardctl.manifest import Manifest, ShardTable, open_checked_table
+    from shardctl.manifest import Manifest
     from shardctl.shard import ShardReader
+    from shardctl.stored import StoredDataset
+    from shardctl.tables import TABLES, ShardTable
 
 
 def read_shard(path: Path) -> None:
@@ -27,11 +29,26 @@ def read_shard(path: Path) -> None:
         reader.block_is_intact(number)
 
 
+def read_files(path: Path) -> None:
+    stored = StoredDataset(path.parent)
+    for number in range(min(1000, stored.files.num_rows)):
+        stored.file(number)
+    stored.find("some.txt#3")
+
+
+def read_units(path: Path) -> None:
+    stored = StoredDataset(path.parent)
+    for shard in range(len(stored.shards)):
+        units = stored.units(shard)
+        units.of_row(0)
+
+
 READERS = {
     "manifest": ("manifest.json", lambda path: Manifest.load(path.parent)),
     "shards": ("shards.arrow", lambda path: list(ShardTable(path))),
-    "plan": ("plan.arrow", lambda path: open_checked_table(path).to_pylist()),
-    "shard": ("train-00000-of-00016.arrow", read_shard),
+    "files": ("files.arrow", read_files),
+    "plan": ("plan.arrow", read_units),
+    "shard": ("train-00000.arrow", read_shard),
 }
 
 
@@ -41,6 +58,8 @@ def main() -> None:
     corpus, victim = Path(scratch) / "corpus", Path(scratch) / name
     corpus.mkdir()
     shutil.copy(Path(dataset) / name, corpus)
+    for table in ("manifest.json", *TABLES):
+        shutil.copy(Path(dataset) / table, scratch)
 
     def one(data: bytes) -> None:
         victim.write_bytes(data)

@@ -1,9 +1,9 @@
 """The long proofs behind docs/reliability.md: real kills, random damage, hostile files, full disks, many converters.
 
-    python scripts/torture.py kills DATA [--times 200]        kill -9 of parent, workers, group at random moments
+    python scripts/torture.py kills DATA [--times 200] [--source jsonl …]   kill -9 of parent, workers, group at random moments
     python scripts/torture.py overwrites DATA [--times 50]    the same while a dataset is being replaced
-    python scripts/torture.py faults DATA [--times 2000]      random damage: verify finds it, repair repairs it
-    python scripts/torture.py hostile DATA                    1,045 odd and broken files, with peak memory
+    python scripts/torture.py faults DATA [--times 2000] [--source …]       random damage: verify finds it, repair repairs it
+    python scripts/torture.py hostile DATA [--source …]       1,045 odd and broken files, or damaged records; peak memory
     python scripts/torture.py disks DATA                      tmpfs of many sizes filled up; a read-only one (needs root)
     python scripts/torture.py stalls DATA [--times 5]         the source or the destination stands still (needs root)
     python scripts/torture.py converters DATA [--times 20]    two, five and ten converters at once
@@ -12,7 +12,8 @@
     python scripts/torture.py shrinks DATA [--times 50]       a shard is cut short while a loader reads at full speed
     python scripts/torture.py reshrinks DATA [--times 20]     shards are cut short one after another; DataLoader workers too
 
-DATA is the folder that SHARDCTL_CORPUS names: it has photos/ and hostile/.
+DATA is the folder that SHARDCTL_CORPUS names: it has photos/ and hostile/. --source: photos (the default), jsonl, csv, lines,
+gz, parquet, any number of them (torture_sources.py); all but photos are made here, with damage whose outcome is known.
 """
 
 from __future__ import annotations
@@ -35,15 +36,17 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pyarrow as pa
+from processes import descendants, run
+from torture_sources import SOURCES, Expected, Source, small_photos
 
 import shardctl
 from shardctl.codecs.formats import FORMATS
 from shardctl.errors import DatasetError
-from shardctl.manifest import read_rejects
+from shardctl.tables import read_rejects
 
-RECIPE = {"store": "jpeg:90", "transform": [{"name": "resize", "size": 72}, {"name": "crop", "size": 64}]}
 COMMAND = [sys.executable, "-m", "shardctl", "convert"]
-OPTIONS = ["--resize", "72", "--crop", "64", "--store", "jpeg:90", "--shuffle", "1", "--workers", "2"]
+OPTIONS = SOURCES["photos"].options
+TABLES = ("manifest.json", "plan.arrow", "files.arrow", "shards.arrow", "SHA256SUMS", "rejects.jsonl")
 
 
 def content(root: Path) -> dict[str, bytes]:
@@ -51,12 +54,18 @@ def content(root: Path) -> dict[str, bytes]:
     return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file() and p.name != "manifest.json"}
 
 
-def descendants(pid: int) -> list[int]:
-    try:
-        children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
-    return children + [deeper for child in children for deeper in descendants(child)]
+class ConversionFailed(Exception):
+    """A conversion that a proof needs could not be done: the proofs of other sources go on."""
+
+
+def converted(command: list[str]) -> None:
+    ran = run([*COMMAND, *command])
+    if ran.failure:
+        raise ConversionFailed(f"the conversion failed: {ran.failure}")
+
+
+def shards_of(root: Path) -> list[Path]:
+    return sorted(path for path in root.glob("*.arrow") if path.name not in TABLES)
 
 
 def killing(command: list[str], rng: random.Random, seconds: float, kills: int, counts: Counter[str]) -> None:
@@ -83,17 +92,22 @@ def killing(command: list[str], rng: random.Random, seconds: float, kills: int, 
             raise SystemExit(f"exit code {parent.returncode}: {error.decode()}")
 
 
-def kills(data: Path, times: int, scratch: Path) -> str:
+def kills(data: Path, times: int, scratch: Path, source: Source) -> str:
     whole, out = scratch / "whole", scratch / "out"
+    command = [str(source.large(data, scratch))]
     started = time.monotonic()
-    subprocess.run([*COMMAND, str(data / "photos"), str(whole), *OPTIONS], check=True, capture_output=True)
+    converted([*command, str(whole), *source.options])
     seconds, expected, counts, alike = time.monotonic() - started, content(whole), Counter[str](), 0
     for trial in range(times):
         rng = random.Random(trial)
         shutil.rmtree(out, ignore_errors=True)
-        killing([*COMMAND, str(data / "photos"), str(out), *OPTIONS], rng, seconds, rng.randint(1, 3), counts)
+        killing([*COMMAND, *command, str(out), *source.options], rng, seconds, rng.randint(1, 3), counts)
         alike += content(out) == expected
-    return f"{sum(counts.values())} kills {dict(counts)}: {alike} of {times} conversions ended byte-identical"
+    found = shardctl.open(whole)
+    return (
+        f"{len(shards_of(whole))} shards, {len(found):,} samples: {sum(counts.values())} kills {dict(counts)}:"
+        f" {alike} of {times} conversions ended byte-identical"
+    )
 
 
 def overwrites(data: Path, times: int, scratch: Path) -> str:
@@ -128,10 +142,10 @@ def overwrites(data: Path, times: int, scratch: Path) -> str:
     return f"{sum(counts.values())} kills: {alike} of {times} ended byte-identical; {looks} readers, {torn} found neither"
 
 
-def faults(data: Path, times: int, scratch: Path) -> str:
+def faults(data: Path, times: int, scratch: Path, source: Source) -> str:
     sound, out = scratch / "sound", scratch / "out"
-    small = small_photos(data, scratch)
-    shardctl.convert(small, sound, recipe=RECIPE, shuffle=1)
+    small = source.small(data, scratch)
+    converted([str(small), str(sound), *source.options])
     expected, kinds, found, mended, problems = content(sound), Counter[str](), 0, 0, []
     for trial in range(times):
         rng = random.Random(trial)
@@ -151,24 +165,11 @@ def faults(data: Path, times: int, scratch: Path) -> str:
     return "\n".join([f"{times} faults {dict(kinds)}: {found} found, {mended} repaired to the same bytes", *problems])
 
 
-def small_photos(data: Path, scratch: Path) -> Path:
-    """Make a folder of the photos at a size at which building a shard takes no time, and of a file that is no image."""
-    small = scratch / "small"
-    shardctl.convert(data / "photos", scratch / "first", recipe=RECIPE, shuffle=1)
-    first = shardctl.open(scratch / "first")
-    batch = first.take(range(len(first)), decode=False)
-    for key, encoded in zip(batch["key"], batch["image"], strict=True):
-        (small / key).parent.mkdir(parents=True, exist_ok=True)
-        (small / key).write_bytes(encoded)
-    (small / "broken.jpg").write_bytes(b"no image")
-    return small
-
-
 def damage(out: Path, rng: random.Random) -> str:
     """Do one random piece of damage, and make sure that it is one."""
-    tables = ["manifest.json", "plan.arrow", "shards.arrow", "SHA256SUMS", "rejects.jsonl"]
-    names = sorted(path.name for path in out.glob("*.arrow") if path.name not in tables)
-    name = rng.choice(tables[:3] if rng.random() < 0.5 else [*names, *tables[3:]])
+    tables = [name for name in TABLES if (out / name).exists()]
+    names = [path.name for path in shards_of(out)]
+    name = rng.choice(tables[:-2] if rng.random() < 0.5 else [*names, *tables[-2:]])
     path = out / name
     data = bytearray(path.read_bytes())
     kind = rng.choice(["flip", "flips", "cut", "zero", "swap", "delete"])
@@ -199,14 +200,24 @@ def changed_bytes(data: bytearray, kind: str, rng: random.Random) -> bytearray:
     return changed
 
 
-def hostile(data: Path, _: int, scratch: Path) -> str:
+def hostile(data: Path, _: int, scratch: Path, source: Source) -> str:
+    return hostile_photos(data, scratch) if source.hostile is None else hostile_records(source, source.hostile, scratch)
+
+
+def convert_twice(command: list[str], scratch: Path) -> str:
+    """Convert to scratch/a and scratch/b, and say whether both are alike and how much memory it took."""
     peaks = []
     for name in ("a", "b"):
-        with subprocess.Popen(
-            [*COMMAND, str(data / "hostile"), str(scratch / name), "--labels", "none", "--json"], stdout=subprocess.DEVNULL
-        ) as parent:
-            peaks.append(peak_memory(parent))
-        assert parent.returncode == 0
+        ran = run([*COMMAND, *command[:1], scratch / name, *command[1:], "--json"], pause=0.005)
+        if ran.failure:
+            raise ConversionFailed(f"the conversion failed: {ran.failure}")
+        peaks.append(ran.together)
+    alike = content(scratch / "a") == content(scratch / "b")
+    return f"same result twice: {alike}; peak of all processes together {max(peaks) >> 20} MiB"
+
+
+def hostile_photos(data: Path, scratch: Path) -> str:
+    twice = convert_twice([str(data / "hostile"), "--labels", "none"], scratch)
     rows = [line.split("\t") for line in (data / "hostile" / "expected.tsv").read_text().splitlines()[1:]]
     kept = set(keys(scratch / "a"))
     rejected = {reject.source: reject.message for reject in read_rejects(scratch / "a" / "rejects.jsonl")}
@@ -217,31 +228,76 @@ def hostile(data: Path, _: int, scratch: Path) -> str:
     return "\n".join(
         [
             f"{len(rows)} files: {len(kept)} converted, {len(rejected)} rejected ({len(bare)} without a reason),"
-            f" {len(left)} left alone as no images; same result twice: {content(scratch / 'a') == content(scratch / 'b')};"
-            f" peak of all processes together {max(peaks) >> 20} MiB",
+            f" {len(left)} left alone as no images; {twice}",
             f"{len(wanted) - len(missed)} of {len(wanted)} that are ok and allow-listed were converted; not:",
             *missed,
         ]
     )
 
 
+def hostile_records(source: Source, make: Callable[[Path], Expected], scratch: Path) -> str:
+    """Convert damaged records, and compare every key, text and reject with what must become of it."""
+    folder = scratch / "hostile"
+    folder.mkdir()
+    expected = make(folder)
+    twice = convert_twice([str(folder), *source.options, "--labels", "none"], scratch)
+    ds = shardctl.open(scratch / "a")
+    batch = ds.take(range(len(ds)), columns=["key", "text"])
+    kept = {str(key): text for key, text in zip(batch["key"], batch["text"], strict=True)}
+    rejects = {reject.key: reject for reject in read_rejects(scratch / "a" / "rejects.jsonl")}
+    problems = []
+    for key, text in expected.kept.items():
+        if key in rejects:
+            problems.append(f"  {key} was rejected: {rejects[key].error}: {rejects[key].message}")
+        elif key not in kept:
+            problems.append(f"  {key} is missing")
+        elif kept[key] != text:
+            problems.append(f"  {key} was changed from {text[:40]!r} to {kept[key][:40]!r}")
+    rejected_files = {key.partition("#")[0] for key in rejects}
+    for key, error in expected.rejected.items():
+        if "#" not in key:
+            problems += [] if key in rejected_files else [f"  {key}: no reject speaks of it"]
+        elif key not in rejects:
+            problems.append(
+                f"  {key} was not rejected, {error or 'any error'} was expected; it is {kept.get(key, 'nowhere')!r:.60}"
+            )
+        elif error and rejects[key].error != error:
+            problems.append(f"  {key} was rejected as {rejects[key].error}, not {error}: {rejects[key].message}")
+    known = expected.kept.keys() | expected.rejected.keys()
+    for key in (kept.keys() | rejects.keys()) - known:
+        if key.partition("#")[0] not in expected.free:
+            problems.append(f"  {key} was not expected: {rejects.get(key, 'it was converted')}")
+    problems += [f"  {key} was rejected without a reason" for key, reject in rejects.items() if not reject.message]
+    said = [converted_alone(path, source, scratch) for path in expected.alone]
+    problems += [line for line in said if line.endswith(WRONG)]
+    errors = Counter(f"{reject.stage}: {reject.error}" for reject in rejects.values())
+    return "\n".join(
+        [
+            f"{len(list(folder.iterdir()))} files: {len(kept):,} records converted, {len(rejects):,} rejected; {twice}",
+            f"{dict(errors)}",
+            f"{len(expected.kept):,} that are sound and {len(expected.rejected):,} that are not: {len(problems)} problems",
+            *sorted(problems)[:50],
+            *(line for line in said if not line.endswith(WRONG)),
+        ]
+    )
+
+
+WRONG = "(not one sentence)"
+
+
+def converted_alone(path: Path, source: Source, scratch: Path) -> str:
+    """Convert one file by itself, and return how that ended, marked where it ended in another way than a person should see."""
+    out = scratch / "alone-out"
+    shutil.rmtree(out, ignore_errors=True)
+    ran = run([*COMMAND, path, out, *source.options, "-q"], limit=600)
+    said = (ran.errors.strip() or ran.output.strip() or "nothing was said").splitlines()
+    wrong = ran.failure and (ran.code not in (1, 3) or len(said) != 1)
+    return f"  {path.name} alone: exit code {ran.code}, peak {ran.together >> 20} MiB: {said[-1]} {WRONG if wrong else ''}"
+
+
 def keys(root: Path) -> list[str]:
     ds = shardctl.open(root)
     return [str(key) for key in ds.take(range(len(ds)), columns=["key"])["key"]]
-
-
-def peak_memory(parent: subprocess.Popen[bytes]) -> int:
-    """Return the largest sum of the resident bytes of a process and all below it, looked at every 5 ms."""
-    peak = 0
-    while parent.poll() is None:
-        total = 0
-        for pid in [parent.pid, *descendants(parent.pid)]:
-            with contextlib.suppress(OSError, IndexError):
-                total += int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        peak = max(peak, total)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            parent.wait(0.005)
-    return peak
 
 
 @contextlib.contextmanager
@@ -429,7 +485,7 @@ def droplost(data: Path, times: int, scratch: Path) -> str:
     small, place = small_photos(data, scratch), scratch / "place"
     damaged, dropped, out = scratch / "damaged", scratch / "dropped", place / "out"
     subprocess.run([*COMMAND, str(small), str(damaged), *OPTIONS], check=True, capture_output=True)
-    shard = sorted(damaged.glob("*-of-*.arrow"))[3]
+    shard = shards_of(damaged)[3]
     lost = pa.ipc.open_file(str(shard)).read_all()["key"].to_pylist()[::3]
     shard.write_bytes(shard.read_bytes()[:-100])
     for key in lost:
@@ -498,7 +554,7 @@ def shrinks(data: Path, times: int, scratch: Path) -> str:
     out = scratch / "out"
     recipe = {"store": "raw", "transform": [{"name": "resize", "size": 232}, {"name": "crop", "size": 224}]}
     shardctl.convert(data / "photos", out, recipe=recipe, workers=2, samples_per_shard=50)
-    shards = sorted(out.glob("*-of-*.arrow"))
+    shards = shards_of(out)
     ended: Counter[str] = Counter()
     for turn in range(times):
         victim = rng.choice(shards)
@@ -555,7 +611,7 @@ def reshrinks(data: Path, times: int, scratch: Path) -> str:
     ended: Counter[str] = Counter()
     for turn in range(times):
         stop.unlink(missing_ok=True)
-        shards = sorted(out.glob("*-of-*.arrow"))
+        shards = shards_of(out)
         contents = {shard: shard.read_bytes() for shard in shards}
         kind = kinds[turn % len(kinds)]
         command = [sys.executable, "-c", SKIPPING, str(out), str(stop), kind]
@@ -581,10 +637,7 @@ def reshrinks(data: Path, times: int, scratch: Path) -> str:
 
 
 PROOFS: dict[str, tuple[Callable[[Path, int, Path], str], int]] = {
-    "kills": (kills, 200),
     "overwrites": (overwrites, 50),
-    "faults": (faults, 2000),
-    "hostile": (hostile, 1),
     "disks": (disks, 1),
     "stalls": (stalls, 5),
     "converters": (converters, 20),
@@ -595,17 +648,39 @@ PROOFS: dict[str, tuple[Callable[[Path, int, Path], str], int]] = {
 }
 
 
+PROOFS_OF_SOURCES: dict[str, tuple[Callable[[Path, int, Path, Source], str], int]] = {
+    "kills": (kills, 200),
+    "faults": (faults, 2000),
+    "hostile": (hostile, 1),
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("proof", choices=PROOFS)
+    parser.add_argument("proof", choices=[*PROOFS, *PROOFS_OF_SOURCES])
     parser.add_argument("data", type=Path)
     parser.add_argument("--times", type=int)
+    parser.add_argument("--source", nargs="+", choices=SOURCES, help="what kills, faults and hostile convert")
     given = parser.parse_args()
-    proof, times = PROOFS[given.proof]
+    if given.source and given.proof in PROOFS:
+        parser.error(f"{given.proof} is done on photos alone")
     started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="torture-") as scratch:
-        print(proof(given.data, given.times or times, Path(scratch)))
+    if given.proof in PROOFS:
+        proof, times = PROOFS[given.proof]
+        with tempfile.TemporaryDirectory(prefix="torture-") as scratch:
+            print(proof(given.data, given.times or times, Path(scratch)))
+    failed = []
+    for name in (given.source or ["photos"]) if given.proof in PROOFS_OF_SOURCES else []:
+        of_source, times = PROOFS_OF_SOURCES[given.proof]
+        with tempfile.TemporaryDirectory(prefix="torture-") as scratch:
+            try:
+                print(f"{name}: {of_source(given.data, given.times or times, Path(scratch), SOURCES[name])}", flush=True)
+            except ConversionFailed as error:
+                print(f"{name}: {error}", flush=True)
+                failed.append(name)
     print(f"in {time.monotonic() - started:.0f} s, {os.cpu_count()} cores, shardctl {shardctl.__version__}")
+    if failed:
+        raise SystemExit(f"not proved: {', '.join(failed)}")
 
 
 if __name__ == "__main__":

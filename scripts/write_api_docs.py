@@ -17,12 +17,13 @@ ROOT = Path(__file__).parent.parent
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 CLASSES = {
-    "What `open` and `mix` return": [("dataset", "Dataset"), ("dataset", "Mix")],
+    "What `open` and `mix` return": [("dataset", "Dataset"), ("mixed", "Mix")],
     "What `loader` returns": [("loader", "Loader"), ("loader", "LoaderStats")],
     "What the other functions return": [
         ("conversion", "ConvertResult"),
         ("verification", "VerifyResult"),
-        ("restoration", "RepairResult"),
+        ("restoration.results", "RepairResult"),
+        ("writing", "WriteResult"),
         ("benchmark.result", "BenchResult"),
         ("advice", "Advice"),
     ],

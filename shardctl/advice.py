@@ -18,11 +18,11 @@ from shardctl.conversion import ConvertResult, convert
 from shardctl.conversion.options import check_sources
 from shardctl.dataset import open_dataset
 from shardctl.errors import InputError, Interrupted, TooManyRejectsError, UsageError
-from shardctl.listing import LabelRule, detect_kind, list_inputs
+from shardctl.listing import detect_kind
 from shardctl.machine import memory_bytes
-from shardctl.recipe import load_recipe
-from shardctl.sources import SOURCES
-from shardctl.spread import spread
+from shardctl.recipe import Recipe, load_recipe
+from shardctl.sampling import take_inputs
+from shardctl.sources.kinds import KINDS
 from shardctl.storage import scratch_folder
 
 INPUTS = 300
@@ -156,39 +156,15 @@ def advise(
             raise UsageError(f"advise itself decides {decided}; leave it out of the recipe")
     roots = check_sources([src] if isinstance(src, str | Path) else src)
     if settings.get("kind") in (None, "auto"):
-        settings["kind"] = detect_kind(roots, [make() for make in SOURCES.values()])
+        settings["kind"] = detect_kind(roots, KINDS.values(), Recipe.reading_of(settings))
     with scratch_folder() as scratch:
         doing("listing")
-        trial = _Trial(scratch, settings, chosen, doing)
-        inputs = _sample_inputs(roots, settings["kind"], chosen.inputs, scratch)
+        inputs = take_inputs(roots, settings, chosen.inputs, chosen.workers, scratch)
         try:
-            return trial.run(inputs)
+            advice = _Trial(scratch, inputs.settings, chosen, doing).run(inputs.count)
+            return replace(advice, recipe={**settings, **advice.best.settings()})
         except KeyboardInterrupt as stop:  # the message of the conversion says how to resume it, but its folder is deleted
             raise Interrupted("interrupted; nothing was written") from stop
-
-
-def _sample_inputs(roots: list[Path], kind: str, most: int, scratch: Path) -> int:
-    """Put inputs from all over the sources into scratch/inputs, and return the number of all inputs."""
-    listing = list_inputs(roots, SOURCES[kind](), LabelRule.parse("none"), scratch / "listing.arrow", lambda _: None)
-    places = spread(len(listing), most)
-    folder = scratch / "inputs"
-    folder.mkdir()
-    bases = [root if root.is_dir() else root.parent for root in roots]
-    lines = bytearray()
-    for number, row in enumerate(listing.table.take(places).to_pylist()):
-        if row["error"]:
-            continue
-        path = (bases[row["root"]] / row["source"]).resolve()
-        if path.suffix.lower() == ".jsonl":
-            with open(path, "rb") as file:
-                file.seek(row["offset"])
-                lines += file.read(row["size"]).rstrip(b"\n") + b"\n"
-        else:
-            # The number makes the name unique, and the name is for messages: 60 characters are at most 240 bytes, of 255.
-            (folder / f"{number:06d}-{path.name[-60:]}").symlink_to(path)
-    if lines:
-        (folder / "lines.jsonl").write_bytes(lines)
-    return len(listing)
 
 
 class _Trial:
@@ -285,7 +261,7 @@ class _Trial:
 
 def _choices(settings: dict[str, Any], lossless: bool) -> Iterator[Choice]:
     """Yield the ways to store a kind of input."""
-    if settings["kind"] == "text":
+    if settings["kind"] != "image":
         yield from (Choice(None, compression, lossless=True) for compression in TEXT_COMPRESSIONS)
         return
     for store in IMAGE_STORES:

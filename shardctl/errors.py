@@ -9,6 +9,7 @@ ShardctlError                 3  cannot do it
 ├── WorkerError               3  a worker process ended without finishing its shard, or could not be started
 ├── BusyError                 3  another converter is writing the same dataset
 ├── InstallError              3  a package is missing, or two that exclude each other are installed
+├── TypesDifferError          -  a record does not fit the types that were found in others; convert finds them again
 └── TooManyRejectsError       1  more inputs were rejected than --max-rejects allows
 Rejection                     -  one input could not be converted; it becomes a line of rejects.jsonl
 """
@@ -69,6 +70,13 @@ class BusyError(ShardctlError):
 
 class InstallError(ShardctlError):
     """A needed package is missing, or two that exclude each other are installed."""
+
+
+class TypesDifferError(ShardctlError):
+    """A record has a field, or a value, that does not fit the types that were found in some other records.
+
+    Never reaches a user: the types are then found in all records.
+    """
 
 
 class TooManyRejectsError(ShardctlError):

@@ -20,11 +20,14 @@ from shardctl.version import __version__
 VERSIONS = "versions"
 """The part of a fingerprint that names what decides values and bytes beside shardctl's own recipe: "pyarrow 26.0.1, …"."""
 
+WRITTEN_PART = "samples"
+"""The only part of the fingerprint of a dataset that was not made from files: the digest of its shards."""
+
 
 def fingerprint_parts(listing: Listing, recipe: Recipe, settings: dict[str, Any]) -> dict[str, str]:
     """Return one digest per thing that can differ, so that a difference can be named; `versions` are readable as they are.
 
-    An input counts by its key, offset, size and time of change; its content is not read.
+    A file counts by its path, size and time of change; its content is not read.
     Labels files count by the bytes that were read for the plan.
     """
     custom = {step.settings()["target"]: step.code_digest() for step in recipe.sample_transforms}
@@ -87,7 +90,7 @@ def _inputs_digest(listing: Listing, split: str) -> str:
     names = listing.root_names
     if split == "source" or (split == "auto" and len(names) > 1 and named_as_splits(names)):
         digest.update(json.dumps(names).encode())  # else the same sources under other names are the same inputs
-    for batch in listing.table.select(["key", "root", "offset", "size", "mtime_ns"]).to_batches():
+    for batch in listing.table.select(["path", "root", "size", "mtime_ns"]).to_batches():
         for column in batch.columns:
             for buffer in column.buffers():
                 if buffer is not None:

@@ -1,11 +1,11 @@
-"""The list of inputs: one walk over the sources, written as a table on disk with a row per input."""
+"""The list of files: one walk over the sources, written as a table on disk with a row per file."""
 
 from __future__ import annotations
 
 import os
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
@@ -17,11 +17,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import InputError, UsageError
-from shardctl.manifest import open_table
-from shardctl.sources import FoundFile, Input, Source, labels, place_of, walk
+from shardctl.sources import labels
+from shardctl.sources.formats import TABLE_SUFFIXES, Reading
+from shardctl.sources.kinds import Form, Kind
+from shardctl.sources.kinds.text import without_compression
 from shardctl.sources.labels import SideTable, some
-from shardctl.sources.walk import UNREACHABLE, LeftOut
+from shardctl.sources.walk import UNREACHABLE, FoundFile, LeftOut, place_of, suffix_of, walk
 from shardctl.storage import counted, naming_the_path, printable
+from shardctl.tables import open_table
 
 CHUNK_ROWS = 65536
 """Rows of a table that are in memory at a time."""
@@ -30,14 +33,11 @@ SIDECAR_SUFFIXES = frozenset(name[name.rfind(".") :] for name in labels.SIDECAR_
 
 LISTING_SCHEMA = pa.schema(
     [
-        ("key", pa.string()),
-        ("source", pa.string()),
+        ("path", pa.string()),
         ("root", pa.int32()),
-        ("offset", pa.int64()),
         ("size", pa.int64()),
         ("mtime_ns", pa.int64()),
         ("group", pa.int32()),
-        ("label", pa.int32()),
         ("hash", pa.uint64()),
         ("error", pa.string()),
         ("message", pa.string()),
@@ -70,35 +70,33 @@ class LabelRule:
 
 
 class Group(NamedTuple):
-    """A group of inputs: in one folder, or for lines in one file, whose stem is `lines_of` ("" for whole files)."""
+    """The files of one folder, or one file of many records, whose name without its ending is `stem` ("" for other files)."""
 
     folder: str
-    lines_of: str
+    stem: str
 
 
 @dataclass
 class Listing:
-    """The result of the walk: a table of inputs on disk, and facts about them as a whole.
+    """The result of the walk: a table of files on disk, and facts about them as a whole.
 
-    `roots` are the sources. The table has the index of each input's group in `groups`. `side_rows` is
-    each input's row of the labels files, -1 where no row names it: (n,) int64. `label_names` are the labels that the inputs
-    bring themselves: the table has the place of each one's in it, -1 for none.
+    `roots` are the sources. `whole` says that every file is one record; else all have many. The table has the index of each
+    file's group in `groups`. `side_rows` is each file's row of the labels files, -1 where no row names it: (n,) int64.
     """
 
     path: Path
-    kind: str
+    kind: Kind
     roots: list[Path]
-    columns: pa.Schema | None
+    whole: bool
     groups: list[Group]
     ignored: Counter[str]
-    label_names: Sequence[str] | None
     side: SideTable | None = None
     side_rows: npt.NDArray[np.int64] | None = None
     notices: list[str] = field(default_factory=list)
 
     @cached_property
     def table(self) -> pa.Table:
-        """The inputs, memory-mapped, one row each (LISTING_SCHEMA)."""
+        """The files, memory-mapped, one row each (LISTING_SCHEMA)."""
         return open_table(self.path, LISTING_SCHEMA)
 
     def __len__(self) -> int:
@@ -106,7 +104,7 @@ class Listing:
 
     @cached_property
     def hashes(self) -> npt.NDArray[np.uint64]:
-        """A 64-bit hash of every key, in the order of the walk. (n,) uint64."""
+        """A 64-bit hash of every path, in the order of the walk. (n,) uint64."""
         return self.table["hash"].to_numpy()  # type: ignore[no-any-return]  # pyarrow is untyped
 
     @property
@@ -114,74 +112,88 @@ class Listing:
         """The last part of the path of every source, for a file without its suffix."""
         return [place_of(root).name if root.is_dir() else root.stem for root in self.roots]
 
-    def keys_at(self, rows: npt.NDArray[np.int64]) -> list[str]:
-        """Return the keys of some inputs."""
-        return list(self.table["key"].take(pa.array(rows)).to_pylist())
+    def opened(self, row: dict[str, object]) -> str:
+        """Return the path by which a file of the table can be opened."""
+        root = self.roots[int(str(row["root"]))]
+        return str(root / str(row["path"])) if root.is_dir() else str(root)
+
+    def paths_at(self, rows: npt.NDArray[np.int64]) -> list[str]:
+        """Return the paths of some files."""
+        return list(self.table["path"].take(pa.array(rows)).to_pylist())
 
     @cached_property
     def total_bytes(self) -> int:
-        """The bytes of all inputs together."""
+        """The bytes of all files together."""
         return int(np.sum(self.table["size"].to_numpy()))
 
 
-def list_inputs(roots: list[Path], source: Source, rule: LabelRule, path: Path, found: Callable[[int], None]) -> Listing:
-    """Walk the sources and write a row per input to `path`; `found` is called with the number of inputs now and then.
+def list_files(
+    roots: list[Path], kind: Kind, reading: Reading, rule: LabelRule, path: Path, found: Callable[[int], None]
+) -> Listing:
+    """Walk the sources and write a row per file to `path`; `found` is called with the number of files now and then.
 
-    Raises InputError: nothing to convert, repeated keys, labels that do not match the inputs.
+    Raises InputError: nothing to convert, repeated paths, labels that do not match the files.
     """
     notices: list[str] = []
     side_files: list[tuple[Path, str]] = []
     ignored: Counter[str] = Counter()
     groups: dict[tuple[str, str], int] = {}
     unreachable = LeftOut()
-    wanted = _wanted_files(walk(roots, notices.append), source, rule, side_files, ignored, unreachable)
+    forms: dict[Form, str] = {}
+    wanted = _wanted_files(walk(roots, notices.append), kind, reading, rule, side_files, ignored, unreachable)
     # A scratch file: it need not outlive the process, so it is neither synced nor renamed.
     with naming_the_path(path), pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, LISTING_SCHEMA) as writer:
         count = 0
         while chunk := list(islice(wanted, CHUNK_ROWS)):
-            writer.write_batch(_listing_batch(chunk, groups))
+            writer.write_batch(_listing_batch(chunk, groups, forms))
             count += len(chunk)
             found(count)
+    tables = sum(count for suffix, count in ignored.items() if without_compression(suffix) in TABLE_SUFFIXES)
+    if kind.name == "text" and tables:
+        what = "1 file is a table" if tables == 1 else f"{tables:,} files are tables"
+        notices.append(f"left out: {what}, which --kind table converts")
     if unreachable.count:
         notices.append(f"left out: {unreachable.counted('file or folder', 'files and folders')}, which cannot be reached")
     if rule.file is not None:
         side_files = [_explicit_side_file(rule.file, roots)]
     if count == 0:
-        raise InputError(_why_nothing(roots, source.kind, ignored))
-    listing = Listing(path, source.kind, roots, source.columns(), list(map(Group._make, groups)), ignored, source.labels())
-    listing.notices = notices + source.notices()
-    _refuse_duplicate_keys(listing)
+        raise InputError(why_nothing(roots, kind.name, ignored))
+    listing = Listing(path, kind, roots, Form.MANY not in forms, list(map(Group._make, groups)), ignored)
+    listing.notices = notices
+    _refuse_repeated_paths(listing)
     if side_files:
         listing.side = labels.load(side_files, rule.drop)
         listing.notices += listing.side.notices
         listing.side_rows = _rows_of_labels(listing, listing.side, rule)
     elif rule.drop:
-        lines = "; fields of the inputs themselves cannot be left out" if source.kind == "text" else ""
+        lines = "; fields of the inputs themselves cannot be left out" if not listing.whole else ""
         raise UsageError(f"--drop-columns {','.join(rule.drop)} takes columns of a labels file, and there is none{lines}")
     return listing
 
 
 def _wanted_files(
     files: Iterator[FoundFile],
-    source: Source,
+    kind: Kind,
+    reading: Reading,
     rule: LabelRule,
     side_files: list[tuple[Path, str]],
     ignored: Counter[str],
     unreachable: LeftOut,
-) -> Iterator[Input]:
-    """Yield the inputs of the files that belong to the kind; note the labels files, count the others.
+) -> Iterator[tuple[Form, FoundFile]]:
+    """Yield the files that belong to the kind, with what they are to it; note the labels files, count the others.
 
     Those of the others that are `unreachable` are counted apart: what they are is not known, and may be a folder.
     """
     explicit = str(rule.file.resolve()) if rule.file is not None else None
-    sidecars = SIDECAR_SUFFIXES if rule.mode == "auto" else frozenset[str]()
+    sidecars = SIDECAR_SUFFIXES if rule.mode == "auto" and kind.has_sidecars and reading.image is None else frozenset[str]()
     for file in files:
         if file.suffix in sidecars and _is_sidecar(file):
             side_files.append((Path(file.opened), file.folder))
         elif explicit and file.path.endswith(Path(explicit).name) and str(Path(file.opened).resolve()) == explicit:
             continue
-        elif source.takes(file) is not False:  # one that cannot be read might be an input: better a reject than nothing
-            yield from source.inputs(file)
+        # One that cannot be read might be an input: better a reject than nothing.
+        elif (form := kind.form(file, reading)) is not Form.NOTHING:
+            yield form, file
         else:
             ignored[file.suffix or "no suffix"] += 1
             if file.fault and file.fault.error == UNREACHABLE:
@@ -192,15 +204,40 @@ def _is_sidecar(file: FoundFile) -> bool:
     return file.suffix in SIDECAR_SUFFIXES and file.path.rpartition("/")[2] in labels.SIDECAR_NAMES
 
 
-def _listing_batch(chunk: list[Input], groups: dict[tuple[str, str], int]) -> pa.RecordBatch:
-    keys, sources, roots, offsets, sizes, mtimes, folders, lines_of, label, faults = zip(*chunk, strict=True)
-    group = [groups.setdefault(place, len(groups)) for place in zip(folders, lines_of, strict=True)]
-    hashes = labels.hash_names(keys)
+def _listing_batch(
+    chunk: list[tuple[Form, FoundFile]], groups: dict[tuple[str, str], int], forms: dict[Form, str]
+) -> pa.RecordBatch:
+    """Return rows of the table. `forms` gets a path of every form of file. Raises InputError if there are two."""
+    of_files, files = zip(*chunk, strict=True)
+    roots, paths, _, folders, _, sizes, mtimes, faults = zip(*files, strict=True)
+    group = []
+    for form, path, folder in zip(of_files, paths, folders, strict=True):
+        if form not in forms:
+            forms[form] = path
+        place = (folder, _stem(path) if form is Form.MANY else "")
+        group.append(groups.setdefault(place, len(groups)))
+    _refuse_two_forms(forms)
+    hashes = labels.hash_names(paths)
     errors = [fault.error if fault else None for fault in faults] if any(faults) else faults
     messages = [fault.message if fault else None for fault in faults] if any(faults) else faults
-    columns = (keys, sources, roots, offsets, sizes, mtimes, group, label, hashes, errors, messages)
+    columns = (paths, roots, sizes, mtimes, group, hashes, errors, messages)
     arrays = [pa.array(values, f.type) for values, f in zip(columns, LISTING_SCHEMA, strict=True)]
     return pa.record_batch(arrays, schema=LISTING_SCHEMA)
+
+
+def _stem(path: str) -> str:
+    """Return the name of a file without its ending."""
+    name = path.rpartition("/")[2]
+    return name[: len(name) - len(suffix_of(name))]
+
+
+def _refuse_two_forms(forms: dict[Form, str]) -> None:
+    """Raise InputError if some files are one record, and others have many: their fields differ."""
+    if Form.ONE in forms and Form.MANY in forms:
+        raise InputError(
+            f"the sources mix files of many records ({printable(forms[Form.MANY])}) and files that are one record each"
+            f" ({printable(forms[Form.ONE])}), which have different fields; convert them into two datasets"
+        )
 
 
 def _explicit_side_file(path: Path, roots: list[Path]) -> tuple[Path, str]:
@@ -212,40 +249,54 @@ def _explicit_side_file(path: Path, roots: list[Path]) -> tuple[Path, str]:
     return path, ""
 
 
-def _why_nothing(roots: list[Path], kind: str, ignored: Counter[str]) -> str:
+def why_nothing(roots: list[Path], kind: str, ignored: Counter[str]) -> str:
+    """Say why there is nothing to convert: no file, only empty ones, only `ignored` ones."""
     shown = some([str(root) for root in roots])
-    if not ignored and kind == "text":
+    if not ignored and kind != "image":
         empty = "is empty" if len(roots) == 1 and roots[0].is_file() else "holds no files, or only empty ones"
         return f"{shown}: {empty}; nothing to convert"
     if not ignored:
         return f"{shown}: holds no files"
     held = ", ".join(f"{count} {printable(suffix)}" for suffix, count in ignored.most_common(4))
-    known = "images are known by name or content, text by .txt or .jsonl"
+    known = "images are known by name or content, text by .txt or .jsonl, tables by .csv, .parquet or .arrow"
     return f"{shown}: no {kind} among its {ignored.total()} files ({held}); {known}"
 
 
-def detect_kind(roots: list[Path], sources: Iterable[Source]) -> str:
-    """Return the first of the kinds of which there is an input. Raises InputError if there is none of any."""
-    candidates = list(sources)
-    present: dict[str, bool] = {}
-    possible: dict[str, bool] = {}  # of files that cannot be read: they decide only where no other file does
+def detect_kind(roots: list[Path], kinds: Iterable[Kind], reading: Reading) -> str:
+    """Return the name of the first of the kinds of which there is an input. Raises InputError if there is none of any."""
+    candidates = list(kinds)
+    present: set[str] = set()
+    possible: set[str] = set()  # of files that cannot be read: they decide only where no other file does
     ignored: Counter[str] = Counter()
+    sidecars = LeftOut()
     for file in walk(roots, lambda _: None):
-        taker = next((candidate for candidate in candidates if candidate.takes(file)), None)
-        if taker is candidates[0]:
-            return taker.kind
+        forms = {candidate.name: candidate.form(file, reading) for candidate in candidates}
+        taker = next((name for name, form in forms.items() if form in (Form.ONE, Form.MANY)), None)
+        if taker == candidates[0].name:
+            return taker
         if taker is None:
             ignored[file.suffix or "no suffix"] += 1
-            possible |= {candidate.kind: True for candidate in candidates if candidate.takes(file) is None}
-        elif not _is_sidecar(file):
-            present[taker.kind] = True
-    if present or possible:
-        return next(iter(present or possible))
-    raise InputError(_why_nothing(roots, " and no ".join(candidate.kind for candidate in candidates), ignored))
+            possible |= {name for name, form in forms.items() if form is Form.UNKNOWN}
+        elif _is_sidecar(file):
+            sidecars.add(file.path)
+        else:
+            present.add(taker)
+    for candidate in candidates:
+        if candidate.name in (present or possible):
+            return candidate.name
+    if sidecars.count and not ignored:
+        found = sidecars.counted("labels file", "labels files")
+        raise InputError(f"{some([str(root) for root in roots])}: holds only {found}; --kind table converts such files")
+    raise InputError(why_nothing(roots, " and no ".join(candidate.name for candidate in candidates), ignored))
 
 
-def _refuse_duplicate_keys(listing: Listing) -> None:
-    count, few = labels.repeated(listing.hashes, listing.keys_at)
+def first_file(roots: list[Path], kind: Kind, reading: Reading, wanted: Collection[Form]) -> FoundFile | None:
+    """Return the first file that is one of `wanted` to a kind; None if there is none."""
+    return next((file for file in walk(roots, lambda _: None) if kind.form(file, reading) in wanted), None)
+
+
+def _refuse_repeated_paths(listing: Listing) -> None:
+    count, few = labels.repeated(listing.hashes, listing.paths_at)
     if count:
         keys = "1 key appears" if count == 1 else f"{count:,} keys appear"
         raise InputError(
@@ -255,10 +306,10 @@ def _refuse_duplicate_keys(listing: Listing) -> None:
         )
     lower = np.empty(len(listing), np.uint64)
     place = 0
-    for batch in listing.table.select(["key"]).to_batches():
+    for batch in listing.table.select(["path"]).to_batches():
         lower[place : place + batch.num_rows] = labels.hash_names(_lower(batch.column(0).to_pylist()))
         place += batch.num_rows
-    alike, _ = labels.repeated(lower, lambda rows: _lower(listing.keys_at(rows)))
+    alike, _ = labels.repeated(lower, lambda rows: _lower(listing.paths_at(rows)))
     if alike:
         differ = "1 key differs" if alike == 1 else f"{alike:,} keys differ"
         listing.notices.append(
@@ -282,9 +333,9 @@ def _rows_of_labels(listing: Listing, side: SideTable, rule: LabelRule) -> npt.N
     """Return each input's row of the labels files, -1 for none. Raises InputError if rows or inputs do not match."""
     rows = np.empty(len(listing), np.int64)
     place = 0
-    for batch in listing.table.select(["key", "hash"]).to_batches():
+    for batch in listing.table.select(["path", "hash"]).to_batches():
         end = place + batch.num_rows
-        rows[place:end] = side.rows_of(batch["key"], listing.hashes[place:end])
+        rows[place:end] = side.rows_of(batch["path"], listing.hashes[place:end])
         place = end
     used = np.zeros(len(side), bool)
     used[rows[rows >= 0]] = True
@@ -300,7 +351,7 @@ def _rows_of_labels(listing: Listing, side: SideTable, rule: LabelRule) -> npt.N
         listing.notices.append(f"{what} {example}; skipped")
     if len(unnamed):
         what = f"{side.shown}: no row for {len(unnamed):,} of {counted(len(listing), 'input')}"
-        example = f"({some(listing.keys_at(unnamed[:100]))})"
+        example = f"({some(listing.paths_at(unnamed[:100]))})"
         if not rule.lenient:
             raise InputError(f"{what} {example}; add rows, or use --lenient-labels to leave their columns empty")
         listing.notices.append(f"{what} {example}; their columns are empty")

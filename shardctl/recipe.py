@@ -5,32 +5,44 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import xxhash
 
 from shardctl.codecs.image import MAX_PIXELS, Store
 from shardctl.errors import UsageError
 from shardctl.geometry import Size
 from shardctl.shard import Compression
+from shardctl.sources.formats import CHOSEN, Reading
+from shardctl.sources.image_columns import NO_IMAGES
+from shardctl.sources.kinds import KINDS
 from shardctl.storage import printable
-from shardctl.transforms import TRANSFORMS, SampleTransform, Transform, ViewTransform
+from shardctl.transforms import TRANSFORMS, BatchTransform, SampleTransform, Transform, ViewTransform
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-KEYS = ("kind", "store", "compression", "seed", "variants", "max_pixels", "truncated", "transform")
+KEYS = (
+    *("kind", "store", "compression", "seed", "variants", "max_pixels", "truncated"),
+    *("record", "encoding", "columns", "delimiter", "text_field", "label_field", "image_field", "schema", "transform"),
+)
 """The keys of a recipe file."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A checked recipe. `store` is None for text. `variants` samples are made of every input."""
+    """A checked recipe. `store` is None for text and tables. `variants` samples are made of every record.
+
+    `text_field` and `label_field` name the fields of records that become `text` and `label`; `image_field` the one of a table
+    that has the images (`auto`: it is to be found, None: images are files of their own), or for tables `none`: there is none.
+    `schema` has the types of the fields where they need not be found.
+    """
 
     kind: str
     store: Store | None
@@ -40,6 +52,36 @@ class Recipe:
     variants: int = 1
     max_pixels: int = MAX_PIXELS
     truncated: str = "reject"
+    reading: Reading = field(default_factory=Reading)
+    text_field: str | None = None
+    label_field: str | None = None
+    image_field: str | None = None
+    schema: str | None = None
+
+    @property
+    def renames(self) -> dict[str, str]:
+        """The fields of records that have another name in the dataset."""
+        named = ((self.text_field, "text"), (self.label_field, "label"))
+        return {old: new for old, new in named if old is not None and old != new}
+
+    @property
+    def fields(self) -> pa.Schema | None:
+        """The types of the fields, where they are given."""
+        return parse_schema(self.schema) if self.schema else None
+
+    @staticmethod
+    def reading_of(settings: dict[str, Any]) -> Reading:
+        """Return how records are read by the settings of a recipe. Raises UsageError."""
+        record, columns = str(settings.get("record") or "file"), settings.get("columns") or ()
+        if record not in RECORDS:
+            raise UsageError(f"record must be {', '.join(RECORDS[:-1])} or {RECORDS[-1]}; it is {record!r}")
+        names = columns.split(",") if isinstance(columns, str) else list(columns)
+        if not all(isinstance(name, str) and name for name in names) or len(set(names)) < len(names):
+            raise UsageError(f"columns must be different names, such as id,text,label; they are {','.join(map(str, names))!r}")
+        encoding = _encoding(str(settings.get("encoding") or "utf-8"))
+        image = _name(settings, "image_field") if settings.get("kind") == "image" else None
+        label = str(settings.get("label_field") or "label")
+        return Reading(record, encoding, tuple(names), _delimiter(settings.get("delimiter")), label, image)
 
     @property
     def keep_truncated(self) -> bool:
@@ -55,6 +97,11 @@ class Recipe:
     def sample_transforms(self) -> tuple[SampleTransform, ...]:
         """The user's own functions."""
         return tuple(step for step in self.transforms if isinstance(step, SampleTransform))
+
+    @property
+    def batch_transforms(self) -> tuple[BatchTransform, ...]:
+        """The transforms of whole batches of records."""
+        return tuple(step for step in self.transforms if isinstance(step, BatchTransform))
 
     @property
     def random(self) -> bool:
@@ -84,6 +131,14 @@ class Recipe:
             "variants": self.variants,
             "max_pixels": self.max_pixels,
             "truncated": self.truncated,
+            "record": self.reading.record,
+            "encoding": self.reading.encoding,
+            "columns": list(self.reading.columns),
+            "delimiter": self.reading.delimiter,
+            "text_field": self.text_field,
+            "label_field": self.label_field,
+            "image_field": self.image_field,
+            "schema": self.schema,
             "transform": [{"name": step.name, **step.settings()} for step in self.transforms],
         }
 
@@ -108,6 +163,11 @@ class Recipe:
             variants=_whole(settings, "variants", 1, 1, 10_000),
             max_pixels=_whole(settings, "max_pixels", MAX_PIXELS, 1, 2**40),
             truncated=str(settings.get("truncated") or "reject"),
+            reading=cls.reading_of(settings),
+            text_field=_name(settings, "text_field"),
+            label_field=_name(settings, "label_field"),
+            image_field=_name(settings, "image_field"),
+            schema=_written_schema(_name(settings, "schema")),
         )
         recipe._check()
         return recipe
@@ -115,8 +175,9 @@ class Recipe:
     def _check(self) -> None:
         if self.truncated not in ("reject", "keep"):
             raise UsageError(f"truncated must be reject or keep; it is {self.truncated!r}")
-        if self.kind == "text" and self.views:
-            raise UsageError(f"{self.views[0].name} is for images, and these inputs are text")
+        if self.kind != "image" and self.views:
+            raise UsageError(f"{self.views[0].name} is for images, and these inputs are {self.kind}")
+        self._check_image_field()
         if self.variants > 1 and not self.random:
             raise UsageError("variants above 1 would store the same sample several times: nothing in the recipe is random")
         if self.store and self.store.name == "source" and self.transforms:
@@ -129,9 +190,87 @@ class Recipe:
                 "store raw needs every image to have the same size, and the recipe must say which, even if all images already"
                 " have it: add a resize to WIDTHxHEIGHT (--resize 32x32 for images of 32x32) or a crop (--crop 32)"
             )
+        if self.batch_transforms and self.sample_transforms:
+            raise UsageError(f"{self.batch_transforms[0].name} cannot be used together with your own function")
+        if self.kind == "image" and self.batch_transforms:
+            raise UsageError(f"{self.batch_transforms[0].name} is for text and tables, and these inputs are images")
         for place, step in enumerate(self.transforms):
-            if isinstance(step, ViewTransform) and any(isinstance(s, SampleTransform) for s in self.transforms[:place]):
-                raise UsageError(f"{step.name} must come before your own function, which works on the finished pixels")
+            own = any(isinstance(s, SampleTransform) for s in self.transforms[:place])
+            if own and not isinstance(step, SampleTransform):
+                raise UsageError(f"{step.name} must come before your own function, which works on what the others have made")
+
+    def _check_image_field(self) -> None:
+        if self.image_field is None:
+            return
+        if self.kind == "table" and self.image_field != NO_IMAGES:
+            raise UsageError(
+                f"--image-field {printable(self.image_field)} is for --kind image; as a table, all structs of bytes and path"
+                " are images, and with --image-field none no field is"
+            )
+        if self.kind == "text" or (self.kind == "image" and self.image_field == NO_IMAGES):
+            raise UsageError(f"--image-field {printable(self.image_field)} does not fit --kind {self.kind}; leave it out")
+
+
+RECORDS = ("file", "line", "paragraph")
+
+FIELD_TYPES: dict[str, pa.DataType] = {
+    "string": pa.string(),
+    "bool": pa.bool_(),
+    "int64": pa.int64(),
+    "float64": pa.float64(),
+}
+"""The types that a given schema may name."""
+
+_NAMES_OF_TYPES = {type_: name for name, type_ in FIELD_TYPES.items()}
+
+
+def parse_schema(text: str) -> pa.Schema:
+    """Read `name:type,name:type`, or the file of this name that has it. Raises UsageError."""
+    written = text if ":" in text else _file_of_schema(Path(text))
+    fields = []
+    for part in written.replace("\n", ",").split(","):
+        if not part.strip():
+            continue
+        name, _, type_ = part.strip().rpartition(":")
+        if not name or type_.strip() not in FIELD_TYPES:
+            raise UsageError(f"schema {part.strip()!r} is not of the form name:type with one of {', '.join(FIELD_TYPES)}")
+        fields.append(pa.field(name.strip(), FIELD_TYPES[type_.strip()]))
+    if not fields or len({f.name for f in fields}) < len(fields):
+        raise UsageError(f"schema {text!r} must have at least one field, and each name once")
+    return pa.schema(fields, {CHOSEN: b""})
+
+
+def _file_of_schema(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise UsageError(f"schema {printable(str(path))}: neither name:type,… nor a file that can be read ({reason})") from None
+
+
+def _written_schema(text: str | None) -> str | None:
+    """Return what a schema says, in one way: a file may change, and two ways to write the same are no two datasets."""
+    return None if text is None else ",".join(f"{f.name}:{_NAMES_OF_TYPES[f.type]}" for f in parse_schema(text))
+
+
+def _delimiter(value: Any) -> str | None:
+    if value is None:
+        return None
+    text = {"tab": "\t", "\\t": "\t"}.get(str(value), str(value))
+    if len(text) != 1 or not text.isascii() or text in '"\r\n' or text.isalnum():
+        raise UsageError(f"delimiter must be one character, such as ; or |, or tab; it is {text!r}")
+    return text
+
+
+def _encoding(name: str) -> str:
+    from shardctl.sources.formats.encodings import known_encoding
+
+    return known_encoding(name)
+
+
+def _name(settings: dict[str, Any], key: str) -> str | None:
+    value = settings.get(key)
+    return None if value is None else str(value)
 
 
 def load_recipe(path: Path) -> dict[str, Any]:
@@ -150,7 +289,9 @@ def load_recipe(path: Path) -> dict[str, Any]:
 
 def recipe_toml(settings: dict[str, Any]) -> str:
     """Return the settings in the format of a recipe file."""
-    lines = [f"{name} = {_toml(settings[name])}" for name in KEYS if name != "transform" and settings.get(name) is not None]
+    lines = [
+        f"{name} = {_toml(settings[name])}" for name in KEYS if name != "transform" and settings.get(name) not in (None, [])
+    ]
     for step in settings.get("transform") or []:
         lines += ["", "[[transform]]", *(f"{name} = {_toml(value)}" for name, value in step.items())]
     return "\n".join(lines) + "\n"
@@ -192,11 +333,11 @@ def _transform(step: dict[str, Any]) -> Transform:
 
 
 def _store(kind: str, text: Any, transforms: tuple[Transform, ...]) -> Store | None:
-    if kind not in ("image", "text"):
-        raise UsageError(f"kind {kind!r} is not known; there are image and text")
-    if kind == "text":
+    if kind not in KINDS:
+        raise UsageError(f"kind {kind!r} is not known; there are {', '.join(KINDS)}")
+    if kind != "image":
         if text is not None:
-            raise UsageError(f"store {text} is for images, and these inputs are text")
+            raise UsageError(f"store {text} is for images, and these inputs are {kind}")
         return None
     if text is not None:
         return Store.parse(str(text))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,23 +14,25 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.errors import DatasetError, UsageError
+from shardctl.layout import ENCODED_IMAGE, Layout
 from shardctl.mapping import map_whole
 from shardctl.storage import HashingFile, printable
 from shardctl.version import __version__
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Raised when a reader of the old version could misread the new one."""
 
 
 def refuse_other_version(version: Any, writer: Any, shown: str) -> None:
     """Raise DatasetError for a file of another format version, saying which shardctl reads it."""
-    if version != FORMAT_VERSION or isinstance(version, bool):
-        by = (
-            f"; it was written by shardctl {printable(writer)}: use that version or a later one"
-            if isinstance(writer, str)
-            else ""
-        )
-        raise DatasetError(f"{shown}: format version {version!r}; shardctl {__version__} reads version {FORMAT_VERSION}{by}")
+    if version == FORMAT_VERSION and not isinstance(version, bool):
+        return
+    older = isinstance(version, int) and version < FORMAT_VERSION
+    remedy = "or convert the sources again" if older else "or a later one"
+    by = f"; it was written by shardctl {printable(writer)}: use that version, {remedy}" if isinstance(writer, str) else ""
+    if not by and older:
+        by = "; use the version that wrote it, or convert the sources again"
+    raise DatasetError(f"{shown}: format version {version!r}; shardctl {__version__} reads version {FORMAT_VERSION}{by}")
 
 
 CHECKSUM_KEY = b"shardctl.xxh3"
@@ -40,6 +42,9 @@ HUGGINGFACE_KEY = b"huggingface"
 COMPRESSED_BLOCK_BYTES = 1 << 20
 """Uncompressed bytes of a block that is stored compressed. Reading one sample costs a whole block; at 650 kB of
 text a zstd block already has 96 % of the ratio of one eight times as large (docs/performance.md)."""
+
+BLOCK_TOLERANCE = 1.1
+"""How much larger than the others a block of rows of very different sizes may be."""
 
 PLAIN_BLOCK_BYTES = 4 << 20
 """Bytes of a block that is stored as it is: samples are read in place, so a block costs only its metadata."""
@@ -79,111 +84,20 @@ class Compression:
         return pa.Codec("zstd", self.level) if self.name == "zstd" else pa.Codec("lz4")
 
 
-@dataclass(frozen=True)
-class Layout:
-    """What the fields of a dataset are, beyond their Arrow types.
-
-    `store` says how images are kept (`source`, `jpeg:90`, `raw`, …), `shape` is the decoded (height, width, 3) where all
-    images share one, `classes` names the values of `label`.
-    """
-
-    kind: str
-    columns: pa.Schema
-    store: str | None = None
-    shape: tuple[int, int, int] | None = None
-    classes: tuple[str, ...] | None = None
-
-    def fields(self) -> dict[str, Any]:
-        """Return the part of the layout that goes into JSON: `fields` in docs/format.md."""
-        described: dict[str, Any] = {}
-        if self.store is not None:
-            described["image"] = {"store": self.store, "shape": list(self.shape) if self.shape else None}
-        if self.classes is not None:
-            described["label"] = {"names": list(self.classes)}
-        return described
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the whole layout as plain data that `loads` reads."""
-        schema = base64.b64encode(self.columns.serialize()).decode("ascii")
-        return {"kind": self.kind, "fields": self.fields(), "schema": schema}
-
-    @classmethod
-    def loads(cls, record: dict[str, Any]) -> Layout:
-        """Build the layout that `to_json` gave."""
-        columns = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(record["schema"])))
-        return cls.from_json(record["kind"], record["fields"], columns)
-
-    @classmethod
-    def from_json(cls, kind: str, fields: dict[str, Any], columns: pa.Schema) -> Layout:
-        """Build a layout from what `fields` returned. Raises ValueError, TypeError or KeyError for anything else."""
-        image, label = fields.get("image"), fields.get("label")
-        store = str(image["store"]) if image else None
-        shape = tuple(image["shape"]) if image and image["shape"] else None
-        names = tuple(label["names"]) if label else None
-        if shape and (len(shape) != 3 or not all(type(length) is int and 0 < length < 2**31 for length in shape)):
-            raise ValueError("a shape is (height, width, 3)")
-        if names and not all(type(name) is str for name in names):
-            raise ValueError("classes have names")
-        return cls(kind, columns, store, shape, names)
-
-    def with_shape(self, shape: tuple[int, int, int] | None) -> Layout:
-        """Return the same layout with the decoded shape that the images turned out to share."""
-        return replace(self, shape=shape)
-
-    def schema(self, split: str, shard: int, shards: int) -> pa.Schema:
-        """Return the Arrow schema of one shard, with the metadata that makes it readable on its own."""
-        info = {
-            "format_version": FORMAT_VERSION,
-            "kind": self.kind,
-            "split": split,
-            "shard": shard,
-            "shards": shards,
-            "fields": self.fields(),
-        }
-        metadata = {INFO_KEY: json.dumps(info, sort_keys=True)}
-        features = self._huggingface_features()
-        if features is not None:
-            metadata[HUGGINGFACE_KEY] = json.dumps({"info": {"features": features}})
-        return self.columns.with_metadata(metadata)
-
-    def _huggingface_features(self) -> dict[str, Any] | None:
-        """Name the types that Hugging Face datasets cannot guess. None if it has no such type (raw tensors)."""
-        features: dict[str, Any] = {}
-        for field in self.columns:
-            if field.name == "image" and isinstance(field.type, pa.FixedShapeTensorType):
-                return None
-            if field.name == "image":
-                features[field.name] = {"_type": "Image"}
-            elif field.name == "label" and self.classes:
-                features[field.name] = {"names": list(self.classes), "_type": "ClassLabel"}
-            else:
-                features[field.name] = _huggingface_feature(field.type)
-        return features
-
-
-HUGGINGFACE_NAMES = {"double": "float64", "halffloat": "float16", "date32[day]": "date32", "date64[ms]": "date64"}
-"""What Hugging Face datasets calls the types that Arrow prints under another name."""
-
-
-def _huggingface_feature(type_: pa.DataType) -> Any:
-    """Return a type in a notation that releases 3.6 to 5 of Hugging Face datasets read in the same way."""
-    if pa.types.is_list(type_) and pa.types.is_struct(type_.value_type):
-        # A list of one dict. As a Sequence it would be a dict of lists, and List is unknown to the older releases.
-        return [_huggingface_feature(type_.value_type)]
-    if pa.types.is_list(type_):
-        return {"feature": _huggingface_feature(type_.value_type), "_type": "Sequence"}
-    if pa.types.is_struct(type_):
-        return {child.name: _huggingface_feature(child.type) for child in type_}
-    return {"dtype": HUGGINGFACE_NAMES.get(str(type_), str(type_)), "_type": "Value"}
-
-
-ENCODED_IMAGE = pa.struct([pa.field("bytes", pa.binary()), pa.field("path", pa.string())])
-"""The type of an encoded image column, as Hugging Face datasets defines it."""
-
-
-def image_tensor(shape: tuple[int, int, int]) -> pa.DataType:
-    """Return the Arrow type of a raw image column: (height, width, 3) uint8."""
-    return pa.fixed_shape_tensor(pa.uint8(), list(shape))
+def shard_schema(layout: Layout, split: str, shard: int) -> pa.Schema:
+    """Return the Arrow schema of one shard, with the metadata that makes it readable on its own."""
+    info = {
+        "format_version": FORMAT_VERSION,
+        "kind": layout.kind,
+        "split": split,
+        "shard": shard,
+        "fields": layout.fields(),
+    }
+    metadata = {INFO_KEY: json.dumps(info, sort_keys=True)}
+    features = layout.huggingface_features()
+    if features is not None:
+        metadata[HUGGINGFACE_KEY] = json.dumps({"info": {"features": features}})
+    return layout.columns.with_metadata(metadata)
 
 
 def block_checksum(batch: pa.RecordBatch) -> str:
@@ -227,6 +141,8 @@ class ShardWriter:
         file = sink if isinstance(sink, pa.NativeFile) else pa.PythonFile(sink, mode="w")
         self._writer = pa.ipc.new_file(file, schema, options=options)
         self._rows: list[tuple[Any, ...]] = []
+        self._held: list[pa.RecordBatch] = []
+        self._held_bytes = 0
         self._pending_bytes = 0
         self._raw_bytes = 0
         self._block_rows: list[int] = []
@@ -240,6 +156,19 @@ class ShardWriter:
         if self.fills_a_block(size):
             self._write_block()
 
+    def add_batch(self, batch: pa.RecordBatch) -> None:
+        """Append rows that are in Arrow's memory already, with the columns of the schema."""
+        if not batch.num_rows:
+            return  # a block has rows
+        self._held.append(batch)
+        self._held_bytes += batch.nbytes
+        while self._held_bytes >= self._block_bytes:
+            together = self._held[0] if len(self._held) == 1 else pa.concat_batches(self._held)
+            rows = _rows_of_block(together, self._block_bytes)
+            self._write(_normalized(together.slice(0, rows)))
+            rest = together.slice(rows)
+            self._held, self._held_bytes = ([rest], rest.nbytes) if rest.num_rows else ([], 0)
+
     def fills_a_block(self, size: int) -> bool:
         """Return whether a sample of this size gets its own block, which `add` writes at once."""
         return size >= self._block_bytes
@@ -248,6 +177,9 @@ class ShardWriter:
         """Write the last block and the footer, and return the number of rows of every block."""
         if self._rows:
             self._write_block()
+        if self._held:
+            self._write(_normalized(pa.concat_batches(self._held)))
+            self._held = []
         self._writer.close()
         return tuple(self._block_rows)
 
@@ -259,22 +191,38 @@ class ShardWriter:
     def _write_block(self) -> None:
         columns = zip(*self._rows, strict=True)
         arrays = [_column(list(values), field.type) for values, field in zip(columns, self._schema, strict=True)]
-        batch = pa.record_batch(arrays, schema=self._schema)
-        self._writer.write_batch(batch, custom_metadata={CHECKSUM_KEY: block_checksum(batch)})
-        self._block_rows.append(len(self._rows))
-        self._raw_bytes += batch.nbytes
+        self._write(pa.record_batch(arrays, schema=self._schema))
         self._rows = []
         self._pending_bytes = 0
 
+    def _write(self, batch: pa.RecordBatch) -> None:
+        self._writer.write_batch(batch, custom_metadata={CHECKSUM_KEY: block_checksum(batch)})
+        self._block_rows.append(batch.num_rows)
+        self._raw_bytes += batch.nbytes
+
+
+def _rows_of_block(batch: pa.RecordBatch, block_bytes: int) -> int:
+    """Return how many of the first rows make a block: as many as fit, and one at least."""
+    rows: int = max(1, min(batch.num_rows, batch.num_rows * block_bytes // batch.nbytes))
+    while rows > 1 and batch.slice(0, rows).nbytes > block_bytes * BLOCK_TOLERANCE:
+        rows = max(1, rows * 3 // 4)
+    return rows
+
+
+def _normalized(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a batch with the very buffers that a reader of the file will see: a slice has those of all rows."""
+    return pa.ipc.read_record_batch(batch.serialize(), batch.schema)
+
 
 def _column(values: list[Any], type_: pa.DataType) -> pa.Array:
-    """Build one column of a block. Images come as uint8 arrays (raw) or as (bytes, path) pairs (encoded)."""
+    """Build one column of a block. Images come as uint8 arrays (raw), or as pairs or dicts of bytes and path (encoded)."""
     if isinstance(type_, pa.FixedShapeTensorType):
         pixels = np.concatenate([value.reshape(-1) for value in values])
         storage = pa.FixedSizeListArray.from_arrays(pa.array(pixels), type_.storage_type.list_size)
         return pa.ExtensionArray.from_storage(type_, storage)
     if type_.equals(ENCODED_IMAGE):
-        encoded, paths = zip(*values, strict=True)
+        pairs = [(None, None) if v is None else (v["bytes"], v["path"]) if isinstance(v, dict) else v for v in values]
+        encoded, paths = zip(*pairs, strict=True)
         return pa.StructArray.from_arrays([pa.array(encoded, pa.binary()), pa.array(paths, pa.string())], fields=list(type_))
     return pa.array(values, type_)
 
@@ -370,14 +318,14 @@ class ShardReader(BlockFile):
         refuse_other_version(version, None, shown)
         try:
             Layout.from_json(info["kind"], info["fields"], self.schema)
-            numbers = (info["shard"], info["shards"])
-            if "key" not in names or not all(type(n) is int and n >= 0 for n in numbers) or type(info["split"]) is not str:
+            number = info["shard"]
+            if "key" not in names or type(number) is not int or number < 0 or type(info["split"]) is not str:
                 raise ValueError("it has a key, a split and a number")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DatasetError(f"{shown}: not as docs/format.md describes a shard ({error!r})") from error
         return info
 
-    @property
+    @cached_property
     def layout(self) -> Layout:
         """What the fields are."""
         return Layout.from_json(self.info["kind"], self.info["fields"], self.schema.remove_metadata())

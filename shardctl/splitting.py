@@ -1,4 +1,4 @@
-"""Which split every input is in: by folders, by sources, by a column of the labels files, or drawn by a hash of its key."""
+"""Which split every record is in: by folders, by sources, by a column of the labels files, or drawn by a hash of its key."""
 
 from __future__ import annotations
 
@@ -22,6 +22,11 @@ MOST_SPLITS = 255
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
 _NAME_RULE = "the name of a split is made of letters, digits, _ and ."
+
+
+def is_split_name(name: str) -> bool:
+    """Return whether a split can have this name: file names begin with it."""
+    return _NAME.fullmatch(name) is not None
 
 
 @dataclass(frozen=True)
@@ -59,24 +64,50 @@ class SplitRule:
 
 @dataclass(frozen=True)
 class Splitting:
-    """The split of every input (by number), and the names of the splits. `of_input` is (n,) uint8.
+    """The names of the splits, and the split of every file (by number): `of_file` is (n,) uint8.
 
-    `by` is where they come from: folder, source, column, shares or none.
+    `by` is where they come from: folder, source, column, shares or none. Where the records of a file may be in different
+    splits, `of_file` is None, and `draw` decides for every record.
     """
 
     names: tuple[str, ...]
-    of_input: npt.NDArray[np.uint8]
+    of_file: npt.NDArray[np.uint8] | None
     by: str
+    draw: Draw | None = None
 
 
-def split_inputs(listing: Listing, rule: SplitRule, seed: int) -> Splitting:
-    """Divide the inputs. Raises InputError if they do not have what the rule asks for, or it is not clear what they have."""
+@dataclass(frozen=True)
+class Draw:
+    """Draws the split of a record from a hash of its key, so that it stays where it is when others come or go.
+
+    `edges` are the upper ends of the shares of all splits but the last.
+    """
+
+    edges: tuple[float, ...]
+    seed: int
+
+    def of_files(self, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint8]:
+        """Return the split of files that are one record each, given the hashes of their paths. (n,) uint8."""
+        return self._place(self._seeded(hashes))
+
+    def of_records(self, path_hash: int, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
+        """Return the split of records of one file, given the hash of its path and their numbers in it. (n,) uint8."""
+        base = self._seeded(np.array([path_hash], np.uint64))
+        return self._place(mix64(base ^ mix64(numbers.astype(np.uint64))))
+
+    def _seeded(self, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+        return mix64(hashes ^ mix64(np.array([self.seed], np.uint64)))
+
+    def _place(self, drawn: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint8]:
+        return np.searchsorted(np.array(self.edges), drawn.astype(np.float64) / 2.0**64, side="right").astype(np.uint8)
+
+
+def split_files(listing: Listing, rule: SplitRule, seed: int) -> Splitting:
+    """Divide the files. Raises InputError if they do not have what the rule asks for, or it is not clear what they have."""
     column = listing.side is not None and SPLIT_COLUMN in listing.side.columns.column_names
     by = _found(listing, column) if rule.mode == "auto" else rule.mode
     if column and by != "column":
         listing.notices.append(f"{_files(listing)}: the column split is kept as a column; --split {rule} decides the splits")
-    if listing.columns is not None and SPLIT_COLUMN in listing.columns.names:
-        listing.notices.append("the field split of the lines is kept as a field, and decides no split")
     if by == "shares":
         return _by_shares(listing, rule, seed)
     if by == "none":
@@ -133,14 +164,14 @@ def _found(listing: Listing, column: bool) -> str:
 
 
 def _top(group: Group) -> str:
-    """Return the folder or the file of lines right below the source that a group is in, "" for none."""
-    return group.folder.partition("/")[0] or group.lines_of
+    """Return the folder, or the file of many records, right below the source that a group is in, "" for none."""
+    return group.folder.partition("/")[0] or group.stem
 
 
 def _named(tops: set[str], groups: Iterable[Group]) -> set[str]:
     """Return those that are named as splits. A file of lines alone names none: it may as well be all there is."""
     named = named_as_splits(tops)
-    files = {group.lines_of for group in groups if not group.folder}
+    files = {group.stem for group in groups if not group.folder}
     return set() if named <= files and len({_split_name(name, True) for name in named}) < 2 and named == tops else named
 
 
@@ -154,7 +185,7 @@ def _refuse_others(listing: Listing, named: set[str], tops: set[str]) -> None:
     if others == [""]:
         stray = [number for number, group in enumerate(listing.groups) if not _top(group)]
         rows = np.flatnonzero(np.isin(listing.table["group"].to_numpy(), stray))
-        lies = f"{counted(len(rows), 'input')} ({some(listing.keys_at(rows[:100]))})"
+        lies = f"{counted(len(rows), 'input')} ({some(listing.paths_at(rows[:100]))})"
         raise InputError(
             f"{roots}: {splits}, but {lies} {'is' if len(rows) == 1 else 'are'} in no folder; move such files into the folder"
             " of a split or out of the source, or use --split none for one split of all"
@@ -169,7 +200,7 @@ def _refuse_deeper(listing: Listing) -> None:
     """Raise InputError if folders further down are named as splits: they would be mixed, or taken for classes."""
     deeper: dict[str, str] = {}
     for group in listing.groups:
-        parts = [*(group.folder.split("/") if group.folder else []), *([group.lines_of] if group.lines_of else [])]
+        parts = [*(group.folder.split("/") if group.folder else []), *([group.stem] if group.stem else [])]
         deeper |= {part: "/".join(parts[:depth]) for depth, part in enumerate(parts) if depth}
     named = named_as_splits(deeper)
     words = [word for word in map(split_word, named) if word and word.alone]
@@ -188,11 +219,11 @@ def _refuse_contradiction(listing: Listing, by_top: bool) -> None:
     column, folder = _by_column(listing), _by_folder(listing)
     roles = [[getattr(split_word(name), "role", None) for name in splitting.names] for splitting in (column, folder)]
     differ = np.array([[one != other for other in roles[1]] for one in roles[0]])
-    rows = np.flatnonzero(differ[column.of_input, folder.of_input])
+    rows = np.flatnonzero(differ[_numbers(column), _numbers(folder)])
     if len(rows):
         raise InputError(
             f"{_files(listing)}: the column split puts {counted(len(rows), 'input')} into another split than the folder that"
-            f" it is in ({some(listing.keys_at(rows[:100]))}); say which is right: --split column or --split folder"
+            f" it is in ({some(listing.paths_at(rows[:100]))}); say which is right: --split column or --split folder"
         )
 
 
@@ -229,7 +260,7 @@ def _by_column(listing: Listing) -> Splitting:
         without = np.flatnonzero(np.asarray(numbers.is_null()))
         raise InputError(
             f"{side.shown}: the column split has no value for {counted(len(without), 'input')}"
-            f" ({some(listing.keys_at(without[:100]))}); add it, or use --split none or --split train=0.9,val=0.1"
+            f" ({some(listing.paths_at(without[:100]))}); add it, or use --split none or --split train=0.9,val=0.1"
         )
     return _splitting(coded.dictionary.to_pylist(), numbers, "column")
 
@@ -248,12 +279,15 @@ def _splitting(names: list[str], number: pa.Array | pa.ChunkedArray, by: str) ->
 
 
 def _by_shares(listing: Listing, rule: SplitRule, seed: int) -> Splitting:
-    """Draw each input's split from a hash of its key, so that it stays where it is when other inputs come or go."""
-    seeded = mix64(listing.hashes ^ mix64(np.array([seed], np.uint64)))
-    drawn = seeded.astype(np.float64) / 2.0**64
     edges = np.cumsum([share for _, share in rule.shares])[:-1]
-    number = np.searchsorted(edges, drawn, side="right").astype(np.uint8)
-    return Splitting(tuple(name for name, _ in rule.shares), number, "shares")
+    draw = Draw(tuple(edges.tolist()), seed)
+    names = tuple(name for name, _ in rule.shares)
+    return Splitting(names, draw.of_files(listing.hashes) if listing.whole else None, "shares", draw)
+
+
+def _numbers(splitting: Splitting) -> npt.NDArray[np.uint8]:
+    assert splitting.of_file is not None, "only shares divide the records of a file"
+    return splitting.of_file
 
 
 def _sorted(names: Iterable[str]) -> list[str]:

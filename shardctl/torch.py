@@ -21,8 +21,9 @@ try:
 except ImportError as error:  # pragma: no cover - the tests have it, or skip
     raise ImportError("shardctl.torch needs PyTorch: pip install 'shardctl[torch]'") from error
 
-from shardctl.dataset import Dataset, Mix
+from shardctl.dataset import Dataset
 from shardctl.loader import Loader as BatchLoader
+from shardctl.mixed import Mix
 from shardctl.reader import Batch, without_views
 
 

@@ -11,7 +11,7 @@ import ast
 import difflib
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,8 +65,10 @@ class Where:
     columns: tuple[str, ...]
 
 
-def parse_where(text: str, schema: pa.Schema, classes: Sequence[str] | None, asked: str = "--where") -> Where:
-    """Read a condition on the columns of `schema`. `classes` are the names of the values of `label`; `asked` is for messages.
+def parse_where(text: str, schema: pa.Schema, classes: Mapping[str, Sequence[str]], asked: str = "--where") -> Where:
+    """Read a condition on the columns of `schema`. `classes` has, by field of labels, the names of its values.
+
+    `asked` is the name of the option, for messages.
 
     Raises UsageError: not a condition, a column that there is not, a value that does not fit.
     """
@@ -79,7 +81,7 @@ def parse_where(text: str, schema: pa.Schema, classes: Sequence[str] | None, ask
         raise UsageError(
             f"{asked} {quoted(text)} is not a condition ({reason}); write for instance: label == 3 and width > 500"
         ) from None
-    reader = _Reader(text, schema, list(classes or ()), asked)
+    reader = _Reader(text, schema, classes, asked)
     try:
         expression = reader.condition(tree, 0)
     except RecursionError:
@@ -137,7 +139,7 @@ def quoted(text: str) -> str:
 class _Reader:
     """Turns Python's syntax tree of a condition into an Arrow expression."""
 
-    def __init__(self, text: str, schema: pa.Schema, classes: list[str], asked: str) -> None:
+    def __init__(self, text: str, schema: pa.Schema, classes: Mapping[str, Sequence[str]], asked: str) -> None:
         self._text, self._schema, self._classes, self._asked = text, schema, classes, asked
         self._parts = 0
         self.columns: list[str] = []
@@ -231,18 +233,18 @@ class _Reader:
         return self._value(node, depth)
 
     def _constant(self, node: ast.expr, beside: ast.expr) -> Any:
-        """Return a number, a string or a truth value; the name of a class is its number if it is compared with `label`."""
+        """Return a number, a string or a truth value; the name of a class is its number if it is compared with labels."""
         negative = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
         inner = node.operand if isinstance(node, ast.UnaryOp) and negative else node
         if not isinstance(inner, ast.Constant) or not isinstance(inner.value, int | float | str | bool):
             raise self._refused(f"{ast.unparse(node)} is not a number or a string")
         value = -inner.value if negative and not isinstance(inner.value, str) else inner.value
         self._check_constant(value)
-        is_label = isinstance(beside, ast.Name) and beside.id == "label" and self._classes
-        if is_label and isinstance(value, str):
-            if value not in self._classes:
-                raise UsageError(f"{self._asked} {quoted(self._text)}: no class {value!r}{_near(value, self._classes)}")
-            return self._classes.index(value)
+        classes = self._classes.get(beside.id) if isinstance(beside, ast.Name) else None
+        if classes and isinstance(value, str):
+            if value not in classes:
+                raise UsageError(f"{self._asked} {quoted(self._text)}: no class {value!r}{_near(value, classes)}")
+            return classes.index(value)
         return value
 
     def _check_constant(self, value: float | str) -> None:
@@ -280,9 +282,9 @@ class _Reader:
         name = path[0]
         if name not in self._schema.names:
             names = self._schema.names
-            raise UsageError(
-                f"{self._asked} {quoted(self._text)}: no column {name!r}{_near(name, names)}; there are {', '.join(names)}"
-            )
+            parts = [f"{column.name}.{name}" for column in self._schema if _has_part(column.type, name)]
+            close = f"; did you mean {' or '.join(parts)}?" if parts else _near(name, names)
+            raise UsageError(f"{self._asked} {quoted(self._text)}: no column {name!r}{close}; there are {', '.join(names)}")
         self.columns.append(name)
         self._type(path)
         return pc.field(*path)
@@ -292,7 +294,7 @@ class _Reader:
         name, *inner = path
         type_ = self._schema.field(name).type
         for part in inner:
-            if not pa.types.is_struct(type_) or type_.get_field_index(part) < 0:
+            if not _has_part(type_, part):
                 raise UsageError(f"{self._asked} {quoted(self._text)}: {name} has no part {part!r}")
             type_ = type_.field(part).type
         return type_
@@ -325,6 +327,10 @@ class _Reader:
         return UsageError(f"{self._asked} {quoted(self._text)} cannot be read: {shown}")
 
 
-def _near(name: str, names: list[str]) -> str:
+def _has_part(type_: pa.DataType, part: str) -> bool:
+    return bool(pa.types.is_struct(type_) and type_.get_field_index(part) >= 0)
+
+
+def _near(name: str, names: Sequence[str]) -> str:
     close = difflib.get_close_matches(name, names, n=2, cutoff=0.5)
     return f"; did you mean {' or '.join(close)}?" if close else ""

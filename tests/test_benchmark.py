@@ -44,7 +44,7 @@ def test_a_measurement_counts_what_was_read(raw_dataset: Path, shuffle: bool | s
     per_sample = result.mb_per_s * 1e6 / result.samples_per_s
     assert 32 * 32 * 3 < per_sample < 32 * 32 * 3 + 60
     stored = result.stored_mb_per_s * 1e6 / result.samples_per_s
-    assert stored == pytest.approx(sum(p.stat().st_size for p in raw_dataset.glob("*-of-*.arrow")) / 60, rel=0.1)
+    assert stored == pytest.approx(sum(p.stat().st_size for p in raw_dataset.glob("*-0*.arrow")) / 60, rel=0.1)
     assert result.batch_ms_p50 is not None
     assert result.batch_ms_p99 is not None
     assert 0 < result.batch_ms_p50 <= result.batch_ms_p99
@@ -190,11 +190,11 @@ def test_a_dataset_that_is_not_there_is_said(cli: Any, tmp_path: Path) -> None:
 
 
 def test_damage_in_the_middle_of_a_measurement_is_named(cli: Any, dataset: Path) -> None:
-    shard = dataset / "train-00003-of-00007.arrow"
+    shard = dataset / "train-00003.arrow"
     shard.write_bytes(shard.read_bytes()[:-100])
     found = cli("bench", dataset, "--runs", 1)
     assert found.code == 3
-    assert "train-00003-of-00007.arrow" in found.err
+    assert "train-00003.arrow" in found.err
 
 
 def test_stages_tell_decoding_from_decompressing(demo: Path, tmp_path: Path) -> None:
@@ -415,3 +415,23 @@ def test_the_record_tells_what_it_was_measured_on(cli: Any, raw_dataset: Path) -
     assert 0 <= measured["page_cache"]["before"] <= 1
     assert measured["dataset"]["fingerprint"] == shardctl.open(raw_dataset).manifest.fingerprint
     json.dumps(measured, allow_nan=False)
+
+
+@pytest.mark.parametrize("split", [None, "val"])
+def test_a_baseline_reads_the_records_of_files_that_have_many(demo: Path, tmp_path: Path, split: str | None) -> None:
+    """The lines of one unit are in both splits: only those of the split that is measured count."""
+    shutil.copyfile(demo / "lines.jsonl", tmp_path / "lines.jsonl")
+    shardctl.convert(tmp_path / "lines.jsonl", tmp_path / "out", workers=0, split="train=0.6,val=0.4")
+    options: dict[str, Any] = {"epochs": 1, "runs": 1, "baseline": True, "batch_size": 4, "split": split, "cold": True}
+    found = shardctl.bench(tmp_path / "out", **options).baseline
+    assert found is not None
+    assert (found.raw_samples_per_s > 0, found.rejected) == (True, 0)
+    (tmp_path / "lines.jsonl").write_text((tmp_path / "lines.jsonl").read_text().replace("demo", "else"))
+    with pytest.raises(InputError, match="all of its raw inputs have changed or are gone"):
+        shardctl.bench(tmp_path / "out", **options)
+
+
+def test_a_dataset_without_a_source_has_no_baseline(tmp_path: Path) -> None:
+    shardctl.write(tmp_path / "out", ({"number": number} for number in range(20)))
+    with pytest.raises(InputError, match=r"has no raw inputs \(its samples were written by shardctl.write\)"):
+        shardctl.bench(tmp_path / "out", epochs=1, runs=1, baseline=True)

@@ -13,10 +13,10 @@ from test_conversion import images, sums
 
 import shardctl
 from shardctl.conversion import Listener
-from shardctl.engines import samples
+from shardctl.engines import inputs
 from shardctl.errors import InputError, SourceGoneError, WorkerError
-from shardctl.manifest import read_rejects
 from shardctl.shard import ShardWriter
+from shardctl.tables import read_rejects
 
 FATAL = """
 import ctypes, os, signal
@@ -42,6 +42,11 @@ def loop(sample):
     while "7" in sample["key"]:
         pass
     return sample
+
+def log_and_leave(sample):
+    with open(os.environ["FATAL_LOG"], "a") as log:
+        print(sample["key"], file=log)
+    return leave(sample)
 
 def leave(sample):
     if "7" in sample["key"]:
@@ -114,6 +119,21 @@ def test_a_fatal_input_is_found_and_rejected_and_the_rest_is_converted(
     assert shardctl.verify(tmp_path / "out").findings == ()
 
 
+@pytest.mark.parametrize(("names", "times"), [(["00", "01", "37"], 2), (["00", "07", "17", "18", "27", "37"], 3)])
+def test_a_shard_is_not_built_again_for_every_fatal_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list[str], times: int
+) -> None:
+    """Once more for the first; then those after it are looked for without writing, and the last time is the real one."""
+    source = images(tmp_path / "in", *(f"{name}.png" for name in names))
+    log = tmp_path / "log"
+    monkeypatch.setenv("FATAL_LOG", str(log))
+    listener = Listener(announce=lambda estimate: log.unlink(missing_ok=True))  # what was tried beforehand does not count
+    shardctl.convert(source, tmp_path / "out", recipe=recipe("log_and_leave"), workers=1, listener=listener)
+    tried = log.read_text().split()
+    assert tried.count("00.png") == times
+    assert {tried.count(f"{name}.png") for name in names if "7" in name} == {2}
+
+
 def test_inputs_that_all_kill_their_worker_are_told_with_the_last_death(tmp_path: Path) -> None:
     source = images(tmp_path / "in", "7.png")
     with pytest.raises(
@@ -168,16 +188,23 @@ def test_a_file_in_the_current_folder_takes_the_place_of_no_module(
 
 STALLS = """
 import os, signal, time
-from shardctl.engines import samples
+from shardctl.engines import inputs
 from shardctl.shard import ShardWriter
 
 AT = os.environ["STALL_AT"]
-_read, _write, _add = samples._read, ShardWriter._write_block, ShardWriter.add
+_read, _read_range, _write, _add = inputs._read, inputs._read_range, ShardWriter._write_block, ShardWriter.add
 
-def read(path, offset, size):
+def stall(path):
     if os.path.exists(os.path.join(AT, "source")) or ("7" in os.path.basename(path) and os.path.exists(os.path.join(AT, "7"))):
         time.sleep(60)
-    return _read(path, offset, size)
+
+def read(path, size):
+    stall(path)
+    return _read(path, size)
+
+def read_range(path, offset, size):
+    stall(path)
+    return _read_range(path, offset, size)
 
 def write(self):
     time.sleep(1.5 * os.path.exists(os.path.join(AT, "slow")))
@@ -195,7 +222,7 @@ def add(self, values, size):
         self._block_bytes = size + 1
     _add(self, values, size)
 
-samples._read, ShardWriter._write_block, ShardWriter.add = read, write, add
+inputs._read, inputs._read_range, ShardWriter._write_block, ShardWriter.add = read, read_range, write, add
 
 def same(sample):
     return sample
@@ -214,7 +241,7 @@ def at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "at" / "kills").mkdir(parents=True)
     monkeypatch.setenv("STALL_AT", str(tmp_path / "at"))
     monkeypatch.delitem(sys.modules, "stalls", raising=False)
-    for owner, name in ((samples, "_read"), (ShardWriter, "_write_block"), (ShardWriter, "add")):
+    for owner, name in ((inputs, "_read"), (inputs, "_read_range"), (ShardWriter, "_write_block"), (ShardWriter, "add")):
         monkeypatch.setattr(owner, name, getattr(owner, name))  # put back in this process, which imports the functions too
     return tmp_path / "at"
 

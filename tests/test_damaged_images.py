@@ -20,7 +20,7 @@ from shardctl.codecs import formats, image
 from shardctl.codecs.jpeg import JpegDecoder
 from shardctl.errors import DatasetError, Rejection
 from shardctl.geometry import View
-from shardctl.manifest import read_rejects
+from shardctl.tables import read_rejects
 
 Pixels = npt.NDArray[np.uint8]
 

@@ -40,8 +40,9 @@ def test_every_public_function_and_class_is_in_the_reference() -> None:
     made = runpy.run_path(str(ROOT / "scripts" / "write_api_docs.py"))["api_docs"]()
     assert written == made, "run `make docs`"
     import shardctl
-    from shardctl.dataset import Dataset, Mix
+    from shardctl.dataset import Dataset
     from shardctl.loader import Loader
+    from shardctl.mixed import Mix
 
     for name in set(shardctl.__all__) - {"__version__"}:
         assert f"shardctl.{name}(" in written
@@ -110,11 +111,11 @@ def test_the_loader_page_runs_and_knows_every_option(raw_dataset: Path) -> None:
 def test_the_format_page_knows_every_key(raw_dataset: Path) -> None:
     import json
 
-    from shardctl.manifest import SHARDS_SCHEMA, open_table
+    from shardctl.tables import SHARDS_SCHEMA, open_table
 
     page = (ROOT / "docs" / "format.md").read_text(encoding="utf-8")
     record = json.loads((raw_dataset / "manifest.json").read_text())
     names = [*record, *record["settings"], *record["recipe"], *record["fingerprint_parts"], *SHARDS_SCHEMA.names]
-    names += open_table(raw_dataset / "plan.arrow").column_names
+    names += [*open_table(raw_dataset / "plan.arrow").column_names, *open_table(raw_dataset / "files.arrow").column_names]
     missing = [name for name in names if not re.search(rf"\b{name}\b", page)]
     assert missing == []

@@ -12,11 +12,11 @@ import pytest
 from test_untrusted import signed
 
 import shardctl
-from shardctl.manifest import CHECKSUMS, TABLES, write_checksums
 from shardctl.shard import CHECKSUM_KEY, block_checksum
 from shardctl.storage import sha256_of
+from shardctl.tables import CHECKSUMS, TABLES, write_checksums
 
-SHARD = "train-00002-of-00007.arrow"
+SHARD = "train-00002.arrow"
 
 
 def write_table(path: Path, table: pa.Table) -> None:
@@ -57,6 +57,8 @@ def sign(out: Path, **said: Any) -> None:
         name: {"bytes": (out / name).stat().st_size, "sha256": sha256_of(out / name)} for name in (*TABLES, CHECKSUMS)
     }
     record["bytes"] = sum(path.stat().st_size for path in paths)
+    for split in record["splits"]:
+        split["bytes"] = sum(path.stat().st_size for path in paths if path.name.startswith(split["name"]))
     record |= {name: value for name, value in said.items() if name != "listed"}
     record = json.loads(signed(record))
     (out / "manifest.json").write_text(json.dumps(record, indent=1) + "\n")
@@ -72,12 +74,27 @@ def edit_plan(out: Path, change: Callable[[pa.Table], pa.Table]) -> None:
     write_table(out / "plan.arrow", change(read_table(out / "plan.arrow")))
 
 
-def reject_one(plan: pa.Table) -> pa.Table:
-    return replace_column(plan, "outcome", ["rejected", *plan["outcome"].to_pylist()[1:]])
+def edit_files(out: Path, column: str, value: Any) -> None:
+    """Give the first file another value."""
+    files = read_table(out / "files.arrow")
+    write_table(out / "files.arrow", replace_column(files, column, [value, *files[column].to_pylist()[1:]]))
 
 
-def shift_rows(plan: pa.Table) -> pa.Table:
-    return replace_column(plan, "row", [row + 1 for row in plan["row"].to_pylist()])
+def edit_unit(out: Path, unit: int, **values: Any) -> None:
+    """Give a unit other values."""
+    plan = read_table(out / "plan.arrow")
+    for name, value in values.items():
+        column = plan[name].to_pylist()
+        column[unit] = value
+        plan = replace_column(plan, name, column)
+    write_table(out / "plan.arrow", plan)
+
+
+def swap_units(plan: pa.Table) -> pa.Table:
+    """Exchange the files of two units of one shard: the same rows, with other keys."""
+    files = plan["file"].to_pylist()
+    files[17 + 3], files[17 + 4] = files[17 + 4], files[17 + 3]
+    return replace_column(plan, "file", files)
 
 
 def listed_twice(out: Path) -> None:
@@ -96,13 +113,31 @@ FORGED: list[tuple[str, Callable[[Path], object], dict[str, Any]]] = [
     ("schema-differs", lambda out: rewrite_shard(out, lambda table: table.append_column("x", table["label"])), {}),
     ("rows-differ", lambda out: rewrite_shard(out, lambda table: table.slice(1)), {}),
     ("plan-differs", lambda out: edit_plan(out, lambda plan: plan.slice(1)), {}),
-    ("plan-differs", lambda out: edit_plan(out, reject_one), {}),
-    ("plan-differs", lambda out: edit_plan(out, shift_rows), {}),
+    ("plan-differs", lambda out: edit_unit(out, 0, samples=0, rejected=1), {}),
+    ("plan-differs", lambda out: edit_unit(out, 1, first_row=2), {}),
+    ("plan-differs", lambda out: edit_unit(out, 59, first_row=-1), {}),
+    ("plan-differs", lambda out: edit_unit(out, 0, file=60), {}),
+    ("plan-differs", lambda out: edit_unit(out, 0, file=-1), {}),
+    ("plan-differs", lambda out: edit_unit(out, 0, shard=1), {}),
+    ("plan-differs", lambda out: edit_unit(out, 0, first=2**62), {}),
+    ("plan-differs", lambda out: edit_unit(out, 0, samples=2**62, rejected=None), {}),
     ("plan-differs", lambda out: edit_plan(out, lambda plan: plan.drop_columns(["digest"])), {}),
+    ("duplicate-key", lambda out: edit_unit(out, 0, file=1), {}),
+    ("duplicate-key", lambda out: edit_files(out, "path", read_table(out / "files.arrow")["path"][7].as_py()), {}),
+    ("keys-differ", lambda out: edit_plan(out, swap_units), {}),
+    ("files-differ", lambda out: edit_files(out, "path", "../victim.jpg"), {}),
+    ("files-differ", lambda out: edit_files(out, "path", "/etc/passwd"), {}),
+    ("files-differ", lambda out: edit_files(out, "path", "a/../../b"), {}),
+    ("files-differ", lambda out: edit_files(out, "path", None), {}),
+    ("files-differ", lambda out: edit_files(out, "root", 1), {}),
+    ("files-differ", lambda out: edit_files(out, "size", -1), {}),
+    ("damaged-rejects", lambda out: (out / "rejects.jsonl").write_text(json.dumps(dict.fromkeys(
+        ("source", "key", "stage", "error", "message"), "x") | {"records": 0}) + "\n"), {}),
     ("rejects-differ", lambda out: (out / "rejects.jsonl").write_text(json.dumps(dict.fromkeys(
         ("source", "key", "stage", "error", "message"), "x")) + "\n"), {}),
     ("damaged-rejects", lambda out: (out / "rejects.jsonl").write_text("[]\n"), {}),
     ("counts-differ", lambda out: None, {"samples": 61}),
+    ("counts-differ", lambda out: None, {"rejected": 1}),
     ("counts-differ", lambda out: None, {"splits": [{"name": "test", "samples": 60, "shards": 7, "bytes": 0}]}),
     ("checksums-differ", listed_twice, {"listed": True}),
     ("no-such-class", lambda out: rewrite_shard(out, odd_label), {}),

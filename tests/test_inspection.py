@@ -34,7 +34,7 @@ def pixels_of(path: Path) -> Any:
 def test_the_overview_adds_up(raw_dataset: Path) -> None:
     record = overview(raw_dataset).record()
     assert record["samples"] == 60
-    assert record["bytes"] == sum(path.stat().st_size for path in raw_dataset.glob("*-of-*.arrow"))
+    assert record["bytes"] == sum(path.stat().st_size for path in raw_dataset.glob("*-0*.arrow"))
     assert sum(split["samples"] for split in record["splits"]) == 60
     assert record["classes"] == dict.fromkeys(CLASSES, 10)
     for split in record["splits"]:
@@ -104,7 +104,7 @@ def test_the_key_of_a_reject_tells_why(tmp_path: Path, photos: Path) -> None:
 
 
 def test_a_damaged_record_is_shown_and_said(dataset: Path) -> None:
-    shard = dataset / "train-00001-of-00007.arrow"
+    shard = dataset / "train-00001.arrow"
     data = bytearray(shard.read_bytes())
     data[len(data) // 2] ^= 1
     shard.write_bytes(data)
@@ -112,9 +112,9 @@ def test_a_damaged_record_is_shown_and_said(dataset: Path) -> None:
 
 
 def test_a_damaged_dataset_is_still_described(cli: Any, dataset: Path) -> None:
-    for shard in dataset.glob("train-0000[0-3]-*.arrow"):
+    for shard in dataset.glob("train-0000[0-3].arrow"):
         shard.write_bytes(shard.read_bytes()[:-200])
-    (dataset / "train-00006-of-00007.arrow").unlink()
+    (dataset / "train-00006.arrow").unlink()
     shown = cli("inspect", dataset)
     assert shown.code == 0
     assert "60 image samples in 7 shards" in shown.out
@@ -140,7 +140,7 @@ def test_a_shard_is_described_without_its_dataset(raw_dataset: Path, tmp_path: P
 
 
 def test_places_that_are_not_there_are_said(raw_dataset: Path) -> None:
-    shard = raw_dataset / "train-00000-of-00005.arrow"
+    shard = raw_dataset / "train-00000.arrow"
     for block, row, message in ((9, 0, "no block 9"), (0, 900, "no row 900"), (None, 900, "no row"), (None, -1, "no row -1")):
         with pytest.raises(UsageError, match=message):
             record_at(shard, block, row)
@@ -169,7 +169,7 @@ def test_some_records_come_from_everywhere_and_none_twice(raw_dataset: Path, cou
     assert len(indices) >= min(count, 60) * 0.7
     if count >= 7:
         assert {record.shard for record in some_records(raw_dataset, None, count)} == {
-            path.name for path in raw_dataset.glob("*-of-*.arrow")
+            path.name for path in raw_dataset.glob("*-0*.arrow")
         }
 
 
@@ -186,7 +186,7 @@ def test_statistics_tell_lengths_sizes_and_compression(demo: Path, tmp_path: Pat
     (text,) = [column for column in found.columns if column.name == "text"]
     assert text.stored_bytes < text.raw_bytes
     stored = sum(column.stored_bytes for column in found.columns) * 50
-    whole = sum(path.stat().st_size for path in (tmp_path / "lines").glob("*-of-*.arrow"))
+    whole = sum(path.stat().st_size for path in (tmp_path / "lines").glob("*-0*.arrow"))
     assert stored < whole, "metadata comes on top"
 
 
@@ -401,10 +401,11 @@ def test_a_contact_sheet_shows_what_is_asked_for(cli: Any, raw_dataset: Path, de
 
 def test_an_image_that_does_not_decode_is_crossed_out(tmp_path: Path) -> None:
     from shardctl.inspection.blocks import Record
-    from shardctl.report.dataset import picture_sheet
+    from shardctl.report.dataset import picture_sheet, pictures_of
 
-    broken = Record("x.arrow", 0, 0, None, None, None, {"key": "k", "image": {"bytes": b"no image", "path": "k.jpg"}})
-    sheet = np.asarray(Image.open(io.BytesIO(picture_sheet(iter([broken]), None, columns=1))))
+    values = {"key": "k", "image": {"bytes": b"no image", "path": "k.jpg"}}
+    broken = Record("x.arrow", 0, 0, None, None, None, values, images=("image",))
+    sheet = np.asarray(Image.open(io.BytesIO(picture_sheet(pictures_of(broken), columns=1))))
     assert tuple(sheet[2, 2]) == (200, 60, 60)
 
 

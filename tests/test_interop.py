@@ -19,7 +19,8 @@ import pytest
 from test_docs import ROOT, snippets
 
 import shardctl
-from shardctl.shard import Compression, Layout, ShardWriter
+from shardctl.layout import Layout
+from shardctl.shard import Compression, ShardWriter, shard_schema
 from shardctl.storage import replacing
 
 
@@ -144,9 +145,9 @@ def test_hugging_face_reads_every_type_that_a_function_can_add(tmp_path: Path) -
         "pairs": (pa.list_(pa.list_(pa.struct([("x", pa.int8())]))), [[{"x": 1}], []]),
     }
     columns = pa.schema([("key", pa.string()), *((name, type_) for name, (type_, _) in values.items())])
-    path = tmp_path / "train-00000-of-00001.arrow"
+    path = tmp_path / "train-00000.arrow"
     with replacing(path) as sink:
-        writer = ShardWriter(sink, Layout("text", columns, None).schema("train", 0, 1), Compression("none"))
+        writer = ShardWriter(sink, shard_schema(Layout("text", columns), "train", 0), Compression("none"))
         writer.add(("a", *(value for _, value in values.values())), 100)
         writer.finish()
     ds = datasets.load_dataset("arrow", data_files=[str(path)], split="train", cache_dir=str(tmp_path / "cache"))

@@ -16,10 +16,11 @@ from pyarrow import csv
 import shardctl
 from shardctl import conversion
 from shardctl.errors import DatasetError, InputError, UsageError
-from shardctl.manifest import open_table, read_rejects
-from shardctl.sources import jsonl, labels
+from shardctl.sources import labels
 from shardctl.sources.boxes import COORDINATES, PLACE_NAMES
 from shardctl.sources.splits import ROLES
+from shardctl.sources.types import Types
+from shardctl.tables import open_table, read_rejects
 
 
 def images(root: Path, count: int) -> Path:
@@ -41,8 +42,8 @@ def labelled(root: Path, header: str, rows: Iterable[str]) -> Path:
 def column(out: Path, name: str) -> tuple[str, list[Any]]:
     """The type of a column of the shards, and its values in the order of the inputs."""
     ds = shardctl.open(out)
-    plan = open_table(out / "plan.arrow")
-    return dict(ds.manifest.schema)[name], [row[name] for row in plan["columns"].to_pylist()]
+    files = open_table(out / "files.arrow")
+    return dict(ds.manifest.schema)[name], [row[name] for row in files["columns"].to_pylist()]
 
 
 def notices_of(source: Path, out: Path, **options: Any) -> tuple[str, ...]:
@@ -127,7 +128,7 @@ def test_file_names_and_class_names_that_look_like_numbers_stay_what_they_are(tm
 def test_rows_without_a_label_are_counted(tmp_path: Path) -> None:
     source = labelled(tmp_path / "in", "label", ["a", "b", ""])
     assert any("1 row of 3 without a label" in notice for notice in notices_of(source, tmp_path / "out"))
-    assert open_table(tmp_path / "out" / "plan.arrow")["label"].to_pylist() == [0, 1, None]
+    assert open_table(tmp_path / "out" / "files.arrow")["label"].to_pylist() == [0, 1, None]
 
 
 def test_lenient_labels_say_what_is_left_over(tmp_path: Path, cli: Any) -> None:
@@ -179,7 +180,7 @@ def test_strings_of_a_jsonl_labels_file_are_classes(tmp_path: Path) -> None:
     (source / "metadata.jsonl").write_text("\n".join(map(json.dumps, lines)))
     assert any("1 row of 3 without a label" in notice for notice in notices_of(source, tmp_path / "out"))
     assert shardctl.open(tmp_path / "out").classes == ("cat", "dog")
-    assert open_table(tmp_path / "out" / "plan.arrow")["label"].to_pylist() == [1, 0, None]
+    assert open_table(tmp_path / "out" / "files.arrow")["label"].to_pylist() == [1, 0, None]
 
 
 def test_a_column_of_several_types_in_a_jsonl_labels_file_is_told(tmp_path: Path) -> None:
@@ -196,8 +197,6 @@ def test_strings_in_the_field_label_of_lines_are_classes(tmp_path: Path) -> None
     ds = shardctl.open(tmp_path / "out")
     assert ds.classes == ("neg", "pos")
     assert dict(ds.manifest.schema)["label"] == "int64"
-    assert open_table(tmp_path / "out" / "plan.arrow")["label"].to_pylist() == [1, 0, None, None]
-    assert "2 lines of 4 without a label" in result.notices
     assert (result.samples, result.rejected) == (4, 0)
     assert [sample["label"] for sample in ds] == [1, 0, None, None]
     assert result.estimate is None
@@ -332,7 +331,7 @@ def test_fields_of_lines_cannot_be_left_out_and_columns_that_are_both_can(tmp_pa
     (source / "a.jsonl").write_text('{"text": "a"}\n')
     with pytest.raises(UsageError, match="there is none; fields of the inputs themselves cannot be left out"):
         notices_of(source, tmp_path / "out", drop_columns="text")
-    (source / "labels.csv").write_text("filename,label,text\na.jsonl#1,x,b\n")
+    (source / "labels.csv").write_text("filename,label,text\na.jsonl,x,b\n")
     with pytest.raises(InputError, match=r"the inputs have too: text; rename it in the labels file, .* --drop-columns text"):
         notices_of(source, tmp_path / "out")
     notices_of(source, tmp_path / "out", drop_columns="text")
@@ -382,9 +381,8 @@ def test_whole_numbers_that_a_decimal_cannot_hold_are_never_rounded(
     tmp_path: Path, nested: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether they are found out together or chunks apart, and whichever comes first."""
-    from shardctl.sources import jsonl
 
-    monkeypatch.setattr(jsonl, "CHUNK_LINES", 1)
+    monkeypatch.setattr(labels, "TYPED_AT_ONCE", 1)
     for name, values in {"first": [2**53 + 1, 0.5], "last": [0.5, 2**53 + 1], "near": [2**53, 0.5]}.items():
         put = [{"a": [{"b": value}] if nested else value} for value in values]
         (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, put)))
@@ -434,7 +432,7 @@ def test_a_labels_file_that_changes_during_a_conversion_does_not_look_up_to_date
         patched.setattr(conversion, "fingerprint_parts", of_a_changed_file)
         shardctl.convert(source, out, workers=0)
     ds = shardctl.open(out)
-    assert [ds.classes[label] for label in open_table(out / "plan.arrow")["label"].to_pylist()] == ["cat", "dog"]
+    assert [ds.classes[label] for label in open_table(out / "files.arrow")["label"].to_pylist()] == ["cat", "dog"]
     with pytest.raises(DatasetError, match="differs in its labels"):
         shardctl.convert(source, out, workers=0)
     (source / name).write_text(before)
@@ -448,14 +446,14 @@ def test_a_labels_file_that_changes_between_its_two_readings_is_refused(
     source = images(tmp_path / "in", 1)
     row = {"filename": "0.png", "label": 7}
     (source / "labels.jsonl").write_text(json.dumps(row))
-    add = jsonl.TypeInference.add
+    schema = Types.schema
 
-    def changing(inference: jsonl.TypeInference, value: dict[str, Any]) -> None:
-        add(inference, value)
+    def changing(types: Types) -> Any:
         (tmp_path / "new").write_text(json.dumps({**row, "label": after}))
         (tmp_path / "new").replace(source / "labels.jsonl")
+        return schema(types)
 
-    monkeypatch.setattr(jsonl.TypeInference, "add", changing)
+    monkeypatch.setattr(Types, "schema", changing)
     with pytest.raises(InputError, match=r"labels\.jsonl: changed while it was read; run the same command again"):
         shardctl.convert(source, tmp_path / "out", workers=0)
 
@@ -465,13 +463,13 @@ def test_a_labels_file_that_is_deleted_between_its_two_readings_is_refused(
 ) -> None:
     source = images(tmp_path / "in", 1)
     (source / "labels.jsonl").write_text('{"filename": "0.png", "label": 7}')
-    schema = jsonl.TypeInference.schema
+    schema = Types.schema
 
-    def deleting(inference: jsonl.TypeInference) -> Any:
-        (source / "labels.jsonl").unlink()
-        return schema(inference)
+    def deleting(types: Types) -> Any:
+        (source / "labels.jsonl").unlink(missing_ok=True)
+        return schema(types)
 
-    monkeypatch.setattr(jsonl.TypeInference, "schema", deleting)
+    monkeypatch.setattr(Types, "schema", deleting)
     with pytest.raises(InputError, match=r"labels\.jsonl: changed while it was read; run the same command again"):
         shardctl.convert(source, tmp_path / "out", workers=0)
 

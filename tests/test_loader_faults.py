@@ -22,7 +22,7 @@ from handmade import repeat_shard, write_dataset
 
 import shardctl
 from shardctl.errors import DatasetError, UsageError
-from shardctl.loader.conveyor import Conveyor
+from shardctl.loader.prefetch import Prefetcher
 from shardctl.shard import BlockFile, map_file
 
 ROWS = pa.schema([("key", pa.string()), ("text", pa.string()), ("x", pa.fixed_shape_tensor(pa.uint8(), [64]))])
@@ -56,11 +56,11 @@ def place_of(path: Path, block: int, column: str) -> tuple[int, int]:
 @pytest.mark.parametrize("mmap", [True, False])
 def test_offsets_that_lead_astray_are_named_or_skipped(tmp_path: Path, shuffle: Any, mmap: bool) -> None:
     root = make(tmp_path / "out")
-    shard = root / "part-00001.arrow"
+    shard = root / "train-00001.arrow"
     offsets, _ = place_of(shard, 1, "text")
     overwrite(shard, offsets + 4 * 3, (2**31 - 1).to_bytes(4, "little"))
     ds = shardctl.open(root)
-    with pytest.raises(DatasetError, match=r"part-00001.arrow, block 1, row \d+.*damaged, text leads out of its block"):
+    with pytest.raises(DatasetError, match=r"train-00001.arrow, block 1, row \d+.*damaged, text leads out of its block"):
         list(ds.loader(16, shuffle=shuffle, mmap=mmap))
     loader = ds.loader(16, shuffle=shuffle, mmap=mmap, on_error="skip")
     read = keys_of(loader)
@@ -71,9 +71,9 @@ def test_offsets_that_lead_astray_are_named_or_skipped(tmp_path: Path, shuffle: 
 
 def test_text_that_is_not_utf8_is_named_or_skipped(tmp_path: Path) -> None:
     root = make(tmp_path / "out")
-    _, data = place_of(root / "part-00002.arrow", 0, "text")
-    overwrite(root / "part-00002.arrow", data, b"\xff\xfe")
-    with pytest.raises(DatasetError, match=r"part-00002.arrow, block 0, row 0, key 'k080': text is not UTF-8"):
+    _, data = place_of(root / "train-00002.arrow", 0, "text")
+    overwrite(root / "train-00002.arrow", data, b"\xff\xfe")
+    with pytest.raises(DatasetError, match=r"train-00002.arrow, block 0, row 0, key 'k080': text is not UTF-8"):
         list(shardctl.open(root).loader(16))
     assert len(keys_of(shardctl.open(root).loader(16, on_error="skip"))) == 119
 
@@ -81,14 +81,14 @@ def test_text_that_is_not_utf8_is_named_or_skipped(tmp_path: Path) -> None:
 @pytest.mark.parametrize("compression", ["zstd", "lz4"])
 def test_a_block_that_does_not_decompress_is_named_with_its_keys_or_skipped(tmp_path: Path, compression: str) -> None:
     root = make(tmp_path / "out", compression)
-    shard = root / "part-00001.arrow"
+    shard = root / "train-00001.arrow"
     whole = shard.read_bytes()
     with pa.ipc.open_file(str(shard)) as file:
         blocks = [file.get_batch(number).num_rows for number in range(file.num_record_batches)]
     middle = len(whole) // 2
     overwrite(shard, middle, b"\xa5" * 64)
     loader = shardctl.open(root).loader(16, shuffle=True)
-    with pytest.raises(DatasetError, match=r"part-00001.arrow.*block \d+.*(keys 'k|samples \d)"):
+    with pytest.raises(DatasetError, match=r"train-00001.arrow.*block \d+.*(keys 'k|samples \d)"):
         list(loader)
     loader = shardctl.open(root).loader(16, shuffle=True, on_error="skip")
     read = keys_of(loader)
@@ -100,11 +100,11 @@ def test_a_block_that_does_not_decompress_is_named_with_its_keys_or_skipped(tmp_
 @pytest.mark.parametrize("options", [{}, {"shuffle": True}, {"shuffle": "window"}, {"mmap": False}])
 def test_a_flipped_bit_is_found_by_checksums(tmp_path: Path, options: dict[str, Any]) -> None:
     root = make(tmp_path / "out")
-    shard = root / "part-00001.arrow"
+    shard = root / "train-00001.arrow"
     _, data = place_of(shard, 2, "text")
     overwrite(shard, data + 5, b"X")
     assert len(keys_of(shardctl.open(root).loader(16, **options))) == 120, "looked at only where asked for"
-    with pytest.raises(DatasetError, match=r"part-00001.arrow, block 2: damaged, its checksum does not match.*keys 'k060'"):
+    with pytest.raises(DatasetError, match=r"train-00001.arrow, block 2: damaged, its checksum does not match.*keys 'k060'"):
         list(shardctl.open(root).loader(16, checksums=True, **options))
     loader = shardctl.open(root).loader(16, checksums=True, on_error="skip", **options)
     assert sorted(keys_of(loader)) == sorted({f"k{n:03d}" for n in range(120)} - {f"k{n:03d}" for n in range(60, 70)})
@@ -143,7 +143,7 @@ def test_a_shard_that_changes_under_a_running_loader_is_named(
     process.join(60)
     assert process.exitcode == 0
     message = queue.get(timeout=60)
-    assert "part-00001.arrow" in message or message == "120 read"
+    assert "train-00001.arrow" in message or message == "120 read"
     assert mmap is False or compression != "none" or change is not truncate or "truncated" in message
 
 
@@ -151,7 +151,7 @@ def change_while_reading(root: Path, change: Any, mmap: bool, queue: Any) -> Non
     loader = shardctl.open(root).loader(5, shuffle=True, mmap=mmap, threads=1, prefetch=1)
     batches = iter(loader)
     read = keys_of([next(batches) for _ in range(8)])
-    change(root / "part-00001.arrow")
+    change(root / "train-00001.arrow")
     waited = threading.Event()
     waited.wait(0.05)  # longer than a file goes unlooked at
     try:
@@ -231,10 +231,10 @@ def test_a_program_that_ends_in_the_middle_of_an_epoch_ends(tmp_path: Path) -> N
 
 def test_an_exception_in_a_thread_arrives_with_its_traceback(tmp_path: Path, loader_threads: Callable[[], list[str]]) -> None:
     root = make(tmp_path / "out")
-    (root / "part-00002.arrow").unlink()
+    (root / "train-00002.arrow").unlink()
     batches = iter(shardctl.open(root).loader(8, threads=2))
     assert keys_of(itertools.islice(batches, 10)) == [f"k{n:03d}" for n in range(80)], "all that came before it"
-    with pytest.raises(DatasetError, match=r"part-00002.arrow: no such shard") as caught:
+    with pytest.raises(DatasetError, match=r"train-00002.arrow: no such shard") as caught:
         next(batches)
     assert "gatherer.py" in "".join(traceback.format_exception(caught.value))
     assert loader_threads() == []
@@ -320,7 +320,7 @@ def test_a_handler_that_was_replaced_is_put_back_before_the_next_batch(tmp_path:
         "ds = shardctl.open(sys.argv[1])\n"
         "list(ds.loader(8, shuffle=True))\n"
         "signal.signal(signal.SIGBUS, signal.SIG_DFL)\n"
-        "os.truncate(sys.argv[1] + '/part-00001.arrow', 5000)\n"
+        "os.truncate(sys.argv[1] + '/train-00001.arrow', 5000)\n"
         "try:\n"
         "    list(ds.loader(8, shuffle=True))\n"
         "except shardctl.errors.DatasetError as error:\n"
@@ -328,7 +328,7 @@ def test_a_handler_that_was_replaced_is_put_back_before_the_next_batch(tmp_path:
         "signal.raise_signal(signal.SIGBUS)\n"
     )
     ran = subprocess.run([sys.executable, "-c", code, str(root)], capture_output=True, text=True, timeout=60)
-    assert "part-00001.arrow" in ran.stdout
+    assert "train-00001.arrow" in ran.stdout
     assert ran.returncode == -signal.SIGBUS, "one that somebody sends is theirs"
 
 
@@ -337,7 +337,7 @@ def test_zeros_in_place_of_lost_pages_are_never_given_out(tmp_path: Path) -> Non
     root = make(tmp_path / "out")
     code = (
         "import os, sys, shardctl\n"
-        "path = sys.argv[1] + '/part-00001.arrow'\n"
+        "path = sys.argv[1] + '/train-00001.arrow'\n"
         "ds = shardctl.open(sys.argv[1])\n"
         "status, whole = os.stat(path), open(path, 'rb').read()\n"
         "view = ds[40]['x']\n"
@@ -350,7 +350,7 @@ def test_zeros_in_place_of_lost_pages_are_never_given_out(tmp_path: Path) -> Non
         "try:\n"
         "    sys.exit(f'given out: {ds[41]}')\n"
         "except shardctl.errors.DatasetError as error:\n"
-        "    assert 'part-00001.arrow: parts of it could not be read' in str(error), error\n"
+        "    assert 'train-00001.arrow: parts of it could not be read' in str(error), error\n"
     )
     ran = subprocess.run([sys.executable, "-c", code, str(root)], capture_output=True, text=True, timeout=60)
     assert (ran.returncode, ran.stderr) == (0, "")
@@ -363,7 +363,7 @@ def test_a_copy_of_a_view_whose_file_was_cut_short_is_refused(tmp_path: Path) ->
         "from shardctl.reader import without_views\n"
         "batch = next(iter(shardctl.open(sys.argv[1]).loader(5)))\n"
         "assert not batch['x'].flags.writeable and without_views(batch)['x'].flags.writeable\n"
-        "os.truncate(sys.argv[1] + '/part-00000.arrow', 0)\n"
+        "os.truncate(sys.argv[1] + '/train-00000.arrow', 0)\n"
         "try:\n"
         "    sys.exit(without_views(batch))\n"
         "except shardctl.errors.DatasetError as error:\n"
@@ -386,10 +386,10 @@ def test_a_loader_that_is_collected_in_a_thread_of_another_does_not_wait_for_it(
         abandoned.close()
         return held.is_set()
 
-    abandoned = Conveyor(wait, iter(range(3)), 1, None, None)
+    abandoned = Prefetcher(wait, iter(range(3)), 1, None, None)
     begun.wait(60)
     try:
-        with Conveyor(collect, iter(range(1)), 1, None, None) as other:
+        with Prefetcher(collect, iter(range(1)), 1, None, None) as other:
             assert list(other) == [False]
     finally:
         held.set()

@@ -342,3 +342,21 @@ def test_workers_that_cannot_be_started_are_one_sentence(raw_dataset: Path, monk
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with pytest.raises(WorkerError, match="no worker process can be started: /nowhere/python: No such file or directory"):
         shardctl.verify(raw_dataset)
+
+
+def test_a_run_that_fails_leaves_no_answers_for_the_next_one(three: Listening, tmp_path: Path) -> None:
+    """A worker is still busy when the answer of the other one ends the run."""
+    os.mkfifo(tmp_path / "pipe")
+    other = [{"do": "read", "path": str(tmp_path / "pipe")}, {"do": "double", "number": 1}]
+
+    def fail(task: Task, message: dict[str, Any]) -> None:
+        raise WorkerError("enough")
+
+    with pytest.raises(WorkerError, match="enough"):
+        three.pool.run(other, fail, lambda task, death: None)
+    assert children() == []
+    answers: list[Any] = []
+    three.pool.run(
+        [{"do": "double", "number": 4}], lambda task, message: answers.append(message["done"]), lambda task, death: None
+    )
+    assert answers == [8]

@@ -19,13 +19,12 @@ from test_conversion import images, sums
 from test_untrusted import signed
 
 import shardctl
-from shardctl import restoration
 from shardctl.conversion import publish
 from shardctl.errors import DatasetError, InputError, UsageError
-from shardctl.manifest import read_rejects
-from shardctl.restoration import evidence
+from shardctl.restoration import evidence, repairing
+from shardctl.tables import read_rejects
 
-SHARD, OTHER = "train-00002-of-00007.arrow", "train-00005-of-00007.arrow"
+SHARD, OTHER = "train-00002.arrow", "train-00005.arrow"
 
 
 def flip(path: Path) -> None:
@@ -212,7 +211,7 @@ def dropping(tmp_path: Path) -> Path:
     """damaged/ has lost a sample, and has a file that is not part of it; dropped/ is what it should become."""
     images(tmp_path / "in", *(f"{n}.png" for n in range(4)))
     shardctl.convert(tmp_path / "in", tmp_path / "damaged", workers=0, samples_per_shard=2)
-    flip(tmp_path / "damaged" / "train-00000-of-00002.arrow")
+    flip(tmp_path / "damaged" / "train-00000.arrow")
     (tmp_path / "in" / "1.png").unlink()
     (tmp_path / "damaged" / "mine.txt").write_text("not part of it")
     shutil.copytree(tmp_path / "damaged", tmp_path / "dropped")
@@ -323,7 +322,7 @@ def test_a_worker_that_outlives_its_killed_repair_does_no_harm(dropping: Path, m
 
     def write_late(path: Any, *, dir_fd: int | None = None) -> None:
         if left.exists():
-            (left / "new" / "train-00000-of-00002.arrow.partial").write_bytes(b"late")
+            (left / "new" / "train-00000.arrow.partial").write_bytes(b"late")
         real(path, dir_fd=dir_fd)
 
     with monkeypatch.context() as patch:
@@ -334,15 +333,15 @@ def test_a_worker_that_outlives_its_killed_repair_does_no_harm(dropping: Path, m
 
 
 SWAPS: dict[str, Callable[[Path], object]] = {
-    "two shards": lambda out: swap(out / "train-00000-of-00002.arrow", out / "train-00001-of-00002.arrow"),
-    "shard and manifest": lambda out: swap(out / "train-00000-of-00002.arrow", out / "manifest.json"),
+    "two shards": lambda out: swap(out / "train-00000.arrow", out / "train-00001.arrow"),
+    "shard and manifest": lambda out: swap(out / "train-00000.arrow", out / "manifest.json"),
     "three files": lambda out: [
-        swap(out / "train-00000-of-00002.arrow", out / "plan.arrow"),
+        swap(out / "train-00000.arrow", out / "plan.arrow"),
         swap(out / "plan.arrow", out / "shards.arrow"),
     ],
     "a shard renamed, another in its place": lambda out: [
-        (out / "train-00000-of-00002.arrow").rename(out / "aside.arrow"),
-        (out / "train-00001-of-00002.arrow").rename(out / "train-00000-of-00002.arrow"),
+        (out / "train-00000.arrow").rename(out / "aside.arrow"),
+        (out / "train-00001.arrow").rename(out / "train-00000.arrow"),
     ],
 }
 
@@ -360,7 +359,7 @@ def test_swapped_files_are_put_back_without_the_sources_wherever_that_is_stopped
         out = tmp_path / f"out{change}"
         shutil.copytree(tmp_path / "out", out)
         mend = partial(shardctl.repair, out, workers=0)
-        if not stopped_at(change, "kill", restoration, "check_manifest", mend, monkeypatch):
+        if not stopped_at(change, "kill", repairing, "check_manifest", mend, monkeypatch):
             break
         assert shardctl.repair(out, workers=0).ok, f"killed at change {change}"
         assert (sums(out), sorted(os.listdir(out))) == (whole, names), f"killed at change {change}"
@@ -429,12 +428,12 @@ def test_no_code_is_run_that_only_the_dataset_names(made: Path, tmp_path: Path, 
 def test_what_other_versions_make_differently_is_not_taken_for_the_original(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import shardctl.engines.samples as samples
+    import shardctl.pipeline.samples as samples
 
     flip(here / "out" / SHARD)
     before = (here / "out" / SHARD).read_bytes()
-    real = samples.image.render
-    monkeypatch.setattr(samples.image, "render", lambda opened, view: real(opened, view) ^ 1)
+    real = samples.image.render_all
+    monkeypatch.setattr(samples.image, "render_all", lambda opened, views: (pixels ^ 1 for pixels in real(opened, views)))
     result = shardctl.repair(here / "out", workers=0)
     what = "the rebuilt file differs from the recorded one: its sources are unchanged, but other versions of shardctl or of"
     assert result.unrepaired[0].message.startswith(what)
@@ -582,3 +581,112 @@ def test_a_folder_whose_name_looks_like_a_file_set_aside_stays(here: Path) -> No
     (here / "out" / SHARD).unlink()
     assert shardctl.repair(here / "out", workers=0).repaired == (SHARD,)
     assert (here / "out" / "x.misplaced").is_dir()
+
+
+# --- files of many records ---
+
+BAD_LINE = b"not json\n"
+
+LINES = {"samples_per_shard": 300, "workers": 0}
+
+
+def lines_of(path: Path, count: int = 1000, bad: tuple[int, ...] = (10, 11, 700)) -> Path:
+    """Write lines of JSON, some of them bad (numbered from 1)."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "wb") as file:
+        for number in range(1, count + 1):
+            line = {"text": f"line {number} of {path.name}", "n": number, "label": "ab"[number % 2]}
+            file.write(BAD_LINE if number in bad else json.dumps(line).encode() + b"\n")
+    return path
+
+
+@pytest.fixture(scope="module", params=[{}, {"shuffle": 3}, {"split": "train=0.8,val=0.2"}], ids=["plain", "shuffle", "shares"])
+def lines_made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """in/ with two files of lines, and out/, its dataset."""
+    root = tmp_path_factory.mktemp("lines")
+    for name in ("a.jsonl", "b.jsonl"):
+        lines_of(root / "in" / name)
+    result = shardctl.convert(root / "in", root / "out", **LINES, **request.param)
+    assert (result.samples, result.rejected) == (1994, 6)
+    return root
+
+
+TABLES_OF_LINES = ("manifest.json", "files.arrow", "plan.arrow", "rejects.jsonl", "shards.arrow", "SHA256SUMS")
+LOST_OF_LINES = [(name,) for name in (*TABLES_OF_LINES, "train-00001.arrow")] + [
+    TABLES_OF_LINES[1:],
+    ("plan.arrow", "rejects.jsonl", "train-00000.arrow"),
+    ("shards.arrow", "train-00002.arrow"),
+    ("plan.arrow", "SHA256SUMS"),
+]
+
+
+@pytest.mark.parametrize("names", LOST_OF_LINES, ids=" ".join)
+def test_a_dataset_of_lines_comes_back_with_the_same_bytes(lines_made: Path, tmp_path: Path, names: tuple[str, ...]) -> None:
+    shutil.copytree(lines_made / "out", tmp_path / "out")
+    for name in names:
+        (tmp_path / "out" / name).unlink()
+    result = shardctl.repair(tmp_path / "out", [lines_made / "in"], workers=0)
+    assert (result.status, set(result.repaired)) == ("repaired", set(names))
+    assert sums(tmp_path / "out") == sums(lines_made / "out")
+    assert shardctl.verify(tmp_path / "out").findings == ()
+
+
+def test_a_unit_whose_file_changed_is_lost_as_a_whole_and_counted(lines_made: Path, tmp_path: Path) -> None:
+    shutil.copytree(lines_made, tmp_path / "copy")
+    source, out = tmp_path / "copy" / "in", tmp_path / "copy" / "out"
+    before = {sample["key"]: sample["n"] for sample in shardctl.open(out)}
+    (source / "b.jsonl").write_bytes((source / "b.jsonl").read_bytes().replace(b"line 5 of", b"line 6 of"))
+    for path in out.glob("*-0*.arrow"):
+        path.unlink()
+    result = shardctl.repair(out, [source], workers=0)
+    assert result.status == "damaged"
+    assert (result.lost_samples, {lost.source for lost in result.lost}) == (997, {"b.jsonl"})
+    assert all(lost.reason.startswith("its source has changed") for lost in result.lost)
+    dropped = shardctl.repair(out, [source], workers=0, drop_lost=True)
+    assert (dropped.status, dropped.lost_samples) == ("dropped", 997)
+    assert shardctl.verify(out, "deep").findings == ()
+    ds = shardctl.open(out)
+    assert {sample["key"]: sample["n"] for sample in ds} == {key: n for key, n in before.items() if key.startswith("a.jsonl#")}
+    assert (ds.manifest.rejected, ds.manifest.dropped, ds.manifest.inputs) == (1003, 997, 2000)
+    rejects = list(read_rejects(out / "rejects.jsonl"))
+    assert sum(reject.records for reject in rejects) == 1003
+    assert sum(reject.records for reject in rejects if reject.error == "lost") == 997
+    assert {reject.key for reject in rejects if reject.error == "not-json"} == {
+        f"{f}.jsonl#{n}" for f in "ab" for n in (10, 11, 700)
+    }
+    whole = sums(out)
+    (out / "train-00000.arrow").unlink()
+    assert shardctl.repair(out, [source], workers=0).status == "repaired", "a dataset that lost samples can be repaired again"
+    assert sums(out) == whole
+
+
+FATAL_STEP = """
+import os
+
+def fatal(sample):
+    with open(os.environ["FATAL_LOG"], "a") as log:
+        log.write(sample["key"] + "\\n")
+    if sample["n"] in (7, 400):
+        os._exit(3)
+    return sample
+"""
+
+
+def test_a_record_that_a_worker_died_of_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "fatal_step.py").write_text(FATAL_STEP)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("FATAL_LOG", str(tmp_path / "log"))
+    lines_of(tmp_path / "in" / "a.jsonl", 500)
+    recipe = {"kind": "text", "transform": [{"name": "custom", "target": "fatal_step:fatal"}]}
+    result = shardctl.convert(tmp_path / "in", tmp_path / "out", recipe=recipe, workers=1, samples_per_shard=500)
+    assert (result.samples, result.rejected) == (496, 4)
+    made = sums(tmp_path / "out")
+    for lost in (("train-00000.arrow",), ("plan.arrow", "train-00000.arrow")):
+        for name in lost:
+            (tmp_path / "out" / name).unlink()
+        (tmp_path / "log").unlink()
+        assert shardctl.repair(tmp_path / "out", transforms=["fatal_step:fatal"], workers=1).status == "repaired"
+        assert sums(tmp_path / "out") == made
+        tried = (tmp_path / "log").read_text().split()
+        assert len(tried) == 496
+        assert not {"a.jsonl#7", "a.jsonl#400"} & set(tried)

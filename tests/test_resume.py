@@ -197,7 +197,7 @@ def broken_off(source: Path, out: Path, **options: Any) -> None:
 
     def stop(progress: Any) -> None:
         nonlocal done
-        done += progress.inputs
+        done += progress.records
         if done >= 8:
             raise KeyboardInterrupt
 
@@ -216,7 +216,7 @@ def test_what_a_power_failure_tore_is_built_again(tmp_path: Path, tear: str) -> 
         victim.unlink()
     else:
         victim.write_bytes(victim.read_bytes()[:100])
-    (job / "new" / "train-00007-of-00008.arrow.12345678.partial").write_bytes(b"left by a killed worker")
+    (job / "new" / "train-00007.arrow.12345678.partial").write_bytes(b"left by a killed worker")
     assert shardctl.convert(source, tmp_path / "out", workers=0, samples_per_shard=2).status == "resumed"
     assert sums(tmp_path / "out") == sums(tmp_path / "whole")
 
@@ -373,12 +373,12 @@ def test_a_reader_finds_the_old_or_the_new_dataset_while_it_is_overwritten(here:
     shutil.copytree(here / "whole", here / "out")
     wholes = {sums(here / "whole")}
     command = [*COMMAND, "--overwrite", "--workers", "0"]
-    kept = sha256_of(here / "out" / "train-00000-of-00010.arrow")
+    kept = sha256_of(here / "out" / "train-00000.arrow")
     with subprocess.Popen(command, cwd=here, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as writer:
         while writer.poll() is None:
             assert len(shardctl.open(here / "out")) == 40
             assert (here / "out" / "SHA256SUMS").read_bytes() in wholes
-            assert sha256_of(here / "out" / "train-00000-of-00010.arrow") == kept
+            assert sha256_of(here / "out" / "train-00000.arrow") == kept
     assert writer.returncode == 0
     assert sums(here / "out") in wholes
 

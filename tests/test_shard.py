@@ -10,8 +10,11 @@ from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardctl import shard
 from shardctl.errors import DatasetError, UsageError
-from shardctl.shard import CHECKSUM_KEY, ENCODED_IMAGE, Compression, Layout, ShardReader, ShardWriter, image_tensor
+from shardctl.layout import ENCODED_IMAGE, Layout, image_tensor
+from shardctl.roles import Image
+from shardctl.shard import CHECKSUM_KEY, Compression, ShardReader, ShardWriter, block_checksum, shard_schema
 from shardctl.storage import HashingFile, StreamedFile, replacing, sha256_of
 
 COLUMNS = pa.schema(
@@ -37,9 +40,9 @@ ROW = st.tuples(
 
 
 def write(path: Path, rows: list[tuple[Any, ...]], columns: pa.Schema, compression: str, size: int = 100) -> HashingFile:
-    layout = Layout("image", columns, "raw", None, ("a", "b"))
+    layout = Layout.by_name("image", columns, Image("raw"), ("a", "b"))
     with replacing(path, StreamedFile) as sink:
-        writer = ShardWriter(sink, layout.schema("train", 0, 1), Compression.parse(compression))
+        writer = ShardWriter(sink, shard_schema(layout, "train", 0), Compression.parse(compression))
         for row in rows:
             writer.add(row, size)
         writer.finish()
@@ -135,3 +138,59 @@ def test_a_failed_write_leaves_what_was_there(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         broken_off()
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"file": "old"}
+
+
+SCALARS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
+    "bool": (pa.bool_(), st.booleans()),
+    "int": (pa.int8(), st.integers(-100, 100)),
+    "string": (pa.string(), st.text("aé", max_size=20)),
+    "large_string": (pa.large_string(), st.text("aé", max_size=20)),
+    "binary": (pa.binary(), st.binary(max_size=20)),
+    "fixed": (pa.binary(4), st.just(b"abcd")),
+    "null": (pa.null(), st.none()),
+}
+
+
+@st.composite
+def types(draw: st.DrawFn, depth: int = 2) -> tuple[pa.DataType, st.SearchStrategy[Any]]:
+    """A type of a column, and its values."""
+    shape = draw(st.sampled_from(("plain", "plain", "list", "large_list", "fixed_list", "struct"))) if depth else "plain"
+    if shape == "plain":
+        type_, values = SCALARS[draw(st.sampled_from(sorted(SCALARS)))]
+        return type_, st.none() | values
+    inner, values = draw(types(depth - 1))
+    if shape == "struct":
+        return pa.struct([("a", inner), ("b", pa.int32())]), st.none() | st.fixed_dictionaries({"a": values, "b": st.just(1)})
+    if shape == "fixed_list":
+        return pa.list_(inner, 2), st.none() | st.lists(values, min_size=2, max_size=2)
+    made = pa.large_list(inner) if shape == "large_list" else pa.list_(inner)
+    return made, st.none() | st.lists(values, max_size=3)
+
+
+@given(st.data())
+@examples(60)
+def test_batches_of_any_types_and_slices_of_them_come_out_with_the_checksums_of_a_reader(data: st.DataObject) -> None:
+    chosen = data.draw(st.lists(types(), min_size=1, max_size=3))
+    schema = pa.schema([(f"c{place}", type_) for place, (type_, _) in enumerate(chosen)])
+    rows = st.tuples(*(values for _, values in chosen))
+    batches = []
+    for values in data.draw(st.lists(st.lists(rows, max_size=25), min_size=1, max_size=4)):
+        columns = [pa.array([row[place] for row in values], f.type) for place, f in enumerate(schema)]
+        batches.append(
+            pa.record_batch(columns, schema=schema).slice(data.draw(st.integers(0, 3)), data.draw(st.integers(0, 25)))
+        )
+    sink = pa.BufferOutputStream()
+    with pytest.MonkeyPatch.context() as patch:  # blocks of a few rows
+        patch.setattr(shard, "PLAIN_BLOCK_BYTES", 200)
+        patch.setattr(shard, "COMPRESSED_BLOCK_BYTES", 200)
+        writer = ShardWriter(sink, schema, Compression.parse(data.draw(st.sampled_from(("none", "zstd")))))
+    for batch in batches:
+        writer.add_batch(batch)
+    block_rows = writer.finish()
+    reader = pa.ipc.open_file(sink.getvalue())
+    assert reader.read_all().to_pylist() == pa.Table.from_batches(batches, schema).to_pylist()
+    assert sum(block_rows) == sum(batch.num_rows for batch in batches)
+    assert 0 not in block_rows
+    for block, count in enumerate(block_rows):
+        read, metadata = reader.get_batch_with_custom_metadata(block)
+        assert (read.num_rows, metadata[CHECKSUM_KEY].decode()) == (count, block_checksum(read))

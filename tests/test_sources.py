@@ -14,8 +14,8 @@ from PIL import Image
 
 import shardctl
 from shardctl.errors import InputError, TooManyRejectsError
-from shardctl.manifest import read_rejects
-from shardctl.sources import walk
+from shardctl.sources.walk import walk
+from shardctl.tables import read_rejects
 
 
 def tree(root: Path, *names: str) -> Path:
@@ -68,6 +68,9 @@ def test_hidden_files_and_pipes_are_left_out_with_a_notice(tmp_path: Path) -> No
 def test_an_empty_file_of_lines_is_called_empty(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.jsonl").write_text("\n")
+    with pytest.raises(InputError, match="hold no records, only blank lines"):
+        shardctl.convert(tmp_path / "in" / "a.jsonl", tmp_path / "blank", workers=0)
+    (tmp_path / "in" / "a.jsonl").write_text("")
     with pytest.raises(InputError, match=r"a.jsonl: is empty; nothing to convert"):
         shardctl.convert(tmp_path / "in" / "a.jsonl", tmp_path / "out", workers=0)
     with pytest.raises(InputError, match=r"in: holds no files, or only empty ones"):
@@ -304,7 +307,9 @@ def test_lines_that_are_not_json_objects_are_rejected_by_number(tmp_path: Path) 
 def test_text_files_and_lines_do_not_mix(tmp_path: Path) -> None:
     tree(tmp_path / "in", "a.txt")
     (tmp_path / "in" / "b.jsonl").write_text('{"text": "b"}\n')
-    with pytest.raises(InputError, match=r"the sources mix text files .* and lines of JSON"):
+    with pytest.raises(
+        InputError, match=r"the sources mix files of many records \(b.jsonl\) and files that are one record each \(a.txt\)"
+    ):
         shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
 
 
@@ -312,7 +317,7 @@ def test_a_line_that_uses_our_names_is_refused(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text('{"a": 1}\n{"key": "mine"}\n')
     with pytest.raises(
         InputError,
-        match=r"in.jsonl, line 2: the field 'key' is one that shardctl makes itself; rename it in the file \(--drop-columns is",
+        match=r"the records have a field 'key', which is one that shardctl makes itself; rename it in the files, or leave",
     ):
         shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", workers=0)
 

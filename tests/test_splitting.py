@@ -10,9 +10,9 @@ from PIL import Image
 
 import shardctl
 from shardctl.errors import InputError, UsageError
-from shardctl.manifest import open_table
 from shardctl.sources.splits import named_as_splits, rank, split_word
 from shardctl.splitting import SplitRule
+from shardctl.tables import open_table
 
 
 def tree(root: Path, *names: str) -> Path:
@@ -32,7 +32,7 @@ def planned(source: Any, out: Path, **options: Any) -> shardctl.conversion.Conve
 
 def splits(result: shardctl.conversion.ConvertResult) -> dict[str, int]:
     assert result.estimate is not None
-    return {split.name: split.rows for split in result.estimate.splits}
+    return {split.name: split.expected for split in result.estimate.splits}
 
 
 @pytest.mark.parametrize(
@@ -199,8 +199,12 @@ def test_one_stray_image_beside_class_folders_does_not_take_all_labels(tmp_path:
     with pytest.raises(InputError, match=rf"1 input \({stray}\) beside 2 class folders \(cat, dog\) would have no label"):
         planned(source, tmp_path / "out")
     result = shardctl.convert(source, tmp_path / "out", labels="folder", workers=0)
-    plan = open_table(tmp_path / "out" / "plan.arrow")
-    assert dict(zip(plan["key"].to_pylist(), plan["label"].to_pylist(), strict=True)) == {names[0]: 0, names[1]: 1, stray: None}
+    files = open_table(tmp_path / "out" / "files.arrow")
+    assert dict(zip(files["path"].to_pylist(), files["label"].to_pylist(), strict=True)) == {
+        names[0]: 0,
+        names[1]: 1,
+        stray: None,
+    }
     assert any(f"1 input ({stray}) beside 2 class folders (cat, dog): no label" in notice for notice in result.notices)
     assert "label" not in {name for name, _ in planned_schema(source, tmp_path / "none")}
 

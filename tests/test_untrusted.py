@@ -18,10 +18,12 @@ from hypothesis import strategies as st
 
 import shardctl
 from shardctl.errors import DatasetError, ShardctlError
-from shardctl.manifest import Manifest, ShardTable, open_checked_table, read_checksums, read_rejects
+from shardctl.manifest import Manifest
 from shardctl.shard import ShardReader
+from shardctl.stored import StoredDataset
+from shardctl.tables import ShardTable, open_checked_table, read_checksums, read_rejects
 
-SHARD = "train-00000-of-00007.arrow"
+SHARD = "train-00000.arrow"
 RECORD_DIGEST = {"sort_keys": True, "separators": (",", ":")}
 
 
@@ -38,10 +40,28 @@ def read_shard_table(path: Path) -> None:
     assert sum(entry.rows for entry in table) == table.rows.sum()
 
 
+def read_files(path: Path) -> None:
+    stored = StoredDataset(path.parent)
+    for number in range(stored.files.num_rows):
+        assert ".." not in stored.file(number).path.split("/")
+    assert stored.find("forest/bad.jpg") or "forest/bad.jpg" not in stored.paths.to_pylist()
+
+
+def read_units(path: Path) -> None:
+    stored = StoredDataset(path.parent)
+    for number, entry in enumerate(stored.shards):
+        units = stored.units(number)
+        for place in range(len(units)):
+            first, end = units.rows_of(place)
+            assert 0 <= first <= end <= entry.rows
+            assert stored.file(units[place].file)
+
+
 READERS: dict[str, Callable[[Path], Any]] = {
     "manifest.json": lambda path: Manifest.load(path.parent),
     "shards.arrow": read_shard_table,
-    "plan.arrow": lambda path: open_checked_table(path).to_pylist(),
+    "files.arrow": read_files,
+    "plan.arrow": read_units,
     "rejects.jsonl": lambda path: list(read_rejects(path)),
     "SHA256SUMS": read_checksums,
     SHARD: read_shard,
@@ -73,6 +93,8 @@ def test_only_named_errors_come_out_of_a_damaged_file(
         data[start + int(place * (len(data) - start))] ^= 1 << bit
     if cut is not None:
         data = data[: int(cut * len(data))]
+    for table in ("manifest.json", "shards.arrow", "files.arrow", "plan.arrow"):
+        shutil.copy(whole / table, tmp_path / table)
     victim = tmp_path / name
     victim.write_bytes(data)
     try:
@@ -142,7 +164,7 @@ def rewrite_table(path: Path, column: str, values: Callable[[list[Any]], list[An
         ("path", lambda paths: [None, *paths[1:]]),
         ("rows", lambda rows: [2**60, *rows[1:]]),
         ("rows", lambda rows: [-1, *rows[1:]]),
-        ("first", lambda first: [5, *first[1:]]),
+        ("units", lambda units: [-1, *units[1:]]),
         ("bytes", lambda sizes: [-1, *sizes[1:]]),
         ("block_rows", lambda blocks: [[2**30, *blocks[0]], *blocks[1:]]),
     ],
@@ -177,8 +199,8 @@ def test_a_fingerprint_that_is_a_path_is_refused(dataset: Path) -> None:
 
 def test_a_dataset_of_another_version_says_which_shardctl_reads_it(dataset: Path) -> None:
     record = json.loads((dataset / "manifest.json").read_text())
-    (dataset / "manifest.json").write_text(signed({**record, "format_version": 2, "shardctl_version": "3.1.0"}))
-    with pytest.raises(DatasetError, match=r"format version 2; shardctl .* reads version 1; it was written by shardctl 3.1.0"):
+    (dataset / "manifest.json").write_text(signed({**record, "format_version": 3, "shardctl_version": "3.1.0"}))
+    with pytest.raises(DatasetError, match=r"format version 3; shardctl .* reads version 2; it was written by shardctl 3.1.0"):
         shardctl.open(dataset)
 
 
@@ -194,7 +216,7 @@ def test_a_field_inside_a_field_whose_name_is_no_text_is_refused(whole: Path, tm
 
 def test_a_block_whose_offsets_lead_out_of_its_buffers_is_refused(tmp_path: Path) -> None:
     """A crafted shard, valid as a file: reading the text of its last row would read far beyond the mapping."""
-    info = {"format_version": 1, "kind": "text", "split": "train", "shard": 0, "shards": 1, "fields": {}}
+    info = {"format_version": 2, "kind": "text", "split": "train", "shard": 0, "fields": {}}
     schema = pa.schema([("key", pa.string()), ("text", pa.string())], metadata={"shardctl": json.dumps(info)})
     offsets = np.array([0, 2**30, 4], np.int32)  # the last offset fits, the one in the middle does not
     text = pa.Array.from_buffers(pa.string(), 2, [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(b"text")])

@@ -21,7 +21,7 @@ from shardctl.engines.pool import FATAL_KILLS
 from shardctl.errors import DatasetError, UsageError, WorkerError
 from shardctl.verification.tables import check_manifest
 
-SHARD = "train-00002-of-00007.arrow"
+SHARD = "train-00002.arrow"
 
 
 def flip(path: Path, place: int) -> None:
@@ -47,12 +47,14 @@ DAMAGE: list[tuple[str, Callable[[Path], object], str, str | None]] = [
     ("quick", lambda d: (d / SHARD).write_bytes((d / SHARD).read_bytes() + b"more"), "wrong-size", SHARD),
     ("quick", lambda d: flip(d / SHARD, -5), "unreadable-shard", SHARD),
     ("quick", lambda d: (d / "plan.arrow").unlink(), "missing-file", None),
+    ("quick", lambda d: (d / "files.arrow").unlink(), "missing-file", None),
     ("quick", lambda d: (d / "SHA256SUMS").write_text(""), "wrong-size", None),
     ("quick", edit_manifest, "damaged-manifest", None),
     ("quick", lambda d: (d / "manifest.json").write_text("{"), "damaged-manifest", None),
     ("quick", lambda d: (d / "shards.arrow").write_bytes(b"junk"), "unreadable-table", None),
     ("full", lambda d: flip(d / SHARD, middle(d, SHARD)), "wrong-checksum", SHARD),
     ("full", lambda d: flip(d / "plan.arrow", middle(d, "plan.arrow")), "wrong-checksum", None),
+    ("full", lambda d: flip(d / "files.arrow", middle(d, "files.arrow")), "wrong-checksum", None),
     ("full", lambda d: flip(d / "shards.arrow", middle(d, "shards.arrow")), "wrong-checksum", None),
     ("full", lambda d: flip(d / "SHA256SUMS", 10), "wrong-checksum", None),
 ]
@@ -120,14 +122,14 @@ def test_with_a_damaged_manifest_everything_else_is_checked_all_the_same(dataset
     edit_manifest(dataset)
     flip(dataset / "plan.arrow", middle(dataset, "plan.arrow"))
     flip(dataset / SHARD, middle(dataset, SHARD))
-    (dataset / "train-00004-of-00007.arrow").unlink()
+    (dataset / "train-00004.arrow").unlink()
     (dataset / "notes.txt").write_text("mine")
     result = shardctl.verify(dataset)
     assert [(finding.kind, finding.shard) for finding in result.findings] == [
         ("damaged-manifest", None),
         ("wrong-checksum", None),
         ("wrong-checksum", SHARD),
-        ("missing-shard", "train-00004-of-00007.arrow"),
+        ("missing-shard", "train-00004.arrow"),
         ("extra-file", None),
     ]
     assert result.shards == 7
@@ -152,7 +154,7 @@ def test_a_dataset_that_was_being_put_in_place_is_unfinished_and_not_damaged(dat
             check(dataset)
 
 
-@pytest.mark.parametrize("name", ["plan.arrow", "shards.arrow", "manifest.json"])
+@pytest.mark.parametrize("name", ["files.arrow", "plan.arrow", "shards.arrow", "manifest.json"])
 def test_a_file_of_a_dataset_that_is_no_shard_is_not_called_damaged(cli: Any, raw_dataset: Path, name: str) -> None:
     for command in ("verify", "inspect"):
         ran = cli(command, raw_dataset / name)
@@ -161,14 +163,14 @@ def test_a_file_of_a_dataset_that_is_no_shard_is_not_called_damaged(cli: Any, ra
 
 
 def test_a_key_that_stands_twice_is_found(dataset: Path) -> None:
-    table = pa.ipc.open_file(dataset / "plan.arrow").read_all()
-    keys = table["key"].to_pylist()
-    keys[5] = keys[40]
-    doubled = table.set_column(table.schema.get_field_index("key"), "key", pa.array(keys))
-    with pa.ipc.new_file(dataset / "plan.arrow", doubled.schema) as writer:
+    table = pa.ipc.open_file(dataset / "files.arrow").read_all()
+    paths = table["path"].to_pylist()
+    paths[5] = paths[40]
+    doubled = table.set_column(table.schema.get_field_index("path"), "path", pa.array(paths))
+    with pa.ipc.new_file(dataset / "files.arrow", doubled.schema) as writer:
         writer.write_table(doubled)
     found = {(finding.kind, finding.key) for finding in shardctl.verify(dataset).findings}
-    assert ("duplicate-key", keys[40]) in found
+    assert ("duplicate-key", paths[40]) in found
 
 
 @pytest.fixture
@@ -189,7 +191,7 @@ def test_only_deep_decodes_every_sample(undecodable: tuple[Path, str]) -> None:
     assert (finding.kind, finding.key, finding.source) == ("does-not-decode", key, str(out.parent / "in" / key))
     assert finding.shard is not None
     (alone,) = shardctl.verify(out / finding.shard, "deep").findings
-    assert (alone.kind, alone.block, alone.row) == ("does-not-decode", finding.block, finding.row)
+    assert (alone.kind, alone.block, alone.row, alone.key) == ("does-not-decode", finding.block, finding.row, key)
 
 
 def test_what_crashes_the_reader_is_a_finding(dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,7 +211,7 @@ def test_a_plan_that_crashes_the_reader_is_a_finding_and_the_shards_are_checked(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(
-        "import os, shardctl.verification.tables as t\nt.open_checked_table = lambda path: os.abort()\n"
+        "import os, shardctl.verification.tables as t\nt.StoredDataset.units = lambda *given: os.abort()\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     flip(dataset / SHARD, middle(dataset, SHARD))
@@ -237,7 +239,7 @@ def test_an_image_that_crashes_its_decoder_is_a_finding(photos: Path, tmp_path: 
     (tmp_path / "sitecustomize.py").write_text(
         "import os, shardctl.verification.shards as s\n"
         "real = s._decode_fault\n"
-        "s._decode_fault = lambda data, keep: os.abort() if len(data) % 7 == 3 else real(data, keep)\n"
+        "s._decode_fault = lambda data, *more: os.abort() if len(data) % 7 == 3 else real(data, *more)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     fatal = {path.relative_to(photos).as_posix() for path in photos.rglob("*.jpg") if path.stat().st_size % 7 == 3}
@@ -251,7 +253,7 @@ def test_an_image_that_crashes_its_decoder_is_a_finding(photos: Path, tmp_path: 
 
 def test_all_findings_are_told_not_just_the_first(dataset: Path) -> None:
     for number in (0, 3, 5):
-        (dataset / f"train-{number:05d}-of-00007.arrow").unlink()
+        (dataset / f"train-{number:05d}.arrow").unlink()
     assert [finding.kind for finding in shardctl.verify(dataset).findings] == ["missing-shard"] * 3
 
 
@@ -464,7 +466,9 @@ def test_an_image_whose_process_is_killed_every_time_is_a_finding(
     assert "does not decode: the process that decodes it is killed every time" in finding.message
 
 
-@pytest.mark.parametrize("name", ["manifest.json", "SHA256SUMS", "shards.arrow", "plan.arrow", "rejects.jsonl", SHARD])
+@pytest.mark.parametrize(
+    "name", ["manifest.json", "SHA256SUMS", "shards.arrow", "files.arrow", "plan.arrow", "rejects.jsonl", SHARD]
+)
 def test_a_pipe_in_the_place_of_a_file_is_a_finding_and_is_not_waited_for(dataset: Path, photos: Path, name: str) -> None:
     (dataset / name).unlink()
     os.mkfifo(dataset / name)

@@ -33,7 +33,7 @@ CLASSES = ("ant", "bee", "cat")
 
 
 def chosen(text: str) -> list[int]:
-    where = parse_where(text, SCHEMA, CLASSES)
+    where = parse_where(text, SCHEMA, {"label": CLASSES})
     table = pa.Table.from_pylist(ROWS, schema=SCHEMA)
     kept = kept_rows(table.append_column("place", pa.array(range(len(ROWS)))), where.expression)
     found: list[int] = kept["place"].to_pylist()
@@ -138,7 +138,7 @@ def test_missing_values_meet_no_comparison_and_can_be_asked_for() -> None:
 )
 def test_what_is_no_condition_is_refused_in_a_sentence(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=re.sub(r"[()\[]", r"\\\g<0>", message)) as refused:
-        parse_where(text, SCHEMA, CLASSES)
+        parse_where(text, SCHEMA, {"label": CLASSES})
     assert len(str(refused.value)) < 800, "a message repeats no more than the beginning of a condition"
     assert "kernel" not in str(refused.value), "Arrow's own words are not for users of shardctl"
 
@@ -154,7 +154,7 @@ def test_a_condition_of_a_thousand_comparisons_is_allowed_and_a_list_may_be_long
 
 def test_columns_are_released_by_the_thread_that_asked() -> None:
     """Where another thread is the last to release a numpy array while Python exits, the process is aborted."""
-    where, released = parse_where(" or ".join(f"n == {number}" for number in range(200)), SCHEMA, None), []
+    where, released = parse_where(" or ".join(f"n == {number}" for number in range(200)), SCHEMA, {}), []
     for _ in range(50):
         numbers = np.arange(100)
         weakref.finalize(numbers, lambda: released.append(threading.get_ident()))

@@ -31,9 +31,9 @@ from shardctl.benchmark.throughput import ThreadTime, Throughput, measure, open_
 from shardctl.benchmark.tokens import samples_per_s
 from shardctl.dataset import open_dataset
 from shardctl.errors import InstallError, UsageError
+from shardctl.importing import find_function
 from shardctl.loader import Loader
 from shardctl.manifest import Manifest
-from shardctl.naming import find_function
 
 __all__ = [
     "PRESETS",
@@ -63,25 +63,25 @@ def bench(path: str | Path, listener: Listener | None = None, **options: Any) ->
     With a consumer, its utilisation is measured too. Raises UsageError, DatasetError, InputError (a baseline without its
     raw inputs), ConsumerError, InstallError.
     """
-    chosen, root, told = BenchOptions(**options), Path(path), listener or Listener()
+    chosen, root, listener = BenchOptions(**options), Path(path), listener or Listener()
     chosen.check()
     manifest = Manifest.load(root)
     consumer = _consumer(root, chosen)
     page_cache = {"before": residency(root)}
-    told.phase("reading")
-    found = measure(root, chosen, told.samples)
+    listener.phase("reading")
+    found = measure(root, chosen, listener.samples)
     if chosen.cold:
         page_cache["after_drop"] = found.left_in_cache
     result = _result(root, manifest, chosen, found, page_cache)
     if consumer is not None:
-        told.phase("feeding")
-        result = replace(result, consumer=consumer.feed(root, found, told))
+        listener.phase("feeding")
+        result = replace(result, consumer=consumer.feed(root, found, listener))
     if chosen.baseline:
-        told.phase("reading raw")
-        result = replace(result, baseline=run_baseline(root, manifest, chosen, found, told.samples))
+        listener.phase("reading raw")
+        result = replace(result, baseline=run_baseline(root, manifest, chosen, found, listener.samples))
     if chosen.sweep:
-        told.phase("sweeping")
-        result = replace(result, sweep=sweep(root, chosen, told.samples))
+        listener.phase("sweeping")
+        result = replace(result, sweep=sweep(root, chosen, listener.samples))
     return result
 
 
@@ -157,12 +157,12 @@ class _PacedConsumer:
     options: BenchOptions
     notes: tuple[str, ...] = ()
 
-    def feed(self, root: Path, found: Throughput, told: Listener) -> ConsumerResult:
+    def feed(self, root: Path, found: Throughput, listener: Listener) -> ConsumerResult:
         """Feed it batches, and return its utilisation."""
         loader = _training_loader(root, self.options)
         total = self.rate * self.options.gpus
         with closing(iter(loader)) as batches:  # type: ignore[type-var]  # a generator
-            fed = feed_paced(batches, total, self.options.consumer_seconds, told.samples)
+            fed = feed_paced(batches, total, self.options.consumer_seconds, listener.samples)
         time = ThreadTime()
         time.add(loader)
         return _consumer_result(self.name, self.rate, self.options.gpus, fed, found, time, self.notes)
@@ -176,7 +176,7 @@ class _FunctionConsumer:
     function: Callable[[Any], Any]
     options: BenchOptions
 
-    def feed(self, root: Path, found: Throughput, told: Listener) -> ConsumerResult:
+    def feed(self, root: Path, found: Throughput, listener: Listener) -> ConsumerResult:
         """Measure the function alone, then with the loader, and return its utilisation."""
         time = ThreadTime()
 
@@ -189,7 +189,7 @@ class _FunctionConsumer:
             del source, batches, first  # the pages that they map cannot be dropped from the page cache
             loader = _training_loader(root, self.options)
             with closing(iter(_on_device(loader, self.options.device)[0])) as batches:
-                fed = feed_step(batches, step, rate, self.options.consumer_seconds, told.samples, pulse)
+                fed = feed_step(batches, step, rate, self.options.consumer_seconds, listener.samples, pulse)
             time.add(loader)
             return rate, fed
 

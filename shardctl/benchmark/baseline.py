@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import math
@@ -13,23 +14,34 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
+import xxhash
 
 from shardctl.benchmark.options import BenchOptions
 from shardctl.benchmark.page_cache import drop
 from shardctl.benchmark.result import BaselineResult
 from shardctl.benchmark.throughput import Throughput
 from shardctl.codecs.image import Store
-from shardctl.engines.samples import Root, SampleMaker, read_recorded
+from shardctl.engines.inputs import check_digest, digest_of, read_whole
+from shardctl.engines.job import Job, Planned, Root, records_read
+from shardctl.engines.records import read_unit
 from shardctl.errors import InputError, Rejection
-from shardctl.manifest import PLAN, Manifest, open_checked_table
+from shardctl.layout import Layout
+from shardctl.manifest import Manifest
 from shardctl.order import Permutation
+from shardctl.pipeline.samples import Origin, SamplePipeline
 from shardctl.recipe import Recipe, refuse_unnamed_functions
+from shardctl.sample import Sample
+from shardctl.sources.formats import Misfit
+from shardctl.sources.kinds import KINDS
 from shardctl.storage import printable
+from shardctl.stored import StoredDataset
+from shardctl.tables import SHARDS, ShardTable, is_written
 
 INPUTS = 2048
-"""The largest number of inputs that are read, from all over the dataset; repeated while there is time left."""
+"""The largest number of files that are read, where a file is one record, from all over the dataset."""
+
+UNITS = 64
+"""The largest number of units of files of many records that are read."""
 
 SECONDS = 4.0
 
@@ -80,22 +92,35 @@ class _Batch:
 
 
 class _Inputs:
-    """Some of the raw inputs of a dataset, and its recipe."""
+    """Some units of the raw inputs of a dataset, and its recipe."""
 
     def __init__(self, root: Path, manifest: Manifest, options: BenchOptions) -> None:
-        recipe = Recipe.from_settings(manifest.recipe)
-        # Training needs pixels: they are not encoded again, and stored bytes are decoded.
-        self._recipe = dataclasses.replace(recipe, store=Store.parse("raw")) if recipe.store else recipe
+        if not manifest.sources:
+            why = "its samples were written by shardctl.write" if is_written(manifest.settings) else "its manifest names none"
+            raise InputError(f"{printable(str(root))}: has no raw inputs ({why}), and --baseline reads them")
         for source in manifest.sources:
             if not Path(source).exists():
                 raise InputError(f"{printable(source)}: is gone, and --baseline reads the raw inputs of {printable(str(root))}")
+        recipe = Recipe.from_settings(manifest.recipe)
         bases = (source if Path(source).is_dir() else str(Path(source).parent) for source in manifest.sources)
-        self._roots = tuple(Root.anywhere(base) for base in bases)
-        self._rows = _some_rows(open_checked_table(root / PLAN), options.split)
+        layout = Layout.loads(ShardTable(root / SHARDS).making.layout)
+        self._job = Job(
+            root,
+            tuple(map(Root.anywhere, bases)),
+            # Training needs pixels: they are not encoded again, and stored bytes are decoded.
+            dataclasses.replace(recipe, store=Store.parse("raw")) if recipe.store else recipe,
+            layout,
+            (),
+            manifest.fingerprint_parts,
+            recorded=True,
+            **records_read(manifest.records),
+        )
+        self._splits = [split.name for split in manifest.splits]
+        self._units = list(_some_units(StoredDataset(root), options.split, self._job.fields is None))
 
     def _paths(self) -> Iterator[Path]:
-        for row in self._rows:
-            yield Path(self._roots[row["root"]].path) / row["source"]
+        for number, _ in self._units:
+            yield Path(self._job.path_of(self._job.planned_at(number).file))
 
     def drop(self) -> None:
         """Drop the files from the page cache."""
@@ -103,22 +128,19 @@ class _Inputs:
 
     def read(self) -> None:
         """Read the inputs once, so that they are in the page cache as the shards are."""
-        for row in self._rows:
-            self._bytes_of(row)
-
-    def _bytes_of(self, row: dict[str, Any]) -> bytes | None:
-        try:
-            return read_recorded(self._roots, row)
-        except Rejection:
-            return None
+        for number, _ in self._units:
+            planned = self._job.planned_at(number)
+            with contextlib.suppress(OSError), open(self._job.path_of(planned.file), "rb") as file:
+                file.seek(planned.unit.offset)
+                file.read(planned.unit.size)
 
     def run(self, threads: int, options: BenchOptions, report: Callable[[int], None]) -> tuple[int, int, float]:
-        """Make batches for SECONDS, or once if the cache is cold. Return samples, rejected inputs and seconds.
+        """Make batches for SECONDS, or once if the cache is cold. Return samples, rejected records and seconds.
 
-        A rejected input counts once, however often its batch is made.
+        A rejected record counts once, however often its batch is made. A unit of many records is a batch of its own.
         """
-        size = options.batch_size
-        batches = [self._rows[first : first + size] for first in range(0, len(self._rows), size)]
+        size = options.batch_size if self._job.fields is None else 1
+        batches = [self._units[first : first + size] for first in range(0, len(self._units), size)]
         tasks = iter(batches) if options.cold else itertools.cycle(batches)
         began, samples, rejected, first_time = time.perf_counter(), 0, 0, len(batches)
         with ThreadPoolExecutor(threads) as pool:
@@ -132,36 +154,80 @@ class _Inputs:
                     ahead += [pool.submit(self._make, rows) for rows in itertools.islice(tasks, 1)]
         return samples, rejected, time.perf_counter() - began
 
-    def _make(self, rows: list[dict[str, Any]]) -> _Batch:
+    def _make(self, units: list[tuple[int, str]]) -> _Batch:
         """Make a batch: read, decode, transform, and stack images of one shape."""
-        maker = SampleMaker(self._recipe, None, lambda stage: None)
-        made = []
-        for row in rows:
-            data = self._bytes_of(row)
-            if data is None:
-                continue
+        samples, rejected = 0, 0
+        images: dict[str, list[Any]] = {}
+        pipeline = SamplePipeline(self._job.recipe, None, lambda stage: None, self._job.layout.classes)
+        for number, split in units:
+            planned = self._job.planned_at(number)
+            made, refused = 0, 0
             try:
-                made.append(maker.sample(data, row))
-            except Rejection:
+                for record in self._records(planned, split):
+                    if isinstance(record, int):
+                        made += record
+                        continue
+                    try:
+                        finished = pipeline.finish(*record)
+                    except Rejection:
+                        refused += 1
+                        continue
+                    made += len(finished)
+                    for sample in finished:
+                        for name, value in sample.fields.items():
+                            if isinstance(value, np.ndarray):
+                                images.setdefault(name, []).append(value)
+            except (Rejection, Misfit):
+                made, refused = 0, planned.unit.records
+            samples, rejected = samples + made, rejected + refused
+        for values in images.values():
+            _stack(values)
+        return _Batch(samples, rejected)
+
+    def _records(self, planned: Planned, split: str) -> Iterator[tuple[Sample, Origin] | int]:
+        """Yield the records of a unit of a split; where nothing more is done to them, how many were read at once.
+
+        Raises Rejection for a unit that is not what the dataset was made from.
+        """
+        job, file = self._job, planned.file
+        if job.fields is None:
+            data = read_whole(job, planned)
+            check_digest(job, planned, digest_of(data))
+            yield (
+                KINDS[job.recipe.kind].fields(data, file.path, job.recipe.reading),
+                Origin(planned.key(), file.label, file.columns),
+            )
+            return
+        digest = xxhash.xxh3_64()
+        choose = job.choose(planned, self._splits.index(split))
+        for parsed in read_unit(job, planned, planned.unit, choose, digest):
+            if not job.recipe.sample_transforms and job.recipe.store is None:
+                yield len(parsed.batch.to_pydict() and parsed.numbers)
                 continue
-        _stack([sample["image"] for sample in made if "image" in sample])
-        return _Batch(len(made), len(rows) - len(made))
+            for record, fields in zip(parsed.numbers.tolist(), parsed.batch.to_pylist(), strict=True):
+                yield fields, Origin(planned.key(record), file.label, file.columns)
+        check_digest(job, planned, digest.intdigest())
 
 
-def _stack(images: list[npt.NDArray[Any]]) -> None:
-    if images and len({image.shape for image in images}) == 1:
-        np.stack(images)
+def _stack(values: list[Any]) -> None:
+    """Make a batch of images of one shape, as a loader does."""
+    if all(isinstance(value, np.ndarray) for value in values) and len({value.shape for value in values}) == 1:
+        np.stack(values)
 
 
-def _some_rows(plan: pa.Table, split: str | None) -> list[dict[str, Any]]:
-    """Return rows of the plan whose input became a sample, in a random order."""
-    order, rows = Permutation(plan.num_rows, 0), []
-    for first in range(0, plan.num_rows, INPUTS):
-        places = order(np.arange(first, min(first + INPUTS, plan.num_rows), dtype=np.int64))
-        for row in plan.take(pa.array(np.sort(places))).to_pylist():
-            if row["outcome"] == "ok" and split in (None, row["split"]):
-                rows.append(row)
-        if len(rows) >= INPUTS:
-            break
-    np.random.default_rng(0).shuffle(rows)
-    return rows[:INPUTS]
+def _some_units(stored: StoredDataset, split: str | None, whole: bool) -> Iterator[tuple[int, str]]:
+    """Yield rows of the plan that became samples, from all over the dataset, each with its split. Raises DatasetError."""
+    splits = [entry.split for entry in stored.shards]
+    most = INPUTS if whole else UNITS
+    count = stored.plan.num_rows
+    checked: set[int] = set()
+    for number in Permutation(count, 0)(np.arange(count, dtype=np.int64)).tolist():
+        shard = stored.shard_of_unit(number)
+        if split not in (None, splits[shard]) or not most:
+            continue
+        if shard not in checked:
+            stored.units(shard)  # that none of its numbers leads astray
+            checked.add(shard)
+        if stored.plan["samples"][number].as_py():
+            most -= 1
+            yield number, splits[shard]

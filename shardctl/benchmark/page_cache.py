@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from shardctl.errors import UsageError
-from shardctl.manifest import SHARDS, ShardTable
 from shardctl.mapping import resident_pages
 from shardctl.spread import spread
+from shardctl.tables import SHARDS, ShardTable
 
 LOOKED_AT = 256
 """The largest number of shards whose pages are looked up, from all over the dataset."""

@@ -30,7 +30,7 @@ ROOM, OTHER = "room", "other"
 
 
 def open_loader(root: Path, options: BenchOptions, repeat: int | None, drop_last: bool = False) -> Loader:
-    """Open the dataset, and return a loader for `epochs` epochs (None: without end). Raises DatasetError."""
+    """Open the dataset, and return a loader that repeats `epochs` epochs (None: for ever). Raises DatasetError."""
     dataset = open_dataset(root, options.split)
     if not len(dataset):
         of_split = f" in split {options.split}" if options.split else ""

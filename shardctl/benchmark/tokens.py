@@ -8,6 +8,7 @@ from shardctl.benchmark.presets import Preset
 from shardctl.dataset import Dataset
 from shardctl.errors import UsageError
 from shardctl.reader import Column
+from shardctl.roles import Plain, Roles
 from shardctl.spread import spread
 from shardctl.storage import printable
 
@@ -23,14 +24,14 @@ def samples_per_s(dataset: Dataset, preset: Preset, shown: str) -> tuple[float, 
 
     `shown` names the dataset in messages. Raises UsageError if the dataset does not have what the preset needs.
     """
-    columns = [Column.of(field) for field in dataset.schema]
+    roles, columns = dataset.roles, [Column.of(field) for field in dataset.schema]
     if preset.unit == "images":
-        if not any(column.name == "image" for column in columns):
+        if not roles.images:
             raise UsageError(
                 f"{preset.name} takes images, and {printable(shown)} has none; give a --consumer-rate in samples/s"
             )
         return preset.rate, ()
-    found = _token_columns(columns)
+    found = _token_columns(columns, roles)
     if not found:
         raise UsageError(
             f"{preset.name} takes tokens, and {printable(shown)} has no tokens and no text; give a --consumer-rate"
@@ -41,11 +42,12 @@ def samples_per_s(dataset: Dataset, preset: Preset, shown: str) -> tuple[float, 
     return preset.rate / mean, (f"{preset.rate:,.0f} tokens/s at {mean:,.1f} tokens per sample ({how})",)
 
 
-def _token_columns(columns: list[Column]) -> list[Column]:
-    """Return the column that holds tokens, by its name, else the first column of lists of whole numbers; else all text."""
+def _token_columns(columns: list[Column], roles: Roles) -> list[Column]:
+    """Return the column that holds tokens: by role, by name, or the first of lists of whole numbers; else all text."""
     rows = [c for c in columns if c.dtype is not None and c.dtype.kind in "iu" and (c.kind == "variable" or len(c.shape) == 1)]
+    tokens = [column for column in rows if roles.get(column.name) == Plain("tokens")]
     named = [column for column in rows if column.name in TOKEN_COLUMNS]
-    return (named + rows)[:1] or [column for column in columns if column.is_text and column.name != "key"]
+    return (tokens + named + rows)[:1] or [column for column in columns if column.is_text and column.name != "key"]
 
 
 def _mean_tokens(dataset: Dataset, columns: list[Column]) -> float:

@@ -21,7 +21,7 @@ from shardctl.cli.output import (
 )
 from shardctl.cli.recipes import recipe_of, source_options, transform_options
 from shardctl.errors import StorageError
-from shardctl.naming import look_in_current_folder
+from shardctl.importing import look_in_current_folder
 from shardctl.startup import keep_pandas_out_of_arrow
 from shardctl.storage import format_bytes, printable
 

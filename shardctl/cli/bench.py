@@ -18,7 +18,7 @@ from shardctl.cli.output import (
     printing_to_stderr,
 )
 from shardctl.errors import UsageError
-from shardctl.naming import look_in_current_folder
+from shardctl.importing import look_in_current_folder
 from shardctl.storage import format_bytes, printable
 
 if TYPE_CHECKING:

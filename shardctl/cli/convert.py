@@ -25,7 +25,7 @@ from shardctl.cli.recipes import recipe_of, source_options, transform_options
 from shardctl.engines import WORKER
 from shardctl.engines.pool import Limits, forked_early
 from shardctl.errors import UsageError
-from shardctl.naming import look_in_current_folder
+from shardctl.importing import look_in_current_folder
 from shardctl.startup import import_without_threads, keep_pandas_out_of_arrow
 from shardctl.storage import format_bytes, printable
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tqdm import tqdm
 
     from shardctl.conversion import ConvertResult
-    from shardctl.conversion.draft import Estimate
+    from shardctl.conversion.estimating import Estimate
     from shardctl.engines.task import Progress
 
 
@@ -237,7 +237,7 @@ class _View:
     def _announce(self, estimate: Estimate) -> None:
         for line in estimate_lines(estimate):
             click.echo(line, err=True)
-        self._shown, self._rows = estimate.notices, estimate.rows
+        self._shown, self._rows = estimate.notices, estimate.records
 
     def _resuming(self, done: int, shards: int) -> None:
         click.echo(f"resuming: {done:,} of {shards:,} shards are done already", err=True)
@@ -260,7 +260,7 @@ class _View:
         self._bytes += progress.bytes
         rate = self._bytes / max(self._bar.format_dict["elapsed"], 1e-6) / 1e6
         self._bar.set_postfix_str(f"{rate:.1f} MB/s read, {self._rejected} rejected", refresh=False)
-        self._bar.update(progress.inputs)
+        self._bar.update(progress.records)
 
 
 MOST_SUFFIXES = 6
@@ -269,7 +269,7 @@ MOST_SUFFIXES = 6
 
 def estimate_lines(estimate: Estimate) -> list[str]:
     """Say what a conversion will do."""
-    splits = ", ".join(f"{split.name} {split.rows:,}" for split in estimate.splits)
+    splits = ", ".join(f"{split.name} {split.expected:,}" for split in estimate.splits)
     classes = counted(estimate.classes, "class", "classes") if estimate.classes is not None else "labels"
     labels = "no labels" if estimate.labelled_by == "nothing" else f"{classes} from the {estimate.labelled_by}"
     inputs = counted(estimate.inputs, f"{estimate.kind} input")

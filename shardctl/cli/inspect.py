@@ -4,35 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, replace
-from itertools import islice, takewhile
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardctl.cli.output import Output, counted, counting, output_options, print_json, print_reasons, print_table
+from shardctl.cli.describe import print_differences, print_overview, print_shard
+from shardctl.cli.output import Output, counted, counting, output_options, print_json, print_table, shortened
 from shardctl.errors import UsageError
 from shardctl.manifest import refuse_part_of_dataset
 from shardctl.startup import keep_pandas_out_of_arrow
-from shardctl.storage import format_bytes, is_file, printable
+from shardctl.storage import is_file, printable
 
 if TYPE_CHECKING:
     from shardctl.inspection.blocks import Record
-    from shardctl.inspection.differences import Differences
-    from shardctl.inspection.overview import Overview
     from shardctl.inspection.shards import ShardOverview
-    from shardctl.inspection.statistics import Statistics
 
-SHOWN_CLASSES = 12
 SHOWN_MATCHES = 20
 SHOWN_FIRST = 10
 
-TEXT_WIDTH = 100
 PICTURES = 64
 ALL_BLOCKS = 1024
 """Blocks from which --stats takes lengths and sizes."""
-
-_BARS = " ▁▂▃▄▅▆▇█"
 
 
 @click.command()
@@ -74,15 +68,15 @@ def inspect(target: str, output: Output, **given: Any) -> int:
       shardctl inspect out --split val                         the same of one split
       shardctl inspect out --key cat/001.jpg                   one sample, with its shard, block and source
       shardctl inspect out --shard 3 --block 0 --row 12        the same sample by its position
-      shardctl inspect out/train-00003-of-00016.arrow          a single shard; the rest of the dataset is not needed
+      shardctl inspect out/train-00003.arrow                   a single shard; the rest of the dataset is not needed
       shardctl inspect out --head 5 --columns key,label
       shardctl inspect out --where 'label == "cat" and width > 500' --save cats --images cats.png
       shardctl inspect out --html out.html                     a page to browse
       shardctl inspect out --diff out2                         compare two datasets
 
-    A condition may use the columns, and width, height, image_bytes, split, shard, row and index; == != < <= > >= in, is None,
-    and, or, not, + - * /, len(column), lower(column), contains(column, "part"), startswith, endswith. If no sample
-    matches, a message says so, and the exit code is 0.
+    A condition may use the columns, and width, height, image_bytes (of one of several fields of images: NAME.width), split,
+    shard, row and index; == != < <= > >= in, is None, and, or, not, + - * /, len(column), lower(column),
+    contains(column, "part"), startswith, endswith. If no sample matches, a message says so, and the exit code is 0.
     """
     keep_pandas_out_of_arrow()
     path = Path(target)
@@ -167,86 +161,10 @@ def _show_dataset(root: Path, split: str | None, stats: bool, as_json: bool) -> 
         more = {"column_bytes": columns} if columns else {}
         print_json({**found.record(), "statistics": statistics.record(), **more})
         return
-    _print_overview(root, found, statistics)
+    print_overview(root, found, statistics)
     if columns:
         click.echo("bytes of each column in all shards, uncompressed:")
         print_table([(name, size) for name, size in columns.items()])
-
-
-def _print_overview(root: Path, found: Overview, statistics: Statistics) -> None:
-    m = found.manifest
-    took = f" in {m.seconds:,.1f} s" if m.seconds is not None else ""
-    of_split = f"split {found.split} of " if found.split else ""
-    size = f"{counted(found.samples, f'{m.kind} sample')} in {counted(found.shards, 'shard')}, {format_bytes(found.bytes)}"
-    click.echo(f"{of_split}{printable(str(root))}: {size}")
-    click.echo(f"  made {m.created}{took} by shardctl {m.shardctl_version} from {', '.join(printable(s) for s in m.sources)}")
-    low, median, high = (format_bytes(size) for size in found.shard_bytes)
-    click.echo(f"  shards: {low} to {high}, {median} at the median; {found.compressed}")
-    click.echo(f"  recipe: {_recipe_line(m.recipe)}")
-    click.echo(f"  fingerprint: {m.fingerprint}")
-    click.echo("splits:")
-    print_table(
-        [(s.name, s.samples, s.shards, format_bytes(s.bytes)) for s in found.splits], ("split", "samples", "shards", "size")
-    )
-    _print_statistics(statistics, m.fields)
-    _print_classes(found)
-    if m.rejected:
-        everywhere = " (of all splits)" if found.split else ""
-        click.echo(f"rejected: {m.rejected:,} of {counted(m.inputs, 'input')}{everywhere}, in rejects.jsonl")
-        print_reasons(found.reasons, found.rejects)
-
-
-def _print_statistics(statistics: Statistics, fields: dict[str, Any]) -> None:
-    if statistics.faults:
-        click.echo(f"DAMAGED: {len(statistics.faults)} of the blocks looked at; run shardctl verify. {statistics.faults[0]}")
-    if not statistics.columns:
-        return
-    click.echo(f"columns, average bytes in a sample (of {statistics.samples:,} samples):")
-    rows = [
-        (c.name, f"{c.raw_bytes:,.1f}", f"{c.stored_bytes:,.1f}", _column_type(c.name, c.type, fields))
-        for c in statistics.columns
-    ]
-    print_table(rows, ("column", "uncompressed", "stored", "type"))
-    for spread in statistics.distributions:
-        if spread.low == spread.high:
-            continue
-        histogram = "".join(_BARS[-(-8 * count // max(spread.counts))] for count in spread.counts)
-        click.echo(f"  {spread.what}: {spread.low:,.0f} to {spread.high:,.0f}, {spread.median:,.0f} at the median  {histogram}")
-    if statistics.formats:
-        formats = ", ".join(f"{name} {count:,}" for name, count in statistics.formats.items())
-        click.echo(f"  image formats (of {sum(statistics.formats.values()):,} images): {formats}")
-
-
-def _print_classes(found: Overview) -> None:
-    totals = found.class_totals
-    if not totals or found.classes is None:
-        return
-    click.echo(f"classes: {len(totals):,}, {min(totals.values()):,} to {max(totals.values()):,} samples each")
-    splits = list(found.classes) if len(found.classes) > 1 else []
-    rows = [
-        (name, count, *(found.classes[split].get(name, 0) for split in splits))
-        for name, count in sorted(totals.items(), key=lambda item: -item[1])[:SHOWN_CLASSES]
-    ]
-    print_table(rows, ("class", "samples", *splits))
-    if len(totals) > SHOWN_CLASSES:
-        click.echo(f"  and {len(totals) - SHOWN_CLASSES:,} more (--json has all)")
-
-
-def _recipe_line(recipe: dict[str, Any]) -> str:
-    steps = []
-    for step in recipe["transform"]:
-        settings = ", ".join(f"{name} {value}" for name, value in step.items() if name != "name")
-        steps.append(f"{step['name']} ({settings})")
-    store = [f"store {recipe['store']}"] if recipe["store"] else []
-    return ", ".join([*steps, *store, f"compression {recipe['compression']}"])
-
-
-def _column_type(name: str, type_: str, fields: dict[str, Any]) -> str:
-    about = fields.get(name, {})
-    if name == "image" and about:
-        shape = "x".join(str(side) for side in about["shape"]) if about["shape"] else "of different sizes"
-        return f"{about['store']} image, {shape}"
-    return f"{type_} ({counted(len(about['names']), 'class', 'classes')})" if "names" in about else type_
 
 
 def _show_shard(target: Path, given: dict[str, Any], as_json: bool) -> None:
@@ -259,21 +177,7 @@ def _show_shard(target: Path, given: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    click.echo(
-        f"{found.name}: {counted(found.samples, 'sample')} of split {found.split} in {counted(len(found.blocks), 'block')},"
-        f" {format_bytes(found.bytes)}, {format_bytes(found.raw_bytes)} uncompressed"
-    )
-    click.echo("columns:")
-    print_table(
-        [(name, found.column_bytes.get(name, 0), type_) for name, type_ in found.columns],
-        ("column", "uncompressed bytes", "type"),
-    )
-    click.echo("blocks:")
-    rows = [
-        (b.block, b.rows, b.raw_bytes, b.checksum, {None: "not checked", True: "holds", False: "DIFFERS"}[b.intact])
-        for b in found.blocks
-    ]
-    print_table(rows, ("block", "rows", "uncompressed bytes", "checksum", ""))
+    print_shard(found)
 
 
 def _only_block(found: ShardOverview, block: int) -> ShardOverview:
@@ -332,44 +236,44 @@ def _no_match(given: dict[str, Any]) -> str:
 
 
 def _draw(target: Path, records: Iterator[Record], given: dict[str, Any], as_json: bool) -> dict[str, Any]:
-    from shardctl.report.dataset import picture_sheet
+    from shardctl.report.dataset import picture_sheet, pictures_of
     from shardctl.report.page import write_file
-    from shardctl.shard import ShardReader
 
     path, shown = Path(given["images"]), list(islice(records, PICTURES))
     if not shown:
         raise UsageError(f"{_no_match(given)}, and there is nothing to draw")
-    where = target if target.is_file() else target / shown[0].shard
-    if "image" not in shown[0].values:
+    if not shown[0].images:
         raise UsageError(f"{printable(str(target))}: its samples have no images to draw")
-    classes = ShardReader(where).layout.classes
-    write_file(path, picture_sheet(iter(shown), list(classes) if classes else None))
+    pictures = [picture for record in shown for picture in pictures_of(record)]
+    write_file(path, picture_sheet(pictures))
     if not as_json:
-        click.echo(f"{counted(len(shown), 'image')} drawn to {printable(str(path))}")
-    return {"file": str(path), "sheet": str(path), "images": len(shown)}
+        click.echo(f"{counted(len(pictures), 'image')} drawn to {printable(str(path))}")
+    return {"file": str(path), "sheet": str(path), "images": len(pictures)}
 
 
 def _print_records(records: list[Record], columns: list[str] | None, as_json: bool) -> None:
-    shown = [{**vars(record), "values": _plain_sample(record, columns)} for record in records]
+    shown = [{**vars(record), "label_name": record.label_name, "values": _plain_sample(record, columns)} for record in records]
     if as_json:
         print_json({**shown[0], "records": shown})
         return
-    for record in shown:
+    for record, told in zip(records, shown, strict=True):
         click.echo(
-            f"{record['shard']}, block {record['block']}, row {record['row']}"
-            + (f", sample {record['index']} of the dataset" if record["index"] is not None else "")
+            f"{record.shard}, block {record.block}, row {record.row}"
+            + (f", sample {record.index} of the dataset" if record.index is not None else "")
         )
-        click.echo(f"  checksum of the block: {record['checksum']} {'holds' if record['intact'] else 'DIFFERS'}")
-        if record["source"]:
-            click.echo(f"  source: {printable(record['source'])}")
-        print_table([(name, _short(value)) for name, value in _for_people(record["values"]).items()])
+        click.echo(f"  checksum of the block: {record.checksum} {'holds' if record.intact else 'DIFFERS'}")
+        if record.source:
+            click.echo(f"  source: {printable(record.source)}")
+        values = _for_people(told["values"], record)
+        print_table([(name, shortened(value)) for name, value in values.items()])
 
 
 def _print_samples(records: Iterator[Record], given: dict[str, Any], as_json: bool) -> None:
     """Print the first of some samples; with a condition, also how many match it, if all were checked."""
     limit, conditional = given["head"], given["where"] is not None
     most = limit or (SHOWN_MATCHES if conditional else SHOWN_FIRST)
-    shown = [_plain_sample(record, given["columns"]) for record in islice(records, most)]
+    first = list(islice(records, most))
+    shown = [_plain_sample(record, given["columns"]) for record in first]
     complete = limit is None or len(shown) < limit
     count = len(shown) + sum(1 for _ in records)
     if as_json:
@@ -378,8 +282,8 @@ def _print_samples(records: Iterator[Record], given: dict[str, Any], as_json: bo
     if not shown:
         click.echo(_no_match(given))
         return
-    rows = [_for_people(sample) for sample in shown]
-    print_table([[_short(value, 40) for value in row.values()] for row in rows], list(rows[0]))
+    rows = [_for_people(sample, record) for sample, record in zip(shown, first, strict=True)]
+    print_table([[shortened(value, 40) for value in row.values()] for row in rows], list(rows[0]))
     if conditional and limit is None:
         matching = f"{counted(count, 'sample')} {'matches' if count == 1 else 'match'}"
         click.echo(f"{matching}{f'; the first {most} are shown' if count > most else ''}")
@@ -392,12 +296,16 @@ def _plain_sample(record: Record, columns: list[str] | None) -> dict[str, Any]:
     return {name: describe_value(value) for name, value in record.chosen_values(columns).items()}
 
 
-def _for_people(sample: dict[str, Any]) -> dict[str, Any]:
-    """Return a sample for display: images in a few words, the name of the label in brackets after its number."""
-    if "label" not in sample or "label_name" not in sample:
-        return {name: _image_text(value) for name, value in sample.items()}
-    rest = {name: _image_text(value) for name, value in sample.items() if name != "label_name"}
-    return rest if sample["label_name"] is None else {**rest, "label": f"{sample['label']} ({sample['label_name']})"}
+def _for_people(sample: dict[str, Any], record: Record) -> dict[str, Any]:
+    """Return a sample for display: images in a few words, the name of a label in brackets after its number."""
+    shown = {name: _image_text(value) for name, value in sample.items()}
+    for label, class_name in record.class_names.items():
+        if f"{label}_name" in record.values or label not in shown:
+            continue
+        shown.pop(f"{label}_name", None)
+        if class_name is not None:
+            shown[label] = f"{sample[label]} ({class_name})"
+    return shown
 
 
 def _image_text(value: Any) -> Any:
@@ -409,11 +317,6 @@ def _image_text(value: Any) -> Any:
     if {"bytes", "path", "format", "size", "mode"} == set(value):
         return f"{value['format']} {value['size']} {value['mode']}, {value['bytes']:,} bytes"
     return value
-
-
-def _short(value: Any, width: int = TEXT_WIDTH) -> str:
-    text = printable(str(value))
-    return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def _write_page(root: Path, given: dict[str, Any], as_json: bool) -> dict[str, Any]:
@@ -434,47 +337,5 @@ def _show_differences(a: Path, b: Path, output: Output) -> int:
     if output.as_json:
         print_json({**asdict(found), "same_samples": found.same_samples})
     else:
-        _print_differences(found, printable(str(a)), printable(str(b)))
+        print_differences(found, printable(str(a)), printable(str(b)))
     return 0 if found.same_samples else 1
-
-
-def _print_differences(found: Differences, a: str, b: str) -> None:
-    if found.settings:
-        click.echo("settings:")
-        print_table([(pair.name, *_apart(pair.a, pair.b)) for pair in found.settings], ("", a, b))
-    if found.fields:
-        click.echo("fields:")
-        print_table([(pair.name, pair.a or "-", pair.b or "-") for pair in found.fields], ("", a, b))
-    click.echo(f"samples: {found.samples.a:,} in {a}, {found.samples.b:,} in {b}, {found.in_both:,} in both")
-    only = ((a, found.only_in_a, found.only_in_a_examples), (b, found.only_in_b, found.only_in_b_examples))
-    for where, count, examples in only:
-        if count:
-            click.echo(f"  {count:,} only in {where}: {_some(examples, count)}")
-    if found.changed:
-        fields = ", ".join(f"{name} ({count:,})" for name, count in found.changed_fields.items())
-        click.echo(f"  {found.changed:,} differ, in {fields}: {_some([c.key for c in found.changed_examples], found.changed)}")
-    if found.same_samples:
-        click.echo("the same samples, with the same values")
-
-
-def _apart(a: Any, b: Any, width: int = 40) -> tuple[str, str]:
-    """Return two different values; long ones are cut to the part that starts shortly before the first difference."""
-    texts = _setting(a), _setting(b)
-    if max(map(len, texts)) <= width:
-        return texts
-    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*texts, strict=False)))
-    start = max(0, same - width // 4)
-    first, second = ("…" * (start > 0) + _short(text[start:], width) for text in texts)
-    return first, second
-
-
-def _setting(value: Any) -> str:
-    """Return a setting as text: a list as its names one after the other, "-" for a missing one."""
-    if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
-        return printable(", ".join(value))
-    return "-" if value is None else printable(str(value))
-
-
-def _some(keys: Any, count: int) -> str:
-    shown = ", ".join(printable(key) for key in keys)
-    return f"{shown}, …" if count > len(keys) else shown

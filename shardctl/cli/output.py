@@ -18,7 +18,7 @@ from shardctl.storage import counted as counted  # the commands' files take it f
 from shardctl.storage import printable
 
 if TYPE_CHECKING:
-    from shardctl.manifest import Reject
+    from shardctl.tables import Reject
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 
@@ -144,3 +144,13 @@ def seconds_or_none(context: click.Context, parameter: click.Parameter, value: s
         return float(value)
     except ValueError:
         raise click.BadParameter(f"{value!r} is neither a number of seconds nor none", context, parameter) from None
+
+
+TEXT_WIDTH = 100
+"""Most characters of a value in a table."""
+
+
+def shortened(value: Any, width: int = TEXT_WIDTH) -> str:
+    """Return a value as text of at most `width` characters."""
+    text = printable(str(value))
+    return text if len(text) <= width else text[: width - 1] + "…"

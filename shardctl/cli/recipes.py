@@ -15,7 +15,40 @@ Command = Callable[..., Any]
 _SOURCE = (
     click.option("--recipe", type=click.Path(), help="A recipe file (TOML); options on the command line override it."),
     click.option(
-        "--kind", type=click.Choice(["auto", "image", "text"]), default="auto", show_default=True, help="Kind of inputs."
+        "--kind",
+        type=click.Choice(["auto", "image", "text", "table"]),
+        default="auto",
+        show_default=True,
+        help="Kind of samples: images (files, or in tables); texts (.txt, .jsonl); rows of tables (.csv, .json, .parquet"
+        " and the like).",
+    ),
+    click.option(
+        "--record",
+        type=click.Choice(["file", "line", "paragraph"]),
+        help="What one sample of a text file (.txt, .md) is. Default: file.",
+    ),
+    click.option("--text-field", metavar="FIELD", help="Field of the records that is the text; it is renamed to text."),
+    click.option("--label-field", metavar="FIELD", help="Field of the records that is the label; it is renamed to label."),
+    click.option(
+        "--image-field",
+        metavar="FIELD|none",
+        help="Field of a table that has the images: bytes, paths, or structs of both; it is renamed to image. Default: found by"
+        " type and name. With --kind table, none keeps structs of bytes and path as they are.",
+    ),
+    click.option("--columns", metavar="A,B,…", help="Names of the columns of CSV files without a header."),
+    click.option(
+        "--delimiter", metavar="C|tab", help="What is between the cells of CSV files, for instance ;. Default: a comma."
+    ),
+    click.option(
+        "--encoding",
+        metavar="utf-8|NAME|detect",
+        help="Encoding of text files, for instance gbk; detect finds that of each file. Default: utf-8.",
+    ),
+    click.option(
+        "--schema",
+        metavar="FILE|NAME:TYPE,…",
+        help="Types of the fields of records: string, int64, float64 or bool; other fields are left out. Default: all fields, "
+        "with the types that are found in the records.",
     ),
 )
 _TRANSFORMS = (
@@ -34,7 +67,7 @@ _TRANSFORMS = (
 
 
 def source_options(command: Command) -> Command:
-    """Add --recipe and --kind."""
+    """Add --recipe, --kind and what says how records are read."""
     return _with(command, _SOURCE)
 
 
@@ -59,7 +92,8 @@ def recipe_of(given: dict[str, Any]) -> dict[str, Any]:
         raise UsageError(f"--{steps[0]['name']} and the transforms in {given['recipe']} contradict each other; use one of them")
     if steps:
         settings["transform"] = steps
-    for name in ("store", "compression", "seed", "variants", "max_pixels", "truncated"):
+    reading = ("record", "text_field", "label_field", "image_field", "columns", "delimiter", "encoding", "schema")
+    for name in ("store", "compression", "seed", "variants", "max_pixels", "truncated", *reading):
         if given.get(name) is not None:
             settings[name] = given[name]
     if given["kind"] != "auto":

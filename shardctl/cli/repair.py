@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from shardctl.cli.output import Output, counted, counting, output_options, print_json, workers_option
-from shardctl.naming import look_in_current_folder
+from shardctl.importing import look_in_current_folder
 from shardctl.storage import printable
 
 if TYPE_CHECKING:
@@ -78,15 +78,18 @@ def _print(result: RepairResult, dst: str) -> None:
     for notice in result.notices:
         click.echo(f"note: {notice}")
     for lost in result.lost[:SHOWN]:
-        click.echo(f"lost: key {printable(lost.key)}, in {printable(lost.shard)}: {printable(lost.reason)}")
-    if len(result.lost) > SHOWN:
-        click.echo(f"lost: {len(result.lost) - SHOWN:,} more; --json names them all")
+        what = f"key {printable(lost.key)}"
+        what += f" and {counted(lost.samples - 1, 'sample')} after it" if lost.samples > 1 else ""
+        click.echo(f"lost: {what}, in {printable(lost.shard)}: {printable(lost.reason)}")
+    more = sum(lost.samples for lost in result.lost[SHOWN:])
+    if more:
+        click.echo(f"lost: {counted(more, 'sample')} more; --json names them all")
     for entry in result.unrepaired:
         click.echo(f"not repaired: {printable(entry.file)}: {printable(entry.message)}")
     verdict = {
         "whole": "is whole; nothing was done",
         "repaired": f"is whole again: {counted(len(result.repaired), 'file')} repaired, shards and tables verified by SHA-256",
-        "dropped": f"is whole, without {counted(len(result.lost), 'lost sample')}; rejects.jsonl has the names",
+        "dropped": f"is whole, without {counted(result.lost_samples, 'lost sample')}; rejects.jsonl has the names",
         "damaged": f"is still DAMAGED: {counted(len(result.unrepaired), 'file')} could not be repaired",
     }[result.status]
     click.echo(f"{printable(dst)} {verdict}")

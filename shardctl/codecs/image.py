@@ -13,7 +13,7 @@ import re
 import struct
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -182,22 +182,36 @@ def _open(data: bytes) -> Image.Image:
 
 def render(opened: Opened, view: View) -> Pixels:
     """Decode, turn upright, make RGB and resample in one go. Raises Rejection (stage `decode`)."""
-    box = view.box
-    plain = view.size == opened.size and box == (0.0, 0.0, *map(float, opened.size))
+    return next(render_all(opened, [view]))
+
+
+def render_all(opened: Opened, views: Sequence[View]) -> Iterator[Pixels]:
+    """Decode, turn upright and make RGB once, and yield the pixels of each view. Raises Rejection (stage `decode`)."""
     try:
-        image = opened.load(None if plain else _least(opened, view))
+        image = opened.load(_least(opened, views))
         upright = image.transpose(_TURNS[opened.orientation]) if opened.orientation in _TURNS else image
         rgb = to_rgb(upright)
-        if not plain:
-            scale_x, scale_y = rgb.size[0] / opened.size[0], rgb.size[1] / opened.size[1]
-            box = (box[0] * scale_x, box[1] * scale_y, box[2] * scale_x, box[3] * scale_y)
-            rgb = rgb.resize(view.size, Image.Resampling.BILINEAR, box=_inside(box, rgb.size))
+        for view in views:
+            yield _resampled(rgb, opened, view)
     except _OUR_ERRORS:
         raise
     except Exception as error:
         raise _broken(error) from error
+
+
+def _resampled(rgb: Image.Image, opened: Opened, view: View) -> Pixels:
+    if not _is_plain(opened, view):
+        scale_x, scale_y = rgb.size[0] / opened.size[0], rgb.size[1] / opened.size[1]
+        left, top, right, bottom = view.box
+        box = (left * scale_x, top * scale_y, right * scale_x, bottom * scale_y)
+        rgb = rgb.resize(view.size, Image.Resampling.BILINEAR, box=_inside(box, rgb.size))
     pixels: Pixels = np.asarray(rgb)
     return np.ascontiguousarray(pixels[:, ::-1]) if view.flip else pixels
+
+
+def _is_plain(opened: Opened, view: View) -> bool:
+    """Return whether a view shows all of an image in its own size."""
+    return view.size == opened.size and view.box == (0.0, 0.0, *map(float, opened.size))
 
 
 def check(opened: Opened) -> None:
@@ -224,6 +238,32 @@ def resample(pixels: Pixels, size: Size) -> Pixels:
     if pixels.shape[1::-1] == size:
         return pixels
     resized: Pixels = np.asarray(Image.fromarray(pixels).resize(size, Image.Resampling.BILINEAR))
+    return resized
+
+
+def decode_mask(data: bytes, max_pixels: int = MAX_PIXELS, keep_truncated: bool = False) -> Pixels:
+    """Decode an encoded mask to upright numbers as they are stored, (height, width) uint8: no palette, no colours.
+
+    Raises Rejection (stage `decode`), also for an image that has not one number of up to 8 bits for each pixel.
+    """
+    opened = open_image(data, max_pixels, keep_truncated)
+    try:
+        stored = opened.load(None)
+        values: Pixels = np.asarray(stored.transpose(_TURNS[opened.orientation]) if opened.orientation in _TURNS else stored)
+    except _OUR_ERRORS:
+        raise
+    except Exception as error:
+        raise _broken(error) from error
+    if stored.mode not in ("1", "L", "P"):
+        message = f"a mask has one number of up to 8 bits for each pixel; this is an image of mode {stored.mode}"
+        raise Rejection("decode", "not-a-mask", message)
+    return values.astype(np.uint8, copy=False)
+
+
+def nearest(values: npt.NDArray[Any], size: Size) -> npt.NDArray[Any]:
+    """Resize a mask (height, width) of any type to (width, height), by the pixel that is nearest to each new one."""
+    rows, columns = ((np.arange(new) * 2 + 1) * old // (2 * new) for old, new in zip(values.shape, reversed(size), strict=True))
+    resized: npt.NDArray[Any] = values[rows[:, None], columns]
     return resized
 
 
@@ -302,11 +342,15 @@ def _png_metadata(data: bytes) -> bytes | None:
     return b"".join(parts) if found else None
 
 
-def _least(opened: Opened, view: View) -> Size:
-    """Return the smallest size, as stored, from which a view can be resampled well."""
-    left, top, right, bottom = view.box
-    need_x = math.ceil(view.size[0] / (right - left) * opened.size[0] * DRAFT_MARGIN)
-    need_y = math.ceil(view.size[1] / (bottom - top) * opened.size[1] * DRAFT_MARGIN)
+def _least(opened: Opened, views: Sequence[View]) -> Size | None:
+    """Return the smallest size, as stored, from which all views can be resampled well; None if that is its own."""
+    if any(_is_plain(opened, view) for view in views):
+        return None
+    need_x = need_y = 0
+    for view in views:
+        left, top, right, bottom = view.box
+        need_x = max(need_x, math.ceil(view.size[0] / (right - left) * opened.size[0] * DRAFT_MARGIN))
+        need_y = max(need_y, math.ceil(view.size[1] / (bottom - top) * opened.size[1] * DRAFT_MARGIN))
     return (need_y, need_x) if opened.orientation >= 5 else (need_x, need_y)
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
 from shardctl.codecs.image import MAX_PIXELS, Pixels, open_image, render
@@ -17,16 +19,23 @@ _LINE = 14
 _PAPER, _INK, _MISSING = (255, 255, 255), (40, 40, 40), (200, 60, 60)
 
 
-def shrink(image: bytes | Pixels, side: int) -> Pixels:
-    """Return an image no larger than `side` on either side: an encoded one, or pixels (height, width, 3) uint8.
+def shrink(image: bytes | npt.NDArray[Any], side: int) -> Pixels:
+    """Return an image no larger than `side` on either side: an encoded one, pixels (height, width, 3) uint8, or a raw mask.
 
     Raises Rejection (stage `decode`) where it does not decode.
     """
     if isinstance(image, bytes):
         opened = open_image(image, MAX_PIXELS)
         return render(opened, View.whole(opened.size).scaled(_within(opened.size, side)))
-    picture = Image.fromarray(np.ascontiguousarray(image))
+    picture = Image.fromarray(np.ascontiguousarray(image if image.ndim == 3 else _as_grey(image)))
     return np.asarray(picture.resize(_within(picture.size, side), Image.Resampling.BILINEAR))
+
+
+def _as_grey(mask: npt.NDArray[Any]) -> Pixels:
+    """Return a raw mask (height, width) of any integer type as grey: its smallest number black, its largest white."""
+    least, most = int(mask.min()), int(mask.max())
+    grey: Pixels = ((mask - float(least)) * (255 / max(1, most - least))).astype(np.uint8)
+    return grey
 
 
 def _within(size: tuple[int, int], side: int) -> tuple[int, int]:

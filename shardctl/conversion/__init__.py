@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -18,8 +18,10 @@ import pyarrow as pa
 from shardctl import lease
 from shardctl.codecs import backend
 from shardctl.conversion import publish
-from shardctl.conversion.commit import Commit, Committed
-from shardctl.conversion.draft import Draft, Estimate, estimate, make_draft
+from shardctl.conversion.commit import Commit, Committed, reject_lines
+from shardctl.conversion.draft import Draft, make_draft
+from shardctl.conversion.estimating import Estimate, estimate
+from shardctl.conversion.kinds import settle_kind
 from shardctl.conversion.options import (
     Options,
     check_destination,
@@ -40,17 +42,19 @@ from shardctl.conversion.staging import (
     unfinished,
 )
 from shardctl.engines import local
-from shardctl.engines.job import NEW_FOLDER, Job
-from shardctl.engines.samples import Root
+from shardctl.engines.base import Engine
+from shardctl.engines.job import NEW_FOLDER, Job, Root
 from shardctl.engines.task import Progress, read_marker
 from shardctl.errors import (
     BusyError,
     DatasetError,
     DiskFullError,
+    InputError,
     Interrupted,
     SourceGoneError,
     StorageError,
     TooManyRejectsError,
+    TypesDifferError,
 )
 from shardctl.fingerprint import (
     VERSIONS,
@@ -60,14 +64,18 @@ from shardctl.fingerprint import (
     only_versions_differ,
     version_changes,
 )
-from shardctl.listing import LabelRule, Listing, detect_kind, list_inputs
-from shardctl.manifest import MANIFEST, PLAN, REJECTS, STAGING, Manifest, Reject, count_reasons
-from shardctl.plan import PlanSettings
+from shardctl.labelling import PlanSettings
+from shardctl.listing import LabelRule, Listing, list_files
+from shardctl.manifest import Manifest
 from shardctl.recipe import Recipe, load_recipe
-from shardctl.sources import SOURCES, place_of
+from shardctl.sources.kinds import KINDS
+from shardctl.sources.walk import place_of
 from shardctl.splitting import SplitRule
 from shardctl.storage import counted, format_bytes, naming_the_path, printable, scratch_folder
+from shardctl.tables import MANIFEST, REJECTS, STAGING, Reject, count_reasons
 from shardctl.version import __version__
+
+T = TypeVar("T")
 
 SPARE_DISK = 1.05
 """Free disk space that is required, per byte of the estimate."""
@@ -141,15 +149,16 @@ def convert(
     target = check_destination(Path(dst), roots)
     if chosen.copy_rejects is not None:
         check_quarantine(Path(chosen.copy_rejects), target, roots)
-    if settings.get("kind") in (None, "auto"):
-        settings["kind"] = detect_kind(roots, [make() for make in SOURCES.values()])
-    checked = Recipe.from_settings(settings)
-    if checked.kind == "image":
-        backend.require_one()
-    labels = LabelRule.parse(chosen.labels, chosen.lenient_labels, chosen.drop_columns)
-    plan_settings = PlanSettings(split, labels, chosen.shuffle, checked.seed)
-    conversion = _Conversion(roots, target, checked, plan_settings, chosen, listener or Listener(), started)
+    listener = listener or Listener()
+    engine = local.start(chosen.workers, chosen.limits(), listener.on_line)
     try:
+        notices = settle_kind(settings, roots, engine)
+        checked = Recipe.from_settings(settings)
+        if checked.kind == "image":
+            backend.require_one()
+        labels = LabelRule.parse(chosen.labels, chosen.lenient_labels, chosen.drop_columns)
+        plan_settings = PlanSettings(split, labels, chosen.shuffle, checked.seed)
+        conversion = _Conversion(roots, target, checked, plan_settings, chosen, listener, engine, notices, started)
         return conversion.run()
     except TooManyRejectsError as error:
         if chosen.copy_rejects is None or chosen.dry_run:
@@ -157,6 +166,8 @@ def convert(
         raise TooManyRejectsError(
             f"{error} (no rejected input was copied: --copy-rejects needs a complete conversion)"
         ) from error
+    finally:
+        engine.close()
 
 
 class _Conversion:
@@ -170,24 +181,41 @@ class _Conversion:
         settings: PlanSettings,
         options: Options,
         listener: Listener,
+        engine: Engine,
+        notices: list[str],
         started: float,
     ) -> None:
         self.roots, self.target, self.recipe = roots, target, recipe
         self.settings, self.options, self.listener, self.started = settings, options, listener, started
+        self.engine, self.notices = engine, notices
         self.staging = target / STAGING
         bases = (str((root if root.is_dir() else root.parent).resolve()) for root in roots)
         self.bases = tuple(Root.of(base) for base in bases)
 
     def run(self) -> ConvertResult:
         """List the inputs, and convert them unless the same dataset already exists."""
-        with scratch_folder() as scratch, self._engine() as engine:
+        engine = self.engine
+        with scratch_folder() as scratch:
+            # A second process imports the modules of the workers while the inputs are listed.
+            if self.options.overwrite or not (self.target / MANIFEST).exists():
+                engine.prepare()
             path = scratch / "listing.arrow"
-            source = SOURCES[self.recipe.kind]()
-            listing = list_inputs(self.roots, source, self.settings.labels, path, self.listener.listing)
+            kind = KINDS[self.recipe.kind]
+            listing = list_files(self.roots, kind, self.recipe.reading, self.settings.labels, path, self.listener.listing)
+            listing.notices[:0] = self.notices
             parts = fingerprint_parts(listing, self.recipe, self._recorded_settings())
 
-            def drafted() -> Draft:
-                return make_draft(listing, self.recipe, self.settings, self.options, self.bases, engine, scratch)
+            side, notices = listing.side, tuple(listing.notices)
+
+            def drafted(all_types: bool = False) -> Draft:
+                listing.side, listing.notices = side, list(notices)  # as they were, if this is not the first draft
+                options = self.options
+                try:
+                    return make_draft(listing, self.recipe, self.settings, options, self.bases, engine, scratch, all_types)
+                except TypesDifferError:
+                    if all_types:
+                        raise
+                    return self._with_all_types(lambda: drafted(True))
 
             existing = self._existing(parts)
             if existing:
@@ -199,10 +227,20 @@ class _Conversion:
             with lease.hold(self.staging, self._waiting(engine)) as held:
                 try:
                     return self._write(listing, parts, drafted, engine, held)
+                except TypesDifferError:
+                    # Some records did not show all types. The dataset is the one that it would be if all had been read first.
+                    return self._with_all_types(lambda: self._write(listing, parts, lambda: drafted(True), engine, held, True))
                 finally:
                     engine.close()  # before the lease is released: two converters' workers must not write side by side
 
-    def _waiting(self, engine: local.Engine) -> Callable[[str], None] | None:
+    def _with_all_types(self, call: Callable[[], T]) -> T:
+        """Do what begins with finding the types of all records. Raises InputError if one differs even then."""
+        try:
+            return call()
+        except TypesDifferError as error:
+            raise InputError(f"{error}; it must have changed since its type was found, run the conversion again") from error
+
+    def _waiting(self, engine: Engine) -> Callable[[str], None] | None:
         """Return the callback for a lease that another converter holds: no processes are kept while this one waits."""
 
         def wait(owner: str) -> None:
@@ -214,17 +252,6 @@ class _Conversion:
     def _recorded_settings(self) -> dict[str, Any]:
         sizes = {"shard_size": self.options.shard_size, "samples_per_shard": self.options.samples_per_shard}
         return {**self.settings.record(), **sizes}
-
-    @contextmanager
-    def _engine(self) -> Iterator[local.Engine]:
-        """Yield the engine that builds the shards. A second process imports its modules while the inputs are listed."""
-        engine = local.start(self.options.workers, self.options.limits(), self.listener.on_line)
-        if self.options.overwrite or not (self.target / MANIFEST).exists():
-            engine.prepare()
-        try:
-            yield engine
-        finally:
-            engine.close()
 
     def _existing(self, parts: dict[str, str]) -> Manifest | None:
         """Return the manifest if the same dataset already exists. Raises DatasetError if another dataset does.
@@ -260,17 +287,23 @@ class _Conversion:
         listing: Listing,
         parts: dict[str, str],
         drafted: Callable[[], Draft],
-        engine: local.Engine,
+        engine: Engine,
         held: lease.Lease,
+        again: bool = False,
     ) -> ConvertResult:
-        """Make the dataset, or complete an unfinished one. This process holds the lease: no other process writes."""
+        """Make the dataset, or complete an unfinished one. This process holds the lease: no other process writes.
+
+        `again` begins anew where there is an unfinished one.
+        """
         folder = self.staging / fingerprint(parts)
         if publish.recover(self.target) == folder.name:
             return self._finished("resumed", 0, listing)
         existing = self._existing(parts)  # checked again: another converter may have finished while this one waited
         if existing:
             return self._up_to_date(existing, parts, listing)
-        if not self.options.overwrite:
+        if again:
+            discard(folder)
+        elif not self.options.overwrite:
             refuse_to_lose(self.staging, folder, parts, self.recipe)
         job = unfinished(folder, self.bases, self.recipe)
         status = "resumed" if job else "updated" if (self.target / MANIFEST).exists() else "created"
@@ -287,7 +320,8 @@ class _Conversion:
                 made = self._build(job, engine)
                 held.check()
                 clear_partial_files(job)
-                commit = Commit(job, self._recorded_settings(), lambda shard: read_marker(job.marker_path(shard)))
+                done = lambda shard: read_marker(job.marker_path(shard))  # noqa: E731 - two callbacks side by side
+                commit = Commit(job, self._recorded_settings(), done, reject_lines(job))
                 commit.run(lambda facts: self._manifest(job, parts, facts, whole=status != "resumed"))
         held.check()
         publish.publish(folder / NEW_FOLDER, self.target)
@@ -296,10 +330,10 @@ class _Conversion:
     def _begin(self, folder: Path, listing: Listing, parts: dict[str, str], drafted: Callable[[], Draft]) -> Job:
         """Write the plan of a new job. Raises StorageError if the disk cannot hold the dataset."""
         plan = drafted()
-        job = plan.job(folder, self.bases, self.recipe, parts)
+        job = plan.job(folder, self.bases, self.recipe, parts, self.settings.shuffle)
         self._check_space(self._announce(job, listing))
         make_room(self.staging, folder)
-        plan.planner.write(folder / PLAN)
+        plan.write(folder)
         begin(job)
         return job
 
@@ -310,13 +344,13 @@ class _Conversion:
                 f" {format_bytes(expected.free_bytes)} are free; free some space, or store less (--store, --compression)"
             )
 
-    def _build(self, job: Job, engine: local.Engine) -> int:
+    def _build(self, job: Job, engine: Engine) -> int:
         """Build the unfinished shards, and return the number of samples made."""
         done = np.zeros(job.shards, bool)
-        tally = Tally(self.options.max_rejects, job.rows, self.listener.progress)
+        tally = Tally(self.options.max_rejects, job.inputs, self.listener.progress)
         for shard, finished in finished_shards(job):
             done[shard] = True
-            tally.add(Progress(job.place(shard).rows, finished.rejected, 0))
+            tally.add(Progress(job.place(shard).records, finished.facts.rows, finished.rejected, 0))
         before = tally.samples
         if done.any():
             self.listener.resuming(int(done.sum()), job.shards)
@@ -333,7 +367,7 @@ class _Conversion:
             if isinstance(error, KeyboardInterrupt):
                 raise Interrupted(f"interrupted; {state}") from error
             if isinstance(error, DiskFullError):
-                need = format_bytes((job.rows - done) * job.sample_bytes * SPARE_DISK)
+                need = format_bytes((1 - done) * job.inputs * job.samples_per_record * job.sample_bytes * SPARE_DISK)
                 raise DiskFullError(f"{error}; about {need} more are needed. {state}") from error
             raise type(error)(f"{error}. {state}") from error
 
@@ -348,7 +382,7 @@ class _Conversion:
         if not self.options.overwrite:
             refuse_to_lose(self.staging, folder, parts, self.recipe)
         job = unfinished(folder, self.bases, self.recipe)
-        expected = self._announce(job or drafted().job(scratch, self.bases, self.recipe, parts), listing)
+        expected = self._announce(job or drafted().job(scratch, self.bases, self.recipe, parts, self.settings.shuffle), listing)
         if job is None:
             self._check_space(expected)
         facts = (expected.rows, expected.shards, expected.bytes, 0, self._seconds(), 0.0, folder.name)
@@ -356,7 +390,7 @@ class _Conversion:
 
     def _up_to_date(self, manifest: Manifest, parts: dict[str, str], listing: Listing) -> ConvertResult:
         self._refuse_many_rejects(manifest)
-        notices = list(listing.notices)
+        notices = [*listing.notices, *_missing_labels(manifest, listing)]
         if manifest.fingerprint != fingerprint(parts):
             changes = version_changes(manifest.fingerprint_parts.get(VERSIONS, ""), parts[VERSIONS])
             notices.append(f"the dataset was made by other versions ({changes}); --overwrite converts it again with these")
@@ -411,6 +445,7 @@ class _Conversion:
             seconds=round(self._seconds(), 3) if whole else None,
             class_counts=facts.class_counts,
             environment=_environment(self.recipe),
+            records=job.records_read,
         )
 
     def _finished(self, status: str, made: int, listing: Listing) -> ConvertResult:
@@ -430,9 +465,17 @@ class _Conversion:
             reasons=reasons,
             examples=examples,
             copied=self._copied(),
-            notices=tuple(listing.notices),
+            notices=(*listing.notices, *_missing_labels(manifest, listing)),
             warnings=_warnings(manifest),
         )
+
+
+def _missing_labels(manifest: Manifest, listing: Listing) -> tuple[str, ...]:
+    """Say how many samples have no class, where records have the labels: this is known only when all of them were read."""
+    if manifest.class_counts is None or listing.whole or listing.side is not None:
+        return ()
+    missing = manifest.samples - sum(sum(counts) for counts in manifest.class_counts.values())
+    return (f"{missing:,} of {counted(manifest.samples, 'sample')} without a label",) if missing > 0 else ()
 
 
 def _warnings(manifest: Manifest) -> tuple[str, ...]:
@@ -449,13 +492,14 @@ def _rejects(rejected: int, inputs: int) -> str:
     return f"{counted(rejected, 'input')} of {inputs:,} rejected"
 
 
-def _what_is_done(job: Job) -> tuple[str, int]:
-    """Return how much of an unfinished job is done, as a sentence and in rows of its plan."""
+def _what_is_done(job: Job) -> tuple[str, float]:
+    """Return how much of an unfinished job is done, as a sentence and as a share of its records."""
     try:
-        done = [job.place(shard).rows for shard, _ in finished_shards(job)]
+        done = [job.place(shard).records for shard, _ in finished_shards(job)]
     except OSError as error:
-        return f"shardctl cannot read what is done ({printable(str(job.folder))}: {error.strerror})", 0
-    return f"{len(done)} of {job.shards} shards are done; run the same command again to continue", sum(done)
+        return f"shardctl cannot read what is done ({printable(str(job.folder))}: {error.strerror})", 0.0
+    sentence = f"{len(done)} of {job.shards} shards are done; run the same command again to continue"
+    return sentence, sum(done) / max(1, job.records)
 
 
 def _environment(recipe: Recipe) -> dict[str, str]:
@@ -477,7 +521,7 @@ class Tally:
     def add(self, progress: Progress) -> None:
         """Add finished work. Raises TooManyRejectsError."""
         self.rejected += progress.rejected
-        self.samples += progress.inputs - progress.rejected
+        self.samples += progress.samples
         self._listen(progress)
         if self.rejected > self._limit:
             raise TooManyRejectsError(

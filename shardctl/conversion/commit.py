@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,28 +12,30 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.engines.job import NEW_FOLDER, Job
-from shardctl.engines.samples import Shape
 from shardctl.engines.task import Done
-from shardctl.errors import TooManyRejectsError
+from shardctl.errors import InputError, TooManyRejectsError
 from shardctl.fingerprint import VERSIONS
+from shardctl.labelling import JOB_ONLY
 from shardctl.listing import CHUNK_ROWS
-from shardctl.manifest import (
+from shardctl.manifest import FileFacts, Manifest, SplitFacts
+from shardctl.pipeline.samples import Shape
+from shardctl.storage import printable, replacing, sha256_of, write_atomically
+from shardctl.tables import (
     CHECKSUMS,
+    FILES,
     MANIFEST,
     PLAN,
+    PLAN_SCHEMA,
     REJECTS,
     SHARDS,
     TABLES,
-    FileFacts,
+    UNIT_FIELDS,
     Making,
-    Manifest,
     ShardEntry,
-    SplitFacts,
     read_rejects,
     write_checksums,
     write_shard_table,
 )
-from shardctl.storage import printable, replacing, sha256_of, write_atomically
 
 
 @dataclass(frozen=True)
@@ -55,20 +56,29 @@ class Commit:
     """Joins the markers into the dataset's tables, beside the new shards, and the manifest last."""
 
     def __init__(
-        self, job: Job, settings: dict[str, Any], done: Callable[[int], Done], fields: dict[str, Any] | None = None
+        self,
+        job: Job,
+        settings: dict[str, Any],
+        done: Callable[[int], Done],
+        lines: Callable[[int, Done], Iterable[bytes]],
+        fields: dict[str, Any] | None = None,
     ) -> None:
-        """`settings` are those of the manifest; `done` returns the marker of a shard; it is called in the order of the dataset.
+        """`settings` are those of the manifest; `done` returns the marker of a shard, and `lines` those of its rejects.
 
-        `fields` is what the manifest says of them; without it, that is found from the shapes of the images.
+        Both are called in the order of the dataset. `fields` is what the manifest says of them; without it, that is found from
+        the shapes of the images.
         """
-        self._job, self._settings, self._done, self._fields = job, settings, done, fields
+        self._job, self._settings, self._done, self._lines, self._fields = job, settings, done, lines, fields
         self._new = job.folder / NEW_FOLDER
         classes = job.layout.classes
         self._class_counts = {split.name: np.zeros(len(classes), np.int64) for split in job.splits} if classes else None
 
     def run(self, describe: Callable[[Committed], Manifest]) -> Manifest:
-        """Complete the new dataset's folder. Raises TooManyRejectsError if not one input was converted."""
+        """Complete the new dataset's folder. Raises TooManyRejectsError if not one input was converted, InputError if there
+        was none."""
         committed = self.write_tables()
+        if committed.inputs == 0:
+            raise InputError("the files hold no records, only blank lines; nothing was committed")
         if committed.samples == 0:
             raise TooManyRejectsError(_all_rejected(self._new, committed.inputs))
         manifest = describe(committed)
@@ -78,6 +88,7 @@ class Commit:
     def write_tables(self) -> Committed:
         """Write everything but the manifest."""
         new = self._new
+        write_final_files(new / FILES, self._job.files)
         entries, shapes = self._write_plan_and_rejects()
         shape = next(iter(shapes)) if len(shapes) == 1 else None
         fields = self._fields if self._fields is not None else _final_fields(self._job, shape)
@@ -87,53 +98,47 @@ class Commit:
         sums |= {name: facts.sha256 for name, facts in files.items()}
         checksums = write_checksums(new / CHECKSUMS, sums.items())
         files[CHECKSUMS] = FileFacts((new / CHECKSUMS).stat().st_size, checksums)
-        inputs, samples, size = (sum(getattr(entry, name) for entry in entries) for name in ("inputs", "rows", "bytes"))
+        names = ("inputs", "rejected", "rows", "bytes")
+        inputs, rejected, samples, size = (sum(getattr(entry, name) for entry in entries) for name in names)
         counts = {name: found.tolist() for name, found in self._class_counts.items()} if self._class_counts else None
-        return Committed(inputs, samples, inputs - samples, size, fields, self._split_facts(entries), files, counts)
+        return Committed(inputs, samples, rejected, size, fields, self._split_facts(entries), files, counts)
 
     def _write_plan_and_rejects(self) -> tuple[list[ShardEntry], set[Shape]]:
         """Write plan.arrow and rejects.jsonl, a shard at a time."""
         entries: list[ShardEntry] = []
         shapes: set[Shape] = set()
-        rows: list[pa.Table] = []
-        first = held = 0
-        schema = _final_plan_schema(self._job.plan.schema)
+        held: list[pa.Table] = []
         with (
             replacing(self._new / REJECTS) as rejects,
             replacing(self._new / PLAN) as plan,
-            pa.ipc.new_file(pa.PythonFile(plan, mode="w"), schema) as writer,
+            pa.ipc.new_file(pa.PythonFile(plan, mode="w"), PLAN_SCHEMA) as writer,
         ):
             for shard in range(self._job.shards):
-                place = self._job.place(shard)
-                done = self._done(shard)
-                planned = self._job.plan.slice(place.first_row, place.rows).combine_chunks()
-                rows.append(_final_plan(planned, done, shard, schema))
-                held += place.rows
-                if held >= CHUNK_ROWS:
-                    _write_rows(writer, rows)
-                    held = 0
+                place, done = self._job.place(shard), self._done(shard)
+                held.append(_final_plan(self._job.plan.slice(place.first_unit, place.units), done, shard))
+                if sum(part.num_rows for part in held) >= CHUNK_ROWS:
+                    _write_rows(writer, held)
                 if self._class_counts is not None:
-                    self._class_counts[place.split.name] += _labels_of(planned, done, len(self._class_counts[place.split.name]))
-                for line in _reject_lines(planned, done):
+                    self._class_counts[place.split_name] += _counts(done, len(self._class_counts[place.split_name]))
+                for line in self._lines(shard, done):
                     rejects.write(line)
                 facts = done.facts
                 entries.append(
                     ShardEntry(
-                        split=place.split.name,
+                        split=place.split_name,
                         path=place.name,
+                        units=place.units,
+                        inputs=done.inputs,
+                        rejected=done.rejected,
                         rows=facts.rows,
                         bytes=facts.bytes,
                         raw_bytes=facts.raw_bytes,
                         sha256=facts.sha256,
-                        first=first,
-                        first_input=place.first_row,
-                        inputs=place.rows,
                         block_rows=facts.block_rows,
                     )
                 )
-                first += facts.rows
                 shapes |= set(done.shapes)
-            _write_rows(writer, rows)
+            _write_rows(writer, held)
         return entries, shapes
 
     def _split_facts(self, entries: list[ShardEntry]) -> tuple[SplitFacts, ...]:
@@ -144,16 +149,26 @@ class Commit:
         return tuple(facts)
 
 
-def _write_rows(writer: pa.RecordBatchWriter, rows: list[pa.Table]) -> None:
+def _write_rows(writer: pa.RecordBatchWriter, held: list[pa.Table]) -> None:
     """Write rows of the plan that several shards have given, and forget them: a batch for each shard would be slow to open."""
-    if rows:
-        writer.write_table(pa.concat_tables(rows).combine_chunks(), max_chunksize=CHUNK_ROWS)
-        rows.clear()
+    if held:
+        writer.write_table(pa.concat_tables(held).combine_chunks(), max_chunksize=CHUNK_ROWS)
+        held.clear()
+
+
+def write_final_files(path: Path, files: pa.Table) -> None:
+    """Write the files.arrow of a dataset: that of a job without what differs between copies of the same files."""
+    names = [name for name in files.column_names if name not in dict(JOB_ONLY)]
+    if "label" in names and files["label"].null_count == len(files):
+        names.remove("label")
+    with replacing(path) as sink, pa.ipc.new_file(pa.PythonFile(sink, mode="w"), files.select(names).schema) as writer:
+        for batch in files.select(names).to_batches():
+            writer.write_batch(batch)
 
 
 def _final_fields(job: Job, shape: Shape | None) -> dict[str, Any]:
     """Return what the manifest says of the fields; `shape` is that of all images, where they share one."""
-    return (job.layout.with_shape(shape) if job.layout.store else job.layout).fields()
+    return job.layout.with_shape(shape).fields()
 
 
 def _making(job: Job, fields: dict[str, Any], settings: dict[str, Any]) -> Making:
@@ -163,47 +178,21 @@ def _making(job: Job, fields: dict[str, Any], settings: dict[str, Any]) -> Makin
     """
     without_path = {**settings, "labels": Path(str(settings["labels"])).name}
     parts = {name: digest for name, digest in job.parts.items() if name not in ("inputs", "settings", VERSIONS)}
-    return Making(job.layout.to_json(), fields, job.recipe.settings(), without_path, parts)
+    return Making(job.layout.to_json(), fields, job.recipe.settings(), without_path, parts, job.records_read)
 
 
-OUTCOME_COLUMNS = (("shard", pa.int32()), ("row", pa.int32()), ("outcome", pa.string()), ("digest", pa.uint64()))
-"""What the plan of a finished dataset says beyond that of a job."""
-
-
-def _final_plan_schema(planned: pa.Schema) -> pa.Schema:
-    """Return the columns of plan.arrow in a committed dataset. No time of change: copies of the inputs plan alike."""
-    left_out = {"mtime_ns", "error", "message", *(name for name, _ in OUTCOME_COLUMNS)}
-    return pa.schema([*(f for f in planned if f.name not in left_out), *(pa.field(*column) for column in OUTCOME_COLUMNS)])
-
-
-def _final_plan(planned: pa.Table, done: Done, shard: int, schema: pa.Schema) -> pa.Table:
-    row = done.outcomes["row"].combine_chunks()
-    columns = {name: planned[name] for name in planned.column_names if name in schema.names}
+def _final_plan(planned: pa.Table, done: Done, shard: int) -> pa.Table:
+    columns = {name: planned[name] for name, _ in UNIT_FIELDS}
     columns["shard"] = pa.array(np.full(len(planned), shard, np.int32))
-    columns["row"] = row
-    # Not row.is_valid(), which imports pyarrow.compute: 40 ms of a small conversion.
-    columns["outcome"] = pa.array(["rejected" if place is None else "ok" for place in row.to_pylist()], pa.string())
-    columns["digest"] = done.outcomes["digest"]
-    return pa.table([columns[name] for name in schema.names], schema=schema)
+    columns |= {name: done.units[name] for name in done.units.column_names}
+    return pa.table([columns[name] for name in PLAN_SCHEMA.names], schema=PLAN_SCHEMA)
 
 
-def _labels_of(planned: pa.Table, done: Done, classes: int) -> npt.NDArray[np.int64]:
-    """Count the samples of a shard by class, (classes,). A function may have given a sample another label than the plan."""
+def _counts(done: Done, classes: int) -> npt.NDArray[np.int64]:
+    """Count the samples of a shard by class, (classes,)."""
     counts = np.zeros(classes, np.int64)
-    if done.labels is not None:
-        counts[list(done.labels)] = list(done.labels.values())
-        return counts
-    labels = planned["label"].filter(done.outcomes["row"].is_valid()).drop_null().to_numpy()
-    return np.bincount(labels[(labels >= 0) & (labels < classes)], minlength=classes)
-
-
-def _reject_lines(planned: pa.Table, done: Done) -> Iterator[bytes]:
-    rejected = [place for place, row in enumerate(done.outcomes["row"].to_pylist()) if row is None]
-    for place in rejected:
-        outcome = done.outcomes.slice(place, 1).to_pylist()[0]
-        source, key = planned["source"][place].as_py(), planned["key"][place].as_py()
-        line = {"source": source, "key": key, **{name: outcome[name] for name in ("stage", "error", "message")}}
-        yield json.dumps(line, ensure_ascii=False).encode() + b"\n"
+    counts[list(done.labels)] = list(done.labels.values())
+    return counts
 
 
 def _all_rejected(new: Path, inputs: int) -> str:
@@ -212,3 +201,14 @@ def _all_rejected(new: Path, inputs: int) -> str:
         f"no input could be converted ({inputs:,} rejected), for instance {printable(first.source)}: {first.message};"
         f" nothing was committed, {printable(str(new / REJECTS))} has the reasons"
     )
+
+
+def reject_lines(job: Job) -> Callable[[int, Done], Iterator[bytes]]:
+    """Return what reads the lines of the rejects of a shard that was built."""
+
+    def lines(shard: int, done: Done) -> Iterator[bytes]:
+        if done.rejected:
+            with open(job.rejects_path(shard), "rb") as file:
+                yield from file
+
+    return lines

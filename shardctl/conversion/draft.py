@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 
+from shardctl.conversion.columns import compare_schema, known_layout, refuse_fields, renamed, with_images
 from shardctl.conversion.options import Options
-from shardctl.engines.job import Job
-from shardctl.engines.local import Engine
+from shardctl.conversion.surveying import Surveyor
+from shardctl.engines.base import Engine
+from shardctl.engines.job import Job, Root
 from shardctl.engines.probe import Probe
-from shardctl.engines.samples import Root
-from shardctl.errors import InputError, UsageError
+from shardctl.labelling import Labelling, PlanSettings, label_files, write_files
+from shardctl.layout import Layout
 from shardctl.listing import Listing
-from shardctl.machine import usable_cores
-from shardctl.manifest import PLAN
-from shardctl.plan import Labelling, Planner, PlanSettings, SplitPlan, make_planner, side_fields
+from shardctl.plan import Planner, SplitPlan, order_units
 from shardctl.recipe import Recipe
-from shardctl.shard import ENCODED_IMAGE, Layout, image_tensor
-from shardctl.sources.boxes import place_columns
-from shardctl.sources.labels import some
-from shardctl.spread import spread
-from shardctl.storage import free_bytes
+from shardctl.sources.formats import DETECT
+from shardctl.sources.jsonl import mixed_notices
+from shardctl.sources.labels import SPLIT_COLUMN
+from shardctl.sources.types import Types, without_nulls
+from shardctl.splitting import split_files
+from shardctl.storage import counted, format_bytes, printable
+from shardctl.tables import FILES
 
 SHARD_BYTES = 128 << 20
 """Default target size of a shard. Defaults and advice of other tools: 50 to 150 MB."""
@@ -33,27 +35,42 @@ FEWEST_SHARDS = 16
 
 SMALLEST_SHARD_ROWS = 8
 
-PROBE_INPUTS = {"image": 32, "text": 1024}
-"""Inputs pushed through the recipe before the plan is made: always the same ones, so that the plan is too.
+PROBE_FILES = {"image": 32, "text": 1024}
+"""Files, of those that are one record each, that are pushed through the recipe before the plan is made: always the same ones,
+so that the plan is too.
 
-Text is cheap to read, and compresses better in large blocks than in small ones: 32 lines gave an estimate of twice the size.
+Text is cheap to read, and compresses better in large blocks than in small ones: 32 files gave an estimate of twice the size.
 """
+
+MUCH_COMPRESSED = 256 << 20
+"""Bytes of a compressed file that make a notice: it takes about ten seconds to decompress."""
+
+PROBE_RUNS, PROBE_RUN = 4, 256
+"""How many records of files of many records are tried: so many runs, of so many neighbours each."""
+
+
+PROBE_IMAGE_RUN = 8
+"""The same where records have images, which take a thousand times as long as text."""
+
+EMPTY = Layout("", pa.schema([]))
 
 
 @dataclass(frozen=True)
 class Draft:
     """A conversion that is decided on and not begun: what makes the rows of its plan, and its job but for the folder.
 
-    `probed` inputs were tried; a sample takes `sample_bytes` on average, over all inputs.
+    `probed` records were tried; a sample takes `sample_bytes` on average, over all of them.
     """
 
+    listing: Listing
+    labelling: Labelling
     planner: Planner
+    fields: pa.Schema | None
     probe: Probe
-    probed: int
     sample_bytes: float
     splits: tuple[SplitPlan, ...]
 
-    def job(self, folder: Path, roots: tuple[Root, ...], recipe: Recipe, parts: dict[str, str]) -> Job:
+    def job(self, folder: Path, roots: tuple[Root, ...], recipe: Recipe, parts: dict[str, str], shuffle: int | None) -> Job:
         """Return the job in its folder."""
         return Job(
             folder,
@@ -62,12 +79,22 @@ class Draft:
             self.probe.layout,
             self.splits,
             parts,
+            fields=self.fields,
+            by_field=self.labelling.by_field,
+            draw=self.planner.order.draw,
+            shuffle=shuffle,
             sample_bytes=self.sample_bytes,
-            sample_seconds=self.probe.sample_seconds,
+            samples_per_record=self.probe.samples_per_record,
+            record_seconds=self.probe.record_seconds,
             shard_bytes=self.probe.shard_bytes,
-            probed=self.probed,
+            probed=self.probe.records,
             probe_rejects=self.probe.rejected,
         )
+
+    def write(self, folder: Path) -> None:
+        """Write the tables of the job."""
+        write_files(folder / FILES, self.listing, self.labelling)
+        self.planner.write(folder, [split.shards for split in self.splits])
 
 
 def make_draft(
@@ -78,71 +105,93 @@ def make_draft(
     roots: tuple[Root, ...],
     engine: Engine,
     folder: Path,
+    all_types: bool,
 ) -> Draft:
-    """Plan a conversion, having probed some of its inputs. `folder` is for scratch. Raises InputError."""
-    planner = make_planner(listing, settings, recipe.variants)
-    probe_job = Job(folder, roots, recipe, _known_layout(recipe, planner.labelling, listing), (), {})
-    places = spread(len(planner), PROBE_INPUTS[recipe.kind])
-    planner.write(folder / PLAN, np.array(places, np.int64))
+    """Plan a conversion, having probed some of its records. `folder` is for scratch.
+
+    With `all_types`, the types of fields are found in all records, else in some of them where that is enough. Raises
+    InputError.
+    """
+    surveyor = Surveyor(listing, recipe.reading, settings.shuffle is not None, engine)
+    units = surveyor.find_units()
+    types = None
+    if listing.whole:
+        refuse_fields(recipe)
+    elif recipe.fields is not None:
+        compare_schema(recipe.fields, surveyor.first_fields(units), listing)
+    else:
+        types = surveyor.find_types(units, all_types)
+        types = types if types is not None else Types.of_schema(pa.schema([]), recipe.reading.label)
+    splitting = split_files(listing, settings.split, settings.seed)
+    if splitting.by == "column" and listing.side is not None:
+        listing.side = listing.side.without(SPLIT_COLUMN)
+    labelling = label_files(listing, settings, splitting.by == "folder", types, recipe.reading.label)
+    fields = recipe.fields if types is None else types.found()
+    if fields is not None and not listing.whole:
+        fields = with_images(fields, recipe, listing)
+    probe_job = Job(folder, roots, recipe, EMPTY, (), {}, fields=fields, by_field=labelling.by_field)
+    content = listing.kind.columns if fields is None else renamed(without_nulls(fields), probe_job.renames)
+    for step in recipe.batch_transforms:
+        content = step.schema(content)
+    planner = Planner(units, order_units(units, splitting, settings.shuffle))
+    probe_job = replace(probe_job, layout=known_layout(recipe, labelling, listing, content, probe_job.kept_images))
+    some, run = (PROBE_FILES[recipe.kind], 1) if listing.whole else (PROBE_RUNS, PROBE_RUN)
+    if probe_job.has_images:
+        run = PROBE_IMAGE_RUN
+    write_files(folder / FILES, listing, labelling, planner.write_some(folder, some, run))
     probe_job.save()
     probe = engine.probe(probe_job)
     sample_bytes = _sample_bytes(probe, recipe, listing)
-    splits = tuple(SplitPlan(name, rows, _shards_of(rows, sample_bytes, options)) for name, rows in planner.split_rows)
-    return Draft(planner, probe, len(places), sample_bytes, splits)
+    splits = []
+    for name, records, expected in zip(splitting.names, planner.records, planner.split_records, strict=True):
+        shards = _shards_of(round(expected * probe.samples_per_record), sample_bytes, options)
+        splits.append(SplitPlan(name, records, expected, shards))
+    if types is not None:
+        listing.notices += [*mixed_notices(types.mixed(), "field"), *_notices_on_cells(types)]
+    listing.notices += _notices_on_streams(surveyor, options)
+    return Draft(listing, labelling, planner, fields, probe, sample_bytes, tuple(splits))
+
+
+def _notices_on_cells(types: Types) -> list[str]:
+    """Say which columns of CSV files look like numbers and are text, and where the delimiter may be another one."""
+    notices = [
+        f"the column {printable(name)} is kept as text: {printable(cell)} would change if it were read as a number"
+        for name, cell in types.odd_cells().items()
+    ]
+    names = types.found().names
+    if len(names) == 1 and (mark := next((mark for mark in ";\t|" if mark in names[0]), None)):
+        shown = "tab" if mark == "\t" else f"'{mark}'"
+        notices.append(f"there is one column, {printable(names[0])}; if it is several, use --delimiter {shown}")
+    return notices
+
+
+def _notices_on_streams(surveyor: Surveyor, options: Options) -> list[str]:
+    """Say which encodings were detected, and where one compressed file keeps most of the workers waiting."""
+    notices = []
+    if surveyor.reading.encoding == DETECT and (found := surveyor.encodings()):
+        counts = Counter(found.values())
+        first = {name: next(path for path, other in found.items() if other == name) for name in counts}
+        shown = (f"{name} ({counted(count, 'file')}, {printable(first[name])})" for name, count in counts.most_common())
+        of_all = f" in {len(found)} of {len(surveyor.listing):,} files" if len(found) < len(surveyor.listing) else ""
+        notices.append(f"encodings that were detected{of_all}: {', '.join(shown)}; --encoding names one for all")
+    path, size = surveyor.largest_stream()
+    if size >= MUCH_COMPRESSED and 2 * size > surveyor.listing.total_bytes and options.worker_count() > 1:
+        notices.append(
+            f"{printable(path)} is one compressed file of {format_bytes(size)}, which one core reads; it is faster as several"
+            " files, or not compressed"
+        )
+    return notices
 
 
 def _sample_bytes(probe: Probe, recipe: Recipe, listing: Listing) -> float:
     """Return the average size of a sample in bytes.
 
-    Where large inputs make large samples, the few that were tried may be larger or smaller than most, and the sizes of all
-    inputs are known. The photos of `shardctl demo` were estimated at 1.4 times their size before this was taken into account.
+    Where large files make large samples, the few that were tried may be larger or smaller than most, and the sizes of all
+    files are known. The photos of `shardctl demo` were estimated at 1.4 times their size before this was taken into account.
     """
-    if not probe.input_bytes or (recipe.store is not None and recipe.transforms):
+    if not probe.record_bytes or (recipe.store is not None and recipe.transforms):
         return probe.sample_bytes
-    return probe.sample_bytes * listing.total_bytes / len(listing) / probe.input_bytes
-
-
-def _known_layout(recipe: Recipe, labelling: Labelling, listing: Listing) -> Layout:
-    """Decide the columns of the shards, but for what a user's functions make of them.
-
-    In this order: key, the content, label, columns of the labels files, variant.
-    """
-    fields = [pa.field("key", pa.string())]
-    size = recipe.output_size
-    shape = (size[1], size[0], 3) if size else None
-    if recipe.store is not None:
-        fields.append(pa.field("image", image_tensor(shape) if recipe.store.name == "raw" and shape else ENCODED_IMAGE))
-    else:
-        fields += list(listing.columns or [])
-    side = side_fields(listing.side)
-    _refuse_places(recipe, side)
-    if labelling.classes is not None or (listing.side and "label" in listing.side.columns.column_names):
-        if "label" in [f.name for f in fields]:
-            raise InputError("the inputs have a field label, and labels were to be added to them; use --labels none")
-        fields.append(pa.field("label", pa.int64()))
-    clash = {f.name for f in side} & {f.name for f in fields}
-    if clash:
-        names = ",".join(sorted(clash))
-        raise InputError(
-            f"the labels file has a column that the inputs have too: {names}; rename it in the labels file, or leave it out"
-            f" with --drop-columns {names}"
-        )
-    fields += side
-    if recipe.variants > 1:
-        fields.append(pa.field("variant", pa.int32()))
-    store = str(recipe.store) if recipe.store else None
-    return Layout(recipe.kind, pa.schema(fields), store, shape, labelling.classes)
-
-
-def _refuse_places(recipe: Recipe, side: list[pa.Field]) -> None:
-    """Raise UsageError if columns are places in the image, and the recipe moves the pixels."""
-    places = place_columns(side) if recipe.views else []
-    if places:
-        columns = ",".join(dict.fromkeys(name.partition(".")[0] for name in places))
-        raise UsageError(
-            f"{recipe.views[0].name} moves what is in the images, but not the places in {some(places)} of the labels file;"
-            f" leave {recipe.views[0].name} out, or leave out the columns with --drop-columns {columns}"
-        )
+    return probe.sample_bytes * listing.total_bytes / len(listing) / probe.record_bytes
 
 
 def _shards_of(rows: int, sample_bytes: float, options: Options) -> int:
@@ -153,61 +202,3 @@ def _shards_of(rows: int, sample_bytes: float, options: Options) -> int:
         return max(1, min(rows, round(rows * sample_bytes / options.shard_size)))
     by_size = -(-int(rows * sample_bytes) // SHARD_BYTES)
     return max(1, by_size, min(FEWEST_SHARDS, rows // SMALLEST_SHARD_ROWS))
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """What a conversion will do, measured on a few inputs before anything is written. Sizes in bytes.
-
-    `rows` and `shards` are those of all splits; every row becomes a sample unless it is rejected. `bytes` is the size of all
-    shards, also of those that an earlier run finished, where as many inputs are rejected as of those that were tried:
-    `probe_rejects`. `seconds` is the time for all of it, `classes` the number of classes, None without names. `ignored`
-    counts files that are no inputs by the ending of their name; `notices` say what was decided.
-    """
-
-    kind: str
-    inputs: int
-    input_bytes: int
-    splits: tuple[SplitPlan, ...]
-    rows: int
-    shards: int
-    classes: int | None
-    labelled_by: str
-    bytes: int
-    free_bytes: int
-    seconds: float
-    probe_rejects: int
-    ignored: dict[str, int]
-    notices: tuple[str, ...]
-
-
-def _origin_of_labels(layout: Layout, listing: Listing) -> str:
-    if "label" not in layout.columns.names:
-        return "nothing"
-    if listing.side is not None:
-        return "labels file"
-    by_field = listing.label_names is not None or (listing.columns is not None and "label" in listing.columns.names)
-    return "field label" if by_field else "folder"
-
-
-def estimate(job: Job, listing: Listing, options: Options, target: Path) -> Estimate:
-    """Estimate what a job will write, and how long it will take."""
-    workers = max(1, min(options.worker_count(), usable_cores()))
-    classes = job.layout.classes
-    samples = job.rows * (1 - job.probe_rejects / job.probed) if job.probed else job.rows
-    return Estimate(
-        kind=job.recipe.kind,
-        inputs=len(listing),
-        input_bytes=listing.total_bytes,
-        splits=job.splits,
-        rows=job.rows,
-        shards=job.shards,
-        classes=len(classes) if classes is not None else None,
-        labelled_by=_origin_of_labels(job.layout, listing),
-        bytes=int(samples * job.sample_bytes) + job.shards * job.shard_bytes,
-        free_bytes=free_bytes(target),
-        seconds=job.rows * job.sample_seconds / workers,
-        probe_rejects=job.probe_rejects,
-        ignored=dict(listing.ignored),
-        notices=tuple(listing.notices),
-    )

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from shardctl.engines.pool import Limits, most_workers
 from shardctl.errors import InputError, StorageError, UsageError
-from shardctl.manifest import MANIFEST, STAGING
 from shardctl.storage import format_bytes, naming_the_path, printable
+from shardctl.tables import MANIFEST, STAGING
 
 IF_RUNNING = ("wait", "fail")
 INPUT_TIMEOUT = 120.0

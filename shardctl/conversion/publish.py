@@ -26,8 +26,8 @@ from shardctl.conversion.staging import REPAIR_PREFIX, discard
 from shardctl.engines.job import JOB, NEW_FOLDER
 from shardctl.errors import DatasetError, Interrupted, StorageError
 from shardctl.lease import LEASE
-from shardctl.manifest import CHECKSUMS, MANIFEST, REPLACED, SHARDS, STAGING, TABLES, ShardTable, is_file_name
 from shardctl.storage import naming_the_path, printable, sync_folder, write_atomically
+from shardctl.tables import CHECKSUMS, MANIFEST, REPLACED, SHARDS, STAGING, TABLES, ShardTable, is_file_name
 
 _RENAME_EXCHANGE = 2
 _AT_FDCWD = -100

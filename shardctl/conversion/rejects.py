@@ -8,44 +8,69 @@ from pathlib import Path
 from typing import Any
 
 from shardctl.errors import StorageError
-from shardctl.manifest import PLAN, REJECTS, open_table
+from shardctl.sources.kinds.text import LINES
+from shardctl.sources.walk import suffix_of
 from shardctl.storage import READ_CHUNK, copy_file, naming_the_path, printable, replacing
+from shardctl.tables import FILES, PLAN, PLAN_SCHEMA, REJECTS, open_table, read_rejects
 
 
 def copy_rejects(dataset: Path, bases: tuple[str, ...], folder: Path) -> int:
     """Copy the inputs that a dataset rejected to `folder`, under their own paths, and return how many there are.
 
-    A file is copied whole; of a file of many inputs its rejected ones are put together in a file of the same name. What
-    cannot be read is left out. rejects.jsonl goes along. Raises StorageError if `folder` cannot be written.
+    A file that is one record is copied whole; of a file of lines its rejected ones are put together in a file of the same
+    name; of other files of many records all is copied. What cannot be read is left out. rejects.jsonl goes along. Raises
+    StorageError if `folder` cannot be written.
     """
     copied = 0
     with naming_the_path(folder):
         folder.mkdir(parents=True, exist_ok=True)
         resolved = folder.resolve()
         begun: set[Path] = set()
-        for row in _rejected_rows(dataset):
-            source, place = Path(bases[row["root"]]) / row["source"], folder / row["source"]
-            if row["variant"] or ".." in Path(row["source"]).parts:
+        rejects = _RejectedRecords(dataset / REJECTS)
+        for row in _rejected_units(dataset):
+            source, place = Path(bases[row["root"]]) / row["path"], folder / row["path"]
+            records = rejects.of_unit(row)
+            if ".." in Path(row["path"]).parts:
                 continue
             place.parent.mkdir(parents=True, exist_ok=True)
             _refuse_links(place.parent, resolved)
             with contextlib.suppress(_UnreadableError):
-                if row["key"] == row["source"]:
+                if suffix_of(place.name) in LINES and row["first"]:
+                    _append(source, row, records, place, place not in begun)
+                elif place not in begun:
                     _copy(source, place)
-                else:
-                    _append(source, row, place, place not in begun)
-                    begun.add(place)
-                copied += 1
+                begun.add(place)
+                copied += row["rejected"]
         copy_file(dataset / REJECTS, folder / REJECTS)
     return copied
 
 
-def _rejected_rows(dataset: Path) -> Iterator[dict[str, Any]]:
+class _RejectedRecords:
+    """The numbers of the rejected records of each unit, asked for in the order of the plan."""
+
+    def __init__(self, path: Path) -> None:
+        self._rejects = read_rejects(path)
+
+    def of_unit(self, row: dict[str, Any]) -> set[int]:
+        """Return the numbers of as many rejects as a unit has."""
+        records: set[int] = set()
+        left = row["rejected"]
+        while left > 0 and (reject := next(self._rejects, None)):
+            number = reject.key.rpartition("#")[2] if row["first"] else "0"
+            first = int(number) if number.isdecimal() else 0
+            records.update(range(first, first + reject.records))
+            left -= reject.records
+        return records
+
+
+def _rejected_units(dataset: Path) -> Iterator[dict[str, Any]]:
+    """Yield the units that have rejected records, with the path and the root of their files."""
     import pyarrow.compute as pc  # 40 ms that only this needs
 
-    columns = ["key", "source", "root", "offset", "size", "variant", "outcome"]
-    for batch in open_table(dataset / PLAN).select(columns).to_batches(max_chunksize=65536):
-        yield from batch.filter(pc.equal(batch.column("outcome"), "rejected")).to_pylist()
+    files = open_table(dataset / FILES).select(["path", "root"])
+    for batch in open_table(dataset / PLAN, PLAN_SCHEMA).to_batches(max_chunksize=65536):
+        for row in batch.filter(pc.greater(batch.column("rejected"), 0)).to_pylist():
+            yield {**row, **files.slice(row["file"], 1).to_pylist()[0]}
 
 
 class _UnreadableError(Exception):
@@ -65,12 +90,15 @@ def _copy(source: Path, place: Path) -> None:
             sink.write(data)
 
 
-def _append(source: Path, row: dict[str, Any], place: Path, first: bool) -> None:
-    data = b"".join(_chunks(source, row["offset"], row["size"]))
+def _append(source: Path, row: dict[str, Any], records: set[int], place: Path, first: bool) -> None:
+    """Add the rejected lines of a unit to a file."""
+    lines = b"".join(_chunks(source, row["offset"], row["size"])).split(b"\n")
     if first:
         place.unlink(missing_ok=True)
     with open(place, "ab") as out:
-        out.write(data.rstrip(b"\n") + b"\n")
+        for number, line in enumerate(lines, row["first"] - row["skip"]):
+            if number in records:
+                out.write(line + b"\n")
 
 
 def _chunks(source: Path, offset: int, size: int | None) -> Iterator[bytes]:

@@ -11,14 +11,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from shardctl.engines.job import DONE_FOLDER, JOB, NEW_FOLDER, Job
-from shardctl.engines.samples import Root
+from shardctl.engines.job import DONE_FOLDER, JOB, NEW_FOLDER, Job, Root
 from shardctl.engines.task import Done, read_finished
 from shardctl.errors import DatasetError, UsageError
 from shardctl.fingerprint import difference
-from shardctl.manifest import REPLACED
 from shardctl.recipe import Recipe
 from shardctl.storage import PARTIAL, naming_the_path, printable
+from shardctl.tables import REPLACED
 
 REPAIR_PREFIX = "repair-"
 """Prefix of the working folders of repair, in the staging folder. No repair resumes another one, except if that one has
@@ -55,8 +54,8 @@ def clear_partial_files(job: Job) -> None:
 def finished_shards(job: Job) -> Iterator[tuple[int, Done]]:
     """Yield the finished shards, each with the content of its marker."""
     for name in sorted(os.listdir(job.folder / DONE_FOLDER)):
-        stem = name.partition(".")[0]
-        if stem.isdecimal() and (done := read_finished(job, int(stem))):
+        stem, _, suffix = name.partition(".")
+        if suffix == "arrow" and stem.isdecimal() and (done := read_finished(job, int(stem))):
             yield int(stem), done
 
 

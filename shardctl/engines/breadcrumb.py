@@ -5,8 +5,8 @@ from __future__ import annotations
 import mmap
 import struct
 
-_FORM = struct.Struct("<qB")
-SIZE = 16
+_FORM = struct.Struct("<qqB")
+SIZE = 24
 """Bytes of a breadcrumb."""
 
 STAGES = ("read", "decode", "transform", "encode", "write", "compare")
@@ -15,12 +15,18 @@ STAGES = ("read", "decode", "transform", "encode", "write", "compare")
 `write`: a block that holds nothing but its sample is written. `compare`: it is read to see whether its source answers.
 """
 
+_NUMBERS = {stage: number for number, stage in enumerate(STAGES)}
+
 NOWHERE = -1
 """The place of a worker that is on no input: it starts, writes a file, or waits."""
 
 
+WHOLE = -1
+"""The record of a worker that works on all records of its place together."""
+
+
 class Breadcrumb:
-    """A place (the row of the plan, for instance) and the stage of the work on it.
+    """A place (the row of the plan, for instance), the record in it, and the stage of the work on it.
 
     Writing one costs under a microsecond. `memory` is shared with the process that reads it; by default there is none.
     """
@@ -34,14 +40,14 @@ class Breadcrumb:
         """Return the breadcrumb in a file of SIZE bytes that both processes have open."""
         return cls(mmap.mmap(descriptor, SIZE))
 
-    def drop(self, place: int, stage: str = STAGES[0]) -> None:
-        """Record that the work on a place begins, or reaches another stage."""
-        self._place = place
-        _FORM.pack_into(self._memory, 0, place, STAGES.index(stage))
+    def drop(self, place: int, record: int = WHOLE, stage: str = STAGES[0]) -> None:
+        """Record that the work on a place, or on a record in it, begins."""
+        self._place, self._record = place, record
+        _FORM.pack_into(self._memory, 0, place, record, _NUMBERS[stage])
 
     def enter(self, stage: str) -> None:
-        """Record that the work on the same place reaches another stage."""
-        self.drop(self._place, stage)
+        """Record that the work on the same place and record reaches another stage."""
+        self.drop(self._place, self._record, stage)
 
     def leave(self) -> None:
         """Record that the work is on no place."""
@@ -53,11 +59,16 @@ class Breadcrumb:
         return int(_FORM.unpack_from(self._memory)[0])
 
     @property
-    def timed_place(self) -> int:
-        """The place whose time runs: NOWHERE while a file is written, since a slow disk is no fault of an input."""
-        return NOWHERE if self.stage == "write" else self.place
+    def record(self) -> int:
+        """The record that was dropped last, in whichever process."""
+        return int(_FORM.unpack_from(self._memory)[1])
+
+    @property
+    def timed_place(self) -> tuple[int, int]:
+        """The place and record whose time runs: NOWHERE while a file is written, since a slow disk is no fault of a record."""
+        return (NOWHERE, WHOLE) if self.stage == "write" else (self.place, self.record)
 
     @property
     def stage(self) -> str:
         """The stage that was dropped last, in whichever process."""
-        return STAGES[_FORM.unpack_from(self._memory)[1]]
+        return STAGES[_FORM.unpack_from(self._memory)[2]]

@@ -1,19 +1,21 @@
-"""Reading the inputs of a job, and telling an input that cannot be read from a source that does not answer."""
+"""Reading the files of a job, and telling one that cannot be read from a source that does not answer."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
-from collections.abc import Callable
-from typing import Any
+import stat
+import sys
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
+import xxhash
 
 from shardctl.engines.breadcrumb import Breadcrumb
-from shardctl.engines.job import Job
-from shardctl.engines.samples import Root, open_at_once, read_input, read_recorded
+from shardctl.engines.job import Job, Planned
 from shardctl.errors import Rejection, SourceGoneError
 from shardctl.storage import printable
 
@@ -27,18 +29,95 @@ OTHER_BYTES = 1 << 16
 """How much of another input is read."""
 
 
-def read_planned(job: Job, number: int, row: dict[str, Any]) -> bytes:
-    """Return the bytes of one input, `row` `number` of the job's plan.
+def read_whole(job: Job, planned: Planned) -> bytes:
+    """Return the bytes of a file that is one record.
 
     Raises Rejection (stages `plan`, `read`), SourceGoneError if the whole source has gone away or does not answer.
     """
+    with reading(job, planned):
+        data, status = _read(job.path_of(planned.file), planned.unit.size)
+        if not job.recorded and (status.st_mtime_ns != planned.file.mtime_ns or len(data) != planned.unit.size):
+            raise changed(job, planned)
+        return data
+
+
+@contextlib.contextmanager
+def reading(job: Job, planned: Planned) -> Iterator[None]:
+    """Turn what goes wrong while a unit is read within the block into a Rejection, or SourceGoneError if its source is gone."""
+    if planned.fault is not None:
+        raise planned.fault
+    path = job.path_of(planned.file)
     try:
-        return _reader(job)(job.roots, row)
-    except Rejection as rejection:
-        cause = rejection.__cause__
-        if isinstance(cause, OSError) and cause.errno in NO_ANSWER:
-            _look_at_others(job, number, row, cause)
-        raise
+        yield
+    except FileNotFoundError:
+        if job.recorded:
+            raise Rejection("read", "gone", f"its source is gone ({printable(path)})") from None
+        job.check_root(planned.file)
+        raise Rejection("read", "vanished", "it was deleted after the files were listed") from None
+    except OSError as error:
+        job.check_root(planned.file)
+        if error.errno in NO_ANSWER:
+            _look_at_others(job, planned, error)
+        if job.recorded:
+            raise Rejection("read", "unreadable", f"its source cannot be read ({printable(path)}: {error})") from error
+        raise Rejection("read", "unreadable", f"cannot be read ({error.strerror or error})") from error
+
+
+def read_beside(job: Job, planned: Planned, path: str, shown: str) -> bytes:
+    """Return the bytes of a file that a record of a unit names. `shown` is its name in messages.
+
+    Raises Rejection (stage `read`), SourceGoneError if the whole source has gone away or does not answer.
+    """
+    try:
+        return _read(path, sys.maxsize)[0]
+    except (FileNotFoundError, NotADirectoryError):
+        job.check_root(planned.file)
+        error = "gone" if job.recorded else "vanished"
+        raise Rejection("read", error, f"its image {printable(shown)} is not there ({printable(path)})") from None
+    except OSError as error:
+        job.check_root(planned.file)
+        if error.errno in NO_ANSWER:
+            _look_at_others(job, planned, error)
+        reason = error.strerror or error
+        raise Rejection("read", "unreadable", f"its image {printable(shown)} cannot be read ({reason})") from error
+
+
+State = tuple[int, int]
+"""The size of a file, and when it was changed last, in ns."""
+
+
+def state_of(job: Job, planned: Planned) -> State:
+    """Return the state of a file of many records. Raises Rejection if it is not as it was when it was listed, OSError."""
+    found = _state(job.path_of(planned.file))
+    if not job.recorded and found != (planned.file.size, planned.file.mtime_ns):
+        raise changed(job, planned)
+    return found
+
+
+def check_state(job: Job, planned: Planned, before: State) -> None:
+    """Raise Rejection if a file has changed while it was read."""
+    if _state(job.path_of(planned.file)) != before:
+        raise changed(job, planned)
+
+
+def _state(path: str) -> State:
+    status = os.stat(path)  # noqa: PTH116 - see pyproject.toml on Path in what is done per unit
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "not an ordinary file")
+    return status.st_size, status.st_mtime_ns
+
+
+def changed(job: Job, planned: Planned) -> Rejection:
+    """Return the rejection of a unit that is not what it was when it was listed, or when the dataset was made."""
+    if job.recorded:
+        return Rejection("read", "changed", f"its source has changed ({printable(job.path_of(planned.file))})")
+    return Rejection("read", "changed", "it changed after the files were listed; run the conversion again")
+
+
+def check_digest(job: Job, planned: Planned, digest: int) -> None:
+    """Raise Rejection if a unit is not what a finished dataset was made from."""
+    if job.recorded and planned.digest is not None and digest != planned.digest:
+        raise changed(job, planned)
 
 
 def compare_reads(job: Job, number: int, attempt: int, crumb: Breadcrumb, given_up: bool) -> None:
@@ -47,77 +126,121 @@ def compare_reads(job: Job, number: int, attempt: int, crumb: Breadcrumb, given_
     `attempt`, from 0, chooses the other one; where there is none, the input itself takes its place. An input that is `given_up`
     is not read again. Raises SourceGoneError; a read that does not return is the pool's to notice.
     """
-    row = _row(job, number)
-    others = _other_inputs(job, number, row)
+    others = _other_units(job, job.planned_at(number))
     other = int(others[attempt % len(others)]) if len(others) else number
-    crumb.drop(other, "compare")
-    _forget(job, _row(job, other))
-    with contextlib.suppress(Rejection):
-        read_planned(job, other, _row(job, other))
+    crumb.drop(other, stage="compare")
+    _read_again(job, job.planned_at(other))
     if not given_up:
         crumb.drop(number)
-        _forget(job, row)
-        with contextlib.suppress(Rejection):
-            read_planned(job, number, row)
+        _read_again(job, job.planned_at(number))
     crumb.leave()
 
 
-def _reader(job: Job) -> Callable[[tuple[Root, ...], dict[str, Any]], bytes]:
-    return read_recorded if "digest" in job.plan.column_names else read_input
+def _read_again(job: Job, planned: Planned) -> None:
+    """Read a unit's bytes from the disk, whatever they are."""
+    with contextlib.suppress(Rejection), reading(job, planned):
+        _forget(job.path_of(planned.file))
+        _read_range(job.path_of(planned.file), planned.unit.offset, planned.unit.size)
 
 
-def _row(job: Job, number: int) -> dict[str, Any]:
-    row: dict[str, Any] = job.plan.slice(number, 1).to_pylist()[0]
-    return row
+def _other_units(job: Job, planned: Planned) -> npt.NDArray[np.int64]:
+    """Return units of the same root in other files, those that come later first: they are not in memory yet.
 
-
-def _path(job: Job, row: dict[str, Any]) -> str:
-    return f"{job.roots[row['root']].path}/{row['source']}"
-
-
-def _other_inputs(job: Job, number: int, row: dict[str, Any]) -> npt.NDArray[np.int64]:
-    """Return the inputs of the same root in other files, those that come later first: they are not in memory yet.
-
-    Where one file holds all inputs, they are the others in that file. Empty ones are left out: to read nothing shows nothing.
+    Where one file holds all units, they are the others in that file. Empty ones are left out: to read nothing shows nothing.
     """
-    import pyarrow.compute as pc  # 40 ms, and hardly ever needed
-
-    plan = job.plan
-    able = pc.and_(pc.equal(plan["root"], row["root"]), pc.greater(plan["size"], 0))
-    others = np.flatnonzero(pc.and_(able, pc.not_equal(plan["source"], row["source"])))
+    file, size = job.plan["file"].to_numpy(), job.plan["size"].to_numpy()
+    able = (size > 0) & (job.roots_of(file) == planned.file.root)
+    number = job.plan["file"][planned.number].as_py()
+    others = np.flatnonzero(able & (file != number))
     if not len(others):
-        others = np.flatnonzero(pc.and_(able, pc.not_equal(plan["offset"], row["offset"])))
-    return np.roll(others, -int(np.searchsorted(others, number)))
+        others = np.flatnonzero(able & (job.plan["offset"].to_numpy() != planned.unit.offset))
+    return np.roll(others, -int(np.searchsorted(others, planned.number)))
 
 
-def _look_at_others(job: Job, number: int, row: dict[str, Any], error: OSError) -> None:
-    """Raise SourceGoneError if no other input of the same root can be read either, with the same kind of error."""
-    others = _other_inputs(job, number, row)
+def _look_at_others(job: Job, planned: Planned, error: OSError) -> None:
+    """Raise SourceGoneError if no other unit of the same root can be read either, with the same kind of error."""
+    others = _other_units(job, planned)
+    if not len(others) and planned.unit.records > 1:
+        _look_at_other_parts(job, planned, error)
     silent = None
     for other in others[:: max(1, -(-len(others) // OTHERS))]:
-        compared = _row(job, int(other))
+        compared = job.planned_at(int(other))
+        path = job.path_of(compared.file)
         try:
-            _forget(job, compared)
-            with open(_path(job, compared), "rb", buffering=0, opener=open_at_once) as file:
-                file.seek(compared["offset"])
-                file.read(min(compared["size"], OTHER_BYTES))
+            _forget(path)
+            _read_range(path, compared.unit.offset, min(compared.unit.size, OTHER_BYTES))
             return
         except OSError as problem:
             if problem.errno in NO_ANSWER:
                 silent = compared
     if silent is not None:
         raise SourceGoneError(
-            f"{printable(job.roots[row['root']].path)}: the source does not respond: {printable(row['key'])} cannot be read"
-            f" ({error.strerror}), and {printable(silent['key'])} cannot either; check its disk or server"
+            f"{printable(job.roots[planned.file.root].path)}: the source does not respond: {printable(planned.file.path)}"
+            f" cannot be read ({error.strerror}), and {printable(silent.file.path)} cannot either; check its disk or server"
         )
 
 
-def _forget(job: Job, row: dict[str, Any]) -> None:
+def _look_at_other_parts(job: Job, planned: Planned, error: OSError) -> None:
+    """Raise SourceGoneError if no part of a unit can be read: there is no other unit to compare it with."""
+    path, unit = job.path_of(planned.file), planned.unit
+    _forget(path)
+    for part in range(OTHERS):
+        with contextlib.suppress(OSError):
+            _read_range(path, unit.offset + part * (unit.size // OTHERS), min(unit.size // OTHERS, OTHER_BYTES))
+            return
+    raise SourceGoneError(
+        f"{printable(job.roots[planned.file.root].path)}: the source does not respond: {printable(planned.file.path)} cannot be"
+        f" read ({error.strerror}), and no other part of it; check its disk or server"
+    )
+
+
+def _forget(path: str) -> None:
     """Drop a file from the page cache, which answers even when the disk does not."""
     if hasattr(os, "posix_fadvise"):
         with contextlib.suppress(OSError):
-            descriptor = open_at_once(_path(job, row), os.O_RDONLY)
+            descriptor = open_at_once(path, os.O_RDONLY)
             try:
                 os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
             finally:
                 os.close(descriptor)
+
+
+def _read_range(path: str, offset: int, size: int) -> None:
+    with open(path, "rb", buffering=0, opener=open_at_once) as file:
+        file.seek(offset)
+        while size > 0 and (data := file.read(min(size, 1 << 20))):
+            size -= len(data)
+
+
+def _read(path: str, size: int) -> tuple[bytes, os.stat_result]:
+    """Return `size` bytes of a file, or the part of them that exists, and the file's state after the last byte was read.
+
+    It is never more than the file has, whatever the plan says.
+    """
+    with open(path, "rb", buffering=0, opener=open_at_once) as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "not an ordinary file")
+        data = _read_fully(file, min(size, status.st_size))
+        return data, os.fstat(file.fileno())
+
+
+def _read_fully(file: io.FileIO, count: int) -> bytes:
+    """Return the next `count` bytes, or those up to the end of the file: one read may return fewer, 2 GiB at most."""
+    data = file.read(count) if count > 0 else b""
+    if len(data) >= count:
+        return data
+    parts = [data]
+    while parts[-1] and (count := count - len(parts[-1])):
+        parts.append(file.read(count))
+    return b"".join(parts)
+
+
+def open_at_once(path: str, flags: int) -> int:
+    """Open without blocking: if the file is a pipe, an ordinary open would wait for a writer."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def digest_of(data: bytes) -> int:
+    """Return the XXH3-64 of an input's bytes: how a later run knows whether the input is still the same."""
+    return xxhash.xxh3_64_intdigest(data)

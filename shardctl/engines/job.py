@@ -1,52 +1,134 @@
-"""What a worker must know to build any shard of a conversion: a folder with job.json, the plan, and what is made of it."""
+"""What a worker must know to build any shard of a conversion: a folder with job.json, the tables, and what is made of them."""
 
 from __future__ import annotations
 
+import base64
 import json
+import os
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import xxhash
 
-from shardctl.engines.samples import Root
-from shardctl.errors import DatasetError
-from shardctl.manifest import PLAN, open_table, shard_name
+from shardctl.errors import DatasetError, InputError, Rejection, SourceGoneError
+from shardctl.layout import Layout
 from shardctl.plan import SplitPlan
 from shardctl.recipe import Recipe
-from shardctl.shard import Layout
+from shardctl.sources.formats import Choose, Unit
+from shardctl.sources.image_columns import KEPT, MAIN, marked_columns
+from shardctl.splitting import Draw
 from shardctl.storage import printable, write_atomically
+from shardctl.tables import FILES, PLAN, SHARDS, UNIT_FIELDS, open_table, shard_name
 
 JOB = "job.json"
 NEW_FOLDER = "new"
 """The folder that becomes the dataset: finished shards, and in the end the tables and the manifest."""
 
+KNOWN = "known.jsonl"
+"""Records that a finished dataset has rejected, where such a one is made again: see Job.known."""
+
 DONE_FOLDER = "done"
 """The folder of the markers."""
+
+PLAN_ROWS = 2048
+"""Rows of the plan that are Python objects at a time."""
+
+
+UNKNOWN_DEVICE = -1
+
+
+@dataclass(frozen=True)
+class Root:
+    """A folder that sources are relative to, and the number of the file system that it lay on when it was listed."""
+
+    path: str
+    device: int
+
+    @classmethod
+    def of(cls, path: str) -> Root:
+        """Return the root as it is now. Raises InputError if it is gone."""
+        try:
+            return cls(path, Path(path).stat().st_dev)
+        except OSError as error:
+            raise InputError(f"{printable(path)}: cannot be read ({error.strerror})") from error
+
+    @classmethod
+    def anywhere(cls, path: str) -> Root:
+        """Return a root that may be gone, or be on another file system now: each input is verified by itself."""
+        return cls(path, UNKNOWN_DEVICE)
+
+    def check(self) -> None:
+        """Make sure that it is still there. Raises SourceGoneError: a source that went away is not a reject for every file."""
+        try:
+            same = self.device in (UNKNOWN_DEVICE, Path(self.path).stat().st_dev)
+            with os.scandir(self.path) as entries:  # its first entry is enough: there may be millions
+                if same and next(entries, None):
+                    return
+        except OSError:
+            pass
+        raise SourceGoneError(f"{printable(self.path)}: the source has gone away; bring it back (was it unmounted?)")
+
+
+class File(NamedTuple):
+    """A row of files.arrow. `mtime_ns` is 0 where the job is that of a finished dataset."""
+
+    path: str
+    root: int
+    size: int
+    mtime_ns: int
+    label: int | None
+    columns: dict[str, Any] | None
+    fault: Rejection | None
+
+
+class Planned(NamedTuple):
+    """A row of the plan, and its file. A unit with a `fault` is not read. `digest` is known of a finished dataset's units."""
+
+    number: int
+    unit: Unit
+    file: File
+    fault: Rejection | None
+    digest: int | None
+
+    def key(self, record: int | None = None) -> str:
+        """Return the key of a record, by default of the first one."""
+        number = self.unit.first if record is None else record
+        return f"{self.file.path}#{number}" if number else self.file.path
 
 
 @dataclass(frozen=True)
 class ShardPlace:
-    """One shard of a job: its split, its number within it, and its rows of the plan."""
+    """One shard of a job: its split by number and name, its number within it, its rows of the plan, its records."""
 
-    split: SplitPlan
-    local: int
-    first_row: int
-    rows: int
+    split: int
+    split_name: str
+    number: int
+    first_unit: int
+    units: int
+    records: int
 
     @property
     def name(self) -> str:
         """The file name of the shard."""
-        return shard_name(self.split.name, self.local, self.split.shards)
+        return shard_name(self.split_name, self.number)
 
 
 @dataclass(frozen=True)
 class Job:
     """A conversion, ready to be worked on. `folder` holds everything of it until the commit.
 
-    `parts` are those of its fingerprint. `sample_bytes` and `sample_seconds` are what a sample costs, and `shard_bytes` what
-    a shard takes beside its samples, as the probe measured it; of the `probed` inputs `probe_rejects` were rejected.
+    `fields` are the columns that files of many records are read into; None where a file is one record. `by_field` says that
+    their `label` names the classes. `draw` decides the split of every record where a unit is in several. `recorded` says that
+    the plan is that of a finished dataset. `parts` are those of its fingerprint. `sample_bytes` and `record_seconds` are what
+    a sample and a record cost, and `shard_bytes` what a shard takes beside its samples, as the probe measured it; of the
+    `probed` records `probe_rejects` were rejected.
     """
 
     folder: Path
@@ -55,27 +137,30 @@ class Job:
     layout: Layout
     splits: tuple[SplitPlan, ...]
     parts: dict[str, str]
+    fields: pa.Schema | None = None
+    by_field: bool = False
+    draw: Draw | None = None
+    shuffle: int | None = None
+    recorded: bool = False
     sample_bytes: float = 0.0
-    sample_seconds: float = 0.0
+    samples_per_record: float = 1.0
+    record_seconds: float = 0.0
     shard_bytes: int = 0
     probed: int = 0
     probe_rejects: int = 0
 
     def save(self) -> None:
-        """Write job.json, which says that the job is ready: its plan and its folders come before."""
-        record = {
+        """Write job.json, which says that the job is ready: its tables and its folders come before."""
+        changed = {
             "roots": [asdict(root) for root in self.roots],
             "recipe": self.recipe.settings(),
             "layout": self.layout.to_json(),
             "splits": [asdict(split) for split in self.splits],
-            "parts": self.parts,
-            "sample_bytes": self.sample_bytes,
-            "sample_seconds": self.sample_seconds,
-            "shard_bytes": self.shard_bytes,
-            "probed": self.probed,
-            "probe_rejects": self.probe_rejects,
+            "fields": _encoded(self.fields),
+            "draw": asdict(self.draw) if self.draw else None,
         }
-        write_atomically(self.folder / JOB, json.dumps(record).encode())
+        record = {name: value for name, value in vars(self).items() if name in self.__dataclass_fields__ and name != "folder"}
+        write_atomically(self.folder / JOB, json.dumps({**record, **changed}).encode())
 
     @classmethod
     def load(cls, folder: Path, recipe: Recipe | None = None) -> Job:
@@ -85,12 +170,15 @@ class Job:
         """
         try:
             record: dict[str, Any] = json.loads((folder / JOB).read_bytes())
+            draw = record["draw"]
             changed = {
                 "folder": folder,
                 "roots": tuple(Root(**root) for root in record["roots"]),
                 "recipe": recipe or Recipe.from_settings(record["recipe"]),
                 "layout": Layout.loads(record["layout"]),
                 "splits": tuple(SplitPlan(**split) for split in record["splits"]),
+                "fields": _decoded(record["fields"]),
+                "draw": Draw(tuple(draw["edges"]), draw["seed"]) if draw else None,
             }
             if recipe and record["recipe"] != json.loads(json.dumps(recipe.settings())):
                 raise ValueError("it has another recipe")
@@ -99,35 +187,187 @@ class Job:
             raise DatasetError(f"{printable(str(folder / JOB))}: not a job of this version of shardctl ({error})") from error
 
     @property
+    def records_read(self) -> dict[str, Any] | None:
+        """How files of many records are read, as plain data that a dataset records; None where a file is one record."""
+        if self.fields is None:
+            return None
+        return {"schema": _encoded(self.fields), "by_field": self.by_field, "draw": asdict(self.draw) if self.draw else None}
+
+    @cached_property
+    def main_image(self) -> str | None:
+        """The column of a table whose images the recipe works on; None if there is none."""
+        return next(iter(marked_columns(self.fields, MAIN)), None)
+
+    @cached_property
+    def kept_images(self) -> tuple[str, ...]:
+        """The columns of a table whose images are kept as they are, under their names in the dataset."""
+        return tuple(self.recipe.renames.get(name, name) for name in marked_columns(self.fields, KEPT))
+
+    @property
+    def has_images(self) -> bool:
+        """Whether columns of a table hold images."""
+        return bool(self.main_image or self.kept_images)
+
+    @cached_property
+    def renames(self) -> dict[str, str]:
+        """The fields of records that have another name in the dataset."""
+        main = {} if self.main_image in (None, "image") else {str(self.main_image): "image"}
+        return self.recipe.renames | main
+
+    @property
     def shards(self) -> int:
         """How many shards there are in all splits together."""
         return sum(split.shards for split in self.splits)
 
     @property
-    def rows(self) -> int:
-        """How many rows its plan has, over all splits."""
-        return sum(split.rows for split in self.splits)
+    def records(self) -> int:
+        """How many records its units have, over all splits."""
+        return sum(split.records for split in self.splits)
+
+    @property
+    def inputs(self) -> int:
+        """How many records are expected to be converted, over all splits."""
+        return sum(split.expected for split in self.splits)
+
+    @cached_property
+    def known(self) -> dict[int, dict[int | None, Rejection]]:
+        """The rejects of a finished dataset that is made again, by row of the plan and record; record None: the whole unit.
+
+        What is rejected here is not tried again: it may end the process. Empty for a new conversion.
+        """
+        known: dict[int, dict[int | None, Rejection]] = {}
+        if (self.folder / KNOWN).exists():
+            with open(self.folder / KNOWN, encoding="utf-8") as lines:
+                for line in lines:
+                    unit, record, *reason = json.loads(line)
+                    known.setdefault(unit, {})[record] = Rejection(*reason)
+        return known
+
+    @cached_property
+    def plan(self) -> pa.Table:
+        """The plan, memory-mapped."""
+        return open_table(self.folder / PLAN)
+
+    @cached_property
+    def files(self) -> pa.Table:
+        """The table of files, memory-mapped."""
+        return open_table(self.folder / FILES)
+
+    @cached_property
+    def first_units(self) -> npt.NDArray[np.int64]:
+        """The first row of the plan of every shard, (shards,)."""
+        return self._shards["first_unit"].to_numpy()  # type: ignore[no-any-return]  # pyarrow is untyped
+
+    @cached_property
+    def _shards(self) -> pa.Table:
+        return open_table(self.folder / SHARDS)
 
     def place(self, shard: int) -> ShardPlace:
         """Return where shard `shard` (counted over all splits) lies."""
-        row = 0
-        for split in self.splits:
-            if shard < split.shards:
-                first, rows = split.range_of(shard)
-                return ShardPlace(split, shard, row + first, rows)
-            shard -= split.shards
-            row += split.rows
-        raise IndexError(f"no shard {shard}")
+        if not 0 <= shard < self._shards.num_rows:
+            raise IndexError(f"no shard {shard}")
+        (row,) = self._shards.slice(shard, 1).to_pylist()
+        return ShardPlace(split_name=self.splits[row["split"]].name, **row)
 
     def shard_path(self, shard: int) -> Path:
         """Path of the finished shard until the commit."""
         return self.folder / NEW_FOLDER / self.place(shard).name
 
     def marker_path(self, shard: int) -> Path:
-        """Path of the marker of a finished shard, with the outcome of each of its inputs."""
+        """Path of the marker of a finished shard, with what became of each of its units."""
         return self.folder / DONE_FOLDER / f"{shard:07d}.arrow"
 
+    def rejects_path(self, shard: int) -> Path:
+        """Path of the rejects of a finished shard; there is no such file if there are none."""
+        return self.folder / DONE_FOLDER / f"{shard:07d}.jsonl"
+
+    def units(self, first: int, count: int) -> Iterator[Planned]:
+        """Yield rows of the plan with their files, some thousands in memory at a time."""
+        for start in range(first, first + count, PLAN_ROWS):
+            rows = self.plan.slice(start, min(PLAN_ROWS, first + count - start))
+            files = self._files_at(rows["file"].to_numpy())
+            for number, (row, file) in enumerate(zip(rows.to_pylist(), files, strict=True), start):
+                yield self._planned(number, row, file)
+
+    def planned_at(self, number: int) -> Planned:
+        """Return one row of the plan."""
+        return next(self.units(number, 1))
+
+    def path_of(self, file: File) -> str:
+        """Return the path by which a file is opened."""
+        return f"{self.roots[file.root].path}/{file.path}"
+
+    def check_root(self, file: File) -> None:
+        """Make sure that the source of a file is still there. Raises SourceGoneError."""
+        self.roots[file.root].check()
+
+    def roots_of(self, files: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+        """Return the number of the root of each of these files."""
+        roots: npt.NDArray[np.int32] = self.files["root"].to_numpy()[files]
+        return roots
+
+    def choose(self, planned: Planned, split: int) -> Choose | None:
+        """Return what tells which records of a unit are in a split; None: all of them."""
+        if self.draw is None:
+            return None
+        draw, hashed = self.draw, xxhash.xxh3_64_intdigest(planned.file.path.encode())
+        return lambda numbers: draw.of_records(hashed, numbers) == split
+
+    def _files_at(self, rows: npt.NDArray[np.int32]) -> list[File]:
+        """Return rows of the table of files. Batch by batch: a take from the whole table would first copy it together."""
+        starts, batches = self._file_batches
+        batch_of = np.searchsorted(starts, rows, side="right") - 1
+        found: list[File | None] = [None] * len(rows)
+        for number in sorted(set(batch_of.tolist())):
+            here = np.flatnonzero(batch_of == number)
+            taken = batches[number].take(pa.array(rows[here] - starts[number])).to_pylist()
+            for place, row in zip(here.tolist(), taken, strict=True):
+                found[place] = self._file(row)
+        return found  # type: ignore[return-value]  # every place has been filled
+
     @cached_property
-    def plan(self) -> pa.Table:
-        """The plan, memory-mapped."""
-        return open_table(self.folder / PLAN)
+    def _file_batches(self) -> tuple[npt.NDArray[np.int64], list[pa.RecordBatch]]:
+        batches = self.files.to_batches()
+        return np.cumsum([0, *(batch.num_rows for batch in batches[:-1])]), batches
+
+    def _file(self, row: dict[str, Any]) -> File:
+        fault = Rejection("plan", row["error"], row["message"]) if row.get("error") else None
+        if self.recorded and (not 0 <= row["root"] < len(self.roots) or ".." in row["path"].split("/")):
+            fault = Rejection("read", "astray", "the plan names a file outside of the sources")
+        return File(
+            row["path"],
+            row["root"],
+            row["size"],
+            row.get("mtime_ns", 0),
+            row.get("label"),
+            row.get("columns"),
+            fault,
+        )
+
+    def _planned(self, number: int, row: dict[str, Any], file: File) -> Planned:
+        unit = Unit._make(_unit_of(row))
+        fault = Rejection("plan", row["error"], row["message"]) if row.get("error") else file.fault
+        return Planned(number, unit, file, fault, row.get("digest"))
+
+
+_unit_of = itemgetter(*(name for name, _ in UNIT_FIELDS[1:]))
+
+
+def _encoded(schema: pa.Schema | None) -> str | None:
+    return None if schema is None else base64.b64encode(schema.serialize()).decode("ascii")
+
+
+def records_read(record: dict[str, Any] | None) -> dict[str, Any]:
+    """Return arguments of a Job for what its `records_read` gave. Raises KeyError, TypeError, ValueError, ArrowException."""
+    if record is None:
+        return {}
+    draw = record["draw"]
+    return {
+        "fields": _decoded(record["schema"]),
+        "by_field": bool(record["by_field"]),
+        "draw": Draw(tuple(map(float, draw["edges"])), int(draw["seed"])) if draw else None,
+    }
+
+
+def _decoded(text: str | None) -> pa.Schema | None:
+    return None if text is None else pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))

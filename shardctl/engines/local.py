@@ -3,45 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from shardctl.engines import WORKER
+from shardctl.engines.base import Engine, Report
 from shardctl.engines.breadcrumb import Breadcrumb
+from shardctl.engines.casualties import FATAL_ACCIDENTS, FATAL_CRASHES, Casualties
+from shardctl.engines.instructions import Instructions
 from shardctl.engines.job import Job
 from shardctl.engines.pool import FATAL_KILLS, Death, Limits, OnLine, Pool, Task
-from shardctl.engines.probe import Probe, probe_inputs
-from shardctl.engines.task import OUT_OF_MEMORY_MESSAGE, Progress, run_shard
-from shardctl.errors import SourceGoneError, WorkerError
-from shardctl.storage import printable
-
-Report = Callable[[Progress], None]
-
-FATAL_CRASHES = 2
-"""Deaths at one input after which it is rejected: the second one shows that it was no accident."""
-
-FATAL_ACCIDENTS = 4
-"""Deaths outside of any input, at one shard, after which the conversion is given up."""
-
-
-class Engine(Protocol):
-    """Something that builds shards."""
-
-    def prepare(self) -> None:
-        """Get ready for work that is coming, beside what this process does meanwhile."""
-        ...
-
-    def probe(self, job: Job) -> Probe:
-        """Push all inputs of the plan of a small job through its recipe. Raises InputError."""
-        ...
-
-    def run(self, job: Job, shards: Iterable[int], report: Report) -> None:
-        """Build these shards of the job, in any order. Raises WorkerError, or what stopped a shard."""
-        ...
-
-    def close(self) -> None:
-        """Stop, at once if shards are still being built."""
-        ...
+from shardctl.engines.probe import Probe, probe_records
+from shardctl.engines.survey import Found, Survey, do_survey
+from shardctl.engines.task import Progress, run_shard
+from shardctl.errors import WorkerError
 
 
 def start(workers: int | str, limits: Limits, on_line: OnLine = lambda line: None) -> Engine:
@@ -59,13 +34,17 @@ class InProcess:
         """Nothing to get ready."""
 
     def probe(self, job: Job) -> Probe:
-        """Probe the inputs."""
-        return probe_inputs(job, Breadcrumb(), {})
+        """Probe the records."""
+        return probe_records(job, Breadcrumb(), Instructions())
+
+    def survey(self, surveys: Sequence[Survey]) -> list[Found]:
+        """Look at the files."""
+        return [do_survey(survey, Breadcrumb(), {}) for survey in surveys]
 
     def run(self, job: Job, shards: Iterable[int], report: Report) -> None:
         """Build the shards."""
         for shard in shards:
-            run_shard(job, shard, report, Breadcrumb(), {})
+            run_shard(job, shard, report, Breadcrumb())
 
     def close(self) -> None:
         """Nothing to stop."""
@@ -88,9 +67,9 @@ class LocalPool:
         self._pool.prepare()
 
     def probe(self, job: Job) -> Probe:
-        """Probe the inputs, in one of the processes."""
+        """Probe the records, in one of the processes."""
         found: list[Probe] = []
-        casualties = _Casualties(job, self._limits)
+        casualties = Casualties(job, self._limits)
 
         def on_message(_: Task, message: dict[str, Any]) -> None:
             found.append(Probe.from_record(message["done"]))
@@ -98,9 +77,33 @@ class LocalPool:
         self._pool.run([casualties.task(None)], on_message, casualties.judge)
         return found[0]
 
+    def survey(self, surveys: Sequence[Survey]) -> list[Found]:
+        """Look at the files. A stretch that ends every process that looks at it is a fault of its own."""
+        found: dict[int, Found] = {}
+        deaths: Counter[tuple[int, int | None]] = Counter()
+
+        def on_message(task: Task, message: dict[str, Any]) -> None:
+            found[task["number"]] = message["done"]
+
+        def died(task: Task, death: Death) -> Task:
+            deaths[task["number"], death.place] += 1
+            times = deaths[task["number"], death.place]
+            if death.place is None and times >= FATAL_ACCIDENTS:
+                raise WorkerError(f"{FATAL_ACCIDENTS} worker processes in a row {death} while they looked at the files")
+            if death.place is None or times < (FATAL_KILLS if death.from_outside else FATAL_CRASHES):
+                return task
+            reason = ["read", "timed-out" if death.overtime else "crashed", f"the process that looked at it {death} every time"]
+            return {**task, "lost": [*task["lost"], [death.place, *reason]]}
+
+        tasks = (
+            {"do": "survey", "number": number, "survey": survey.to_json(), "lost": []} for number, survey in enumerate(surveys)
+        )
+        self._pool.run(tasks, on_message, died)
+        return [found[number] for number in range(len(surveys))]
+
     def run(self, job: Job, shards: Iterable[int], report: Report) -> None:
         """Build the shards."""
-        casualties = _Casualties(job, self._limits)
+        casualties = Casualties(job, self._limits)
         told: dict[int, Progress] = {}
 
         def on_message(task: Task, message: dict[str, Any]) -> None:
@@ -108,15 +111,15 @@ class LocalPool:
                 told.pop(task["shard"], None)
                 return
             progress = Progress(*message["progress"])
-            told[task["shard"]] = told.get(task["shard"], Progress(0, 0, 0)) + progress
+            told[task["shard"]] = told.get(task["shard"], Progress(0, 0, 0, 0)) + progress
             report(progress)
 
         def died(task: Task, death: Death) -> Task:
             if lost := told.pop(task["shard"], None):
-                report(-lost)  # the shard is built again from its first input
+                report(-lost)  # the shard is built again from its first unit
             return casualties.judge(task, death)
 
-        self._pool.run(map(casualties.task, shards), on_message, died)
+        self._pool.run(casualties.tasks(list(shards)), on_message, died)
 
     def close(self) -> None:
         """End the workers."""
@@ -127,69 +130,3 @@ class LocalPool:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-class _Casualties:
-    """Finds the inputs that workers die of, and has them rejected where they stand."""
-
-    def __init__(self, job: Job, limits: Limits) -> None:
-        self._job, self._limits = job, limits
-        self._deaths: Counter[tuple[int | None, int | None, bool]] = Counter()
-
-    def task(self, shard: int | None) -> Task:
-        """Return the task of a shard (None: the probe) that nothing has gone wrong with yet."""
-        return {"job": str(self._job.folder), "shard": shard, "lost": [], "suspect": None}
-
-    def judge(self, task: Task, death: Death) -> Task:
-        """Return the task to do after a death: the same again, without the input where it has been fatal often enough.
-
-        Raises WorkerError if workers keep dying at no input, SourceGoneError if a source does not answer.
-        """
-        if death.stage == "compare" and death.overtime:
-            raise SourceGoneError(self._no_answer(task, death))
-        place = None if death.stage == "compare" else death.place
-        self._deaths[task["shard"], place, death.from_outside] += 1
-        deaths = self._deaths[task["shard"], place, death.from_outside]
-        if place is None and deaths >= FATAL_ACCIDENTS:
-            raise WorkerError(self._accident(task, death))
-        # A read that took too long tells nothing of the input before another read of its source has not.
-        suspect = [place, deaths - 1] if death.overtime and death.stage == "read" else None
-        again = {**task, "suspect": suspect}
-        if place is None or deaths < (FATAL_KILLS if death.from_outside else FATAL_CRASHES):
-            return again
-        stage = "encode" if death.stage == "write" else death.stage
-        return {**again, "lost": [*task["lost"], [place, stage, *self._reason(death)]]}
-
-    def _accident(self, task: Task, death: Death) -> str:
-        what = "tried some inputs beforehand" if task["shard"] is None else f"wrote shard {task['shard']}"
-        if death.out_of_memory:
-            return (
-                f"{FATAL_ACCIDENTS} worker processes in a row could get no more memory while they {what}, at no input of"
-                " theirs; use fewer --workers, or a higher --worker-memory; nothing was committed"
-            )
-        said = f": {death.last_words}" if death.last_words else ""
-        return (
-            f"{FATAL_ACCIDENTS} worker processes in a row {death} while they {what}, at no input of theirs{said};"
-            " nothing was committed"
-        )
-
-    def _no_answer(self, task: Task, death: Death) -> str:
-        row = self._job.plan.slice(task["suspect"][0], 1).to_pylist()[0]
-        other = self._job.plan["source"][death.place].as_py()
-        root = printable(self._job.roots[row["root"]].path)
-        return (
-            f"{root}: the source does not respond: reading {printable(row['source'])}, and then {printable(other)}, took longer"
-            f" than {self._limits.seconds:g} s; check its disk or server, or raise --input-timeout"
-        )
-
-    def _reason(self, death: Death) -> tuple[str, str]:
-        """Return the name of the reason and the sentence. The same death must give the same bytes."""
-        if death.overtime:
-            return "timed-out", f"took longer than {self._limits.seconds:g} s; --input-timeout sets the limit"
-        if death.out_of_memory:
-            return "out-of-memory", OUT_OF_MEMORY_MESSAGE
-        if death.from_outside:
-            return "killed", f"its worker process {death} every time it processed it, as systems do when memory runs out"
-        if death.code < 0:
-            return "crashed", f"its worker process {death} every time it processed it"
-        return "exited", f"its worker process {death} every time it processed it"

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -70,7 +70,8 @@ class Limits:
 
 @dataclass(frozen=True)
 class Death:
-    """How a worker ended in the middle of a task, and where it was: `place` is None if it was on no input.
+    """How a worker ended in the middle of a task, and where it was: `place` is None if it was on no input, `record` is None
+    if it was on all records of its place.
 
     `code` is its exit code, negative for the signal that killed it; `overtime` says that the pool killed it for that.
     """
@@ -80,6 +81,7 @@ class Death:
     place: int | None
     stage: str
     last_words: str
+    record: int | None = None
 
     @property
     def out_of_memory(self) -> bool:
@@ -138,6 +140,18 @@ class Pool:
         `died` is asked what to do instead of a task whose worker died; None: nothing. Raises the error of
         shardctl.errors that a task failed with.
         """
+        try:
+            self._run(tasks, on_message, died)
+        except BaseException:
+            self.close()  # other workers are busy: what they answer is not for the next run, nor what they know of its job
+            raise
+
+    def _run(
+        self,
+        tasks: Iterable[Task],
+        on_message: Callable[[Task, dict[str, Any]], None],
+        died: Callable[[Task, Death], Task | None],
+    ) -> None:
         waiting = _Waiting(tasks)
         with selectors.DefaultSelector() as selector:
             for place in range(self._places):
@@ -159,7 +173,7 @@ class Pool:
             worker.listen()
 
     def _start_next(self, place: int, waiting: _Waiting, selector: selectors.BaseSelector) -> None:
-        task = waiting.take()
+        task = waiting.take(place)
         if task is None:
             return
         if place not in self._workers:
@@ -240,16 +254,31 @@ class Pool:
 
 
 class _Waiting:
-    """The tasks that are still to be handed out, those to be done again first."""
+    """The tasks that are still to be handed out, those to be done again first.
+
+    A worker gets tasks that follow each other, as far as possible: it may go on from what it has open of a file that is read
+    from its beginning. One that has none left takes the second half of what is left for another one.
+    """
 
     def __init__(self, tasks: Iterable[Task]) -> None:
         self._again: deque[Task] = deque()
-        self._tasks = iter(tasks)
+        self._tasks = tasks if isinstance(tasks, Sequence) else list(tasks)
+        self._left: dict[int | None, range] = {None: range(len(self._tasks))}
 
-    def take(self) -> Task | None:
-        return self._again.popleft() if self._again else next(self._tasks, None)
+    def take(self, place: int) -> Task | None:
+        """Return the next task for the worker in a place, None if there is none."""
+        if self._again:
+            return self._again.popleft()
+        own = self._left.get(place, range(0))
+        if not own:
+            owner, most = max(self._left.items(), key=lambda item: len(item[1]))
+            middle = most.start if owner is None else most.stop - (len(most) + 1) // 2
+            own, self._left[owner] = range(middle, most.stop), range(most.start, middle)
+        self._left[place] = own[1:]
+        return self._tasks[own[0]] if own else None
 
     def put_first(self, task: Task) -> None:
+        """Have a task done by the next worker that is free."""
         self._again.append(task)
 
 
@@ -279,7 +308,7 @@ class _Worker:
         self._answer = self._line = b""
         self._last_line = ""
         self._overtime = False
-        self._seen = (breadcrumb.NOWHERE, 0.0)
+        self._seen = ((breadcrumb.NOWHERE, breadcrumb.WHOLE), 0.0)
         self.task: Task | None = None
         self.gone = False
 
@@ -319,7 +348,7 @@ class _Worker:
         place, now = self._crumb.timed_place, time.monotonic()
         if self.task is None or place != self._seen[0]:
             self._seen = (place, now)
-        elif place != breadcrumb.NOWHERE and now - self._seen[1] > seconds and not self._overtime:
+        elif place[0] != breadcrumb.NOWHERE and now - self._seen[1] > seconds and not self._overtime:
             self._overtime = True
             self._server.kill(self._number)
 
@@ -333,7 +362,8 @@ class _Worker:
             code, said = self._server.death()
             words, place = words or said, None
         self._close()
-        return Death(code, self._overtime, place, self._crumb.stage, words)
+        record = self._crumb.record if place is not None and self._crumb.record != breadcrumb.WHOLE else None
+        return Death(code, self._overtime, place, self._crumb.stage, words, record)
 
     def dismiss(self) -> None:
         """Let an idle worker end, kill a busy one."""

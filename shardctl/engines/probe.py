@@ -1,40 +1,48 @@
-"""A few inputs pushed through the recipe before anything is written: what the columns are, and what it will all cost.
+"""A few records pushed through the recipe before anything is written: what the columns are, and what it will all cost.
 
-This is done where shards are built, since any of the inputs may be fatal to the process that decodes it.
+This is done where shards are built, since any of the records may be fatal to the process that decodes it.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
 from shardctl.engines.breadcrumb import Breadcrumb
-from shardctl.engines.inputs import read_planned
-from shardctl.engines.job import Job
-from shardctl.engines.samples import Finished, SampleMaker, add_sample
+from shardctl.engines.builder import CarefulUnitError, LostUnitError, ShardBuilder
+from shardctl.engines.image_files import TableImages
+from shardctl.engines.instructions import Instructions
+from shardctl.engines.job import Job, Planned, ShardPlace
+from shardctl.engines.records import records_of
 from shardctl.errors import InputError, Rejection
-from shardctl.shard import Compression, Layout, ShardWriter, image_tensor
+from shardctl.layout import ENCODED_IMAGE, Layout, image_tensor
+from shardctl.pipeline.samples import Finished, SamplePipeline
+from shardctl.shard import Compression, ShardWriter, shard_schema
 from shardctl.storage import counted
+from shardctl.tables import Reject
 from shardctl.transforms.values import UnfitValue, check_fit, column_type, describe, plain_value, python_value
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What a few inputs pushed through the recipe showed: the final layout, and what a sample costs.
+    """What a few records pushed through the recipe showed: the final layout, and what a sample costs.
 
-    On average a sample takes `sample_bytes` in a shard, and an input, rejected or not, has `input_bytes`; a shard without
-    samples has `shard_bytes`. `rejected` of the inputs could not be converted.
+    On average a sample takes `sample_bytes` in a shard, and a record, rejected or not, has `record_bytes` (0: not known),
+    becomes `samples_per_record` and takes `record_seconds`; a shard without samples has `shard_bytes`. Of the `records` that
+    were tried `rejected` could not be converted.
     """
 
     layout: Layout
     sample_bytes: float
-    input_bytes: float
+    record_bytes: float
     shard_bytes: int
-    sample_seconds: float
+    record_seconds: float
+    samples_per_record: float
+    records: int
     rejected: int
 
     def record(self) -> dict[str, Any]:
@@ -47,71 +55,84 @@ class Probe:
         return cls(**{**record, "layout": Layout.loads(record["layout"])})
 
 
-def probe_inputs(job: Job, crumb: Breadcrumb, lost: Mapping[int, Rejection]) -> Probe:
-    """Push every row of the plan of a small job through its recipe, into a shard in memory.
+def probe_records(job: Job, crumb: Breadcrumb, known: Instructions) -> Probe:
+    """Push every record of the plan of a small job through its recipe, into a shard in memory.
 
-    The job's layout is what is known without looking at any sample. `lost` are rows that crashed every worker that tried
-    them. Raises InputError if user functions return no sample for any of them, or fields without a type,
-    SourceGoneError if a source does not answer.
+    The job's layout is what is known without looking at any sample. Raises InputError if user functions return no sample for
+    any of them, or fields without a type, SourceGoneError if a source does not answer.
     """
-    rows = [(number, row) for number, row in enumerate(job.plan.to_pylist()) if number not in lost]
-    layout = _with_own_fields(job, _own_samples(job, rows, crumb, lost)) if job.recipe.sample_transforms else job.layout
-    maker = SampleMaker(job.recipe, layout, crumb.enter)
+    units = list(job.units(0, job.plan.num_rows))
+    if job.recipe.sample_transforms:
+        job = replace(job, layout=_with_own_fields(job, _own_samples(job, units, crumb, known)))
     sink = pa.BufferOutputStream()
-    writer = ShardWriter(sink, layout.schema("probe", 0, 1), job.recipe.compression)
-    made_samples = 0
-    started = time.monotonic()
-    for number, row in rows:
-        if number == rows[0][0] + 1:
+    builder = ShardBuilder(job, ShardPlace(0, "probe", 0, 0, 0, 0), sink, _ignore, crumb, known)
+    started, timed = time.monotonic(), 0
+    for number, planned in enumerate(units):
+        if number == 1:
             started = time.monotonic()  # the first one also loaded the decoders
-        crumb.drop(number)
-        try:
-            made = maker.make(read_planned(job, number, row), row)
-        except (Rejection, MemoryError):
-            continue
-        add_sample(writer, made, crumb)
-        made_samples += 1
-    crumb.leave()
-    writer.finish()
-    seconds = (time.monotonic() - started) / max(1, len(rows) - 1)
-    empty = _empty_shard_bytes(layout)
-    sample_bytes = (sink.getvalue().size - empty) / max(1, made_samples)
-    input_bytes = sum(job.plan["size"].to_pylist()) / job.plan.num_rows
-    return Probe(layout, sample_bytes, input_bytes, empty, seconds, job.plan.num_rows - made_samples)
+        with suppress(LostUnitError, CarefulUnitError):  # what it gave before counts all the same
+            builder.add(planned)
+        timed += planned.unit.records if number else 0
+    rows = sum(builder.finish())
+    records = max(1, builder.inputs)
+    seconds = (time.monotonic() - started) / max(1, timed)
+    empty = _empty_shard_bytes(job.layout)
+    return Probe(
+        layout=job.layout,
+        sample_bytes=(sink.getvalue().size - empty) / max(1, rows),
+        record_bytes=sum(planned.unit.size for planned in units) / len(units) if job.fields is None else 0.0,
+        shard_bytes=empty,
+        record_seconds=seconds,
+        samples_per_record=rows / max(1, records - builder.rejected),
+        records=records,
+        rejected=builder.rejected,
+    )
+
+
+def _ignore(_: Reject) -> None:
+    """A reject of the probe is a reject of the conversion too, and is written there."""
 
 
 def _empty_shard_bytes(layout: Layout) -> int:
     """Return the size of a shard without samples: names of classes and columns are in every one, twice."""
     sink = pa.BufferOutputStream()
-    ShardWriter(sink, layout.schema("probe", 0, 1), Compression("none")).finish()
+    ShardWriter(sink, shard_schema(layout, "probe", 0), Compression("none")).finish()
     return int(sink.getvalue().size)
 
 
-def _own_samples(
-    job: Job, rows: list[tuple[int, dict[str, Any]]], crumb: Breadcrumb, lost: Mapping[int, Rejection]
-) -> list[Finished]:
-    """Return what a user's functions make of a few inputs."""
-    maker, samples = SampleMaker(job.recipe, None, crumb.enter, job.layout.classes), []
-    reason: Rejection | MemoryError | None = next(reversed(list(lost.values())), None)
-    for number, row in rows:
-        crumb.drop(number)
+def _own_samples(job: Job, units: list[Planned], crumb: Breadcrumb, known: Instructions) -> list[Finished]:
+    """Return what a user's functions make of a few records."""
+    pipeline, samples = SamplePipeline(job.recipe, None, crumb.enter, job.layout.classes), []
+    images = TableImages(job, crumb)
+    reason: Rejection | MemoryError | None = next(reversed(list(known.lost.values())), None)
+    for planned in units:
+        crumb.drop(planned.number)
         try:
-            samples.append(maker.finish(read_planned(job, number, row), row))
+            for fields, origin in records_of(job, planned, crumb, known):
+                try:
+                    if job.has_images:
+                        fields, origin = images.take(fields, origin, planned)
+                    samples += pipeline.finish(fields, origin)
+                except Rejection as rejection:
+                    reason = rejection
         except (Rejection, MemoryError) as rejection:
             reason = rejection
     crumb.leave()
     if not samples:
+        count = sum(planned.unit.records for planned in units)
         why = f", the last one because: {reason}" if reason else ""
-        raise InputError(f"none of {counted(job.plan.num_rows, 'input')} came through the recipe{why}")
+        raise InputError(f"none of {counted(count, 'input')} came through the recipe{why}")
     return samples
 
 
 def _with_own_fields(job: Job, samples: list[Finished]) -> Layout:
     """Return the layout after a user's functions: fields that they dropped are gone, those that they made are added."""
-    fields, shape = list(job.layout.columns), None
-    if job.layout.store == "raw":
-        shape = samples[0].fields["image"].shape
-        fields = [pa.field("image", image_tensor(shape)) if f.name == "image" else f for f in fields]
+    fields, image = list(job.layout.columns), job.layout.image
+    if image is not None:
+        shape = samples[0].fields["image"].shape if image.store == "raw" else None
+        image = replace(image, shape=shape)
+    if image is not None and image.shape is not None:
+        fields = [pa.field("image", image_tensor(image.shape)) if f.name == "image" else f for f in fields]
     known = {f.name: f for f in fields}
     names = list(dict.fromkeys(name for sample in samples for name in sample.fields))
     touched = {name for sample in samples for name in sample.setters}
@@ -124,7 +145,10 @@ def _with_own_fields(job: Job, samples: list[Finished]) -> Layout:
             result[[f.name for f in result].index(name)] = found
         else:
             result.append(found)
-    return replace(job.layout, columns=pa.schema(result), shape=shape, classes=job.layout.classes if "label" in names else None)
+    if "variant" not in known and any(sample.fields["variant"] for sample in samples):
+        result.append(pa.field("variant", pa.int32()))  # a function makes several samples of one
+    kept = [f.name for f in result if f.name in job.kept_images and f.type.equals(ENCODED_IMAGE)]
+    return Layout.by_name(job.layout.kind, pa.schema(result), image, job.layout.classes, kept)
 
 
 def _own_type(name: str, samples: list[Finished], known: pa.DataType | None) -> pa.DataType:

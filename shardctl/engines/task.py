@@ -4,131 +4,137 @@ from __future__ import annotations
 
 import json
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
 from shardctl.engines.breadcrumb import Breadcrumb
-from shardctl.engines.inputs import read_planned
+from shardctl.engines.builder import CarefulUnitError, LostUnitError, ShardBuilder
+from shardctl.engines.instructions import Instructions, Place
 from shardctl.engines.job import Job
-from shardctl.engines.samples import SampleMaker, Shape, add_sample, digest_of
 from shardctl.errors import Rejection
-from shardctl.shard import ShardFacts, ShardWriter
-from shardctl.storage import StreamedFile, replacing
-
-PLAN_ROWS = 2048
-"""Rows of the plan that are Python objects at a time."""
+from shardctl.pipeline.samples import Shape
+from shardctl.shard import ShardFacts
+from shardctl.storage import HashingFile, StreamedFile, naming_the_path, replacing
+from shardctl.tables import Reject
 
 REPORT_SECONDS = 0.5
 """Seconds between progress reports of a task. Every report wakes the parent, which then takes a core from a worker."""
 
-OUT_OF_MEMORY_MESSAGE = "needs more memory than there is, or than --worker-memory allows"
-
 MARKER_SCHEMA = pa.schema(
-    [
-        ("row", pa.int32()),
-        ("digest", pa.uint64()),
-        ("stage", pa.string()),
-        ("error", pa.string()),
-        ("message", pa.string()),
-    ]
+    [("first_row", pa.int64()), ("samples", pa.int64()), ("rejected", pa.int64()), ("digest", pa.uint64())]
 )
+"""What became of each unit of a shard: its samples are among the rows from `first_row` on."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Work done since the last report: inputs, those of them that were rejected, and the bytes read."""
+    """Work done since the last report: records of the plan, samples made, records rejected, and bytes read."""
 
-    inputs: int
+    records: int
+    samples: int
     rejected: int
     bytes: int
 
     def __add__(self, other: Progress) -> Progress:
-        return Progress(self.inputs + other.inputs, self.rejected + other.rejected, self.bytes + other.bytes)
+        return Progress(
+            self.records + other.records,
+            self.samples + other.samples,
+            self.rejected + other.rejected,
+            self.bytes + other.bytes,
+        )
 
     def __neg__(self) -> Progress:
-        return Progress(-self.inputs, -self.rejected, -self.bytes)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of one input: `row` in its shard, or None and the reason."""
-
-    row: int | None
-    digest: int | None
-    stage: str | None = None
-    error: str | None = None
-    message: str | None = None
+        return Progress(-self.records, -self.samples, -self.rejected, -self.bytes)
 
 
 @dataclass(frozen=True)
 class Done:
     """A finished shard, as its marker records it. `shapes` are the first few different decoded shapes in it.
 
-    `labels` counts its samples by class; None if that was not recorded, and the plan's labels are those of the samples.
+    Of `inputs` records `rejected` became no sample. `labels` counts its samples by class. `units` has MARKER_SCHEMA.
     """
 
     facts: ShardFacts
+    inputs: int
+    rejected: int
     shapes: tuple[Shape, ...]
-    outcomes: pa.Table
-    labels: dict[int, int] | None = None
-
-    @property
-    def rejected(self) -> int:
-        """How many inputs were rejected."""
-        return int(self.outcomes["row"].null_count)
+    labels: dict[int, int]
+    units: pa.Table
 
 
 def run_shard(
-    job: Job, shard: int, report: Callable[[Progress], None], crumb: Breadcrumb, lost: Mapping[int, Rejection]
+    job: Job, shard: int, report: Callable[[Progress], None], crumb: Breadcrumb, known: Instructions | None = None
 ) -> None:
-    """Build one shard: its rows of the plan in, the shard file and then its done marker out, each by rename.
+    """Build one shard: its units in, the shard file and then its done marker out, each by rename.
 
-    `lost` are rows of the plan that no worker survives, with the reason: they are not decoded again. A job whose plan is
-    that of a finished dataset makes the same shard again, and rejects what its source no longer gives.
+    A job whose plan is that of a finished dataset makes the same shard again, and rejects what its source no longer gives.
+    """
+    known = known or Instructions()
+    lost, careful = {**_known_rejects(job, shard), **known.lost}, known.careful
+    while True:
+        try:
+            return _build(job, shard, report, crumb, Instructions(lost, careful))
+        except LostUnitError as error:
+            lost[error.unit, None] = error.rejection
+        except CarefulUnitError as error:
+            careful |= {error.unit}
+
+
+def _known_rejects(job: Job, shard: int) -> dict[Place, Rejection]:
+    """Return the rejects that are known of a shard of a finished dataset."""
+    place = job.place(shard)
+    units = range(place.first_unit, place.first_unit + place.units)
+    return {(unit, record): reason for unit in units for record, reason in job.known.get(unit, {}).items()}
+
+
+def _build(job: Job, shard: int, report: Callable[[Progress], None], crumb: Breadcrumb, known: Instructions) -> None:
+    place, reporter = job.place(shard), _Reporter(report)
+    with replacing(job.shard_path(shard), StreamedFile) as sink, _rejects_file(job.rejects_path(shard)) as reject:
+        builder = ShardBuilder(job, place, sink, reject, crumb, known)
+        for planned in job.units(place.first_unit, place.units):
+            outcome = builder.add(planned)
+            reporter.count(planned.unit.records, outcome.samples, outcome.rejected, planned.unit.size)
+        block_rows = builder.finish()
+    facts = ShardFacts(sum(block_rows), sink.tell(), builder.raw_bytes, sink.sha256, block_rows)
+    units = pa.Table.from_pylist([vars(outcome) for outcome in builder.outcomes], MARKER_SCHEMA)
+    shapes = tuple(sorted(builder.shapes))
+    done = Done(facts, builder.inputs, builder.rejected, shapes, dict(builder.labels), units)
+    _write_marker(job.marker_path(shard), done)
+    reporter.flush()
+
+
+def try_units(job: Job, shard: int, first: int, on: bool, crumb: Breadcrumb, known: Instructions) -> None:
+    """Make the samples of a unit, and with `on` those of all units of the shard that come after it, and write nothing.
+
+    Whatever ends the process does it here, before the whole shard is built once more.
     """
     place = job.place(shard)
-    maker = SampleMaker(job.recipe, job.layout, crumb.enter)
-    outcomes: list[Outcome] = []
-    shapes: set[Shape] = set()
-    labels: Counter[int] = Counter()
-    reporter = _Reporter(report)
-    with replacing(job.shard_path(shard), StreamedFile) as sink:
-        writer = ShardWriter(sink, job.layout.schema(place.split.name, place.local, place.split.shards), job.recipe.compression)
-        rows = 0
-        for number, planned in enumerate(_plan_rows(job, place.first_row, place.rows), place.first_row):
-            digest = None
-            crumb.drop(number)
-            try:
-                if number in lost and lost[number].stage == "read":
-                    raise lost[number]
-                data = read_planned(job, number, planned)
-                digest = digest_of(data)
-                if number in lost:
-                    raise lost[number]
-                made = maker.make(data, planned)
-            except Rejection as rejection:
-                outcomes.append(Outcome(None, digest, rejection.stage, rejection.error, rejection.message))
-            except MemoryError:
-                outcomes.append(Outcome(None, digest, crumb.stage, "out-of-memory", OUT_OF_MEMORY_MESSAGE))
-            else:
-                add_sample(writer, made, crumb)
-                outcomes.append(Outcome(rows, digest))
-                rows += 1
-                if made.label is not None:
-                    labels[made.label] += 1
-                if made.shape and len(shapes) < 2:
-                    shapes.add(made.shape)
-            crumb.leave()
-            reporter.count(planned["size"], outcomes[-1].row is None)
-        block_rows = writer.finish()
-    facts = ShardFacts(rows, sink.tell(), writer.raw_bytes, sink.sha256, block_rows)
-    _write_marker(job.marker_path(shard), Done(facts, tuple(sorted(shapes)), _outcome_table(outcomes), dict(labels)))
-    reporter.flush()
+    builder = ShardBuilder(job, place, pa.MockOutputStream(), lambda reject: None, crumb, known)
+    end = place.first_unit + place.units
+    for planned in job.units(first, end - first if on else 1):
+        with suppress(LostUnitError, CarefulUnitError):
+            builder.add(planned)
+
+
+@contextmanager
+def _rejects_file(path: Path) -> Iterator[Callable[[Reject], None]]:
+    """Yield what writes a reject to a file, which is made for the first one."""
+    with ExitStack() as stack:
+        files: list[HashingFile] = []
+
+        def write(reject: Reject) -> None:
+            if not files:
+                files.append(stack.enter_context(replacing(path)))
+            files[0].write(reject.line())
+
+        yield write
+        if not files:
+            with naming_the_path(path):
+                path.unlink(missing_ok=True)
 
 
 def read_finished(job: Job, shard: int) -> Done | None:
@@ -139,9 +145,10 @@ def read_finished(job: Job, shard: int) -> Done | None:
     try:
         done = read_marker(job.marker_path(shard))
         whole = job.shard_path(shard).stat().st_size == done.facts.bytes
-    except (OSError, pa.ArrowException, KeyError, ValueError, TypeError, AttributeError):
+        whole = whole and bool(done.rejected) == job.rejects_path(shard).exists()
+    except (OSError, pa.ArrowException, KeyError, ValueError, TypeError, AttributeError, IndexError):
         return None
-    return done if whole and done.outcomes.num_rows == job.place(shard).rows else None
+    return done if whole and done.units.num_rows == job.place(shard).units else None
 
 
 def read_marker(path: Path) -> Done:
@@ -150,24 +157,15 @@ def read_marker(path: Path) -> Done:
     record = json.loads(table.schema.metadata[b"done"])
     facts = ShardFacts(**{**record["facts"], "block_rows": tuple(record["facts"]["block_rows"])})
     labels = {int(label): count for label, count in record["labels"].items()}
-    return Done(facts, tuple(tuple(shape) for shape in record["shapes"]), table, labels)
+    shapes = tuple(tuple(shape) for shape in record["shapes"])
+    return Done(facts, record["inputs"], record["rejected"], shapes, labels, table.replace_schema_metadata())
 
 
 def _write_marker(path: Path, done: Done) -> None:
-    record = json.dumps({"facts": asdict(done.facts), "shapes": done.shapes, "labels": done.labels})
-    schema = MARKER_SCHEMA.with_metadata({"done": record})
+    record = {name: getattr(done, name) for name in ("inputs", "rejected", "shapes", "labels")}
+    schema = MARKER_SCHEMA.with_metadata({"done": json.dumps({**record, "facts": asdict(done.facts)})})
     with replacing(path) as sink, pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema) as writer:
-        writer.write_table(done.outcomes.cast(schema))
-
-
-def _outcome_table(outcomes: list[Outcome]) -> pa.Table:
-    columns = {name: [getattr(outcome, name) for outcome in outcomes] for name in MARKER_SCHEMA.names}
-    return pa.table(columns, schema=MARKER_SCHEMA)
-
-
-def _plan_rows(job: Job, first: int, count: int) -> Iterator[dict[str, Any]]:
-    for start in range(first, first + count, PLAN_ROWS):
-        yield from job.plan.slice(start, min(PLAN_ROWS, first + count - start)).to_pylist()
+        writer.write_table(done.units.cast(schema))
 
 
 class _Reporter:
@@ -175,17 +173,21 @@ class _Reporter:
 
     def __init__(self, report: Callable[[Progress], None]) -> None:
         self._report = report
-        self._inputs = self._rejected = self._bytes = 0
+        # Numbers, and not a Progress that is added to: there may be millions of tiny units.
+        self._records = self._samples = self._rejected = self._bytes = 0
         self._next = time.monotonic() + REPORT_SECONDS
 
-    def count(self, size: int, rejected: bool) -> None:
-        self._inputs += 1
-        self._bytes += size
+    def count(self, records: int, samples: int, rejected: int, size: int) -> None:
+        """Add what became of a unit."""
+        self._records += records
+        self._samples += samples
         self._rejected += rejected
+        self._bytes += size
         if time.monotonic() >= self._next:
             self.flush()
 
     def flush(self) -> None:
-        self._report(Progress(self._inputs, self._rejected, self._bytes))
-        self._inputs = self._rejected = self._bytes = 0
+        """Pass on what has not been passed on."""
+        self._report(Progress(self._records, self._samples, self._rejected, self._bytes))
+        self._records = self._samples = self._rejected = self._bytes = 0
         self._next = time.monotonic() + REPORT_SECONDS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -11,32 +12,38 @@ from PIL import Image
 
 from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.inputs import compare_reads
+from shardctl.engines.instructions import Instructions
 from shardctl.engines.job import Job
-from shardctl.engines.probe import probe_inputs
+from shardctl.engines.probe import probe_records
 from shardctl.engines.serve import Tell
-from shardctl.engines.task import Progress, run_shard
+from shardctl.engines.survey import Survey, do_survey
+from shardctl.engines.task import Progress, run_shard, try_units
 from shardctl.errors import Rejection
 
 Image.preinit()  # the usual formats: loaded once, before workers are forked, and not by each of them
 
 
 def handle(task: dict[str, Any], tell: Tell, crumb: Breadcrumb) -> Any:
-    """Build a shard of a job, or probe the inputs of one: {"job": folder, "shard": number or None, "lost": …}.
-
-    `suspect` is [row, attempt] of an input that could not be read in time.
-    """
+    """Do a task of casualties.py, or a survey."""
+    if task["do"] == "survey":
+        lost = {place: Rejection(*reason) for place, *reason in task["lost"]}
+        return do_survey(Survey.from_json(task["survey"]), crumb, lost)
     job = _job(task["job"])
-    lost = {row: Rejection(*reason) for row, *reason in task["lost"]}
+    known = Instructions(
+        {(unit, record): Rejection(*reason) for unit, record, *reason in task["lost"]}, frozenset(task["careful"])
+    )
     if task["suspect"] is not None:
-        row, attempt = task["suspect"]
-        compare_reads(job, row, attempt, crumb, given_up=row in lost)
+        unit, attempt = task["suspect"]
+        compare_reads(job, unit, attempt, crumb, given_up=(unit, None) in known.lost)
     if task["shard"] is None:
-        return probe_inputs(job, crumb, lost).record()
+        return probe_records(job, crumb, known).record()
+    if task["trial"] is not None:
+        try_units(job, task["shard"], task["trial"], task["on"], crumb, known)
 
     def report(progress: Progress) -> None:
-        tell([progress.inputs, progress.rejected, progress.bytes])
+        tell(astuple(progress))
 
-    run_shard(job, task["shard"], report, crumb, lost)
+    run_shard(job, task["shard"], report, crumb, known)
     return None
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,11 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import UsageError
-from shardctl.manifest import SHARDS, Manifest, ShardEntry, ShardTable
-from shardctl.shard import ENCODED_IMAGE, ShardReader
+from shardctl.layout import ENCODED_IMAGE
+from shardctl.manifest import Manifest
+from shardctl.shard import ShardReader
 from shardctl.spread import spread
+from shardctl.tables import SHARDS, ShardEntry, ShardTable
 
 
 @dataclass(frozen=True)
@@ -22,8 +24,8 @@ class Record:
     """One sample and its place. `values` are as they are stored; `source` is None for a lone shard.
 
     `index` counts through the whole dataset, `row` through the shard. `checksum` is the one that its block was written with,
-    and `intact` says whether it still holds; None if it was not computed. `label_name` is the class of `label`, None where
-    there is no such name.
+    and `intact` says whether it still holds; None if it was not computed. `class_names` has the name of the class of each
+    label by the name of its field, None where there is no such name; `images` are the names of the fields of images and masks.
     """
 
     shard: str
@@ -34,17 +36,22 @@ class Record:
     intact: bool | None
     values: dict[str, Any]
     checksum: str | None = None
-    label_name: str | None = None
+    class_names: Mapping[str, str | None] = field(default_factory=dict)
+    images: tuple[str, ...] = ()
+
+    @property
+    def label_name(self) -> str | None:
+        """The class of `label`, or of the only label; None where there is no such name."""
+        (*_, only) = self.class_names.values() if len(self.class_names) == 1 else (None,)
+        return self.class_names.get("label", only)
 
     def named_values(self) -> dict[str, Any]:
-        """Return the values, and behind `label` its class as `label_name`, unless there is a column of that name."""
-        if "label_name" in self.values:
-            return self.values
+        """Return the values, and behind each label NAME its class as NAME_name, unless there is a column of that name."""
         named: dict[str, Any] = {}
         for name, value in self.values.items():
             named[name] = value
-            if name == "label":
-                named["label_name"] = self.label_name
+            if name in self.class_names and f"{name}_name" not in self.values:
+                named[f"{name}_name"] = self.class_names[name]
         return named
 
     def chosen_values(self, columns: Sequence[str] | None) -> dict[str, Any]:
@@ -55,7 +62,7 @@ class Record:
         unknown = [name for name in columns if name not in values]
         if unknown:
             raise UsageError(f"no column {', '.join(unknown)}; there are {', '.join(self.values)}")
-        with_name = [part for name in columns for part in ((name, "label_name") if name == "label" else (name,))]
+        with_name = [part for name in columns for part in ((name, f"{name}_name") if name in self.class_names else (name,))]
         return {name: values[name] for name in with_name if name in values}
 
 
@@ -106,8 +113,11 @@ class Placed:
         values = {field.name: _plain(self.data.column(field.name), place) for field in self.data.schema}
         row = self.first + place
         index = self.entry.first + row if self.entry is not None else None
-        label_name = _class_of(values.get("label"), self.reader.layout.classes)
-        return Record(self.shard.path.name, self.number, row, index, None, intact, values, label_name=label_name)
+        roles = self.reader.layout.roles
+        classes = {name: _class_of(values[name], label.names) for name, label in roles.labels.items()}
+        return Record(
+            self.shard.path.name, self.number, row, index, None, intact, values, class_names=classes, images=tuple(roles.images)
+        )
 
 
 def _class_of(label: Any, classes: Sequence[str] | None) -> str | None:

@@ -12,14 +12,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import xxhash
 
 from shardctl.dataset import Dataset, open_dataset
 from shardctl.errors import DatasetError, UsageError
-from shardctl.manifest import CHECKSUMS, PLAN, SHARDS, Manifest, ShardTable, open_table
+from shardctl.manifest import Manifest
 from shardctl.order import mix64
+from shardctl.shard import BlockFile, map_file
+from shardctl.sources.labels import hash_names
 from shardctl.storage import printable
+from shardctl.stored import ShardUnits, StoredDataset, take
+from shardctl.tables import CHECKSUMS, SHARDS, ShardEntry
 
 EXAMPLES = 10
 _CHUNK = 256
@@ -28,6 +31,7 @@ _CHUNK = 256
 _SETTINGS = ("kind", "recipe", "settings", "fields", "shardctl_version", "sources")
 
 Numbers = npt.NDArray[np.int64]
+Hashes = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True)
@@ -74,60 +78,68 @@ class Differences:
 
 
 class _Side:
-    """One of the two datasets: which samples it has, and where."""
+    """One of the two datasets: which samples it has, in the order of the dataset.
+
+    `hashes` (n,) are those of keys and variants, `checks` (n,) of what each sample was made from, 0 where that is unknown.
+    """
 
     def __init__(self, root: Path) -> None:
         if root.is_file():
             raise UsageError(f"{printable(str(root))}: is one shard; two whole datasets can be compared")
         self.root, self.manifest, self.dataset = root, Manifest.load(root), open_dataset(root)
-        first = ShardTable(root / SHARDS).first
-        hashes, places, checks = [np.empty(0, np.uint64)], [np.empty(0, np.int64)], [np.empty(0, np.uint64)]
-        self._rows: list[Numbers] = [np.empty(0, np.int64)]
-        start = 0
-        for batch in self._plan():
-            kept = np.flatnonzero(pc.equal(batch.column("outcome"), "ok").to_numpy(zero_copy_only=False))
-            part = batch.take(pa.array(kept))
-            hashes.append(_names(part))
-            places.append(first[part.column("shard").to_numpy()] + part.column("row").to_numpy())
-            checks.append(_checks(part))
-            self._rows.append(start + kept)
-            start += batch.num_rows
-        self.hashes, self.places, self.checks = np.concatenate(hashes), np.concatenate(places), np.concatenate(checks)
-        self.rows = np.concatenate(self._rows)
-
-    def _plan(self) -> Iterator[pa.RecordBatch]:
-        table = open_table(self.root / PLAN)
-        try:
-            for batch in table.to_batches():
-                batch.validate(full=True)
-                yield batch
-        except (pa.ArrowException, KeyError, ValueError) as error:
-            raise DatasetError(f"{printable(str(self.root / PLAN))}: cannot be read ({error})") from error
+        stored = StoredDataset(root)
+        hashes, checks = [np.empty(0, np.uint64)], [np.empty(0, np.uint64)]
+        for number, entry in enumerate(stored.shards):
+            hashes += _names(root, entry)
+            checks.append(_checks(stored, stored.units(number)))
+        self.hashes, self.checks = np.concatenate(hashes), np.concatenate(checks)
 
     def keys(self, which: Numbers) -> list[str]:
         """Return the keys of some of the samples."""
-        plan = open_table(self.root / PLAN)
-        return [plan["key"][int(row)].as_py() for row in self.rows[which].tolist()]
+        return list(self.dataset.take(which.tolist(), ["key"], decode=False)["key"])
 
 
-def _names(part: pa.RecordBatch) -> npt.NDArray[np.uint64]:
-    """Return a hash of the key and variant of every row."""
-    variants = part.column("variant").to_pylist()
-    digest = xxhash.xxh3_64_intdigest
-    pairs = zip(part.column("key").to_pylist(), variants, strict=True)
-    return np.array([digest(f"{variant}\0{key}".encode()) for key, variant in pairs], np.uint64)
+def _names(root: Path, entry: ShardEntry) -> Iterator[Hashes]:
+    """Yield a hash of the key and the variant of every row of a shard; only these columns are read. Raises DatasetError."""
+    path = root / entry.path
+    schema = BlockFile(path, map_file).schema
+    file = BlockFile(path, map_file, [place for place, name in enumerate(schema.names) if name in ("key", "variant")])
+    if len(file) != len(entry.block_rows) or "key" not in file.schema.names:
+        raise DatasetError(f"{printable(str(path))}: is not as {SHARDS} has it; `shardctl verify` tells more")
+    for block, rows in enumerate(entry.block_rows):
+        batch = file.fetch(block)[0]
+        try:
+            batch.validate(full=True)
+            names = hash_names(batch.column("key").to_pylist())
+            if batch.num_rows != rows:
+                raise ValueError(f"it has {batch.num_rows} rows where {rows} were written")
+            if "variant" in batch.schema.names:
+                names ^= mix64(
+                    np.array([hash(value) for value in batch.column("variant").to_pylist()], np.int64).view(np.uint64)
+                )
+        except (pa.ArrowException, ValueError, TypeError) as error:
+            raise file.unreadable(block, error) from error
+        yield names
 
 
-def _checks(part: pa.RecordBatch) -> npt.NDArray[np.uint64]:
-    """Return a hash of everything that a sample is made from, the recipe apart: its input's bytes, split, label and columns."""
-    splits = part.column("split").dictionary_encode()
-    names = np.array([xxhash.xxh3_64_intdigest(name.encode()) for name in splits.dictionary.to_pylist()], np.uint64)
-    label = part.column("label").fill_null(-1).to_numpy().view(np.uint64)
-    checks = mix64(part.column("digest").fill_null(0).to_numpy() ^ mix64(label ^ names[splits.indices.to_numpy()]))
-    if "columns" in part.schema.names:
-        columns = part.column("columns").to_pylist()
-        checks = mix64(checks ^ np.array([xxhash.xxh3_64_intdigest(repr(values).encode()) for values in columns], np.uint64))
-    return checks
+def _checks(stored: StoredDataset, units: ShardUnits) -> Hashes:
+    """Return a hash of all that each row of a shard is made from, the recipe apart: bytes, split, what labels say. (rows,)
+
+    A record is known by its number in a unit: where units differ, or were mixed, it is 0.
+    """
+    if not units.apart:
+        return np.zeros(units.entry.rows, np.uint64)
+    checks = mix64(units.digest ^ np.uint64(xxhash.xxh3_64_intdigest(units.entry.split.encode())))
+    for numbers in (units.first, units.skip, units.records):
+        checks = mix64(checks ^ mix64(numbers.astype(np.uint64)))
+    for name in ("label", "columns"):
+        if name in stored.files.column_names and len(units):
+            values = take(stored.files[name], units.file)
+            values.validate(full=True)
+            said = [xxhash.xxh3_64_intdigest(repr(value).encode()) for value in values.to_pylist()]
+            checks = mix64(checks ^ np.array(said, np.uint64))
+    checks[~units.has_digest] = 0
+    return np.repeat(checks, units.samples)
 
 
 def differences(a: Path, b: Path, report: Callable[[int, int], None] = lambda done, total: None) -> Differences:
@@ -146,7 +158,8 @@ def differences(a: Path, b: Path, report: Callable[[int, int], None] = lambda do
     fields = _field_pairs(sides[0].dataset.schema, sides[1].dataset.schema)
     in_question = np.ones(len(in_a), bool)
     if not fields and _made_alike(sides[0].manifest, sides[1].manifest):
-        in_question = sides[0].checks[in_a] != sides[1].checks[in_b]
+        checks = sides[0].checks[in_a], sides[1].checks[in_b]
+        in_question = (checks[0] != checks[1]) | (checks[0] == 0)
     changed, counts, examples = _compare(sides, in_a[in_question], in_b[in_question], {pair.name for pair in fields}, report)
     return Differences(
         settings=tuple(_setting_pairs(sides[0].manifest, sides[1].manifest)),
@@ -228,11 +241,9 @@ def _compare(
     counts: Counter[str] = Counter()
     examples: list[ChangedSample] = []
     changed = 0
-    order = np.argsort(sides[0].places[in_a])
-    in_a, in_b = in_a[order], in_b[order]
     for first in range(0, len(in_a), _CHUNK):
         part = slice(first, first + _CHUNK)
-        places = sides[0].places[in_a[part]], sides[1].places[in_b[part]]
+        places = in_a[part], in_b[part]
         differing = _differing(sides[0].dataset, sides[1].dataset, places, columns)
         for place, fields in enumerate(differing):
             if fields:

@@ -4,23 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-
 from shardctl.codecs import image
 from shardctl.errors import Rejection
-from shardctl.inspection.blocks import is_image
-from shardctl.shard import ENCODED_IMAGE
-
-
-def image_facts(block: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Return width, height, stored bytes and format of every image of a block, without decoding it. None: no such image."""
-    column = next(column for field, column in zip(block.schema, block.columns, strict=True) if is_image(field))
-    if isinstance(column.type, pa.FixedShapeTensorType):
-        shape = list(column.type.shape)
-        (height, width), size = (shape + [1, 1])[:2], int(np.prod(shape))
-        return [{"width": width, "height": height, "image_bytes": size, "format": "raw"}] * block.num_rows
-    return [facts_of(value.as_py()) for value in column.field("bytes")]
+from shardctl.layout import ENCODED_IMAGE
 
 
 def facts_of(data: bytes | None) -> dict[str, Any]:

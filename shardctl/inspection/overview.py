@@ -1,6 +1,6 @@
 """A dataset or one of its splits as a whole, from its manifest and its tables.
 
-Shards are read only to count classes, where neither the manifest nor the plan has the labels that were written.
+Shards are read only to count classes, where the manifest does not have their counts.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ import pyarrow as pa
 
 from shardctl.errors import DatasetError
 from shardctl.inspection.blocks import check_split, shards_of
-from shardctl.manifest import PLAN, REJECTS, SHARDS, Manifest, Reject, ShardTable, SplitFacts, count_reasons, open_table
-from shardctl.recipe import user_functions
+from shardctl.manifest import Manifest, SplitFacts
 from shardctl.shard import BlockFile, ShardReader, map_file
-from shardctl.storage import printable
+from shardctl.tables import REJECTS, SHARDS, Reject, ShardTable, count_reasons
 
 NO_LABEL = "(no label)"
 
@@ -126,23 +125,14 @@ def overview(root: Path, split: str | None = None) -> Overview:
 
 
 def _classes(root: Path, manifest: Manifest) -> dict[str, dict[str, int]] | None:
-    """Return the samples of each class by split: as the manifest has them, else counted.
-
-    They are counted in the plan, which has the labels without the images; in the shards if a user function may have changed
-    labels.
-    """
-    names = manifest.fields.get("label", {}).get("names")
+    """Return the samples of each class by split: as the manifest has them, else counted in the shards."""
+    names, label = manifest.roles.classes, str(manifest.roles.main_label)
     if names is None:
         return None
-    if manifest.class_counts is not None:
-        counts = manifest.class_counts
-    elif user_functions(manifest.recipe):
-        try:
-            counts = _counted_in_shards(root, len(names))
-        except DatasetError:
-            return None  # a shard is damaged, and all the rest can be shown
-    else:
-        counts = _counted_in_plan(root, len(names))
+    try:
+        counts = manifest.class_counts if manifest.class_counts is not None else _counted_in_shards(root, label, len(names))
+    except DatasetError:
+        return None  # a shard is damaged, and all the rest can be shown
     classes = {}
     for split in manifest.splits:
         of_split = counts.get(split.name, [0] * len(names))
@@ -152,30 +142,12 @@ def _classes(root: Path, manifest: Manifest) -> dict[str, dict[str, int]] | None
     return classes
 
 
-def _counted_in_plan(root: Path, names: int) -> dict[str, list[int]]:
-    """Count the plan's labels, a part of it at a time: it has them without the images."""
-    import pyarrow.compute as pc  # 40 ms, for datasets that an older shardctl wrote
-
-    plan = open_table(root / PLAN)
-    counts: dict[str, np.ndarray[Any, Any]] = {}
-    try:
-        for batch in plan.select(["label", "outcome", "split"]).to_batches():
-            batch.validate(full=True)
-            kept = batch.filter(pc.equal(batch.column("outcome"), "ok"))
-            for split in pc.unique(kept.column("split")).to_pylist():
-                found = _count(kept.filter(pc.equal(kept.column("split"), split)).column("label"), names)
-                counts[split] = counts.get(split, np.zeros(names, np.int64)) + found
-    except (pa.ArrowException, KeyError, ValueError) as error:
-        raise DatasetError(f"{printable(str(root / PLAN))}: cannot be read ({error})") from error
-    return {split: found.tolist() for split, found in counts.items()}
-
-
-def _counted_in_shards(root: Path, names: int) -> dict[str, list[int]]:
+def _counted_in_shards(root: Path, label: str, names: int) -> dict[str, list[int]]:
     """Count the labels of all shards; only this column is read. Raises DatasetError."""
     counts: dict[str, np.ndarray[Any, Any]] = {}
     for entry in ShardTable(root / SHARDS):
         path = root / entry.path
-        column = ShardReader(path).schema.get_field_index("label")
+        column = ShardReader(path).schema.get_field_index(label)
         if column < 0:
             continue
         file = BlockFile(path, map_file, [column])

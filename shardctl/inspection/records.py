@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,21 +14,13 @@ import pyarrow.compute as pc
 
 from shardctl.errors import DatasetError, UsageError
 from shardctl.inspection.blocks import Placed, Record, Shard, all_blocks, is_image
-from shardctl.inspection.images import facts_of, image_facts, is_encoded_image
-from shardctl.manifest import (
-    PLAN,
-    REJECTS,
-    REPAIR_ADVICE,
-    SHARDS,
-    Manifest,
-    ShardEntry,
-    ShardTable,
-    open_checked_table,
-    open_table,
-    read_rejects,
-)
-from shardctl.shard import BlockFile, ShardReader, map_file
+from shardctl.inspection.images import facts_of, is_encoded_image
+from shardctl.layout import Layout
+from shardctl.reader import Column, askable_headers, headers_of
+from shardctl.shard import ShardReader
 from shardctl.storage import printable
+from shardctl.stored import Place, StoredDataset, possible_names
+from shardctl.tables import PLAN, REJECTS, Reject, ShardEntry, read_rejects
 from shardctl.where import Where, first_line, kept_rows, parse_where, quoted
 
 DERIVED = {
@@ -36,11 +28,8 @@ DERIVED = {
     "split": pa.string(),
     "shard": pa.string(),
     "row": pa.int64(),
-    "width": pa.int64(),
-    "height": pa.int64(),
-    "image_bytes": pa.int64(),
 }
-"""Names that a condition may use beside the columns. A column of the same name takes precedence."""
+"""Names that a condition may use beside the columns and the headers of images. A column of the same name takes precedence."""
 
 
 def record_at(path: Path, block: int | None, row: int, entry: ShardEntry | None = None) -> Record:
@@ -49,7 +38,7 @@ def record_at(path: Path, block: int | None, row: int, entry: ShardEntry | None 
     With the shard's entry in a dataset, the record has its place there and its source.
     """
     found = _record_at(path, block, row, entry)
-    return replace(found, source=_source(path.parent, entry, found.row)) if entry is not None else found
+    return replace(found, source=_source(path.parent, entry, found)) if entry is not None else found
 
 
 def _record_at(path: Path, block: int | None, row: int, entry: ShardEntry | None) -> Record:
@@ -73,76 +62,91 @@ def _block_of(reader: ShardReader, row: int) -> tuple[int, int]:
     raise UsageError(f"{reader.path.name}: no row {row}; it has {row - left}")
 
 
-def _source(root: Path, entry: ShardEntry, row: int) -> str | None:
-    """Return the path of the input that a row of a shard was made of; None if the plan does not say."""
+def _source(root: Path, entry: ShardEntry, found: Record) -> str | None:
+    """Return the path of the file that a record of a shard was made from; None if the tables do not say."""
+    stored = StoredDataset(root)
     try:
-        sources = Manifest.load(root).sources
-        part = open_table(root / PLAN, columns=["source", "root", "row"]).slice(entry.first_input, entry.inputs)
-        part.validate(full=True)
-        (found,) = part.filter(pc.equal(part["row"], row)).to_pylist()
-        return _path(sources[found["root"]], found["source"])
-    except (DatasetError, pa.ArrowException, KeyError, ValueError, IndexError):
+        shard = stored.shards.index_of(entry.path)
+        file = None if shard is None else stored.file_of_row(shard, found.row, found.values.get("key"))
+        return None if file is None else stored.source_of(file)
+    except DatasetError:
         return None
 
 
-def _path(root: str, source: str) -> str:
-    return root if Path(root).is_file() else f"{root}/{source}"
-
-
 def record_of_key(root: Path, key: str) -> list[Record]:
-    """Return the samples made of one input (several with variants). Raises UsageError, with near keys, for an unknown one."""
-    manifest, table = Manifest.load(root), ShardTable(root / SHARDS)
-    keys = open_checked_table(root / PLAN, ["key"])["key"]
-    places = list(_places_of(keys, key, int(manifest.recipe.get("variants") or 1)))
+    """Return the samples made of one record (several with variants). Raises UsageError, with near keys, for an unknown one."""
+    stored = StoredDataset(root)
+    if not stored.files.num_rows:
+        return _written_with_key(stored, key)
+    places = stored.find(key)
     if not places:
-        raise UsageError(f"{printable(str(root))}: no key {printable(key)!r}{_near(keys, key)}")
+        raise UsageError(f"{printable(str(root))}: no key {printable(key)!r}{_near(stored, key)}")
     records = []
     for place in places:
-        row = _plan_row(root, keys, place)
-        if row["outcome"] != "ok":
-            why = next((r.message for r in read_rejects(root / REJECTS) if r.key == key), "the reason is not recorded")
-            raise DatasetError(f"{printable(key)}: was rejected when the dataset was made ({why})")
-        entry = table[row["shard"]]
-        found = _record_at(root / entry.path, None, row["row"], entry)
-        records.append(replace(found, source=_path(manifest.sources[row["root"]], row["source"])))
+        entry = stored.shards[place.shard]
+        for row in stored.rows_with(key, place):
+            found = _record_at(root / entry.path, None, row, entry)
+            records.append(replace(found, source=stored.source_of(place.file)))
+    if not records:
+        raise _why_no_sample(stored, key, places)
     return records
 
 
-def _places_of(keys: pa.ChunkedArray, key: str, most: int) -> Iterator[int]:
-    """Yield the rows of the plan that have a key. Each is one look through it, a tenth of a second in ten million."""
-    start = 0
-    for _ in range(most):
-        place = pc.index(keys.slice(start), key).as_py()
-        if place < 0:
-            return
-        yield start + place
-        start += place + 1
+def _written_with_key(stored: StoredDataset, key: str) -> list[Record]:
+    """Return the samples with a key of a dataset that shardctl.write made: its tables know no keys, so shards are read."""
+    records = []
+    for shard, first, keys in stored.blocks_of_keys():
+        for place in pc.indices_nonzero(pc.equal(keys, key)).to_pylist():
+            entry = stored.shards[shard]
+            records.append(_record_at(stored.root / entry.path, None, first + place, entry))
+    if not records:
+        near = _alike(key, (keys for _, _, keys in stored.blocks_of_keys()))
+        raise UsageError(f"{printable(str(stored.root))}: no key {printable(key)!r}{_meant(near)}")
+    return records
 
 
-def _plan_row(root: Path, keys: pa.ChunkedArray, place: int) -> dict[str, Any]:
-    """Return a row of the plan, of which no more than the part that it is in is read."""
-    ends = np.cumsum([len(chunk) for chunk in keys.chunks])
-    number = int(np.searchsorted(ends, place, side="right"))
-    part = BlockFile(root / PLAN, map_file).fetch(number)[0]
-    try:
-        part.validate(full=True)
-        (row,) = part.slice(place - int(ends[number]) + part.num_rows, 1).to_pylist()
-        return {name: row[name] for name in ("source", "root", "shard", "row", "outcome")}
-    except (pa.ArrowException, KeyError, ValueError) as error:
-        raise DatasetError(f"{printable(str(root / PLAN))}: holds values that cannot be; {REPAIR_ADVICE}") from error
+def _why_no_sample(stored: StoredDataset, key: str, places: list[Place]) -> Exception:
+    """Return the error for a record that the plan has, and of which there is no sample."""
+    shown = printable(key)
+    if why := next((reject.message for reject in read_rejects(stored.root / REJECTS) if _is_of(reject, key, places)), None):
+        return DatasetError(f"{shown}: was rejected when the dataset was made ({why})")
+    whole = [place for place in places if place.unit.records <= 1]
+    if any(place.unit.samples for place in whole):
+        return DatasetError(f"{shown}: {PLAN} has a sample of it that is not in its shard; `shardctl verify` tells more")
+    if any(place.unit.rejected for place in whole):
+        return DatasetError(f"{shown}: was rejected when the dataset was made (the reason is not recorded)")
+    return UsageError(f"{printable(str(stored.root))}: no sample was made of {shown}: it is empty, or a step left it out")
 
 
-def _near(keys: pa.ChunkedArray, key: str) -> str:
+def _is_of(reject: Reject, key: str, places: list[Place]) -> bool:
+    """Return whether a reject is that of a record: by its key, or as one of several of a unit that are rejected together."""
+    if reject.key == key or reject.records == 1:
+        return reject.key == key
+    first = next((number for path, number in possible_names(reject.key) if path == reject.source), 0)
+    return any(place.file.path == reject.source and place.unit.first <= first <= place.record for place in places)
+
+
+def _near(stored: StoredDataset, key: str) -> str:
     """Suggest keys that look alike, or that have the beginning of its name."""
-    stem = key.rpartition("/")[2].partition(".")[0][:6]
+    path, number = list(possible_names(key))[-1]
+    near = (stored.nearest_key(other, number) for other in _alike(path, stored.paths.chunks))
+    return _meant([other for other in near if other is not None])
+
+
+def _meant(keys: list[str]) -> str:
+    return f"; did you mean {' or '.join(map(printable, keys))}?" if keys else ""
+
+
+def _alike(name: str, parts: Iterable[pa.Array]) -> list[str]:
+    """Return up to 3 of many names that look like this one, or have the beginning of it."""
+    stem = name.rpartition("/")[2].partition(".")[0][:6]
     alike: list[str] = []
-    for chunk in keys.chunks:
+    for part in parts:
         if not stem or len(alike) >= 1000:
             break
-        alike += chunk.filter(pc.match_substring(chunk, stem)).slice(0, 200).to_pylist()
-    distinct = list(dict.fromkeys(alike))  # every variant has the key of its input
-    close = difflib.get_close_matches(key, distinct, n=3, cutoff=0.5) or distinct[:3]
-    return f"; did you mean {' or '.join(printable(k) for k in close)}?" if close else ""
+        alike += part.filter(pc.match_substring(part, stem)).slice(0, 200).to_pylist()
+    distinct = list(dict.fromkeys(alike))  # every variant has the key of its record
+    return difflib.get_close_matches(name, distinct, n=3, cutoff=0.5) or distinct[:3]
 
 
 def head(target: Path, split: str | None, count: int) -> Iterator[Record]:
@@ -159,23 +163,16 @@ def matching(target: Path, split: str | None, text: str) -> Iterator[Record]:
     where: Where | None = None
     for block in all_blocks(target, split):
         if where is None:
-            where = parse_where(text, _askable(block.reader.schema), block.reader.layout.classes)
+            where = parse_where(text, _askable(block.reader.layout), block.reader.layout.roles.names)
         yield from (block.record(place) for place in _places(where, block))
 
 
-def _askable(schema: pa.Schema) -> pa.Schema:
+def _askable(layout: Layout) -> pa.Schema:
     """Return the names that a condition may use: columns other than images, and derived values."""
-    fields = [field for field in schema.remove_metadata() if not is_image(field)]
-    images = any(is_image(field) for field in schema)
+    fields = [field for field in layout.columns if not is_image(field)]
     taken = {field.name for field in fields}
-    return pa.schema(
-        fields
-        + [
-            pa.field(name, type_)
-            for name, type_ in DERIVED.items()
-            if name not in taken and (images or name not in ("width", "height", "image_bytes"))
-        ]
-    )
+    derived = {**DERIVED, **askable_headers(layout.roles)}
+    return pa.schema(fields + [pa.field(name, type_) for name, type_ in derived.items() if name not in taken])
 
 
 def _places(where: Where, block: Placed) -> list[int]:
@@ -193,7 +190,8 @@ _PLACE = "__place__"
 
 def _column(name: str, block: Placed) -> pa.Array:
     """Return a column of a block, or a derived value."""
-    if name in block.data.schema.names:
+    roles = block.reader.layout.roles
+    if name in block.data.schema.names and name not in roles.images:
         return block.data.column(name)
     rows = block.data.num_rows
     if name == "row":
@@ -203,7 +201,9 @@ def _column(name: str, block: Placed) -> pa.Array:
     if name in ("shard", "split"):
         value = block.reader.path.name if name == "shard" else str(block.reader.info["split"])
         return pa.array([value] * rows, pa.string())
-    return pa.array([facts[name] for facts in image_facts(block.data)], pa.int64())
+    image = name if name in roles.images else str(roles.main_image)
+    headers = headers_of(Column.of(block.data.schema.field(image), roles.images[image]), block.data.column(image))
+    return headers if name == image else headers.field(name)
 
 
 def describe_value(value: Any) -> Any:

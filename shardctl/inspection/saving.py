@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from shardctl.codecs.image import Store
 from shardctl.errors import StorageError
@@ -21,13 +22,13 @@ SUFFIXES = {b"\xff\xd8\xff": ".jpg", b"\x89PNG": ".png", b"RIFF": ".webp", b"GIF
 def save(records: Iterable[Record], folder: Path, columns: Sequence[str] | None = None) -> list[Path]:
     """Write every record into `folder`, named by its key, and return the files. Existing files are never overwritten.
 
-    `columns` are those that are written, None for all; the name of a label is written beside it, as `label_name`. Raises
+    `columns` are those that are written, None for all; the class of a label is written beside it, as `label_name`. Raises
     StorageError, and UsageError for an unknown column.
     """
     written: list[Path] = []
     for record in records:
         name = _name(record)
-        for field, suffix, content in _files(record.chosen_values(columns)):
+        for field, suffix, content in _files(record.chosen_values(columns), record.images):
             path = folder / _named(name, field, suffix)
             with naming_the_path(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -49,11 +50,11 @@ def _name(record: Record) -> str:
     return name if variant is None else f"{name}.{variant}"
 
 
-def _files(values: dict[str, Any]) -> list[tuple[str, str, bytes]]:
+def _files(values: dict[str, Any], images: Sequence[str]) -> list[tuple[str, str, bytes]]:
     """Return the field, the suffix and the content of every file of a record; all that is not a file is JSON."""
     files, rest = [], {}
     for name, value in values.items():
-        if isinstance(value, np.ndarray) and value.dtype == np.uint8 and value.ndim == 3 and value.shape[2] == 3:
+        if isinstance(value, np.ndarray) and value.dtype == np.uint8 and _is_picture(value, name in images):
             files.append((name, ".png", Store.parse("png").encode(value)))
         elif is_encoded_image(value):
             files.append((name, _suffix(value["bytes"], value["path"]), value["bytes"]))
@@ -64,6 +65,10 @@ def _files(values: dict[str, Any]) -> list[tuple[str, str, bytes]]:
     if rest:
         files.append(("", ".json", json.dumps(rest, ensure_ascii=False, default=_plain).encode() + b"\n"))
     return files
+
+
+def _is_picture(values: npt.NDArray[np.uint8], has_role: bool) -> bool:
+    return (values.ndim == 3 and values.shape[2] == 3) or (values.ndim == 2 and has_role)
 
 
 def _named(name: str, field: str, suffix: str) -> str:

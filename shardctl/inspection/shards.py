@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shardctl.errors import UsageError
-from shardctl.manifest import SHARDS, ShardEntry, ShardTable
 from shardctl.shard import ShardReader
 from shardctl.storage import printable
+from shardctl.tables import SHARDS, ShardEntry, ShardTable
 
 
 @dataclass(frozen=True)

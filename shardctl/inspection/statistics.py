@@ -13,8 +13,9 @@ import pyarrow as pa
 
 from shardctl.errors import DatasetError
 from shardctl.inspection.blocks import some_blocks
+from shardctl.layout import ENCODED_IMAGE
 from shardctl.manifest import Manifest
-from shardctl.shard import ENCODED_IMAGE, Compression
+from shardctl.shard import Compression
 
 BLOCKS = 4
 """Default number of blocks that are read: a few milliseconds each."""
@@ -72,10 +73,12 @@ def statistics_of(target: Path, blocks: int = BLOCKS, split: str | None = None) 
     Raises DatasetError if not even its tables can be read, UsageError for a split that there is not.
     """
     looked_at: list[pa.RecordBatch] = []
+    images: dict[str, None] = {}
     faults: list[str] = []
     for block in some_blocks(target, split, blocks):
         try:
             looked_at.append(block.data)
+            images |= dict.fromkeys(block.reader.layout.roles.images)
         except DatasetError as error:
             faults.append(str(error))
     compression = Compression.parse("none" if target.is_file() else str(Manifest.load(target).recipe.get("compression")))
@@ -89,8 +92,8 @@ def statistics_of(target: Path, blocks: int = BLOCKS, split: str | None = None) 
         raw = sum(part.nbytes for part in parts)
         stored = sum(_stored(part, codec) for part in parts)
         columns.append(ColumnStatistics(field.name, str(field.type), round(raw / samples, 1), round(stored / samples, 1)))
-        if field.type.equals(ENCODED_IMAGE):
-            distributions += _images(looked_at, formats)
+        if field.name in images and field.type.equals(ENCODED_IMAGE):
+            distributions += _image_sizes(field.name, parts, formats)
         elif field.name != "key" and (lengths := _lengths(parts)) is not None:
             distributions.append(distribution(f"{field.name}, {_unit(field.type)}", lengths))
     counted = dict(formats.most_common())
@@ -125,15 +128,15 @@ def _there(column: pa.Array) -> npt.NDArray[np.bool_]:
     return np.asarray(column.is_valid()) if column.null_count else np.ones(len(column), bool)
 
 
-def _images(blocks: list[pa.RecordBatch], formats: Counter[str]) -> list[Distribution]:
-    """Return the spread of width, height and stored bytes of some images, and count their formats."""
-    from shardctl.inspection.images import image_facts  # loads the decoders, which most datasets of text never need
+def _image_sizes(field: str, parts: list[pa.StructArray], formats: Counter[str]) -> list[Distribution]:
+    """Return the spread of width, height and stored bytes of some images of a field, and count their formats."""
+    from shardctl.inspection.images import facts_of  # loads the decoders, which most datasets of text never need
 
-    share = max(1, IMAGES // len(blocks))
-    facts = [fact for block in blocks for fact in image_facts(block.slice(0, share))]
+    share = max(1, IMAGES // len(parts))
+    facts = [facts_of(data.as_py()) for part in parts for data in part.slice(0, share).field("bytes")]
     formats.update(str(fact["format"] or "unreadable") for fact in facts)
     found = []
-    for name, what in (("width", "image width"), ("height", "image height"), ("image_bytes", "image, bytes")):
+    for name, what in (("width", f"{field} width"), ("height", f"{field} height"), ("image_bytes", f"{field}, bytes")):
         values = np.array([fact[name] for fact in facts if fact[name] is not None])
         if len(values):
             found.append(distribution(what, values))

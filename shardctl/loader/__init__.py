@@ -15,9 +15,9 @@ import numpy as np
 from shardctl.arguments import whole_number
 from shardctl.errors import UsageError
 from shardctl.loader.bucketing import BucketedOrder
-from shardctl.loader.conveyor import Conveyor, Tuner, Waits
 from shardctl.loader.mixing import Mixture, check_mixture
 from shardctl.loader.options import LoaderOptions, StreamOptions
+from shardctl.loader.prefetch import Prefetcher, Tuner, Waits
 from shardctl.loader.stream import DatasetStream, Selection, Stream
 from shardctl.machine import usable_cores
 from shardctl.order import EpochOrder, InOrder, neighbours
@@ -240,9 +240,9 @@ class Loader:
         self._began = self._ended = time.perf_counter()
         begin = self._at = self._next
         self._next = _Position(begin.epoch + 1)
-        with Conveyor(self._make, self._tasks(begin), threads, depth, self._tuner) as conveyor:
-            self._waits = conveyor.waits
-            for made in conveyor:
+        with Prefetcher(self._make, self._tasks(begin), threads, depth, self._tuner) as prefetcher:
+            self._waits = prefetcher.waits
+            for made in prefetcher:
                 for batch, size, end in made.batches:
                     self._next = _Position(made.epoch + 1)
                     self._at = self._next if self._is_over(end) else _Position(made.epoch, end)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from shardctl.arguments import whole_number
 from shardctl.errors import UsageError
 from shardctl.order import OrderOptions
-from shardctl.reader import Finish, GatherOptions
+from shardctl.reader import GatherOptions, Transforms
 
 REMAINDERS = ("uneven", "pad", "drop")
 MOST_THREADS = 1024
@@ -93,5 +93,5 @@ class StreamOptions:
 
     order: OrderOptions
     columns: tuple[str, ...] | None = None
-    finish: Finish = field(default_factory=Finish)
+    transforms: Transforms = field(default_factory=Transforms)
     gather: GatherOptions = field(default_factory=GatherOptions)

@@ -1,8 +1,9 @@
-"""The source of a loader: a stream that repeats epochs without end, each an order of samples, and reads any sample."""
+"""What a loader reads from: a dataset or a mixture, with an order of samples for every epoch."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -96,15 +97,15 @@ class DatasetStream:
         self._ordering = Ordering(selection.starts(), options.order)
         columns = columns_of(selection.shards, options.columns)
         gather = replace(options.gather, blocks=max(options.gather.blocks, 4 * self._ordering.open_blocks))
-        self._gatherer = Gatherer(selection.shards, columns, options.finish, gather)
+        self._gatherer = Gatherer(selection.shards, columns, options.transforms, gather)
 
     def __len__(self) -> int:
         return len(self._selection)
 
-    def relabelled(self, labels: tuple[int, ...]) -> DatasetStream:
-        """Return the same stream with other labels: `labels[n]` in the place of n."""
-        finish = replace(self._options.finish, relabel=labels)
-        return DatasetStream(self._selection, replace(self._options, finish=finish))
+    def relabelled(self, labels: Mapping[str, tuple[int, ...]]) -> DatasetStream:
+        """Return the same stream with other labels: in each of these columns `labels[column][n]` in the place of n."""
+        transforms = replace(self._options.transforms, relabel=labels)
+        return DatasetStream(self._selection, replace(self._options, transforms=transforms))
 
     @property
     def columns(self) -> list[Column]:
@@ -137,7 +138,7 @@ class DatasetStream:
     def together(self) -> int:
         """The best number of samples to make at a time."""
         views = self._options.order.mode is None and any(column.shape for column in self.columns)
-        if views or self._options.finish.pad:  # a batch in one block is not copied; each batch has a width of its own
+        if views or self._options.transforms.pad:  # a batch in one block is not copied; each batch has a width of its own
             return 0
         return TASK_BYTES // max(1, sum(self._column_bytes(column) for column in self.columns))
 
@@ -146,13 +147,13 @@ class DatasetStream:
         return self._gatherer.specs()
 
     def _column_bytes(self, column: Column) -> int:
-        finish, shards = self._options.finish, self._selection.shards
-        if column.is_encoded_image and finish.decode:
-            shape = finish.image_shape(shards.layout.shape) or (256, 256, 3)
-            return int(np.prod(shape)) * finish.dtype(column.name, np.uint8).itemsize
+        transforms, shards = self._options.transforms, self._selection.shards
+        if column.is_encoded_picture and transforms.decode:
+            shape = transforms.picture_shape(column) or (256, 256, *column.picture_channels)
+            return int(np.prod(shape)) * transforms.dtype(column.name, np.uint8).itemsize
         if column.kind == "fixed" and column.dtype is not None:
-            return column.width // column.dtype.itemsize * finish.dtype(column.name, column.dtype).itemsize
-        if column.name in ("key", "label"):
+            return column.width // column.dtype.itemsize * transforms.dtype(column.name, column.dtype).itemsize
+        if column.name == "key" or column.name in shards.layout.roles.labels:
             return 32
         return shards.bytes_per_sample
 

@@ -1,28 +1,29 @@
 """Random access to the samples of a dataset: sample numbers in, columns of a batch out. docs/loader.md."""
 
 from shardctl.reader.column import Column
-from shardctl.reader.finish import IMAGE, LABEL, Finish, Normalization, zeros
-from shardctl.reader.gatherer import Gatherer, GatherOptions, Spec, columns_of, in_place
-from shardctl.reader.headers import HEADER_FIELDS, header_fields
+from shardctl.reader.gatherer import Gatherer, columns_of
+from shardctl.reader.headers import HEADER_FIELDS, askable_headers, headers_of
 from shardctl.reader.memory import Batch, BatchMemory, without_views
 from shardctl.reader.shards import Indices, Shards, identity
+from shardctl.reader.sources import GatherOptions, in_place
+from shardctl.reader.specs import Spec
+from shardctl.reader.transforms import Normalization, Transforms, zeros
 
 __all__ = [
     "HEADER_FIELDS",
-    "IMAGE",
-    "LABEL",
     "Batch",
     "BatchMemory",
     "Column",
-    "Finish",
     "GatherOptions",
     "Gatherer",
     "Indices",
     "Normalization",
     "Shards",
     "Spec",
+    "Transforms",
+    "askable_headers",
     "columns_of",
-    "header_fields",
+    "headers_of",
     "identity",
     "in_place",
     "without_views",

@@ -184,14 +184,28 @@ def other_rows(shards: Shards, block: int) -> DatasetError:
 def name_samples(shards: Shards, block: int, error: DatasetError) -> DatasetError:
     """Add to an error which samples a block holds: their keys, where they can still be read, else their numbers."""
     first, last = int(shards.starts[block]), int(shards.starts[block + 1]) - 1
-    shard, number = shards.place_of(block)
     try:
-        keys = BlockFile(shards.path(shard), read_file, [shards.layout.columns.names.index("key")]).fetch(number)[0].column(0)
-        keys.validate(full=True)
+        keys = _keys_of(shards, block)
         which = f"keys {keys[0].as_py()!r} to {keys[-1].as_py()!r}"
     except (DatasetError, pa.ArrowException, ValueError, IndexError):
         which = f"samples {first} to {last}"
     return DatasetError(f"{error} [{shards.where(block)}, {which}]")
+
+
+def key_of_row(shards: Shards, block: int, row: int) -> str:
+    """Return the key of a sample for a message; "?" if it cannot be read."""
+    try:
+        return str(_keys_of(shards, block)[row].as_py())
+    except (DatasetError, pa.ArrowException, ValueError, IndexError):
+        return "?"
+
+
+def _keys_of(shards: Shards, block: int) -> pa.Array:
+    """Return the keys of a block. Raises what Arrow raises, and DatasetError."""
+    shard, number = shards.place_of(block)
+    keys = BlockFile(shards.path(shard), read_file, [shards.layout.columns.names.index("key")]).fetch(number)[0].column(0)
+    keys.validate(full=True)
+    return keys
 
 
 _ALIVE: weakref.WeakSet[BlockCache] = weakref.WeakSet()

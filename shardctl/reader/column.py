@@ -5,14 +5,15 @@ https://arrow.apache.org/docs/format/Columnar.html
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.shard import ENCODED_IMAGE
+from shardctl.layout import ENCODED_IMAGE
+from shardctl.roles import Image, Mask
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Column:
 
     `kind` is "fixed" (numbers, and arrays of one shape: `width` bytes per sample), "variable" (text, bytes, encoded
     images, lists of numbers: items of `width` bytes), "nested" (lists of lists of numbers) or "other". `dtype` is that of the
-    numbers, None for text and bytes.
+    numbers, None for text and bytes. `picture` is the role of images and masks, None for all others.
     """
 
     name: str
@@ -30,11 +31,15 @@ class Column:
     width: int = 1
     dtype: np.dtype[Any] | None = None
     shape: tuple[int, ...] = ()
+    picture: Image | None = None
 
     @classmethod
-    def of(cls, field: pa.Field) -> Column:
+    def of(cls, field: pa.Field, picture: Image | None = None) -> Column:
         """Look at a field's type."""
-        name, type_ = field.name, field.type
+        return replace(cls._of_type(field.name, field.type), picture=picture)
+
+    @classmethod
+    def _of_type(cls, name: str, type_: pa.DataType) -> Column:
         if isinstance(type_, pa.FixedShapeTensorType) and _is_number(type_.value_type):
             dtype = np.dtype(type_.value_type.to_pandas_dtype())
             shape = tuple(type_.shape)
@@ -79,8 +84,23 @@ class Column:
 
     @property
     def is_encoded_image(self) -> bool:
-        """Whether the values are images in a file format."""
+        """Whether the values have the type of images in a file format."""
         return bool(self.type.equals(ENCODED_IMAGE))
+
+    @property
+    def is_encoded_picture(self) -> bool:
+        """Whether the values are images or masks in a file format, which can be decoded."""
+        return self.picture is not None and self.is_encoded_image
+
+    @property
+    def picture_shape(self) -> tuple[int, ...] | None:
+        """The decoded shape that the images or masks share, as stored; None if it differs."""
+        return self.shape or (self.picture.shape if self.picture is not None else None)
+
+    @property
+    def picture_channels(self) -> tuple[int, ...]:
+        """The axes behind height and width: (3,) for images, () for masks."""
+        return () if isinstance(self.picture, Mask) else (3,)
 
 
 def _lists(type_: pa.DataType) -> tuple[pa.DataType, tuple[int, ...]]:

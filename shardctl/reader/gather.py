@@ -115,3 +115,11 @@ def adjoining(located: Located, width: int) -> Bytes | None:
     array = np.frombuffer(part, np.uint8).reshape(len(located), width)
     array.flags.writeable = False
     return array
+
+
+def in_array(values: pa.Array) -> Located:
+    """Return where the values of an Arrow array of bytes lie; none of them is missing."""
+    _, offsets, data = values.buffers()
+    edges = np.frombuffer(offsets, np.int32, len(values) + 1 + values.offset)[values.offset :].astype(np.int64)
+    buffer = data if data is not None else pa.py_buffer(b"")
+    return Located([buffer], np.zeros(len(values), np.int64), edges[:-1], np.diff(edges))

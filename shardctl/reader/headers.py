@@ -4,29 +4,37 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from shardctl.codecs import image
 from shardctl.errors import Rejection
 from shardctl.reader.column import Column
+from shardctl.roles import Roles
 
 HEADER_FIELDS = {name: pa.int64() for name in ("width", "height", "image_bytes")}
-"""What can be asked of images."""
+"""What can be asked of images and masks: their size in pixels, and the bytes that are stored."""
+
+HEADER = pa.struct(list(HEADER_FIELDS.items()))
+"""The fields of a header together."""
 
 
-def header_fields(column: Column, values: pa.Array, wanted: list[str]) -> dict[str, pa.Array]:
-    """Return these fields of HEADER_FIELDS for every image of a column; null where a header cannot be read."""
+def askable_headers(roles: Roles) -> dict[str, pa.DataType]:
+    """Return what a condition may ask of images: NAME.width, … of each field, and width, … of the main one alone."""
+    of_main = HEADER_FIELDS if roles.main_image is not None else {}
+    return {**of_main, **dict.fromkeys(roles.images, HEADER)}
+
+
+def headers_of(column: Column, values: pa.Array) -> pa.StructArray:
+    """Return the header of every image of a column, of type HEADER; its fields are null where it cannot be read."""
     if column.shape:
-        known = dict(zip(HEADER_FIELDS, (column.shape[1], column.shape[0], int(np.prod(column.shape))), strict=True))
-        return {name: pa.array([known[name]] * len(values), pa.int64()) for name in wanted}
-    found = [_header(data.as_py()) for data in values.field("bytes")]
-    return {name: pa.array([header[name] for header in found], pa.int64()) for name in wanted}
+        known = {"width": column.shape[1], "height": column.shape[0], "image_bytes": column.width}
+        return pa.array([known] * len(values), HEADER)
+    return pa.array([_header(data.as_py()) for data in values.field("bytes")], HEADER)
 
 
-def _header(data: bytes | None) -> dict[str, Any]:
+def _header(data: bytes | None) -> dict[str, Any] | None:
     if data is None:
-        return dict.fromkeys(HEADER_FIELDS)
+        return None
     try:
         width, height = image.open_image(data, max_pixels=2**62).size
     except Rejection:

@@ -18,26 +18,26 @@ class SampleCache:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._left = limit
-        self._kept: dict[int, npt.NDArray[np.uint8]] = {}
+        self._kept: dict[tuple[str, int], npt.NDArray[np.uint8]] = {}
         self._lock = threading.Lock()
         self.hits = self.misses = 0
 
-    def get(self, sample: int) -> npt.NDArray[np.uint8] | None:
-        """Return a decoded image, None if it is not kept."""
+    def get(self, field: str, sample: int) -> npt.NDArray[np.uint8] | None:
+        """Return the decoded image of a field of a sample, None if it is not kept."""
         if not self._limit:
             return None
-        found = self._kept.get(sample)
+        found = self._kept.get((field, sample))
         if found is None:
             self.misses += 1
         else:
             self.hits += 1
         return found
 
-    def keep(self, sample: int, pixels: npt.NDArray[np.uint8]) -> None:
+    def keep(self, field: str, sample: int, pixels: npt.NDArray[np.uint8]) -> None:
         """Keep a copy of a decoded image if there is room."""
         if self._left < pixels.nbytes:
             return
         with self._lock:
-            if self._left >= pixels.nbytes and sample not in self._kept:
-                self._kept[sample] = np.array(pixels)
+            if self._left >= pixels.nbytes and (field, sample) not in self._kept:
+                self._kept[field, sample] = np.array(pixels)
                 self._left -= pixels.nbytes

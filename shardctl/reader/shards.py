@@ -18,10 +18,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DatasetError, UsageError
+from shardctl.layout import Layout
 from shardctl.machine import memory_bytes
-from shardctl.manifest import MANIFEST, SHARDS, Manifest, ShardTable
-from shardctl.shard import BlockFile, Layout, Opener, map_file, read_file
+from shardctl.manifest import Manifest
+from shardctl.shard import BlockFile, Opener, map_file, read_file
 from shardctl.storage import printable
+from shardctl.tables import MANIFEST, SHARDS, ShardTable
 
 Indices = npt.NDArray[np.int64]
 
@@ -105,7 +107,10 @@ class Shards:
         schema = self.open(0, map_file).file.schema
         if tuple((field.name, str(field.type)) for field in schema) != self.manifest.schema:
             raise self._other(self.path(0), "its columns are not those of the dataset")
-        return self.manifest.layout(schema.remove_metadata())
+        try:
+            return self.manifest.layout(schema.remove_metadata())
+        except (ValueError, TypeError) as error:
+            raise self._other(Path(self._manifest), f"its fields are not those of the columns ({error})") from None
 
     @property
     def fit_in_memory(self) -> bool:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import numpy.typing as npt
 
+from shardctl.codecs.image import Pixels
 from shardctl.codecs.sheet import contact_sheet, jpeg, shrink
 from shardctl.errors import Rejection
 from shardctl.inspection.blocks import Record, some_records
@@ -17,10 +19,10 @@ from shardctl.inspection.images import is_encoded_image
 from shardctl.inspection.overview import Overview, overview
 from shardctl.inspection.records import describe_value
 from shardctl.inspection.statistics import Statistics, statistics_of
-from shardctl.manifest import REJECTS, read_rejects
 from shardctl.report import charts
 from shardctl.report.page import Html, data, figures, page, paragraph, section, table, text, tiles
 from shardctl.storage import format_bytes
+from shardctl.tables import REJECTS, read_rejects
 
 PICTURES = 60
 TEXTS = 24
@@ -60,9 +62,8 @@ def dataset_page(root: Path, split: str | None = None) -> str:
     charts.require_plotly()
     found, statistics = overview(root, split), statistics_of(root, blocks=32, split=split)
     records = list(some_records(root, split, ROWS))
-    names = found.manifest.fields.get("label", {}).get("names")
     parts = [Html(_STYLE), _headline(found), _tiles(found), _splits(found), figures(*_charts(found, statistics))]
-    parts += [*_pictures(records, names), *_texts(records), _rejects(root, found), _samples(records, names)]
+    parts += [*_pictures(records), *_texts(records), _rejects(root, found), _samples(records)]
     parts += [
         _making(found, statistics),
         data("overview", found.record()),
@@ -72,33 +73,40 @@ def dataset_page(root: Path, split: str | None = None) -> str:
     return page(f"shardctl inspect: {root}" + (f", split {split}" if split else ""), *parts)
 
 
-def picture_sheet(records: Iterator[Record], names: list[str] | None, columns: int = 8) -> bytes:
-    """Return the images of records as one PNG, each with its label and key. Those that do not decode are crossed out."""
-    return contact_sheet(((_thumbnail(record), caption(record, names)) for record in records), columns, SIDE)
+def picture_sheet(pictures: Iterable[Picture], columns: int = 8) -> bytes:
+    """Return images as one PNG, each with its class and key. Those that do not decode are crossed out."""
+    return contact_sheet(((_thumbnail(picture), picture.caption) for picture in pictures), columns, SIDE)
 
 
-def caption(record: Record, names: list[str] | None) -> tuple[str, ...]:
-    """Return the caption of an image: its class if it has one, and its key."""
-    label, key = record.values.get("label"), str(record.values["key"])
-    if label is None:
-        return (key,)
-    return str(names[label] if names and 0 <= label < len(names) else label), key
+@dataclass(frozen=True)
+class Picture:
+    """An image or a mask of a record, encoded or as an array, and the lines below it."""
+
+    content: bytes | npt.NDArray[Any]
+    caption: tuple[str, ...]
 
 
-def _image(record: Record) -> Any:
-    """Return the first image of a record; None if it has none."""
-    for value in record.values.values():
-        if is_encoded_image(value):
-            return value["bytes"]
-        if isinstance(value, np.ndarray) and value.dtype == np.uint8 and value.ndim == 3 and value.shape[2] == 3:
-            return value
-    return None
+def pictures_of(record: Record) -> list[Picture]:
+    """Return the images and masks of a record; with several fields of them, the name of the field is below each."""
+    found = []
+    for name in record.images:
+        value = record.values[name]
+        content = value["bytes"] if is_encoded_image(value) else value
+        if content is not None:
+            found.append(Picture(content, (*([name] if len(record.images) > 1 else []), *caption(record))))
+    return found
 
 
-def _thumbnail(record: Record) -> Any:
-    found = _image(record)
+def caption(record: Record) -> tuple[str, ...]:
+    """Return the caption of an image: its class or label if it has one, and its key."""
+    labels = [(record.class_names[name], record.values[name]) for name in record.class_names]
+    said = [str(label if class_name is None else class_name) for class_name, label in labels if label is not None]
+    return (", ".join(said), str(record.values["key"])) if said else (str(record.values["key"]),)
+
+
+def _thumbnail(picture: Picture) -> Pixels | None:
     try:
-        return shrink(found, SIDE) if found is not None else None
+        return shrink(picture.content, SIDE)
     except Rejection:
         return None
 
@@ -143,19 +151,20 @@ def _charts(found: Overview, statistics: Statistics) -> Iterator[Html]:
     yield charts.bars("Bytes of a sample by column", both, "", "bytes", xaxis_type="category")
 
 
-def _pictures(records: list[Record], names: list[str] | None) -> Iterator[Html]:
-    with_images = [record for record in records if _image(record) is not None]
+def _pictures(records: list[Record]) -> Iterator[Html]:
+    with_images = [record for record in records if pictures_of(record)]
     if not with_images:
         return
     made = []
-    for record in with_images[:: max(1, len(with_images) // PICTURES)][:PICTURES]:
-        pixels, below = _thumbnail(record), "<br>".join(map(text, caption(record, names)))
+    chosen = with_images[:: max(1, len(with_images) // PICTURES)][:PICTURES]
+    for picture in (picture for record in chosen for picture in pictures_of(record)):
+        pixels, below = _thumbnail(picture), "<br>".join(map(text, picture.caption))
         if pixels is None:
             made.append(f'<figure><p class="bad">does not decode</p><figcaption>{below}</figcaption></figure>')
             continue
         encoded = base64.b64encode(jpeg(pixels)).decode("ascii")
-        picture = f'<img src="data:image/jpeg;base64,{encoded}" alt="{text(record.values["key"])}">'
-        made.append(f"<figure>{picture}<figcaption>{below}</figcaption></figure>")
+        drawn = f'<img src="data:image/jpeg;base64,{encoded}" alt="{text(picture.caption[-1])}">'
+        made.append(f"<figure>{drawn}<figcaption>{below}</figcaption></figure>")
     yield section("Some images", Html(f'<div class="pictures">{"".join(made)}</div>'))
 
 
@@ -180,19 +189,20 @@ def _rejects(root: Path, found: Overview) -> Html:
     return section("Rejected inputs", paragraph(shown), table(rows, ("key", "reason", "message")))
 
 
-def _samples(records: list[Record], names: list[str] | None) -> Html:
+def _samples(records: list[Record]) -> Html:
     """Return the table to search in."""
     columns = list(records[0].values) if records else []
-    rows = [[record.shard, record.row, *(_shown(name, record.values[name], names) for name in columns)] for record in records]
+    rows = [[record.shard, record.row, *(_shown(record, name) for name in columns)] for record in records]
     found = f'<span id="found" class="soft">{len(rows):,} shown</span>'
     search = Html(f'<p><input id="search" type="search" placeholder="search" aria-label="search"> {found}</p>')
     whole = Html(f'<div id="samples">{table(rows, ("shard", "row", *columns)).text}</div>')
     return section(f"{len(rows):,} samples from everywhere", search, whole)
 
 
-def _shown(name: str, value: Any, names: list[str] | None) -> Any:
-    if name == "label" and names and isinstance(value, int) and 0 <= value < len(names):
-        return f"{value} {names[value]}"
+def _shown(record: Record, name: str) -> Any:
+    value, class_name = record.values[name], record.class_names.get(name)
+    if class_name is not None:
+        return f"{value} {class_name}"
     told = describe_value(value)
     if isinstance(told, dict):
         told = " ".join(str(part) for part in told.values())

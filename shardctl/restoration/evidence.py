@@ -5,14 +5,25 @@ from __future__ import annotations
 import contextlib
 import secrets
 import stat
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from shardctl.errors import DatasetError
 from shardctl.machine import usable_cores
-from shardctl.manifest import CHECKSUMS, MANIFEST, SHARDS, STAGING, Manifest, ShardTable, read_checksums, shard_name
+from shardctl.manifest import Manifest
 from shardctl.storage import copy_file, is_regular_file, naming_the_path, printable, sha256_of
+from shardctl.tables import (
+    CHECKSUMS,
+    MANIFEST,
+    SHARDS,
+    STAGING,
+    TABLES,
+    ShardTable,
+    are_file_names,
+    read_checksums,
+    shard_name,
+)
 
 MISPLACED = ".misplaced"
 """Suffix of a file that was found under the name of another, until its own name is known."""
@@ -55,19 +66,31 @@ def _hash(path: Path) -> str | OSError:
         return fault
 
 
-def shard_names(manifest: Manifest) -> list[str]:
-    """Return the file names of all shards, in the order of the dataset."""
-    return [shard_name(split.name, number, split.shards) for split in manifest.splits for number in range(split.shards)]
+def numbered_names(manifest: Manifest) -> list[str]:
+    """Return the file names of all shards, in the order of the dataset, as a conversion numbers them."""
+    return [shard_name(split.name, number) for split in manifest.splits for number in range(split.shards)]
 
 
-def expected_hashes(root: Path, manifest: Manifest, hashes: dict[str, str]) -> dict[str, str]:
+def shard_names(root: Path, manifest: Manifest, hashes: dict[str, str]) -> list[str]:
+    """Return the file names of all shards, in the order of the dataset, from whatever is intact and knows them."""
+    if hashes.get(SHARDS) == manifest.files[SHARDS].sha256:
+        return ShardTable(root / SHARDS).names
+    numbered = numbered_names(manifest)
+    if hashes.get(CHECKSUMS) == manifest.files[CHECKSUMS].sha256:
+        listed = [name for name in read_checksums(root / CHECKSUMS) if name not in TABLES]
+        if set(listed) != set(numbered) and are_file_names(listed):
+            places = {split.name: number for number, split in enumerate(manifest.splits)}
+            return sorted(listed, key=lambda name: (places.get(name.rpartition("-")[0], 0), len(name), name))
+    return numbered
+
+
+def expected_hashes(root: Path, manifest: Manifest, shards: list[str], hashes: dict[str, str]) -> dict[str, str]:
     """Return what every file but the manifest should hash to, as far as that is still known.
 
     The manifest has the SHA-256 of the tables, and two of the tables those of the shards. If both tables are damaged, each
     shard is assumed to be undamaged: the table rebuilt from all of them shows whether that was right.
     """
     expected = {name: facts.sha256 for name, facts in manifest.files.items()}
-    shards = shard_names(manifest)
     if hashes.get(SHARDS) == expected[SHARDS]:
         recorded = {entry.path: entry.sha256 for entry in ShardTable(root / SHARDS)}
     elif hashes.get(CHECKSUMS) == expected[CHECKSUMS]:
@@ -126,7 +149,7 @@ def delete_misplaced(root: Path) -> None:
 
 def refuse_folders(root: Path, manifest: Manifest) -> None:
     """Raise DatasetError if a folder has the name of a file of the dataset: it may hold anything, and is not deleted."""
-    for name in (MANIFEST, *manifest.files, *shard_names(manifest)):
+    for name in (MANIFEST, *manifest.files, *numbered_names(manifest)):
         with contextlib.suppress(OSError):
             if stat.S_ISDIR((root / name).lstat().st_mode):
                 raise DatasetError(
@@ -135,7 +158,7 @@ def refuse_folders(root: Path, manifest: Manifest) -> None:
                 )
 
 
-def damaged_files(expected: dict[str, str], hashes: dict[str, str], manifest: Manifest) -> set[str]:
-    """Return the names of the files that are missing or not what they should be."""
+def damaged_files(expected: dict[str, str], hashes: dict[str, str], names: Iterable[str]) -> set[str]:
+    """Return those of the files with these names that are missing or not what they should be."""
     known = {name for name, sha256 in expected.items() if hashes.get(name) == sha256}
-    return {*manifest.files, *shard_names(manifest)} - known
+    return {*names} - known

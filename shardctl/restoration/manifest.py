@@ -8,28 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from shardctl.errors import DatasetError
-from shardctl.fingerprint import fingerprint
-from shardctl.manifest import (
-    CHECKSUMS,
-    MANIFEST,
-    MANIFEST_LIMIT,
-    REJECTS,
-    SHARDS,
-    TABLES,
-    FileFacts,
-    Manifest,
-    ShardEntry,
-    ShardTable,
-    SplitFacts,
-    are_class_counts,
-    are_versions,
-    read_checksums,
-    read_rejects,
-)
+from shardctl.fingerprint import WRITTEN_PART, fingerprint
+from shardctl.layout import Layout
+from shardctl.manifest import MANIFEST_LIMIT, FileFacts, Manifest, SplitFacts, are_class_counts, are_versions
 from shardctl.restoration.evidence import list_folder
-from shardctl.restoration.rebuild import LOST
-from shardctl.shard import Layout
+from shardctl.restoration.outcomes import LOST
 from shardctl.storage import is_file, is_regular_file, printable, sha256_of
+from shardctl.tables import CHECKSUMS, MANIFEST, REJECTS, SHARDS, TABLES, ShardEntry, ShardTable, read_checksums, read_rejects
 from shardctl.version import __version__
 
 LOST_PART = ""
@@ -116,7 +101,7 @@ def remake_manifest(root: Path, sources: tuple[str, ...]) -> Manifest:
         shards=len(entries),
         bytes=sum(entry.bytes for entry in entries),
         inputs=inputs,
-        rejected=inputs - samples,
+        rejected=sum(entry.rejected for entry in entries),
         splits=_splits(entries),
         schema=tuple((f.name, str(f.type)) for f in layout.columns),
         fields=making.fields,
@@ -128,10 +113,11 @@ def remake_manifest(root: Path, sources: tuple[str, ...]) -> Manifest:
         files=with_sizes(root, {name: FileFacts(0, sums[name]) for name in (*TABLES, CHECKSUMS)}),
         created=_created(left, root / CHECKSUMS),
         shardctl_version=__version__,
-        dropped=_dropped(root / REJECTS),
+        dropped=_dropped(root / REJECTS) * int(making.recipe.get("variants") or 1),
         seconds=left["seconds"] if isinstance(left.get("seconds"), float) else None,
-        class_counts=left["class_counts"] if are_class_counts(left.get("class_counts"), making.fields) else None,
+        class_counts=left["class_counts"] if are_class_counts(left.get("class_counts"), layout.classes) else None,
         environment=left["environment"] if are_versions(left.get("environment")) else None,
+        records=making.records,
     )
 
 
@@ -153,7 +139,7 @@ def with_sizes(root: Path, files: dict[str, FileFacts]) -> dict[str, FileFacts]:
 
 def _dropped(rejects: Path) -> int:
     try:
-        return sum(reject.error == LOST for reject in read_rejects(rejects))
+        return sum(reject.records for reject in read_rejects(rejects) if reject.error == LOST)
     except DatasetError:
         return 0
 
@@ -179,13 +165,8 @@ def _parts(left: dict[str, Any], known: dict[str, str]) -> dict[str, str]:
     old = left.get("fingerprint_parts")
     if isinstance(old, dict) and fingerprint(old) == left.get("fingerprint") and known.items() <= old.items():
         return old
-    return {
-        "inputs": LOST_PART,
-        "labels": known["labels"],
-        "recipe": known["recipe"],
-        "settings": LOST_PART,
-        "code": known["code"],
-    }
+    lost = {} if WRITTEN_PART in known else {"inputs": LOST_PART, "settings": LOST_PART}
+    return {**lost, **known}
 
 
 def _settings(left: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:

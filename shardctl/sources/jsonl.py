@@ -14,9 +14,6 @@ import pyarrow as pa
 from shardctl.errors import Rejection
 from shardctl.storage import printable
 
-CHUNK_LINES = 4096
-"""Lines whose types are inferred together."""
-
 DEEPEST = 60
 """Levels of lists and objects in a column. Arrow writes and reads files with up to 64."""
 
@@ -28,6 +25,16 @@ EXACT_IN_FLOAT = 2**53
 
 SHOWN_DIGITS = 40
 """Characters of a number that a message shows."""
+
+_JSON_NAMES: dict[type, str] = {
+    list: "an array",
+    str: "a string",
+    int: "a number",
+    float: "a number",
+    bool: "a boolean",
+    type(None): "null",
+}
+"""What a value of JSON is called that is no object."""
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 """Half of a pair of surrogates, as JSON writes it."""
@@ -67,10 +74,6 @@ def _may_be_out_of_range(line: bytes) -> bool:
     return b"0e0" in alike or b"0e-0" in alike or _MANY_DIGITS in alike
 
 
-_SMALL = pa.int32()
-"""Stands for whole numbers that float64 holds exactly, while types are inferred. As a column they are int64 too."""
-
-
 def parse_line(line: bytes) -> dict[str, Any]:
     """Parse one line as a JSON object. Raises Rejection (stage `decode`)."""
     try:
@@ -84,6 +87,9 @@ def parse_line(line: bytes) -> dict[str, Any]:
         half = f"\\u{ord(error.object[error.start]):04x}"
         message = f"holds {half}, half of a pair that is one character, without the other half; fix the line"
         raise Rejection("decode", "lone-surrogate", message) from None
+    except json.JSONDecodeError as error:
+        message = f"not a line of JSON ({error.msg}, at character {error.pos + 1} of the line)"
+        raise Rejection("decode", "not-json", message) from None
     except ValueError as error:
         raise Rejection("decode", "not-json", f"not a line of JSON ({error})") from None
     except RecursionError:
@@ -92,7 +98,7 @@ def parse_line(line: bytes) -> dict[str, Any]:
     if line.count(b"[") + line.count(b"{") > MOST_LEVELS and _is_deeper(value, MOST_LEVELS):
         raise _too_deep()
     if not isinstance(value, dict):
-        raise Rejection("decode", "not-an-object", f"a JSON object is needed, this line is a {type(value).__name__}")
+        raise Rejection("decode", "not-an-object", f"a JSON object is needed, this line is {_JSON_NAMES[type(value)]}")
     return value
 
 
@@ -108,44 +114,6 @@ def _is_deeper(value: Any, levels: int) -> bool:
     return bool(nested)
 
 
-class TypeInference:
-    """Finds the narrowest Arrow type of every field over any number of objects, a chunk in memory at a time.
-
-    Whole numbers and decimals together are float64, where all the whole numbers are within 2**53, so that none is rounded.
-    A field whose values fit no common type becomes a string column that holds the odd ones as JSON text: nothing is lost.
-    """
-
-    def __init__(self) -> None:
-        self._types: dict[str, pa.DataType | None] = {}
-        self._chunk: list[dict[str, Any]] = []
-
-    def add(self, value: dict[str, Any]) -> None:
-        """Take one more object into account."""
-        self._chunk.append(value)
-        if len(self._chunk) == CHUNK_LINES:
-            self._flush()
-
-    def schema(self) -> pa.Schema:
-        """Return the fields in the order in which they were first seen."""
-        self._flush()
-        return pa.schema([(name, _storable(type_)) for name, type_ in self._types.items()])
-
-    def mixed(self) -> list[str]:
-        """Return the fields whose values fit no common type."""
-        self._flush()
-        return [name for name, type_ in self._types.items() if type_ is None]
-
-    def _flush(self) -> None:
-        values: dict[str, list[Any]] = {}
-        for record in self._chunk:
-            for name, value in record.items():
-                values.setdefault(name, []).append(value)
-        self._chunk = []
-        for name, seen in values.items():
-            known = self._types.get(name, pa.null())
-            self._types[name] = None if known is None else _unify(known, _infer(seen))
-
-
 def mixed_notices(fields: Iterable[str], what: str) -> list[str]:
     """Say of the fields whose values fit no common type how they are kept; `what` they are: field, column."""
     return [
@@ -153,69 +121,6 @@ def mixed_notices(fields: Iterable[str], what: str) -> list[str]:
         " are no strings are kept as JSON text"
         for name in fields
     ]
-
-
-def _infer(values: list[Any]) -> pa.DataType | None:
-    try:
-        type_ = pa.infer_type(values)
-        # infer_type looks at shapes only: a whole number may still not fit.
-        return _exact(pa.array(values, type_), DEEPEST)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, RecursionError):
-        return None
-
-
-def _exact(array: pa.Array, deepest: int) -> pa.DataType | None:
-    """Return the type of an array, whole numbers that float64 holds exactly marked as such. None: nested too deep."""
-    import pyarrow.compute as pc  # 40 ms to import, and a worker that reads lines never comes here
-
-    type_ = array.type
-    if pa.types.is_int64(type_):
-        ends = pc.min_max(array)
-        low, high = ends["min"].as_py(), ends["max"].as_py()
-        return _SMALL if low is None or (low >= -EXACT_IN_FLOAT and high <= EXACT_IN_FLOAT) else type_
-    if not pa.types.is_nested(type_):
-        return type_
-    if not deepest:
-        return None
-    if pa.types.is_list(type_):
-        inside = _exact(array.flatten(), deepest - 1)
-        return None if inside is None else pa.list_(inside)
-    fields = [(f.name, _exact(array.field(place), deepest - 1)) for place, f in enumerate(type_)]
-    return None if any(inside is None for _, inside in fields) else pa.struct(fields)
-
-
-def _unify(one: pa.DataType, other: pa.DataType | None) -> pa.DataType | None:
-    """Return the type that holds the values of both without a change to any. None: there is none."""
-    if other is None or one.equals(other) or pa.types.is_null(other):
-        return None if other is None else one
-    if pa.types.is_null(one):
-        return other
-    if pa.types.is_list(one) and pa.types.is_list(other):
-        inside = _unify(one.value_type, other.value_type)
-        return None if inside is None else pa.list_(inside)
-    if pa.types.is_struct(one) and pa.types.is_struct(other):
-        fields = {f.name: f.type for f in one}
-        for f in other:
-            unified = _unify(fields.get(f.name, pa.null()), f.type)
-            if unified is None:
-                return None
-            fields[f.name] = unified
-        return pa.struct(list(fields.items()))
-    numbers = {str(one), str(other)}
-    if numbers == {"int32", "int64"}:
-        return pa.int64()
-    return pa.float64() if numbers == {"int32", "double"} else None
-
-
-def _storable(type_: pa.DataType | None) -> pa.DataType:
-    """Replace what cannot be a column by string: no common type, nothing but nulls, objects without fields."""
-    if type_ is None or pa.types.is_null(type_):
-        return pa.string()
-    if pa.types.is_list(type_):
-        return pa.list_(_storable(type_.value_type))
-    if pa.types.is_struct(type_):
-        return pa.struct([(f.name, _storable(f.type)) for f in type_]) if type_.num_fields else pa.string()
-    return pa.int64() if type_.equals(_SMALL) else type_
 
 
 def fit(value: Any, type_: pa.DataType) -> Any:

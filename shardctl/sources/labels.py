@@ -18,6 +18,7 @@ import xxhash
 from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.sample import RESERVED_FIELDS
 from shardctl.sources import jsonl
+from shardctl.sources.types import Types
 from shardctl.storage import READ_CHUNK, HashingReader, counted, printable, sha256_of
 
 FILE_COLUMNS = ("file_name", "filename", "file", "path", "image", "image_path")
@@ -33,6 +34,9 @@ DELIMITED_SUFFIXES = (".csv", ".tsv")
 
 SIDECAR_NAMES = ("metadata.csv", "metadata.jsonl", "labels.csv", "labels.jsonl")
 """Files that `--labels auto` looks for beside the inputs."""
+
+TYPED_AT_ONCE = 4096
+"""Lines of a labels file whose types are found together."""
 
 ROWS_AT_ONCE = 65536
 """Rows of a labels file, and names, that are Python objects at a time."""
@@ -189,14 +193,15 @@ def _read_all_lines(found: Sequence[tuple[Path, str]], drop: Collection[str]) ->
 
     Raises InputError if a file is another one the second time: its values may not be of the types that were found.
     """
-    inference = jsonl.TypeInference()
+    types = Types.of_values([], LABEL_COLUMN)
     digests: list[str] = []
     for path, _ in found:
-        for record in _records(path, digests):
-            inference.add(record)
+        records = _records(path, digests)
+        for chunk in iter(lambda: list(islice(records, TYPED_AT_ONCE)), []):  # noqa: B023 - called at once
+            types = types.join(Types.of_values(chunk, LABEL_COLUMN))
     again: list[str] = []
     tables, names = [], []
-    found_schema = inference.schema()
+    found_schema = types.schema()
     schema = _without(found_schema.empty_table(), drop).schema
     for (path, folder), digest in zip(found, digests, strict=True):
         shown = printable(str(path))
@@ -213,7 +218,7 @@ def _read_all_lines(found: Sequence[tuple[Path, str]], drop: Collection[str]) ->
         tables.append(table.drop_columns([column]))
         if again[-1] != digest:
             raise _changed(shown)
-    mixed = [name for name in inference.mixed() if name not in drop]
+    mixed = [name for name in types.mixed() if name not in drop]
     notices = jsonl.mixed_notices(mixed, "column")
     return _Read(pa.concat_tables(tables), pa.concat_arrays(names), tuple(found_schema.names), tuple(digests), tuple(notices))
 

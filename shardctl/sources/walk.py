@@ -15,6 +15,9 @@ from shardctl.storage import counted, printable
 UNREACHABLE = "unreachable"
 """The error of rejects that are in a folder, but could not be examined."""
 
+COMPRESSED = frozenset((".gz", ".bz2", ".xz", ".zst"))
+"""Endings of names of compressed files, before which there is another one."""
+
 NAMES_AT_ONCE = 65536
 """Names of a folder that are looked at together."""
 
@@ -37,10 +40,18 @@ class FoundFile(NamedTuple):
     @classmethod
     def of(cls, root: int, path: str, name: str, opened: str, folder: str, status: os.stat_result) -> FoundFile:
         """Return a file that is there; `name` is the last part of its path."""
-        dot = name.rfind(".")  # os.path.splitext takes four times as long
-        suffix = name[dot:].lower() if dot > 0 else ""
+        suffix = suffix_of(name)
         # Not cls(…), which takes twice as long: there may be millions.
         return tuple.__new__(cls, (root, path, opened, folder, suffix, status.st_size, status.st_mtime_ns, None))
+
+
+def suffix_of(name: str) -> str:
+    """Return the end of a file name from its last dot, in lower case; that of a compressed file with what it is: .jsonl.gz."""
+    dot = name.rfind(".")  # os.path.splitext takes four times as long
+    suffix = name[dot:].lower() if dot > 0 else ""
+    if suffix in COMPRESSED and (inner := name.rfind(".", 0, dot)) > 0:
+        return name[inner:].lower()
+    return suffix
 
 
 @dataclass(frozen=True)
@@ -171,5 +182,4 @@ def _not_utf8(file: FoundFile) -> FoundFile:
 def _broken(root: int, path: str, opened: str, folder: str, error: OSError) -> FoundFile:
     """A link to nothing, or to itself, or a file that went away while its folder was listed."""
     fault = Rejection("plan", UNREACHABLE, f"cannot be reached ({error.strerror})")
-    suffix = os.path.splitext(path)[1].lower()  # noqa: PTH122 - see pyproject.toml on Path in the listing
-    return FoundFile(root, printable(path), opened, printable(folder), suffix, 0, 0, fault)
+    return FoundFile(root, printable(path), opened, printable(folder), suffix_of(path.rpartition("/")[2]), 0, 0, fault)

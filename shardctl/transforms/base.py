@@ -1,11 +1,13 @@
-"""The two protocols of a transform, and how sizes and randomness are written."""
+"""The protocols of a transform, and how sizes and randomness are written."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
+import pyarrow as pa
 
 from shardctl.errors import UsageError
 from shardctl.geometry import Size, View
@@ -46,13 +48,45 @@ class ViewTransform(Transform):
 
 
 class SampleTransform(Transform):
-    """Changes a whole sample, its image decoded to (height, width, 3) uint8."""
+    """Makes samples of a sample, its image decoded to (height, width, 3) uint8."""
 
     random: ClassVar[bool] = True
 
+    @property
+    def draws(self) -> bool:
+        """Whether `apply` needs a generator: making one takes 20 microseconds."""
+        return True
+
     @abstractmethod
-    def apply(self, sample: Sample, rng: np.random.Generator) -> Sample | None:
-        """Return the new sample, or None to leave it out. Raises Rejection."""
+    def apply(self, sample: Sample, rng: np.random.Generator | None) -> Sequence[Sample]:
+        """Return none, one or many samples. `rng` is None if it draws nothing. Raises Rejection, which costs the record."""
+
+
+class BatchTransform(Transform):
+    """Makes batches of records of a batch of them, with no Python object per record: for text and tables.
+
+    A batch has the column `key` and the fields of the records.
+    """
+
+    @abstractmethod
+    def schema(self, given: pa.Schema) -> pa.Schema:
+        """Return the columns that it makes of batches with these. Raises InputError if it cannot."""
+
+    @abstractmethod
+    def begin(self) -> BatchRun:
+        """Return what does the work in one shard."""
+
+
+class BatchRun(Protocol):
+    """A batch transform at work in one shard: it may hold records back, and give them with others."""
+
+    def apply(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
+        """Return what is made of some records, in order."""
+        ...
+
+    def finish(self) -> Iterable[pa.RecordBatch]:
+        """Return what is made of the records that are still held, at the end of the shard."""
+        ...
 
 
 def parse_size(value: Any, what: str) -> int | Size:

@@ -6,7 +6,7 @@ import functools
 import hashlib
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from shardctl.errors import Rejection, UsageError
-from shardctl.naming import find_function
+from shardctl.importing import find_function
 from shardctl.sample import Sample
 from shardctl.transforms.base import SampleTransform
 from shardctl.transforms.values import describe
@@ -28,8 +28,9 @@ MESSAGE_CHARACTERS = 500
 class Custom(SampleTransform):
     """Calls `function(sample)`, or `function(sample, rng)` where it asks for rng. Anything that can be called will do.
 
-    It gets the sample as a dict, `image` as a writable (height, width, 3) uint8 array, and returns the changed dict; None
-    leaves the sample out. `rng` is a numpy.random.Generator keyed by the seed, the sample's key and its variant.
+    It gets the sample as a dict, `image` as a writable (height, width, 3) uint8 array, and returns the changed dict, or a list
+    of several; None leaves the sample out. `rng` is a numpy.random.Generator keyed by the seed, the sample's key and its
+    variant.
     """
 
     name: ClassVar[str] = "custom"
@@ -46,23 +47,34 @@ class Custom(SampleTransform):
         """Return the settings as they are written in a recipe."""
         return {"target": self.target}
 
-    def apply(self, sample: Sample, rng: np.random.Generator) -> Sample | None:
-        """Call the function. Raises Rejection (stage `transform`) where it raises or returns no sample."""
+    @property
+    def draws(self) -> bool:
+        """Whether the function asks for rng."""
+        return self._call[1]
+
+    def apply(self, sample: Sample, rng: np.random.Generator | None) -> Sequence[Sample]:
+        """Call the function. Raises Rejection (stage `transform`) where it raises or returns no samples."""
         try:
-            result = self._call(sample, rng)
+            result = self._call[0](sample, rng)
         except (Rejection, MemoryError):
             raise
         except (Exception, SystemExit) as error:  # sys.exit() must not end a conversion that runs in this process
             name = type(error).__name__
             raise Rejection("transform", name, f"{self.target} raised {name}: {_text(error)}") from error
         if result is None:
-            return None
-        if not isinstance(result, dict):
-            message = f"{self.target} returned {describe(result)}; it must return the sample (a dict) or None"
-            raise Rejection("transform", "not-a-sample", message)
-        for name in result:
-            _check_name(self.target, name)
-        return dict(result)
+            return ()
+        made = result if isinstance(result, list | tuple) else (result,)
+        for each in made:
+            if not isinstance(each, dict):
+                message = (
+                    f"{self.target} returned {describe(each)}; it must return the sample (a dict), a list of them, or None"
+                )
+                raise Rejection("transform", "not-a-sample", message)
+            if not each.keys() <= self._known_names:
+                for name in each:
+                    _check_name(self.target, name)
+                self._known_names.update(each)
+        return [dict(each) for each in made]
 
     def code_digest(self) -> str | None:
         """Return the SHA-256 of the files that decide what the function does, None if it has none.
@@ -77,12 +89,17 @@ class Custom(SampleTransform):
         return hashlib.sha256("".join(digests).encode()).hexdigest()
 
     @cached_property
+    def _known_names(self) -> set[str]:
+        """Names of fields that were checked already."""
+        return set()
+
+    @cached_property
     def _function(self) -> Callable[..., Any]:
         return find_function(self.target, "transform")
 
     @cached_property
-    def _call(self) -> Callable[[Sample, np.random.Generator], Any]:
-        """The function, called with the sample, and with rng where it asks for it. Raises UsageError."""
+    def _call(self) -> tuple[Callable[[Sample, np.random.Generator | None], Any], bool]:
+        """The function, called with the sample, and with rng where it asks for it; and whether it does. Raises UsageError."""
         function = self._function
         if inspect.isclass(function) and not issubclass(function, dict):
             raise UsageError(f"transform {self.target}: is a class; name a function, or an object that can be called")
@@ -91,13 +108,13 @@ class Custom(SampleTransform):
         try:
             signature = inspect.signature(function)
         except (ValueError, TypeError):  # some functions written in C do not say
-            return lambda sample, rng: function(sample)
+            return (lambda sample, rng: function(sample)), False
         if _can_call(signature, None, rng=None) and "rng" in signature.parameters:
-            return lambda sample, rng: function(sample, rng=rng)
+            return (lambda sample, rng: function(sample, rng=rng)), True
         if _can_call(signature, None):
-            return lambda sample, rng: function(sample)
+            return (lambda sample, rng: function(sample)), False
         if _can_call(signature, None, None):
-            return function
+            return function, True
         raise UsageError(f"transform {self.target}: takes {signature}; it is called with (sample), or with (sample, rng)")
 
 

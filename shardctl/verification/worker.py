@@ -7,19 +7,20 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.serve import Tell
-from shardctl.manifest import CHECKSUMS, PLAN, REJECTS, SHARDS, Manifest, ShardTable, open_checked_table
+from shardctl.stored import StoredDataset
+from shardctl.tables import CHECKSUMS, FILES, PLAN, REJECTS, SHARDS
 from shardctl.verification import tables
+from shardctl.verification.content import ShardContent
 from shardctl.verification.shards import ShardCheck, check_lone_shard
 
 CHECKS = {
     "table of shards": (tables.check_shard_table, {SHARDS}),
     "checksums": (tables.check_checksums, {CHECKSUMS, SHARDS}),
     "rejects": (tables.check_rejects, {REJECTS}),
-    "plan": (tables.check_plan, {PLAN}),
+    "files": (tables.check_files, {FILES}),
+    "plan": (tables.check_plan, {FILES, PLAN, SHARDS}),
 }
 """Checks of the files beside the shards that read what is in them, each with the files that it reads."""
 
@@ -30,11 +31,12 @@ def handle(task: dict[str, Any], _tell: Tell, crumb: Breadcrumb) -> Any:
     if what == "lone shard":
         samples, lone = check_lone_shard(root, level, crumb, dict(task["fatal"]))
         return [samples, [asdict(finding) for finding in lone]]
-    manifest = _manifest(task["root"])
+    manifest = _stored(task["root"]).manifest
     if what == "shard":
-        entry = _table(task["root"])[task["shard"]]
-        plan = _plan(task["root"]) if task["plan"] else None
-        findings = ShardCheck(root, manifest, entry, plan, crumb, dict(task["fatal"])).findings(level)
+        stored = _stored(task["root"])
+        content = ShardContent(stored, task["shard"]) if task["plan"] else None
+        entry = stored.shards[task["shard"]]
+        findings = ShardCheck(root, manifest, entry, content, crumb, dict(task["fatal"])).findings(level)
     elif what == "file":
         findings = tables.check_file(root, manifest, task["name"], level)
     else:
@@ -44,15 +46,5 @@ def handle(task: dict[str, Any], _tell: Tell, crumb: Breadcrumb) -> Any:
 
 
 @lru_cache(maxsize=1)
-def _manifest(root: str) -> Manifest:
-    return Manifest.load(Path(root))
-
-
-@lru_cache(maxsize=1)
-def _table(root: str) -> ShardTable:
-    return ShardTable(Path(root) / SHARDS)
-
-
-@lru_cache(maxsize=1)
-def _plan(root: str) -> pa.Table:
-    return open_checked_table(Path(root) / PLAN)
+def _stored(root: str) -> StoredDataset:
+    return StoredDataset(Path(root))

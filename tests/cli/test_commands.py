@@ -89,10 +89,10 @@ def test_demo_counts_the_class_folders_that_it_made(cli: Any, tmp_path: Path) ->
 
 
 def test_verify_says_what_is_wrong_and_exits_with_1(cli: Any, dataset: Path) -> None:
-    (dataset / "train-00001-of-00007.arrow").unlink()
+    (dataset / "train-00001.arrow").unlink()
     found = cli("verify", dataset)
     assert found.code == 1
-    assert "error: train-00001-of-00007.arrow: missing-shard" in found.out
+    assert "error: train-00001.arrow: missing-shard" in found.out
     assert "is DAMAGED" in found.out
     found = cli("verify", dataset, "--json", "--level", "quick")
     assert found.code == 1
@@ -101,12 +101,12 @@ def test_verify_says_what_is_wrong_and_exits_with_1(cli: Any, dataset: Path) -> 
 
 
 def test_verify_names_block_key_and_source_and_what_to_do(cli: Any, dataset: Path, photos: Path) -> None:
-    shard = dataset / "train-00001-of-00007.arrow"
+    shard = dataset / "train-00001.arrow"
     data = bytearray(shard.read_bytes())
     data[len(data) // 2] ^= 1
     shard.write_bytes(data)
     told = cli("verify", dataset).out
-    assert "error: train-00001-of-00007.arrow, block 0, row 0, key " in told
+    assert "error: train-00001.arrow, block 0, row 0, key " in told
     assert f", from {photos}/" in told
     assert "`shardctl repair` builds it again from the sources" in told
 
@@ -135,17 +135,17 @@ def test_repair_says_what_it_mended_and_what_is_lost(cli: Any, photos: Path, tmp
     shutil.copytree(photos, tmp_path / "in")
     out = tmp_path / "out"
     assert cli("convert", tmp_path / "in", out, "--workers", 0).code == 0
-    (out / "train-00001-of-00007.arrow").unlink()
+    (out / "train-00001.arrow").unlink()
     mended = cli("repair", out)
-    assert (mended.code, mended.out.splitlines()[0]) == (0, "repaired: train-00001-of-00007.arrow")
+    assert (mended.code, mended.out.splitlines()[0]) == (0, "repaired: train-00001.arrow")
     assert "is whole again: 1 file repaired" in mended.out
     assert "is whole; nothing was done" in cli("repair", out).out
-    (out / "train-00001-of-00007.arrow").unlink()
+    (out / "train-00001.arrow").unlink()
     shutil.rmtree(tmp_path / "in")
     failed = cli("repair", out, "--workers", 0)
     assert failed.code == 1
     assert "lost: key " in failed.out
-    assert "not repaired: train-00001-of-00007.arrow: 9 of its samples cannot be made again" in failed.out
+    assert "not repaired: train-00001.arrow: 9 of its samples cannot be made again" in failed.out
     assert cli("repair", out, "--json", "--workers", 0).json["status"] == "damaged"
     dropped = cli("repair", out, "--drop-lost", "--workers", 0)
     assert dropped.code == 0

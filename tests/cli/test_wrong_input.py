@@ -22,7 +22,7 @@ def here(tmp_path: Path, photos: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     first, second = sorted(photos.rglob("*.jpg"))[:2]
     (tmp_path / "in" / "1.jpg").write_bytes(first.read_bytes())
     (tmp_path / "in" / "2.jpg").write_bytes(second.read_bytes())
-    (tmp_path / "text" / "a.csv").write_text("x")
+    (tmp_path / "text" / "a.xml").write_text("x")
     (tmp_path / "full" / "thesis.doc").write_text("years of work")
     (tmp_path / "file").write_text("a file")
     (tmp_path / "bad.toml").write_text("store = ")
@@ -33,8 +33,8 @@ def here(tmp_path: Path, photos: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 WRONG: list[tuple[list[str], int, str]] = [
     (["convert", "absent", OUT], 3, "absent: no such file or folder"),
     (["convert", "empty", OUT], 3, "empty: holds no files"),
-    (["convert", "text", OUT], 3, "text: no image and no text among its 1 files (1 .csv)"),
-    (["convert", "text", OUT, "--kind", "image"], 3, "text: no image among its 1 files (1 .csv)"),
+    (["convert", "text", OUT], 3, "text: no image and no text and no table among its 1 files (1 .xml)"),
+    (["convert", "text", OUT, "--kind", "image"], 3, "text: no image among its 1 files (1 .xml)"),
     (["convert", IN, "in/out"], 2, "in/out: is inside the source in"),
     (["convert", IN, IN], 2, "in: is inside the source in"),
     (["convert", IN, "."], 2, "in: is inside the destination"),

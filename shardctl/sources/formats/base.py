@@ -22,6 +22,12 @@ PIECE_BYTES = 64 << 20
 RECORD_BYTES = 256 << 20
 """The largest record that is read. pyarrow.json takes three times the size of a string in memory."""
 
+CHOSEN = b"shardctl.chosen"
+"""In the metadata of a schema whose columns a person chose: then others of a file are left out, else they are a Misfit."""
+
+DETECT = "detect"
+"""The name of an encoding that stands for: find out."""
+
 Numbers = npt.NDArray[np.int64]
 
 Choose = Callable[[Numbers], npt.NDArray[np.bool_]]
@@ -34,6 +40,7 @@ class Reading:
 
     `record` says what a record of plain text is: file, line or paragraph. `columns` names the columns of delimited files
     without a header; `encoding` is a name that Python knows, or `detect`. `label` is the field whose strings may name classes.
+    `image` is the field that has images, `auto` if it is to be found; None where images are files of their own.
     """
 
     record: str = "file"
@@ -41,6 +48,7 @@ class Reading:
     columns: tuple[str, ...] = ()
     delimiter: str | None = None
     label: str = "label"
+    image: str | None = None
 
 
 class Cut(NamedTuple):
@@ -93,6 +101,10 @@ class Misfit(Exception):
     """A value does not fit the type that was found for its field: types were found in other records than these."""
 
 
+class ColumnMisfit(Misfit):
+    """No value of a column of the file can fit, whatever the record: text where there should be numbers, for instance."""
+
+
 class Head(NamedTuple):
     """What a text file begins with: `size` bytes before its first record (byte order mark, header), its columns if they are
     named there or in the recipe."""
@@ -108,6 +120,7 @@ class TextFormat(Protocol):
     """
 
     name: ClassVar[str]
+    types_can_be_sampled: ClassVar[bool]
 
     def head(self, data: bytes, reading: Reading) -> Head:
         """Look at the beginning of a file, or all of a small one. Raises Rejection if the file cannot be this format."""
@@ -133,7 +146,15 @@ class TextFormat(Protocol):
 class Format(Protocol):
     """A format of files that hold many records. Its methods keep nothing: they run in any process, for any file."""
 
-    name: ClassVar[str]
+    @property
+    def name(self) -> str:
+        """The name of the format. A property, because a carrier has that of its text format."""
+        ...
+
+    @property
+    def types_can_be_sampled(self) -> bool:
+        """Whether the types of some units may be taken for those of all: `read` raises Misfit where others would be found."""
+        ...
 
     def pieces(self, size: int) -> list[tuple[int, int]]:
         """Return the ranges (offset, size) of a file of `size` bytes that can be scanned apart from each other."""

@@ -1,4 +1,4 @@
-"""User functions, named as module:function."""
+"""Functions of the user, imported by their names: module:function."""
 
 from __future__ import annotations
 

@@ -13,10 +13,10 @@ from shardctl.benchmark import consumers
 from shardctl.errors import ConsumerError
 
 torch = pytest.importorskip("torch")
-from shardctl import training  # noqa: E402 - only where PyTorch is
+from shardctl.benchmark import models  # noqa: E402 - only where PyTorch is
 
 
-@pytest.mark.parametrize(("make", "parameters"), [(training.make_resnet50, 25_557_032), (training.make_vit_b16, 86_567_656)])
+@pytest.mark.parametrize(("make", "parameters"), [(models.make_resnet50, 25_557_032), (models.make_vit_b16, 86_567_656)])
 def test_the_models_are_those_of_the_papers(make: Any, parameters: int) -> None:
     model = make(224, 224)
     assert sum(each.numel() for each in model.parameters()) == parameters
@@ -26,13 +26,13 @@ def test_a_step_learns() -> None:
     seen: list[Any] = []
 
     def make(height: int, width: int) -> Any:
-        model = training.VisionTransformer(height * width // 256, width=32, layers=1, heads=2)
+        model = models.VisionTransformer(height * width // 256, width=32, layers=1, heads=2)
         model.register_forward_hook(
             lambda _module, _inputs, out: seen.append(torch.softmax(out.float(), 1)[:, 0].mean().item())
         )
         return model
 
-    step = training.Step(make)
+    step = models.Step(make)
     for _ in range(8):
         step({"image": torch.from_numpy(np.random.default_rng(0).integers(0, 256, (4, 32, 32, 3), np.uint8))})
     assert seen[-1] > 1.5 * seen[0], "every label is 0"
@@ -41,12 +41,12 @@ def test_a_step_learns() -> None:
 @pytest.mark.parametrize("batch", [{}, {"image": np.zeros((2, 8, 8, 3), np.uint8)}, {"image": [1]}])
 def test_a_step_says_what_it_takes(batch: dict[str, Any]) -> None:
     with pytest.raises(ConsumerError, match="takes images of one size as tensors; give --device"):
-        training.resnet50(batch)
+        models.resnet50(batch)
 
 
 def test_bench_feeds_a_training_step_and_knows_its_own_rate(raw_dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(consumers, "OWN_SECONDS", 0.5)
-    options: dict[str, Any] = {"consumer": "shardctl.training:resnet50", "device": "cpu"}
+    options: dict[str, Any] = {"consumer": "shardctl.benchmark.models:resnet50", "device": "cpu"}
     found = shardctl.bench(raw_dataset, runs=1, seconds=1.0, batch_size=4, shuffle=True, **options).consumer
     assert found is not None
     assert found.steps >= 2

@@ -45,7 +45,7 @@ class Waits:
     made: int = 0
 
 
-class Conveyor(Generic[Task, Result]):
+class Prefetcher(Generic[Task, Result]):
     """Calls `make` on every task in up to `threads` threads, and yields the results in the order of the tasks.
 
     At most `depth` results are made ahead; None means SPARE more than there are threads in use. A tuner decides how many of
@@ -71,7 +71,7 @@ class Conveyor(Generic[Task, Result]):
         for thread in self._threads:
             thread.start()
 
-    def __enter__(self) -> Conveyor[Task, Result]:
+    def __enter__(self) -> Prefetcher[Task, Result]:
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -186,16 +186,16 @@ class Tuner:
         return self.threads
 
 
-_ALIVE: weakref.WeakSet[Conveyor[Any, Any]] = weakref.WeakSet()
+_ALIVE: weakref.WeakSet[Prefetcher[Any, Any]] = weakref.WeakSet()
 
 
 def _threads_of_all() -> set[threading.Thread]:
-    return {thread for conveyor in list(_ALIVE) for thread in conveyor._threads}
+    return {thread for prefetcher in list(_ALIVE) for thread in prefetcher._threads}
 
 
 def _close_all() -> None:
-    for conveyor in list(_ALIVE):
-        conveyor.close()
+    for prefetcher in list(_ALIVE):
+        prefetcher.close()
 
 
 atexit.register(_close_all)

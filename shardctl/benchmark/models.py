@@ -1,7 +1,7 @@
-"""Training steps to measure a loader with your own GPU.
+"""Models and their training steps, for `bench --consumer`: to measure a loader with your own GPU.
 
-    shardctl bench out --consumer shardctl.training:resnet50 --device cuda
-    shardctl bench out --consumer shardctl.training:vit_b16 --device cuda
+    shardctl bench out --consumer shardctl.benchmark.models:resnet50 --device cuda
+    shardctl bench out --consumer shardctl.benchmark.models:vit_b16 --device cuda
 
 Each is a whole step in bfloat16: pixels to numbers on the device, forward, loss, backward, SGD with momentum. The models are
 written out in plain PyTorch: torchvision needs Pillow, which excludes Pillow-SIMD.
@@ -18,7 +18,7 @@ try:
     import torch
     from torch import nn
 except ImportError as error:  # pragma: no cover - the tests have it, or skip
-    raise ImportError("shardctl.training needs PyTorch: pip install 'shardctl[torch]'") from error
+    raise ImportError("shardctl.benchmark.models needs PyTorch: pip install 'shardctl[torch]'") from error
 
 CLASSES = 1000
 _MEAN, _STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
@@ -33,12 +33,12 @@ class Step:
         self._model: nn.Module | None = None
 
     def __call__(self, batch: dict[str, Any]) -> None:
-        """Train on a batch: `image` (B, H, W, 3) uint8 on a device, and `label` (B,) where there is one.
+        """Train on a batch: `image`, or its first images, (B, H, W, 3) uint8 on a device, and `label` (B,) where there is one.
 
         Raises ConsumerError for other batches.
         """
-        images = batch.get("image")
-        if not isinstance(images, torch.Tensor) or images.ndim != 4:
+        images = batch["image"] if "image" in batch else next(filter(_are_images, batch.values()), None)
+        if images is None or not _are_images(images):
             raise ConsumerError("a training step takes images of one size as tensors; give --device cuda (or cpu)")
         if self._model is None:
             self._begin(images)
@@ -64,6 +64,10 @@ class Step:
 
     def _zeros(self, images: torch.Tensor) -> torch.Tensor:
         return torch.zeros(len(images), dtype=torch.long, device=images.device)
+
+
+def _are_images(values: Any) -> bool:
+    return isinstance(values, torch.Tensor) and values.ndim == 4 and values.shape[3] == 3
 
 
 class Bottleneck(nn.Module):

@@ -1,0 +1,161 @@
+"""What `shardctl inspect` prints of whole datasets and shards: an overview, one shard, the differences of two datasets."""
+
+from __future__ import annotations
+
+from itertools import takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from shardctl.cli.output import counted, print_reasons, print_table, shortened
+from shardctl.storage import format_bytes, printable
+
+if TYPE_CHECKING:
+    from shardctl.inspection.differences import Differences
+    from shardctl.inspection.overview import Overview
+    from shardctl.inspection.shards import ShardOverview
+    from shardctl.inspection.statistics import Statistics
+
+SHOWN_CLASSES = 12
+
+_BARS = " ▁▂▃▄▅▆▇█"
+
+
+def print_overview(root: Path, found: Overview, statistics: Statistics) -> None:
+    """Print what is known of a dataset or a split."""
+    m = found.manifest
+    took = f" in {m.seconds:,.1f} s" if m.seconds is not None else ""
+    of_split = f"split {found.split} of " if found.split else ""
+    size = f"{counted(found.samples, f'{m.kind} sample')} in {counted(found.shards, 'shard')}, {format_bytes(found.bytes)}"
+    click.echo(f"{of_split}{printable(str(root))}: {size}")
+    click.echo(f"  made {m.created}{took} by shardctl {m.shardctl_version} from {', '.join(printable(s) for s in m.sources)}")
+    low, median, high = (format_bytes(size) for size in found.shard_bytes)
+    click.echo(f"  shards: {low} to {high}, {median} at the median; {found.compressed}")
+    click.echo(f"  recipe: {_recipe_line(m.recipe)}")
+    click.echo(f"  fingerprint: {m.fingerprint}")
+    click.echo("splits:")
+    print_table(
+        [(s.name, s.samples, s.shards, format_bytes(s.bytes)) for s in found.splits], ("split", "samples", "shards", "size")
+    )
+    _print_statistics(statistics, m.fields)
+    _print_classes(found)
+    if m.rejected:
+        everywhere = " (of all splits)" if found.split else ""
+        click.echo(f"rejected: {m.rejected:,} of {counted(m.inputs, 'input')}{everywhere}, in rejects.jsonl")
+        print_reasons(found.reasons, found.rejects)
+
+
+def _print_statistics(statistics: Statistics, fields: dict[str, Any]) -> None:
+    if statistics.faults:
+        click.echo(f"DAMAGED: {len(statistics.faults)} of the blocks looked at; run shardctl verify. {statistics.faults[0]}")
+    if not statistics.columns:
+        return
+    click.echo(f"columns, average bytes in a sample (of {statistics.samples:,} samples):")
+    rows = [
+        (c.name, f"{c.raw_bytes:,.1f}", f"{c.stored_bytes:,.1f}", _column_type(c.name, c.type, fields))
+        for c in statistics.columns
+    ]
+    print_table(rows, ("column", "uncompressed", "stored", "type"))
+    for spread in statistics.distributions:
+        if spread.low == spread.high:
+            continue
+        histogram = "".join(_BARS[-(-8 * count // max(spread.counts))] for count in spread.counts)
+        click.echo(f"  {spread.what}: {spread.low:,.0f} to {spread.high:,.0f}, {spread.median:,.0f} at the median  {histogram}")
+    if statistics.formats:
+        formats = ", ".join(f"{name} {count:,}" for name, count in statistics.formats.items())
+        click.echo(f"  image formats (of {sum(statistics.formats.values()):,} images): {formats}")
+
+
+def _print_classes(found: Overview) -> None:
+    totals = found.class_totals
+    if not totals or found.classes is None:
+        return
+    click.echo(f"classes: {len(totals):,}, {min(totals.values()):,} to {max(totals.values()):,} samples each")
+    splits = list(found.classes) if len(found.classes) > 1 else []
+    rows = [
+        (name, count, *(found.classes[split].get(name, 0) for split in splits))
+        for name, count in sorted(totals.items(), key=lambda item: -item[1])[:SHOWN_CLASSES]
+    ]
+    print_table(rows, ("class", "samples", *splits))
+    if len(totals) > SHOWN_CLASSES:
+        click.echo(f"  and {len(totals) - SHOWN_CLASSES:,} more (--json has all)")
+
+
+def _recipe_line(recipe: dict[str, Any]) -> str:
+    steps = []
+    for step in recipe["transform"]:
+        settings = ", ".join(f"{name} {value}" for name, value in step.items() if name != "name")
+        steps.append(f"{step['name']} ({settings})")
+    store = [f"store {recipe['store']}"] if recipe["store"] else []
+    return ", ".join([*steps, *store, f"compression {recipe['compression']}"])
+
+
+def _column_type(name: str, type_: str, fields: dict[str, Any]) -> str:
+    about = fields.get(name, {})
+    if about.get("role") in ("image", "mask"):
+        shape = "x".join(str(side) for side in about["shape"]) if about["shape"] else "of different sizes"
+        return f"{about['store']} {about['role']}, {shape}"
+    return f"{type_} ({counted(len(about['names']), 'class', 'classes')})" if about.get("names") else type_
+
+
+def print_shard(found: ShardOverview) -> None:
+    """Print what is known of one shard."""
+    click.echo(
+        f"{found.name}: {counted(found.samples, 'sample')} of split {found.split} in {counted(len(found.blocks), 'block')},"
+        f" {format_bytes(found.bytes)}, {format_bytes(found.raw_bytes)} uncompressed"
+    )
+    click.echo("columns:")
+    print_table(
+        [(name, found.column_bytes.get(name, 0), type_) for name, type_ in found.columns],
+        ("column", "uncompressed bytes", "type"),
+    )
+    click.echo("blocks:")
+    rows = [
+        (b.block, b.rows, b.raw_bytes, b.checksum, {None: "not checked", True: "holds", False: "DIFFERS"}[b.intact])
+        for b in found.blocks
+    ]
+    print_table(rows, ("block", "rows", "uncompressed bytes", "checksum", ""))
+
+
+def print_differences(found: Differences, a: str, b: str) -> None:
+    """Print what differs between two datasets, named `a` and `b`."""
+    if found.settings:
+        click.echo("settings:")
+        print_table([(pair.name, *_apart(pair.a, pair.b)) for pair in found.settings], ("", a, b))
+    if found.fields:
+        click.echo("fields:")
+        print_table([(pair.name, pair.a or "-", pair.b or "-") for pair in found.fields], ("", a, b))
+    click.echo(f"samples: {found.samples.a:,} in {a}, {found.samples.b:,} in {b}, {found.in_both:,} in both")
+    only = ((a, found.only_in_a, found.only_in_a_examples), (b, found.only_in_b, found.only_in_b_examples))
+    for where, count, examples in only:
+        if count:
+            click.echo(f"  {count:,} only in {where}: {_some(examples, count)}")
+    if found.changed:
+        fields = ", ".join(f"{name} ({count:,})" for name, count in found.changed_fields.items())
+        click.echo(f"  {found.changed:,} differ, in {fields}: {_some([c.key for c in found.changed_examples], found.changed)}")
+    if found.same_samples:
+        click.echo("the same samples, with the same values")
+
+
+def _apart(a: Any, b: Any, width: int = 40) -> tuple[str, str]:
+    """Return two different values; long ones are cut to the part that starts shortly before the first difference."""
+    texts = _setting(a), _setting(b)
+    if max(map(len, texts)) <= width:
+        return texts
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*texts, strict=False)))
+    start = max(0, same - width // 4)
+    first, second = ("…" * (start > 0) + shortened(text[start:], width) for text in texts)
+    return first, second
+
+
+def _setting(value: Any) -> str:
+    """Return a setting as text: a list as its names one after the other, "-" for a missing one."""
+    if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
+        return printable(", ".join(value))
+    return "-" if value is None else printable(str(value))
+
+
+def _some(keys: Any, count: int) -> str:
+    shown = ", ".join(printable(key) for key in keys)
+    return f"{shown}, …" if count > len(keys) else shown

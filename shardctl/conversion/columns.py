@@ -1,0 +1,145 @@
+"""The columns of a dataset, decided before any sample is made."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+import pyarrow as pa
+
+from shardctl.codecs import backend
+from shardctl.errors import InputError, UsageError
+from shardctl.labelling import LABEL, Labelling, side_fields
+from shardctl.layout import ENCODED_IMAGE, Layout, image_tensor
+from shardctl.listing import Listing
+from shardctl.recipe import Recipe
+from shardctl.roles import Image
+from shardctl.sample import RESERVED_FIELDS
+from shardctl.sources.boxes import place_columns
+from shardctl.sources.image_columns import AUTO, KEPT, NO_IMAGES, ROLE, choose_column, mark_columns, marked_columns
+from shardctl.sources.labels import some
+from shardctl.sources.types import WRITTEN
+from shardctl.storage import printable
+
+
+def with_images(fields: pa.Schema, recipe: Recipe, listing: Listing) -> pa.Schema:
+    """Return the columns of records with those of images marked. Raises InputError if it is not clear which they are."""
+    if recipe.kind == "image":
+        return mark_columns(fields, choose_column(fields, recipe.image_field or AUTO))
+    if recipe.kind != "table" or recipe.image_field == NO_IMAGES:
+        return fields
+    fields = mark_columns(fields, None)
+    kept = marked_columns(fields, KEPT)
+    if kept:
+        backend.require_one()
+        if recipe.batch_transforms:
+            name = recipe.batch_transforms[0].name
+            raise UsageError(f"{name} is not for records with images ({some(kept)}); use --image-field none")
+        what = "the column {} holds images" if len(kept) == 1 else "the columns {} hold images"
+        notice = f"{what.format(', '.join(map(printable, kept)))}; --image-field none keeps the structs as they are"
+        if notice not in listing.notices:
+            listing.notices.append(notice)
+    return fields
+
+
+def known_layout(
+    recipe: Recipe, labelling: Labelling, listing: Listing, content: pa.Schema | None, kept_images: Collection[str]
+) -> Layout:
+    """Decide the columns of the shards, but for what a user's functions make of them.
+
+    In this order: key, the image, the content, label, columns of the labels files, variant. `content` are the columns of the
+    records, None for files that are images; those of `kept_images` are images that no recipe works on.
+    """
+    fields = [pa.field("key", pa.string())]
+    size = recipe.output_size
+    shape = (size[1], size[0], 3) if size else None
+    if recipe.store is not None:
+        fields.append(pa.field("image", image_tensor(shape) if recipe.store.name == "raw" and shape else ENCODED_IMAGE))
+        content = pa.schema([f for f in content or [] if f.name != "image"])
+    fields += [f for f in content or [] if not (labelling.by_field and f.name == LABEL)]
+    _refuse_reserved(f for f in content or [] if f.name not in kept_images)
+    side = side_fields(listing.side)
+    _refuse_places(recipe, side)
+    if labelling.classes is not None or (listing.side and "label" in listing.side.columns.column_names):
+        if "label" in [f.name for f in fields]:
+            raise InputError("the inputs have a field label, and labels were to be added to them; use --labels none")
+        fields.append(pa.field("label", pa.int64()))
+    clash = {f.name for f in side} & {f.name for f in fields}
+    if clash:
+        names = ",".join(sorted(clash))
+        raise InputError(
+            f"the labels file has a column that the inputs have too: {names}; rename it in the labels file, or leave it out"
+            f" with --drop-columns {names}"
+        )
+    fields += side
+    if recipe.variants > 1:
+        fields.append(pa.field("variant", pa.int32()))
+    image = Image(str(recipe.store), shape) if recipe.store else None
+    return Layout.by_name(recipe.kind, pa.schema(fields), image, labelling.classes, kept_images)
+
+
+def renamed(fields: pa.Schema, renames: dict[str, str]) -> pa.Schema:
+    """Return columns under the names that they have in the dataset. Raises InputError if there is no such field, or two."""
+    missing = [name for name in renames if name not in fields.names]
+    if missing:
+        held = ", ".join(map(printable, fields.names))
+        raise InputError(f"the records have no field {printable(missing[0])}; they have {held}")
+    names = [renames.get(name, name) for name in fields.names]
+    twice = next((new for old, new in renames.items() if names.count(new) > 1), None)
+    if twice is not None:
+        raise InputError(
+            f"the records have a field {twice} already, and another one was to be called so; rename it in the files"
+        )
+    return pa.schema([_plain(f).with_name(name) for f, name in zip(fields, names, strict=True)])
+
+
+def refuse_fields(recipe: Recipe) -> None:
+    """Raise UsageError if the recipe names fields of records, and each file is one record without any."""
+    named = {"text_field": recipe.text_field, "label_field": recipe.label_field, "schema": recipe.schema}
+    given = next((name for name, value in named.items() if value is not None), None)
+    if given is not None:
+        what = "images" if recipe.kind == "image" else "whole files of text"
+        raise UsageError(f"{given} names fields of records, and the inputs are {what}, which have none")
+
+
+def compare_schema(schema: pa.Schema, first: list[str], listing: Listing) -> None:
+    """Say which fields of the first records a given schema leaves out, and which of its own they do not have.
+
+    Raises InputError if they have none of its fields.
+    """
+    left_out = [name for name in first if name not in schema.names]
+    missing = [name for name in schema.names if name not in first]
+    if first and len(missing) == len(schema):
+        raise InputError(f"the records have none of the fields of the schema ({some(missing)}); they have {some(first)}")
+    if left_out:
+        listing.notices.append(f"left out: the fields {some(left_out)}, which the schema does not name")
+    if first and missing:
+        listing.notices.append(f"the first records have no field {some(missing)}, which the schema names: it is empty there")
+
+
+def _plain(field: pa.Field) -> pa.Field:
+    """Return a column without what its type was found from, and what it is for: only those who read files need that."""
+    metadata = {key: value for key, value in (field.metadata or {}).items() if key not in (WRITTEN, ROLE)}
+    return field.with_metadata(metadata) if metadata else field.remove_metadata()
+
+
+def _refuse_reserved(fields: Iterable[pa.Field]) -> None:
+    """Raise InputError if records have a field of a name that shardctl gives to fields itself."""
+    for f in fields:
+        if f.name in RESERVED_FIELDS:
+            images = "; --kind image reads the images that it holds or names" if f.name == "image" else ""
+            raise InputError(
+                f"the records have a field {f.name!r}, which is one that shardctl makes itself; rename it in the files,"
+                " or leave it out: --schema names those that are wanted (--drop-columns is for labels files, not for fields of"
+                f" records){images}"
+            )
+
+
+def _refuse_places(recipe: Recipe, side: list[pa.Field]) -> None:
+    """Raise UsageError if columns are places in the image, and the recipe moves the pixels."""
+    places = place_columns(side) if recipe.views else []
+    if places:
+        columns = ",".join(dict.fromkeys(name.partition(".")[0] for name in places))
+        raise UsageError(
+            f"{recipe.views[0].name} moves what is in the images, but not the places in {some(places)} of the labels file;"
+            f" leave {recipe.views[0].name} out, or leave out the columns with --drop-columns {columns}"
+        )

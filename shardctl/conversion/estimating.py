@@ -1,0 +1,76 @@
+"""What a conversion will do and cost, said before it begins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from shardctl.conversion.options import Options
+from shardctl.engines.job import Job
+from shardctl.labelling import LABEL
+from shardctl.listing import Listing
+from shardctl.machine import usable_cores
+from shardctl.plan import SplitPlan
+from shardctl.storage import free_bytes, printable
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a conversion will do, measured on a few records before anything is written. Sizes in bytes.
+
+    `inputs` are the records; `records` counts those of a unit that several splits share once for each. `rows` are the samples
+    if none is rejected. `bytes` is the size of all shards, also of those that an earlier run finished, where as many
+    records are rejected as of those that were tried: `probe_rejects`. `seconds` is the time for all of it, `classes` the number
+    of classes, None without names. `ignored` counts files that are no inputs by the ending of their name; `notices` say what
+    was decided.
+    """
+
+    kind: str
+    inputs: int
+    input_bytes: int
+    splits: tuple[SplitPlan, ...]
+    records: int
+    rows: int
+    shards: int
+    classes: int | None
+    labelled_by: str
+    bytes: int
+    free_bytes: int
+    seconds: float
+    probe_rejects: int
+    ignored: dict[str, int]
+    notices: tuple[str, ...]
+
+
+def _origin_of_labels(job: Job, listing: Listing) -> str:
+    if LABEL not in job.layout.columns.names:
+        return "nothing"
+    if listing.side is not None:
+        return "labels file"
+    named = job.recipe.label_field or LABEL
+    return f"field {printable(named)}" if job.by_field or (job.fields is not None and named in job.fields.names) else "folder"
+
+
+def estimate(job: Job, listing: Listing, options: Options, target: Path) -> Estimate:
+    """Estimate what a job will write, and how long it will take."""
+    workers = max(1, min(options.worker_count(), usable_cores()))
+    classes = job.layout.classes
+    rows = round(job.inputs * job.samples_per_record)
+    samples = rows * (1 - job.probe_rejects / job.probed) if job.probed else rows
+    return Estimate(
+        kind=job.recipe.kind,
+        inputs=job.inputs,
+        input_bytes=listing.total_bytes,
+        splits=job.splits,
+        records=job.records,
+        rows=rows,
+        shards=job.shards,
+        classes=len(classes) if classes is not None else None,
+        labelled_by=_origin_of_labels(job, listing),
+        bytes=int(samples * job.sample_bytes) + job.shards * job.shard_bytes,
+        free_bytes=free_bytes(target),
+        seconds=job.inputs * job.record_seconds / workers,
+        probe_rejects=job.probe_rejects,
+        ignored=dict(listing.ignored),
+        notices=tuple(listing.notices),
+    )

@@ -1,0 +1,57 @@
+"""What the sources hold: the kind of the samples, and whether images are in tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from shardctl.engines.base import Engine
+from shardctl.engines.survey import Stretch, Survey
+from shardctl.listing import detect_kind, first_file
+from shardctl.recipe import Recipe
+from shardctl.sources.formats import Reading
+from shardctl.sources.image_columns import AUTO, NO_IMAGES, without_doubt
+from shardctl.sources.kinds import KINDS, Form
+from shardctl.sources.types import Types
+from shardctl.storage import printable
+
+TYPED = frozenset((".parquet", ".arrow", ".arrows", ".ipc", ".feather"))
+"""Endings of the names of tables that say the types of their columns, without a look at their values."""
+
+
+def settle_kind(settings: dict[str, Any], roots: list[Path], engine: Engine) -> list[str]:
+    """Write into the settings of a recipe what the sources decide, and return notices. Raises InputError, UsageError.
+
+    That is the kind where it is not given, and for images that come from tables `image_field`. Tables are sources of images
+    where no file is an image, or where a field of them is named.
+    """
+    reading = Recipe.reading_of(settings)
+    field = settings.get("image_field")
+    notices: list[str] = []
+    if settings.get("kind") in (None, "auto"):
+        settings["kind"] = "image" if field not in (None, NO_IMAGES) else detect_kind(roots, KINDS.values(), reading)
+        column = _image_column(roots, reading, engine) if settings["kind"] == "table" and field is None else None
+        if column is not None:
+            settings |= {"kind": "image", "image_field": column}
+            notices.append(f"the images are in the column {printable(column)}; --kind table keeps the columns as they are")
+    elif settings["kind"] == "image" and field is None and _has_only_tables(roots, reading):
+        settings["image_field"] = AUTO
+    return notices
+
+
+def _has_only_tables(roots: list[Path], reading: Reading) -> bool:
+    """Return whether there are tables, and no file that may be an image."""
+    if first_file(roots, KINDS["image"], reading, (Form.ONE, Form.UNKNOWN)) is not None:
+        return False
+    return first_file(roots, KINDS["table"], reading, (Form.MANY,)) is not None
+
+
+def _image_column(roots: list[Path], reading: Reading, engine: Engine) -> str | None:
+    """Return the column that makes the first table one of images; None for tables that do not say the types of columns."""
+    file = first_file(roots, KINDS["table"], reading, (Form.MANY,))
+    if file is None or file.suffix not in TYPED or file.fault is not None:
+        return None
+    # Its types are looked at where all files are: one of them may end the process. No labels: their values need not be read.
+    stretch = Stretch(file.opened, file.suffix, 0, file.size, (0, file.size, 0, 1, 0))
+    (found,) = engine.survey([Survey((stretch,), Reading(label=""), shuffled=False)])
+    return without_doubt(Types.from_json(found[0]["types"]).found()) if "types" in found[0] else None

@@ -1,0 +1,37 @@
+"""What builds shards: on this machine, or elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from shardctl.engines.job import Job
+from shardctl.engines.probe import Probe
+from shardctl.engines.survey import Found, Survey
+from shardctl.engines.task import Progress
+
+Report = Callable[[Progress], None]
+
+
+class Engine(Protocol):
+    """Something that builds shards."""
+
+    def prepare(self) -> None:
+        """Get ready for work that is coming, beside what this process does meanwhile."""
+        ...
+
+    def survey(self, surveys: Sequence[Survey]) -> list[Found]:
+        """Look at files before there is a plan, and return what was found, in order."""
+        ...
+
+    def probe(self, job: Job) -> Probe:
+        """Push all records of the plan of a small job through its recipe. Raises InputError."""
+        ...
+
+    def run(self, job: Job, shards: Iterable[int], report: Report) -> None:
+        """Build these shards of the job, in any order. Raises WorkerError, or what stopped a shard."""
+        ...
+
+    def close(self) -> None:
+        """Stop, at once if shards are still being built."""
+        ...

@@ -1,0 +1,407 @@
+"""Makes the samples of units and writes them into a shard, and tells what became of each unit."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from shardctl.engines.breadcrumb import NOWHERE, Breadcrumb
+from shardctl.engines.image_files import TableImages
+from shardctl.engines.inputs import changed, check_digest, digest_of, read_whole
+from shardctl.engines.instructions import Instructions
+from shardctl.engines.job import Job, Planned, ShardPlace
+from shardctl.engines.records import read_unit
+from shardctl.engines.rows import Rows, ShuffledRows
+from shardctl.errors import Rejection, TypesDifferError
+from shardctl.layout import Layout
+from shardctl.pipeline.batches import BatchPipeline, keyed, lay_out
+from shardctl.pipeline.samples import Finished, Origin, SamplePipeline, Shape
+from shardctl.sample import Sample
+from shardctl.shard import ShardWriter, shard_schema
+from shardctl.sources.formats import Choose, ColumnMisfit, Misfit, Parsed, Unit
+from shardctl.sources.kinds import KINDS
+from shardctl.storage import HashingFile, printable
+from shardctl.tables import Reject
+
+OUT_OF_MEMORY_MESSAGE = "needs more memory than there is, or than --worker-memory allows"
+
+FITTED_RECORDS = 1024
+"""The most records that are read together where some do not fit the types that were given."""
+
+
+@dataclass
+class UnitOutcome:
+    """What became of a unit: its samples are among the rows of the shard from `first_row` on."""
+
+    first_row: int
+    samples: int = 0
+    rejected: int = 0
+    digest: int | None = None
+
+
+class LostUnitError(Exception):
+    """A unit could not be read to its end after rows of it were written: the shard must be built again without it."""
+
+    def __init__(self, unit: int, rejection: Rejection) -> None:
+        super().__init__(str(rejection))
+        self.unit, self.rejection = unit, rejection
+
+
+class CarefulUnitError(Exception):
+    """Memory ran out for some record of a unit after rows of it were written: the shard must be built again, and the records
+    of the unit read one by one."""
+
+    def __init__(self, unit: int) -> None:
+        super().__init__(f"unit {unit}")
+        self.unit = unit
+
+
+class ShardBuilder:
+    """Makes the samples of units, and writes them into one shard. What becomes of each unit is in `outcomes`."""
+
+    def __init__(
+        self,
+        job: Job,
+        place: ShardPlace,
+        sink: HashingFile | pa.NativeFile,
+        reject: Callable[[Reject], None],
+        crumb: Breadcrumb,
+        known: Instructions,
+    ) -> None:
+        self._job, self._split, self._write_reject, self._crumb, self._known = job, place.split, reject, crumb, known
+        self._writer = ShardWriter(sink, shard_schema(job.layout, place.split_name, place.number), job.recipe.compression)
+        mixed = job.fields is not None and job.shuffle is not None
+        self._rows = ShuffledRows(self._writer, job.shuffle or 0, place.name) if mixed else Rows(self._writer)
+        self._kind = KINDS[job.recipe.kind]
+        self._pipeline = SamplePipeline(job.recipe, job.layout, crumb.enter)
+        self._images = TableImages(job, crumb) if job.has_images else None
+        self._batches = BatchPipeline(job.recipe.batch_transforms)
+        self._by_sample = bool(job.recipe.sample_transforms) or job.recipe.store is not None or self._images is not None
+        self._lost_ahead: list[int] = []
+        self.outcomes: list[UnitOutcome] = []
+        self.shapes: set[Shape] = set()
+        self.labels: Counter[int] = Counter()
+        self.inputs = 0
+
+    @property
+    def rejected(self) -> int:
+        """How many records became no sample."""
+        return sum(outcome.rejected for outcome in self.outcomes)
+
+    @property
+    def raw_bytes(self) -> int:
+        """The bytes of all blocks before compression."""
+        return self._writer.raw_bytes
+
+    def finish(self) -> tuple[int, ...]:
+        """Write what is held, and return the number of rows of every block."""
+        for held in self._batches.finish():
+            self._add_batch(lay_out(held, self._job.layout), self.outcomes[-1])
+        self._rows.flush()
+        return self._writer.finish()
+
+    def add(self, planned: Planned) -> UnitOutcome:
+        """Add the samples of a unit. Raises LostUnitError, CarefulUnitError, TypesDifferError, SourceGoneError."""
+        outcome = UnitOutcome(self._rows.first_row)
+        self.outcomes.append(outcome)
+        self._crumb.drop(planned.number)
+        try:
+            (self._add_whole if self._job.fields is None else self._add_records)(planned, outcome)
+        except Rejection as rejection:
+            self._reject_unit(planned, outcome, rejection)
+        except MemoryError:
+            if self._is_writing(planned):
+                raise
+            self._reject_unit(planned, outcome, Rejection(self._crumb.stage, "out-of-memory", OUT_OF_MEMORY_MESSAGE))
+        self._crumb.leave()
+        return outcome
+
+    def _add_whole(self, planned: Planned, outcome: UnitOutcome) -> None:
+        """Add the samples of a file that is one record."""
+        lost = self._known.lost.get((planned.number, None))
+        if lost is not None and lost.stage in ("plan", "read"):
+            raise lost
+        data = read_whole(self._job, planned)
+        outcome.digest = digest_of(data)
+        check_digest(self._job, planned, outcome.digest)
+        if lost is not None:
+            raise lost
+        self._crumb.enter("decode")
+        self._add_sample(self._kind.fields(data, planned.file.path, self._job.recipe.reading), planned, outcome, planned.key())
+
+    def _add_records(self, planned: Planned, outcome: UnitOutcome) -> None:
+        """Add the samples of a unit of a file of many records."""
+        if (planned.number, None) in self._known.lost:
+            raise self._known.lost[planned.number, None]
+        lost = self._known.lost_records(planned.number)
+        self._lost_ahead = [record for record in lost if self._is_ours(planned, record)]
+        if self._images is not None:
+            self._images.begin()
+        if planned.number in self._known.careful:
+            self._add_one_by_one(planned, outcome)
+        else:
+            try:
+                self._add_stretch(planned, planned.unit, self._choose(planned), outcome)
+            except MemoryError:
+                if self._is_writing(planned):
+                    raise
+                if planned.unit.records == 1:
+                    raise
+                raise CarefulUnitError(planned.number) from None
+        self._write_rejects(planned, outcome, [], None)
+        if self._images is not None:
+            self._add_image_digest(planned, outcome, self._images)
+
+    def _add_image_digest(self, planned: Planned, outcome: UnitOutcome, images: TableImages) -> None:
+        """Have the digest of a unit cover the image files that its records name. Raises LostUnitError, Rejection."""
+        assert outcome.digest is not None, "all records were read"
+        outcome.digest = images.unit_digest(outcome.digest)
+        try:
+            check_digest(self._job, planned, outcome.digest)
+        except Rejection as rejection:
+            reason = images.missing or rejection
+            if outcome.samples or outcome.rejected:
+                raise LostUnitError(planned.number, reason) from rejection
+            raise reason from rejection
+
+    def _is_writing(self, planned: Planned) -> bool:
+        """Return whether rows are being written: they can neither be taken back nor be written again.
+
+        Where memory runs out then, the worker ends, and its breadcrumb tells whether a record is to blame.
+        """
+        return self._crumb.place != planned.number or self._crumb.stage == "write"
+
+    def _is_ours(self, planned: Planned, record: int) -> bool:
+        ours = self._job.choose(planned, self._split)
+        return ours is None or bool(ours(np.array([record]))[0])
+
+    def _add_one_by_one(self, planned: Planned, outcome: UnitOutcome) -> None:
+        """Add a unit's samples, reading its records one by one, so that what goes wrong costs one of them."""
+        digest = self._digest_of(planned)
+        unit = planned.unit
+        for place in range(unit.records):
+            record = unit.first + place
+            self._crumb.drop(planned.number, record)
+            alone = unit._replace(skip=unit.skip + place, first=record, records=1)
+            try:
+                self._add_stretch(planned, alone, self._choose(planned), outcome)
+            except MemoryError:
+                if self._is_writing(planned):
+                    raise
+                rejection = Rejection(self._crumb.stage, "out-of-memory", OUT_OF_MEMORY_MESSAGE)
+                self._write_rejects(planned, outcome, [(record, rejection)], record)
+        outcome.digest = digest
+
+    def _add_stretch(self, planned: Planned, unit: Unit, choose: Choose | None, outcome: UnitOutcome) -> None:
+        digest = xxhash.xxh3_64()
+        try:
+            for parsed in read_unit(self._job, planned, unit, choose, digest):
+                self._add_parsed(planned, parsed, outcome)
+            outcome.digest = digest.intdigest()
+            if unit == planned.unit and self._images is None:  # and not one record of it
+                check_digest(self._job, planned, outcome.digest)
+        except Misfit as misfit:
+            self._take_misfit(planned, unit, outcome, misfit)
+        except Rejection as rejection:
+            self._lose_unit(planned, outcome, rejection)
+
+    def _lose_unit(self, planned: Planned, outcome: UnitOutcome, rejection: Rejection) -> None:
+        """Raise what rejects a unit as a whole: records must not count twice."""
+        if outcome.samples or outcome.rejected:
+            raise LostUnitError(planned.number, rejection) from rejection
+        raise rejection
+
+    def _take_misfit(self, planned: Planned, unit: Unit, outcome: UnitOutcome, misfit: Misfit) -> None:
+        """Do what must be done where a value does not fit the types of the fields."""
+        if self._job.recipe.fields is None:
+            if self._job.recorded:  # its types were found in all records
+                raise LostUnitError(planned.number, changed(self._job, planned)) from misfit
+            raise TypesDifferError(f"{printable(planned.key())}: {misfit}") from misfit
+        if isinstance(misfit, ColumnMisfit):
+            self._lose_unit(planned, outcome, _other_type(misfit))
+        if unit.records == 1:
+            self._write_rejects(planned, outcome, [(unit.first, _other_type(misfit))], unit.first)
+        elif outcome.samples or outcome.rejected:  # records must not count twice
+            raise CarefulUnitError(planned.number)
+        else:
+            self._add_what_fits(planned, outcome)
+
+    def _add_what_fits(self, planned: Planned, outcome: UnitOutcome) -> None:
+        """Add the samples of the records of a unit that fit the types that were given, and reject the others.
+
+        Fewer and fewer are read together until one alone does not fit: one by one, each of them would cost a whole unit.
+        """
+        digest, unit = self._digest_of(planned), planned.unit
+        done, together = 0, FITTED_RECORDS
+        while done < unit.records:
+            count = min(together, unit.records - done)
+            part = unit._replace(skip=unit.skip + done, first=unit.first + done, records=count)
+            try:
+                # All of the part is read before any of it is added, so that it can be read again in smaller ones.
+                held = list(read_unit(self._job, planned, part, self._choose(planned), xxhash.xxh3_64()))
+            except Misfit as misfit:
+                if count > 1:
+                    together = count // 2
+                    continue
+                self._write_rejects(planned, outcome, [(part.first, _other_type(misfit))], part.first)
+            except Rejection as rejection:
+                self._lose_unit(planned, outcome, rejection)
+            else:
+                for parsed in held:
+                    self._add_parsed(planned, parsed, outcome)
+            done += count
+            together = min(2 * together, FITTED_RECORDS)
+        outcome.digest = digest
+
+    def _digest_of(self, planned: Planned) -> int:
+        """Return the digest of a unit, of which no record is parsed. Raises Rejection."""
+        digest = xxhash.xxh3_64()
+        try:
+            for _ in read_unit(self._job, planned, planned.unit, lambda numbers: np.zeros(len(numbers), bool), digest):
+                pass
+        except Misfit as misfit:  # whatever the record
+            raise _other_type(misfit) from misfit
+        check_digest(self._job, planned, digest.intdigest())
+        return digest.intdigest()
+
+    def _add_parsed(self, planned: Planned, parsed: Parsed, outcome: UnitOutcome) -> None:
+        """Add the samples of some records of a unit."""
+        rejects = list(parsed.rejects)
+        batch, file = parsed.batch, planned.file
+        if self._by_sample:
+            together = self._job.recipe.store is None and self._images is None
+            rejects += (self._add_together if together else self._add_images)(planned, parsed, outcome)
+        elif batch.num_rows:
+            self.inputs += batch.num_rows
+            for made in self._batches.apply(keyed(batch, file.path, parsed.numbers)):
+                self._add_batch(lay_out(made, self._job.layout, file.label, file.columns), outcome)
+        seen = [*parsed.numbers[-1:].tolist(), *(record for record, _ in rejects)]
+        self._write_rejects(planned, outcome, rejects, max(seen, default=0))
+
+    def _add_images(self, planned: Planned, parsed: Parsed, outcome: UnitOutcome) -> list[tuple[int, Rejection]]:
+        """Add the samples of records that hold images, and return those that are rejected, each with its number."""
+        rejects: list[tuple[int, Rejection]] = []
+        for record, fields in zip(parsed.numbers.tolist(), self._rows_of(parsed.batch), strict=True):
+            self._crumb.drop(planned.number, record)
+            try:
+                self._add_sample(fields, planned, outcome, planned.key(record))
+            except Rejection as rejection:
+                rejects.append((record, rejection))
+        self._crumb.drop(planned.number)
+        return rejects
+
+    def _add_together(self, planned: Planned, parsed: Parsed, outcome: UnitOutcome) -> list[tuple[int, Rejection]]:
+        """Add the samples that functions make of records, and return those that are rejected, each with its number."""
+        rejects: list[tuple[int, Rejection]] = []
+        finished: list[Finished] = []
+        places: list[int] = []
+        for record, fields in zip(parsed.numbers.tolist(), parsed.batch.to_pylist(), strict=True):
+            self._crumb.drop(planned.number, record)
+            try:
+                made = self._pipeline.finish(fields, Origin(planned.key(record), planned.file.label, planned.file.columns))
+            except Rejection as rejection:
+                rejects.append((record, rejection))
+                continue
+            finished += made
+            places += [record] * len(made)
+        self._crumb.drop(planned.number)
+        batch, unfit = self._pipeline.lay_out(finished)
+        lost = {places[place]: rejection for place, rejection in reversed(unfit.items())}
+        if lost:  # a rejection costs all samples of its record
+            kept = [place for place in range(len(finished)) if place not in unfit]
+            batch = batch.take(pa.array([row for row, place in enumerate(kept) if places[place] not in lost], pa.int64()))
+        self.inputs += len(parsed.numbers) - len(rejects) - len(lost)  # those that gave no sample too
+        self._add_batch(batch, outcome)
+        return rejects + list(lost.items())
+
+    def _add_batch(self, batch: pa.RecordBatch, outcome: UnitOutcome) -> None:
+        place, record = self._crumb.place, self._crumb.record
+        self._rows.add_batch(batch, self._crumb)
+        if place != NOWHERE:
+            self._crumb.drop(place, record)
+        self.labels.update(labels_of(batch, self._job.layout))
+        outcome.samples += batch.num_rows
+
+    def _write_rejects(
+        self, planned: Planned, outcome: UnitOutcome, rejects: list[tuple[int, Rejection]], last: int | None
+    ) -> None:
+        """Reject some records, and those up to `last` (None: to the end of the unit) that are lost, in order."""
+        ahead = [record for record in self._lost_ahead if last is None or record <= last]
+        self._lost_ahead = self._lost_ahead[len(ahead) :]
+        known = [(record, self._known.lost[planned.number, record]) for record in ahead]
+        for record, rejection in sorted([*rejects, *known], key=lambda found: found[0]):
+            self._reject(planned, outcome, record, rejection)
+
+    def _rows_of(self, batch: pa.RecordBatch) -> Iterator[Sample]:
+        """Yield the fields of records. Only a user's functions get Python's times, which have no nanoseconds."""
+        if self._job.recipe.sample_transforms:
+            yield from batch.to_pylist()
+            return
+        columns = [column.view(pa.int64()) if _is_64_bit_time(column.type) else column for column in batch.columns]
+        rows = pa.RecordBatch.from_arrays(columns, batch.schema.names)
+        for row in range(rows.num_rows):  # not all at once: each holds a copy of its images
+            yield rows.slice(row, 1).to_pylist()[0]
+
+    def _add_sample(self, fields: Sample, planned: Planned, outcome: UnitOutcome, key: str) -> None:
+        """Add the samples of one record. Raises Rejection."""
+        origin = Origin(key, planned.file.label, planned.file.columns)
+        if self._images is not None:
+            fields, origin = self._images.take(fields, origin, planned)
+        made = self._pipeline.make(fields, origin)
+        if self._images is not None:
+            self._images.became_samples()
+        self.inputs += 1
+        outcome.samples += len(made)
+        for sample in made:
+            self._rows.add(sample, self._crumb)
+            if sample.label is not None:
+                self.labels[sample.label] += 1
+            if sample.shape and len(self.shapes) < 2:
+                self.shapes.add(sample.shape)
+
+    def _choose(self, planned: Planned) -> Choose | None:
+        """Return what tells which records of a unit are read: those of this split, but for those that end a worker."""
+        return self._known.without_lost(planned.number, self._job.choose(planned, self._split))
+
+    def _reject_unit(self, planned: Planned, outcome: UnitOutcome, rejection: Rejection) -> None:
+        """Reject all records of a unit that are of this split."""
+        unit, ours = planned.unit, self._job.choose(planned, self._split)
+        first, count = unit.first, unit.records
+        if ours is not None:
+            own = np.flatnonzero(ours(np.arange(unit.first, unit.first + unit.records)))
+            first, count = unit.first + int(own[0]) if len(own) else unit.first, len(own)
+        if count:
+            self._reject(planned, outcome, first, rejection, count)
+
+    def _reject(self, planned: Planned, outcome: UnitOutcome, record: int, rejection: Rejection, records: int = 1) -> None:
+        message = rejection.message + of_several(records)
+        key = planned.key(record)
+        self._write_reject(Reject(planned.file.path, key, rejection.stage, rejection.error, message, records))
+        outcome.rejected += records
+        self.inputs += records
+
+
+def _other_type(misfit: Misfit) -> Rejection:
+    return Rejection("decode", "other-type", f"{misfit}; --schema says otherwise, change it or the record")
+
+
+def of_several(records: int) -> str:
+    """Return what is added to the message of a reject that stands for several records."""
+    return f" (and {records - 1} records after it)" if records > 1 else ""
+
+
+def _is_64_bit_time(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(type_) or pa.types.is_duration(type_) or pa.types.is_time64(type_))
+
+
+def labels_of(batch: pa.RecordBatch, layout: Layout) -> dict[int, int]:
+    """Count the samples of a batch by class."""
+    if layout.classes is None or "label" not in batch.schema.names:
+        return {}
+    counts = np.bincount(batch.column("label").drop_null().to_numpy(), minlength=0)
+    return {int(label): int(counts[label]) for label in np.flatnonzero(counts)}

@@ -1,0 +1,113 @@
+"""The images of the records of a table: their bytes, from the record or from the file that it names."""
+
+from __future__ import annotations
+
+import os
+
+import xxhash
+
+from shardctl.codecs import image
+from shardctl.engines.breadcrumb import Breadcrumb
+from shardctl.engines.inputs import digest_of, read_beside
+from shardctl.engines.job import Job, Planned
+from shardctl.errors import Rejection
+from shardctl.pipeline.samples import Origin
+from shardctl.sample import Sample
+from shardctl.storage import printable
+
+
+class TableImages:
+    """Finds the images of the records of units, one unit after the other.
+
+    `digest` covers the files that images of the unit's samples were read from, None while there is none.
+    """
+
+    def __init__(self, job: Job, crumb: Breadcrumb) -> None:
+        self._job, self._crumb = job, crumb
+        self._digest: xxhash.xxh3_64 | None = None
+        self._read: list[int] = []
+        self.missing: Rejection | None = None
+
+    def begin(self) -> None:
+        """Begin with a unit."""
+        self._digest, self.missing = None, None
+
+    def take(self, fields: Sample, origin: Origin, planned: Planned) -> tuple[Sample, Origin]:
+        """Return the fields of a record with the bytes of its images, and where they come from. Raises Rejection.
+
+        The image that the recipe works on becomes its bytes; those that are kept are structs of bytes and path, and were
+        decoded once to see that they can be.
+        """
+        self._read = []
+        self._crumb.enter("read")
+        filled = dict(fields)
+        for name in self._job.kept_images:
+            data, path = self._image(fields.get(name), name, planned)
+            self._crumb.enter("decode")
+            recipe = self._job.recipe
+            image.check(image.open_image(data, recipe.max_pixels, recipe.keep_truncated))
+            filled[name] = {"bytes": data, "path": path}
+        if self._job.main_image is not None:
+            data, path = self._image(fields.get("image"), self._job.main_image, planned)
+            filled["image"] = data
+            origin = origin._replace(file_name=path)
+        return filled, origin
+
+    def became_samples(self) -> None:
+        """The record that was taken last became samples: its files count for the digest of the unit."""
+        for digest in self._read:
+            self._digest = self._digest or xxhash.xxh3_64()
+            self._digest.update(digest.to_bytes(8, "little"))
+
+    def unit_digest(self, of_records: int) -> int:
+        """Return the digest of a unit, from that of its records and those of the files that its samples' images are in."""
+        if self._digest is None:
+            return of_records
+        return digest_of(of_records.to_bytes(8, "little") + self._digest.digest())
+
+    def _image(self, value: object, name: str, planned: Planned) -> tuple[bytes, str | None]:
+        """Return the bytes of an image, and its path if one is given."""
+        data, path = (value.get("bytes"), value.get("path")) if isinstance(value, dict) else (value, None)
+        if isinstance(data, str):
+            data, path = None, data
+        if isinstance(data, bytes):
+            return data, path
+        if not path:
+            keep = (
+                "; --kind table --image-field none keeps such records, with images as plain bytes"
+                if name in self._job.kept_images
+                else ""
+            )
+            raise Rejection("read", "no-image", f"it has no image in the field {printable(name)}{keep}")
+        try:
+            found = read_beside(self._job, planned, self._file(path, planned), path)
+        except Rejection as rejection:
+            self.missing = self.missing or rejection
+            raise
+        self._read.append(digest_of(found))
+        return found, path
+
+    def _file(self, path: str, planned: Planned) -> str:
+        """Return where the file lies that a record names. Raises Rejection if that is not below the source.
+
+        A table may come from anywhere, and must not be able to put any file of this machine into a dataset.
+        """
+        if "://" in path:
+            raise Rejection("read", "not-a-path", f"its image is at {printable(path)}; only files are read, fetch them first")
+        if "\0" in path:
+            raise Rejection("read", "not-a-path", f"its image has the path {printable(path)}, which no file can have")
+        root = os.path.normpath(self._job.roots[planned.file.root].path)
+        folder = f"{root}/{planned.file.path}".rpartition("/")[0]
+        # Not resolved: a link in the source may lead anywhere, as in a folder of images. The person made it, not the table.
+        place = os.path.normpath(f"{folder}/{path}" if not path.startswith("/") else path)
+        if not _is_below(place, root) and path.startswith("/"):
+            place = os.path.realpath(place)  # the same place may have been named through a link
+            root = os.path.realpath(root)
+        if not _is_below(place, root):
+            message = f"its image {printable(path)} is not below the source ({printable(root)}); give a source that contains it"
+            raise Rejection("read", "outside", message)
+        return place
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path.startswith(folder if folder.endswith("/") else f"{folder}/")

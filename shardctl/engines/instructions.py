@@ -1,0 +1,45 @@
+"""What is known of a shard before it is built: which of its records end every worker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from shardctl.errors import Rejection
+from shardctl.sources.formats import Choose
+
+Place = tuple[int, int | None]
+"""A row of the plan, and the number of a record of it; None for all of them."""
+
+
+@dataclass(frozen=True)
+class Instructions:
+    """What is known of a shard beforehand. `lost` are records, and whole units, that no worker survives, with the reason.
+
+    `careful` are units whose records are read one by one, since one of them has ended a worker.
+    """
+
+    lost: Mapping[Place, Rejection] = field(default_factory=dict)
+    careful: frozenset[int] = frozenset()
+
+    @cached_property
+    def _records(self) -> dict[int, list[int]]:
+        records: dict[int, list[int]] = {}
+        for unit, record in self.lost:
+            if record is not None:
+                records.setdefault(unit, []).append(record)
+        return records
+
+    def lost_records(self, unit: int) -> list[int]:
+        """Return the numbers of the records of a unit that are lost one by one, sorted."""
+        return sorted(self._records.get(unit, []))
+
+    def without_lost(self, unit: int, choose: Choose | None) -> Choose | None:
+        """Return what chooses the same records of a unit, but for those that are lost."""
+        lost = self.lost_records(unit)
+        if not lost:
+            return choose
+        return lambda numbers: ~np.isin(numbers, lost) & (choose(numbers) if choose else True)

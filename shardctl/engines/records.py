@@ -1,0 +1,66 @@
+"""The records of a unit, as its format reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pyarrow as pa
+import xxhash
+
+from shardctl.engines.breadcrumb import Breadcrumb
+from shardctl.engines.inputs import check_state, read_whole, reading, state_of
+from shardctl.engines.instructions import Instructions
+from shardctl.engines.job import Job, Planned
+from shardctl.pipeline.batches import encode_labels
+from shardctl.pipeline.samples import Origin
+from shardctl.sample import Sample
+from shardctl.sources.formats import Choose, Digest, Parsed, Unit, find_format
+from shardctl.sources.kinds import KINDS
+from shardctl.sources.walk import suffix_of
+
+
+def read_unit(job: Job, planned: Planned, unit: Unit, choose: Choose | None, digest: Digest) -> Iterator[Parsed]:
+    """Yield the chosen records of a unit of a file of many records, labels as the numbers of their classes.
+
+    Raises Rejection, Misfit, SourceGoneError.
+    """
+    assert job.fields is not None, "a format reads into columns"
+    path = job.path_of(planned.file)
+    form = find_format(suffix_of(planned.file.path.rpartition("/")[2]), job.recipe.reading, job.shuffle is not None)
+    before = None
+    with reading(job, planned):
+        before = state_of(job, planned)
+        parts = form.read(path, unit, job.recipe.reading, job.fields, choose, digest)
+    while True:
+        with reading(job, planned):
+            parsed = next(parts, None)
+            if parsed is None:
+                check_state(job, planned, before)
+                return
+        if job.renames:
+            parsed = replace(parsed, batch=_renamed(parsed.batch, job.renames))
+        if job.by_field and job.layout.classes is not None:
+            parsed = replace(parsed, batch=encode_labels(parsed.batch, job.layout.classes))
+        yield parsed
+
+
+def _renamed(batch: pa.RecordBatch, renames: dict[str, str]) -> pa.RecordBatch:
+    return batch.rename_columns([renames.get(name, name) for name in batch.schema.names])
+
+
+def records_of(job: Job, planned: Planned, crumb: Breadcrumb, known: Instructions) -> Iterator[tuple[Sample, Origin]]:
+    """Yield the fields of the records of a unit, one by one, before any step of the recipe. Raises Rejection."""
+    file = planned.file
+    if (planned.number, None) in known.lost:
+        raise known.lost[planned.number, None]
+    if job.fields is None:
+        yield (
+            KINDS[job.recipe.kind].fields(read_whole(job, planned), file.path, job.recipe.reading),
+            Origin(planned.key(), file.label, file.columns),
+        )
+        return
+    for parsed in read_unit(job, planned, planned.unit, known.without_lost(planned.number, None), xxhash.xxh3_64()):
+        for record, fields in zip(parsed.numbers.tolist(), parsed.batch.to_pylist(), strict=True):
+            crumb.drop(planned.number, record)
+            yield fields, Origin(planned.key(record), file.label, file.columns)

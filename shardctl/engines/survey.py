@@ -1,0 +1,83 @@
+"""What is found out about files of many records before there is a plan: their units, and the types of their fields."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from shardctl.engines.breadcrumb import Breadcrumb
+from shardctl.errors import Rejection
+from shardctl.sources.formats import PLAIN_TEXTS, Reading, Unit, find_format
+from shardctl.sources.types import Types
+
+CRASHED = "crashed"
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A part of a file: a piece to scan, or a unit whose types are wanted (`unit`). `suffix` tells its format."""
+
+    path: str
+    suffix: str
+    offset: int
+    size: int
+    unit: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Work on some stretches: scan them, or find the types of their fields."""
+
+    stretches: tuple[Stretch, ...]
+    reading: Reading
+    shuffled: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> Survey:
+        """Build what `to_json` gave."""
+        reading = {**record["reading"], "columns": tuple(record["reading"]["columns"])}
+        stretches = (Stretch(**{**each, "unit": tuple(each["unit"]) if each["unit"] else None}) for each in record["stretches"])
+        return cls(tuple(stretches), Reading(**reading), record["shuffled"])
+
+
+Found = list[Any]
+"""What was found in each stretch: {"scan": …}, {"types": …} or {"fault": [stage, error, message]}."""
+
+
+def do_survey(survey: Survey, crumb: Breadcrumb, lost: Mapping[int, Rejection]) -> Found:
+    """Look at every stretch. `lost` are those that end every process that looks at them."""
+    found: Found = []
+    for number, stretch in enumerate(survey.stretches):
+        crumb.drop(number)
+        try:
+            if number in lost:
+                raise lost[number]
+            found.append(_look_at(stretch, survey))
+        except Rejection as rejection:
+            found.append({"fault": [rejection.stage, rejection.error, rejection.message]})
+        except OSError as error:
+            found.append({"fault": ["read", "unreadable", f"cannot be read ({error.strerror or error})"]})
+        except MemoryError:
+            found.append(
+                {"fault": ["read", "out-of-memory", "needs more memory than there is, or than --worker-memory allows"]}
+            )
+        crumb.leave()
+    return found
+
+
+def _look_at(stretch: Stretch, survey: Survey) -> dict[str, Any]:
+    form = find_format(stretch.suffix, survey.reading, survey.shuffled)
+    if stretch.unit is None and stretch.offset == 0 and stretch.suffix in PLAIN_TEXTS:
+        from shardctl.sources.formats.streams import refuse_other_content  # it imports compressions, which few files need
+
+        with open(stretch.path, "rb", buffering=0) as file:
+            refuse_other_content(file.read(16))
+    if stretch.unit is None:
+        return {"scan": form.scan(stretch.path, stretch.offset, stretch.size, survey.reading)}
+    types: Types = form.types(stretch.path, Unit(*stretch.unit), survey.reading)
+    return {"types": types.to_json()}

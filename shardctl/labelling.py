@@ -1,0 +1,172 @@
+"""Where labels come from, and the names of the classes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from shardctl.errors import InputError
+from shardctl.listing import CHUNK_ROWS, LabelRule, Listing
+from shardctl.sources.labels import SideTable, some
+from shardctl.sources.splits import named_as_splits
+from shardctl.sources.types import Types
+from shardctl.splitting import SplitRule
+from shardctl.storage import counted, printable, replacing
+from shardctl.tables import FILE_FIELDS
+
+LABEL = "label"
+
+
+@dataclass(frozen=True)
+class PlanSettings:
+    """The settings beside the recipe that decide the content of the dataset. `shuffle` is a seed, None for listing order."""
+
+    split: SplitRule
+    labels: LabelRule
+    shuffle: int | None
+    seed: int
+
+    def record(self) -> dict[str, Any]:
+        """Return the settings as plain data."""
+        record = {
+            "split": str(self.split),
+            "labels": str(self.labels),
+            "shuffle": self.shuffle,
+            "lenient_labels": self.labels.lenient,
+        }
+        return {**record, "drop_columns": list(self.labels.drop)} if self.labels.drop else record
+
+
+@dataclass(frozen=True)
+class Labelling:
+    """Where `label` comes from, and the names of the classes.
+
+    `of_group` has the class of every group of files, -1 for none; None where labels do not come from folders. `by_field` says
+    that a field of the records has them.
+    """
+
+    classes: tuple[str, ...] | None = None
+    of_group: npt.NDArray[np.int64] | None = None
+    by_field: bool = False
+
+
+def label_files(
+    listing: Listing, settings: PlanSettings, by_folder: bool, types: Types | None, field: str = LABEL
+) -> Labelling:
+    """Decide the labels: from the labels file, from the records themselves, or from the names of their folders.
+
+    `by_folder` says that the top folders are splits, which are no classes. `types` are those of the records' fields, None
+    where a file is one record; `field` is the one that may name classes. Raises InputError if folder labels were asked for and
+    no file lies in a folder, and where only some files lie in class folders.
+    """
+    mode = settings.labels.mode
+    if listing.side is not None:
+        return Labelling(listing.side.classes)
+    if mode == "none":
+        return Labelling()
+    if mode == "auto" and types is not None and field in types.schema().names:
+        names = types.labels()
+        if names is None and pa.types.is_string(types.schema().field(field).type):
+            listing.notices.append(
+                "the field label does not name classes (it is not always a string, or has over 100,000 values)"
+            )
+        return Labelling(tuple(names), by_field=True) if names else Labelling()
+    return _label_by_folder(listing, mode, by_folder)
+
+
+def _label_by_folder(listing: Listing, mode: str, by_folder: bool) -> Labelling:
+    """Take the name of a file's folder as its class."""
+    below = [group.folder.partition("/")[2] if by_folder else group.folder for group in listing.groups]
+    names = [name.rpartition("/")[2] for name in below]
+    classes = sorted(set(names) - {""})
+    if mode == "folder" and not classes:
+        raise InputError("no input is in a folder that could be its class; use --labels none or a labels file")
+    if mode == "auto" and len(classes) < 2:
+        if classes:
+            listing.notices.append(
+                f"all inputs in folders are in one, {printable(classes[0])}, which is no class; --labels folder makes it one"
+            )
+        return Labelling()
+    if mode == "auto" and len(named_as_splits(classes)) == len(classes):
+        listing.notices.append(f"{some(classes)} are names of splits, and no classes; --labels folder makes them classes")
+        return Labelling()
+    if "" in names:
+        _tell_of_stray_inputs(listing, mode, [number for number, name in enumerate(names) if not name], classes)
+    places = Counter(name for name, _ in set(zip(names, below, strict=True)))
+    twice = sorted(name for name, count in places.items() if count > 1 and name)
+    if twice:
+        listing.notices.append(f"folders of the same name in different places are one class: {some(twice)}")
+    numbers = {name: number for number, name in enumerate(classes)}
+    return Labelling(tuple(classes), of_group=np.array([numbers.get(name, -1) for name in names], np.int64))
+
+
+def _tell_of_stray_inputs(listing: Listing, mode: str, groups: list[int], classes: list[str]) -> None:
+    """Return a notice on inputs outside of class folders. Raises InputError unless --labels folder was given."""
+    rows = np.flatnonzero(np.isin(listing.table["group"].to_numpy(), groups))
+    lie = f"{counted(len(rows), 'input')} ({some(listing.paths_at(rows[:100]))})"
+    lie += f" beside {len(classes)} class folders ({some(classes)})"
+    if mode == "auto":
+        raise InputError(
+            f"{lie} would have no label: move or remove other files, or use --labels folder to leave such labels"
+            " empty, --labels none to have no labels at all"
+        )
+    listing.notices.append(f"{lie}: no label")
+
+
+def side_fields(side: SideTable | None) -> list[pa.Field]:
+    """Return the columns that the labels files add to every sample, `label` apart."""
+    return [f for f in side.columns.schema if f.name != LABEL] if side else []
+
+
+def job_files_schema(listing: Listing) -> pa.Schema:
+    """Return the columns of files.arrow in a job: those of a dataset's, and what is left out there."""
+    fields = [pa.field(*column) for column in FILE_FIELDS]
+    fields.append(pa.field(LABEL, pa.int64()))
+    if side := side_fields(listing.side):
+        fields.append(pa.field("columns", pa.struct(side)))
+    return pa.schema([*fields, *(pa.field(name, type_) for name, type_ in JOB_ONLY)])
+
+
+JOB_ONLY = (("mtime_ns", pa.int64()), ("error", pa.string()), ("message", pa.string()))
+"""What a dataset does not record of a file: copies of the same files must give the same bytes."""
+
+
+def write_files(path: Path, listing: Listing, labelling: Labelling, rows: npt.NDArray[np.int64] | None = None) -> None:
+    """Write files.arrow: the listed files, or some rows of them, with their labels and the columns of the labels files."""
+    schema = job_files_schema(listing)
+    with replacing(path) as sink, pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema) as writer:
+        first = 0
+        for batch in listing.table.to_batches(max_chunksize=CHUNK_ROWS):
+            labels = _labels(listing, labelling, batch, first)
+            columns = [labels[f.name] if f.name in labels else batch.column(f.name) for f in schema]
+            made = pa.record_batch(columns, schema=schema)
+            if rows is not None:
+                made = made.take(pa.array(rows[(rows >= first) & (rows < first + batch.num_rows)] - first))
+            writer.write_batch(made)
+            first += batch.num_rows
+
+
+def _labels(listing: Listing, labelling: Labelling, batch: pa.RecordBatch, first: int) -> dict[str, pa.Array]:
+    """Return `label`, and `columns` where a labels file has any, of some files, the first of which is `first`."""
+    side, count = listing.side, batch.num_rows
+    if side is None or listing.side_rows is None:
+        if labelling.of_group is None:
+            return {LABEL: pa.nulls(count, pa.int64())}
+        label = labelling.of_group[batch["group"].to_numpy()]
+        return {LABEL: pa.array(label, pa.int64(), mask=label < 0)}
+    found = listing.side_rows[first : first + count]
+    taken = side.columns.take(pa.array(found, mask=found < 0)).combine_chunks()
+    columns = {LABEL: _one_chunk(taken[LABEL]) if LABEL in taken.column_names else pa.nulls(count, pa.int64())}
+    if fields := side_fields(side):
+        columns["columns"] = pa.StructArray.from_arrays([_one_chunk(taken[f.name]) for f in fields], fields=fields)
+    return columns
+
+
+def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)

@@ -1,0 +1,147 @@
+"""What the fields of a dataset are: their Arrow types, and the role of each."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+
+from shardctl.roles import Image, Label, Mask, Plain, Role, Roles
+
+ENCODED_IMAGE = pa.struct([pa.field("bytes", pa.binary()), pa.field("path", pa.string())])
+"""The type of an encoded image column, as Hugging Face datasets defines it."""
+
+
+def image_tensor(shape: tuple[int, ...]) -> pa.DataType:
+    """Return the Arrow type of a raw image column, (height, width, 3) uint8, or of a raw mask column, (height, width)."""
+    return pa.fixed_shape_tensor(pa.uint8(), list(shape))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What the fields of a dataset are: the Arrow types of its columns, and their roles."""
+
+    kind: str
+    columns: pa.Schema
+    roles: Roles = field(default_factory=Roles)
+
+    @classmethod
+    def by_name(
+        cls,
+        kind: str,
+        columns: pa.Schema,
+        image: Image | None,
+        classes: tuple[str, ...] | None,
+        kept_images: Collection[str] = (),
+    ) -> Layout:
+        """Return the layout of columns whose names are those that shardctl gives: `image`, `label`, `text`.
+
+        `kept_images` are columns with other images, whose bytes are stored as they came.
+        """
+        roles: dict[str, Role] = {}
+        for column in columns:
+            if column.name == "image" and image is not None:
+                roles[column.name] = image
+            elif column.name in kept_images:
+                roles[column.name] = Image("source")
+            elif column.name == "label":
+                roles[column.name] = Label(classes)
+            elif column.name == "text" and pa.types.is_string(column.type):
+                roles[column.name] = Plain("text")
+        return cls(kind, columns, Roles(roles))
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """The names of the classes of the main label (Roles.main_label); None if they have no names."""
+        return self.roles.classes
+
+    @property
+    def image(self) -> Image | None:
+        """The role of the main image (Roles.main_image), None if there is none."""
+        return None if self.roles.main_image is None else self.roles.images[self.roles.main_image]
+
+    def fields(self) -> dict[str, Any]:
+        """Return the part of the layout that goes into JSON: `fields` in docs/format.md."""
+        return self.roles.to_json()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the whole layout as plain data that `loads` reads."""
+        schema = base64.b64encode(self.columns.serialize()).decode("ascii")
+        return {"kind": self.kind, "fields": self.fields(), "schema": schema}
+
+    @classmethod
+    def loads(cls, record: dict[str, Any]) -> Layout:
+        """Build the layout that `to_json` gave."""
+        columns = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(record["schema"])))
+        return cls.from_json(record["kind"], record["fields"], columns)
+
+    @classmethod
+    def from_json(cls, kind: Any, fields: Any, columns: pa.Schema) -> Layout:
+        """Build a layout from what `fields` returned, untrusted. Raises ValueError or TypeError where it does not fit."""
+        if type(kind) is not str:
+            raise TypeError("kind is a string")
+        roles = Roles.from_json(fields)
+        for name in roles.by_name:
+            if columns.get_field_index(name) < 0:
+                raise ValueError(f"{name!r:.200} has a role, and there is no such column, or more than one")
+        for name, role in roles.images.items():
+            _check_image(name, role, columns.field(name).type)
+        return cls(kind, columns, roles)
+
+    def with_shape(self, shape: tuple[int, ...] | None) -> Layout:
+        """Return the same layout with the decoded shape that the images of the main field turned out to share."""
+        name = self.roles.main_image
+        if name is None:
+            return self
+        changed = replace(self.roles.images[name], shape=shape)
+        return replace(self, roles=Roles({**self.roles.by_name, name: changed}))
+
+    def huggingface_features(self) -> dict[str, Any] | None:
+        """Name the types that Hugging Face datasets cannot guess. None if it has no such type (raw tensors)."""
+        features: dict[str, Any] = {}
+        for column in self.columns:
+            if isinstance(column.type, pa.BaseExtensionType):
+                return None
+            if column.name in self.roles.images:
+                features[column.name] = {"_type": "Image"}
+            elif self.roles.names.get(column.name):
+                features[column.name] = {"names": list(self.roles.names[column.name]), "_type": "ClassLabel"}
+            else:
+                features[column.name] = _huggingface_feature(column.type)
+        return features
+
+
+def _check_image(name: str, role: Image, type_: pa.DataType) -> None:
+    """Raise ValueError for a column that does not hold images as its role says."""
+    if type_.equals(ENCODED_IMAGE):
+        return
+    if not _is_raw(role, type_) or (role.shape is not None and tuple(type_.shape) != role.shape):
+        raise ValueError(f"{name!r:.200} is of type {type_}, which is no {role.name} as its role describes it")
+
+
+def _is_raw(role: Image, type_: pa.DataType) -> bool:
+    """Return whether a column of this type can hold raw images or masks."""
+    if not isinstance(type_, pa.FixedShapeTensorType) or len(type_.shape) != len(role.axes):
+        return False
+    if isinstance(role, Mask):
+        return bool(pa.types.is_integer(type_.value_type))
+    return bool(type_.value_type == pa.uint8() and type_.shape[2] == 3)
+
+
+HUGGINGFACE_NAMES = {"double": "float64", "halffloat": "float16", "date32[day]": "date32", "date64[ms]": "date64"}
+"""What Hugging Face datasets calls the types that Arrow prints under another name."""
+
+
+def _huggingface_feature(type_: pa.DataType) -> Any:
+    """Return a type in a notation that releases 3.6 to 5 of Hugging Face datasets read in the same way."""
+    if pa.types.is_list(type_) and pa.types.is_struct(type_.value_type):
+        # A list of one dict. As a Sequence it would be a dict of lists, and List is unknown to the older releases.
+        return [_huggingface_feature(type_.value_type)]
+    if pa.types.is_list(type_):
+        return {"feature": _huggingface_feature(type_.value_type), "_type": "Sequence"}
+    if pa.types.is_struct(type_):
+        return {child.name: _huggingface_feature(child.type) for child in type_}
+    return {"dtype": HUGGINGFACE_NAMES.get(str(type_), str(type_)), "_type": "Value"}

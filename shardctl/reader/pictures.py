@@ -1,0 +1,121 @@
+"""Images and masks: decoded, transformed, and put into a batch."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardctl.codecs import image
+from shardctl.codecs.jpeg import JpegDecoder
+from shardctl.errors import DatasetError, Rejection, ShardctlError
+from shardctl.reader.column import Column
+from shardctl.reader.convert import Converter, Misfit
+from shardctl.reader.gather import Bytes, Located
+from shardctl.reader.locate import Wanted
+from shardctl.reader.memory import BatchMemory
+from shardctl.reader.samples import SampleCache
+from shardctl.reader.shards import VERIFY_ADVICE, Indices, Shards
+from shardctl.reader.transforms import Transforms
+from shardctl.reader.unreadable import Unreadable, unreadable_sample
+from shardctl.roles import Mask
+
+_ANY_SIZE = 2**62
+"""Pixels of the largest image: what was converted is read."""
+
+
+class PictureReader:
+    """Decodes the images and masks of batches. Threads may share it.
+
+    `keep_truncated` says that pixels which are missing at the end of the data are grey; at most `cache_bytes` of decoded
+    images are kept.
+    """
+
+    def __init__(self, shards: Shards, transforms: Transforms, keep_truncated: bool, cache_bytes: int) -> None:
+        self._shards, self._transforms, self._keep_truncated = shards, transforms, keep_truncated
+        self._cache = SampleCache(cache_bytes)
+        self._local = threading.local()
+
+    def counts(self) -> dict[str, int]:
+        """Return the hits and misses of the cache of decoded images."""
+        return {"image_hits": self._cache.hits, "image_misses": self._cache.misses}
+
+    def read(
+        self, column: Column, located: Located, samples: Indices, epoch: int, wanted: Wanted, memory: BatchMemory
+    ) -> npt.NDArray[Any] | list[npt.NDArray[Any]]:
+        """Return the images of a column: an array (n, *shape) if they share a shape, else a list of arrays."""
+        transforms = self._transforms
+        converter = Converter(transforms, column, np.uint8, samples, epoch)
+        shape = transforms.picture_shape(column)
+        if shape is None:
+            decoded = self._decoded(column, located, samples, wanted, None)
+            return [_in_list(converter, pixels, place) for place, pixels in decoded]
+        batch = memory.array(column.name, (len(samples), *shape), converter.dtype)
+        in_place = None if transforms.changes(column) else batch
+        for place, pixels in self._decoded(column, located, samples, wanted, in_place):
+            if in_place is not None and pixels.ctypes.data == batch[place].ctypes.data:
+                continue
+            try:
+                converter.write(converter.view(pixels, place), batch[place])
+            except Misfit as misfit:
+                raise misfit.of(place) from None
+            except DatasetError as error:
+                raise self._faulty(column, wanted, place, str(error)) from error
+            except ValueError as error:
+                raise self._faulty(column, wanted, place, f"{error}; {VERIFY_ADVICE}") from error
+        return batch
+
+    def _decoded(
+        self, column: Column, located: Located, samples: Indices, wanted: Wanted, out: Any
+    ) -> Iterator[tuple[int, image.Pixels]]:
+        """Yield each image, decoded: into its row of `out` where that is given and it fits."""
+        for place, (data, sample) in enumerate(zip(located.rows(), samples.tolist(), strict=True)):
+            pixels = self._cache.get(column.name, sample)
+            if pixels is None:
+                try:
+                    pixels = self._decode(column, data, out[place] if out is not None else None)
+                except (ShardctlError, MemoryError):  # of the machine, not of the image
+                    raise
+                except Rejection as rejection:
+                    why = f"it does not decode: {rejection.message}; {VERIFY_ADVICE}"
+                    raise self._faulty(column, wanted, place, why) from rejection
+                except Exception as error:
+                    why = f"it does not decode: {type(error).__name__}: {error}; {VERIFY_ADVICE}"
+                    raise self._faulty(column, wanted, place, why) from error
+                self._cache.keep(column.name, sample, pixels)
+            yield place, pixels
+
+    def _decode(self, column: Column, data: Bytes, out: image.Pixels | None) -> image.Pixels:
+        """Decode one image or mask, in the size that is wanted. Raises Rejection, and whatever a decoder raises."""
+        transforms = self._transforms
+        if isinstance(column.picture, Mask):
+            values = image.decode_mask(data.tobytes(), _ANY_SIZE, self._keep_truncated)
+            return image.nearest(values, transforms.resized_view(*values.shape[::-1]).size) if transforms.resize else values
+        if transforms.resize is not None:
+            opened = image.open_image(data.tobytes(), _ANY_SIZE, self._keep_truncated)
+            return image.render(opened, transforms.resized_view(*opened.size))
+        try:
+            pixels = self._jpeg_decoder().decode(data, out)
+        except Exception:  # noqa: BLE001 - the slow way decides about what the fast one cannot read
+            pixels = None
+        return image.decode(data.tobytes(), _ANY_SIZE, self._keep_truncated) if pixels is None else pixels
+
+    def _faulty(self, column: Column, wanted: Wanted, place: int, why: str) -> Unreadable:
+        return unreadable_sample(self._shards, wanted, place, f"{column.name}: {why}")
+
+    def _jpeg_decoder(self) -> JpegDecoder:
+        if not hasattr(self._local, "decoder"):
+            self._local.decoder = JpegDecoder()
+        decoder: JpegDecoder = self._local.decoder
+        return decoder
+
+
+def _in_list(converter: Converter, pixels: image.Pixels, place: int) -> npt.NDArray[Any]:
+    """Return one transformed image of a list."""
+    try:
+        return converter.converted(pixels, place)
+    except Misfit as misfit:
+        raise misfit.of(place) from None

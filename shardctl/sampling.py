@@ -1,0 +1,135 @@
+"""A few inputs from all over some sources, to try things on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import xxhash
+
+from shardctl.conversion.options import INPUT_TIMEOUT
+from shardctl.conversion.surveying import Surveyor
+from shardctl.engines import local
+from shardctl.engines.pool import Limits
+from shardctl.errors import InputError, Rejection
+from shardctl.listing import LabelRule, Listing, list_files
+from shardctl.recipe import Recipe
+from shardctl.sources.formats import Format, Misfit, Unit, find_format
+from shardctl.sources.kinds import KINDS
+from shardctl.sources.types import Types, without_nulls
+from shardctl.sources.walk import suffix_of
+from shardctl.spread import spread
+from shardctl.storage import naming_the_path
+from shardctl.units import Units
+
+UNITS = 16
+"""The largest number of units that records are taken from."""
+
+OF_TEXT = ("record", "encoding", "columns", "schema")
+"""Settings of a recipe that say how text is read, which an Arrow file does not need."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Some inputs in a folder. `count` is the number of all inputs, of which these are a few.
+
+    `settings` are those of the recipe that converts the folder: `kind` may be another one than that of the sources.
+    """
+
+    count: int
+    settings: dict[str, Any]
+
+
+def take_inputs(roots: list[Path], settings: dict[str, Any], most: int, workers: int | str, scratch: Path) -> Inputs:
+    """Put about `most` inputs from all over the sources into scratch/inputs.
+
+    Files that are one record are linked. Records of files that have many become one Arrow file; they come from up to UNITS
+    units. Raises InputError.
+    """
+    reading = Recipe.reading_of(settings)
+    kind = KINDS[settings["kind"]]
+    listing = list_files(roots, kind, reading, LabelRule.parse("none"), scratch / "listing.arrow", lambda _: None)
+    folder = scratch / "inputs"
+    folder.mkdir()
+    if not listing.whole:
+        count = _take_records(listing, Recipe.from_settings(settings), most, workers, folder / "records.arrow")
+        return Inputs(count, {**{name: settings[name] for name in settings if name not in OF_TEXT}, "kind": "table"})
+    for number, row in enumerate(listing.table.take(pa.array(spread(len(listing), most))).to_pylist()):
+        if not row["error"]:
+            path = Path(listing.opened(row)).resolve()
+            # The number makes the name unique, and the name is for messages: 60 characters are at most 240 bytes, of 255.
+            (folder / f"{number:06d}-{path.name[-60:]}").symlink_to(path)
+    return Inputs(len(listing), settings)
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A unit that records are taken from."""
+
+    path: str
+    form: Format
+    unit: Unit
+
+
+def _take_records(listing: Listing, recipe: Recipe, most: int, workers: int | str, path: Path) -> int:
+    """Write some records as an Arrow file, and return the number of all. Raises InputError if none can be read."""
+    engine = local.start(workers, Limits(seconds=INPUT_TIMEOUT))
+    try:
+        units = Surveyor(listing, recipe.reading, False, engine).find_units()
+    finally:
+        engine.close()
+    sources = list(_some_sources(listing, recipe, units))
+    schema = recipe.fields
+    why: Exception | None = None
+    if schema is None:
+        types: Types | None = None
+        for source in sources:
+            try:
+                found = source.form.types(source.path, source.unit, recipe.reading)
+                types = found if types is None else types.join(found)
+            except (OSError, Rejection) as error:
+                why = error
+        schema = types.found() if types is not None else pa.schema([])
+    share = -(-most // max(1, len(sources)))
+    taken = []
+    for source in sources:
+        wanted = source.unit.first + np.array(spread(source.unit.records, share), np.int64)
+        try:
+            taken += list(_read(source, recipe, schema, wanted))
+        except (OSError, Rejection, Misfit) as error:
+            why = error
+    if not sum(batch.num_rows for batch in taken):
+        raise InputError(f"none of the records that were tried can be read{f': {why}' if why else ''}")
+    with naming_the_path(path), pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, without_nulls(schema)) as writer:
+        for batch in taken:
+            writer.write_batch(batch)
+    return int(units.records.sum())
+
+
+def _some_sources(listing: Listing, recipe: Recipe, units: Units) -> Iterator[_Source]:
+    """Yield units from all over the files."""
+    whole = [number for number in range(len(units)) if number not in units.faults]
+    chosen = [whole[place] for place in spread(len(whole), UNITS)]
+    rows = listing.table.take(pa.array(units.file[chosen])).to_pylist()
+    for number, row in zip(chosen, rows, strict=True):
+        form = find_format(suffix_of(row["path"].rpartition("/")[2]), recipe.reading)
+        offset, size, first, records = (
+            int(column[number]) for column in (units.offset, units.size, units.first, units.records)
+        )
+        yield _Source(listing.opened(row), form, Unit(offset, size, 0, first, records))
+
+
+def _read(source: _Source, recipe: Recipe, schema: pa.Schema, wanted: npt.NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
+    """Yield the wanted records of a unit; it is not read any further than they are."""
+    left = len(wanted)
+    choose = lambda numbers: np.isin(numbers, wanted)  # noqa: E731 - one line, used once
+    for parsed in source.form.read(source.path, source.unit, recipe.reading, schema, choose, xxhash.xxh3_64()):
+        yield parsed.batch
+        left -= parsed.batch.num_rows + len(parsed.rejects)
+        if left <= 0:
+            return

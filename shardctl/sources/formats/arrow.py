@@ -1,0 +1,266 @@
+"""Arrow IPC: files (Feather V2 is one), cut at their record batches, and streams, which are read from the beginning."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from shardctl.errors import Rejection
+from shardctl.sources.formats.base import UNIT_BYTES, Choose, Cut, Digest, Misfit, Parsed, Reading, Unit
+from shardctl.sources.formats.columns import (
+    BATCH_BYTES,
+    BATCH_ROWS,
+    FAULTS,
+    check_columns,
+    damaged,
+    hash_range,
+    parsed,
+    plain_schema,
+    rows_of,
+)
+from shardctl.sources.types import Types
+
+FILE_MAGIC = b"ARROW1"
+_FEATHER_1 = b"FEA1"
+
+
+class ArrowFile:
+    """Arrow IPC files and streams; which of them a file is, its first bytes say."""
+
+    name: ClassVar[str] = "arrow"
+    types_can_be_sampled: ClassVar[bool] = False
+
+    def pieces(self, size: int) -> list[tuple[int, int]]:
+        """Return the whole file: a file's footer says where everything is, and a stream is read from its beginning."""
+        return [(0, size)]
+
+    def scan(self, path: str, offset: int, size: int, reading: Reading) -> Any:
+        """Return offset, size and rows of each record batch; of a stream, of all at once. Raises Rejection if it is neither."""
+        file = _open(path)
+        if isinstance(file, _Stream):
+            return [[0, size, file.count()]]
+        return file.blocks()
+
+    def join(self, scans: list[Any], size: int) -> list[Cut] | None:
+        """Return the units: runs of record batches of about 1 MiB together."""
+        cuts: list[Cut] = []
+        for offset, length, rows in scans[0]:
+            last = cuts[-1] if cuts else None
+            if last is not None and last.size < UNIT_BYTES and last.offset + last.size == offset:
+                cuts[-1] = Cut(last.offset, last.size + length, last.records + rows)
+            else:
+                cuts.append(Cut(offset, length, rows))
+        return [cut for cut in cuts if cut.records]
+
+    def types(self, path: str, unit: Unit, reading: Reading) -> Types:
+        """Return the types that the file says; of the label's column, the unit's values too."""
+        file = _open(path)
+        schema = file.plain
+        place = schema.get_field_index(reading.label)
+        if place < 0 or not pa.types.is_string(schema.field(place).type):
+            return Types.of_schema(schema, reading.label)
+        found = Types.of_schema(schema, reading.label, pa.array([], pa.string()))
+        only = pa.schema([schema.field(place)])
+        for part in _read(file, unit, only, None):
+            found = found.join(Types.of_schema(only, reading.label, part.batch.column(0)))
+        return found
+
+    def read(
+        self, path: str, unit: Unit, reading: Reading, schema: pa.Schema, choose: Choose | None, digest: Digest
+    ) -> Iterator[Parsed]:
+        """Yield the rows of a unit; rejects are rows with text that is no UTF-8."""
+        file = _open(path)
+        check_columns(file.plain.names, schema)
+        file.hash(unit, digest)
+        yield from _read(file, unit, schema, choose)
+
+
+def _read(file: _File | _Stream, unit: Unit, schema: pa.Schema, choose: Choose | None) -> Iterator[Parsed]:
+    number = unit.first
+    names = [name for name in file.schema.names if schema.get_field_index(name) >= 0]
+    key = (file.path, *file.version, unit.offset, unit.size, *names)
+    try:
+        for batch in rows_of(key, lambda: _small(file.batches(unit, names)), unit.skip, unit.records):
+            yield from parsed(batch, number, schema, choose)
+            number += len(batch)
+    except (Misfit, Rejection):
+        raise
+    except FAULTS as error:
+        raise damaged(f"row {number} and what follows", error) from error
+
+
+def _small(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows in batches that are not too large. Raises ArrowInvalid if an array is damaged."""
+    for batch in batches:
+        batch.validate()  # before anything follows its offsets
+        rows = max(1, min(BATCH_ROWS, BATCH_BYTES * len(batch) // max(1, batch.get_total_buffer_size())))
+        for start in range(0, len(batch), rows):
+            yield batch.slice(start, rows)
+
+
+def _open(path: str) -> _File | _Stream:
+    """Look at the beginning of a file. Raises OSError; Rejection if it is no Arrow file."""
+    status = Path(path).stat()
+    version = (status.st_size, status.st_mtime_ns)
+    with open(path, "rb") as file:
+        start = file.read(len(FILE_MAGIC))
+    if start.startswith(_FEATHER_1):
+        message = "a file of Feather version 1, which is not read; read it with pyarrow.feather and write it again as version 2"
+        raise Rejection("read", "feather-1", message)
+    try:
+        return _File(path, version) if start == FILE_MAGIC else _Stream(path, version)
+    except FAULTS as error:
+        if isinstance(error, OSError) and error.errno:
+            raise
+        reason = str(error).splitlines()[0].removesuffix(".") if str(error) else type(error).__name__
+        message = f"not an Arrow file that can be read ({reason}); it is damaged, or its name has the wrong ending"
+        raise Rejection("read", "not-arrow", message) from error
+
+
+class _File:
+    """An Arrow IPC file. Read without a memory map: a file that shrinks meanwhile would end the process."""
+
+    def __init__(self, path: str, version: tuple[int, int]) -> None:
+        self.path = path
+        self.version = version
+        with pa.OSFile(path) as file, pa.ipc.open_file(file) as reader:
+            self.schema: pa.Schema = reader.schema
+            self.plain = plain_schema(self.schema)
+            self.count: int = reader.num_record_batches
+
+    def blocks(self) -> list[list[int]]:
+        """Return offset, size and rows of each record batch. Raises Rejection."""
+        _, batches = _footer(self.path, self.version)
+        try:
+            if len(batches) != self.count:
+                raise ValueError("the number of record batches is wrong")
+            with open(self.path, "rb", buffering=0) as file:
+                return [[*block, _rows(file.fileno(), block)] for block in batches]
+        except (struct.error, ValueError) as error:
+            raise damaged("the file", error) from error
+
+    def hash(self, unit: Unit, digest: Digest) -> None:
+        """Give the bytes of a unit to a digest, after those of the dictionaries that its values are from."""
+        for offset, size in _footer(self.path, self.version)[0]:
+            hash_range(self.path, offset, size, digest)
+        hash_range(self.path, unit.offset, unit.size, digest)
+
+    def batches(self, unit: Unit, names: list[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the record batches that lie in these bytes."""
+        options = _only(self.schema, names)
+        with pa.OSFile(self.path) as file, pa.ipc.open_file(file, options=options) as reader:
+            for place, (offset, _) in enumerate(_footer(self.path, self.version)[1]):
+                if unit.offset <= offset < unit.offset + unit.size:
+                    yield reader.get_batch(place)
+
+
+class _Stream:
+    """An Arrow IPC stream."""
+
+    def __init__(self, path: str, version: tuple[int, int]) -> None:
+        self.path = path
+        self.version = version
+        with pa.OSFile(path) as file, pa.ipc.open_stream(file) as reader:
+            self.schema: pa.Schema = reader.schema
+            self.plain = plain_schema(self.schema)
+
+    def count(self) -> int:
+        """Return the number of rows. Raises Rejection if the stream ends before its end or is damaged."""
+        try:
+            with pa.OSFile(self.path) as file, pa.ipc.open_stream(file) as reader:
+                return sum(len(batch) for batch in reader)
+        except FAULTS as error:
+            raise damaged("the stream", error) from error
+
+    def hash(self, unit: Unit, digest: Digest) -> None:
+        """Give the bytes of the stream to a digest."""
+        hash_range(self.path, unit.offset, unit.size, digest)
+
+    def batches(self, _unit: Unit, names: list[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the record batches."""
+        options = _only(self.schema, names)
+        with pa.OSFile(self.path) as file, pa.ipc.open_stream(file, options=options) as reader:
+            yield from reader
+
+
+def _only(schema: pa.Schema, names: list[str]) -> pa.ipc.IpcReadOptions:
+    """Return the options that read these columns; all where there are none of them."""
+    return pa.ipc.IpcReadOptions(included_fields=[schema.get_field_index(name) for name in names], use_threads=False)
+
+
+_Block = tuple[int, int]
+"""Offset and size of a message in a file."""
+
+
+@lru_cache(8)
+def _footer(path: str, version: tuple[int, int]) -> tuple[tuple[_Block, ...], tuple[_Block, ...]]:
+    """Return where dictionaries and record batches lie. Raises Rejection if that is not in the file.
+
+    pyarrow does not tell. The footer is a flatbuffer: https://arrow.apache.org/docs/format/Columnar.html#ipc-file-format
+    """
+    tail = len(FILE_MAGIC) + 4
+    try:
+        with open(path, "rb", buffering=0) as file:
+            end = version[0] - tail
+            (size,) = struct.unpack("<i", os.pread(file.fileno(), 4, end))
+            data = os.pread(file.fileno(), size, end - size)
+            root = _unpack("<I", data, 0)
+            blocks = tuple(_vector(data, _field(data, root, index)) for index in (2, 3))
+            if any(not 0 <= offset <= offset + size <= version[0] for part in blocks for offset, size in part):
+                raise ValueError("parts would be outside the file")
+    except (struct.error, ValueError) as error:
+        raise damaged("the footer", error) from error
+    return blocks[0], blocks[1]
+
+
+def _rows(file: int, block: _Block) -> int:
+    """Return the number of rows of the record batch in a message."""
+    start = os.pread(file, 8, block[0])
+    old = start[:4] != b"\xff\xff\xff\xff"  # before Arrow 0.15
+    size = _unpack("<I", start, 0 if old else 4)
+    if size > block[1]:
+        raise ValueError("a message is longer than its place")
+    data = os.pread(file, size, block[0] + (4 if old else 8))
+    message = _unpack("<I", data, 0)
+    header = _field(data, message, 2)
+    if header is None:
+        raise ValueError("a message without a header")
+    length = _field(data, header + _unpack("<I", data, header), 0)
+    rows = 0 if length is None else _unpack("<q", data, length)
+    if rows < 0:
+        raise ValueError("a negative number of rows")
+    return rows
+
+
+def _unpack(form: str, data: bytes, place: int) -> int:
+    """Return a number. Raises ValueError, struct.error if it is not in the data."""
+    if place < 0:
+        raise ValueError("a place before the beginning")
+    return int(struct.unpack_from(form, data, place)[0])
+
+
+def _field(data: bytes, table: int, index: int) -> int | None:
+    """Return where a field of a flatbuffer's table is, None if the table does not have it."""
+    names = table - _unpack("<i", data, table)
+    if 4 + 2 * index >= _unpack("<H", data, names):
+        return None
+    place = _unpack("<H", data, names + 4 + 2 * index)
+    return table + place if place else None
+
+
+def _vector(data: bytes, place: int | None) -> tuple[_Block, ...]:
+    """Return the blocks (offset, length of metadata, length of body) of a vector of them."""
+    if place is None:
+        return ()
+    place += _unpack("<I", data, place)
+    count = _unpack("<I", data, place)
+    if count > len(data) // 24:
+        raise ValueError("more parts than the footer has room for")
+    blocks = struct.iter_unpack("<qi4xq", data[place + 4 : place + 4 + 24 * count])
+    return tuple((offset, metadata + body) for offset, metadata, body in blocks)

@@ -1,0 +1,325 @@
+"""Columns of Parquet and Arrow files as columns of a dataset: plain types, values that do not change, nothing unchecked."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shardctl.errors import Rejection
+from shardctl.sources.formats.base import CHOSEN, Choose, ColumnMisfit, Digest, Misfit, Parsed
+from shardctl.sources.types import without_nulls
+from shardctl.storage import printable
+
+BATCH_ROWS = 4096
+"""Rows of a batch at most."""
+
+BATCH_BYTES = 4 << 20
+"""About how many bytes a batch has at most, unless one row has more."""
+
+_HASHED = 1 << 20
+
+
+def check_columns(names: list[str], schema: pa.Schema) -> None:
+    """Raise Misfit if a file has a column that `schema` does not have and nobody chose to leave out."""
+    strange = next((name for name in names if schema.get_field_index(name) < 0), None)
+    if strange is not None and CHOSEN not in (schema.metadata or {}):
+        raise Misfit(f"the column {printable(strange)} is not one of those that were found")
+
+
+def check_names(names: list[str]) -> None:
+    """Raise Rejection if two columns have the same name."""
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise Rejection("read", "repeated-column", f"two columns have the name {printable(twice)}; rename one")
+
+
+# --- types ---
+
+
+def plain_type(type_: pa.DataType) -> pa.DataType:
+    """Return the type that holds the same values and that every reader of Arrow files opens.
+
+    Dictionaries, run ends and extensions become what they stand for, views and large strings plain, maps lists of structs.
+    """
+    if isinstance(type_, pa.BaseExtensionType):
+        return plain_type(type_.storage_type)
+    if pa.types.is_dictionary(type_) or pa.types.is_run_end_encoded(type_):
+        return plain_type(type_.value_type)
+    if pa.types.is_string_view(type_) or pa.types.is_large_string(type_):
+        return pa.string()
+    if pa.types.is_binary_view(type_) or pa.types.is_large_binary(type_):
+        return pa.binary()
+    if pa.types.is_map(type_):
+        return pa.list_(pa.struct([("key", plain_type(type_.key_type)), ("value", plain_type(type_.item_type))]))
+    if pa.types.is_struct(type_):
+        return pa.struct([(f.name, plain_type(f.type)) for f in type_])
+    if pa.types.is_fixed_size_list(type_):
+        return pa.list_(plain_type(type_.value_type), type_.list_size)
+    if pa.types.is_large_list(type_) or pa.types.is_large_list_view(type_):
+        return pa.large_list(plain_type(type_.value_type))
+    if pa.types.is_list(type_) or pa.types.is_list_view(type_):
+        return pa.list_(plain_type(type_.value_type))
+    return type_
+
+
+def plain_schema(schema: pa.Schema) -> pa.Schema:
+    """Return the columns with plain types, without metadata. Raises Rejection if two have the same name."""
+    check_names(schema.names)
+    return pa.schema([(f.name, plain_type(f.type)) for f in schema])
+
+
+class _OtherKindError(pa.ArrowInvalid):  # type: ignore[misc]  # pyarrow is untyped
+    """Values of this type are none of the other type, whatever they are."""
+
+
+def fitted(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Return an array with another type and the same values. Raises Misfit if a value would change."""
+    if array.type.equals(type_):
+        return array
+    try:
+        return _fitted(array, type_)
+    except _OtherKindError as error:
+        raise ColumnMisfit(f"values of type {array.type} do not fit {type_} ({error})") from error
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        raise Misfit(f"values of type {array.type} do not fit {type_} ({str(error).splitlines()[0]})") from error
+
+
+def _fitted(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    array = _decoded(array)
+    own = array.type
+    if own.equals(type_):
+        return array
+    if pa.types.is_null(own) or array.null_count == len(array):
+        return pa.nulls(len(array), type_)
+    if pa.types.is_struct(own) and pa.types.is_struct(type_):
+        return _fitted_struct(array, type_)
+    if _is_list(own) and _is_list(type_):
+        return _fitted_list(array, type_)
+    text = (pa.string(), pa.large_string())
+    if type_ in text and own not in text:
+        return _as_json(array).cast(type_)
+    if pa.types.is_boolean(own) != pa.types.is_boolean(type_):
+        raise _OtherKindError("a boolean is no number")
+    if (own in text) != (type_ in text):
+        raise _OtherKindError("text is not read as something else")
+    cast = array.cast(type_)
+    widened = pa.types.is_floating(own) and pa.types.is_floating(type_) and type_.bit_width >= own.bit_width
+    if not widened and not _same(cast.cast(own), array):
+        raise pa.ArrowInvalid("a value would change")
+    return cast
+
+
+def _same(one: pa.Array, other: pa.Array) -> bool:
+    """Return whether all values are equal; NaN is equal to NaN."""
+    if one.equals(other):
+        return True
+    if not pa.types.is_floating(one.type):
+        return False
+    equal = pc.or_(pc.equal(one, other), pc.and_(pc.is_nan(one), pc.is_nan(other)))
+    return one.is_null().equals(other.is_null()) and bool(pc.all(equal).as_py())
+
+
+def _decoded(array: pa.Array) -> pa.Array:
+    """Return the values of dictionaries, run ends, extensions and views."""
+    own = array.type
+    if isinstance(own, pa.BaseExtensionType):
+        return _decoded(array.storage)
+    if pa.types.is_dictionary(own):
+        return _decoded(array.dictionary_decode())
+    if pa.types.is_run_end_encoded(own):
+        return _decoded(pc.run_end_decode(array))
+    if pa.types.is_string_view(own):
+        return array.cast(pa.string())
+    if pa.types.is_binary_view(own):
+        return array.cast(pa.binary())
+    if pa.types.is_map(own):
+        # The layout is the same: only the name of the type is another.
+        return array.cast(pa.list_(pa.struct([("key", own.key_type), ("value", own.item_type)])))
+    if pa.types.is_list_view(own):
+        return array.cast(pa.list_(own.value_type))
+    if pa.types.is_large_list_view(own):
+        return array.cast(pa.large_list(own.value_type))
+    return array
+
+
+def _list_of(array: pa.Array, values: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Return lists like those of `array` (a list or a map) over other values, those of its slice alone."""
+    offsets = np.append(0, np.cumsum(np.asarray(pc.fill_null(pc.list_value_length(array), 0))))
+    large = pa.types.is_large_list(type_)
+    edges = pa.array(offsets, pa.int64() if large else pa.int32())
+    mask = array.is_null() if array.null_count else None
+    return (pa.LargeListArray if large else pa.ListArray).from_arrays(edges, values, type=type_, mask=mask)
+
+
+def _is_list(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_))
+
+
+def _fitted_list(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    own = array.type
+    if pa.types.is_fixed_size_list(type_) and pa.types.is_fixed_size_list(own) and own.list_size == type_.list_size:
+        size = own.list_size
+        values = _fitted(array.values.slice(array.offset * size, len(array) * size), type_.value_type)
+        return pa.FixedSizeListArray.from_arrays(values, type=type_, mask=array.is_null() if array.null_count else None)
+    if pa.types.is_fixed_size_list(type_):
+        raise pa.ArrowInvalid("lists may have other lengths")
+    return _list_of(array, _fitted(array.flatten(), type_.value_type), type_)
+
+
+def _fitted_struct(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    own = {f.name: place for place, f in enumerate(array.type)}
+    strange = next((name for name in own if type_.get_field_index(name) < 0), None)
+    if strange is not None or len(own) < array.type.num_fields:
+        raise pa.ArrowInvalid(f"the field {strange} is not one of those that were found")
+    parts = array.flatten()
+    columns = [_fitted(parts[own[f.name]], f.type) if f.name in own else pa.nulls(len(array), f.type) for f in type_]
+    mask = array.is_null() if array.null_count else None
+    if not columns:
+        return pa.array([{}] * len(array), type_, mask=None if mask is None else np.asarray(mask))
+    return pa.StructArray.from_arrays(columns, fields=list(type_), mask=mask)
+
+
+def _as_json(array: pa.Array) -> pa.Array:
+    """Return JSON text for values that are no strings. Raises ArrowInvalid for those that JSON cannot hold."""
+    try:
+        texts = [
+            None if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            for value in array.to_pylist()
+        ]
+    except (TypeError, ValueError) as error:
+        raise pa.ArrowInvalid(f"not all of it can be JSON text: {error}") from None
+    return pa.array(texts, pa.string())
+
+
+# --- reading ---
+
+
+class _Continued:
+    """The batches of a part of a file, read up to `row`; `rest` is what is left of the last batch."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self.batches = batches
+        self.row = 0
+        self.rest: pa.RecordBatch | None = None
+
+
+_continued: dict[Any, _Continued] = {}
+"""The last part that was not read to its end by this process: its next unit goes on there and decodes nothing again."""
+
+
+def rows_of(
+    key: tuple[Any, ...], open_batches: Callable[[], Iterator[pa.RecordBatch]], skip: int, count: int
+) -> Iterator[pa.RecordBatch]:
+    """Yield rows `skip` to `skip + count` of a part of a file.
+
+    `key` names the part; it must hold what changes when the file does, its size and time of change.
+    """
+    key = (os.getpid(), *key)
+    current = _continued.pop(key, None)
+    _continued.clear()  # one file is open at a time
+    if current is None or current.row > skip:
+        current = _Continued(open_batches())
+    end = skip + count
+    while current.row < end:
+        batch = current.rest if current.rest is not None else next(current.batches, None)
+        if batch is None:
+            raise Rejection("read", "changed", "the file has fewer rows than when it was listed; run the conversion again")
+        first, stop = max(0, skip - current.row), min(len(batch), end - current.row)
+        current.rest = batch.slice(stop) if stop < len(batch) else None
+        current.row += stop
+        if first < stop:
+            yield batch.slice(first, stop - first)
+    _continued[key] = current
+
+
+def parsed(batch: pa.RecordBatch, first: int, schema: pa.Schema, choose: Choose | None) -> Iterator[Parsed]:
+    """Yield rows of a file, of which the first has the number `first`, with the columns of `schema`, and checked.
+
+    A row with a value that is not valid (text that is no UTF-8) is rejected. Raises Misfit, ArrowInvalid.
+    """
+    numbers = np.arange(first, first + len(batch))
+    if choose is not None:
+        wanted = choose(numbers)
+        if not wanted.all():
+            numbers = numbers[wanted]
+            batch.validate()  # before anything follows its offsets
+            batch = batch.filter(pa.array(wanted))
+    batch, valid, rejects = _valid_rows(batch, numbers)
+    numbers = numbers[valid] if rejects else numbers
+    if len(batch) > 1 and batch.nbytes > 2 * BATCH_BYTES:  # rows are larger than the average of the file
+        half = len(batch) // 2
+        parts = [(batch.slice(0, half), numbers[:half]), (batch.slice(half), numbers[half:])]
+    else:
+        parts = [(batch, numbers)]
+    for part, own in parts:
+        yield Parsed(own, fitted_batch(part, schema), rejects)
+        rejects = []
+
+
+def fitted_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return the columns of `schema`, string for null; those that are missing are null. Raises Misfit."""
+    whole = without_nulls(schema)
+    columns = []
+    for field, out in zip(schema, whole, strict=True):
+        place = batch.schema.get_field_index(field.name)
+        try:
+            column = pa.nulls(len(batch), out.type) if place < 0 else fitted(batch.column(place), field.type)
+            columns.append(fitted(column, out.type))
+        except Misfit as error:
+            raise type(error)(f"the column {printable(field.name)}: {error}") from error
+    return pa.RecordBatch.from_arrays(columns, schema=whole)
+
+
+def _valid_rows(batch: pa.RecordBatch, numbers: Any) -> tuple[pa.RecordBatch, Any, list[tuple[int, Rejection]]]:
+    """Return the rows whose values are valid, which they are, and the others as rejects.
+
+    Raises ArrowInvalid if the arrays themselves are damaged.
+    """
+    try:
+        batch.validate(full=True)
+    except pa.ArrowInvalid:
+        batch.validate()
+    else:
+        return batch, None, []
+    valid, rejects = np.ones(len(batch), bool), []
+    for row in range(len(batch)):
+        try:
+            batch.slice(row, 1).validate(full=True)
+        except pa.ArrowInvalid as error:
+            reason = str(error).splitlines()[0]
+            valid[row] = False
+            utf8 = "utf8" in reason.lower()
+            name, advice = ("not-utf8", "write it as UTF-8 or as bytes") if utf8 else ("invalid-value", "write the file again")
+            rejects.append((int(numbers[row]), Rejection("decode", name, f"{reason}; {advice}")))
+    return batch.filter(pa.array(valid)), valid, rejects
+
+
+def hash_range(path: str, offset: int, size: int, digest: Digest) -> None:
+    """Give a range of a file to a digest. Raises Rejection if the file is shorter, OSError."""
+    buffer = bytearray(min(_HASHED, size))
+    view = memoryview(buffer)
+    with open(path, "rb", buffering=0) as file:
+        while size:
+            count = os.preadv(file.fileno(), [view[: min(len(view), size)]], offset)
+            if not count:
+                raise Rejection("read", "changed", "the file is shorter than when it was listed; run the conversion again")
+            digest.update(view[:count])
+            offset, size = offset + count, size - count
+
+
+def damaged(what: str, error: Exception) -> Rejection:
+    """Return the rejection of what cannot be read. Raises `error` itself if it is the disk's."""
+    if isinstance(error, OSError) and error.errno:
+        raise error
+    reason = str(error).splitlines()[0].removesuffix(".") if str(error) else type(error).__name__
+    return Rejection("read", "damaged", f"{what} cannot be read ({reason}); the file is damaged, write or fetch it again")
+
+
+FAULTS = (pa.ArrowException, OSError, ValueError, OverflowError, KeyError, IndexError, TypeError, RecursionError)
+"""What pyarrow raises for files that are damaged."""

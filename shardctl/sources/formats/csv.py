@@ -1,0 +1,468 @@
+"""CSV and TSV: rows of cells, which may be in quotes and then hold line ends (RFC 4180). docs/inputs.md has the rules."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shardctl.errors import Rejection
+from shardctl.sources.formats.base import (
+    UNIT_BYTES,
+    Choose,
+    Head,
+    Misfit,
+    Numbers,
+    Parsed,
+    Reading,
+)
+from shardctl.sources.formats.columns import check_columns
+from shardctl.sources.types import WRITTEN, Types, without_nulls
+from shardctl.sources.written import Written, filled, gives_back
+from shardctl.storage import printable
+
+HEAD_BYTES = UNIT_BYTES
+"""The longest header that is read: a longer one is a quote that is not closed, or no CSV."""
+
+QUOTE, NEWLINE, _RETURN = b'"\n\r'
+_BLANK_PAIRS = (b"\n\n", b"\n\r", b"\r\r")
+
+
+# --- where records end ---
+
+
+@dataclass
+class State:
+    """Where in a row a byte is: `opened` and `closed` are the places of the last quote that opened or closed a cell, or -1.
+
+    `inside`: within quotes. A quote right after the one that closed is half of a doubled one, and opens the cell again.
+    """
+
+    inside: bool = False
+    opened: int = -1
+    closed: int = -1
+
+
+def line_ends(data: npt.NDArray[np.uint8], size: int) -> Numbers:
+    """Return the places after each line end that is in the first `size` bytes: LF, CRLF, or CR alone. One more byte is seen."""
+    ends = np.flatnonzero(data[:size] == NEWLINE) + 1
+    returns = np.flatnonzero(data[:size] == _RETURN) + 1
+    if len(returns):
+        last = returns[returns < len(data)]
+        alone = returns[np.append(data[last] != NEWLINE, np.ones(len(returns) - len(last), bool))]
+        if len(alone):
+            ends = np.sort(np.append(ends, alone))
+    return ends
+
+
+@lru_cache(4)
+def _starts_of_cells(delimiter: str) -> npt.NDArray[np.bool_]:
+    """Return of each byte whether a quote after it may open a cell, if every quote before it counts. (256,) bool."""
+    table = np.zeros(256, bool)
+    table[list(f'{delimiter}\n\r"'.encode())] = True
+    return table
+
+
+def are_all_counted(before: npt.NDArray[np.uint8], delimiter: str) -> bool:
+    """Return whether each of these quotes opens a cell or is half of a doubled one; `before` has the byte before each."""
+    return bool(_starts_of_cells(delimiter)[before].all())
+
+
+def counted_quotes(quotes: Numbers, before: npt.NDArray[np.uint8], delimiter: str, state: State) -> Numbers:
+    """Return those quotes that open or close a cell, and go on from `state`. The others are text, as in 5" pipe.
+
+    `quotes` are places, `before` has the byte before each. It is the rule by which pyarrow reads.
+    """
+    starts = _starts_of_cells(delimiter) & (np.arange(256) != QUOTE)
+    counted = []
+    for place, may_open in zip(quotes.tolist(), starts[before].tolist(), strict=True):
+        if state.inside:
+            state.inside, state.closed = False, place
+        elif may_open:
+            state.inside, state.opened = True, place
+        elif state.closed == place - 1 and state.closed >= 0:
+            state.inside = True
+        else:
+            continue
+        counted.append(place)
+    return np.array(counted, np.int64)
+
+
+@dataclass(frozen=True)
+class _Records:
+    """The places after the end of each record; `opened` is the place of a quote that is never closed, or -1.
+
+    `done` says that the last record has its line end.
+    """
+
+    ends: Numbers
+    opened: int
+    done: bool
+
+
+def find_records(data: bytes, delimiter: str) -> _Records:
+    """Find the records of text that begins with one. The line of a quote that is never closed is a record, and more follow."""
+    found, opened, start = [], -1, 0
+    array = np.frombuffer(data, np.uint8)
+    while True:
+        ends, inside = _ends_from(array[start:], delimiter)
+        found.append(ends + start)
+        if inside < 0:
+            break
+        # Only once: what is behind a quote that is never closed has doubled quotes only, which open and close.
+        opened = start + inside
+        lines = line_ends(array[opened:], len(array) - opened)
+        if not len(lines):
+            break
+        start = opened + int(lines[0])
+        found.append(np.array([start]))
+    all_ends = np.concatenate(found)
+    last = int(all_ends[-1]) if len(all_ends) else 0
+    if last < len(data):
+        return _Records(np.append(all_ends, len(data)), opened, done=False)
+    return _Records(all_ends, opened, done=True)
+
+
+def _ends_from(array: npt.NDArray[np.uint8], delimiter: str) -> tuple[Numbers, int]:
+    """Return the ends of the records, and the place of a quote that is not closed, or -1."""
+    ends = line_ends(array, len(array))
+    quotes = np.flatnonzero(array == QUOTE)
+    if not len(quotes):
+        return ends, -1
+    before = array[quotes - 1]
+    if quotes[0] == 0:
+        before[0] = NEWLINE
+    if are_all_counted(before[::2], delimiter) and len(quotes) % 2 == 0:
+        return ends[np.searchsorted(quotes, ends) % 2 == 0], -1
+    state = State()
+    counted = counted_quotes(quotes, before, delimiter, state)
+    return ends[np.searchsorted(counted, ends) % 2 == 0], state.opened if state.inside else -1
+
+
+# --- what is in records ---
+
+
+@dataclass(frozen=True)
+class Delimited:
+    """Rows of cells with a delimiter (one ASCII character) between them: CSV, TSV.
+
+    `delimiter` is used unless the recipe has one. `complete` and `count` do not know the recipe: `of(reading)` gives the
+    format that goes by it.
+    """
+
+    delimiter: str = ","
+    name: ClassVar[str] = "csv"
+    types_can_be_sampled: ClassVar[bool] = True
+
+    def of(self, reading: Reading) -> Delimited:
+        """Return this format with the delimiter of the recipe, if it has one."""
+        return replace(self, delimiter=reading.delimiter) if reading.delimiter else self
+
+    def head(self, data: bytes, reading: Reading) -> Head:
+        """Look at the beginning of a file, or all of a small one. Raises Rejection if it has no header that can be used."""
+        mark = len(codecs.BOM_UTF8) if data.startswith(codecs.BOM_UTF8) else 0
+        if reading.columns:
+            return Head(mark, reading.columns)
+        form = self.of(reading)
+        start = mark + len(data[mark:]) - len(data[mark:].lstrip(b"\r\n"))
+        rest = data[start : start + HEAD_BYTES]
+        if not rest:
+            raise Rejection("read", "empty", "has no row, not even a header; leave the file out")
+        ends, inside = _ends_from(np.frombuffer(rest, np.uint8), form.delimiter)
+        if not len(ends) and inside >= 0:
+            raise Rejection(
+                "read", "unclosed-quote", f'the header has a quote (") at byte {start + inside} that is never closed'
+            )
+        if not len(ends) and len(rest) == HEAD_BYTES:
+            raise Rejection("read", "no-header", f"its first line is longer than {HEAD_BYTES} bytes; is it a CSV file?")
+        size = int(ends[0]) if len(ends) else len(rest)
+        return Head(start + size, _names(rest[:size], form.delimiter))
+
+    def complete(self, data: bytes) -> int:
+        """Return how many bytes of `data` are records that end in it: 0 if not even the first one does."""
+        array = np.frombuffer(data, np.uint8)
+        ends, _ = _ends_from(array, self.delimiter)
+        if len(ends) and ends[-1] == len(data) and data.endswith(b"\r"):
+            ends = ends[:-1]  # the second half of CRLF may follow
+        return int(ends[-1]) if len(ends) else 0
+
+    def count(self, data: bytes) -> int:
+        """Return how many records `data` has; blank lines count."""
+        return len(find_records(data, self.delimiter).ends)
+
+    def types_of(self, data: bytes, first: int, head: Head, reading: Reading) -> Types:
+        """Return the types of the columns of these records, of which the first has the number `first`."""
+        rows = self.of(reading)._rows(data, np.arange(0), first, head, reading)
+        return Types.of_cells(rows.batch, reading.label)
+
+    def parse(self, data: bytes, first: int, head: Head, reading: Reading, schema: pa.Schema, choose: Choose | None) -> Parsed:
+        """Read these records, of which the first has the number `first`, into the columns of `schema`.
+
+        A column that the file does not have is null. Raises Misfit: a cell that does not fit its column, or a column that
+        `schema` does not have.
+        """
+        form = self.of(reading)
+        numbers = np.arange(0)
+        if choose is not None:
+            ends = find_records(data, form.delimiter).ends
+            numbers = np.arange(first, first + len(ends))
+            wanted = choose(numbers)
+            data, numbers = _selected(data, ends, wanted), numbers[wanted]
+        rows = form._rows(data, numbers, first, head, reading)
+        return replace(rows, batch=_typed(rows.batch, rows.numbers, schema))
+
+    def _rows(self, data: bytes, numbers: Numbers, first: int, head: Head, reading: Reading) -> Parsed:
+        """Read records as strings. `numbers` has the number of each; if it is empty, they go on from `first`."""
+        data, rejects = _without_bad_text(data, self.delimiter)
+        rows = _parse_rows(data, self.delimiter, head.columns)
+        if _may_be_unclosed(data, rows):
+            cleaned, unclosed = _without_unclosed(data, self.delimiter)
+            if unclosed:
+                data, rejects = cleaned, [*rejects, *unclosed]
+                rows = _parse_rows(data, self.delimiter, head.columns)
+        keep = _rows_with_content(data, self.delimiter, rows)
+        named = "--columns names" if reading.columns else "the header has"
+        blank = {index for index, _ in rejects}
+        rejects += [
+            (index, _wrong_columns(actual, len(head.columns), named)) for index, actual in rows.wrong if index not in blank
+        ]
+        places = rows.indices[keep] if keep is not None else rows.indices
+        batch = rows.batch.filter(pa.array(keep)) if keep is not None else rows.batch
+        if not len(numbers):
+            return Parsed(places + first, batch, sorted((first + index, why) for index, why in rejects))
+        return Parsed(numbers[places], batch, sorted((int(numbers[index]), why) for index, why in rejects))
+
+
+def tab_delimited() -> Delimited:
+    """Return the format of rows with tabs between their cells."""
+    return Delimited("\t")
+
+
+def _names(line: bytes, delimiter: str) -> tuple[str, ...]:
+    """Return the names of the columns in a header. Raises Rejection."""
+    try:
+        names = next(csv.reader(io.StringIO(line.decode(), newline=""), delimiter=delimiter), [])
+    except UnicodeDecodeError as error:
+        message = f"the header is not UTF-8 at byte {error.start}; give the encoding with --encoding, or recode the file"
+        raise Rejection("read", "not-utf8", message) from None
+    except csv.Error as error:
+        raise Rejection("read", "no-header", f"the header cannot be read ({error}); is it a CSV file?") from None
+    nameless = next((place for place, name in enumerate(names, 1) if not name), None)
+    if nameless is not None:
+        raise Rejection("read", "nameless-column", f"column {nameless} has no name in the header; write one there")
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise Rejection("read", "repeated-column", f"two columns have the name {printable(twice)} in the header; rename one")
+    return tuple(names)
+
+
+def _selected(data: bytes, ends: Numbers, wanted: npt.NDArray[np.bool_]) -> bytes:
+    """Return the wanted records, one after the other."""
+    if wanted.all():
+        return data
+    starts = np.append(0, ends[:-1])
+    edges = np.flatnonzero(np.diff(wanted, prepend=False, append=False))
+    return b"".join([data[starts[one] : ends[other - 1]] for one, other in edges.reshape(-1, 2).tolist()])
+
+
+_Rejects = list[tuple[int, Rejection]]
+
+
+def _without_bad_text(data: bytes, delimiter: str) -> tuple[bytes, _Rejects]:
+    """Return the data with a blank line in place of each record that is no UTF-8, and these records by their index."""
+    if data.isascii() or _is_utf8(data):
+        return data, []
+    parts, rejects, start = [], [], 0
+    for index, end in enumerate(find_records(data, delimiter).ends.tolist()):
+        record = data[start:end]
+        try:
+            record.decode()
+        except UnicodeDecodeError as error:
+            rejects.append(
+                (index, Rejection("decode", "not-utf8", f"not UTF-8 at byte {error.start} of the row; recode the file"))
+            )
+            record = b"\n"
+        parts.append(record)
+        start = end
+    return b"".join(parts), rejects
+
+
+def _is_utf8(data: bytes) -> bool:
+    buffers = [None, pa.py_buffer(np.array([0, len(data)], np.int64)), pa.py_buffer(data)]
+    try:
+        pa.Array.from_buffers(pa.large_string(), 1, buffers).validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _without_unclosed(data: bytes, delimiter: str) -> tuple[bytes, _Rejects]:
+    """Return the data with a blank line in place of the one whose quote is never closed, and that record by its index."""
+    records = find_records(data, delimiter)
+    if records.opened < 0:
+        return data, []
+    index = int(np.searchsorted(records.ends, records.opened, side="right"))
+    start = int(records.ends[index - 1]) if index else 0
+    return data[:start] + b"\n" + data[int(records.ends[index]) :], [(index, unclosed(records.opened - start))]
+
+
+def unclosed(place: int) -> Rejection:
+    """Return why a row is rejected that has a quote, at `place`, which is never closed."""
+    message = f'a quote (") at byte {place} of the row is never closed, up to the end of the file; this line alone was left out'
+    return Rejection("decode", "unclosed-quote", message)
+
+
+def _wrong_columns(actual: int, expected: int, named: str) -> Rejection:
+    """`named` says where `expected` comes from."""
+    columns = "1 column" if actual == 1 else f"{actual} columns"
+    message = f"has {columns} where {named} {expected}; fix the row, or put quotes around cells that hold the delimiter"
+    return Rejection("decode", "wrong-columns", message)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rows as strings, with the index of each among all records; `wrong` are records with too few or many columns.
+
+    Of these, the index and how many columns there are.
+    """
+
+    batch: pa.RecordBatch
+    indices: Numbers
+    wrong: list[tuple[int, int]]
+
+
+def _parse_rows(data: bytes, delimiter: str, columns: Sequence[str]) -> _Rows:
+    """Read the rows of valid UTF-8. A blank line is a row of empty cells."""
+    from pyarrow import csv as arrow_csv  # 20 ms to import
+
+    wrong: list[tuple[int, int]] = []
+
+    def skip(row: Any) -> str:
+        wrong.append((row.number - 1, row.actual_columns))
+        return "skip"
+
+    schema = pa.schema([(name, pa.string()) for name in columns])
+    if not data:
+        return _Rows(pa.RecordBatch.from_pylist([], schema), np.arange(0), [])
+    marked = data.startswith(codecs.BOM_UTF8)  # pyarrow would take it away, but the file's own mark is not in records
+    table = arrow_csv.read_csv(
+        pa.BufferReader(b"\n" + data if marked else data),
+        # Without threads, or rows have no number. All data is one block.
+        read_options=arrow_csv.ReadOptions(use_threads=False, column_names=columns, block_size=len(data) + 2),
+        parse_options=arrow_csv.ParseOptions(
+            delimiter=delimiter, newlines_in_values=True, ignore_empty_lines=False, invalid_row_handler=skip
+        ),
+        convert_options=arrow_csv.ConvertOptions(column_types=schema, strings_can_be_null=False, check_utf8=False),
+    )
+    batch = table.combine_chunks().to_batches()[0] if len(table) else pa.RecordBatch.from_pylist([], schema)
+    indices = np.arange(len(table) + len(wrong))
+    if wrong:
+        kept = np.ones(len(indices), bool)
+        kept[[index for index, _ in wrong]] = False
+        indices = indices[kept]
+    if marked:
+        return _Rows(batch.slice(1), indices[1:] - 1, [(index - 1, actual) for index, actual in wrong])
+    return _Rows(batch, indices, wrong)
+
+
+def _may_be_unclosed(data: bytes, rows: _Rows) -> bool:
+    """Return whether the last row may have a quote that is never closed: pyarrow takes it as closed at the end.
+
+    Then its last cell ends with the line end of the data, or the data has none.
+    """
+    if b'"' not in data:
+        return False
+    if not data.endswith((b"\n", b"\r")) or not len(rows.batch):
+        return True
+    if rows.wrong and rows.wrong[-1][0] > rows.indices[-1]:
+        return True
+    return rows.batch.columns[-1][-1].as_py().endswith(("\n", "\r"))  # type: ignore[no-any-return]  # a str
+
+
+def _rows_with_content(data: bytes, delimiter: str, rows: _Rows) -> npt.NDArray[np.bool_] | None:
+    """Return which rows are no blank lines, None for all. Rows of nothing but empty cells are compared with the data."""
+    empty = np.ones(len(rows.batch), bool)
+    for column in rows.batch.columns:
+        empty &= np.asarray(pc.equal(pc.binary_length(column), 0))
+        if not empty.any():
+            return None
+    ends = find_records(data, delimiter).ends
+    starts = np.append(0, ends[:-1])[rows.indices]
+    first = np.frombuffer(data, np.uint8)[np.minimum(starts, len(data) - 1)]
+    blank = empty & ((first == NEWLINE) | (first == _RETURN))
+    return ~blank if blank.any() else None
+
+
+# --- types ---
+
+
+def _typed(rows: pa.RecordBatch, numbers: Numbers, schema: pa.Schema) -> pa.RecordBatch:
+    """Return the columns of `schema`, string for null. Raises Misfit."""
+    check_columns(rows.schema.names, schema)
+    whole = without_nulls(schema)
+    columns = []
+    for field, out in zip(schema, whole, strict=True):
+        place = rows.schema.get_field_index(field.name)
+        columns.append(pa.nulls(len(rows), out.type) if place < 0 else _typed_column(rows.column(place), numbers, field))
+    return pa.RecordBatch.from_arrays(columns, schema=whole)
+
+
+def _typed_column(cells: pa.Array, numbers: Numbers, field: pa.Field) -> pa.Array:
+    """Return cells with the type of a column. Raises Misfit."""
+    places = (field.metadata or {}).get(WRITTEN)
+    if pa.types.is_string(field.type):
+        if places == b"words" and (written := Written.of(cells)).cells and (written.text or written.digits):
+            raise Misfit(f"the column {printable(field.name)} had no numbers but nan and inf")
+        return cells
+    values = filled(cells)
+    if pa.types.is_null(field.type):
+        if values.null_count < len(values):
+            raise Misfit(f"all cells of the column {printable(field.name)} were empty")
+        return cells
+    if pa.types.is_large_string(field.type) or pa.types.is_string_view(field.type):
+        return cells.cast(field.type)
+    try:
+        typed = values.cast(field.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        odd = _first_that_fails(values, field.type)
+        where = "" if odd is None else f" in record {numbers[odd]} ({printable(values[odd].as_py())})"
+        reason = f"the column {printable(field.name)} is {field.type}, which a cell{where} does not fit"
+        raise Misfit(reason) from error
+    if places is None:
+        if pa.types.is_integer(field.type) and pc.any(pc.match_substring(values, "x", ignore_case=True)).as_py():
+            raise Misfit(f"the column {printable(field.name)} is {field.type}, and a cell is written as 0x1F")
+        return typed
+    if pa.types.is_integer(field.type):
+        fits = typed.cast(pa.string()).equals(values)
+    else:
+        fits = gives_back(values, typed, places.decode())
+    if not fits:
+        raise Misfit(f"the column {printable(field.name)} is {field.type}, but a cell would not be given back as it is written")
+    return typed
+
+
+def _first_that_fails(values: pa.Array, type_: pa.DataType) -> int | None:
+    """Return the index of the first value that cannot be cast, None if no value has this type."""
+    start, end = 0, len(values)
+    while end - start > 1:
+        middle = (start + end) // 2
+        try:
+            values[start:middle].cast(type_)
+            start = middle
+        except pa.ArrowInvalid:
+            end = middle
+        except pa.ArrowNotImplementedError:
+            return None
+    return start
+
+
+# --- files that can be sought ---

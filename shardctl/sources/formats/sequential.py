@@ -1,0 +1,409 @@
+"""Files that are read from their beginning to their end: compressed ones, other encodings, records without a rule to cut at."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any, BinaryIO, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from shardctl.errors import Rejection
+from shardctl.sources.formats.base import (
+    DETECT,
+    RECORD_BYTES,
+    UNIT_BYTES,
+    Choose,
+    Cut,
+    Digest,
+    Parsed,
+    Reading,
+    TextFormat,
+    Unit,
+)
+from shardctl.sources.formats.encodings import DETECTED_BYTES, UNDECODED, Transcoder, detect, resolve, undecoded
+from shardctl.sources.formats.lines import HEAD_BYTES, changed
+from shardctl.sources.formats.streams import Truncated, decompressed, split_compression
+from shardctl.sources.types import Types
+from shardctl.storage import counted, format_bytes
+
+NAMED_BYTES = 1000
+"""In so many places of a part that could not be decoded, the byte is looked up and named."""
+
+
+class Sequential:
+    """A text format in files that are compressed (told by the name), in another encoding, or both; or plain, in one go.
+
+    Such a file is one unit, which is decoded from its beginning. Several units of a plan that follow each other in it are read
+    without beginning anew, where the same process reads them in their order. Plain files in UTF-8 are cut between any records.
+    """
+
+    name: ClassVar[str] = "sequential"
+
+    def __init__(
+        self, text: TextFormat, part_bytes: int = UNIT_BYTES, chunk_bytes: int = UNIT_BYTES, record_bytes: int = RECORD_BYTES
+    ) -> None:
+        self.text = text
+        self.part_bytes = part_bytes
+        self.chunk_bytes = chunk_bytes
+        self.record_bytes = record_bytes
+
+    @property
+    def types_can_be_sampled(self) -> bool:
+        """As of the text format."""
+        return self.text.types_can_be_sampled
+
+    def pieces(self, size: int) -> list[tuple[int, int]]:
+        """Return the file as one piece."""
+        return [(0, size)]
+
+    def scan(self, path: str, offset: int, size: int, reading: Reading) -> dict[str, Any]:
+        """Read a file to its end. `encoding` is the one it is in, `bytes` the size of its text in UTF-8 without a header.
+
+        Also `records`, `cuts` (offset, size, records) and `fault`, why the file is not read to its end: stage, error and
+        message, or None. Raises OSError; Rejection if nothing of the file can be used.
+        """
+        cuts: list[list[int]] = []
+        records = total = 0
+        with closing(_Records(self, path, reading)) as opened:
+            while part := opened.take():
+                if opened.can_be_cut and part.records:
+                    cuts.append([opened.offset - part.size, part.size, part.records])
+                records += part.records
+                total += part.size
+            fault = opened.fault and _with_place(opened.fault, total, records)
+            encoding = opened.encoding
+        return {
+            "encoding": encoding,
+            "bytes": total,
+            "records": records,
+            "cuts": cuts if cuts or not records else [[0, size, records]],
+            "fault": [fault.stage, fault.error, fault.message] if fault else None,
+        }
+
+    def join(self, scans: list[dict[str, Any]], size: int) -> list[Cut]:
+        """Return the units. Where the file could not be read to its end, the last one says why."""
+        (scan,) = scans
+        fault = Rejection(*scan["fault"]) if scan["fault"] else None
+        if fault and not scan["records"]:
+            raise fault
+        return [Cut(*cut) for cut in scan["cuts"]] + ([Cut(size, 0, 1, fault)] if fault else [])
+
+    def types(self, path: str, unit: Unit, reading: Reading) -> Types:
+        """Return the types of the fields of a unit's records, found part by part."""
+        found = None
+        for part, first, records in self._parts(path, unit, reading):
+            if part.fault:
+                continue
+            types = self.text.types_of(part.data, first, records.head, reading)
+            found = types if found is None else found.join(types)
+        return found if found is not None else Types.of_schema(pa.schema([]), reading.label)
+
+    def read(
+        self, path: str, unit: Unit, reading: Reading, schema: pa.Schema, choose: Choose | None, digest: Digest
+    ) -> Iterator[Parsed]:
+        """Yield the records of a unit, about 1 MiB at a time. The digest is that of their text in UTF-8."""
+        for part, first, records in self._parts(path, unit, reading):
+            digest.update(part.data)
+            if part.fault:
+                yield _rejected(first, part.fault, schema, choose)
+                continue
+            parsed = self.text.parse(part.data, first, records.head, reading, schema, choose)
+            yield _naming_bytes(parsed, part, first, self.text, records) if part.undecoded else parsed
+
+    def _parts(self, path: str, unit: Unit, reading: Reading) -> Iterator[tuple[_Part, int, _Records]]:
+        """Yield the parts of a unit, the number of the first record of each, and the stream that they come from."""
+        records = _take_kept(self, path, reading, unit) or _Records(self, path, reading, unit.offset)
+        done = False
+        try:
+            first, left = unit.first, unit.records
+            while records.passed < unit.skip and records.take(unit.skip - records.passed):
+                pass
+            while left:
+                part = records.take(left)
+                if part is None:
+                    raise records.fault or changed()
+                yield part, first, records
+                first += part.records
+                left -= part.records
+            done = True
+        finally:
+            if done:
+                _keep(records)
+            else:
+                records.close()
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Some records: their text in UTF-8, its size, how many they are, and where in the file bytes could not be decoded.
+
+    Or one record with a `fault`: it is too large, and `data` is a checksum of it.
+    """
+
+    data: bytes
+    size: int
+    records: int
+    undecoded: array[int]
+    fault: Rejection | None = None
+
+
+class _Records:
+    """The text of an open file, taken from it some whole records at a time."""
+
+    def __init__(self, form: Sequential, path: str, reading: Reading, offset: int = 0) -> None:
+        self.key = _key(form, path, reading)
+        self.passed = 0
+        self.fault: Rejection | None = None
+        self._text = form.text
+        self._part_bytes = form.part_bytes
+        self._record_bytes = form.record_bytes
+        self._buffer = b""
+        self._ended = False
+        self._file: BinaryIO = open(path, "rb", buffering=0)  # noqa: SIM115 (closed by close)
+        try:
+            self._start(form, path, reading, offset)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, form: Sequential, path: str, reading: Reading, offset: int) -> None:
+        compression = split_compression(path)[1]
+        self._where = " of its decompressed content" if compression else ""
+        self._chunks = _chunks(self._file, compression, form.chunk_bytes)
+        self._transcoder: Transcoder | None = None
+        wanted = DETECTED_BYTES if reading.encoding == DETECT else 4
+        start = bytearray()
+        while len(start) < wanted and (chunk := self._next_chunk()):
+            start += chunk
+        named = detect(bytes(start[:DETECTED_BYTES]), self._is_whole) if reading.encoding == DETECT else reading.encoding
+        self.encoding, mark = resolve(named, bytes(start[:4]))
+        self.can_be_cut = not compression and self.encoding == "utf-8"
+        if self.encoding != "utf-8":
+            self._transcoder = Transcoder(self.encoding, mark)
+        self._buffer = self._decoded(bytes(start[mark:]))
+        self._fill(HEAD_BYTES)
+        try:
+            self.head = self._text.head(self._buffer[:HEAD_BYTES], reading)
+        except Rejection as fault:
+            raise self.fault or self._renamed(fault) from None
+        self._pass_bytes(self.head.size)
+        self.offset = self.head.size
+        if offset > self.offset and self.can_be_cut:
+            self._file.seek(offset)
+            self._buffer, self._ended, self.offset = b"", False, offset
+            self._chunks = _chunks(self._file, None, form.chunk_bytes)
+
+    def take(self, most: int | None = None) -> _Part | None:
+        """Return the next records, about `part_bytes` of them and at most `most`; None at the end, or if there is a fault."""
+        wanted = min(self._part_bytes, self._record_bytes)
+        while True:
+            self._fill(wanted + 1)
+            if self._is_whole and len(self._buffer) <= wanted:
+                end = len(self._buffer)
+            else:
+                end = self._text.complete(self._buffer[:wanted])
+            if end or len(self._buffer) <= wanted or wanted == self._record_bytes:
+                break
+            wanted = min(2 * wanted, self._record_bytes)
+        if not end:
+            return self._too_large() if len(self._buffer) > wanted else None
+        data = self._buffer[:end]
+        records = self._text.count(data)
+        if most is not None and records >= most:
+            data, records = data[: _end_of(data, most, self._text)], most
+        self.passed += records
+        self.offset += len(data)
+        return _Part(data, len(data), records, self._pass_bytes(len(data)))
+
+    def _too_large(self) -> _Part | None:
+        """Pass over a record that is larger than records may be.
+
+        Where its end can be found only by holding all of it, such as that of a quoted field, what follows is not read either.
+        """
+        limit = format_bytes(self._record_bytes)
+        if not _ends_at_line_feeds(self._text):
+            hint = " (is a quote not closed?)" if self._text.name == "csv" else ""
+            message = f"a record of more than {limit}{hint}; it and what follows it in the file is not read"
+            self.fault = Rejection("read", "too-large", message)
+            self._ended, self._buffer = True, b""
+            return None
+        checksum, size, end = xxhash.xxh3_64(), 0, 0
+        while not end and self._buffer:
+            end = self._buffer.find(b"\n") + 1
+            passed = end or len(self._buffer)
+            checksum.update(self._buffer[:passed])
+            size += passed
+            self._pass_bytes(passed)
+            if not end:
+                self._fill(self._part_bytes)
+        if not end and self.fault:
+            return None  # the file is cut within it
+        self.passed += 1
+        self.offset += size
+        message = f"a line of {size} bytes, and at most {limit} are read as one record; break it into several"
+        fault = Rejection("read", "too-large", message)
+        return _Part(checksum.digest(), size, 1, array("q"), fault)
+
+    def _pass_bytes(self, size: int) -> array[int]:
+        """Take bytes from the buffer, and return where in the file those of them are that could not be decoded."""
+        places = array("q")
+        if self._transcoder is not None and self._transcoder.undecoded:
+            count = self._buffer.count(UNDECODED, 0, size)
+            places = self._transcoder.undecoded[:count]
+            del self._transcoder.undecoded[:count]
+        self._buffer = self._buffer[size:]
+        return places
+
+    def _fill(self, size: int) -> None:
+        """Have at least `size` bytes in the buffer, or all that are left."""
+        chunks = [self._buffer]
+        have = len(self._buffer)
+        while have < size and not self._ended:
+            chunk = self._decoded(self._next_chunk())
+            chunks.append(chunk)
+            have += len(chunk)
+        self._buffer = b"".join(chunks)
+
+    def _next_chunk(self) -> bytes:
+        """Return the next bytes of the file, decompressed; none at its end."""
+        try:
+            chunk = next(self._chunks, b"")
+        except Truncated:
+            self.fault = Rejection("read", "truncated", "the compressed file ends early")
+            chunk = b""
+        self._ended = not chunk
+        return chunk
+
+    def _decoded(self, chunk: bytes) -> bytes:
+        if self._transcoder is None:
+            return chunk
+        return self._transcoder.feed(chunk, self._is_whole)
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether all of the file has been read, and nothing is missing at its end."""
+        return self._ended and not self.fault
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether there are no more records."""
+        return self._ended and not self._buffer
+
+    def _renamed(self, fault: Rejection) -> Rejection:
+        """Return the fault of a header as one of the file's encoding, where it is one."""
+        if fault.error != "not-utf8" or self._transcoder is None or not self._transcoder.undecoded:
+            return fault
+        return undecoded(self.encoding, self._transcoder.undecoded[0], self._where)
+
+    def name_byte(self, place: int | None) -> Rejection:
+        """Return why a record is rejected of which the byte at `place` of the file could not be decoded."""
+        return undecoded(self.encoding, place, self._where)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def _chunks(file: BinaryIO, compression: str | None, size: int) -> Iterator[bytes]:
+    """Yield what a file holds, decompressed, at most `size` bytes at a time."""
+    if compression is None:
+        while chunk := file.read(size):
+            yield chunk
+        return
+    for chunk in decompressed(file, compression):
+        for start in range(0, len(chunk), size):
+            yield chunk[start : start + size]
+
+
+def _end_of(data: bytes, records: int, text: TextFormat) -> int:
+    """Return where the first `records` records of `data` end, which has as many or more: by halving what may be too much.
+
+    The place does not depend on what follows them, blank lines for instance.
+    """
+    if text.count(data[: text.complete(data)]) < records:
+        return len(data)  # the last one ends with the file, without a line end
+    start = 0  # a place between records, with at most `records` before it
+    low, high = 0, len(data)  # too few complete ones in data[:low], enough in data[:high]
+    while high - low > 1:
+        middle = (low + high) // 2
+        end = start + text.complete(data[start:middle])
+        have = text.count(data[start:end])
+        if have >= records:
+            high = middle
+        else:
+            low, start, records = middle, end, records - have
+    return start + text.complete(data[start:high])
+
+
+def _ends_at_line_feeds(text: TextFormat) -> bool:
+    """Tell whether every line feed ends a record of this format, even after a quote."""
+    return text.complete(b'"\n') == 2
+
+
+def _rejected(number: int, fault: Rejection, schema: pa.Schema, choose: Choose | None) -> Parsed:
+    wanted = choose is None or bool(choose(np.array([number]))[0])
+    nothing = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
+    return Parsed(np.empty(0, np.int64), nothing, [(number, fault)] if wanted else [])
+
+
+def _naming_bytes(parsed: Parsed, part: _Part, first: int, text: TextFormat, records: _Records) -> Parsed:
+    """Say in the rejects where in the file bytes could not be decoded, in place of where the text in UTF-8 is wrong."""
+    places: dict[int, int] = {}
+    start, number, at = 0, first, -1
+    for place in part.undecoded[:NAMED_BYTES]:
+        before, at = at, part.data.index(UNDECODED, at + 1)
+        if before >= 0 and part.data.find(b"\n", before, at) < 0:
+            continue  # the same record
+        end = start + text.complete(part.data[start:at])
+        number += text.count(part.data[start:end])
+        start = end
+        places.setdefault(number, place)
+    rejects = [
+        (number, records.name_byte(places.get(number)) if fault.error == "not-utf8" else fault)
+        for number, fault in parsed.rejects
+    ]
+    return replace(parsed, rejects=rejects)
+
+
+def _with_place(fault: Rejection, size: int, records: int) -> Rejection:
+    """Say after which records a file is not read further."""
+    if fault.error != "truncated":
+        return fault
+    message = f"{fault.message}, after {counted(records, 'record')} ({size} bytes); they are kept; get the whole file"
+    return Rejection(fault.stage, fault.error, message)
+
+
+_KEPT: dict[int, _Records] = {}
+"""The stream that this process read last, by the number of the process: a forked one must not share its open file."""
+
+
+def _key(form: Sequential, path: str, reading: Reading) -> tuple[Any, ...]:
+    found = os.stat(path)  # noqa: PTH116 (called for every unit)
+    return (form.text.name, form.part_bytes, path, found.st_ino, found.st_size, found.st_mtime_ns, reading)
+
+
+def _keep(records: _Records) -> None:
+    """Keep a stream open where it is, for the unit that follows."""
+    if records.can_be_cut or records.is_exhausted:
+        records.close()
+        return
+    other = _KEPT.pop(os.getpid(), None)
+    if other:
+        other.close()
+    _KEPT[os.getpid()] = records
+
+
+def _take_kept(form: Sequential, path: str, reading: Reading, unit: Unit) -> _Records | None:
+    """Return the open stream of a file, if it has not passed the beginning of the unit."""
+    kept = _KEPT.pop(os.getpid(), None)
+    if kept and kept.key == _key(form, path, reading) and kept.passed <= unit.skip:
+        return kept
+    if kept:
+        kept.close()
+    return None

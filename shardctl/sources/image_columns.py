@@ -1,0 +1,136 @@
+"""Columns of tables that hold images: as bytes, as the path of a file, or as a struct of both."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from shardctl.errors import InputError
+from shardctl.layout import ENCODED_IMAGE
+from shardctl.storage import printable
+
+ROLE = b"shardctl.image"
+"""In the metadata of a field that holds images: MAIN for those that the recipe works on, KEPT for others, kept as they are."""
+
+MAIN, KEPT = b"main", b"kept"
+
+AUTO = "auto"
+"""The image column is found by type and name."""
+
+NO_IMAGES = "none"
+"""No column holds images."""
+
+BYTES_NAMES = frozenset(
+    ["image", "img", "picture", "photo", "jpg", "jpeg", "png", "webp", "image_bytes", "img_bytes", "image_data"]
+)
+"""Usual names of columns with the bytes of images."""
+
+PATH_NAMES = frozenset(
+    [
+        "image",
+        "img",
+        "picture",
+        "photo",
+        "file_name",
+        "filename",
+        "file",
+        "path",
+        "filepath",
+        "file_path",
+        "image_path",
+        "img_path",
+        "image_file",
+    ]
+)
+"""Usual names of columns with the paths of images."""
+
+NO_PICTURES = ("audio", "video", "speech", "sound", "pdf")
+"""Parts of the names of columns that have the type of images (Hugging Face gives it to all kinds of files) and are none."""
+
+_BYTES = (pa.binary(), pa.large_binary())
+_STRINGS = (pa.string(), pa.large_string())
+
+
+def is_struct(type_: pa.DataType) -> bool:
+    """Return whether values are structs of bytes and path, as Hugging Face datasets stores images."""
+    if not pa.types.is_struct(type_) or {f.name for f in type_} != {"bytes", "path"} or type_.num_fields != 2:
+        return False
+    data, path = type_.field("bytes").type, type_.field("path").type
+    return (data in _BYTES or pa.types.is_null(data)) and (path in _STRINGS or pa.types.is_null(path))
+
+
+def can_hold_images(type_: pa.DataType) -> bool:
+    """Return whether a column of this type can be one of images."""
+    return is_struct(type_) or type_ in _BYTES or pa.types.is_fixed_size_binary(type_) or type_ in _STRINGS
+
+
+def struct_columns(schema: pa.Schema) -> list[str]:
+    """Return the columns that are structs of bytes and path, without those whose names say that they are no images."""
+    return [f.name for f in schema if is_struct(f.type) and not any(word in f.name.lower() for word in NO_PICTURES)]
+
+
+def without_doubt(schema: pa.Schema) -> str | None:
+    """Return the column that makes a table one of images: the only struct of bytes and path, or bytes of a usual name."""
+    structs = struct_columns(schema)
+    if structs:
+        return structs[0] if len(structs) == 1 else None
+    named = [f.name for f in schema if f.type in _BYTES and f.name.lower() in BYTES_NAMES]
+    return named[0] if len(named) == 1 else None
+
+
+def choose_column(schema: pa.Schema, wanted: str) -> str:
+    """Return the column of the images: `wanted`, or with AUTO the one that is clearly meant.
+
+    AUTO looks for structs of bytes and path, then for bytes, then for paths in columns of usual names. Of several, `image` is
+    taken. Raises InputError if there is none, or if it is not clear which.
+    """
+    shown = ", ".join(printable(name) for name in schema.names) or "none"
+    if wanted != AUTO:
+        if wanted not in schema.names:
+            raise InputError(f"the records have no field {printable(wanted)} with images; their fields are {shown}")
+        if not can_hold_images(schema.field(wanted).type):
+            type_ = schema.field(wanted).type
+            raise InputError(
+                f"the field {printable(wanted)} is of type {type_}; images are bytes, paths, or structs of bytes and path"
+            )
+        return wanted
+    for candidates in _candidates(schema):
+        usual = [name for name in candidates if name.lower() == "image"]
+        if len(candidates) == 1 or len(usual) == 1:
+            return (usual or candidates)[0]
+        if candidates:
+            several = ", ".join(map(printable, candidates))
+            raise InputError(f"several fields may hold the images: {several}; say which with --image-field")
+    raise InputError(
+        f"no field of the records is known to hold images (their fields are {shown}); say which one has the bytes or the paths"
+        " of the images with --image-field, or convert the records as they are with --kind table"
+    )
+
+
+def _candidates(schema: pa.Schema) -> list[list[str]]:
+    """Return the columns that may hold the images, the clearest kind first."""
+    held = [f.name for f in schema if f.type in _BYTES]
+    named = [name for name in held if name.lower() in BYTES_NAMES]
+    paths = [f.name for f in schema if f.type in _STRINGS and f.name.lower() in PATH_NAMES]
+    return [struct_columns(schema), named or held, paths]
+
+
+def mark_columns(schema: pa.Schema, main: str | None, others: bool = True) -> pa.Schema:
+    """Return the columns as they are read, those of images marked with their ROLE, and structs with the type of images.
+
+    `main` is the column that the recipe works on; with `others`, all structs of bytes and path are images too.
+    """
+    kept = struct_columns(schema) if others else []
+    fields = []
+    for f in schema:
+        role = MAIN if f.name == main else KEPT if f.name in kept else None
+        if role is None:
+            fields.append(f)
+            continue
+        type_ = ENCODED_IMAGE if is_struct(f.type) else f.type
+        fields.append(f.with_type(type_).with_metadata({**(f.metadata or {}), ROLE: role}))
+    return pa.schema(fields, schema.metadata)
+
+
+def marked_columns(schema: pa.Schema | None, role: bytes) -> list[str]:
+    """Return the columns that are marked with a role."""
+    return [f.name for f in schema or [] if (f.metadata or {}).get(ROLE) == role]

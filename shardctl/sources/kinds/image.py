@@ -1,0 +1,52 @@
+"""Image files."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import pyarrow as pa
+
+from shardctl.codecs import image
+from shardctl.sample import Sample
+from shardctl.sources.formats import Reading
+from shardctl.sources.kinds.base import Form
+from shardctl.sources.kinds.table import TableKind
+from shardctl.sources.walk import COMPRESSED, FoundFile
+
+SIDE_FILES = frozenset(
+    (".txt", ".text", ".md", ".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".xml", ".html", ".htm", ".yaml", ".yml", ".toml")
+    + (".ini", ".py", ".sh", ".log", ".pdf", ".zip", ".tar", ".gz", ".npy", ".npz", ".parquet", ".arrow", ".db", ".mat", ".pkl")
+)
+"""Names of files that are often beside images; they are not opened to check whether they are images."""
+
+
+KNOWN_SUFFIXES = frozenset((*image.SUFFIXES, *image.OTHER_SUFFIXES))
+
+
+class ImageKind:
+    """One image per file, or per record of a table. A file whose name says nothing is an image if it begins like one."""
+
+    name: ClassVar[str] = "image"
+    has_sidecars: ClassVar[bool] = True
+    columns: ClassVar[pa.Schema | None] = None
+
+    def form(self, file: FoundFile, reading: Reading) -> Form:
+        """Tell by the name, or by the first bytes where the name says nothing. Tables, where images are in tables."""
+        if reading.image is not None:
+            return TableKind().form(file, reading)
+        suffix = file.suffix
+        if suffix in KNOWN_SUFFIXES:
+            return Form.ONE
+        if suffix in SIDE_FILES or suffix.endswith(tuple(COMPRESSED)):
+            return Form.NOTHING
+        if file.fault:
+            return Form.UNKNOWN
+        try:
+            with open(file.opened, "rb") as opened:
+                return Form.ONE if image.is_image(opened.read(image.SNIFF_BYTES)) else Form.NOTHING
+        except OSError:
+            return Form.UNKNOWN
+
+    def fields(self, data: bytes, path: str, reading: Reading) -> Sample:
+        """Keep the bytes: the recipe says what becomes of them."""
+        return {"image": data}

@@ -1,0 +1,29 @@
+"""Tables: records with columns of their own."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import pyarrow as pa
+
+from shardctl.sample import Sample
+from shardctl.sources.formats import TABLE_SUFFIXES, Reading
+from shardctl.sources.kinds.base import Form
+from shardctl.sources.kinds.text import without_compression
+from shardctl.sources.walk import FoundFile
+
+
+class TableKind:
+    """A record is a row of a table, or an object of JSON, with its columns as they are."""
+
+    name: ClassVar[str] = "table"
+    has_sidecars: ClassVar[bool] = False
+    columns: ClassVar[pa.Schema | None] = None
+
+    def form(self, file: FoundFile, reading: Reading) -> Form:
+        """Tell by the name."""
+        return Form.MANY if without_compression(file.suffix) in TABLE_SUFFIXES else Form.NOTHING
+
+    def fields(self, data: bytes, path: str, reading: Reading) -> Sample:
+        """No file is one record."""
+        raise NotImplementedError

@@ -1,0 +1,74 @@
+"""Text: whole files, lines or paragraphs of them, and objects of JSON lines."""
+
+from __future__ import annotations
+
+import io
+from functools import lru_cache
+from typing import ClassVar
+
+import pyarrow as pa
+
+from shardctl.errors import Rejection
+from shardctl.sample import Sample
+from shardctl.sources.formats import PLAIN_TEXTS, RECORD_BYTES, TEXT_SUFFIXES, Reading
+from shardctl.sources.kinds.base import Form
+from shardctl.sources.walk import COMPRESSED, FoundFile, suffix_of
+from shardctl.storage import format_bytes
+
+LINES = frozenset((".jsonl", ".ndjson"))
+
+
+class TextKind:
+    """A `.txt` file is one sample with the field `text`; a record of a JSONL file is one with the fields of its object."""
+
+    name: ClassVar[str] = "text"
+    has_sidecars: ClassVar[bool] = True
+    columns: ClassVar[pa.Schema | None] = pa.schema([("text", pa.string())])
+
+    def form(self, file: FoundFile, reading: Reading) -> Form:
+        """Tell by the name."""
+        plain = without_compression(file.suffix)
+        if plain in TEXT_SUFFIXES:
+            return Form.ONE if reading.record == "file" else Form.MANY
+        return Form.MANY if plain in LINES else Form.NOTHING
+
+    def fields(self, data: bytes, path: str, reading: Reading) -> Sample:
+        """Decompress and decode the file."""
+        from shardctl.sources.formats.encodings import decode_text
+        from shardctl.sources.formats.streams import refuse_other_content
+
+        suffix = suffix_of(path.rpartition("/")[2])
+        if suffix.endswith(tuple(COMPRESSED)):
+            data = _decompressed(data, suffix.rpartition(".")[2])
+        else:
+            refuse_other_content(data[:16])
+        return {"text": decode_text(data, reading.encoding)}
+
+
+def too_large() -> Rejection:
+    """Return why a file is rejected that has more text than one record may have."""
+    limit = format_bytes(RECORD_BYTES)
+    message = f"the file has more than {limit} of text, too much for one record; --record line makes a record of each line"
+    return Rejection("read", "too-large", message)
+
+
+@lru_cache
+def without_compression(suffix: str) -> str:
+    """Return the ending of a file's name without that of its compression: .jsonl of .jsonl.gz."""
+    plain, _, last = suffix.rpartition(".")
+    return plain if f".{last}" in COMPRESSED and plain in PLAIN_TEXTS else suffix
+
+
+def _decompressed(data: bytes, compression: str) -> bytes:
+    from shardctl.sources.formats.streams import Truncated, decompressed
+
+    parts, size = [], 0
+    try:
+        for part in decompressed(io.BytesIO(data), compression):
+            parts.append(part)
+            size += len(part)
+            if size > RECORD_BYTES:
+                raise too_large()
+    except Truncated:
+        raise Rejection("read", "truncated", f"the compressed file ends early, after {size} bytes; fetch it again") from None
+    return b"".join(parts)

@@ -1,0 +1,218 @@
+"""How the cells of CSV columns are written, which decides what is a number, so that no value is changed (docs/inputs.md)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shardctl.sources.jsonl import EXACT_IN_FLOAT
+
+_WHOLE = r"^(0|-?[1-9][0-9]*)$"
+_WORDS = r"^(nan|NaN|inf|-inf)$"
+_DECIMAL = r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-][0-9]+)?$"
+_LIKE_A_NUMBER = r"^\s*[+-]?([0-9][0-9_]*\.?[0-9_]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*$"
+"""Text that looks like a number: if it is kept as text, a notice says so."""
+
+_LOOKS_LIKE_A_NUMBER = re.compile(rf"{_LIKE_A_NUMBER}|{_WORDS}")
+
+
+@dataclass(frozen=True)
+class Written:
+    """How the cells of a column are written: what decides whether the column is one of numbers. Found in parts and joined.
+
+    The parts may be joined in any order and grouping: the type is the same. An empty cell says nothing.
+
+    `cells`: there are cells that are not empty. `text`: a cell does not even look like a number; then nothing else is known.
+    `digits`: a cell has digits (`nan` and `inf` alone are words). `whole`: all cells are whole numbers. `places` are the
+    fewest and the most decimal places. The others are the first cell that is a whole number `beyond` 64 bits, is `inexact`
+    (float64 would not give it back as it is written) or is `padded` with a zero at its end, as 1.10 is (1.0 is not: that is
+    how a whole float64 is printed).
+    """
+
+    cells: bool = False
+    text: bool = False
+    digits: bool = False
+    whole: bool = True
+    places: tuple[int, int] | None = None
+    beyond: str | None = None
+    inexact: str | None = None
+    padded: str | None = None
+
+    @classmethod
+    def of(cls, column: pa.Array | pa.ChunkedArray) -> Written:
+        """Look at a column of strings, in which an empty string is an empty cell; null is one too."""
+        few = [value for value in column.slice(0, 100).to_pylist() if value]
+        if not all(_LOOKS_LIKE_A_NUMBER.search(value) for value in few):
+            return cls(True, text=True)  # the usual column of text, without a copy of it
+        values = filled(column).drop_null()
+        if not len(values):
+            return cls()
+        try:
+            return cls._of_whole(values, values.cast(pa.int64()))
+        except pa.ArrowInvalid:  # a cell is no whole number of 64 bits
+            return cls._of_any(values)
+
+    @classmethod
+    def _of_whole(cls, values: pa.Array | pa.ChunkedArray, numbers: pa.Array | pa.ChunkedArray) -> Written:
+        """Look at cells that can be read as int64: 007 and 0x1F can too."""
+        if not numbers.cast(pa.string()).equals(values):
+            return cls._of_any(values)
+        ends = pc.min_max(numbers)
+        if ends["min"].as_py() >= -EXACT_IN_FLOAT and ends["max"].as_py() <= EXACT_IN_FLOAT:
+            return cls(True, digits=True, places=(0, 0))
+        return cls(True, digits=True, places=(0, 0), inexact=_first_inexact(values))
+
+    @classmethod
+    def _of_any(cls, values: pa.Array | pa.ChunkedArray) -> Written:
+        return cls._of_decimals(values) or cls._of_patterns(values)
+
+    @classmethod
+    def _of_decimals(cls, values: pa.Array | pa.ChunkedArray) -> Written | None:
+        """Look at decimals that float64 gives back, without an exponent; None if there are other cells. It saves patterns."""
+        if not pc.all(_plainly_exact(values)).as_py():
+            return None
+        if pc.any(pc.or_(pc.match_substring(values, "e"), pc.match_substring(values, "n"))).as_py():  # exponents, nan, inf
+            return None
+        places = _places(values)
+        ends = pc.min_max(places)
+        if not ends["max"].as_py():
+            return None
+        padded = values.filter(pc.and_(pc.greater(places, 1), pc.ends_with(values, "0")))
+        beyond = _first_beyond(values)
+        few_and_many = (ends["min"].as_py(), ends["max"].as_py())
+        return cls(True, False, True, False, few_and_many, beyond, None, str(padded[0]) if len(padded) else None)
+
+    @classmethod
+    def _of_patterns(cls, values: pa.Array | pa.ChunkedArray) -> Written:
+        if not _all(values, rf"{_LIKE_A_NUMBER}|{_WORDS}"):
+            return cls(True, text=True)
+        numbers = values.filter(pc.invert(pc.match_substring_regex(values, _WORDS)))
+        if not len(numbers):
+            return cls(True, whole=False)
+        whole = len(numbers) == len(values) and _all(values, _WHOLE)
+        beyond = _first_beyond(numbers)
+        inexact = _first_inexact(numbers)
+        if inexact is not None and not _all(numbers, _DECIMAL):
+            return cls(
+                True, digits=True, whole=whole, beyond=beyond, inexact=inexact
+            )  # 12e5: it is text, whatever its places are
+        mantissa = numbers if whole else pc.replace_substring_regex(numbers, "[eE].*$", "")
+        ends = pc.min_max(_places(mantissa))
+        padded = numbers.filter(pc.match_substring_regex(mantissa, r"\.[0-9]+0$")) if not whole else []
+        places = (ends["min"].as_py(), ends["max"].as_py())
+        return cls(True, False, True, whole, places, beyond, inexact, str(padded[0]) if len(padded) else None)
+
+    def join(self, other: Written) -> Written:
+        """Return how the cells of both are written."""
+        if self.text or other.text:
+            return Written(True, text=True)
+        ends = [end for places in (self.places, other.places) if places for end in places]
+        return Written(
+            cells=self.cells or other.cells,
+            digits=self.digits or other.digits,
+            whole=self.whole and other.whole,
+            places=(min(ends), max(ends)) if ends else None,
+            beyond=_first(self.beyond, other.beyond),
+            inexact=_first(self.inexact, other.inexact),
+            padded=_first(self.padded, other.padded),
+        )
+
+    def type(self) -> pa.DataType:
+        """Return int64, float64 or string. More cells never make numbers of a column that is text, unless it has words only."""
+        if self.text or not self.digits or self.beyond or (self.inexact and not self.whole):
+            return pa.string()
+        if self.whole:
+            return pa.int64()
+        # 1.10 is not 1.1 where it is a version. Where all values have the same number of places, nothing is lost.
+        return pa.string() if self.padded and self.places and self.places[0] < self.places[1] else pa.float64()
+
+    def odd(self) -> str | None:
+        """Return a cell for which the column is text though all its cells look like numbers; None if that is not so."""
+        if not pa.types.is_string(self.type()) or self.text or not self.digits:
+            return None
+        return self.beyond or (None if self.whole else self.inexact or self.padded)
+
+    def to_json(self) -> list[Any]:
+        """Return everything as plain data."""
+        return [self.cells, self.text, self.digits, self.whole, self.places, self.beyond, self.inexact, self.padded]
+
+    @classmethod
+    def from_json(cls, record: list[Any]) -> Written:
+        """Build what `to_json` gave."""
+        some, text, digits, whole, places, *cells = record
+        return cls(some, text, digits, whole, tuple(places) if places else None, *cells)
+
+
+def gives_back(cells: pa.Array, numbers: pa.Array, places: str) -> bool:
+    """Return whether a column of float64 is still one with these cells, null where empty; `numbers` are their values.
+
+    `places`: how many decimal places all cells before have; `any` if they differ, so that no zero may be at the end of one.
+    """
+    if places == "any":
+        odd = cells.filter(pc.not_equal(numbers.cast(pa.string()), cells))  # the others have no zeros at their end
+        known = Written(True, digits=True, whole=False, places=(0, 1))
+        return bool(pa.types.is_floating(known.join(Written.of(odd)).type()))
+    known = Written(True, digits=True, whole=False, places=(int(places), int(places)))
+    joined = known.join(Written.of(cells))
+    return bool(pa.types.is_floating(joined.type())) and joined.places == known.places
+
+
+def _first(*cells: str | None) -> str | None:
+    """Return the same one of these in any order."""
+    return min((cell for cell in cells if cell is not None), default=None)
+
+
+def filled(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Return the column with null for empty cells."""
+    empty = pc.equal(pc.binary_length(column), 0)
+    return pc.if_else(empty, pa.scalar(None, pa.string()), column) if pc.any(empty).as_py() else column
+
+
+def _first_beyond(numbers: pa.Array | pa.ChunkedArray) -> str | None:
+    """Return the first whole number that does not fit in 64 bits."""
+    long = numbers.filter(pc.greater_equal(pc.binary_length(numbers), 19))
+    whole = long.filter(pc.match_substring_regex(long, _WHOLE))
+    return next((value for value in whole.to_pylist() if not -(2**63) <= int(value) < 2**63), None)
+
+
+def _places(mantissa: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Return the number of decimal places of decimals without an exponent."""
+    point = pc.find_substring(mantissa, ".")
+    after = pc.subtract(pc.subtract(pc.binary_length(mantissa), point), 1)
+    return pc.if_else(pc.less(point, 0), pa.scalar(0, after.type), after)
+
+
+def _first_inexact(numbers: pa.Array | pa.ChunkedArray) -> str | None:
+    """Return the first number that float64 would not give back as it is written, but for zeros at its end."""
+    doubtful = numbers.filter(pc.invert(_plainly_exact(numbers)))
+    if not len(doubtful):
+        return None
+    odd = doubtful.filter(pc.invert(pc.match_substring_regex(doubtful, _DECIMAL)))
+    if len(odd):
+        return str(odd[0])
+    return next((value for value in doubtful.to_pylist() if Decimal(value) != Decimal(repr(float(value)))), None)
+
+
+def _plainly_exact(numbers: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Return which numbers come back as they are written, but for zeros at their end, from float64 as Arrow prints it.
+
+    It saves looking closely at nearly all of them: only exponents, rounded numbers and other ways to write one are left.
+    """
+    try:
+        printed = numbers.cast(pa.float64()).cast(pa.string())
+    except pa.ArrowInvalid:
+        return pc.equal(pc.binary_length(numbers), -1)
+    same = pc.equal(printed, numbers)
+    if pc.all(same).as_py():
+        return same
+    trimmed = pc.ascii_rtrim(pc.ascii_rtrim(numbers, "0"), ".")
+    return pc.or_(same, pc.and_(pc.equal(printed, trimmed), pc.match_substring_regex(numbers, r"\.[0-9]+$")))
+
+
+def _all(values: pa.Array | pa.ChunkedArray, pattern: str) -> bool:
+    return bool(pc.all(pc.match_substring_regex(values, pattern)).as_py())

@@ -1,0 +1,362 @@
+"""The tables of a dataset: files, units, shards, rejects, checksums. docs/format.md, section 2."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from shardctl.errors import DatasetError
+from shardctl.shard import ShardFacts, field_names
+from shardctl.storage import exists, is_file, printable, replacing, write_atomically
+
+MANIFEST = "manifest.json"
+FILES = "files.arrow"
+PLAN = "plan.arrow"
+SHARDS = "shards.arrow"
+REJECTS = "rejects.jsonl"
+CHECKSUMS = "SHA256SUMS"
+STAGING = ".shardctl"
+"""The folder inside a dataset's folder that holds everything until the commit."""
+
+REPLACED = "replaced.json"
+"""In the folder of a job whose dataset is taking its place: the names of the files that it replaces."""
+
+REPAIR_ADVICE = "`shardctl repair` repairs it if possible"
+
+TABLES = (FILES, PLAN, SHARDS, REJECTS)
+"""The files of a dataset that are neither shards, nor the manifest, nor the list of checksums."""
+
+
+def shard_name(split: str, shard: int) -> str:
+    """Return the file name of a shard, numbered within its split: train-00000.arrow."""
+    return f"{split}-{shard:05d}.arrow"
+
+
+def expect(holds: bool, what: str) -> None:
+    """Raise ValueError, saying what should have been, unless it holds."""
+    if not holds:
+        raise ValueError(what)
+
+
+def is_file_name(name: Any) -> bool:
+    """Return whether this is the name of a file right inside the dataset's folder, and nothing that leads out of it."""
+    return isinstance(name, str) and name not in ("", ".", "..") and not set(name) & set("/\\\0")
+
+
+def are_file_names(names: Iterable[str]) -> bool:
+    """Return whether all of these, which are strings, are names of files right inside the dataset's folder. Fast for many."""
+    together = set(names)
+    return together.isdisjoint(("", ".", "..")) and not set("/\\\0").intersection("".join(together))
+
+
+MAKING_KEY = b"shardctl"
+"""Metadata of shards.arrow that says how the dataset was made."""
+
+SHARDS_SCHEMA = pa.schema(
+    [
+        ("split", pa.string()),
+        ("path", pa.string()),
+        ("units", pa.int64()),
+        ("inputs", pa.int64()),
+        ("rejected", pa.int64()),
+        ("rows", pa.int64()),
+        ("bytes", pa.int64()),
+        ("raw_bytes", pa.int64()),
+        ("sha256", pa.string()),
+        ("block_rows", pa.list_(pa.int32())),
+    ]
+)
+
+UNIT_FIELDS = (
+    ("file", pa.int32()),
+    ("offset", pa.int64()),
+    ("size", pa.int64()),
+    ("skip", pa.int64()),
+    ("first", pa.int64()),
+    ("records", pa.int64()),
+)
+"""What a plan says of a unit before it is read: a stretch of a file, and which of its records are meant."""
+
+PLAN_SCHEMA = pa.schema(
+    [
+        *UNIT_FIELDS,
+        ("shard", pa.int32()),
+        ("first_row", pa.int64()),
+        ("samples", pa.int64()),
+        ("rejected", pa.int64()),
+        ("digest", pa.uint64()),
+    ]
+)
+"""The columns of plan.arrow: a unit, and what became of it."""
+
+FILE_FIELDS = (("path", pa.string()), ("root", pa.int32()), ("size", pa.int64()))
+"""The columns of files.arrow. `label` and `columns`, where labels are known of files, come after them."""
+
+
+@dataclass(frozen=True)
+class ShardEntry:
+    """One row of shards.arrow, and where it begins: `first` is the index of its first sample in the dataset, `first_unit` its
+    first row of plan.arrow.
+
+    It has `units` rows of the plan. Of `inputs` records, `rejected` became no sample; `rows` samples were made.
+    """
+
+    split: str
+    path: str
+    units: int
+    inputs: int
+    rejected: int
+    rows: int
+    bytes: int
+    raw_bytes: int
+    sha256: str
+    block_rows: tuple[int, ...]
+    first: int = 0
+    first_unit: int = 0
+
+    @classmethod
+    def of_written(cls, split: str, path: str, facts: ShardFacts) -> ShardEntry:
+        """Return the entry of a shard whose samples had no source: it has no units, and each of its rows counts as a record."""
+        return cls(split, path, 0, facts.rows, 0, facts.rows, facts.bytes, facts.raw_bytes, facts.sha256, facts.block_rows)
+
+    def row(self) -> dict[str, Any]:
+        """Return the row of shards.arrow."""
+        return {name: getattr(self, name) for name in SHARDS_SCHEMA.names}
+
+
+@dataclass(frozen=True)
+class Making:
+    """How a dataset was made, as far as that is the same for every copy of it: what repair needs if the manifest is lost.
+
+    `layout` is that of the shards, `fields` what the manifest says of them, `records` how files of many records were read
+    (None where a file is one record). No paths, no times.
+    """
+
+    layout: dict[str, Any]
+    fields: dict[str, Any]
+    recipe: dict[str, Any]
+    settings: dict[str, Any]
+    parts: dict[str, str]
+    records: dict[str, Any] | None = None
+
+
+MADE_BY = "shardctl.write"
+"""What the settings of a dataset say under `made_by` that shardctl.write wrote."""
+
+
+def is_written(settings: Mapping[str, Any]) -> bool:
+    """Return whether the settings of a manifest are those of a dataset that shardctl.write wrote: it has no source."""
+    return settings.get("made_by") == MADE_BY
+
+
+def write_shard_table(path: Path, entries: Iterable[ShardEntry], making: Making) -> None:
+    """Write shards.arrow: one row per shard, in the order of the dataset."""
+    rows = [entry.row() for entry in entries]
+    schema = SHARDS_SCHEMA.with_metadata({MAKING_KEY: json.dumps(asdict(making))})
+    with replacing(path) as sink, pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema) as writer:
+        for start in range(0, len(rows), 65536):
+            writer.write_batch(pa.RecordBatch.from_pylist(rows[start : start + 65536], schema=schema))
+
+
+class ShardTable:
+    """shards.arrow, memory-mapped: which shard holds which samples.
+
+    `first`, `first_unit`, `rows`, `inputs`, `units`, `sizes` and `raw_sizes` (bytes) and `block_counts` are int64 arrays of one
+    number per shard, `block_rows` has one number per block of all shards. Raises DatasetError if the table contradicts itself
+    or names files outside of the dataset's folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._table = open_table(path, SHARDS_SCHEMA)
+        shown = printable(str(path))
+        _validate(self._table, shown)
+        blocks = self._table["block_rows"].combine_chunks()
+        offsets = np.from_dlpack(blocks.offsets)
+        # Not blocks.flatten(), which imports pyarrow.compute: 40 ms of the time to open a dataset.
+        flat = blocks.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
+        if any(column.null_count for column in self._table.columns) or flat.null_count:
+            raise DatasetError(f"{shown}: contradicts itself, values are missing; {REPAIR_ADVICE}")
+        self.rows: npt.NDArray[np.int64] = self._numbers("rows")
+        self.inputs: npt.NDArray[np.int64] = self._numbers("inputs")
+        self.units: npt.NDArray[np.int64] = self._numbers("units")
+        self.sizes: npt.NDArray[np.int64] = self._numbers("bytes")
+        self.raw_sizes: npt.NDArray[np.int64] = self._numbers("raw_bytes")
+        self.block_rows: npt.NDArray[Any] = np.from_dlpack(flat)
+        self.block_counts: npt.NDArray[np.int64] = np.diff(offsets).astype(np.int64)
+        if not are_file_names(self.names):
+            raise DatasetError(f"{shown}: names a shard outside of the dataset's folder")
+        if not len(self) or not self._is_consistent():
+            raise DatasetError(f"{shown}: contradicts itself, its counts do not add up; {REPAIR_ADVICE}")
+        self.first: npt.NDArray[np.int64] = np.cumsum(self.rows) - self.rows
+        self.first_unit: npt.NDArray[np.int64] = np.cumsum(self.units) - self.units
+
+    def _numbers(self, column: str) -> Any:
+        # Not to_numpy, which imports pandas where that is installed: 0.3 s of the time to the first batch.
+        return np.from_dlpack(self._table[column].combine_chunks())
+
+    def _is_consistent(self) -> bool:
+        numbers = (self.rows, self.inputs, self.units, self._numbers("rejected"), self.sizes, self.raw_sizes)
+        if any(column.min() < 0 or column.max() > 2**62 for column in numbers):
+            return False
+        in_blocks = np.concatenate([[0], np.cumsum(self.block_rows, dtype=np.int64)])
+        ends = np.concatenate([[0], np.cumsum(self.block_counts)])
+        return np.array_equal(in_blocks[ends[1:]] - in_blocks[ends[:-1]], self.rows) and bool(
+            (in_blocks[1:] > in_blocks[:-1]).all()
+        )
+
+    def __len__(self) -> int:
+        """Return the number of shards."""
+        return int(self._table.num_rows)
+
+    def __getitem__(self, index: int) -> ShardEntry:
+        """Return the entry of one shard."""
+        return self._entry(index, self._table.slice(index, 1).to_pylist()[0])
+
+    def __iter__(self) -> Iterator[ShardEntry]:
+        """Yield the entries in order, a few thousand in memory at a time."""
+        number = 0
+        for batch in self._table.to_batches(max_chunksize=4096):
+            for row in batch.to_pylist():
+                yield self._entry(number, row)
+                number += 1
+
+    def _entry(self, number: int, row: dict[str, Any]) -> ShardEntry:
+        places = {"first": int(self.first[number]), "first_unit": int(self.first_unit[number])}
+        return ShardEntry(**{**row, "block_rows": tuple(row["block_rows"]), **places})
+
+    @property
+    def making(self) -> Making:
+        """How the dataset was made. Raises DatasetError if the table does not say."""
+        try:
+            return Making(**json.loads((self._table.schema.metadata or {})[MAKING_KEY]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise DatasetError(f"{SHARDS} does not say how the dataset was made ({error!r})") from error
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The file names of all shards."""
+        return list(self._table["path"].to_pylist())
+
+    def index_of(self, name: str) -> int | None:
+        """Return the number of the shard with this file name, None if there is none."""
+        return self.names.index(name) if name in self.names else None
+
+
+def _refuse_pipes(path: Path) -> None:
+    """Raise DatasetError if there is something else than a file: reading a pipe may never end."""
+    if exists(path) and not is_file(path):
+        raise DatasetError(f"{printable(str(path))}: not an ordinary file; {REPAIR_ADVICE}")
+
+
+def open_table(path: Path, schema: pa.Schema | None = None, columns: Sequence[str] | None = None) -> pa.Table:
+    """Memory-map one of the dataset's Arrow tables, or some columns of it. Raises DatasetError.
+
+    Text and list columns of an untrusted file need open_checked_table before they are used.
+    """
+    shown = printable(str(path))
+    _refuse_pipes(path)
+    try:
+        table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+        table = table if columns is None else table.select(columns)
+        table.validate()
+        names = field_names(table.schema)
+    except FileNotFoundError:
+        raise DatasetError(f"{shown}: missing; {REPAIR_ADVICE}") from None
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise DatasetError(f"{shown}: not a readable Arrow file; {REPAIR_ADVICE}") from error
+    except KeyError as error:
+        raise DatasetError(f"{shown}: does not have the columns that docs/format.md gives it ({error})") from error
+    if schema is not None and (names != schema.names or not table.schema.equals(schema)):
+        raise DatasetError(f"{shown}: does not have the columns that docs/format.md gives it")
+    return table
+
+
+def open_checked_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """Memory-map a table, or some columns of it, and look at every value, so that none can lead astray. Raises DatasetError."""
+    table, shown = open_table(path, columns=columns), printable(str(path))
+    if any(_holds_times(field.type) for field in table.schema):  # of which not every value is one in Python
+        raise DatasetError(f"{shown}: does not have the columns that docs/format.md gives it")
+    _validate(table, shown)
+    return table
+
+
+def _holds_times(type_: pa.DataType) -> bool:
+    return pa.types.is_temporal(type_) or any(_holds_times(type_.field(i).type) for i in range(type_.num_fields))
+
+
+def _validate(table: pa.Table, shown: str) -> None:
+    try:
+        table.validate(full=True)
+    except (pa.ArrowException, ValueError) as error:
+        raise DatasetError(f"{shown}: holds values that cannot be; {REPAIR_ADVICE}") from error
+
+
+def write_checksums(path: Path, sums: Iterable[tuple[str, str]]) -> str:
+    """Write SHA256SUMS from (file name, SHA-256) pairs, sorted by name, and return its own SHA-256."""
+    lines = [f"{sha256}  {name}\n" for name, sha256 in sorted(sums)]
+    return write_atomically(path, "".join(lines).encode())
+
+
+def read_checksums(path: Path) -> dict[str, str]:
+    """Read SHA256SUMS: file name to SHA-256. Raises DatasetError."""
+    _refuse_pipes(path)
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        return {name: sha256 for sha256, name in (line.split("  ", 1) for line in lines)}
+    except (OSError, ValueError) as error:
+        raise DatasetError(f"{printable(str(path))}: cannot be read as a list of checksums ({error})") from error
+
+
+@dataclass(frozen=True)
+class Reject:
+    """One line of rejects.jsonl: a record that became no sample, and why; or `records` of them from this one on."""
+
+    source: str
+    key: str
+    stage: str
+    error: str
+    message: str
+    records: int = 1
+
+    def line(self) -> bytes:
+        """Return the line. A number of records is written only where there are several."""
+        record = asdict(self)
+        if self.records == 1:
+            del record["records"]
+        return json.dumps(record, ensure_ascii=False).encode() + b"\n"
+
+
+def read_rejects(path: Path) -> Iterator[Reject]:
+    """Yield the lines of rejects.jsonl one at a time. Raises DatasetError."""
+    _refuse_pipes(path)
+    try:
+        with open(path, encoding="utf-8") as file:
+            for line in file:
+                reject = Reject(**json.loads(line))
+                texts = (reject.source, reject.key, reject.stage, reject.error, reject.message)
+                expect(all(type(text) is str for text in texts), "all of it is text")
+                expect(type(reject.records) is int and reject.records > 0, "records are counted")
+                yield reject
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise DatasetError(f"{printable(str(path))}: cannot be read as a list of rejects ({error}); {REPAIR_ADVICE}") from error
+
+
+def count_reasons(path: Path) -> tuple[dict[str, int], tuple[Reject, ...]]:
+    """Count a rejects.jsonl by "stage: error", most frequent first, and return the first reject of each."""
+    reasons: Counter[str] = Counter()
+    examples: dict[str, Reject] = {}
+    for reject in read_rejects(path):
+        reason = f"{reject.stage}: {reject.error}"
+        reasons[reason] += reject.records
+        examples.setdefault(reason, reject)
+    counted = dict(reasons.most_common())
+    return counted, tuple(examples[reason] for reason in counted)

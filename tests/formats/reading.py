@@ -1,0 +1,88 @@
+"""Reads a whole file by a format as conversions do: scanned in pieces, cut, types joined, then read unit by unit."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from shardctl.sources.formats.base import Choose, Cut, Format, Reading, Unit
+from shardctl.sources.types import Types, without_nulls
+
+READING = Reading()
+
+
+@dataclass(frozen=True)
+class Everything:
+    """All records of a file: their numbers, their values and what was rejected, as (number, error, message)."""
+
+    numbers: list[int]
+    table: pa.Table
+    rejects: list[tuple[int, str, str]]
+    digests: list[str]
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        return self.table.to_pylist()
+
+
+def cut(format_: Format, path: Path, reading: Reading = READING) -> list[Cut]:
+    size = path.stat().st_size
+    scans = [format_.scan(str(path), *piece, reading) for piece in format_.pieces(size)]
+    cuts = format_.join(json.loads(json.dumps(scans)), size)
+    if cuts is None:
+        cuts = format_.join(json.loads(json.dumps([format_.scan(str(path), 0, size, reading)])), size)
+    assert cuts is not None
+    return cuts
+
+
+def units_of(cuts: list[Cut]) -> list[Unit]:
+    firsts = np.cumsum([1, *(each.records for each in cuts)]).tolist()
+    return [Unit(each.offset, each.size, 0, first, each.records) for each, first in zip(cuts, firsts, strict=False)]
+
+
+def types_of(format_: Format, path: Path, reading: Reading = READING) -> Types:
+    cuts = cut(format_, path, reading)
+    found = [format_.types(str(path), unit, reading) for each, unit in zip(cuts, units_of(cuts), strict=True) if not each.fault]
+    return reduce(Types.join, [Types.from_json(json.loads(json.dumps(each.to_json()))) for each in found])
+
+
+def read(
+    format_: Format,
+    path: Path,
+    reading: Reading = READING,
+    schema: pa.Schema | None = None,
+    choose: Choose | None = None,
+    units: list[Unit] | None = None,
+) -> Everything:
+    cuts = cut(format_, path, reading)
+    faults = {}
+    if units is None:
+        units = units_of(cuts)
+        faults = {unit: each.fault for each, unit in zip(cuts, units, strict=True) if each.fault}
+    if schema is None:
+        schema = types_of(format_, path, reading).found()
+    numbers: list[int] = []
+    batches: list[pa.RecordBatch] = []
+    rejects: list[tuple[int, str, str]] = []
+    digests = []
+    for unit in units:
+        if fault := faults.get(unit):
+            if choose is None or choose(np.array([unit.first]))[0]:
+                rejects.append((unit.first, fault.error, fault.message))
+            continue
+        digest = xxhash.xxh3_64()
+        for parsed in format_.read(str(path), unit, reading, schema, choose, digest):
+            parsed.batch.validate(full=True)
+            assert len(parsed.numbers) == len(parsed.batch)
+            numbers += parsed.numbers.tolist()
+            batches.append(parsed.batch)
+            rejects += [(number, why.error, why.message) for number, why in parsed.rejects]
+        digests.append(digest.hexdigest())
+    return Everything(numbers, pa.Table.from_batches(batches, without_nulls(schema)), rejects, digests)

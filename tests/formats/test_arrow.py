@@ -1,0 +1,140 @@
+"""Arrow files, streams and Feather: what pyarrow reads serially comes out, in any units; damage is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import feather
+from reading import cut, read, types_of, units_of
+from test_parquet import columns_of_all_types
+
+from shardctl.errors import Rejection
+from shardctl.sources.formats.arrow import ArrowFile
+from shardctl.sources.formats.base import CHOSEN, Misfit, Unit
+
+ARROW = ArrowFile()
+TABLE = pa.table({"n": pa.array(range(1000)), "text": [f"row {n}" for n in range(1000)], "label": ["b", "a"] * 500})
+
+WRITERS: dict[str, Callable[[Path, pa.Table], None]] = {}
+
+
+def write_file(path: Path, table: pa.Table, compression: str | None = None) -> None:
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.ipc.new_file(str(path), table.schema, options=options) as writer:
+        writer.write_table(table, max_chunksize=300)
+
+
+def write_stream(path: Path, table: pa.Table) -> None:
+    with pa.ipc.new_stream(str(path), table.schema) as writer:
+        writer.write_table(table, max_chunksize=300)
+
+
+WRITERS |= {
+    "file": write_file,
+    "zstd": lambda path, table: write_file(path, table, "zstd"),
+    "stream": write_stream,
+    "feather": lambda path, table: feather.write_feather(table, str(path), chunksize=300),
+}
+
+
+@pytest.fixture(params=WRITERS)
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    WRITERS[request.param](tmp_path / "a.arrow", TABLE)
+    return tmp_path / "a.arrow"
+
+
+def test_all_rows_come_out(path: Path) -> None:
+    found = read(ARROW, path)
+    assert found.numbers == list(range(1, 1001))
+    assert found.table.equals(TABLE)
+
+
+def test_units_of_a_part_give_the_same_rows_in_any_order(path: Path) -> None:
+    [first, *_] = units_of(cut(ARROW, path))
+    assert first.records == 1000  # small record batches are a unit together
+    parts = [Unit(first.offset, first.size, skip, 1 + skip, min(70, 1000 - skip)) for skip in range(0, 1000, 70)]
+    for order in (parts, parts[::-1]):
+        found = read(ARROW, path, units=order)
+        assert sorted(found.numbers) == list(range(1, 1001))
+        assert [row["n"] + 1 for row in found.rows] == found.numbers
+
+
+def test_large_record_batches_are_units_of_their_own(tmp_path: Path) -> None:
+    table = pa.table({"n": pa.array(range(600_000))})
+    with pa.ipc.new_file(str(tmp_path / "a.arrow"), table.schema) as writer:
+        writer.write_table(table, max_chunksize=200_000)
+    assert [each.records for each in cut(ARROW, tmp_path / "a.arrow")] == [200_000] * 3
+    assert read(ARROW, tmp_path / "a.arrow").table.equals(table)
+
+
+@pytest.mark.parametrize("writer", [write_file, write_stream])
+@pytest.mark.parametrize("name", columns_of_all_types())
+def test_values_of_every_type_are_those_of_a_serial_reading(
+    name: str, writer: Callable[[Path, pa.Table], None], tmp_path: Path
+) -> None:
+    column = columns_of_all_types()[name]
+    writer(tmp_path / "a.arrow", pa.table({"column": column}))
+    found = read(ARROW, tmp_path / "a.arrow").table[0].to_pylist()
+    if name == "map":
+        found = [value if value is None else [(pair["key"], pair["value"]) for pair in value] for value in found]
+    assert found == column.to_pylist()
+
+
+def test_a_person_may_choose_columns_and_their_order(path: Path) -> None:
+    schema = pa.schema([("label", pa.string()), ("n", pa.int64())])
+    with pytest.raises(Misfit, match="text"):
+        read(ARROW, path, schema=schema)
+    found = read(ARROW, path, schema=schema.with_metadata({CHOSEN: b""}), choose=lambda rows: rows % 2 == 0)
+    assert found.numbers == list(range(2, 1001, 2))
+    assert found.table.equals(TABLE.select(["label", "n"]).take(list(range(1, 1000, 2))))
+
+
+def test_strings_of_the_label_column_name_classes(path: Path) -> None:
+    assert types_of(ARROW, path).labels() == ["a", "b"]
+
+
+def test_a_stream_that_ends_early_is_one_sentence(tmp_path: Path) -> None:
+    write_stream(tmp_path / "a.arrow", TABLE)
+    data = (tmp_path / "a.arrow").read_bytes()
+    (tmp_path / "a.arrow").write_bytes(data[: len(data) // 2])
+    with pytest.raises(Rejection, match="the stream cannot be read"):
+        cut(ARROW, tmp_path / "a.arrow")
+
+
+@pytest.mark.parametrize("data", [b"", b"ARROW1", b"not an Arrow file", b"ARROW1" + bytes(40) + b"ARROW1"])
+def test_a_file_that_is_no_arrow_is_one_sentence(data: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a.arrow").write_bytes(data)
+    with pytest.raises(Rejection, match="not an Arrow file"):
+        cut(ARROW, tmp_path / "a.arrow")
+
+
+def test_feather_of_version_1_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "a.feather").write_bytes(b"FEA1" + bytes(100) + b"FEA1")
+    with pytest.raises(Rejection, match="version 1"):
+        cut(ARROW, tmp_path / "a.feather")
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_no_damage_ends_in_another_error(name: str, tmp_path: Path) -> None:
+    target = tmp_path / "a.arrow"
+    WRITERS[name](target, TABLE)
+    good = target.read_bytes()
+    schema = TABLE.schema.with_metadata({CHOSEN: b""})
+    random = np.random.default_rng(1)
+    named = 0
+    for _ in range(100):
+        data = bytearray(good)
+        for place in random.integers(0, len(data), 20):
+            data[place] ^= int(random.integers(1, 256))
+        target.write_bytes(data)
+        try:
+            found = read(ARROW, target, schema=schema)
+        except (Rejection, Misfit):
+            named += 1
+        else:
+            assert found.table.num_columns == 3
+    assert named > 10

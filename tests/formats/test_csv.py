@@ -1,0 +1,239 @@
+"""CSV files: what Python's csv module reads comes out, however the file is cut; every bad row is named."""
+
+from __future__ import annotations
+
+import csv
+import io
+import random
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from conftest import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from reading import cut, read, types_of, units_of
+
+from shardctl.errors import Rejection
+from shardctl.sources.formats import csv_file as module
+from shardctl.sources.formats.base import CHOSEN, Head, Misfit, Reading, Unit
+from shardctl.sources.formats.csv import Delimited
+from shardctl.sources.formats.csv_file import DelimitedFile
+from shardctl.sources.types import Types
+
+PARTS = st.lists(st.sampled_from(['"', ",", "\n", "\r\n", "\r", "a", "1", "é", '""', '"x"', '"\n"', "\ufeff"]), max_size=40)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "a.csv"
+
+
+def strings(*names: str) -> pa.Schema:
+    return pa.schema([(name, pa.string()) for name in names])
+
+
+@examples(150)
+@given(parts=PARTS, columns=st.integers(1, 3), cell=st.integers(1, 9), piece=st.integers(5, 60))
+def test_rows_are_those_of_the_csv_module_however_the_file_is_cut(
+    parts: list[str], columns: int, cell: int, piece: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "cut.csv"
+    body, names = "".join(parts), "abc"[:columns]
+    path.write_bytes(f"{','.join(names)}\n{body}".encode())
+    rows = list(csv.reader(io.StringIO(body, newline="")))
+    small = DelimitedFile(cell=cell, piece=piece)
+    cuts = cut(small, path)
+    assert sum(each.size for each in cuts) == len(body.encode())
+    found = read(small, path, schema=strings(*names))
+    whole = read(DelimitedFile(), path, schema=strings(*names))
+    assert (found.numbers, found.table, found.rejects) == (whole.numbers, whole.table, whole.rejects)
+    chosen = read(small, path, schema=strings(*names), choose=lambda numbers: numbers % 2 == 0)
+    assert chosen.numbers == [number for number in found.numbers if number % 2 == 0]
+    assert chosen.rejects == [reject for reject in found.rejects if reject[0] % 2 == 0]
+    if not any(error == "unclosed-quote" for _, error, _ in found.rejects):
+        assert sum(each.records for each in cuts) == len(rows)
+        good = [(number, row) for number, row in enumerate(rows, 1) if len(row) == columns]
+        assert list(zip(found.numbers, (list(row.values()) for row in found.rows), strict=True)) == good
+        bad = [number for number, row in enumerate(rows, 1) if row and len(row) != columns]
+        assert [number for number, *_ in found.rejects] == bad
+
+
+@examples(60)
+@given(parts=PARTS)
+def test_complete_records_are_a_prefix_that_has_the_same_records(parts: list[str]) -> None:
+    data = "".join(parts).encode()
+    form = Delimited()
+    size = form.complete(data)
+    assert form.count(data[:size]) <= form.count(data)
+    schema, head = strings("a", "b"), Head(0, ("a", "b"))
+    whole = form.parse(data, 1, head, Reading(), schema, None)
+    start = form.parse(data[:size], 1, head, Reading(), schema, None)
+    assert whole.numbers.tolist()[: len(start.numbers)] == start.numbers.tolist()
+    assert whole.batch.slice(0, len(start.batch)).equals(start.batch)
+
+
+def test_a_row_with_the_wrong_number_of_columns_is_named(path: Path) -> None:
+    path.write_text("a,b\n1,2\n3\n\n4,5,6\n7,8")
+    found = read(DelimitedFile(), path)
+    assert found.numbers == [1, 5]
+    assert found.rows == [{"a": 1, "b": 2}, {"a": 7, "b": 8}]
+    assert [(number, error) for number, error, _ in found.rejects] == [(2, "wrong-columns"), (4, "wrong-columns")]
+    assert found.rejects[1][2].startswith("has 3 columns where the header has 2;")
+
+
+def test_blank_lines_are_numbers_but_no_rows_and_quoted_nothing_is_a_row(path: Path) -> None:
+    path.write_text('a\n\n1\n""\n\n2\n')
+    found = read(DelimitedFile(), path)
+    assert found.numbers == [2, 3, 5]
+    assert [row["a"] for row in found.rows] == [1, None, 2]
+    assert not found.rejects
+
+
+@pytest.mark.parametrize("cell", [3, 1 << 20])
+def test_a_quote_that_is_never_closed_costs_its_line_alone(path: Path, cell: int) -> None:
+    path.write_text('a,b\n1,x\n2,"y\n3,z\n4,w\n')
+    found = read(DelimitedFile(cell=cell, piece=8), path)
+    assert found.rows == [{"a": 1, "b": "x"}, {"a": 3, "b": "z"}, {"a": 4, "b": "w"}]
+    assert found.numbers == [1, 3, 4]
+    [(number, error, message)] = found.rejects
+    assert (number, error) == (2, "unclosed-quote")
+    assert "at byte 2 of the row" in message
+
+
+def test_a_row_that_is_no_utf8_is_named_and_its_neighbours_are_kept(path: Path) -> None:
+    path.write_bytes(b"a,b\n1,x\n2,\xff\n3,\xc3\xa9\n")
+    found = read(DelimitedFile(), path)
+    assert found.rows == [{"a": 1, "b": "x"}, {"a": 3, "b": "é"}]
+    assert found.rejects == [(2, "not-utf8", "not UTF-8 at byte 2 of the row; recode the file")]
+
+
+def test_nul_characters_and_byte_marks_inside_are_kept(path: Path) -> None:
+    path.write_bytes(b"\xef\xbb\xbfa,b\n\xef\xbb\xbfx,\0\n")
+    assert read(DelimitedFile(), path).rows == [{"a": "\ufeffx", "b": "\0"}]
+
+
+def test_columns_of_the_recipe_make_the_first_line_a_row(path: Path) -> None:
+    path.write_bytes(b'\xef\xbb\xbf"1";2\n3;4\n')
+    found = read(DelimitedFile(), path, Reading(columns=("x", "y"), delimiter=";"))
+    assert found.rows == [{"x": 1, "y": 2}, {"x": 3, "y": 4}]
+
+
+def test_tabs(path: Path) -> None:
+    path.write_text("a\tb\nx,y\t2\n")
+    assert read(DelimitedFile(Delimited("\t")), path).rows == [{"a": "x,y", "b": 2}]
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        (b"", "empty"),
+        (b"\n\n", "empty"),
+        (b"a,a\n1,2\n", "repeated-column"),
+        (b"a,\n1,2\n", "nameless-column"),
+        (b"a,\xff\n1,2\n", "not-utf8"),
+        (b'a,"b\n1,2\n', "unclosed-quote"),
+        (b"x" * (module.HEAD_BYTES + 1), "no-header"),
+    ],
+)
+def test_a_header_that_cannot_be_used_is_one_sentence(data: bytes, error: str, path: Path) -> None:
+    path.write_bytes(data)
+    with pytest.raises(Rejection) as caught:
+        cut(DelimitedFile(), path)
+    assert caught.value.error == error
+
+
+def test_a_header_alone_has_no_records(path: Path) -> None:
+    path.write_text("a,b")
+    assert cut(DelimitedFile(), path) == []
+
+
+def test_a_row_that_is_too_large_is_named_before_it_is_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RECORD_BYTES", 20)
+    path.write_text('a\n1\n"' + "x" * 30 + '"\n3\n')
+    found = read(DelimitedFile(cell=8), path)
+    assert [(number, error) for number, error, _ in found.rejects] == [(2, "too-large")]
+    assert [row["a"] for row in found.rows] == [1, 3]
+
+
+def test_units_may_skip_records(path: Path) -> None:
+    path.write_text("n\n" + "".join(f"{n}\n" for n in range(1, 101)))
+    [whole] = units_of(cut(DelimitedFile(), path))
+    parts = [Unit(whole.offset, whole.size, skip, 1 + skip, 30) for skip in (30, 0, 60)]
+    found = read(DelimitedFile(), path, units=parts)
+    assert found.numbers == [row["n"] for row in found.rows] == [*range(31, 61), *range(1, 31), *range(61, 91)]
+
+
+CELLS = ["1", "0", "-7", "2.5", "1.10", "1.9", "0.50", "007", "+1", ".5", "1e-05", "nan", "", "x", str(2**63), str(2**53 + 1)]
+
+
+@examples(100)
+@given(cells=st.lists(st.sampled_from(CELLS), min_size=1, max_size=8), seed=st.integers(0, 99))
+def test_types_of_units_join_in_any_order_and_a_misfit_is_found_wherever_they_were_not_enough(
+    cells: list[str], seed: int
+) -> None:
+    form, head = Delimited(), Head(0, ("a", "b"))
+    units = [f"{cell},\n".encode() for cell in cells]
+    types = [form.types_of(unit, 1, head, Reading()) for unit in units]
+    shuffled = random.Random(seed).sample(types, len(types))
+    whole = reduce(Types.join, types).found()
+    assert reduce(Types.join, shuffled).found().equals(whole, check_metadata=True)
+    assert form.types_of(b"".join(units), 1, head, Reading()).found().equals(whole, check_metadata=True)
+    form.parse(b"".join(units), 1, head, Reading(), whole, None)
+    few = reduce(Types.join, types[:2]).found()
+    if not few.equals(whole):
+        with pytest.raises(Misfit):
+            form.parse(b"".join(units), 1, head, Reading(), few, None)
+
+
+@pytest.mark.parametrize(
+    ("cells", "type_", "values"),
+    [
+        (["1", "", "-3"], "int64", [1, None, -3]),
+        (["0.50", "0.25"], "double", [0.5, 0.25]),
+        (["1.9", "1.10"], "string", ["1.9", "1.10"]),
+        (["007", ""], "string", ["007", ""]),
+        (["nan", "2"], "double", None),
+        (["nan", ""], "string", ["nan", ""]),
+        (["100000000000000000000", "0.5"], "string", ["100000000000000000000", "0.5"]),
+    ],
+)
+def test_numbers_are_those_that_the_docs_say(cells: list[str], type_: str, values: list[Any] | None, path: Path) -> None:
+    path.write_text("a,b\n" + "".join(f"{cell},.\n" for cell in cells))
+    found = read(DelimitedFile(cell=3), path)
+    assert str(found.table.schema.field("a").type) == type_
+    if values is not None:
+        assert found.table["a"].to_pylist() == values
+
+
+def test_a_type_that_a_person_gives_takes_what_can_be_read_as_it(path: Path) -> None:
+    path.write_text("a,b,when\n007,1.10,2026-11-21\n1,2.5,\n")
+    schema = pa.schema([("a", pa.int32()), ("b", pa.float64()), ("when", pa.date32()), ("c", pa.string())])
+    found = read(DelimitedFile(), path, schema=schema)
+    assert [row["a"] for row in found.rows] == [7, 1]
+    assert [row["b"] for row in found.rows] == [1.1, 2.5]
+    assert [str(row["when"]) for row in found.rows] == ["2026-11-21", "None"]
+    with pytest.raises(Misfit, match=r"record 1 \(2026-11-21\)"):
+        read(DelimitedFile(), path, schema=pa.schema([*schema][:2] + [pa.field("when", pa.int64())]))
+    with pytest.raises(Misfit, match="when"):
+        read(DelimitedFile(), path, schema=pa.schema([*schema][:2]))
+    assert read(DelimitedFile(), path, schema=pa.schema([*schema][:2], {CHOSEN: b""})).table.column_names == ["a", "b"]
+
+
+def test_strings_of_the_label_column_name_classes(path: Path) -> None:
+    path.write_text("x,label\n1,cat\n2,\n3,dog\n")
+    assert types_of(DelimitedFile(cell=4), path).labels() == ["cat", "dog"]
+    assert types_of(DelimitedFile(cell=4), path, Reading(label="x")).labels() is None
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize("name", ["text/ag_news", "text/zh"])
+def test_real_files_are_those_of_the_csv_module(corpus: Path, name: str) -> None:
+    for path in sorted((corpus / name).rglob("*.csv")):
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            rows = list(csv.reader(file))
+        reading = Reading(columns=tuple(f"c{place}" for place in range(len(rows[0]))))
+        found = read(DelimitedFile(cell=1000, piece=100_000), path, reading, schema=strings(*reading.columns))
+        assert [list(row.values()) for row in found.rows] == rows

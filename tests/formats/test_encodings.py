@@ -1,0 +1,322 @@
+from __future__ import annotations
+
+import gzip
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import xxhash
+from conftest import examples
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardctl.errors import InstallError, Rejection, UsageError
+from shardctl.sources.formats import encodings
+from shardctl.sources.formats.base import Reading, TextFormat, Unit
+from shardctl.sources.formats.encodings import Transcoder, decode_text, detect, known_encoding
+from shardctl.sources.formats.sequential import Sequential
+from shardctl.sources.formats.text import Lines, Paragraphs
+
+SCHEMA = pa.schema([("text", pa.string())])
+CHINESE = """人人生而自由, 在尊严和权利上一律平等。他们赋有理性和良心, 并应以兄弟关系的精神相对待。
+人人有资格享有本宣言所载的一切权利和自由, 不分种族、肤色、性别、语言、宗教、政治或其他见解。
+任何人不得使为奴隶或奴役; 一切形式的奴隶制度和奴隶买卖, 均应予以禁止。
+"""
+JAPANESE = "吾輩は猫である。名前はまだ無い。\nどこで生れたか頓と見当がつかぬ。\n" * 3
+RUSSIAN = "Люди рождаются свободными\nи равными в своём достоинстве и правах.\n" * 3
+FRENCH = "Longtemps, je me suis couché de bonne heure.\nParfois, à peine ma bougie éteinte, mes yeux se fermaient.\n"
+TEXTS = {
+    "gbk": CHINESE,
+    "gb18030": CHINESE,
+    "big5": "中文\n測試\n",
+    "shift_jis": JAPANESE,
+    "cp932": JAPANESE,
+    "euc_jp": JAPANESE,
+    "iso2022_jp": JAPANESE,
+    "euc_kr": "모든 인간은 태어날 때부터\n자유로우며\n",
+    "cp1251": RUSSIAN,
+    "koi8-r": RUSSIAN,
+    "latin-1": FRENCH,
+    "cp1252": FRENCH + "“quotes” and €\n",
+    "utf-16": CHINESE + "𠀋 outside the first plane\n",
+    "utf-16-le": CHINESE,
+    "utf-16-be": CHINESE,
+    "utf-32": CHINESE,
+    "utf-8": CHINESE,
+    "utf-8-sig": CHINESE,
+    "ascii": "plain\ntext\n",
+}
+needs_detection = pytest.mark.usefixtures("charset_normalizer")
+
+
+@pytest.fixture
+def charset_normalizer() -> None:
+    pytest.importorskip("charset_normalizer")
+
+
+def read(
+    path: Path, encoding: str, form: Sequential | None = None
+) -> tuple[list[tuple[int, str]], list[tuple[int, Rejection]], str]:
+    """Return the records of a file, its rejects, and the encoding that it was found to be in."""
+    form = form or Sequential(Lines())
+    reading = Reading(encoding=encoding)
+    size = path.stat().st_size
+    scan = form.scan(str(path), 0, size, reading)
+    found: list[tuple[int, str]] = []
+    rejects: list[tuple[int, Rejection]] = []
+    first = 1
+    for cut in form.join([scan], size):
+        unit = Unit(cut.offset, cut.size, 0, first, cut.records)
+        for part in form.read(str(path), unit, reading, SCHEMA, None, xxhash.xxh3_64()):
+            part.batch.validate(full=True)
+            found += zip(part.numbers.tolist(), part.batch["text"].to_pylist(), strict=True)
+            rejects += part.rejects
+        first += cut.records
+    return found, rejects, scan["encoding"]
+
+
+@pytest.mark.parametrize("encoding", TEXTS)
+@pytest.mark.parametrize(("part_bytes", "chunk_bytes"), [(1 << 20, 1 << 20), (5, 1), (16, 3)])
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_text_in_any_encoding_comes_out_as_it_is(
+    encoding: str, part_bytes: int, chunk_bytes: int, ending: str, tmp_path: Path
+) -> None:
+    data = TEXTS[encoding].encode(encoding)
+    path = tmp_path / f"a.txt{ending}"
+    path.write_bytes(gzip.compress(data) if ending else data)
+    found, rejects, _ = read(path, encoding, Sequential(Lines(), part_bytes, chunk_bytes))
+    assert found == list(enumerate(TEXTS[encoding].splitlines(), 1))
+    assert rejects == []
+    assert decode_text(data, encoding) == TEXTS[encoding]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "data", "kept", "faults"),
+    [
+        ("gbk", "一\n".encode("gbk") + b"ab\xff\n\x81\nlast \x81", [(1, "一")], {2: 5, 3: 7, 4: 14}),
+        ("gb18030", b"a\n\x81\x30\nb\n", [(1, "a"), (3, "b")], {2: 2}),
+        ("shift_jis", b"a\n\x93\xfa\xff\xff\nb\x81\nc\n", [(1, "a"), (4, "c")], {2: 4, 3: 8}),
+        ("cp1252", b"a\x81b\nc\n", [(2, "c")], {1: 1}),
+        ("ascii", "a\né\nb\n".encode(), [(1, "a"), (3, "b")], {2: 2}),
+        ("iso2022_jp", b"\x1b$BF|\x1b(B\n\xff\n\x1b$BF|\x1b(B\n", [(1, "日"), (3, "日")], {2: 9}),
+        ("utf-16-le", b"a\0\n\0" + b"\x00\xd8b\0\n\0" + b"c\0\n\0", [(1, "a"), (3, "c")], {2: 4}),
+        ("utf-16", b"\xfe\xff\0a\0b\0\n\0", [(1, "ab")], {2: 8}),
+        ("utf-32-be", b"\0\0\0a\0\0\0\n" + b"\x00\x11\x00\x00" + b"\0\0\0\n\0\0\0b", [(1, "a"), (3, "b")], {2: 8}),
+    ],
+)
+@pytest.mark.parametrize("ending", ["", ".gz"])
+@pytest.mark.parametrize(("part_bytes", "chunk_bytes"), [(1 << 20, 1 << 20), (5, 1), (16, 3)])
+def test_bytes_that_are_no_text_cost_their_record_and_are_named(
+    encoding: str,
+    data: bytes,
+    kept: list[tuple[int, str]],
+    faults: dict[int, int],
+    ending: str,
+    part_bytes: int,
+    chunk_bytes: int,
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / f"a.txt{ending}"
+    path.write_bytes(gzip.compress(data) if ending else data)
+    found, rejects, own = read(path, encoding, Sequential(Lines(), part_bytes, chunk_bytes))
+    assert found == kept
+    where = " of its decompressed content" if ending else ""
+    assert [(number, fault.message.split(";")[0]) for number, fault in rejects] == [
+        (number, f"not {own} at byte {place}{where}") for number, place in faults.items()
+    ]
+    assert {(fault.stage, fault.error) for _, fault in rejects} == {("decode", "wrong-encoding")}
+    with pytest.raises(Rejection, match=f"not {own} at byte {min(faults.values())}"):
+        decode_text(data, encoding)
+
+
+@given(
+    encoding=st.sampled_from(
+        ["gbk", "gb18030", "shift_jis", "euc_jp", "big5", "utf-16-le", "utf-32-be", "iso2022_jp", "cp1252"]
+    ),
+    data=st.binary(max_size=40),
+    sizes=st.lists(st.integers(1, 5), min_size=40, max_size=40),
+)
+@examples(200)
+def test_decoding_in_stretches_is_decoding_at_once(encoding: str, data: bytes, sizes: list[int]) -> None:
+    whole = Transcoder(encoding, 0)
+    expected = whole.feed(data, final=True)
+    parts = Transcoder(encoding, 0)
+    out = b""
+    at = 0
+    for size in sizes:
+        out += parts.feed(data[at : at + size])
+        at += size
+    out += parts.feed(data[at:], final=True)
+    assert out == expected
+    assert parts.undecoded.tolist() == whole.undecoded.tolist()
+    assert out.count(b"\xff") == len(whole.undecoded)
+    try:
+        strict, fault = data.decode(encoding), []
+    except UnicodeDecodeError as error:
+        strict, fault = None, [error.start]
+    assert whole.undecoded[:1].tolist() == fault
+    assert strict is None or strict == expected.decode()
+
+
+@pytest.mark.parametrize("form", [Lines(), Paragraphs()])
+def test_many_places_in_many_records_are_told_apart(form: TextFormat, tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    records = [b"ok" if number % 3 else b"a\xffb\xff\xff" for number in range(40)]
+    data = b"\n\n".join(records)
+    path.write_bytes(data)
+    found, rejects, _ = read(path, "gbk", Sequential(form))
+    assert [text for _, text in found] == ["ok"] * 26
+    expected = [len(b"\n\n".join(records[:number])) + (2 if number else 0) + 1 for number in range(0, 40, 3)]
+    assert [fault.message.split(";")[0] for _, fault in rejects] == [f"not gbk at byte {place}" for place in expected]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "named"),
+    [
+        (encoding, named)
+        for encoding in ("utf-8", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be")
+        for named in ("gbk", "latin-1", "utf-16", "utf-16-le", "utf-32")
+        if not (named.startswith("utf-16") and encoding.startswith("utf-32"))  # FF FE 00 00 is UTF-16, if that was named
+    ],
+)
+def test_a_byte_order_mark_counts_for_more_than_the_name(encoding: str, named: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(("\ufeff" + CHINESE).encode(encoding))
+    found, rejects, own = read(path, named)
+    assert ([text for _, text in found], rejects, own) == (CHINESE.splitlines(), [], encoding)
+    assert decode_text(path.read_bytes(), named) == CHINESE
+
+
+def test_the_mark_of_utf16_in_a_file_read_as_utf8_says_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(gzip.compress("a\n".encode("utf-16")))
+    with pytest.raises(Rejection, match="byte order mark of UTF-16; use --encoding utf-16"):
+        read(path, "utf-8")
+    with pytest.raises(Rejection, match="byte order mark of UTF-16; use --encoding utf-16"):
+        decode_text("a\n".encode("utf-16"), "utf-8")
+
+
+@pytest.mark.parametrize("named", ["utf-16", "utf-32"])
+def test_utf16_without_a_mark_is_not_guessed(named: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes("a\n".encode(f"{named}-le"))
+    with pytest.raises(Rejection, match=f"no byte order mark; use --encoding {named}-le or {named}-be"):
+        read(path, named)
+
+
+def test_text_in_utf8_names_the_byte() -> None:
+    assert decode_text(b"\xef\xbb\xbfa", "utf-8") == "a"
+    with pytest.raises(Rejection, match="not UTF-8 at byte 4; recode it") as caught:
+        decode_text(b"\xef\xbb\xbfa\xff", "utf-8")
+    assert caught.value.error == "not-utf8"
+
+
+@pytest.mark.parametrize("name", ["no-such", "utf-7", "rot13", "hex", "zlib", "idna", "unicode_escape", "", "\x00", "日本"])
+def test_what_is_no_encoding_of_files_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match="there is no such encoding"):
+        known_encoding(name)
+
+
+def test_detection_without_its_package_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "charset_normalizer", None)
+    with pytest.raises(InstallError, match=r"pip install 'shardctl\[detect\]'"):
+        detect(b"abc")
+
+
+@needs_detection
+@pytest.mark.parametrize(
+    ("encoding", "text"),
+    [
+        ("utf-8", CHINESE),
+        ("gb18030", CHINESE * 5),
+        ("cp932", JAPANESE * 5),
+        ("iso2022_jp", JAPANESE),
+        ("cp1251", RUSSIAN * 5),
+        ("utf-16-le", FRENCH),
+        ("utf-16-be", FRENCH),
+        ("utf-32-le", FRENCH + CHINESE),
+        ("utf-32-be", FRENCH),
+        ("utf-16", CHINESE),
+    ],
+)
+@pytest.mark.parametrize("before", ["", "plain lines in ASCII\n" * 10_000])
+def test_the_encoding_is_found_and_told(encoding: str, text: str, before: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.txt.gz"
+    data = (before + text).encode(encoding)
+    path.write_bytes(gzip.compress(data))
+    for form in (Sequential(Lines()), Sequential(Lines(), chunk_bytes=777)):
+        found, rejects, own = read(path, "detect", form)
+        assert [line for _, line in found] == (before + text).splitlines()
+        assert (rejects, own.removesuffix("-le")) == ([], encoding.removesuffix("-le"))
+    assert decode_text(data, "detect") == before + text
+
+
+@needs_detection
+def test_what_no_encoding_fits_is_a_reject(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(bytes(range(1, 256)) * 20)
+    with pytest.raises(Rejection, match="its encoding could not be found") as caught:
+        read(path, "detect")
+    assert caught.value.error == "unknown-encoding"
+
+
+@needs_detection
+def test_a_file_that_is_utf8_for_long_is_utf8_and_later_faults_are_rejects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encodings, "DETECTED_BYTES", 301)  # within a character
+    monkeypatch.setattr("shardctl.sources.formats.sequential.DETECTED_BYTES", 301)
+    path = tmp_path / "a.txt"
+    path.write_bytes("é\n".encode() * 200 + b"\xe9\nend\n")
+    found, rejects, own = read(path, "detect", Sequential(Lines(), chunk_bytes=100))
+    assert (len(found), [number for number, _ in rejects], own) == (201, [201], "utf-8")
+
+
+@needs_detection
+def test_half_a_character_where_the_look_ends_does_not_mislead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.txt"
+    data = (CHINESE * 3).encode("gbk")
+    path.write_bytes(data)
+    for size in (500, 501):
+        monkeypatch.setattr("shardctl.sources.formats.sequential.DETECTED_BYTES", size)
+        found, rejects, own = read(path, "detect", Sequential(Lines(), chunk_bytes=size))
+        assert ([text for _, text in found], rejects, own) == ((CHINESE * 3).splitlines(), [], "gb18030")
+
+
+def lines_of(path: Path, encoding: str) -> list[str]:
+    found, rejects, _ = read(path, encoding)
+    assert rejects == []
+    return [text for _, text in found]
+
+
+@pytest.mark.corpus
+def test_twins_in_utf8_come_out_identical(corpus: Path) -> None:
+    text = corpus / "text"
+    gbk = lines_of(text / "zh/pku_test.gbk.txt", "gbk")
+    assert gbk == lines_of(text / "zh/pku_test.utf8.txt", "utf-8")
+    assert len(gbk) > 1000
+    assert lines_of(text / "zh/cityu_test.big5.txt", "big5hkscs")
+    planes = [
+        lines_of(text / "encodings" / name, encoding)
+        for name, encoding in (
+            ("UTF-16BE/plane1-utf-16be.html", "utf-16-be"),
+            ("UTF-16LE/plane1-utf-16le.html", "utf-16-le"),
+            ("UTF-32LE/plane1-utf-32le.html", "utf-32-le"),
+        )
+    ]
+    assert planes[0][2:] == planes[1][2:] == planes[2][2:]  # the first lines name the encoding
+
+
+@pytest.mark.corpus
+@needs_detection
+def test_encodings_of_real_files_are_found(corpus: Path) -> None:
+    for folder in ("utf-8", "GB2312", "Big5", "EUC-JP", "EUC-KR", "windows-1251-russian", "windows-1255-hebrew", "UTF-16"):
+        for path in sorted((corpus / "text/encodings" / folder).iterdir()):
+            found, rejects, own = read(path, "detect")
+            assert rejects == []
+            name = {"GB2312": "gbk"}.get(folder, folder.removesuffix("-russian").removesuffix("-hebrew"))
+            expected = path.read_bytes().decode(name, "replace").removeprefix("\ufeff")
+            assert sum(len(line) for _, line in found) == sum(len(line.removesuffix("\r")) for line in expected.split("\n")), (
+                own
+            )

@@ -1,0 +1,170 @@
+"""JSON documents: every element is one record, and what is broken is named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import xxhash
+from conftest import examples
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardctl.errors import Rejection
+from shardctl.sources.formats.base import Cut, Format, Reading, Unit
+from shardctl.sources.formats.json_array import JsonDocument
+from shardctl.sources.types import Types
+
+READING = Reading()
+
+
+def cuts_of(path: Path, form: Format) -> list[Cut]:
+    size = path.stat().st_size
+    cuts = form.join([json.loads(json.dumps(form.scan(str(path), *piece, READING))) for piece in form.pieces(size)], size)
+    assert cuts is not None
+    return cuts
+
+
+def read(path: Path, form: Format, choose: Any = None) -> tuple[list[tuple[int, Any]], list[tuple[int, str, str]]]:
+    """Return the numbered records of a file, and (number, error, message) of the rejected ones."""
+    records, rejects, first = [], [], 1
+    units = []
+    for cut in cuts_of(path, form):
+        if cut.fault:
+            rejects.append((first, cut.fault.error, cut.fault.message))
+        else:
+            units.append(Unit(cut.offset, cut.size, 0, first, cut.records))
+        first += cut.records
+    types = Types.of_values([], "label")
+    for unit in units:
+        types = types.join(form.types(str(path), unit, READING))
+    for unit in units:
+        digest = xxhash.xxh3_64()
+        for parsed in form.read(str(path), unit, READING, types.schema(), choose, digest):
+            records += list(zip(parsed.numbers.tolist(), parsed.batch.to_pylist(), strict=True))
+            rejects += [(number, error.error, error.message) for number, error in parsed.rejects]
+        data = path.read_bytes()[unit.offset : unit.offset + unit.size]
+        assert digest.digest() == xxhash.xxh3_64(data).digest()
+    return records, sorted(rejects)
+
+
+TEXT = st.sampled_from(["", "a", '"', "\\", "}, {", "[", "]]", ",", "\n", "\r\n", '\\"', "\\\\", "é"])
+ROWS = st.lists(st.fixed_dictionaries({"t": TEXT, "n": st.lists(st.integers(0, 3), max_size=2)}), max_size=8)
+
+
+@examples(50)
+@given(ROWS, st.sampled_from([None, 1]), st.integers(1, 40), st.integers(1, 40), st.booleans())
+def test_elements_come_out_whatever_the_blocks_and_units(
+    tmp_path: Path, rows: list[dict[str, Any]], indent: int | None, block: int, unit: int, mark: bool
+) -> None:
+    path = tmp_path / "rows.json"
+    form = JsonDocument(unit_bytes=unit, buffer_bytes=block)
+    text = json.dumps(rows, indent=indent, ensure_ascii=False)
+    expected = list(enumerate(rows, 1))
+    followed = "".join(json.dumps(row, indent=indent) + "\n" for row in rows)
+    with_commas = ",\n".join(json.dumps(row, indent=indent) for row in rows)
+    in_two = json.dumps(rows[:3]) + "\n" + json.dumps(rows[3:], indent=indent)
+    for written in (text, text + "\n", followed, with_commas, in_two, f"{text[:-1]} ,]" if rows else "[,]"[:1] + "]"):
+        path.write_bytes((b"\xef\xbb\xbf" if mark else b"") + written.encode())
+        assert read(path, form) == (expected, [])
+    odd = read(path, form, lambda numbers: numbers % 2 == 1)
+    assert odd == ([(number, row) for number, row in expected if number % 2], [])
+
+
+@examples(150)
+@given(st.lists(st.sampled_from(['{"a":1}', "[", "]", "{", "}", ",", '"', "\\", "\n", " ", "1", ":", '"a"', "null", "\x00"])))
+def test_any_text_is_cut_the_same_in_blocks_of_any_size(tmp_path: Path, parts: list[str]) -> None:
+    path = tmp_path / "rows.json"
+    path.write_text("".join(parts), newline="")
+    whole = read(path, JsonDocument())
+    for block, unit in ((1, 1), (2, 5), (3, 1000)):
+        assert read(path, JsonDocument(unit_bytes=unit, buffer_bytes=block)) == whole
+    try:
+        expected = json.loads("".join(parts))
+    except ValueError:
+        return
+    elements = expected if isinstance(expected, list) else [expected]
+    assert [record for _, record in whole[0]] == [element for element in elements if isinstance(element, dict)]
+    if isinstance(expected, list | dict):
+        assert len(whole[1]) == len([element for element in elements if not isinstance(element, dict)])
+
+
+@pytest.mark.parametrize(
+    ("text", "kept", "rejects"),
+    [
+        ('[{"a":1}, {"a":2 "b"}, {"a":3}]', [1, 3], [(2, "not-json", "not JSON (Expecting ',' delimiter")]),
+        (
+            '[{"a":1}, {"a":NULL}, 7, {"a":3}]',
+            [1, 4],
+            [(2, "not-json", "not JSON"), (3, "not-an-object", "this one is a number")],
+        ),
+        ('[{"a":1},, {"a":3}]', [1, 3], [(2, "not-json", "not JSON (Expecting value")]),
+        ('[{"a":1}, {"a":3}', [1], [(2, "not-json", "from byte 9 on: the file ends within an array")]),
+        ('[{"a":1}, {"a":"x}, {"a":3}]', [1], [(2, "not-json", "from byte 9 on: the file ends within")]),
+        ('[{"a":1}, {"a":"x\n"}, {"a":3}]', [1], [(2, "not-json", "from byte 9 on: a line end within a string")]),
+        ('[{"a":1}, {"a":[3}, {"a":3}]', [1], [(2, "not-json", "from byte 9 on")]),
+        ('[{"a":1}], {"a":3}]', [1, 2], [(3, "not-json", "from byte 18 on: a bracket closes nothing")]),
+        ('[{"a":1}} {"a":3}', [], [(1, "not-json", "from byte 1 on: a } closes an array")]),
+        ('[{"a":1}] and {"a":3}', [1], [(2, "not-json", "from byte 9 on: text outside of arrays and objects")]),
+        ("hello", [], [(1, "not-json", "from byte 0 on: text outside of arrays and objects")]),
+        ("[", [], [(1, "not-json", "from byte 1 on: the file ends within")]),
+        ('[{"a":1,"a":2}, {"a":"\\ud800"}]', [], [(1, "not-json", "appears twice"), (2, "lone-surrogate", "fix the record")]),
+        ("", [], []),
+        ("[]", [], []),
+        (" \n", [], []),
+    ],
+)
+def test_what_is_broken_is_named(tmp_path: Path, text: str, kept: list[int], rejects: list[tuple[int, str, str]]) -> None:
+    path = tmp_path / "rows.json"
+    path.write_text(text, newline="")
+    for form in (JsonDocument(), JsonDocument(unit_bytes=1, buffer_bytes=3)):
+        records, found = read(path, form)
+        assert [number for number, _ in records] == kept
+        assert [(number, error) for number, error, _ in found] == [(number, error) for number, error, _ in rejects]
+        for (_, _, message), (_, _, part) in zip(found, rejects, strict=True):
+            assert part in message
+            assert "line of JSON" not in message
+
+
+def test_a_record_that_is_too_long_is_a_fault_and_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps([{"a": "x"}, {"a": "x" * 5000}, {"a": "y"}]))
+    records, rejects = read(path, JsonDocument(record_bytes=1000))
+    assert records == [(1, {"a": "x"}), (3, {"a": "y"})]
+    assert [(number, error) for number, error, _ in rejects] == [(2, "too-large")]
+    assert "at most 1000 B are read as one" in rejects[0][2]
+
+
+def test_some_records_of_a_unit(tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps([{"n": number} for number in range(1, 11)]))
+    form = JsonDocument()
+    cut = cuts_of(path, form)[0]
+    schema = pa.schema([("n", pa.int64())])
+    unit = Unit(cut.offset, cut.size, 3, 4, 5)
+    parsed = list(form.read(str(path), unit, READING, schema, None, xxhash.xxh3_64()))
+    assert [p.numbers.tolist() for p in parsed] == [[4, 5, 6, 7, 8]]
+    assert [p.batch.column(0).to_pylist() for p in parsed] == [[4, 5, 6, 7, 8]]
+
+
+@pytest.mark.parametrize("later", ['[{"n": 1}]', '[{"n": 1}            ,', '["'])
+def test_a_file_that_changed_is_a_rejection(tmp_path: Path, later: str) -> None:
+    path = tmp_path / "rows.json"
+    path.write_text('[{"n": 1}, {"n": 2}]')
+    form = JsonDocument()
+    cut = cuts_of(path, form)[0]
+    path.write_text(later)
+    with pytest.raises(Rejection) as raised:
+        form.types(str(path), Unit(cut.offset, cut.size, 0, 1, cut.records), READING)
+    assert (raised.value.stage, raised.value.error) == ("read", "changed")
+
+
+def test_bytes_that_are_not_utf8_cost_one_record(tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    path.write_bytes(b'[{"a":"x"},{"a":"\xff"},{"a":"y"}]')
+    records, rejects = read(path, JsonDocument())
+    assert [number for number, _ in records] == [1, 3]
+    assert [(number, error) for number, error, _ in rejects] == [(2, "not-utf8")]

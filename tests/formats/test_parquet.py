@@ -1,0 +1,219 @@
+"""Parquet files: what pyarrow reads serially comes out, in any units; damage is named."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import os
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import xxhash
+from reading import cut, read, types_of, units_of
+
+from shardctl.errors import Rejection
+from shardctl.sources.formats.base import CHOSEN, Misfit, Reading, Unit
+from shardctl.sources.formats.columns import plain_schema
+from shardctl.sources.formats.parquet import ParquetFile
+
+PARQUET = ParquetFile()
+
+
+def columns_of_all_types() -> dict[str, pa.Array]:
+    day = datetime.date(2026, 11, 21)
+    pairs = pa.array([[("a", 1), ("b", None)], None, []], pa.map_(pa.string(), pa.int64()))
+    columns = {str(t): pa.array([0, None, 1], t) for t in (pa.int8(), pa.int16(), pa.int32(), pa.int64())}
+    columns |= {str(t): pa.array([0, None, 1], t) for t in (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())}
+    columns |= {str(t): pa.array([0.5, None, float("inf")], t) for t in (pa.float32(), pa.float64())}
+    columns |= {str(t): pa.array(["a", None, "é"], t) for t in (pa.string(), pa.large_string(), pa.string_view())}
+    columns |= {str(t): pa.array([b"a", None, b"\xff"], t) for t in (pa.binary(), pa.large_binary(), pa.binary_view())}
+    columns |= {
+        "half": pa.array(np.array([0.5, 1, 2], np.float16)),
+        "fixed": pa.array([b"ab", None, b"cd"], pa.binary(2)),
+        "bool": pa.array([True, None, False]),
+        "null": pa.nulls(3),
+        "date32": pa.array([day, None, day], pa.date32()),
+        "time": pa.array([datetime.time(1), None, datetime.time(2)], pa.time64("us")),
+        "stamp": pa.array([1, None, 2], pa.timestamp("us", "UTC")),
+        "decimal": pa.array([decimal.Decimal("1.10"), None, decimal.Decimal("2.25")]),
+        "list": pa.array([[1, None], None, []]),
+        "large_list": pa.array([["a"], None, []], pa.large_list(pa.large_string())),
+        "fixed_list": pa.array([[1, 2], [3, 4], [5, 6]], pa.list_(pa.int32(), 2)),
+        "struct": pa.array([{"x": 1, "y": ["a"]}, None, {"x": None, "y": None}]),
+        "chat": pa.array([[{"role": "user", "content": "hi"}], [], None]),
+        "map": pairs,
+        "dictionary": pa.array(["a", None, "a"]).dictionary_encode(),
+        "list_of_dictionary": pa.ListArray.from_arrays([0, 1, 1, 2], pa.array(["a", "b"]).dictionary_encode()),
+    }
+    return columns
+
+
+def write(path: Path, table: pa.Table, **options: object) -> Path:
+    pq.write_table(table, path, write_page_checksum=True, **options)
+    return path
+
+
+@pytest.fixture
+def numbers(tmp_path: Path) -> Path:
+    table = pa.table({"n": pa.array(range(1000)), "text": [f"row {n}" for n in range(1000)]})
+    return write(tmp_path / "a.parquet", table, row_group_size=300)
+
+
+@pytest.mark.parametrize("name", columns_of_all_types())
+def test_values_of_every_type_are_those_of_a_serial_reading(name: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", pa.table({"column": columns_of_all_types()[name]}), row_group_size=2)
+    everything = read(PARQUET, path)
+    assert everything.numbers == [1, 2, 3]
+    expected = [dict(value) if name == "map" and value is not None else value for value in pq.read_table(path)[0].to_pylist()]
+    found = everything.table[0].to_pylist()
+    if name == "map":
+        found = [value and {pair["key"]: pair["value"] for pair in value} if value else value for value in found]
+        found = [{} if value == [] else value for value in found]
+    assert found == expected
+
+
+def test_a_row_group_is_a_unit_and_its_bytes_are_its_digest(numbers: Path) -> None:
+    cuts = cut(PARQUET, numbers)
+    assert [each.records for each in cuts] == [300, 300, 300, 100]
+    whole = read(PARQUET, numbers)
+    assert whole.table.equals(pq.read_table(numbers))
+    data = numbers.read_bytes()
+    assert whole.digests == [xxhash.xxh3_64(data[each.offset : each.offset + each.size]).hexdigest() for each in cuts]
+
+
+def test_units_of_one_row_group_give_the_same_rows_in_any_order(numbers: Path) -> None:
+    [first, *_] = units_of(cut(PARQUET, numbers))
+    parts = [Unit(first.offset, first.size, skip, 1 + skip, min(70, 300 - skip)) for skip in range(0, 300, 70)]
+    for order in (parts, parts[::-1]):
+        found = read(PARQUET, numbers, units=order)
+        assert sorted(found.numbers) == list(range(1, 301))
+        assert [row["n"] + 1 for row in found.rows] == found.numbers
+
+
+def test_units_that_continue_do_not_open_the_row_group_again(numbers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = []
+    monkeypatch.setattr(pa, "OSFile", lambda path, real=pa.OSFile: opened.append(path) or real(path))
+    [first, *_] = units_of(cut(PARQUET, numbers))
+    parts = [Unit(first.offset, first.size, skip, 1 + skip, 50) for skip in range(0, 300, 50)]
+    read(PARQUET, numbers, schema=pq.read_schema(numbers), units=parts)
+    assert len(opened) == 1
+
+
+def test_a_file_that_changed_between_two_units_is_not_continued(numbers: Path) -> None:
+    [first, *_] = units_of(cut(PARQUET, numbers))
+    schema = pq.read_schema(numbers)
+    read(PARQUET, numbers, schema=schema, units=[first._replace(records=100)])
+    write(numbers, pa.table({"n": pa.array([-1] * 1000), "text": ["x"] * 1000}), row_group_size=300)
+    os.utime(numbers, ns=(1, 1))
+    [first, *_] = units_of(cut(PARQUET, numbers))
+    found = read(PARQUET, numbers, schema=schema, units=[first._replace(skip=100, first=101, records=100)])
+    assert {row["n"] for row in found.rows} == {-1}
+
+
+def test_only_chosen_rows_come_out(numbers: Path) -> None:
+    found = read(PARQUET, numbers, choose=lambda rows: rows % 7 == 0)
+    assert found.numbers == list(range(7, 1001, 7))
+    assert [row["n"] + 1 for row in found.rows] == found.numbers
+
+
+def test_columns_that_were_not_found_are_a_misfit_unless_a_person_chose(numbers: Path) -> None:
+    with pytest.raises(Misfit, match="text"):
+        read(PARQUET, numbers, schema=pa.schema([("n", pa.int64())]))
+    found = read(PARQUET, numbers, schema=pa.schema([("n", pa.int64())], {CHOSEN: b""}))
+    assert found.table.column_names == ["n"]
+    assert len(found.table) == 1000
+
+
+@pytest.mark.parametrize(
+    ("values", "type_"),
+    [([300], pa.int8()), ([1.5], pa.int64()), ([2**53 + 1], pa.float64()), (["1"], pa.int64()), ([{"a": 1}], pa.struct([]))],
+)
+def test_a_value_that_would_change_is_a_misfit(values: list[object], type_: pa.DataType, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", pa.table({"a": values}))
+    with pytest.raises(Misfit, match="the column a"):
+        read(PARQUET, path, schema=pa.schema([("a", type_)]))
+
+
+def test_mixed_columns_are_json_text(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", pa.table({"a": [[1, 2], None], "b": [1.0, 2.5]}))
+    found = read(PARQUET, path, schema=pa.schema([("a", pa.string()), ("b", pa.string()), ("c", pa.int8())]))
+    assert found.rows == [{"a": "[1, 2]", "b": "1.0", "c": None}, {"a": None, "b": "2.5", "c": None}]
+
+
+def test_strings_of_the_label_column_name_classes(tmp_path: Path) -> None:
+    table = pa.table({"x": range(4), "label": pa.array(["b", "a", "", "b"]).dictionary_encode()})
+    path = write(tmp_path / "a.parquet", table, row_group_size=2)
+    assert types_of(PARQUET, path).labels() == ["a", "b"]
+    assert types_of(PARQUET, path, Reading(label="x")).labels() is None
+
+
+def test_flipped_bytes_of_pages_are_named(numbers: Path) -> None:
+    data = bytearray(numbers.read_bytes())
+    second = cut(PARQUET, numbers)[1]
+    data[second.offset + second.size // 2] ^= 0xFF
+    numbers.write_bytes(data)
+    units = units_of(cut(PARQUET, numbers))
+    schema = plain_schema(pq.read_schema(numbers))
+    with pytest.raises(Rejection, match="row group 2") as caught:
+        read(PARQUET, numbers, schema=schema, units=units[1:2])
+    assert caught.value.error == "damaged"
+    assert read(PARQUET, numbers, schema=schema, units=units[2:]).numbers == list(range(601, 1001))
+
+
+def test_text_that_is_no_utf8_is_the_reject_of_its_row(tmp_path: Path) -> None:
+    broken = pa.Array.from_buffers(pa.string(), 3, pa.array([b"a", b"\xff", b"c"]).buffers())
+    path = write(tmp_path / "a.parquet", pa.table({"t": broken}), use_dictionary=False)
+    found = read(PARQUET, path)
+    assert found.numbers == [1, 3]
+    assert [row["t"] for row in found.rows] == ["a", "c"]
+    assert [(number, error) for number, error, _ in found.rejects] == [(2, "not-utf8")]
+
+
+@pytest.mark.parametrize("data", [b"", b"PAR1", b"not at all a Parquet file", b"PAR1" + bytes(100) + b"PAR1"])
+def test_a_file_that_is_no_parquet_is_one_sentence(data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    path.write_bytes(data)
+    with pytest.raises(Rejection, match="not a Parquet file") as caught:
+        cut(PARQUET, path)
+    assert caught.value.error == "not-parquet"
+
+
+def test_no_damage_ends_in_another_error(numbers: Path) -> None:
+    good = numbers.read_bytes()
+    expected = pq.read_table(numbers)
+    schema = expected.schema
+    random = np.random.default_rng(1)
+    named = 0
+    for _ in range(150):
+        data = bytearray(good)
+        for place in random.integers(0, len(data), 3):
+            data[place] ^= int(random.integers(1, 256))
+        numbers.write_bytes(data)
+        try:
+            found = read(PARQUET, numbers, schema=pa.schema(schema, {CHOSEN: b""}))
+        except (Rejection, Misfit):
+            named += 1
+        else:
+            assert found.table.num_columns == 2
+    assert named > 100
+
+
+@pytest.mark.corpus
+def test_real_files_are_read_as_pyarrow_reads_them(corpus: Path) -> None:
+    compared, rejected = 0, 0
+    for path in sorted((corpus / "interop/parquet").rglob("*.parquet")):
+        try:
+            if not cut(PARQUET, path):
+                continue  # a file without rows
+            found = read(PARQUET, path)
+        except Rejection:
+            rejected += 1
+            continue
+        expected = pq.read_table(path, partitioning=None)
+        assert len(found.numbers) + len(found.rejects) == len(expected), path
+        compared += 1
+    assert compared > 15
+    assert rejected < 10

@@ -1,0 +1,391 @@
+from __future__ import annotations
+
+import bz2
+import gzip
+import importlib.util
+import io
+import lzma
+import os
+import random
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import xxhash
+import zstandard
+from conftest import examples
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardctl.errors import Rejection
+from shardctl.sources.formats import streams
+from shardctl.sources.formats.base import Cut, Numbers, Reading, Unit
+from shardctl.sources.formats.sequential import Sequential
+from shardctl.sources.formats.streams import Truncated, decompressed, split_compression
+from shardctl.sources.formats.text import Lines, Paragraphs
+
+SCHEMA = pa.schema([("text", pa.string())])
+
+
+def zstd(data: bytes) -> bytes:
+    return zstandard.ZstdCompressor(write_checksum=True).compress(data)
+
+
+def zstd_of_unknown_size(data: bytes) -> bytes:
+    return zstandard.ZstdCompressor(write_content_size=False).compress(data)
+
+
+COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+    "gz": lambda data: gzip.compress(data, mtime=0),
+    "bz2": bz2.compress,
+    "xz": lzma.compress,
+    "zst": zstd,
+}
+TEXT = b"".join(b"line %d with %d\n" % (number, random.Random(number).getrandbits(64)) for number in range(2000))
+every_compression = pytest.mark.parametrize("ending", COMPRESS)
+
+
+@pytest.fixture(params=["zlib", "isal"])
+def inflate(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With isal and without it."""
+    if request.param == "zlib":
+        monkeypatch.setattr(streams, "isal_zlib", None)
+    elif importlib.util.find_spec("isal") is None:
+        pytest.skip("isal is not installed")
+
+
+def read_all(data: bytes, ending: str, folder: Path) -> tuple[bytes, str]:
+    """Return all that comes out of a compressed file, and how it ended."""
+    path = folder / f"read.{ending}"
+    path.write_bytes(data)
+    out = b""
+    with open(path, "rb") as file:
+        try:
+            for chunk in decompressed(file, ending):
+                assert len(chunk) <= streams.CHUNK_BYTES
+                out += chunk
+        except Truncated:
+            return out, "truncated"
+        except Rejection as fault:
+            return out, fault.error
+    return out, "whole"
+
+
+def scanned(path: Path, form: Sequential, reading: Reading | None = None) -> list[Cut]:
+    size = path.stat().st_size
+    return form.join([form.scan(str(path), *form.pieces(size)[0], reading or Reading())], size)
+
+
+def texts_of(
+    path: Path, unit: Unit, form: Sequential, reading: Reading | None = None, choose: Callable[[Numbers], Numbers] | None = None
+) -> tuple[list[tuple[int, str]], list[tuple[int, Rejection]], str]:
+    """Return the records of a unit, its rejects and its digest."""
+    digest = xxhash.xxh3_64()
+    found, rejects = [], []
+    for part in form.read(str(path), unit, reading or Reading(), SCHEMA, choose, digest):  # type: ignore[arg-type]
+        part.batch.validate(full=True)
+        found += list(zip(part.numbers.tolist(), part.batch["text"].to_pylist(), strict=True))
+        rejects += part.rejects
+    return found, rejects, digest.hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("a.jsonl.gz", (".jsonl", "gz")),
+        ("folder.x/A.CSV.ZST", (".csv", "zst")),
+        ("a.gz", ("", "gz")),
+        ("a.b.txt", (".txt", None)),
+        (".gz", ("", None)),
+        ("gz", ("", None)),
+    ],
+)
+def test_the_end_of_a_name_tells_the_compression(name: str, parts: tuple[str, str | None]) -> None:
+    assert split_compression(name) == parts
+
+
+@every_compression
+def test_members_are_read_one_after_the_other_to_the_end(ending: str, tmp_path: Path, inflate: None) -> None:
+    compress = COMPRESS[ending]
+    data = compress(TEXT) + compress(b"") + compress(b"middle\n") + compress(b"") + compress(TEXT)
+    assert read_all(data, ending, tmp_path) == (TEXT + b"middle\n" + TEXT, "whole")
+
+
+def test_zstd_frames_of_all_kinds_are_read(tmp_path: Path) -> None:
+    skipped = b"\x51\x2a\x4d\x18" + (5).to_bytes(4, "little") + b"extra"
+    large = zstandard.ZstdCompressor(level=19).compress(TEXT)
+    data = skipped + zstd(TEXT) + skipped + zstd_of_unknown_size(TEXT) + zstd_of_unknown_size(b"") + large + skipped
+    assert read_all(data, "zst", tmp_path) == (3 * TEXT, "whole")
+    assert read_all(data[:-1], "zst", tmp_path) == (3 * TEXT, "truncated")
+
+
+def test_a_zstd_file_with_a_window_of_2_gib_is_read(tmp_path: Path) -> None:
+    parameters = zstandard.ZstdCompressionParameters(
+        window_log=31, enable_ldm=True, write_content_size=False, hash_log=6, chain_log=6
+    )
+    compressor = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    data = compressor.compress(TEXT) + compressor.flush()
+    assert zstandard.get_frame_parameters(data).window_size == 1 << 31
+    assert read_all(data, "zst", tmp_path) == (TEXT, "whole")
+
+
+@every_compression
+def test_a_file_that_is_cut_anywhere_is_truncated(ending: str, tmp_path: Path, inflate: None) -> None:
+    data = COMPRESS[ending](TEXT) + COMPRESS[ending](b"second\n")
+    between = len(COMPRESS[ending](TEXT))
+    whole = TEXT + b"second\n"
+    edges = {*range(1, 20), *range(between - 20, between + 20), *range(len(data) - 20, len(data))}
+    for cut in sorted(edges | set(range(0, len(data), 1499))):
+        if not 0 < cut < len(data):
+            continue
+        out, end = read_all(data[:cut], ending, tmp_path)
+        assert whole.startswith(out), cut
+        if cut == between:
+            assert (out, end) == (TEXT, "whole")  # nothing tells that there was more
+        else:
+            assert end == "truncated", cut
+        if cut > between:
+            assert out.startswith(TEXT)
+
+
+@every_compression
+def test_what_is_had_of_a_cut_file_does_not_depend_on_how_it_is_read(
+    ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = COMPRESS[ending](TEXT)
+    cuts = range(100, len(data), 1009)
+    expected = [read_all(data[:cut], ending, tmp_path) for cut in cuts]
+    monkeypatch.setattr(streams, "READ_BYTES", 401)
+    monkeypatch.setattr(streams, "CHUNK_BYTES", 719)
+    monkeypatch.setattr(streams, "isal_zlib", None)
+    assert [read_all(data[:cut], ending, tmp_path) for cut in cuts] == expected
+
+
+@every_compression
+def test_no_flipped_bit_passes_unseen(ending: str, tmp_path: Path, inflate: None) -> None:
+    data = COMPRESS[ending](TEXT)
+    rng = random.Random(5)
+    places = [*range(16), *range(len(data) - 16, len(data)), *(rng.randrange(len(data)) for _ in range(40))]
+    for place in places:
+        damaged = bytearray(data)
+        damaged[place] ^= 1 << rng.randrange(8)
+        out, end = read_all(bytes(damaged), ending, tmp_path)
+        if end == "whole":  # in a field that says nothing of the data, such as the time in a gzip header
+            assert out == TEXT, place
+        else:
+            assert end in ("damaged", "truncated", "wrong-format", "needs-memory"), place
+
+
+@every_compression
+@pytest.mark.parametrize("junk", [b"x", b"junk", b"\x00\x00x", b"\n" * 100_000])
+def test_something_else_after_the_end_is_damage(ending: str, junk: bytes, tmp_path: Path, inflate: None) -> None:
+    assert read_all(COMPRESS[ending](TEXT) + junk, ending, tmp_path)[1] == "damaged"
+
+
+@pytest.mark.parametrize("ending", ["gz", "xz"])
+def test_padding_with_zeros_is_no_damage(ending: str, tmp_path: Path, inflate: None) -> None:
+    member = COMPRESS[ending](TEXT)
+    padding = b"\0" * 600_000
+    assert read_all(member + padding + member + padding, ending, tmp_path) == (2 * TEXT, "whole")
+
+
+@every_compression
+def test_a_file_that_is_not_what_its_name_says_is_named(ending: str, tmp_path: Path) -> None:
+    assert read_all(b"plain text\n", ending, tmp_path) == (b"", "wrong-format")
+    assert read_all(b"", ending, tmp_path) == (b"", "empty")
+
+
+@every_compression
+def test_a_bomb_is_read_in_flat_memory(ending: str, tmp_path: Path, inflate: None) -> None:
+    size = 24 << 20
+    path = tmp_path / f"bomb.{ending}"
+    form = Sequential(Lines(), record_bytes=1 << 20)
+    path.write_bytes(COMPRESS[ending](b"a"))
+    texts_of(path, Unit(0, 1, 0, 1, 1), form)  # pyarrow imports pandas at the first conversion
+    path.write_bytes(COMPRESS[ending](bytes(size)))
+    tracemalloc.start()
+    try:
+        (cut,) = scanned(path, form)
+        found, rejects, _ = texts_of(path, Unit(0, cut.size, 0, 1, 1), form)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (found, [fault.error for _, fault in rejects]) == ([], ["too-large"])
+    assert peak < 14 << 20  # the window of xz is 8 MiB
+
+
+@every_compression
+def test_a_compressed_file_is_one_unit_with_all_its_records(ending: str, tmp_path: Path) -> None:
+    path = tmp_path / f"a.txt.{ending}"
+    path.write_bytes(COMPRESS[ending](TEXT))
+    form = Sequential(Lines(), part_bytes=1000)
+    assert scanned(path, form) == [Cut(0, path.stat().st_size, 2000)]
+    found, rejects, digest = texts_of(path, Unit(0, path.stat().st_size, 0, 1, 2000), form)
+    assert found == list(enumerate(TEXT.decode().splitlines(), 1))
+    assert rejects == []
+    assert digest == xxhash.xxh3_64(TEXT).hexdigest()
+    assert form.types(str(path), Unit(0, path.stat().st_size, 0, 1, 2000), Reading()).schema() == SCHEMA
+
+
+@every_compression
+def test_of_a_file_that_is_cut_complete_records_are_kept_and_the_rest_is_one_reject(ending: str, tmp_path: Path) -> None:
+    path = tmp_path / f"a.txt.{ending}"
+    compress = COMPRESS[ending]
+    path.write_bytes((compress(b"one\ntwo\nthr") + compress(TEXT))[:-10])
+    form = Sequential(Lines())
+    kept, last = scanned(path, form)
+    assert last.fault is not None
+    assert (last.records, last.fault.stage, last.fault.error) == (1, "read", "truncated")
+    assert f"after {kept.records:,} records" in last.fault.message
+    lines = texts_of(path, Unit(0, kept.size, 0, 1, kept.records), form)[0]
+    assert lines[:2] == [(1, "one"), (2, "two")]
+    assert ("one\ntwo\nthr" + TEXT.decode()).startswith("".join(line + "\n" for _, line in lines))
+    path.write_bytes(compress(b"no line end")[:-3])
+    with pytest.raises(Rejection, match="ends early, after 0 records"):
+        scanned(path, form)
+
+
+@every_compression
+def test_of_a_damaged_file_nothing_is_used(ending: str, tmp_path: Path) -> None:
+    path = tmp_path / f"a.txt.{ending}"
+    data = bytearray(COMPRESS[ending](TEXT) + COMPRESS[ending](TEXT))
+    data[-len(data) // 4] ^= 4
+    path.write_bytes(data)
+    with pytest.raises(Rejection, match="damaged, and nothing of it is used") as caught:
+        scanned(path, Sequential(Lines()))
+    assert caught.value.error == "damaged"
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_a_line_beyond_the_limit_is_a_reject_and_what_follows_is_read(ending: str, tmp_path: Path) -> None:
+    path = tmp_path / f"a.txt{ending}"
+    for length in (100, 101, 5000):
+        data = b"one\n" * 50 + b"x" * (length - 1) + b"\nlast\n" + b"y" * 200
+        path.write_bytes(gzip.compress(data) if ending else data)
+        expected = [(number, "one") for number in range(1, 51)] + [(52, "last")]
+        digests = set()
+        for part_bytes, chunk_bytes in ((10, 1), (10, 7), (40, 1000), (1000, 1000)):
+            form = Sequential(Lines(), part_bytes, chunk_bytes, record_bytes=100)
+            found, rejects = [], []
+            for cut in scanned(path, form):
+                unit = Unit(cut.offset, cut.size, 0, 1 + len(found) + len(rejects), cut.records)
+                texts, faults, digest = texts_of(path, unit, form)
+                found += texts
+                rejects += faults
+            if length > 100:
+                assert found == expected
+            assert [(number, fault.error) for number, fault in rejects] == [(51, "too-large"), (53, "too-large")][
+                length == 100 :
+            ]
+            assert f"a line of {length} bytes, and at most 100 B" in rejects[0][1].message or length == 100
+            digests.add(digest)
+        assert len(digests) == 1 or not ending
+    assert texts_of(path, Unit(0, 1, 50, 51, 2), form, choose=lambda numbers: numbers > 51)[:2] == ([(52, "last")], [])
+
+
+def test_a_paragraph_beyond_the_limit_ends_the_file_and_those_before_it_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(gzip.compress(b"one\n\n" * 50 + b"x\n" * 500 + b"\nlast\n"))
+    for chunk_bytes in (1, 7, 1000):
+        kept, last = scanned(path, Sequential(Paragraphs(), part_bytes=10, chunk_bytes=chunk_bytes, record_bytes=100))
+        assert (kept.records, last.records) == (50, 1)
+        assert last.fault is not None
+        assert last.fault.error == "too-large"
+
+
+class CountedReads(io.FileIO):
+    total = 0
+
+    def read(self, size: int = -1) -> bytes:  # type: ignore[override]
+        data = super().read(size) or b""
+        CountedReads.total += len(data)
+        return data
+
+
+def test_units_that_follow_each_other_do_not_begin_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.txt.xz"
+    lines = [random.Random(number).randbytes(300).hex() for number in range(3000)]
+    path.write_bytes(lzma.compress("\n".join(lines).encode(), preset=0))
+    size = path.stat().st_size
+    opened = []
+
+    def counted_open(name: str, *_: object, **__: object) -> CountedReads:
+        opened.append(name)
+        return CountedReads(name)
+
+    monkeypatch.setattr("builtins.open", counted_open)
+    form = Sequential(Lines())
+    found = []
+    for skip in range(0, 3000, 500):
+        found += texts_of(path, Unit(0, size, skip, skip + 1, 500), form)[0]
+    assert opened == [str(path)]
+    assert CountedReads.total <= size + 6 + 5  # the magic number is read first
+    assert [line for _, line in found] == lines
+    assert texts_of(path, Unit(0, size, 1000, 1001, 2), form)[0] == [(1001, lines[1000]), (1002, lines[1001])]
+    os.utime(path, ns=(1, 1))
+    assert texts_of(path, Unit(0, size, 1002, 1003, 1), form)[0] == [(1003, lines[1002])]
+    assert len(opened) == 3
+
+
+@given(
+    lines=st.lists(st.sampled_from(["", "a", "bb", "日本", "x\r", " "]), min_size=1, max_size=12),
+    part_bytes=st.integers(1, 9),
+    chunk_bytes=st.integers(1, 9),
+    data=st.data(),
+)
+@pytest.mark.parametrize("form", [Lines, Paragraphs])
+@examples(60)
+def test_any_range_of_records_is_the_same_however_it_is_read(
+    form: type[Lines] | type[Paragraphs],
+    lines: list[str],
+    part_bytes: int,
+    chunk_bytes: int,
+    data: st.DataObject,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "ranges.txt.gz"
+    ended = data.draw(st.booleans())
+    path.write_bytes(gzip.compress("\n".join(lines).encode() + b"\n" * ended, mtime=0))
+    size = path.stat().st_size
+    tiny = Sequential(form(), part_bytes=part_bytes, chunk_bytes=chunk_bytes)
+    large = Sequential(form())
+    cuts = scanned(path, large)
+    assert scanned(path, tiny) == cuts
+    if not cuts:
+        return
+    total = cuts[0].records
+    skip = data.draw(st.integers(0, total - 1))
+    count = data.draw(st.integers(1, total - skip))
+    everything = texts_of(path, Unit(0, size, 0, 1, total), large)
+    expected = texts_of(path, Unit(0, size, skip, skip + 1, count), large)
+    assert expected[0] == [record for record in everything[0] if skip < record[0] <= skip + count]
+    assert texts_of(path, Unit(0, size, skip, skip + 1, count), tiny) == expected
+    texts_of(path, Unit(0, size, 0, 1, skip), tiny)
+    assert texts_of(path, Unit(0, size, skip, skip + 1, count), tiny) == expected  # from the stream that is open
+
+
+@given(text=st.text("ab \n", max_size=60), part_bytes=st.integers(1, 20))
+@examples(60)
+def test_plain_files_of_paragraphs_are_cut_between_them(
+    text: str, part_bytes: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "paragraphs.txt"
+    path.write_bytes(b"\xef\xbb\xbf" + text.encode())
+    form = Sequential(Paragraphs(), part_bytes=part_bytes, chunk_bytes=3)
+    found = []
+    for cut in scanned(path, form):
+        found += texts_of(path, Unit(cut.offset, cut.size, 0, len(found) + 1, cut.records), form)[0]
+        alone = texts_of(path, Unit(cut.offset, cut.size, cut.records - 1, len(found), 1), form)[0]
+        assert alone == found[-1:]
+    whole = Sequential(Paragraphs())
+    (cut,) = scanned(path, whole) or [Cut(0, 0, 0)]
+    assert found == texts_of(path, Unit(cut.offset, cut.size, 0, 1, cut.records), whole)[0]
+
+
+def test_a_file_that_has_become_shorter_is_a_reject(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(gzip.compress(b"a\nb\n"))
+    with pytest.raises(Rejection, match="changed after the inputs were listed"):
+        texts_of(path, Unit(0, path.stat().st_size, 1, 2, 5), Sequential(Lines()))

@@ -1,0 +1,204 @@
+"""Types of fields are found in parts and joined: the same in any order, and no value is changed by its column."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import json
+from functools import reduce
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from conftest import examples
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardctl.errors import InputError
+from shardctl.sources import jsonl
+from shardctl.sources.types import MOST_LABELS, Types
+
+NUMBERS = st.sampled_from([0, 1, -1, 2**53, 2**53 + 1, -(2**53) - 1, 2**63 - 1, 2**63, -(2**63), 10**30, 1.5, -0.0])
+SCALARS = st.none() | NUMBERS | st.sampled_from(["", "a", "2020-01-01"])
+
+
+def records_of(scalars: st.SearchStrategy[Any]) -> st.SearchStrategy[list[dict[str, Any]]]:
+    values = st.recursive(
+        scalars,
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("xyz"), inner, max_size=3),
+        max_leaves=4,
+    )
+    return st.lists(st.dictionaries(st.sampled_from("abc"), values, max_size=3), max_size=3)
+
+
+RECORDS = records_of(SCALARS | st.booleans())
+
+
+def of(**columns: Any) -> Types:
+    return Types.of(pa.record_batch({name: pa.array(*column) for name, column in columns.items()}), "label")
+
+
+def sorted_type(type_: pa.DataType) -> pa.DataType:
+    """A type with the fields of its objects by name."""
+    if pa.types.is_list(type_):
+        return pa.list_(sorted_type(type_.value_type))
+    if pa.types.is_struct(type_):
+        return pa.struct(sorted([(f.name, sorted_type(f.type)) for f in type_]))
+    return type_
+
+
+def sorted_schema(schema: pa.Schema) -> dict[str, pa.DataType]:
+    return {f.name: sorted_type(f.type) for f in schema}
+
+
+@examples(150)
+@given(st.lists(RECORDS, min_size=2, max_size=5), st.randoms(use_true_random=False))
+def test_any_order_and_grouping_gives_the_same_schema(parts: list[list[dict[str, Any]]], random: Any) -> None:
+    first, *others = (Types.of_values(records, "a") for records in parts)
+    expected = reduce(Types.join, others, first)
+    random.shuffle(others)
+    while len(others) > 1:
+        place = random.randrange(len(others) - 1)
+        others[place : place + 2] = [others[place].join(others[place + 1])]
+    joined = first.join(others[0])
+    assert joined.schema() == expected.schema()
+    assert joined.mixed() == expected.mixed()
+    assert joined.labels() == expected.labels()
+
+
+@examples(150)
+@given(st.lists(RECORDS, min_size=1, max_size=4))
+def test_parts_joined_give_the_types_of_all_records_at_once(parts: list[list[dict[str, Any]]]) -> None:
+    together = Types.of_values([record for part in parts for record in part], "a")
+    joined = reduce(Types.join, (Types.of_values(part, "a") for part in parts))
+    assert sorted_schema(joined.schema()) == sorted_schema(together.schema())
+    assert sorted(joined.mixed()) == sorted(together.mixed())
+
+
+@examples(100)
+@given(RECORDS)
+def test_types_of_columns_are_those_of_the_values_in_them(records: list[dict[str, Any]]) -> None:
+    types = Types.of_values(records, "a")
+    fitting = [name for name in types.schema().names if name not in types.mixed()]
+    arrays = {name: pa.array([record.get(name) for record in records]) for name in fitting}
+    columns = Types.of(pa.record_batch(arrays), "a") if arrays else Types.of_values([], "a")
+    assert sorted_schema(columns.schema()) == {n: t for n, t in sorted_schema(types.schema()).items() if n in fitting}
+
+
+@examples(100)
+@given(RECORDS, RECORDS)
+def test_types_travel_as_json(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> None:
+    types = Types.of_values(one, "a")
+    again = Types.from_json(json.loads(json.dumps(types.to_json())))
+    more = Types.of_values(other, "a")
+    assert again.to_json() == types.to_json()
+    assert again.join(more).schema() == types.join(more).schema()
+    assert more.join(again).schema() == more.join(types).schema()
+    assert again.join(more).labels() == types.join(more).labels()
+
+
+def test_arrow_types_travel_as_json() -> None:
+    types = of(d=([decimal.Decimal("1.50")],), t=([None], pa.timestamp("ns", "Europe/Paris")), b=([b"x"],), f=([1], pa.uint8()))
+    again = Types.from_json(json.loads(json.dumps(types.to_json())))
+    assert again.schema() == types.schema()
+    assert again.schema().field("t").type == pa.timestamp("ns", "Europe/Paris")
+
+
+def test_fields_of_the_first_part_come_first_then_the_others_by_name() -> None:
+    first = of(m=([1],), c=([[{"z": 1, "y": 2}]], pa.list_(pa.struct([("z", pa.int64()), ("y", pa.int64())]))))
+    joined = first.join(of(x=([1],))).join(of(a=([1],), c=([[{"b": 1}]],)))
+    assert joined.schema().names == ["m", "c", "a", "x"]
+    assert [f.name for f in joined.schema().field("c").type.value_type] == ["z", "y", "b"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        (pa.int8(), pa.int32(), pa.int32()),
+        (pa.uint8(), pa.int8(), pa.int16()),
+        (pa.uint32(), pa.int8(), pa.int64()),
+        (pa.uint8(), pa.uint32(), pa.uint32()),
+        (pa.uint64(), pa.int64(), pa.int64()),
+        (pa.float16(), pa.float32(), pa.float32()),
+        (pa.float32(), pa.int64(), pa.float64()),
+        (pa.string(), pa.large_string(), pa.large_string()),
+        (pa.string(), pa.string_view(), pa.string()),
+        (pa.dictionary(pa.int8(), pa.string()), pa.string(), pa.string()),
+        (pa.run_end_encoded(pa.int32(), pa.string()), pa.string(), pa.string()),
+        (pa.null(), pa.date32(), pa.date32()),
+        (pa.list_(pa.int8()), pa.large_list(pa.int16()), pa.large_list(pa.int16())),
+        (pa.list_(pa.int8(), 2), pa.list_(pa.int8(), 2), pa.list_(pa.int8(), 2)),
+        (pa.list_(pa.int8(), 2), pa.list_(pa.int8(), 3), pa.list_(pa.int8())),
+        (pa.map_(pa.string(), pa.int8()),) + (pa.list_(pa.struct([("key", pa.string()), ("value", pa.int8())])),) * 2,
+    ],
+)
+def test_widths_join_to_one_that_rounds_nothing(one: pa.DataType, other: pa.DataType, expected: pa.DataType) -> None:
+    parts = [of(a=([None], type_)) for type_ in (one, other)]
+    assert parts[0].join(parts[1]).schema().field("a").type == expected
+    assert parts[1].join(parts[0]).schema().field("a").type == expected
+
+
+def test_whole_numbers_that_a_common_type_would_round_are_text() -> None:
+    decimals, large = of(a=([1.5],)), of(a=([2**53 + 1],))
+    assert decimals.join(large).mixed() == ["a"]
+    assert decimals.join(of(a=([2**53],))).schema().field("a").type == pa.float64()
+    unsigned = of(a=([2**63], pa.uint64()))
+    assert unsigned.join(of(a=([1],))).schema().field("a").type == pa.uint64()
+    assert unsigned.join(of(a=([-1],))).mixed() == ["a"]
+    assert of(a=([True],)).join(of(a=([1],))).mixed() == ["a"]
+
+
+def test_types_of_columns_that_were_not_read_allow_any_number_of_their_type() -> None:
+    unread = Types.of_schema(pa.schema([("a", pa.int64()), ("b", pa.int32()), ("label", pa.string())]), "label")
+    decimals = of(a=([1.5],), b=([1.5],))
+    assert decimals.join(unread).mixed() == ["a"]
+    assert decimals.join(unread).schema().field("b").type == pa.float64()
+    assert unread.join(of(label=(["cat"],))).labels() is None
+
+
+@pytest.mark.parametrize("value", [b"bytes", decimal.Decimal("1.5"), datetime.datetime(2020, 1, 1), datetime.date(2020, 1, 1)])
+def test_types_that_json_cannot_hold_and_others_are_one_sentence(value: Any) -> None:
+    rigid = of(a=([value],))
+    name = str(rigid.schema().field("a").type)
+    for other in (of(a=([1],)), of(a=(["x"],)), of(a=([[value]],))):
+        with pytest.raises(InputError, match="the field a holds values of several types") as raised:
+            rigid.join(other).schema()
+        assert name in str(raised.value)
+        assert rigid.join(other).mixed() == ["a"]
+    assert rigid.join(of(a=([None],))).schema().field("a").type == rigid.schema().field("a").type
+
+
+def nested(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+def test_lists_deeper_than_a_column_can_be_are_text() -> None:
+    for levels, mixed in ((jsonl.DEEPEST, []), (jsonl.DEEPEST + 1, ["a"]), (jsonl.MOST_LEVELS, ["a"])):
+        assert Types.of_values([{"a": nested(levels)}], "").mixed() == mixed
+        assert of(a=([nested(levels)],)).mixed() == mixed
+
+
+def test_labels_are_the_strings_of_one_field() -> None:
+    types = of(label=(["cat", "dog", "", None, "cat"],)).join(of(label=(pa.array(["ant"]).dictionary_encode(),)))
+    assert types.labels() == ["ant", "cat", "dog"]
+    assert types.join(of(label=([1],))).labels() is None
+    assert of(label=([None],)).labels() is None
+    assert of(other=(["a"],)).labels() is None
+
+
+def test_too_many_different_labels_name_no_classes() -> None:
+    half = [f"{number}" for number in range(MOST_LABELS)]
+    types = of(label=([*half, "", None],))
+    assert len(types.labels() or []) == MOST_LABELS
+    assert types.join(types).labels() == sorted(half)
+    assert types.join(of(label=(["one more"],))).labels() is None
+    assert of(label=([*half, "one more"],)).labels() is None
+
+
+def test_two_columns_of_one_name_are_refused() -> None:
+    batch = pa.RecordBatch.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
+    with pytest.raises(InputError, match="two columns have the name a"):
+        Types.of(batch, "label")

@@ -1,0 +1,440 @@
+"""Tables whose records hold images, or name them: what becomes of them is what becomes of the files themselves."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import gzip
+import io
+import json
+import os
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from PIL import Image
+from pyarrow import feather, parquet
+from stopping import stopped_at
+from test_repair import flip
+
+import shardctl
+from shardctl.engines import local
+from shardctl.errors import InputError, SourceGoneError, UsageError
+from shardctl.layout import ENCODED_IMAGE
+from shardctl.tables import read_rejects
+
+SMALL = {"kind": "image", "transform": [{"name": "resize", "size": 24}, {"name": "crop", "size": 16}], "store": "png"}
+NAMES = [f"p{number:02}.jpg" for number in range(12)]
+
+
+def picture(number: int, kind: str = "jpeg") -> bytes:
+    pixels = np.random.default_rng(number).integers(0, 256, (5, 6, 3), np.uint8)
+    data = io.BytesIO()
+    Image.fromarray(pixels).resize((40 + number, 32)).save(data, kind)
+    return data.getvalue()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """in/ with twelve photos."""
+    root = tmp_path_factory.mktemp("pictures") / "in"
+    root.mkdir()
+    for number, name in enumerate(NAMES):
+        (root / name).write_bytes(picture(number))
+    return root
+
+
+@pytest.fixture(scope="module")
+def plain(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> list[np.ndarray[Any, Any]]:
+    """The pixels of the photos, converted as files."""
+    return pixels_of(converted(folder, tmp_path_factory.mktemp("plain") / "out", SMALL))
+
+
+def converted(source: Path, out: Path, recipe: dict[str, Any] | None = None, **options: Any) -> shardctl.Dataset:
+    shardctl.convert(source, out, recipe=recipe, workers=0, **options)
+    return shardctl.open(out)
+
+
+def pixels_of(ds: shardctl.Dataset, field: str = "image") -> list[np.ndarray[Any, Any]]:
+    return [np.asarray(ds[place][field]) for place in range(len(ds))]
+
+
+def is_sound(cli: Any, out: Path) -> bool:
+    return bool(cli("verify", out, "--level", "deep").code == 0 and cli("inspect", out).code == 0)
+
+
+def records(form: str) -> list[dict[str, Any]]:
+    """The records of a table of the photos, with images as structs, bytes or paths."""
+    made = []
+    for number, name in enumerate(NAMES):
+        data = picture(number)
+        image = {"struct": {"bytes": data, "path": name}, "bytes": data, "path": name}[form]
+        made.append({"n": number, "photo": image, "label": ("cat", "dog")[number % 2]})
+    return made
+
+
+def table(form: str) -> pa.Table:
+    type_ = {"struct": ENCODED_IMAGE, "bytes": pa.binary(), "path": pa.string()}[form]
+    return pa.Table.from_pylist(records(form), pa.schema([("n", pa.int64()), ("photo", type_), ("label", pa.string())]))
+
+
+def write_csv(found: pa.Table, path: Path) -> None:
+    with open(path, "w", newline="") as file:
+        writer = csv.DictWriter(file, found.column_names)
+        writer.writeheader()
+        writer.writerows(found.to_pylist())
+
+
+def write_stream(found: pa.Table, path: Path) -> None:
+    with pa.ipc.new_stream(str(path), found.schema) as writer:
+        writer.write_table(found, max_chunksize=5)
+
+
+def write_lines(found: pa.Table, path: Path) -> None:
+    data = "".join(json.dumps(record) + "\n" for record in found.to_pylist()).encode()
+    path.write_bytes(gzip.compress(data) if path.name.endswith(".gz") else data)
+
+
+WRITERS: dict[str, Callable[[pa.Table, Path], object]] = {
+    "t.parquet": lambda found, path: parquet.write_table(found, path, row_group_size=5),
+    "t.arrow": write_stream,
+    "t.feather": lambda found, path: feather.write_feather(found, str(path), chunksize=5),
+    "t.csv": write_csv,
+    "t.jsonl": write_lines,
+    "t.jsonl.gz": write_lines,
+    "t.json": lambda found, path: path.write_text(json.dumps(found.to_pylist())),
+}
+COLUMNS = ["t.parquet", "t.arrow", "t.feather"]
+CASES = [(name, form) for form in ("struct", "bytes") for name in COLUMNS] + [(name, "path") for name in WRITERS]
+
+
+def source_of(folder: Path, at: Path, name: str, form: str, found: pa.Table | None = None) -> Path:
+    """Write a table; with paths the photos lie beside it."""
+    if form == "path":
+        shutil.copytree(folder, at)
+    else:
+        at.mkdir()
+    WRITERS[name](table(form) if found is None else found, at / name)
+    return at / name
+
+
+@pytest.mark.parametrize(("name", "form"), CASES)
+def test_images_in_tables_come_out_as_those_in_files(
+    name: str, form: str, folder: Path, plain: list[np.ndarray[Any, Any]], tmp_path: Path, cli: Any
+) -> None:
+    source = source_of(folder, tmp_path / "in", name, form)
+    ds = converted(source, tmp_path / "out", {**SMALL, "image_field": "photo"})
+    assert all(np.array_equal(one, other) for one, other in zip(pixels_of(ds), plain, strict=True))
+    assert [ds[place]["key"] for place in range(len(ds))] == [f"{name}#{n}" for n in range(1, 13)]
+    assert [ds[place]["n"] for place in range(len(ds))] == list(range(12))
+    assert ds.classes == ("cat", "dog")
+    assert [ds[place]["label"] for place in range(len(ds))] == [n % 2 for n in range(12)]
+    assert is_sound(cli, tmp_path / "out")
+
+
+@pytest.mark.parametrize("form", ["struct", "bytes"])
+def test_the_kind_is_found_for_tables_that_hold_images(form: str, folder: Path, tmp_path: Path, cli: Any) -> None:
+    source = source_of(folder, tmp_path / "in", "t.parquet", form)
+    ran = cli("convert", source.parent, tmp_path / "out", "--resize", "16x16", "--store", "raw", "--workers", "0", "--json")
+    assert ran.code == 0, ran.err
+    assert any("images are in the column photo" in notice for notice in ran.json["notices"])
+    assert shardctl.open(tmp_path / "out")[3]["image"].shape == (16, 16, 3)
+
+
+def test_bytes_that_are_not_called_like_images_stay_a_table(tmp_path: Path) -> None:
+    parquet.write_table(pa.table({"payload": [b"one", b"two"]}), tmp_path / "t.parquet")
+    assert converted(tmp_path / "t.parquet", tmp_path / "out")[1]["payload"] == b"two"
+
+
+def test_a_table_of_paths_stays_a_table_unless_images_are_asked_for(folder: Path, tmp_path: Path, cli: Any) -> None:
+    """A CSV with a column `path` may be anything."""
+    found = table("path").rename_columns(["n", "path", "label"])
+    source = source_of(folder, tmp_path / "in", "t.csv", "path", found)
+    assert converted(source, tmp_path / "table")[0]["path"] == NAMES[0]
+    assert converted(source, tmp_path / "out", {"kind": "image"})[0]["image"].shape == (32, 40, 3)
+    ran = cli("convert", source, tmp_path / "named", "--image-field", "path", "--workers", "0")
+    assert ran.code == 0, ran.err
+    assert shardctl.open(tmp_path / "named").manifest.kind == "image"
+
+
+def test_photos_win_over_tables_beside_them(folder: Path, tmp_path: Path) -> None:
+    """As before: a table among photos is no source of photos, unless its field is named."""
+    source = source_of(folder, tmp_path / "in", "t.csv", "path")
+    assert len(converted(source.parent, tmp_path / "out", {"kind": "image"})) == len(NAMES)
+    ds = converted(source.parent, tmp_path / "named", {"kind": "image", "image_field": "photo"})
+    assert ds[0]["key"] == "t.csv#1"
+
+
+def test_metadata_jsonl_alone_is_a_table_of_images(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "in")
+    write_lines(table("path").rename_columns(["n", "file_name", "label"]), tmp_path / "in" / "metadata.jsonl")
+    ds = converted(tmp_path / "in" / "metadata.jsonl", tmp_path / "out", {"kind": "image"})
+    assert len(ds) == len(NAMES)
+    assert ds[5]["n"] == 5
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"a": [b"x"], "b": [b"x"]}, "several fields may hold the images: a, b; say which with --image-field"),
+        ({"path": ["x"], "file_name": ["x"]}, "several fields may hold the images: path, file_name"),
+        ({"url": ["x"], "n": [1]}, r"no field of the records is known to hold images \(their fields are url, n\)"),
+    ],
+)
+def test_unclear_columns_are_refused_and_named(columns: dict[str, Any], said: str, tmp_path: Path) -> None:
+    parquet.write_table(pa.table(columns), tmp_path / "t.parquet")
+    with pytest.raises(InputError, match=said):
+        converted(tmp_path / "t.parquet", tmp_path / "out", {"kind": "image"})
+
+
+@pytest.mark.parametrize(
+    ("recipe", "error", "said"),
+    [
+        ({"kind": "image", "image_field": "picture"}, InputError, "have no field picture"),
+        ({"kind": "image", "image_field": "n"}, InputError, "the field n is of type int64"),
+        ({"kind": "table", "image_field": "photo"}, UsageError, "is for --kind image"),
+        ({"kind": "image", "image_field": "none"}, UsageError, "does not fit"),
+    ],
+)
+def test_a_field_that_has_no_images_is_refused(
+    recipe: dict[str, Any], error: type[Exception], said: str, folder: Path, tmp_path: Path
+) -> None:
+    source = source_of(folder, tmp_path / "in", "t.parquet", "struct")
+    with pytest.raises(error, match=said):
+        converted(source, tmp_path / "out", recipe)
+
+
+def test_bad_images_are_rejected_one_by_one(folder: Path, tmp_path: Path, cli: Any) -> None:
+    found = [{"photo": picture(0)}, {"photo": b"no image"}, {"photo": None}, {"photo": picture(1)[:-90]}, {"photo": picture(2)}]
+    parquet.write_table(pa.Table.from_pylist(found, pa.schema([("photo", pa.binary())])), tmp_path / "t.parquet")
+    ds = converted(tmp_path / "t.parquet", tmp_path / "out", SMALL)
+    assert [ds[place]["key"] for place in range(len(ds))] == ["t.parquet#1", "t.parquet#5"]
+    rejects = {reject.key: (reject.stage, reject.error) for reject in read_rejects(tmp_path / "out" / "rejects.jsonl")}
+    assert set(rejects) == {"t.parquet#2", "t.parquet#3", "t.parquet#4"}
+    assert rejects["t.parquet#2"][0] == "decode"
+    assert rejects["t.parquet#3"] == ("read", "no-image")
+    assert is_sound(cli, tmp_path / "out")
+
+
+def test_a_table_reads_no_file_outside_of_its_source(folder: Path, tmp_path: Path) -> None:
+    """A table from elsewhere may name any file of this machine."""
+    shutil.copytree(folder, tmp_path / "in" / "deep")
+    (tmp_path / "secret.jpg").write_bytes(picture(3))
+    (tmp_path / "in2").mkdir()
+    (tmp_path / "in2" / "x.jpg").write_bytes(picture(3))
+    paths = {
+        "p01.jpg": None,
+        "./../deep/p02.jpg": None,
+        str(tmp_path / "in" / "deep" / "p03.jpg"): None,
+        "../../secret.jpg": "outside",
+        str(tmp_path / "secret.jpg"): "outside",
+        "../../in2/x.jpg": "outside",  # the name of the source is only its beginning
+        "file:///etc/passwd": "not-a-path",
+        "https://example.org/1.jpg": "not-a-path",
+        "a\0b": "not-a-path",
+        "missing.jpg": "vanished",
+        "p01.jpg/x": "vanished",
+        ".": "unreadable",
+        "": "no-image",
+    }
+    parquet.write_table(pa.table({"path": list(paths)}), tmp_path / "in" / "deep" / "t.parquet")
+    shardctl.convert(tmp_path / "in", tmp_path / "out", recipe={"kind": "image", "image_field": "path"}, workers=0)
+    rejects = {reject.key: reject for reject in read_rejects(tmp_path / "out" / "rejects.jsonl")}
+    found = [rejects.get(f"deep/t.parquet#{number}") for number in range(1, len(paths) + 1)]
+    assert [reject.error if reject else None for reject in found] == list(paths.values())
+    # A single file is a source of its own, and its folder the place that it may read from.
+    ds = converted(tmp_path / "in" / "deep" / "t.parquet", tmp_path / "one", {"kind": "image"})
+    assert len(ds) == 3
+
+
+def test_a_source_that_goes_away_stops_the_conversion(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no reject for each record."""
+    source = source_of(folder, tmp_path / "in", "t.parquet", "path")
+    from shardctl.engines import inputs
+
+    read = inputs._read
+
+    def gone(path: str, size: int) -> Any:
+        if path.endswith("p07.jpg") and (tmp_path / "out").exists():
+            (tmp_path / "in").rename(tmp_path / "away")
+        return read(path, size)
+
+    monkeypatch.setattr(inputs, "_read", gone)
+    with pytest.raises(SourceGoneError, match="has gone away"):
+        converted(source, tmp_path / "out", {**SMALL, "image_field": "photo"})
+
+
+def test_other_columns_keep_their_values(tmp_path: Path) -> None:
+    """They pass through Python on their way: no time loses its nanoseconds."""
+    columns = {
+        "image": pa.array([picture(0), picture(1)], pa.binary()),
+        "time": pa.array([1_234_567_891, None], pa.timestamp("ns", "UTC")),
+        "took": pa.array([7, 8], pa.duration("ns")),
+        "clock": pa.array([86_399_999_999_999, 1], pa.time64("ns")),
+        "day": pa.array([datetime.date(2020, 1, 2), None]),
+        "small": pa.array([0.1, None], pa.float32()),
+        "half": pa.array(np.array([0.5, 2], np.float16)),
+        "big": pa.array([2**64 - 1, 0], pa.uint64()),
+        "raw": pa.array([b"\xff\x00", None], pa.large_binary()),
+        "words": pa.array([["a", None], []], pa.large_list(pa.large_string())),
+        "box": pa.array([{"x": 1, "y": [1.5]}, None]),
+        "name": pa.array(["ä", None]).dictionary_encode(),
+    }
+    parquet.write_table(pa.table(columns), tmp_path / "t.parquet")
+    shardctl.convert(tmp_path / "t.parquet", tmp_path / "out", workers=0)
+    with pa.ipc.open_file(tmp_path / "out" / "train-00000.arrow") as reader:
+        made = reader.read_all()
+    for name, column in columns.items():
+        if name != "image":
+            wanted = column.cast(pa.string()) if name == "name" else column
+            assert (
+                made[name].to_pylist() == wanted.to_pylist()
+                if name in ("raw", "words")
+                else made[name].combine_chunks() == (wanted)
+            ), name
+    assert made["time"].type == pa.timestamp("ns", "UTC")
+    assert pc.equal(made["took"].cast(pa.int64()), pa.array([7, 8])).to_pylist() == [True, True]
+
+
+def many(tmp_path: Path, **more: Any) -> Path:
+    """A table with two columns of images and one of audio, which has the same type."""
+    columns = {
+        "image": pa.array([{"bytes": picture(n), "path": f"{n}.jpg"} for n in range(4)], ENCODED_IMAGE),
+        "mask": pa.array([{"bytes": picture(n, "png"), "path": None} for n in range(4)], ENCODED_IMAGE),
+        "audio": pa.array([{"bytes": b"RIFF", "path": "x.wav"}] * 4, ENCODED_IMAGE),
+        "n": pa.array(range(4)),
+    }
+    parquet.write_table(pa.table({**columns, **more}), tmp_path / "t.parquet")
+    return tmp_path / "t.parquet"
+
+
+@pytest.mark.parametrize("kind", ["table", "auto"])
+def test_a_table_keeps_several_images_that_decode(kind: str, tmp_path: Path, cli: Any) -> None:
+    source = many(tmp_path)
+    result = shardctl.convert(source, tmp_path / "out", recipe={"kind": kind}, workers=0)
+    assert any("the columns image, mask hold images" in notice for notice in result.notices)
+    ds = shardctl.open(tmp_path / "out")
+    assert ds.manifest.fields["image"] == {"role": "image", "store": "source", "shape": None}
+    assert np.array_equal(ds[2]["mask"], np.asarray(Image.open(io.BytesIO(picture(2, "png")))))
+    assert np.array_equal(ds[2]["image"], np.asarray(Image.open(io.BytesIO(picture(2)))))
+    assert ds[1]["audio"] == b"RIFF"
+    with pa.ipc.open_file(tmp_path / "out" / "train-00000.arrow") as reader:
+        stored = reader.read_all()
+    assert stored["image"].to_pylist()[3] == {"bytes": picture(3), "path": "3.jpg"}
+    assert is_sound(cli, tmp_path / "out")
+
+
+def test_the_recipe_works_on_one_image_and_keeps_the_others(tmp_path: Path, cli: Any) -> None:
+    ds = converted(many(tmp_path), tmp_path / "out", SMALL)
+    assert ds[1]["image"].shape == (16, 16, 3)
+    assert ds[1]["mask"].shape == (32, 41, 3)
+    assert is_sound(cli, tmp_path / "out")
+
+
+def test_no_column_is_an_image_if_that_is_said(tmp_path: Path) -> None:
+    source = many(tmp_path).with_name("u.parquet")
+    found = parquet.read_table(tmp_path / "t.parquet").drop_columns(["image"])
+    parquet.write_table(found, source)
+    ds = converted(source, tmp_path / "out", {"kind": "table", "image_field": "none"})
+    assert ds[0]["mask"] == picture(0, "png")
+
+
+def test_a_column_of_a_table_called_image_without_images_is_refused(tmp_path: Path) -> None:
+    parquet.write_table(pa.table({"image": ["a", "b"]}), tmp_path / "t.parquet")
+    with pytest.raises(InputError, match="--kind image reads the images"):
+        converted(tmp_path / "t.parquet", tmp_path / "out", {"kind": "table"})
+
+
+def add_mean(sample: dict[str, Any]) -> dict[str, Any]:
+    return {**sample, "mean": float(sample["image"].mean()), "wide": len(sample["mask"]["bytes"])}
+
+
+def test_own_functions_and_variants_get_the_images_of_tables(tmp_path: Path, cli: Any) -> None:
+    steps = [{"name": "random_resized_crop", "size": 16}, {"name": "custom", "target": "test_image_tables:add_mean"}]
+    ds = converted(many(tmp_path), tmp_path / "out", {"kind": "image", "store": "raw", "variants": 2, "transform": steps})
+    assert len(ds) == 8
+    assert ds[5]["mean"] == pytest.approx(float(np.asarray(ds[5]["image"]).mean()))
+    assert ds[5]["wide"] == len(picture(2, "png"))
+    assert ds[5]["mask"].shape == (32, 42, 3)
+    assert is_sound(cli, tmp_path / "out")
+
+
+def sums(out: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(out.iterdir()) if path.name.endswith((".arrow", ".jsonl"))}
+
+
+MANY_SHARDS = {"samples_per_shard": 4, "split": "train=0.6,val=0.4"}
+
+
+def named(folder: Path, tmp_path: Path) -> Path:
+    """A table of paths, some of which are no images or not there."""
+    (folder_of := tmp_path / "in").parent.mkdir(exist_ok=True)
+    source = source_of(folder, folder_of, "t.parquet", "path")
+    (folder_of / "p03.jpg").write_bytes(b"no image")
+    (folder_of / "p08.jpg").unlink()
+    return source
+
+
+@pytest.mark.parametrize("shuffle", [None, 3])
+def test_a_killed_conversion_goes_on(
+    shuffle: int | None, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = named(folder, tmp_path)
+    recipe = {**SMALL, "image_field": "photo"}
+    converted(source, tmp_path / "whole", recipe, shuffle=shuffle, **MANY_SHARDS)
+    convert = partial(shardctl.convert, source, tmp_path / "out", recipe=recipe, workers=0, shuffle=shuffle, **MANY_SHARDS)
+    assert stopped_at(7, "kill", local, "run_shard", convert, monkeypatch)  # in the second shard
+    assert convert().status == "resumed"
+    assert sums(tmp_path / "out") == sums(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("form", ["path", "struct"])
+def test_a_damaged_shard_is_made_again(form: str, folder: Path, tmp_path: Path) -> None:
+    source = named(folder, tmp_path) if form == "path" else source_of(folder, tmp_path / "in", "t.parquet", form)
+    converted(source, tmp_path / "out", {**SMALL, "image_field": "photo"}, shuffle=1, **MANY_SHARDS)
+    before = sums(tmp_path / "out")
+    for name in ("train-00000.arrow", "val-00000.arrow"):
+        flip(tmp_path / "out" / name)
+    assert shardctl.repair(tmp_path / "out", workers=0).status == "repaired"
+    assert sums(tmp_path / "out") == before
+
+
+@pytest.mark.parametrize("change", ["other", "gone"])
+def test_repair_does_not_take_other_images(change: str, folder: Path, tmp_path: Path) -> None:
+    """The digest of a unit covers the files that its records name."""
+    source = named(folder, tmp_path)
+    converted(source, tmp_path / "out", {**SMALL, "image_field": "photo"})
+    photo = source.with_name("p05.jpg")
+    if change == "gone":
+        photo.unlink()
+    else:
+        photo.write_bytes(picture(77))
+    damaged = next(path for path in sorted((tmp_path / "out").glob("*.arrow")) if path.name.startswith("train"))
+    flip(damaged)
+    result = shardctl.repair(tmp_path / "out", workers=0)
+    assert result.status != "repaired"
+    reasons = " ".join(lost.reason for lost in result.lost)
+    assert ("p05.jpg is not there" if change == "gone" else "its source has changed") in reasons
+
+
+def test_a_large_row_group_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches are cut by bytes: photos of a few MB are not thousands at a time."""
+    from shardctl.sources.formats import Reading, Unit
+    from shardctl.sources.formats.parquet import ParquetFile
+
+    found = pa.table({"image": pa.array([os.urandom(1 << 20) for _ in range(24)], pa.binary())})
+    parquet.write_table(found, tmp_path / "t.parquet")
+    form = ParquetFile()
+    (cut,) = form.join([form.scan(str(tmp_path / "t.parquet"), 0, 0, Reading())], 0) or []
+    unit = Unit(cut.offset, cut.size, 0, 1, 24)
+    import xxhash
+
+    parts = list(form.read(str(tmp_path / "t.parquet"), unit, Reading(), found.schema, None, xxhash.xxh3_64()))
+    assert sum(part.batch.num_rows for part in parts) == 24
+    assert max(part.batch.nbytes for part in parts) < 9 << 20

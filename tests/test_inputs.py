@@ -1,0 +1,410 @@
+"""Every kind of file that `shardctl convert` takes, by its name: what becomes of it, and what is said where it is wrong."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import zstandard
+from pyarrow import feather, parquet
+
+import shardctl
+from shardctl.tables import read_rejects
+
+Rows = list[dict[str, Any]]
+
+COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+    "gz": gzip.compress,
+    "bz2": bz2.compress,
+    "xz": lzma.compress,
+    "zst": zstandard.ZstdCompressor().compress,
+}
+
+TEXT = "first line\nsecond line: é\n\nthird\n".encode()
+WHOLE = [{"key": "a", "text": TEXT.decode()}]
+LINES = [{"key": "a#1", "text": "first line"}, {"key": "a#2", "text": "second line: é"}, {"key": "a#4", "text": "third"}]
+PARAGRAPHS = [{"key": "a#1", "text": "first line\nsecond line: é"}, {"key": "a#2", "text": "third"}]
+
+JSON_LINES = b'{"n": 1, "s": "x"}\n{"n": 2.5, "s": null, "l": [1, 2]}\n'
+JSON_ARRAY = b'[{"n": 1, "s": "x"},\n {"n": 2.5, "s": null, "l": [1, 2]}]'
+OBJECTS = [{"key": "a#1", "n": 1.0, "s": "x", "l": None}, {"key": "a#2", "n": 2.5, "s": None, "l": [1, 2]}]
+
+CSV = b'n,s\n1,"x\ny"\n2,z\n'
+CELLS = [{"key": "a#1", "n": 1, "s": "x\ny"}, {"key": "a#2", "n": 2, "s": "z"}]
+
+TABLE = pa.table({"n": [1, 2], "o": [{"x": [1]}, {"x": [2, 3]}]})
+NESTED = [{"key": "a#1", "n": 1, "o": {"x": [1]}}, {"key": "a#2", "n": 2, "o": {"x": [2, 3]}}]
+
+
+def _written(write: Callable[[Any], object]) -> bytes:
+    sink = io.BytesIO()
+    write(sink)
+    return sink.getvalue()
+
+
+def _ipc(new: Callable[..., Any]) -> bytes:
+    sink = io.BytesIO()
+    with new(sink, TABLE.schema) as writer:
+        writer.write_table(TABLE)
+    return sink.getvalue()
+
+
+PARQUET = _written(lambda sink: parquet.write_table(TABLE, sink))
+FEATHER = _written(lambda sink: feather.write_feather(TABLE, sink))
+
+PLAIN: list[tuple[str, bytes, list[str], Rows]] = [
+    *((name, TEXT, [], WHOLE) for name in (".txt", ".text", ".md", ".TXT")),
+    (".txt", TEXT, ["--record", "line"], LINES),
+    (".md", TEXT, ["--record", "paragraph"], PARAGRAPHS),
+    (".jsonl", JSON_LINES, [], OBJECTS),
+    (".ndjson", JSON_LINES, [], OBJECTS),
+    (".json", JSON_ARRAY, [], OBJECTS),
+    (".json", b'{"n": 1, "s": "x"}', [], [{"key": "a#1", "n": 1, "s": "x"}]),
+    (".csv", CSV, [], CELLS),
+    (".csv", CSV[4:], ["--columns", "n,s"], CELLS),
+    (".csv", CSV.replace(b",", b";"), ["--delimiter", ";"], CELLS),
+    (".tsv", CSV.replace(b",", b"\t"), [], CELLS),
+    (".csv", CSV.replace(b",", b"\t"), ["--delimiter", "tab"], CELLS),
+]
+
+COMPRESSED = [
+    (f"{name}.{ending}", COMPRESS[ending](data), options, rows) for name, data, options, rows in PLAIN for ending in ("gz",)
+]
+COMPRESSED += [(f".jsonl.{ending}", COMPRESS[ending](JSON_LINES), [], OBJECTS) for ending in ("bz2", "xz", "zst")]
+COMPRESSED += [(f".txt.{ending}", COMPRESS[ending](TEXT), [], WHOLE) for ending in ("bz2", "xz", "zst")]
+COMPRESSED += [(f".json.{ending}", COMPRESS[ending](JSON_ARRAY), [], OBJECTS) for ending in ("bz2", "xz", "zst")]
+
+BINARY: list[tuple[str, bytes, list[str], Rows]] = [
+    (".parquet", PARQUET, [], NESTED),
+    (".arrow", _ipc(pa.ipc.new_file), [], NESTED),
+    (".arrow", _ipc(pa.ipc.new_stream), [], NESTED),
+    (".arrows", _ipc(pa.ipc.new_stream), [], NESTED),
+    (".feather", FEATHER, [], NESTED),
+]
+
+GBK = "中文、再来\n第二行\n".encode("gbk")
+CHINESE = [{"key": "a#1", "text": "中文、再来"}, {"key": "a#2", "text": "第二行"}]
+_BOTH = [{"key": "a#1", "s": "中文"}, {"key": "a#2", "s": "é"}]
+
+ENCODED: list[tuple[str, bytes, list[str], Rows]] = [
+    (".txt", GBK, ["--encoding", "gbk"], [{"key": "a", "text": GBK.decode("gbk")}]),
+    (".txt", GBK, ["--encoding", "gbk", "--record", "line"], CHINESE),
+    (".txt.gz", gzip.compress(GBK), ["--encoding", "gbk", "--record", "line"], CHINESE),
+    (".jsonl", '{"s": "中文"}\n{"s": "é"}\n'.encode("gb18030"), ["--encoding", "gb18030"], _BOTH),
+    (".json", '[{"s": "中文"}, {"s": "é"}]'.encode("utf-16"), ["--encoding", "utf-16"], _BOTH),
+    (".json.zst", COMPRESS["zst"]('[{"s": "中文"}, {"s": "é"}]'.encode("gb18030")), ["--encoding", "gb18030"], _BOTH),
+    (".csv", "s\n中文\né\n".encode("gb18030"), ["--encoding", "gb18030"], _BOTH),
+    (".csv", b"\xef\xbb\xbfs\n\xe4\xb8\xad\xe6\x96\x87\n\xc3\xa9\n", [], _BOTH),
+]
+
+FIELDS: list[tuple[str, bytes, list[str], Rows]] = [
+    (".jsonl", b'{"b": "hi"}\n', ["--text-field", "b"], [{"key": "a#1", "text": "hi"}]),
+    (".csv", b"b,c\nhi,3\n", ["--text-field", "b", "--label-field", "c"], [{"key": "a#1", "text": "hi", "label": 3}]),
+    (
+        ".jsonl",
+        b'{"c": "pos"}\n{"c": "neg"}\n',
+        ["--label-field", "c"],
+        [{"key": "a#1", "label": 1}, {"key": "a#2", "label": 0}],
+    ),
+    (".jsonl", b'{"n": 1}\n', ["--schema", "n:float64"], [{"key": "a#1", "n": 1.0}]),
+    (".csv", b"n,s\n007,x\n", ["--schema", "n:string,s:string"], [{"key": "a#1", "n": "007", "s": "x"}]),
+    (".jsonl", b'{"n": 1, "s": "x"}\n', ["--schema", "s:string"], [{"key": "a#1", "s": "x"}]),
+    (".csv", b"n,s\n1,x\n", ["--schema", "s:string"], [{"key": "a#1", "s": "x"}]),
+    (".parquet", PARQUET, ["--schema", "n:float64"], [{"key": "a#1", "n": 1.0}, {"key": "a#2", "n": 2.0}]),
+    (".jsonl", b'{"n": 1}\n', ["--kind", "table"], [{"key": "a#1", "n": 1}]),
+]
+
+
+def rows_of(dataset: Path, file: str) -> Rows:
+    """Return the samples in plain Python, `a` for the name of the file in their keys."""
+    return [{name: _plain(value, name, file) for name, value in sample.items()} for sample in shardctl.open(dataset)]
+
+
+def column(dataset: Path, name: str, split: str | None = None) -> list[Any]:
+    """Return a column of a dataset."""
+    return [sample[name] for sample in shardctl.open(dataset, split=split)]
+
+
+def _plain(value: Any, name: str, file: str) -> Any:
+    if name == "key":
+        return value.replace(file, "a", 1)
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+
+
+def _named(cases: list[Any]) -> list[Any]:
+    """Name the tests by the file and the options, not by the bytes."""
+    return [pytest.param(*case, id=" ".join([case[0], *case[2]])) for case in cases]
+
+
+@pytest.mark.parametrize(("ending", "data", "options", "rows"), _named([*PLAIN, *COMPRESSED, *BINARY, *ENCODED, *FIELDS]))
+def test_every_kind_of_file_comes_back_as_its_records(
+    cli: Any, tmp_path: Path, ending: str, data: bytes, options: list[str], rows: Rows
+) -> None:
+    file = tmp_path / f"in{ending}"
+    file.write_bytes(data)
+    ran = cli("convert", file, tmp_path / "out", "--workers", "0", *options)
+    assert ran.code == 0, ran.err
+    assert rows_of(tmp_path / "out", file.name) == rows
+    assert list(read_rejects(tmp_path / "out" / "rejects.jsonl")) == []
+
+
+def test_a_schema_may_be_in_a_file_and_is_recorded_by_what_it_says(cli: Any, tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('{"n": 1, "s": "x"}\n')
+    (tmp_path / "schema.txt").write_text("n:float64\ns:string\n")
+    convert = ("convert", tmp_path / "in.jsonl", tmp_path / "out", "--workers", "0", "--schema")
+    assert cli(*convert, tmp_path / "schema.txt").code == 0
+    assert "is up to date" in cli(*convert, "n:float64, s:string").out
+    (tmp_path / "schema.txt").write_text("n:int64\ns:string\n")
+    ran = cli(*convert, tmp_path / "schema.txt")
+    assert (ran.code, "differs in its recipe" in ran.err) == (3, True)
+
+
+def test_the_encoding_that_was_detected_is_told(cli: Any, tmp_path: Path) -> None:
+    pytest.importorskip("charset_normalizer")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.txt").write_bytes("中文再来、第二行也是中文。\n".encode("gbk") * 20)
+    (tmp_path / "in" / "b.txt").write_bytes("é\n".encode())
+    for record in ("file", "line"):
+        ran = cli("convert", tmp_path / "in", tmp_path / record, "--workers", "0", "--encoding", "detect", "--record", record)
+        assert "gb18030 (1 file, a.txt)" in ran.err
+        assert "utf-8 (1 file, b.txt)" in ran.err
+        assert "中文再来" in next(iter(shardctl.open(tmp_path / record)))["text"]
+
+
+# --- what is wrong ---
+
+FLOATS = _written(lambda sink: parquet.write_table(pa.table({"n": [1.5, 2.0]}), sink))
+
+WRONG: list[tuple[str, bytes, list[str], int, dict[int, str]]] = [
+    # name, bytes, options, samples, errors of the rejects by the numbers of their records
+    ("a.csv", b"a,b\n1,2\n3\n4,5,6\n7,8\n", [], 2, {2: "wrong-columns", 3: "wrong-columns"}),
+    ("a.csv", b'a,b\n1,2\n"3,4\n5,6\n', [], 2, {2: "unclosed-quote"}),
+    ("a.jsonl", b'{"a": 1}\n{"a":\n[2]\n{"a": 3', [], 1, {2: "not-json", 3: "not-an-object", 4: "not-json"}),
+    ("a.json", b'[{"a": 1}, 5, {"a": 2}', [], 1, {2: "not-an-object", 3: "not-json"}),
+    ("a.json.gz", gzip.compress(b'[{"a": 1}, 5, {"a": 2}'), [], 1, {2: "not-an-object", 3: "not-json"}),
+    ("a.jsonl", b'\0\0\n{"a": 1}\n', [], 1, {1: "not-json"}),
+    ("a.txt", "é\né".encode()[:-1], ["--record", "line"], 1, {2: "not-utf8"}),
+    ("a.txt.gz", gzip.compress("é\né".encode()[:-1]), ["--record", "line"], 1, {2: "not-utf8"}),
+    ("a.json", b'[{"a": "x"}, {"a": "\xff\xff"}]', ["--encoding", "gbk"], 1, {2: "wrong-encoding"}),
+    ("a.jsonl", b'{"a": 1}\n{"a": "x"}\n', ["--schema", "a:int64"], 1, {2: "other-type"}),
+    ("a.csv", b"a,b\n1,x\ny,z\n2,x\n", ["--schema", "a:int64,b:string"], 2, {2: "other-type"}),
+    ("a.parquet", FLOATS, ["--schema", "n:int64"], 1, {1: "other-type"}),
+]
+
+
+@pytest.mark.parametrize(("name", "data", "options", "samples", "rejects"), _named(WRONG))
+def test_one_wrong_record_is_one_reject(
+    cli: Any, tmp_path: Path, name: str, data: bytes, options: list[str], samples: int, rejects: dict[int, str]
+) -> None:
+    (tmp_path / name).write_bytes(data)
+    ran = cli("convert", tmp_path / name, tmp_path / "out", "--workers", "0", "--json", *options)
+    assert (ran.code, ran.json["samples"], ran.json["rejected"]) == (0, samples, len(rejects)), ran.err
+    found = list(read_rejects(tmp_path / "out" / "rejects.jsonl"))
+    assert [(reject.key, reject.error) for reject in found] == [(f"{name}#{n}", error) for n, error in rejects.items()]
+
+
+OURS = [("csv", f"{key},b\n1,2\n".encode(), key) for key in ("key", "variant")]
+OURS += [("jsonl", json.dumps({key: 1}).encode(), key) for key in ("key", "variant")]
+
+REFUSED: list[tuple[str, bytes, list[str], int, str]] = [
+    ("a.parquet", b"hello", [], 1, "not a Parquet file that can be read"),
+    ("a.parquet", b"", [], 1, "not a Parquet file that can be read"),
+    ("a.arrow", b"hello world, hello world", [], 1, "not an Arrow file that can be read"),
+    ("a.jsonl.gz", b'{"a": 1}\n', [], 1, "it is no gzip file, although its name says so"),
+    ("a.jsonl", gzip.compress(b'{"a": 1}\n'), [], 1, "it is gzip data, and no text, although its name says so; add .gz"),
+    ("a.txt", gzip.compress(b"x"), [], 1, "it is gzip data, and no text"),
+    ("a.csv", b"\xff\xd8\xff\xe0 JFIF", [], 1, "it is a JPEG image, and no text"),
+    ("a.csv.gz", gzip.compress(b"a\n1\n")[:-12], [], 1, "the compressed file ends early"),
+    ("a.txt.gz", gzip.compress(b"text")[:-4], [], 1, "the compressed file ends early"),
+    ("a.txt.zst", COMPRESS["zst"](b"text")[:-2], [], 1, "the compressed file ends early"),
+    ("a.csv", b"a,a\n1,2\n", [], 1, "two columns have the name a in the header"),
+    ("a.csv", b"a,\n1,2\n", [], 1, "column 2 has no name in the header"),
+    ("a.jsonl", b"", [], 3, "is empty; nothing to convert"),
+    ("a.json.gz", gzip.compress(b"[]"), [], 3, "is empty; nothing to convert"),
+    ("a.parquet.gz", b"x", [], 3, "no table among its 1 files"),
+    *((f"a.{name}", data, [], 3, f"the records have a field '{key}', which is one that shardctl") for name, data, key in OURS),
+    ("a.csv", b"text,b\n1,2\n", ["--text-field", "b"], 3, "the records have a field text already"),
+    ("a.csv", b"label,b\n1,2\n", ["--label-field", "b"], 3, "the records have a field label already"),
+    ("a.jsonl", b'{"a": 1}\n', ["--text-field", "b"], 3, "the records have no field b; they have a"),
+    ("a.jsonl", b'{"a": 1}\n', ["--schema", "b:int64"], 3, "the records have none of the fields of the schema (b)"),
+    ("a.txt", b"x\n", ["--record", "line", "--schema", "b:int64"], 3, "the records have none of the fields of the schema (b)"),
+    ("a.txt", b"x\n", ["--schema", "b:int64"], 2, "the inputs are whole files of text, which have none"),
+    ("a.txt", b"x\n", ["--text-field", "b"], 2, "the inputs are whole files of text, which have none"),
+    ("a.jsonl", b'{"a": 1}\n', ["--schema", "nowhere"], 2, "neither name:type,… nor a file that can be read"),
+    ("a.jsonl", b'{"a": 1}\n', ["--schema", "a:int"], 2, "is not of the form name:type"),
+    ("a.csv", b"a\n1\n", ["--delimiter", "ab"], 2, "delimiter must be one character"),
+    ("a.csv", b"1,2\n", ["--columns", "a,a"], 2, "columns must be different names"),
+    ("a.csv", b"1,2\n", ["--columns", "a"], 1, "has 2 columns where --columns names 1"),
+    ("a.txt", b"x", ["--encoding", "klingon"], 2, "there is no such encoding"),
+]
+
+
+@pytest.mark.parametrize(("name", "data", "options", "code", "sentence"), _named(REFUSED))
+def test_what_cannot_be_converted_is_said_in_one_sentence(
+    cli: Any, tmp_path: Path, name: str, data: bytes, options: list[str], code: int, sentence: str
+) -> None:
+    (tmp_path / name).write_bytes(data)
+    ran = cli("convert", tmp_path / name, tmp_path / "out", "--workers", "0", "--quiet", *options)
+    assert (ran.code, sentence in ran.err) == (code, True), ran.err
+    assert len(ran.err.strip().splitlines()) == 1
+
+
+def test_records_before_the_end_of_a_cut_file_are_kept(tmp_path: Path) -> None:
+    numbers = [{"n": n, "s": random.Random(n).randbytes(40).hex()} for n in range(2000)]
+    lines = "\n".join(json.dumps(each) for each in numbers).encode()
+    for name, data in (("a.jsonl.gz", lines), ("a.json.gz", json.dumps(numbers).encode())):
+        (tmp_path / name).write_bytes(gzip.compress(data)[:-5000])
+        result = shardctl.convert(tmp_path / name, tmp_path / f"{name}.out", workers=0)
+        assert 1500 < result.samples < 2000
+        assert column(tmp_path / f"{name}.out", "n") == list(range(result.samples))
+        (reject,) = read_rejects(tmp_path / f"{name}.out" / "rejects.jsonl")
+        assert (reject.key, reject.error) == (f"{name}#{result.samples + 1}", "truncated")
+
+
+def test_a_damaged_row_group_costs_its_rows_and_no_others(tmp_path: Path) -> None:
+    sink = io.BytesIO()
+    table = pa.table({"n": range(3000), "s": [f"x{n}" for n in range(3000)]})
+    parquet.write_table(table, sink, row_group_size=1000, compression="none", use_dictionary=False)
+    data = bytearray(sink.getvalue())
+    place = parquet.ParquetFile(io.BytesIO(bytes(data))).metadata.row_group(1).column(1).data_page_offset
+    data[place : place + 40] = b"\xff" * 40
+    (tmp_path / "a.parquet").write_bytes(data)
+    result = shardctl.convert(tmp_path / "a.parquet", tmp_path / "out", workers=0)
+    assert (result.samples, result.rejected) == (2000, 1000)
+    assert sorted(column(tmp_path / "out", "n")) == [*range(1000), *range(2000, 3000)]
+    rejects = list(read_rejects(tmp_path / "out" / "rejects.jsonl"))
+    assert {reject.error for reject in rejects} == {"damaged"}
+    assert sum(reject.records for reject in rejects) == 1000
+
+
+def test_a_whole_file_that_is_too_large_is_rejected_and_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shardctl.conversion.surveying.RECORD_BYTES", 100)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.txt").write_text("x" * 101)
+    (tmp_path / "in" / "b.txt").write_text("x" * 100)
+    assert shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0).samples == 1
+    (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")
+    assert (reject.key, reject.error) == ("a.txt", "too-large")
+    assert "--record line makes a record of each line" in reject.message
+
+
+def test_many_tiny_files_of_text(tmp_path: Path) -> None:
+    for number in range(2000):
+        folder = tmp_path / "in" / str(number % 7)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{number}.txt").write_text(f"text {number}")
+    result = shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
+    assert (result.samples, result.rejected) == (2000, 0)
+    assert {sample["text"] for sample in shardctl.open(tmp_path / "out")} == {f"text {number}" for number in range(2000)}
+    lines = shardctl.convert(tmp_path / "in", tmp_path / "lines", {"record": "line"}, workers=0, labels="none")
+    assert (lines.samples, lines.rejected) == (2000, 0)
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> Path:
+    from PIL import Image
+
+    folder = tmp_path / "mixed"
+    folder.mkdir()
+    Image.new("RGB", (8, 8)).save(folder / "a.png")
+    for name, content in {"b.txt": "text", "c.csv": "n\n1\n", "d.parquet": "", "e.pdf": "x"}.items():
+        (folder / name).write_text(content)
+    (folder / "d.parquet").write_bytes(PARQUET)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys", "others"),
+    [
+        ("auto", ["a.png"], "1 .txt, 1 .csv, 1 .parquet, 1 .pdf"),
+        ("image", ["a.png"], "1 .txt, 1 .csv, 1 .parquet, 1 .pdf"),
+        ("text", ["b.txt"], "1 .png, 1 .csv, 1 .parquet, 1 .pdf"),
+        ("table", ["c.csv#1", "d.parquet#1", "d.parquet#2"], "1 .png, 1 .txt, 1 .pdf"),
+    ],
+)
+def test_of_a_mixed_folder_the_kind_that_was_asked_for_is_converted(
+    cli: Any, mixed: Path, tmp_path: Path, kind: str, keys: list[str], others: str
+) -> None:
+    ran = cli("convert", mixed, tmp_path / "out", "--workers", "0", "--kind", kind)
+    assert ran.code == 0
+    assert f"other files, not converted: {others}" in ran.err
+    assert ("left out: 2 files are tables, which --kind table converts" in ran.err) == (kind == "text")
+    assert [sample["key"] for sample in shardctl.open(tmp_path / "out")] == keys
+
+
+NOTICES = [
+    ("a.csv", b"v,n\n1.9,1\n1.10,2\n", [], "the column v is kept as text: 1.10 would change if it were read as a number"),
+    ("a.csv", b"a;b\n1;2\n", [], "there is one column, a;b; if it is several, use --delimiter ';'"),
+    ("a.jsonl", b'{"a": 1}\n{"a": "x"}\n', [], "the field a holds values of several types"),
+    ("a.jsonl", b'{"label": "x"}\n{"label": ""}\n{"b": 1}\n', [], "2 of 3 samples without a label"),
+    ("a.jsonl", b'{"a": 1, "b": 2}\n', ["--schema", "a:int64"], "left out: the fields b, which the schema does not name"),
+    ("a.jsonl", b'{"a": 1}\n', ["--schema", "a:int64,c:int64"], "the first records have no field c, which the schema names"),
+]
+
+
+@pytest.mark.parametrize(("name", "data", "options", "notice"), _named(NOTICES))
+def test_decisions_are_told(cli: Any, tmp_path: Path, name: str, data: bytes, options: list[str], notice: str) -> None:
+    (tmp_path / name).write_bytes(data)
+    ran = cli("convert", tmp_path / name, tmp_path / "out", "--workers", "0", "--json", *options)
+    assert [told for told in ran.json["notices"] if notice in told] != []
+
+
+def test_one_large_compressed_file_is_told(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shardctl.conversion.draft.MUCH_COMPRESSED", 10)
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b'{"a": 1}\n'))
+    ran = cli("convert", tmp_path / "a.jsonl.gz", tmp_path / "out", "--workers", "2", "--dry-run", "--json")
+    assert any("a.jsonl.gz is one compressed file of 29 B, which one core reads" in told for told in ran.json["notices"])
+
+
+# --- splits and order ---
+
+
+def splits_of(source: Path, out: Path, **options: Any) -> dict[str, str]:
+    """Return the split of every record by its number."""
+    shardctl.convert(source, out, workers=0, split="train=0.7,val=0.2,test=0.1", **options)
+    return {key: name for name in ("train", "val", "test") for key in column(out, "key", name)}
+
+
+def test_the_split_of_a_record_depends_on_its_key_and_the_seed_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from shardctl.sources import formats
+
+    lines = "".join(f'{{"n": {n}, "s": "{n:0100}"}}\n' for n in range(3000))  # 330 kB
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl").write_text(lines)
+    alone = splits_of(tmp_path / "in", tmp_path / "alone")
+    shares = {name: list(alone.values()).count(name) / len(alone) for name in ("train", "val", "test")}
+    assert shares == pytest.approx({"train": 0.7, "val": 0.2, "test": 0.1}, abs=0.03)
+    assert splits_of(tmp_path / "in", tmp_path / "shuffled", shuffle=1) == alone
+    assert splits_of(tmp_path / "in", tmp_path / "seed", recipe={"seed": 1}) != alone
+    for size in (32 << 10, 64 << 10):
+        monkeypatch.setattr(formats, "UNIT_BYTES", size)
+        formats.find_format.cache_clear()
+        assert splits_of(tmp_path / "in", tmp_path / str(size)) == alone
+    monkeypatch.undo()
+    formats.find_format.cache_clear()
+    (tmp_path / "in" / "0.jsonl").write_text(lines)
+    more = splits_of(tmp_path / "in", tmp_path / "more")
+    assert len(more) == 6000
+    assert {key: split for key, split in more.items() if key.startswith("a.")} == alone
+
+
+def test_a_shuffled_order_has_the_same_records_for_any_number_of_workers(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text("".join(f'{{"n": {n}, "s": "{n:0200}"}}\n' for n in range(3000)))
+    orders = []
+    for workers in (0, 1, 2):
+        shardctl.convert(tmp_path / "in.jsonl", tmp_path / str(workers), workers=workers, shuffle=7)
+        orders.append(column(tmp_path / str(workers), "n"))
+    assert orders[0] == orders[1] == orders[2]
+    assert orders[0] != sorted(orders[0]) == list(range(3000))
+    shardctl.convert(tmp_path / "in.jsonl", tmp_path / "other", workers=0, shuffle=8)
+    assert column(tmp_path / "other", "n") != orders[0]

@@ -1,0 +1,342 @@
+"""Fields by role: several images and masks in a sample, several labels, and roles that are not what they should be."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from handmade import write_dataset
+from PIL import Image as Pictures
+from test_untrusted import signed
+
+import shardctl
+from shardctl.codecs import image as codec
+from shardctl.errors import DatasetError, Rejection, UsageError
+from shardctl.layout import ENCODED_IMAGE, Layout, image_tensor
+from shardctl.roles import Image, Label, Mask, Plain, Role, Roles
+from shardctl.tables import SHARDS, ShardTable
+
+HEIGHT, WIDTH = 20, 24
+CLASSES, COLOURS = ("cat", "dog", "owl"), ("black", "white")
+FIELDS = pa.schema(
+    [
+        ("key", pa.string()),
+        ("image", ENCODED_IMAGE),
+        ("mask", ENCODED_IMAGE),
+        ("thumb", image_tensor((6, 8, 3))),
+        ("photo", ENCODED_IMAGE),
+        ("label", pa.int64()),
+        ("colour", pa.int64()),
+    ]
+)
+ROLES: dict[str, Role] = {
+    "image": Image("png", (HEIGHT, WIDTH, 3)),
+    "mask": Mask("png", (HEIGHT, WIDTH)),
+    "thumb": Image("raw", (6, 8, 3)),
+    "photo": Image("png"),
+    "label": Label(CLASSES),
+    "colour": Label(COLOURS),
+}
+
+
+def pixels_of(number: int, height: int = HEIGHT, width: int = WIDTH) -> Any:
+    return np.random.default_rng(number).integers(0, 200, (height, width, 3)).astype(np.uint8)
+
+
+def png(pixels: Any) -> bytes:
+    target = io.BytesIO()
+    Pictures.fromarray(pixels).save(target, "PNG")
+    return target.getvalue()
+
+
+def palette_png(values: Any) -> bytes:
+    """Encode numbers as the indices of a palette, as masks of PASCAL VOC are."""
+    picture = Pictures.fromarray(values)
+    picture.putpalette([(7 * number) % 256 for number in range(768)])
+    target = io.BytesIO()
+    picture.save(target, "PNG")
+    return target.getvalue()
+
+
+def sample(number: int) -> tuple[Any, ...]:
+    """Make a sample whose mask is the red of its image, and whose photo has a size of its own."""
+    key, image = f"k{number:02d}", pixels_of(number)
+    photo = pixels_of(1000 + number, 10 + number, 12)
+    return (
+        key,
+        (png(image), f"{key}.png"),
+        (palette_png(image[:, :, 0]), f"{key}.png"),
+        pixels_of(2000 + number, 6, 8),
+        (png(photo), f"{key}.png"),
+        number % 3,
+        number % 2,
+    )
+
+
+def write(root: Path, rows: list[tuple[Any, ...]], compression: str = "none", roles: Any = ROLES, fields: Any = FIELDS) -> Path:
+    write_dataset(root, fields, rows, 7, compression, sample_bytes=400_000, roles=roles)
+    return root
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("several") / "out", [sample(number) for number in range(20)])
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+@pytest.mark.parametrize("options", [{}, {"cache": 1 << 20, "repeat": 2}])
+def test_every_image_of_a_sample_is_decoded(tmp_path: Path, compression: str, options: dict[str, Any]) -> None:
+    ds = shardctl.open(write(tmp_path / "out", [sample(number) for number in range(20)], compression))
+    seen = 0
+    for batch in ds.loader(5, shuffle=True, threads=2, **options):
+        for place, key in enumerate(batch["key"]):
+            image = pixels_of(int(key[1:]))
+            assert np.array_equal(batch["image"][place], image)
+            assert np.array_equal(batch["mask"][place], image[:, :, 0])
+            assert np.array_equal(batch["thumb"][place], pixels_of(2000 + int(key[1:]), 6, 8))
+            assert np.array_equal(batch["photo"][place], pixels_of(1000 + int(key[1:]), 10 + int(key[1:]), 12))
+            seen += 1
+        assert isinstance(batch["image"], np.ndarray)
+        assert batch["mask"].shape == (5, HEIGHT, WIDTH)
+        assert isinstance(batch["photo"], list)
+    assert seen == 20 * options.get("repeat", 1)
+    assert [each["mask"].shape for each in ds] == [(HEIGHT, WIDTH)] * 20
+    assert np.array_equal(ds[3]["photo"], pixels_of(1003, 13, 12))
+    stored = ds.take([4], decode=False)
+    assert stored["mask"] == [sample(4)[2][0]]
+    assert stored["photo"] == [sample(4)[4][0]]
+
+
+def test_image_and_mask_are_cut_and_mirrored_alike(several: Path) -> None:
+    loader = shardctl.open(several).loader(
+        10, crop=(9, 11), crop_from="random", flip=True, seed=3, channels_first=True, columns=["image", "mask"]
+    )
+    batches = list(loader)
+    for batch in batches:
+        assert batch["image"].shape == (10, 3, 9, 11)
+        assert np.array_equal(batch["image"][:, 0], batch["mask"])
+    whole = shardctl.open(several).take(range(10), columns=["mask"])["mask"]
+    assert not np.array_equal(batches[0]["mask"], whole[:, 5:14, 6:17])
+
+
+def test_masks_are_resized_to_the_nearest_pixel_and_images_are_not(several: Path) -> None:
+    ds = shardctl.open(several)
+    (batch,) = ds.loader(20, resize=(10, 12), columns=["key", "image", "mask", "thumb", "photo"])
+    for place, key in enumerate(batch["key"]):
+        stored = pixels_of(int(key[1:]))
+        expected = Pictures.fromarray(stored[:, :, 0]).resize((12, 10), Pictures.Resampling.NEAREST)
+        assert np.array_equal(batch["mask"][place], np.asarray(expected))
+        smooth = Pictures.fromarray(stored).resize((12, 10), Pictures.Resampling.BILINEAR)
+        assert np.array_equal(batch["image"][place], np.asarray(smooth))
+    assert batch["thumb"].shape == batch["photo"].shape == (20, 10, 12, 3)
+
+
+@pytest.mark.parametrize("size", [(3, 5), (41, 31), (24, 20), (1, 1)])
+def test_the_nearest_pixel_is_that_of_pillow(size: tuple[int, int]) -> None:
+    values = pixels_of(1)[:, :, 0]
+    expected = np.asarray(Pictures.fromarray(values).resize(size, Pictures.Resampling.NEAREST))
+    assert np.array_equal(codec.nearest(values, size), expected)
+    assert np.array_equal(codec.nearest(values.astype(np.uint16) + 1000, size), expected.astype(np.uint16) + 1000)
+
+
+def test_options_are_checked_for_each_image(several: Path) -> None:
+    ds = shardctl.open(several)
+    with pytest.raises(UsageError, match="a crop to 16x16 is larger than those of thumb, 6x8"):
+        ds.loader(4, crop=16)
+    with pytest.raises(UsageError, match="normalize: mask takes one number or one for each of 1 channels"):
+        ds.loader(4, normalize={"mask": ([1, 2, 3], [1, 1, 1])})
+    (normal,) = ds.loader(20, normalize={"mask": (10, 2), "image": ([1, 2, 3], [1, 1, 1])}, columns=["image", "mask"])
+    assert np.allclose(normal["mask"] * 2 + 10, normal["image"][..., 0] + 1)
+
+
+def test_a_mask_is_read_as_numbers_or_refused() -> None:
+    bits = np.array([[True, False], [False, True]])
+    target = io.BytesIO()
+    Pictures.fromarray(bits).save(target, "PNG")
+    assert codec.decode_mask(target.getvalue()).tolist() == [[1, 0], [0, 1]]
+    values = np.arange(6, dtype=np.uint8).reshape(2, 3)
+    assert np.array_equal(codec.decode_mask(palette_png(values)), values)
+    assert np.array_equal(codec.decode_mask(png(values)), values)
+    with pytest.raises(Rejection, match="mode RGB"):
+        codec.decode_mask(png(pixels_of(1)))
+    with pytest.raises(Rejection):
+        codec.decode_mask(palette_png(values)[:-30])
+
+
+def broken_mask(number: int) -> tuple[Any, ...]:
+    whole = sample(number)
+    return (*whole[:2], (b"no image at all", "x.png"), *whole[3:]) if number == 5 else whole
+
+
+def test_the_field_of_an_image_that_does_not_decode_is_named(tmp_path: Path) -> None:
+    ds = shardctl.open(write(tmp_path / "out", [broken_mask(number) for number in range(8)]))
+    with pytest.raises(DatasetError, match=r"key 'k05': mask: it does not decode"):
+        ds.take([5])
+    (batch,) = ds.loader(8, on_error="skip")
+    assert batch["key"] == [f"k{number:02d}" for number in range(8) if number != 5]
+    assert len(ds.take([5], columns=["image"])["image"]) == 1
+
+
+def test_deep_verification_decodes_every_image_of_a_sample(tmp_path: Path) -> None:
+    root = write(tmp_path / "out", [broken_mask(number) for number in range(8)])
+    shards = [root / entry.path for entry in ShardTable(root / SHARDS)]
+    (finding,) = shardctl.verify(shards[0], "deep").findings
+    assert (finding.kind, finding.row) == ("does-not-decode", 5)
+    assert "the mask has not changed since it was written" in finding.message
+    assert shardctl.verify(shards[1], "deep").findings == ()
+
+
+def test_conditions_on_headers_of_each_image(several: Path, cli: Callable[..., Any]) -> None:
+    ds = shardctl.open(several)
+    assert ds.filter("photo.height > 15 and photo.height < 18").take(range(2), columns=["key"])["key"] == ["k06", "k07"]
+    assert len(ds.filter(f"width == {WIDTH} and mask.height == {HEIGHT} and thumb.width == 8")) == 20
+    assert len(ds.filter("mask is None")) == 0
+    done = cli("inspect", several, "--where", "photo.height == 12 and width > 1", "--columns", "key", "--json")
+    assert json.loads(done.out)["samples"] == [{"key": "k02"}]
+
+
+def test_without_a_main_image_a_header_must_be_named(tmp_path: Path) -> None:
+    fields = pa.schema([("key", pa.string()), ("left", ENCODED_IMAGE), ("right", ENCODED_IMAGE)])
+    rows = [(key, (png(pixels_of(1)), "l"), (png(pixels_of(2, 5, 6)), "r")) for key in ("a", "b")]
+    ds = shardctl.open(write(tmp_path / "out", rows, roles={}, fields=fields))
+    with pytest.raises(UsageError, match=r"no column 'width'; did you mean left.width or right.width\?"):
+        ds.filter("width > 3")
+    assert len(ds.filter("left.width == 24 and right.width == 6")) == 2
+    assert ds[0]["right"].shape == (5, 6, 3)
+
+
+def test_several_labels_have_their_own_names(several: Path, tmp_path: Path, cli: Callable[..., Any]) -> None:
+    ds = shardctl.open(several)
+    assert ds.classes == CLASSES
+    assert ds.class_names == {"label": CLASSES, "colour": COLOURS}
+    assert len(ds.filter("label == 'owl' and colour == 'white'")) == 3
+    with pytest.raises(UsageError, match=r"no class 'whit'.*did you mean white"):
+        ds.filter("colour == 'whit'")
+    other = tmp_path / "other"
+    swapped = {**ROLES, "colour": Label(("white", "red")), "label": Label(("owl", "cat", "dog"))}
+    mix = shardctl.mix([ds, shardctl.open(write(other, [sample(number) for number in range(20)], roles=swapped))], [1, 1])
+    assert mix.classes == CLASSES
+    found = {
+        (b["label"][n], b["colour"][n]) for b in mix.loader(4, columns=["label", "colour"]) for n in range(len(b["label"]))
+    }
+    assert found == {(n % 3, n % 2) for n in range(6)} | {((2, 0, 1)[n % 3], (1, 2)[n % 2]) for n in range(6)}
+    head = json.loads(cli("inspect", several, "--head", 1, "--columns", "colour,label", "--json").out)
+    assert list(head["samples"][0].items()) == [("colour", 0), ("colour_name", "black"), ("label", 0), ("label_name", "cat")]
+    assert "0 (black)" in cli("inspect", several, "--head", 1, "--columns", "colour,label").out
+
+
+def test_labels_without_a_number_of_a_class_are_found_in_every_field(tmp_path: Path) -> None:
+    wrong = [(*sample(number)[:-1], 2 if number == 3 else 0) for number in range(5)]
+    root = write(tmp_path / "out", wrong)
+    (finding,) = shardctl.verify(root / next(iter(ShardTable(root / SHARDS))).path).findings
+    assert (finding.kind, finding.row) == ("no-such-class", 3)
+    assert "its colour is 2" in finding.message
+
+
+def test_all_images_are_drawn_saved_and_counted(several: Path, tmp_path: Path, cli: Callable[..., Any]) -> None:
+    drawn = cli("inspect", several, "--head", 3, "--images", tmp_path / "sheet.png", "--json")
+    assert json.loads(drawn.out)["images"] == 12
+    saved = json.loads(cli("inspect", several, "--head", 1, "--save", tmp_path / "saved", "--json").out)["files"]
+    assert [Path(path).name for path in saved] == ["k00.png", "k00.mask.png", "k00.thumb.png", "k00.photo.png", "k00.json"]
+    assert (tmp_path / "saved" / "k00.mask.png").read_bytes() == sample(0)[2][0]
+    shards = [several / entry.path for entry in ShardTable(several / SHARDS)]
+    said = cli("inspect", shards[0]).out
+    assert "photo" in said
+    from shardctl.inspection.statistics import statistics_of
+
+    statistics = statistics_of(several)
+    whats = {spread.what for spread in statistics.distributions}
+    assert {"image width", "mask width", "photo height", "photo, bytes"} <= whats
+    assert statistics.formats == {"PNG": 60}
+
+
+def test_raw_masks_of_any_integer_type(tmp_path: Path, cli: Callable[..., Any]) -> None:
+    fields = pa.schema(
+        [
+            ("key", pa.string()),
+            ("image", image_tensor((HEIGHT, WIDTH, 3))),
+            ("classes", image_tensor((HEIGHT, WIDTH))),
+            ("depth", pa.fixed_shape_tensor(pa.uint16(), [HEIGHT, WIDTH])),
+        ]
+    )
+    masks = {"classes": Mask("raw", (HEIGHT, WIDTH)), "depth": Mask("raw", (HEIGHT, WIDTH))}
+    rows = [(f"k{n}", pixels_of(n), pixels_of(n)[:, :, 0], pixels_of(n)[:, :, 0].astype(np.uint16) * 300) for n in range(6)]
+    root = write(tmp_path / "out", rows, roles=masks, fields=fields)
+    options: list[dict[str, Any]] = [
+        {},
+        {"crop": 8, "crop_from": "random", "flip": True, "channels_first": True},
+        {"resize": (9, 7)},
+    ]
+    for chosen in options:
+        (batch,) = shardctl.open(root).loader(6, **chosen)
+        assert batch["depth"].dtype == np.uint16
+        assert np.array_equal(batch["depth"], batch["classes"].astype(np.uint16) * 300)
+        assert batch["classes"].shape[1:] == (batch["image"].shape[2:] if "crop" in chosen else batch["image"].shape[1:3])
+    saved = json.loads(cli("inspect", root, "--head", 1, "--save", tmp_path / "s", "--json").out)["files"]
+    assert [Path(path).name for path in saved] == ["k0.png", "k0.classes.png", "k0.json"]
+    assert np.array_equal(np.asarray(Pictures.open(tmp_path / "s" / "k0.classes.png")), rows[0][2])
+    assert json.loads(cli("inspect", root, "--head", 2, "--images", tmp_path / "sheet.png", "--json").out)["images"] == 6
+
+
+def test_hugging_face_is_told_of_every_image_and_label() -> None:
+    fields = pa.schema([field for field in FIELDS if field.name != "thumb"])
+    features = Layout("image", fields, Roles({name: role for name, role in ROLES.items() if name != "thumb"}))
+    found = features.huggingface_features()
+    assert found is not None
+    assert [name for name, feature in found.items() if feature["_type"] == "Image"] == ["image", "mask", "photo"]
+    assert found["colour"] == {"names": list(COLOURS), "_type": "ClassLabel"}
+    assert Layout("image", FIELDS, Roles(ROLES)).huggingface_features() is None
+
+
+def test_roles_come_back_from_json() -> None:
+    roles = Roles({**ROLES, "text": Plain("text"), "bare": Label(None)})
+    assert Roles.from_json(json.loads(json.dumps(roles.to_json()))) == roles
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        [],
+        {"image": None},
+        {"image": {"store": "raw", "shape": None}},
+        {"image": {"role": "image", "store": "raw"}},
+        {"image": {"role": "image", "store": 5, "shape": None}},
+        {"image": {"role": "image", "store": "raw", "shape": [4, 4]}},
+        {"image": {"role": "image", "store": "raw", "shape": [4, 4, 4]}},
+        {"image": {"role": "image", "store": "raw", "shape": [4, True, 3]}},
+        {"image": {"role": "image", "store": "raw", "shape": "443"}},
+        {"mask": {"role": "mask", "store": "raw", "shape": [4, 4, 3]}},
+        {"label": {"role": "label", "names": "abc"}},
+        {"label": {"role": "label", "names": [1]}},
+        {"text": {"role": "text", "names": None}},
+        {"text": {"role": "picture"}},
+        {"text": {"role": ["text"]}},
+    ],
+)
+def test_roles_from_a_file_are_checked(said: Any) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        Roles.from_json(said)
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"gone": {"role": "text"}}, "not as docs/format.md describes a manifest"),
+        ({"image": {"role": "picture"}}, "not as docs/format.md describes a manifest"),
+        ({"key": {"role": "image", "store": "png", "shape": None}}, "its fields are not those of the columns"),
+        ({"thumb": {"role": "mask", "store": "raw", "shape": [6, 8]}}, "its fields are not those of the columns"),
+        ({"thumb": {"role": "image", "store": "raw", "shape": [9, 8, 3]}}, "its fields are not those of the columns"),
+    ],
+)
+def test_a_manifest_whose_roles_do_not_fit_is_refused(tmp_path: Path, fields: dict[str, Any], why: str) -> None:
+    root = write(tmp_path / "out", [sample(0)])
+    record = json.loads((root / "manifest.json").read_text())
+    (root / "manifest.json").write_text(signed({**record, "fields": fields}))
+    with pytest.raises(DatasetError, match=why):
+        shardctl.open(root)[0]

@@ -1,0 +1,198 @@
+"""Samples that are made in Python, written as a dataset."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from conftest import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from test_conversion import sums
+
+import shardctl
+from shardctl.errors import DatasetError, InputError, UsageError
+from shardctl.tables import PLAN, SHARDS, ShardTable, open_table
+
+Sample = dict[str, Any]
+
+
+def texts(count: int) -> Iterator[Sample]:
+    return ({"text": f"text {number}", "tokens": list(range(number % 5)), "score": number / 7} for number in range(count))
+
+
+def pixels(number: int, size: int = 4) -> Any:
+    return np.random.default_rng(number).integers(0, 256, (size, size, 3), np.uint8)
+
+
+def encoded(number: int, size: int = 4) -> bytes:
+    sink = io.BytesIO()
+    Image.fromarray(pixels(number, size)).save(sink, "png")
+    return sink.getvalue()
+
+
+def test_samples_come_out_as_they_went_in(tmp_path: Path) -> None:
+    result = shardctl.write(tmp_path / "out", texts(2500), samples_per_shard=1000)
+    ds = shardctl.open(tmp_path / "out")
+    assert (result.samples, result.shards, len(ds)) == (2500, 3, 2500)
+    assert plain(ds) == [{"key": f"{n:09d}", **sample} for n, sample in enumerate(texts(2500))]
+    assert shardctl.verify(tmp_path / "out", "deep").findings == ()
+
+
+def plain(samples: Iterable[Sample]) -> list[Sample]:
+    """Return samples with lists in the place of arrays."""
+    return [{name: getattr(value, "tolist", lambda v=value: v)() for name, value in sample.items()} for sample in samples]
+
+
+values = st.one_of(st.none(), st.text(st.characters(exclude_categories=["Cs"]), max_size=8))
+numbers = st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1))
+
+
+@examples(30)
+@given(
+    st.lists(
+        st.fixed_dictionaries({"a": values, "b": numbers, "c": st.lists(st.floats(allow_nan=False), max_size=3)}),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_any_values_come_out_as_they_went_in(tmp_path_factory: pytest.TempPathFactory, samples: list[Sample]) -> None:
+    out = tmp_path_factory.mktemp("written") / "out"
+    schema = pa.schema([("a", pa.string()), ("b", pa.int64()), ("c", pa.list_(pa.float64()))])
+    shardctl.write(out, samples, schema, samples_per_shard=5)
+    assert [{**sample, "key": None} for sample in plain(shardctl.open(out))] == [{**sample, "key": None} for sample in samples]
+
+
+def test_the_same_samples_give_the_same_bytes(tmp_path: Path) -> None:
+    for name in "ab":
+        shardctl.write(tmp_path / name, texts(1000), shard_size=20_000)
+    assert sums(tmp_path / "a") == sums(tmp_path / "b")
+    assert len(ShardTable(tmp_path / "a" / SHARDS)) > 1
+
+
+def test_encoded_images_are_kept_and_classes_may_be_named(tmp_path: Path) -> None:
+    samples = [{"key": f"{n}.png", "image": encoded(n), "label": "cat" if n % 2 else 0} for n in range(6)]
+    shardctl.write(tmp_path / "out", samples, classes=["dog", "cat"])
+    ds = shardctl.open(tmp_path / "out")
+    assert (ds.classes, ds.manifest.class_counts) == (("dog", "cat"), {"train": [3, 3]})
+    (batch,) = ds.loader(batch_size=6)
+    assert batch["label"].tolist() == [0, 1, 0, 1, 0, 1]
+    assert np.array_equal(batch["image"], np.stack([pixels(n) for n in range(6)]))
+    (stored,) = ds.loader(batch_size=6, decode=False)
+    assert [bytes(image) for image in stored["image"]] == [encoded(n) for n in range(6)]
+
+
+@pytest.mark.parametrize("store", [None, "raw", "png"])
+def test_pixels_are_kept_without_a_change(tmp_path: Path, store: str | None) -> None:
+    shardctl.write(tmp_path / "out", ({"image": pixels(n)} for n in range(5)), store=store)
+    (batch,) = shardctl.open(tmp_path / "out").loader(batch_size=5)
+    assert np.array_equal(batch["image"], np.stack([pixels(n) for n in range(5)]))
+
+
+def test_splits_are_written_one_after_the_other(tmp_path: Path) -> None:
+    shardctl.write(tmp_path / "out", {"train": texts(40), "val": texts(7), "none": []})
+    ds = shardctl.open(tmp_path / "out")
+    assert [(split.name, split.samples) for split in ds.manifest.splits] == [("train", 40), ("val", 7)]
+    assert shardctl.open(tmp_path / "out", split="val")[0]["key"] == "000000040"
+
+
+FIRST: list[Sample] = [{"n": 1}] * 2000
+
+
+@pytest.mark.parametrize(
+    ("samples", "options", "error", "message"),
+    [
+        ([], {}, InputError, "there is no sample to write"),
+        ([7], {}, InputError, r"sample 0 is 7 \(int\); a sample is a dict"),
+        ([{"n": 1}, {"n": "x"}], {}, InputError, "the field n has values of several types"),
+        (
+            [*FIRST, {"n": 1.5}],
+            {},
+            InputError,
+            r"sample 2,000 \(000002000\): the field n is 1.5 \(float\); its column is of type",
+        ),
+        ([*FIRST, {"m": 1}], {}, InputError, "has a field m, which the first samples do not have; give a schema"),
+        ([{"key": 5}], {}, InputError, r"sample 0: its key is 5 \(int\)"),
+        ([{"n": {1, 2}}], {}, InputError, "make it a list"),
+        ([{"image": b"no image"}], {}, InputError, "sample 0 .*: not an image"),
+        ([{"image": np.zeros((2, 2), np.uint8)}], {}, InputError, "it must be a numpy array of shape"),
+        ([{"image": pixels(0)}, {"image": pixels(1, 5)}], {}, InputError, "store raw needs one size"),
+        ([{"image": encoded(0)}], {"store": "png"}, UsageError, "encoded images are kept as they are"),
+        ([{"label": "bird"}], {"classes": ["dog"]}, InputError, "'bird' .*, and no class"),
+        ([{"n": 1}], {"classes": ["dog"]}, UsageError, "the samples have none"),
+        ([{"n": 1}], {"store": "png"}, UsageError, "is for images"),
+        ([{"n": 1}], {"compression": "rar"}, UsageError, "compression 'rar' is not known"),
+        ([{"n": 1}], {"samples_per_shard": 0}, UsageError, "0 samples per shard"),
+        ([{"n": 1}], {"shard_size": 5}, UsageError, "a shard size of 5"),
+        ({"../up": [{"n": 1}]}, {}, UsageError, "split name '../up'"),
+    ],
+)
+def test_what_cannot_be_written_is_said_and_nothing_is_left(
+    tmp_path: Path, samples: Any, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        shardctl.write(tmp_path / "out", samples, **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_the_callers_own_code_raises_reaches_the_caller(tmp_path: Path) -> None:
+    def failing() -> Iterator[Sample]:
+        yield from texts(3000)
+        raise OSError("my camera is gone")
+
+    with pytest.raises(OSError, match=r"^my camera is gone$"):
+        shardctl.write(tmp_path / "out", failing())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dataset_is_replaced_on_request_only(tmp_path: Path) -> None:
+    shardctl.write(tmp_path / "out", texts(4))
+    (tmp_path / "out" / "mine.txt").write_text("not part of it")
+    with pytest.raises(DatasetError, match="holds a dataset; overwrite=True replaces it"):
+        shardctl.write(tmp_path / "out", texts(5))
+    assert len(shardctl.open(tmp_path / "out")) == 4
+    shardctl.write(tmp_path / "out", texts(5), overwrite=True)
+    assert len(shardctl.open(tmp_path / "out")) == 5
+    assert (tmp_path / "out" / "mine.txt").exists()
+
+
+def test_it_has_no_source_and_its_tables_are_made_from_its_shards(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    shardctl.write(out, texts(2000), samples_per_shard=500)
+    assert open_table(out / PLAN).num_rows == 0
+    before, names = sums(out), sorted(os.listdir(out))
+    for name in ("files.arrow", "plan.arrow", "rejects.jsonl", "shards.arrow", "SHA256SUMS", "manifest.json"):
+        (out / name).unlink()
+        assert shardctl.repair(out, workers=0).repaired == (name,)
+        assert (sums(out), sorted(os.listdir(out))) == (before, names)
+    (out / "train-00001.arrow").unlink()
+    (unrepaired,) = shardctl.repair(out, workers=0).unrepaired
+    assert unrepaired.file == "train-00001.arrow"
+    assert "were written by shardctl.write, and have no source to make them from" in unrepaired.message
+
+
+def test_one_block_is_in_memory_at_a_time(tmp_path: Path) -> None:
+    """The samples are taken as they are written: a generator has not gone on far beyond what is in the file."""
+    taken = 0
+    ahead = 0
+
+    def many() -> Iterator[Sample]:
+        nonlocal taken, ahead
+        for number in range(4000):
+            taken += 1
+            written = sum(path.stat().st_size for path in tmp_path.rglob("*.arrow"))
+            ahead = max(ahead, taken * 4000 - written)
+            yield {"blob": number.to_bytes(4, "big") * 1000}
+
+    shardctl.write(tmp_path / "out", many(), compression="none", shard_size=2 << 20)
+    assert ahead < 16 << 20
+    assert len(ShardTable(tmp_path / "out" / SHARDS)) >= 4
+    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["samples"] == taken
