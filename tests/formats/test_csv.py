@@ -129,7 +129,6 @@ def test_tabs(path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "error"),
     [
-        (b"", "empty"),
         (b"\n\n", "empty"),
         (b"a,a\n1,2\n", "repeated-column"),
         (b"a,\n1,2\n", "nameless-column"),
@@ -145,8 +144,9 @@ def test_a_header_that_cannot_be_used_is_one_sentence(data: bytes, error: str, p
     assert caught.value.error == error
 
 
-def test_a_header_alone_has_no_records(path: Path) -> None:
-    path.write_text("a,b")
+@pytest.mark.parametrize("data", ["a,b", ""])
+def test_a_header_alone_and_an_empty_file_have_no_records(path: Path, data: str) -> None:
+    path.write_text(data)
     assert cut(DelimitedFile(), path) == []
 
 

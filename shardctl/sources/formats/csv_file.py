@@ -75,7 +75,7 @@ class DelimitedFile:
 
     def pieces(self, size: int) -> list[tuple[int, int]]:
         """Return the ranges (offset, size) of a file of `size` bytes that can be scanned apart from each other."""
-        return [(offset, min(self.piece, size - offset)) for offset in range(0, size, self.piece)] or [(0, 0)]
+        return [(offset, min(self.piece, size - offset)) for offset in range(0, size, self.piece)]
 
     def scan(self, path: str, offset: int, size: int, reading: Reading) -> Any:
         """Look at a piece of a file, or at all of it: then what cannot be counted in pieces is read from start to end."""
@@ -94,6 +94,8 @@ class DelimitedFile:
 
     def join(self, scans: list[Any], size: int) -> list[Cut] | None:
         """Return the units of a file; None if quotes that do not open or close a cell make counting in pieces impossible."""
+        if not scans:
+            return []
         found = scans[0].get("found")
         if found is None:
             found = _chained([cell for scan in scans for cell in scan["both"]])
