@@ -191,7 +191,9 @@ class Job:
         """How files of many records are read, as plain data that a dataset records; None where a file is one record."""
         if self.fields is None:
             return None
-        return {"schema": _encoded(self.fields), "by_field": self.by_field, "draw": asdict(self.draw) if self.draw else None}
+        draw = asdict(self.draw) if self.draw else None
+        joined = {"joined": True} if self.recipe.batch_transforms else {}
+        return {"schema": _encoded(self.fields), "by_field": self.by_field, "draw": draw, **joined}
 
     @cached_property
     def main_image(self) -> str | None:

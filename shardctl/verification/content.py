@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from shardctl.recipe import user_functions
 from shardctl.stored import MOST, Numbers, StoredDataset
 
 
@@ -31,7 +32,11 @@ class ShardContent:
 
     def __init__(self, stored: StoredDataset, shard: int) -> None:
         self._stored, self._shard, self.units = stored, shard, stored.units(shard)
-        self._variants = int(stored.manifest.recipe.get("variants") or 1)
+        recipe = stored.manifest.recipe
+        self._variants = int(recipe.get("variants") or 1)
+        self._numbered = "variant" in dict(stored.manifest.schema)
+        self._by_functions = bool(user_functions(recipe))  # which may make any number of samples of one
+        self._joined = bool((stored.manifest.records or {}).get("joined"))
 
     def of(self, row: int, key: str | None = None) -> tuple[str | None, str | None]:
         """Return the key and the source of a row. Without the `key` that it has, they are None where only that would tell."""
@@ -52,7 +57,7 @@ class ShardContent:
         if len(places) != 1:
             return None
         unit = self.units[int(places[0])]
-        if unit.first and (not self.units.in_order or unit.samples != unit.records * self._variants):
+        if unit.first and (not self.units.in_order or self._by_functions or unit.samples != unit.records * self._variants):
             return None
         record = unit.first + (row - unit.first_row) // self._variants if unit.first else 0
         return self._stored.file(unit.file).key(record)
@@ -63,8 +68,9 @@ class ShardContent:
         `blocks` are all blocks of the shard, with the columns `key` and, if there are variants, `variant`.
         """
         held: list[pa.RecordBatch] = list(blocks)
-        if not len(self.units):
-            return None  # samples that shardctl.write wrote are of no unit, and have the keys that they were given
+        if not len(self.units) or self._joined:
+            # Samples that shardctl.write wrote are of no unit, and those that a step made of several records are of several.
+            return None
         in_order = self.units.in_order
         parts = []
         first = 0
@@ -139,15 +145,15 @@ class ShardContent:
         return int(order[more[unit]].min()) if more.any() else None
 
     def _variant(self, block: pa.RecordBatch) -> Numbers:
-        if self._variants == 1 or not self._has_variants(block):
+        if not self._numbered or not self._has_variants(block):
             return np.zeros(block.num_rows, np.int64)
         return np.from_dlpack(block.column("variant").fill_null(-1)).astype(np.int64)
 
     def _variants_are_right(self, block: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-        if self._variants == 1:
+        if not self._numbered:
             return np.ones(block.num_rows, bool)
         variant = self._variant(block)
-        return (variant >= 0) & (variant < self._variants) & self._has_variants(block)
+        return (variant >= 0) & (self._by_functions | (variant < self._variants)) & self._has_variants(block)
 
     def _has_variants(self, block: pa.RecordBatch) -> bool:
         return "variant" in block.schema.names and bool(pa.types.is_integer(block.schema.field("variant").type))

@@ -1,0 +1,175 @@
+"""Steps make none, one or many samples of one, or one of many; whatever the form, every record is accounted for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pytest
+from test_conversion import images
+
+import shardctl
+from shardctl.codecs import image
+from shardctl.errors import InputError
+from shardctl.inspection.records import record_of_key
+from shardctl.tables import read_rejects
+from shardctl.transforms import TRANSFORMS, BatchTransform
+
+FUNCTIONS = """
+def words(sample):
+    return [{**sample, "text": word} for word in sample["text"].split()]
+
+def late(sample):
+    return words(sample) if sample["text"].startswith("late") else sample
+
+def halves(sample):
+    image = sample["image"]
+    return [{**sample, "image": image[:, :4].copy(), "side": 0}, {**sample, "image": image[:, 4:].copy(), "side": 1}]
+
+def one_bad(sample):
+    return [{**sample, "n": 1}, {**sample, "n": 1 if sample["text"] != "bad" else "x"}]
+"""
+
+
+@pytest.fixture
+def functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "manysteps.py").write_text(FUNCTIONS)
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+def lines(path: Path, texts: Iterable[str]) -> Path:
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    return path
+
+
+def own(name: str, **recipe: Any) -> dict[str, Any]:
+    return {**recipe, "transform": [{"name": "custom", "target": f"manysteps:{name}"}]}
+
+
+@pytest.mark.usefixtures("functions")
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_function_may_make_several_samples_of_one_and_none(tmp_path: Path, workers: int) -> None:
+    source = lines(tmp_path / "in.jsonl", ["a b c", " ", "d"])
+    result = shardctl.convert(source, tmp_path / "out", recipe=own("words"), workers=workers)
+    assert (result.samples, result.rejected) == (4, 1)
+    found = [(sample["key"], sample["variant"], sample["text"]) for sample in shardctl.open(tmp_path / "out")]
+    assert found == [("in.jsonl#1", 0, "a"), ("in.jsonl#1", 1, "b"), ("in.jsonl#1", 2, "c"), ("in.jsonl#3", 0, "d")]
+    (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")
+    assert (reject.key, reject.error) == ("in.jsonl#2", "left-out")
+    assert shardctl.verify(tmp_path / "out", level="deep").findings == ()
+    assert [found.values["text"] for found in record_of_key(tmp_path / "out", "in.jsonl#1")] == ["a", "b", "c"]
+    (tmp_path / "out" / "train-00000.arrow").unlink()
+    assert shardctl.repair(tmp_path / "out", transforms=["manysteps:words"], workers=0).status == "repaired"
+    assert shardctl.verify(tmp_path / "out").findings == ()
+
+
+@pytest.mark.usefixtures("functions")
+def test_a_function_may_make_several_images_of_one(tmp_path: Path) -> None:
+    source = images(tmp_path / "in", "1.png", "2.png")
+    shardctl.convert(source, tmp_path / "out", recipe={"store": "raw", "transform": [
+        {"name": "resize", "size": "8x8"}, {"name": "custom", "target": "manysteps:halves"}]}, workers=0)  # fmt: skip
+    ds = shardctl.open(tmp_path / "out")
+    assert [(s["key"], s["variant"], s["side"], s["image"].shape) for s in ds] == [
+        (key, side, side, (8, 4, 3)) for key in ("1.png", "2.png") for side in (0, 1)
+    ]
+    assert shardctl.verify(tmp_path / "out").findings == ()
+
+
+@pytest.mark.usefixtures("functions")
+def test_several_samples_that_come_late_are_rejected_by_name(tmp_path: Path) -> None:
+    """The column that tells them apart is made if one of the 1,024 records that are tried gives several."""
+    source = lines(tmp_path / "in.jsonl", [f"line{number}" for number in range(1100)] + ["late one"])
+    result = shardctl.convert(source, tmp_path / "out", recipe=own("late"), workers=0)
+    assert (result.samples, result.rejected) == (1100, 1)
+    (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")
+    assert (reject.key, reject.stage, reject.error) == ("in.jsonl#1101", "transform", "several-samples")
+
+
+@pytest.mark.usefixtures("functions")
+def test_a_sample_that_does_not_fit_costs_all_of_its_record(tmp_path: Path) -> None:
+    source = lines(tmp_path / "in.jsonl", [f"{number}" for number in range(1100)] + ["bad", "good"])
+    result = shardctl.convert(source, tmp_path / "out", recipe=own("one_bad"), workers=0)
+    assert (result.samples, result.rejected) == (2202, 1)
+    (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")
+    assert (reject.key, reject.error) == ("in.jsonl#1101", "other-type")
+    assert "in.jsonl#1101" not in {sample["key"] for sample in shardctl.open(tmp_path / "out")}
+
+
+def test_an_image_is_decoded_once_for_all_its_variants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = images(tmp_path / "in", "1.png")
+    decoded: list[Any] = []
+    load = image.Opened.load
+    monkeypatch.setattr(image.Opened, "load", lambda opened, least=None: (decoded.append(least), load(opened, least))[1])
+    recipe = {"store": "raw", "variants": 5, "transform": [{"name": "random_resized_crop", "size": 8}]}
+    shardctl.convert(source, tmp_path / "out", recipe=recipe, workers=0)
+    assert len(shardctl.open(tmp_path / "out")) == 5
+    assert len(decoded) == 2, "once beforehand, to see what it costs, and once for the shard"
+
+
+@dataclass(frozen=True)
+class Joined(BatchTransform):
+    """Joins the texts of `size` records, which need not be in the same unit."""
+
+    name: ClassVar[str] = "joined"
+    size: int
+
+    def settings(self) -> dict[str, Any]:
+        return {"size": self.size}
+
+    def schema(self, given: pa.Schema) -> pa.Schema:
+        if given.names != ["text"]:
+            raise InputError(f"joined takes texts, and the records have {', '.join(given.names)}")
+        return given.append(pa.field("joined", pa.int64()))
+
+    def begin(self) -> _JoinedRun:
+        return _JoinedRun(self.size)
+
+
+class _JoinedRun:
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._held: list[tuple[str, str]] = []
+
+    def apply(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        for key, text in zip(batch["key"].to_pylist(), batch["text"].to_pylist(), strict=True):
+            self._held.append((key, text))
+            if len(self._held) == self._size:
+                yield from self.finish()
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        if self._held:
+            texts = [text for _, text in self._held]
+            columns = {"key": [self._held[0][0]], "text": ["+".join(texts)], "joined": [len(texts)]}
+            self._held = []
+            yield pa.RecordBatch.from_pydict(columns)
+
+
+def test_a_batch_transform_may_hold_records_back_until_the_shard_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step is one file and one line in the table of names: here the line is all that is added."""
+    monkeypatch.setitem(TRANSFORMS, "joined", Joined)
+    (tmp_path / "in").mkdir()
+    for number in range(3):
+        lines(tmp_path / "in" / f"{number}.jsonl", [f"{number}.{text}" for text in range(3)])
+    recipe = {"transform": [{"name": "joined", "size": 4}]}
+    for made in ("one", "two"):
+        result = shardctl.convert(tmp_path / "in", tmp_path / made, recipe=recipe, samples_per_shard=100, workers=0)
+        assert (result.samples, result.rejected) == (3, 0)
+    ds = shardctl.open(tmp_path / "one")
+    assert [sample["text"] for sample in ds] == ["0.0+0.1+0.2+1.0", "1.1+1.2+2.0+2.1", "2.2"]
+    assert [sample["joined"] for sample in ds] == [4, 4, 1]
+    assert shardctl.verify(tmp_path / "one").findings == ()
+    assert (tmp_path / "one" / "SHA256SUMS").read_text() == (tmp_path / "two" / "SHA256SUMS").read_text()
+
+
+def test_a_batch_transform_refuses_columns_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(TRANSFORMS, "joined", Joined)
+    (tmp_path / "in.jsonl").write_text('{"a": 1}\n')
+    with pytest.raises(InputError, match="joined takes texts, and the records have a"):
+        shardctl.convert(
+            tmp_path / "in.jsonl", tmp_path / "out", recipe={"transform": [{"name": "joined", "size": 4}]}, workers=0
+        )
+    assert not (tmp_path / "out" / "manifest.json").exists()
