@@ -40,6 +40,7 @@ from shardctl.sources.formats.csv import (
     line_ends,
     unclosed,
 )
+from shardctl.sources.formats.lines import changed, range_of
 from shardctl.sources.types import Types
 
 
@@ -84,7 +85,7 @@ class DelimitedFile:
         with open(path, "rb", buffering=0) as file:
             end = os.fstat(file.fileno()).st_size
             if offset + size > end:
-                raise _changed()
+                raise changed()
             scanner = _Scanner(file.fileno(), form.delimiter, self.cell, head, end)
             if size <= self.piece:
                 both = [_both_ways(*cell, form.delimiter) for cell in scanner.cells(max(offset, head), offset + size)]
@@ -103,7 +104,7 @@ class DelimitedFile:
 
     def types(self, path: str, unit: Unit, reading: Reading) -> Types:
         """Return the types of the columns of a unit's records; what cannot be read is left out."""
-        data = _records_of(_bytes_of(path, unit), unit, self.form.of(reading))
+        data = _records_of(range_of(path, unit), unit, self.form.of(reading))
         return self.form.types_of(data, unit.first, _head(path, self.form.of(reading), reading), reading)
 
     def read(
@@ -111,7 +112,7 @@ class DelimitedFile:
     ) -> Iterator[Parsed]:
         """Yield the records of a unit at once: it is about as large as it was cut."""
         form = self.form.of(reading)
-        data = _bytes_of(path, unit)
+        data = range_of(path, unit)
         digest.update(data)
         data = _records_of(data, unit, form)
         head = _head(path, form, reading)
@@ -124,20 +125,6 @@ class DelimitedFile:
             # It may be in a record of another unit. To look for the end of this one before would take as long as parsing.
             parsed = form.parse(data[: int(ends[unit.records - 1])], unit.first, head, reading, schema, choose)
         yield _up_to(parsed, unit.first + unit.records)
-
-
-def _changed() -> Rejection:
-    return Rejection("read", "changed", "the file is shorter than when it was listed; run the conversion again")
-
-
-def _bytes_of(path: str, unit: Unit) -> bytes:
-    with open(path, "rb", buffering=0) as file:
-        data = os.pread(file.fileno(), unit.size, unit.offset)
-        while len(data) < unit.size and (more := os.pread(file.fileno(), unit.size - len(data), unit.offset + len(data))):
-            data += more
-    if len(data) < unit.size:
-        raise _changed()
-    return data
 
 
 def _records_of(data: bytes, unit: Unit, form: Delimited) -> bytes:
@@ -192,7 +179,7 @@ class _Scanner:
         while done < len(view):
             count = os.preadv(self.file, [view[done:]], offset + done)
             if not count:
-                raise _changed()
+                raise changed()
             done += count
 
     def serial(self, start: int) -> list[list[int]]:

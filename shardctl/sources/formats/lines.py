@@ -221,6 +221,12 @@ def _parts(data: bytes, first: int, most: int) -> Iterator[tuple[int, bytes]]:
         start = end
 
 
+def range_of(path: str, unit: Unit) -> bytes:
+    """Return the bytes of a unit. Raises Rejection if the file is shorter, OSError."""
+    with open(path, "rb", buffering=0) as file:
+        return exactly(file, unit.offset, unit.size)
+
+
 def exactly(file: BinaryIO, offset: int, size: int) -> bytes:
     """Read a range. Raises Rejection if the file is shorter, OSError."""
     chunks: list[bytes] = []
