@@ -63,7 +63,7 @@ def probe_records(job: Job, crumb: Breadcrumb, known: Instructions) -> Probe:
     """
     units = list(job.units(0, job.plan.num_rows))
     if job.recipe.sample_transforms:
-        job = replace(job, layout=_with_own_fields(job, _own_samples(job, units, crumb, known)))
+        job = replace(job, layout=_with_own_fields(job, *_own_samples(job, units, crumb, known)))
     sink = pa.BufferOutputStream()
     builder = ShardBuilder(job, ShardPlace(0, "probe", 0, 0, 0, 0), sink, _ignore, crumb, known)
     started, timed = time.monotonic(), 0
@@ -100,9 +100,12 @@ def _empty_shard_bytes(layout: Layout) -> int:
     return int(sink.getvalue().size)
 
 
-def _own_samples(job: Job, units: list[Planned], crumb: Breadcrumb, known: Instructions) -> list[Finished]:
-    """Return what a user's functions make of a few records."""
-    pipeline, samples = SamplePipeline(job.recipe, None, crumb.enter, job.layout.classes), []
+def _own_samples(
+    job: Job, units: list[Planned], crumb: Breadcrumb, known: Instructions
+) -> tuple[list[Finished], dict[str, str]]:
+    """Return what a user's functions make of a few records, and by field the function that set it, if one did."""
+    pipeline, samples = SamplePipeline(job.recipe, None, crumb.enter, job.layout.classes), list[Finished]()
+    setters: dict[str, str] = {}
     images = TableImages(job, crumb)
     reason: Rejection | MemoryError | None = next(reversed(list(known.lost.values())), None)
     for planned in units:
@@ -112,9 +115,13 @@ def _own_samples(job: Job, units: list[Planned], crumb: Breadcrumb, known: Instr
                 try:
                     if job.has_images:
                         fields, origin = images.take(fields, origin, planned)
-                    samples += pipeline.finish(fields, origin)
+                    made = pipeline.finish(fields, origin)
                 except Rejection as rejection:
                     reason = rejection
+                    continue
+                samples += made
+                for each in made:
+                    setters = {**pipeline.setters(each), **setters}
         except (Rejection, MemoryError) as rejection:
             reason = rejection
     crumb.leave()
@@ -122,10 +129,10 @@ def _own_samples(job: Job, units: list[Planned], crumb: Breadcrumb, known: Instr
         count = sum(planned.unit.records for planned in units)
         why = f", the last one because: {reason}" if reason else ""
         raise InputError(f"none of {counted(count, 'input')} came through the recipe{why}")
-    return samples
+    return samples, setters
 
 
-def _with_own_fields(job: Job, samples: list[Finished]) -> Layout:
+def _with_own_fields(job: Job, samples: list[Finished], setters: dict[str, str]) -> Layout:
     """Return the layout after a user's functions: fields that they dropped are gone, those that they made are added."""
     fields, image = list(job.layout.columns), job.layout.image
     if image is not None:
@@ -135,12 +142,11 @@ def _with_own_fields(job: Job, samples: list[Finished]) -> Layout:
         fields = [pa.field("image", image_tensor(image.shape)) if f.name == "image" else f for f in fields]
     known = {f.name: f for f in fields}
     names = list(dict.fromkeys(name for sample in samples for name in sample.fields))
-    touched = {name for sample in samples for name in sample.setters}
     result = [f for f in fields if f.name in names]
     for name in names:
-        if name == "variant" or (name in known and (name not in touched or name in ("key", "image", "label"))):
+        if name == "variant" or (name in known and (name not in setters or name in ("key", "image", "label"))):
             continue
-        found = pa.field(name, _own_type(name, samples, known[name].type if name in known else None))
+        found = pa.field(name, _own_type(name, samples, setters[name], known[name].type if name in known else None))
         if name in known:
             result[[f.name for f in result].index(name)] = found
         else:
@@ -151,8 +157,8 @@ def _with_own_fields(job: Job, samples: list[Finished]) -> Layout:
     return Layout.by_name(job.layout.kind, pa.schema(result), image, job.layout.classes, kept)
 
 
-def _own_type(name: str, samples: list[Finished], known: pa.DataType | None) -> pa.DataType:
-    """Return the type of a field that functions set: the one that it had if that still holds all values, else a new one.
+def _own_type(name: str, samples: list[Finished], who: str, known: pa.DataType | None) -> pa.DataType:
+    """Return the type of a field that the function `who` set: the one that it had if that holds all values, else a new one.
 
     A value that no column can hold is left out: its sample becomes a reject. Raises InputError if none is left, or if
     the others have no type in common.
@@ -166,7 +172,6 @@ def _own_type(name: str, samples: list[Finished], known: pa.DataType | None) -> 
             values.append(plain)
         except (UnfitValue, pa.ArrowException, OverflowError, ValueError, TypeError) as problem:
             unfit = problem if isinstance(problem, UnfitValue) else UnfitValue(describe(plain))
-    who = next(sample.setters[name] for sample in samples if name in sample.setters)
     if not values:
         raise InputError(f"{who} set {name} to {unfit}, which no column can hold")
     if known is not None and all(_fits(value, known) for value in values):
