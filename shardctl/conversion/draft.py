@@ -107,7 +107,7 @@ def make_draft(
     folder: Path,
     all_types: bool,
 ) -> Draft:
-    """Plan a conversion, having probed some of its records. `folder` is for scratch.
+    """Plan a conversion, having probed some of its records. `folder` is for scratch, and only this process reads it.
 
     With `all_types`, the types of fields are found in all records, else in some of them where that is enough. Raises
     InputError.
@@ -139,7 +139,6 @@ def make_draft(
     if probe_job.has_images:
         run = PROBE_IMAGE_RUN
     write_files(folder / FILES, listing, labelling, planner.write_some(folder, some, run))
-    probe_job.save()
     probe = engine.probe(probe_job)
     sample_bytes = _sample_bytes(probe, recipe, listing)
     splits = []
