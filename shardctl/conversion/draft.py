@@ -85,7 +85,7 @@ class Draft:
             shuffle=shuffle,
             sample_bytes=self.sample_bytes,
             samples_per_record=self.probe.samples_per_record,
-            record_seconds=self.probe.record_seconds,
+            record_seconds=self.probe.record_seconds + self.probe.unit_seconds / self.planner.records_per_unit,
             shard_bytes=self.probe.shard_bytes,
             probed=self.probe.records,
             probe_rejects=self.probe.rejected,

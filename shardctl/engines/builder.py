@@ -121,6 +121,10 @@ class ShardBuilder:
         self._crumb.leave()
         return outcome
 
+    def read_only(self, planned: Planned) -> None:
+        """Read a unit of a file of many records, and make nothing of it. Raises Rejection, SourceGoneError."""
+        self._digest_of(planned)
+
     def _add_whole(self, planned: Planned, outcome: UnitOutcome) -> None:
         """Add the samples of a file that is one record."""
         lost = self._known.lost.get((planned.number, None))

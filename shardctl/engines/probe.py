@@ -5,9 +5,12 @@ This is done where shards are built, since any of the records may be fatal to th
 
 from __future__ import annotations
 
+import statistics
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -32,8 +35,8 @@ class Probe:
     """What a few records pushed through the recipe showed: the final layout, and what a sample costs.
 
     On average a sample takes `sample_bytes` in a shard, and a record, rejected or not, has `record_bytes` (0: not known),
-    becomes `samples_per_record` and takes `record_seconds`; a shard without samples has `shard_bytes`. Of the `records` that
-    were tried `rejected` could not be converted.
+    becomes `samples_per_record` and takes `record_seconds`, beside the `unit_seconds` that it takes to read a unit of many;
+    a shard without samples has `shard_bytes`. Of the `records` that were tried `rejected` could not be converted.
     """
 
     layout: Layout
@@ -41,6 +44,7 @@ class Probe:
     record_bytes: float
     shard_bytes: int
     record_seconds: float
+    unit_seconds: float
     samples_per_record: float
     records: int
     rejected: int
@@ -66,27 +70,46 @@ def probe_records(job: Job, crumb: Breadcrumb, known: Instructions) -> Probe:
         job = replace(job, layout=_with_own_fields(job, *_own_samples(job, units, crumb, known)))
     sink = pa.BufferOutputStream()
     builder = ShardBuilder(job, ShardPlace(0, "probe", 0, 0, 0, 0), sink, _ignore, crumb, known)
-    started, timed = time.monotonic(), 0
-    for number, planned in enumerate(units):
-        if number == 1:
-            started = time.monotonic()  # the first one also loaded the decoders
-        with suppress(LostUnitError, CarefulUnitError):  # what it gave before counts all the same
-            builder.add(planned)
-        timed += planned.unit.records if number else 0
+    added = [_timed(partial(builder.add, planned)) for planned in units]
+    started = time.monotonic()
     rows = sum(builder.finish())
+    finishing = time.monotonic() - started
     records = max(1, builder.inputs)
-    seconds = (time.monotonic() - started) / max(1, timed)
+    record_seconds, unit_seconds = _seconds(builder, units, added, job.fields is not None)
     empty = _empty_shard_bytes(job.layout)
     return Probe(
         layout=job.layout,
         sample_bytes=(sink.getvalue().size - empty) / max(1, rows),
         record_bytes=sum(planned.unit.size for planned in units) / len(units) if job.fields is None else 0.0,
         shard_bytes=empty,
-        record_seconds=seconds,
+        record_seconds=record_seconds + finishing / records,
+        unit_seconds=unit_seconds,
         samples_per_record=rows / max(1, records - builder.rejected),
         records=records,
         rejected=builder.rejected,
     )
+
+
+def _seconds(builder: ShardBuilder, units: list[Planned], added: list[float], of_many: bool) -> tuple[float, float]:
+    """Return what a record and what a unit of many records take, given what all of each unit took that was tried.
+
+    The first one is left out where there are others: it also loaded the decoders.
+    """
+    some = slice(1 if len(units) > 1 else 0, None)
+    if not of_many:
+        return sum(added[some]) / len(added[some]), 0.0
+    read = [_timed(partial(builder.read_only, planned)) for planned in units[some]]
+    rest = zip(added[some], read, units[some], strict=True)
+    each = [max(0.0, whole - own) / planned.unit.records for whole, own, planned in rest]
+    return statistics.median(each), statistics.median(read)
+
+
+def _timed(work: Callable[[], object]) -> float:
+    """Return how long work on a unit took that may be rejected."""
+    started = time.monotonic()
+    with suppress(Rejection, LostUnitError, CarefulUnitError):  # what it gave before counts all the same
+        work()
+    return time.monotonic() - started
 
 
 def _ignore(_: Reject) -> None:
