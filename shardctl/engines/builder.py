@@ -157,11 +157,12 @@ class ShardBuilder:
             self._images.begin()
         if planned.number in self._known.careful:
             self._add_one_by_one(planned, outcome)
-        elif planned.number in self._known.unfit:
-            self._add_what_fits(planned, outcome)
         else:
             try:
-                self._add_stretch(planned, planned.unit, self._choose(planned), outcome)
+                if planned.number in self._known.unfit:
+                    self._add_what_fits(planned, outcome)
+                else:
+                    self._add_stretch(planned, planned.unit, self._choose(planned), outcome)
             except MemoryError:
                 if self._is_writing(planned):
                     raise
@@ -241,7 +242,7 @@ class ShardBuilder:
             raise TypesDifferError(f"{printable(planned.key())}: {misfit}") from misfit
         if isinstance(misfit, ColumnMisfit):
             self._lose_unit(planned, _other_type(misfit))
-        if unit.records == 1:
+        if unit.records == 1 and unit != planned.unit:
             self._write_rejects(planned, outcome, [(unit.first, _other_type(misfit))], unit.first)
         elif self._has_begun():
             raise UnfitUnitError(planned.number)

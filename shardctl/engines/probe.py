@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from shardctl.engines.breadcrumb import Breadcrumb
-from shardctl.engines.builder import CarefulUnitError, LostUnitError, ShardBuilder
+from shardctl.engines.builder import CarefulUnitError, LostUnitError, ShardBuilder, UnfitUnitError
 from shardctl.engines.image_files import TableImages
 from shardctl.engines.instructions import Instructions
 from shardctl.engines.job import Job, Planned, ShardPlace
@@ -70,7 +70,7 @@ def probe_records(job: Job, crumb: Breadcrumb, known: Instructions) -> Probe:
     for number, planned in enumerate(units):
         if number == 1:
             started = time.monotonic()  # the first one also loaded the decoders
-        with suppress(LostUnitError, CarefulUnitError):  # what it gave before counts all the same
+        with suppress(LostUnitError, CarefulUnitError, UnfitUnitError):  # what it gave before counts all the same
             builder.add(planned)
         timed += planned.unit.records if number else 0
     rows = sum(builder.finish())
