@@ -35,6 +35,9 @@ TYPED_RECORDS = 100_000
 FIRST_RECORDS = 1000
 """Records of the first unit whose fields keep their order; others come after them, by name."""
 
+DELIMITERS = ";\t|"
+"""What separates columns where it is no comma: with one of these in its name, one column may be several."""
+
 MOST_SAMPLED_LABELS = 1000
 """With more different labels in some units, it is likely that others have more."""
 
@@ -48,6 +51,7 @@ class Surveyor:
     shuffled: bool
     engine: Engine
     _encodings: dict[int, str] = field(default_factory=dict)
+    _only_columns: dict[int, str] = field(default_factory=dict)
 
     def find_units(self) -> Units:
         """Cut the files into units. Raises InputError if they have no record."""
@@ -111,6 +115,14 @@ class Surveyor:
                 found[path] = detect(file.read(DETECTED_BYTES))
         return found
 
+    def only_column(self) -> tuple[str, str]:
+        """Return the path of the first CSV file with one column whose name has a mark that may separate several, and that name.
+
+        "" twice if there is no such file among those that types were found in.
+        """
+        odd = [file for file, name in self._only_columns.items() if any(mark in name for mark in DELIMITERS)]
+        return (self.listing.paths_at(np.array([min(odd)]))[0], self._only_columns[min(odd)]) if odd else ("", "")
+
     def largest_stream(self) -> tuple[str, int]:
         """Return the path and the size of the largest compressed file of many records; "" and 0 if there is none."""
         sizes = self.listing.table["size"].to_numpy()
@@ -130,6 +142,7 @@ class Surveyor:
     def _types_of(self, units: Units, paths: dict[int, str], numbers: list[int], most: int | None = None) -> Types | None:
         """Return the types of some units, or of the first `most` records of each."""
         stretches = []
+        files = units.file[numbers].tolist()
         for number in numbers:
             path, offset, size = paths[int(units.file[number])], int(units.offset[number]), int(units.size[number])
             records = int(units.records[number])
@@ -139,10 +152,13 @@ class Surveyor:
             # The order of fields is that of the first records, then by name: the same whatever else is looked at.
             *of_unit, records = stretches[0].unit
             stretches.insert(0, replace(stretches[0], unit=(*of_unit, min(records, FIRST_RECORDS))))
+            files.insert(0, files[0])
         types: Types | None = None
-        for answer in self._look_at(stretches):
+        for file, answer in zip(files, self._look_at(stretches), strict=True):
             if "types" in answer:
                 found = Types.from_json(answer["types"])
+                if column := found.only_column():
+                    self._only_columns[file] = column
                 types = found if types is None else types.join(found)
         return types
 
