@@ -93,6 +93,23 @@ def test_functions_follow_each_other_on_every_variant_of_a_record(tmp_path: Path
 
 
 @pytest.mark.usefixtures("functions")
+def test_dropped_records_are_counted_once_however_many_samples_they_gave(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for name in ("a.jsonl", "b.jsonl"):
+        lines(tmp_path / "in" / name, ["x y z", " ", *["x y z"] * 7])
+    shardctl.convert(tmp_path / "in", tmp_path / "out", own("words"), workers=0, samples_per_shard=1000)
+    (tmp_path / "out" / "train-00000.arrow").unlink()
+    (tmp_path / "in" / "a.jsonl").unlink()
+    result = shardctl.repair(tmp_path / "out", transforms=["manysteps:words"], workers=0, drop_lost=True)
+    assert (result.status, result.lost_samples) == ("dropped", 24)
+    manifest = shardctl.open(tmp_path / "out").manifest
+    assert (manifest.samples, manifest.inputs, manifest.rejected) == (24, 18, 10)
+    rejects = [(reject.error, reject.records) for reject in read_rejects(tmp_path / "out" / "rejects.jsonl")]
+    assert rejects == [("left-out", 1), ("lost", 8), ("left-out", 1)]
+    assert shardctl.verify(tmp_path / "out").findings == ()
+
+
+@pytest.mark.usefixtures("functions")
 def test_a_function_may_make_several_images_of_one(tmp_path: Path) -> None:
     source = images(tmp_path / "in", "1.png", "2.png")
     shardctl.convert(source, tmp_path / "out", recipe={"store": "raw", "transform": [

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from shardctl.engines.breadcrumb import Breadcrumb
-from shardctl.engines.builder import CarefulUnitError, LostUnitError, ShardBuilder
+from shardctl.engines.builder import CarefulUnitError, LostUnitError, ShardBuilder, UnfitUnitError
 from shardctl.engines.image_files import TableImages
 from shardctl.engines.instructions import Instructions
 from shardctl.engines.job import Job, Planned, ShardPlace
@@ -107,7 +107,7 @@ def _seconds(builder: ShardBuilder, units: list[Planned], added: list[float], of
 def _timed(work: Callable[[], object]) -> float:
     """Return how long work on a unit took that may be rejected."""
     started = time.monotonic()
-    with suppress(Rejection, LostUnitError, CarefulUnitError):  # what it gave before counts all the same
+    with suppress(Rejection, LostUnitError, CarefulUnitError, UnfitUnitError):  # what it gave before counts all the same
         work()
     return time.monotonic() - started
 

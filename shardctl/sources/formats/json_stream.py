@@ -27,9 +27,9 @@ from shardctl.sources.formats.encodings import DETECTED_BYTES, UNDECODED, Transc
 from shardctl.sources.formats.json_array import as_line, find_records, of_record, too_large
 from shardctl.sources.formats.jsonl import BOM, JsonLines
 from shardctl.sources.formats.lines import PART_BYTES, changed
+from shardctl.sources.formats.sequential import with_count
 from shardctl.sources.formats.streams import Truncated, decompressed, split_compression
 from shardctl.sources.types import Types
-from shardctl.storage import counted
 
 
 class JsonStream:
@@ -54,8 +54,7 @@ class JsonStream:
             records = sum(1 for _ in elements)
             fault = elements.fault
             if fault and fault.error == "truncated":
-                message = f"{fault.message}, after {counted(records, 'record')}; they are kept; get the whole file"
-                fault = Rejection(fault.stage, fault.error, message)
+                fault = with_count(fault, records)
         return {
             "encoding": elements.encoding,
             "records": records,
