@@ -1,0 +1,241 @@
+"""What the values of fields are: found in arrays, in types or in parsed JSON, and joined in any order with the same result."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from shardctl.sources.jsonl import EXACT_IN_FLOAT
+
+if TYPE_CHECKING:
+    from shardctl.sources.written import Written
+
+INT64 = (-(2**63), 2**63 - 1)
+
+WHOLE = {str(t): t for t in (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())}
+FLOATS = {str(t): t for t in (pa.float16(), pa.float32(), pa.float64())}
+STRINGS = {str(t): t for t in (pa.string(), pa.large_string())}
+
+# Kinds of values that are no names of Arrow types.
+HUGE = "huge"  # a whole number outside 64 bits
+DEEP = "deep"  # a list or an object deeper than a column may have it
+LIST, LARGE_LIST, FIXED_LIST, STRUCT = "list", "large_list", "fixed_size_list:", "struct"
+ARROW = "arrow:"  # then a type that is equal to itself alone, in base64: times, decimals, bytes
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """What the values of a field are, all of them: which type holds them is decided only when the schema is asked for.
+
+    Joining is a union of sets, so that it gives the same in any order. `low` and `high` are the ends of the whole numbers,
+    `items` what is in lists, `fields` what is in objects. `lead` are the fields of the leftmost part, in its order.
+    `written` is how the cells of CSV files are written; what they are is decided last, too.
+    """
+
+    names: frozenset[str] = frozenset()
+    low: int | None = None
+    high: int | None = None
+    items: Kinds | None = None
+    fields: dict[str, Kinds] = field(default_factory=dict)
+    lead: tuple[str, ...] = ()
+    written: Written | None = None
+
+    def join(self, other: Kinds) -> Kinds:
+        """Return what the values of both are."""
+        lows = [end for end in (self.low, other.low) if end is not None]
+        highs = [end for end in (self.high, other.high) if end is not None]
+        items = (self.items or Kinds()).join(other.items) if other.items else self.items
+        fields = join_fields(self.fields, other.fields)
+        names = self.names | other.names
+        written = self.written.join(other.written) if self.written and other.written else self.written or other.written
+        return Kinds(names, min(lows, default=None), max(highs, default=None), items, fields, self.lead, written)
+
+    def decided(self) -> Kinds:
+        """Return the same with the cells of CSV files as numbers or strings, whichever they are all together."""
+        if self.written is None or not self.written.cells:
+            return replace(self, written=None)
+        type_ = self.written.type()
+        low, high = INT64 if self.written.inexact else (-EXACT_IN_FLOAT, EXACT_IN_FLOAT)
+        whole = pa.types.is_int64(type_)
+        kinds = Kinds(frozenset([str(type_)]), low if whole else None, high if whole else None)
+        return replace(self, written=None).join(kinds)
+
+    def parts(self) -> Iterator[Kinds]:
+        """Yield this and all that is nested in it."""
+        yield self
+        for part in (*((self.items,) if self.items else ()), *self.fields.values()):
+            yield from part.parts()
+
+    def times_as_text(self) -> Kinds:
+        """Return the same with strings for timestamps."""
+        names = frozenset("string" if is_time(name) else name for name in self.names)
+        items = self.items.times_as_text() if self.items else None
+        fields = {name: part.times_as_text() for name, part in self.fields.items()}
+        return Kinds(names, self.low, self.high, items, fields, self.lead, self.written)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        record: dict[str, Any] = {"kinds": sorted(self.names)}
+        if self.low is not None:
+            record |= {"low": self.low, "high": self.high}
+        if self.items:
+            record["items"] = self.items.to_json()
+        if STRUCT in self.names:
+            record |= {"fields": fields_to_json(self.fields), "lead": list(self.lead)}
+        if self.written is not None:
+            record["written"] = self.written.to_json()
+        return record
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> Kinds:
+        """Build what `to_json` gave."""
+        items = cls.from_json(record["items"]) if "items" in record else None
+        fields = fields_from_json(record.get("fields", []))
+        names = frozenset(record["kinds"])
+        written = None
+        if "written" in record:
+            from shardctl.sources.written import Written  # its parts of Arrow take 40 ms to import, and most have no CSV
+
+            written = Written.from_json(record["written"])
+        return cls(names, record.get("low"), record.get("high"), items, fields, tuple(record.get("lead", ())), written)
+
+
+def join_fields(one: dict[str, Kinds], other: dict[str, Kinds]) -> dict[str, Kinds]:
+    """Return what the values of the fields of both are."""
+    joined = dict(one)
+    for name, kinds in other.items():
+        joined[name] = joined.get(name, Kinds()).join(kinds)
+    return joined
+
+
+def ordered(fields: dict[str, Kinds], lead: tuple[str, ...]) -> list[str]:
+    """Return the names of fields: those of the leftmost part first, then the others by name."""
+    return [*lead, *sorted(fields.keys() - set(lead))]
+
+
+def fields_to_json(fields: dict[str, Kinds]) -> list[Any]:
+    """Return fields as plain data."""
+    return [[name, kinds.to_json()] for name, kinds in fields.items()]
+
+
+def fields_from_json(record: list[Any]) -> dict[str, Kinds]:
+    """Build what `fields_to_json` gave."""
+    return {name: Kinds.from_json(kinds) for name, kinds in record}
+
+
+def kinds_of_array(array: pa.Array, levels: int) -> Kinds:
+    """Return what the values of an array are, lists and objects at most `levels` deep."""
+    type_ = array.type
+    if pa.types.is_dictionary(type_):
+        return kinds_of_array(array.dictionary, levels)
+    if pa.types.is_run_end_encoded(type_):
+        return kinds_of_array(array.values, levels)
+    if isinstance(type_, pa.BaseExtensionType) or not pa.types.is_nested(type_) or pa.types.is_union(type_):
+        low, high = _ends(array) if str(type_) in WHOLE else (None, None)
+        return Kinds(frozenset(_names(type_)), low, high)
+    if array.null_count == len(array):
+        # Nothing in it has a value; a reader of JSON cannot tell null from a list without items here, the others can.
+        return kinds_of_type(type_, levels, empty=True)
+    if not levels:
+        return Kinds(frozenset([DEEP]))
+    if pa.types.is_map(type_):
+        pairs = pa.StructArray.from_arrays([array.keys, array.items], ["key", "value"])
+        return Kinds(frozenset([LIST]), items=kinds_of_array(pairs, levels - 1))
+    if pa.types.is_struct(type_):
+        fields = {f.name: kinds_of_array(part, levels - 1) for f, part in zip(type_, array.flatten(), strict=True)}
+        return Kinds(frozenset([STRUCT]), fields=fields, lead=tuple(f.name for f in type_))
+    return Kinds(frozenset(_names(type_)), items=kinds_of_array(array.flatten(), levels - 1))
+
+
+def kinds_of_type(type_: pa.DataType, levels: int, empty: bool = False) -> Kinds:
+    """Return what values of a type may be; `empty`: there are none, so that whole numbers have no ends."""
+    if pa.types.is_dictionary(type_) or pa.types.is_run_end_encoded(type_):
+        return kinds_of_type(type_.value_type, levels, empty)
+    if isinstance(type_, pa.BaseExtensionType) or not pa.types.is_nested(type_) or pa.types.is_union(type_):
+        whole = None if empty or str(type_) not in WHOLE else np.iinfo(str(type_))
+        return Kinds(frozenset(_names(type_)), *((int(whole.min), int(whole.max)) if whole else (None, None)))
+    if not levels:
+        return Kinds(frozenset([DEEP]))
+    if pa.types.is_map(type_):
+        pairs = pa.struct([("key", type_.key_type), ("value", type_.item_type)])
+        return Kinds(frozenset([LIST]), items=kinds_of_type(pairs, levels - 1, empty))
+    if pa.types.is_struct(type_):
+        fields = {f.name: kinds_of_type(f.type, levels - 1, empty) for f in type_}
+        return Kinds(frozenset([STRUCT]), fields=fields, lead=tuple(fields))
+    return Kinds(frozenset(_names(type_)), items=kinds_of_type(type_.value_type, levels - 1, empty))
+
+
+def _names(type_: pa.DataType) -> list[str]:
+    """Return the kind of a type, none for null."""
+    if pa.types.is_null(type_):
+        return []
+    if pa.types.is_string_view(type_):
+        return ["string"]
+    if pa.types.is_fixed_size_list(type_):
+        return [f"{FIXED_LIST}{type_.list_size}"]
+    if pa.types.is_large_list(type_) or pa.types.is_large_list_view(type_):
+        return [LARGE_LIST]
+    if pa.types.is_list(type_) or pa.types.is_list_view(type_):
+        return [LIST]
+    name = str(type_)
+    if name in WHOLE or name in FLOATS or name in STRINGS or name == "bool":
+        return [name]
+    return [ARROW + base64.b64encode(pa.schema([("", type_)]).serialize()).decode()]
+
+
+def _ends(array: pa.Array) -> tuple[int | None, int | None]:
+    import pyarrow.compute as pc  # 40 ms to import, and not all that looks at types has whole numbers
+
+    ends = pc.min_max(array)
+    return ends["min"].as_py(), ends["max"].as_py()
+
+
+def columns_of(records: Iterable[dict[str, Any]]) -> dict[str, list[Any]]:
+    """Return the values of each field of parsed JSON objects."""
+    columns: dict[str, list[Any]] = {}
+    for record in records:
+        for name, value in record.items():
+            columns.setdefault(name, []).append(value)
+    return columns
+
+
+_SCALARS = {str: "string", bool: "bool", float: "double"}
+
+
+def kinds_of_values(values: list[Any], levels: int) -> Kinds:
+    """Return what parsed JSON values are."""
+    types = set(map(type, values))
+    names = {name for type_, name in _SCALARS.items() if type_ in types}
+    low, high = None, None
+    if int in types:
+        whole = [value for value in values if type(value) is int]
+        low, high = min(whole), max(whole)
+        names.add("int64" if low >= INT64[0] and high <= INT64[1] else HUGE)
+        low, high = (None, None) if HUGE in names else (low, high)
+    nested = types & {list, dict}
+    if nested and not levels:
+        return Kinds(frozenset({*names, DEEP}), low, high)
+    items, fields = None, {}
+    if list in nested:
+        names.add(LIST)
+        items = kinds_of_values([item for value in values if type(value) is list for item in value], levels - 1)
+    if dict in nested:
+        names.add(STRUCT)
+        columns = columns_of(value for value in values if type(value) is dict)
+        fields = {name: kinds_of_values(inside, levels - 1) for name, inside in columns.items()}
+    return Kinds(frozenset(names), low, high, items, fields, tuple(fields))
+
+
+def arrow_type(name: str) -> pa.DataType:
+    """Return the type that stands in a name that begins with ARROW."""
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(name.removeprefix(ARROW)))).field(0).type
+
+
+def is_time(name: str) -> bool:
+    """Return whether this is the name of timestamps."""
+    return name.startswith(ARROW) and pa.types.is_timestamp(arrow_type(name))
