@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from shardctl.engines.base import Engine
 from shardctl.engines.survey import Stretch, Survey
 from shardctl.errors import InputError, Rejection
 from shardctl.listing import Listing, why_nothing
-from shardctl.sources.formats import PIECE_BYTES, RECORD_BYTES, Cut, Format, Numbers, Reading, find_format
+from shardctl.sources.formats import DETECT, PIECE_BYTES, RECORD_BYTES, Cut, Format, Numbers, Reading, find_format
 from shardctl.sources.kinds.text import too_large
 from shardctl.sources.types import Types
 from shardctl.sources.walk import COMPRESSED, suffix_of
@@ -32,6 +32,9 @@ DETECTED_FILES = 8
 TYPED_RECORDS = 100_000
 """The most records that are looked at for that: a compressed file is one unit, however large it is."""
 
+FIRST_RECORDS = 1000
+"""Records of the first unit whose fields keep their order; others come after them, by name."""
+
 MOST_SAMPLED_LABELS = 1000
 """With more different labels in some units, it is likely that others have more."""
 
@@ -44,7 +47,7 @@ class Surveyor:
     reading: Reading
     shuffled: bool
     engine: Engine
-    _scans: dict[int, list[Any]] = field(default_factory=dict)
+    _encodings: dict[int, str] = field(default_factory=dict)
 
     def find_units(self) -> Units:
         """Cut the files into units. Raises InputError if they have no record."""
@@ -53,12 +56,14 @@ class Surveyor:
             sizes = listing.table["size"].to_numpy()
             return Units.of_whole_files(sizes, self._too_large(sizes))
         faults, pieces = self._pieces()
-        scans = self._scans
+        scans: dict[int, list[Any]] = {}
         for (file, _), answer in zip(pieces, self._look_at([stretch for _, stretch in pieces]), strict=True):
             scans.setdefault(file, []).append(answer)
         cuts: dict[int, list[Cut] | None] = {file: [Cut(0, 0, 1, fault)] for file, fault in faults.items()}
         sizes, paths = listing.table["size"].to_numpy(), self._paths(scans)
         for file, answers in scans.items():
+            if self.reading.encoding == DETECT and "scan" in answers[0]:
+                self._encodings[file] = answers[0]["scan"]["encoding"]
             cuts[file] = self._joined(paths[file], int(sizes[file]), answers)
         again = [file for file, cut in cuts.items() if cut is None]
         whole = [Stretch(paths[file], _suffix(paths[file]), 0, int(sizes[file])) for file in again]
@@ -93,9 +98,8 @@ class Surveyor:
         """Return the encodings of files, by path, that were detected while units were found. Of whole files, some are read."""
         if self.listing.whole:
             return self._encodings_of_whole_files()
-        found = {file: answers[0]["scan"]["encoding"] for file, answers in self._scans.items() if "scan" in answers[0]}
-        shown = self.listing.paths_at(np.array(list(found), np.int64))
-        return dict(zip(shown, found.values(), strict=True))
+        shown = self.listing.paths_at(np.array(list(self._encodings), np.int64))
+        return dict(zip(shown, self._encodings.values(), strict=True))
 
     def _encodings_of_whole_files(self) -> dict[str, str]:
         from shardctl.sources.formats.encodings import DETECTED_BYTES, detect
@@ -131,6 +135,10 @@ class Surveyor:
             records = int(units.records[number])
             unit = (offset, size, 0, int(units.first[number]), records if most is None else min(records, most))
             stretches.append(Stretch(path, _suffix(path), offset, size, unit))
+        if stretches and stretches[0].unit is not None:
+            # The order of fields is that of the first records, then by name: the same whatever else is looked at.
+            *of_unit, records = stretches[0].unit
+            stretches.insert(0, replace(stretches[0], unit=(*of_unit, min(records, FIRST_RECORDS))))
         types: Types | None = None
         for answer in self._look_at(stretches):
             if "types" in answer:

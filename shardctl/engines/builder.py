@@ -52,6 +52,15 @@ class LostUnitError(Exception):
         self.unit, self.rejection = unit, rejection
 
 
+class UnfitUnitError(Exception):
+    """A record of a unit does not fit the types that were given, after rows of it were written: the shard must be built again,
+    and the unit read in parts."""
+
+    def __init__(self, unit: int) -> None:
+        super().__init__(f"unit {unit}")
+        self.unit = unit
+
+
 class CarefulUnitError(Exception):
     """Memory ran out for some record of a unit after rows of it were written: the shard must be built again, and the records
     of the unit read one by one."""
@@ -86,7 +95,7 @@ class ShardBuilder:
         self.outcomes: list[UnitOutcome] = []
         self.shapes: set[Shape] = set()
         self.labels: Counter[int] = Counter()
-        self.inputs = 0
+        self.inputs = self._inputs_before = 0
 
     @property
     def rejected(self) -> int:
@@ -106,9 +115,13 @@ class ShardBuilder:
         return self._writer.finish()
 
     def add(self, planned: Planned) -> UnitOutcome:
-        """Add the samples of a unit. Raises LostUnitError, CarefulUnitError, TypesDifferError, SourceGoneError."""
+        """Add the samples of a unit.
+
+        Raises LostUnitError, CarefulUnitError, UnfitUnitError, TypesDifferError, SourceGoneError.
+        """
         outcome = UnitOutcome(self._rows.first_row)
         self.outcomes.append(outcome)
+        self._inputs_before = self.inputs
         self._crumb.drop(planned.number)
         try:
             (self._add_whole if self._job.fields is None else self._add_records)(planned, outcome)
@@ -144,6 +157,8 @@ class ShardBuilder:
             self._images.begin()
         if planned.number in self._known.careful:
             self._add_one_by_one(planned, outcome)
+        elif planned.number in self._known.unfit:
+            self._add_what_fits(planned, outcome)
         else:
             try:
                 self._add_stretch(planned, planned.unit, self._choose(planned), outcome)
@@ -165,9 +180,7 @@ class ShardBuilder:
             check_digest(self._job, planned, outcome.digest)
         except Rejection as rejection:
             reason = images.missing or rejection
-            if outcome.samples or outcome.rejected:
-                raise LostUnitError(planned.number, reason) from rejection
-            raise reason from rejection
+            self._lose_unit(planned, reason)
 
     def _is_writing(self, planned: Planned) -> bool:
         """Return whether rows are being written: they can neither be taken back nor be written again.
@@ -208,13 +221,17 @@ class ShardBuilder:
         except Misfit as misfit:
             self._take_misfit(planned, unit, outcome, misfit)
         except Rejection as rejection:
-            self._lose_unit(planned, outcome, rejection)
+            self._lose_unit(planned, rejection)
 
-    def _lose_unit(self, planned: Planned, outcome: UnitOutcome, rejection: Rejection) -> None:
+    def _lose_unit(self, planned: Planned, rejection: Rejection) -> None:
         """Raise what rejects a unit as a whole: records must not count twice."""
-        if outcome.samples or outcome.rejected:
+        if self._has_begun():
             raise LostUnitError(planned.number, rejection) from rejection
         raise rejection
+
+    def _has_begun(self) -> bool:
+        """Return whether a record of the unit has been counted, as a sample, a reject, or one that a step still holds."""
+        return self.inputs > self._inputs_before
 
     def _take_misfit(self, planned: Planned, unit: Unit, outcome: UnitOutcome, misfit: Misfit) -> None:
         """Do what must be done where a value does not fit the types of the fields."""
@@ -223,11 +240,11 @@ class ShardBuilder:
                 raise LostUnitError(planned.number, changed(self._job, planned)) from misfit
             raise TypesDifferError(f"{printable(planned.key())}: {misfit}") from misfit
         if isinstance(misfit, ColumnMisfit):
-            self._lose_unit(planned, outcome, _other_type(misfit))
+            self._lose_unit(planned, _other_type(misfit))
         if unit.records == 1:
             self._write_rejects(planned, outcome, [(unit.first, _other_type(misfit))], unit.first)
-        elif outcome.samples or outcome.rejected:  # records must not count twice
-            raise CarefulUnitError(planned.number)
+        elif self._has_begun():
+            raise UnfitUnitError(planned.number)
         else:
             self._add_what_fits(planned, outcome)
 
@@ -250,7 +267,7 @@ class ShardBuilder:
                     continue
                 self._write_rejects(planned, outcome, [(part.first, _other_type(misfit))], part.first)
             except Rejection as rejection:
-                self._lose_unit(planned, outcome, rejection)
+                self._lose_unit(planned, rejection)
             else:
                 for parsed in held:
                     self._add_parsed(planned, parsed, outcome)
@@ -266,7 +283,8 @@ class ShardBuilder:
                 pass
         except Misfit as misfit:  # whatever the record
             raise _other_type(misfit) from misfit
-        check_digest(self._job, planned, digest.intdigest())
+        if self._images is None:  # else the digest that is known covers the images too: _add_image_digest compares it
+            check_digest(self._job, planned, digest.intdigest())
         return digest.intdigest()
 
     def _add_parsed(self, planned: Planned, parsed: Parsed, outcome: UnitOutcome) -> None:

@@ -82,14 +82,14 @@ def read_beside(job: Job, planned: Planned, path: str, shown: str) -> bytes:
         raise Rejection("read", "unreadable", f"its image {printable(shown)} cannot be read ({reason})") from error
 
 
-State = tuple[int, int]
-"""The size of a file, and when it was changed last, in ns."""
+State = tuple[int, int, int]
+"""The size of a file, when it was changed last, in ns, and its number in the file system."""
 
 
 def state_of(job: Job, planned: Planned) -> State:
     """Return the state of a file of many records. Raises Rejection if it is not as it was when it was listed, OSError."""
     found = _state(job.path_of(planned.file))
-    if not job.recorded and found != (planned.file.size, planned.file.mtime_ns):
+    if not job.recorded and found[:2] != (planned.file.size, planned.file.mtime_ns):
         raise changed(job, planned)
     return found
 
@@ -104,7 +104,7 @@ def _state(path: str) -> State:
     status = os.stat(path)  # noqa: PTH116 - see pyproject.toml on Path in what is done per unit
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "not an ordinary file")
-    return status.st_size, status.st_mtime_ns
+    return status.st_size, status.st_mtime_ns, status.st_ino
 
 
 def changed(job: Job, planned: Planned) -> Rejection:

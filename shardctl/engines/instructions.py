@@ -19,11 +19,13 @@ Place = tuple[int, int | None]
 class Instructions:
     """What is known of a shard beforehand. `lost` are records, and whole units, that no worker survives, with the reason.
 
-    `careful` are units whose records are read one by one, since one of them has ended a worker.
+    `careful` are units whose records are read one by one, since one of them has ended a worker. `unfit` are units that have
+    records which do not fit the types that were given.
     """
 
     lost: Mapping[Place, Rejection] = field(default_factory=dict)
     careful: frozenset[int] = frozenset()
+    unfit: frozenset[int] = frozenset()
 
     @cached_property
     def _records(self) -> dict[int, list[int]]:

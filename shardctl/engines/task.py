@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from shardctl.engines.breadcrumb import Breadcrumb
-from shardctl.engines.builder import CarefulUnitError, LostUnitError, ShardBuilder
+from shardctl.engines.builder import CarefulUnitError, LostUnitError, ShardBuilder, UnfitUnitError
 from shardctl.engines.instructions import Instructions, Place
 from shardctl.engines.job import Job
 from shardctl.errors import Rejection
@@ -74,14 +74,24 @@ def run_shard(
     A job whose plan is that of a finished dataset makes the same shard again, and rejects what its source no longer gives.
     """
     known = known or Instructions()
-    lost, careful = {**_known_rejects(job, shard), **known.lost}, known.careful
+    lost, careful, unfit = {**_known_rejects(job, shard), **known.lost}, known.careful, known.unfit
     while True:
+        told = Progress(0, 0, 0, 0)
+
+        def tell(progress: Progress) -> None:
+            nonlocal told
+            told += progress
+            report(progress)
+
         try:
-            return _build(job, shard, report, crumb, Instructions(lost, careful))
+            return _build(job, shard, tell, crumb, Instructions(lost, careful, unfit))
         except LostUnitError as error:
             lost[error.unit, None] = error.rejection
         except CarefulUnitError as error:
             careful |= {error.unit}
+        except UnfitUnitError as error:
+            unfit |= {error.unit}
+        report(-told)  # the shard is built again from its first unit
 
 
 def _known_rejects(job: Job, shard: int) -> dict[Place, Rejection]:
@@ -116,7 +126,7 @@ def try_units(job: Job, shard: int, first: int, on: bool, crumb: Breadcrumb, kno
     builder = ShardBuilder(job, place, pa.MockOutputStream(), lambda reject: None, crumb, known)
     end = place.first_unit + place.units
     for planned in job.units(first, end - first if on else 1):
-        with suppress(LostUnitError, CarefulUnitError):
+        with suppress(LostUnitError, CarefulUnitError, UnfitUnitError):
             builder.add(planned)
 
 

@@ -90,7 +90,8 @@ class Outcomes:
             for reject in lost.get(number, []):
                 records = reject.records
                 if new["samples"] == 0:  # some of the unit's records were rejected before
-                    records = min(records, max(1, old["samples"] // self._job.recipe.variants))  # functions may make more
+                    # Blank lines are no records, and functions may make several samples of one.
+                    records = max(1, min(records - old["rejected"], old["samples"] // self._job.recipe.variants))
                     row["digest"] = None
                 message = f"dropped by repair: {reject.message}"
                 rejects.append(Reject(reject.source, reject.key, "read", LOST, message, records))

@@ -6,7 +6,6 @@ import os
 import struct
 from collections.abc import Iterator
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -17,12 +16,14 @@ from shardctl.sources.formats.columns import (
     BATCH_BYTES,
     BATCH_ROWS,
     FAULTS,
+    Version,
     check_columns,
     damaged,
     hash_range,
     parsed,
     plain_schema,
     rows_of,
+    version_of,
 )
 from shardctl.sources.types import Types
 
@@ -106,8 +107,7 @@ def _small(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _open(path: str) -> _File | _Stream:
     """Look at the beginning of a file. Raises OSError; Rejection if it is no Arrow file."""
-    status = Path(path).stat()
-    version = (status.st_size, status.st_mtime_ns)
+    version = version_of(path)
     with open(path, "rb") as file:
         start = file.read(len(FILE_MAGIC))
     if start.startswith(_FEATHER_1):
@@ -126,7 +126,7 @@ def _open(path: str) -> _File | _Stream:
 class _File:
     """An Arrow IPC file. Read without a memory map: a file that shrinks meanwhile would end the process."""
 
-    def __init__(self, path: str, version: tuple[int, int]) -> None:
+    def __init__(self, path: str, version: Version) -> None:
         self.path = path
         self.version = version
         with pa.OSFile(path) as file, pa.ipc.open_file(file) as reader:
@@ -163,7 +163,7 @@ class _File:
 class _Stream:
     """An Arrow IPC stream."""
 
-    def __init__(self, path: str, version: tuple[int, int]) -> None:
+    def __init__(self, path: str, version: Version) -> None:
         self.path = path
         self.version = version
         with pa.OSFile(path) as file, pa.ipc.open_stream(file) as reader:
@@ -199,7 +199,7 @@ _Block = tuple[int, int]
 
 
 @lru_cache(8)
-def _footer(path: str, version: tuple[int, int]) -> tuple[tuple[_Block, ...], tuple[_Block, ...]]:
+def _footer(path: str, version: Version) -> tuple[tuple[_Block, ...], tuple[_Block, ...]]:
     """Return where dictionaries and record batches lie. Raises Rejection if that is not in the file.
 
     pyarrow does not tell. The footer is a flatbuffer: https://arrow.apache.org/docs/format/Columnar.html#ipc-file-format

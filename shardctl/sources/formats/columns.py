@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -209,6 +210,16 @@ class _Continued:
         self.rest: pa.RecordBatch | None = None
 
 
+Version = tuple[int, int, int]
+"""The size of a file, when it was changed last, in ns, and its number in the file system."""
+
+
+def version_of(path: str) -> Version:
+    """Return what tells a file from one that took its place: a copy may have the same size and time. Raises OSError."""
+    status = Path(path).stat()
+    return status.st_size, status.st_mtime_ns, status.st_ino
+
+
 _continued: dict[Any, _Continued] = {}
 """The last part that was not read to its end by this process: its next unit goes on there and decodes nothing again."""
 
@@ -218,7 +229,7 @@ def rows_of(
 ) -> Iterator[pa.RecordBatch]:
     """Yield rows `skip` to `skip + count` of a part of a file.
 
-    `key` names the part; it must hold what changes when the file does, its size and time of change.
+    `key` names the part; it must hold what changes when the file does (`version_of`).
     """
     key = (os.getpid(), *key)
     current = _continued.pop(key, None)
@@ -229,7 +240,11 @@ def rows_of(
     while current.row < end:
         batch = current.rest if current.rest is not None else next(current.batches, None)
         if batch is None:
-            raise Rejection("read", "changed", "the file has fewer rows than when it was listed; run the conversion again")
+            raise Rejection(
+                "read",
+                "changed",
+                "the file has fewer rows than its description says: it has changed, or is damaged; make it again",
+            )
         first, stop = max(0, skip - current.row), min(len(batch), end - current.row)
         current.rest = batch.slice(stop) if stop < len(batch) else None
         current.row += stop

@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -28,6 +27,7 @@ from shardctl.sources.formats.base import (
     Reading,
     Unit,
 )
+from shardctl.sources.formats.columns import Version, version_of
 from shardctl.sources.formats.csv import (
     HEAD_BYTES,
     NEWLINE,
@@ -45,15 +45,14 @@ from shardctl.sources.types import Types
 
 
 @lru_cache(64)
-def _head_of(path: str, _size: int, _changed: int, form: Delimited, reading: Reading) -> Head:
-    """Return the head of a file; it is read again when its size or time of change is another."""
+def _head_of(path: str, _version: Version, form: Delimited, reading: Reading) -> Head:
+    """Return the head of a file; it is read again when it is another one."""
     with open(path, "rb") as file:
         return form.head(file.read(HEAD_BYTES + 4), reading)
 
 
 def _head(path: str, form: Delimited, reading: Reading) -> Head:
-    status = Path(path).stat()
-    return _head_of(path, status.st_size, status.st_mtime_ns, form, reading)
+    return _head_of(path, version_of(path), form, reading)
 
 
 @dataclass(frozen=True)

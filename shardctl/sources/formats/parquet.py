@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -15,12 +14,14 @@ from shardctl.sources.formats.columns import (
     BATCH_BYTES,
     BATCH_ROWS,
     FAULTS,
+    Version,
     check_columns,
     damaged,
     hash_range,
     parsed,
     plain_schema,
     rows_of,
+    version_of,
 )
 from shardctl.sources.types import Types
 
@@ -74,9 +75,8 @@ class _File:
     """A Parquet file: its footer, kept as long as size and time of change are the same. Raises OSError, Rejection."""
 
     def __init__(self, path: str) -> None:
-        status = Path(path).stat()
         self.path = path
-        self.version = (status.st_size, status.st_mtime_ns)
+        self.version = version_of(path)
         try:
             self.metadata, self.arrow_schema = _footer(path, self.version)
             self.schema = plain_schema(self.arrow_schema)
@@ -150,7 +150,7 @@ def _without_columns(rows: int) -> Iterator[pa.RecordBatch]:
 
 
 @lru_cache(8)
-def _footer(path: str, _version: tuple[int, int]) -> tuple[Any, pa.Schema]:
+def _footer(path: str, _version: Version) -> tuple[Any, pa.Schema]:
     from pyarrow import parquet  # 30 ms to import
 
     with parquet.ParquetFile(path) as file:
@@ -158,7 +158,7 @@ def _footer(path: str, _version: tuple[int, int]) -> tuple[Any, pa.Schema]:
 
 
 @lru_cache(8)
-def _groups(path: str, _version: tuple[int, int]) -> dict[tuple[int, int], int]:
+def _groups(path: str, _version: Version) -> dict[tuple[int, int], int]:
     """Return the number of each row group that has rows, by offset and size."""
     file = _File(path)
     return {file.range(group): group for group in range(file.groups) if file.rows(group)}
