@@ -114,8 +114,12 @@ class Listing:
 
     def opened(self, row: dict[str, object]) -> str:
         """Return the path by which a file of the table can be opened."""
-        root = self.roots[int(str(row["root"]))]
-        return str(root / str(row["path"])) if root.is_dir() else str(root)
+        root = int(str(row["root"]))
+        return str(self.roots[root] / str(row["path"])) if self._are_folders[root] else str(self.roots[root])
+
+    @cached_property
+    def _are_folders(self) -> list[bool]:
+        return [root.is_dir() for root in self.roots]
 
     def paths_at(self, rows: npt.NDArray[np.int64]) -> list[str]:
         """Return the paths of some files."""
