@@ -27,15 +27,14 @@ from shardctl.engines.job import NEW_FOLDER
 from shardctl.errors import DatasetError, InputError, Rejection, UsageError
 from shardctl.fingerprint import WRITTEN_PART, fingerprint
 from shardctl.layout import ENCODED_IMAGE, Layout, image_tensor
-from shardctl.manifest import FileFacts, Manifest, SplitFacts
+from shardctl.manifest import FileFacts, Manifest, SplitFacts, sum_up
 from shardctl.pipeline.samples import row_size
 from shardctl.roles import Image
 from shardctl.sample import Sample
 from shardctl.shard import Compression, ShardFacts, ShardWriter, shard_schema
 from shardctl.splitting import is_split_name
-from shardctl.storage import StreamedFile, naming_the_path, printable, replacing, sha256_of, write_atomically
+from shardctl.storage import StreamedFile, naming_the_path, printable, replacing, write_atomically
 from shardctl.tables import (
-    CHECKSUMS,
     FILE_FIELDS,
     FILES,
     MADE_BY,
@@ -45,12 +44,10 @@ from shardctl.tables import (
     REJECTS,
     SHARDS,
     STAGING,
-    TABLES,
     Making,
     ShardEntry,
+    ShardSpool,
     shard_name,
-    write_checksums,
-    write_shard_table,
 )
 from shardctl.transforms.values import UnfitValue, check_fit, column_type, describe, plain_value, python_value
 from shardctl.version import __version__
@@ -426,13 +423,11 @@ def write_tables(folder: Path, entries: Sequence[ShardEntry], making: Making) ->
         with replacing(folder / name) as sink, pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema):
             pass
     write_atomically(folder / REJECTS, b"")
-    write_shard_table(folder / SHARDS, entries, making)
-    sums = {entry.path: entry.sha256 for entry in entries}
-    files = {name: FileFacts((folder / name).stat().st_size, sha256_of(folder / name)) for name in TABLES}
-    sums |= {name: facts.sha256 for name, facts in files.items()}
-    checksums = write_checksums(folder / CHECKSUMS, sums.items())
-    files[CHECKSUMS] = FileFacts((folder / CHECKSUMS).stat().st_size, checksums)
-    return files
+    with ShardSpool(folder.parent) as shards:
+        for entry in entries:
+            shards.add(entry)
+        shards.write_table(folder / SHARDS, making)
+        return sum_up(folder, shards.sums())
 
 
 def finish(
