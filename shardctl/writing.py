@@ -21,7 +21,7 @@ from shardctl import lease
 from shardctl.codecs import image
 from shardctl.codecs.image import Store
 from shardctl.conversion import publish
-from shardctl.conversion.options import IF_RUNNING, check_destination, check_writable
+from shardctl.conversion.options import check_destination, check_if_running, check_shards, check_writable
 from shardctl.conversion.staging import REPAIR_PREFIX, discard
 from shardctl.engines.job import NEW_FOLDER
 from shardctl.errors import DatasetError, InputError, Rejection, UsageError
@@ -96,8 +96,7 @@ def write(
     """
     began = time.monotonic()
     limits = _Limits.of(shard_size, samples_per_shard)
-    if if_running not in IF_RUNNING:
-        raise UsageError(f"if running must be {' or '.join(IF_RUNNING)}; it is {if_running!r}")
+    check_if_running(if_running)
     parts = dict(samples) if isinstance(samples, Mapping) else {"train": samples}
     _refuse_bad_names(parts)
     target = check_destination(Path(dst), [])
@@ -145,12 +144,7 @@ class _Limits:
 
     @classmethod
     def of(cls, shard_size: int | None, samples_per_shard: int | None) -> _Limits:
-        if shard_size is not None and samples_per_shard is not None:
-            raise UsageError("a shard size and a number of samples per shard contradict each other; give one of them")
-        if samples_per_shard is not None and samples_per_shard < 1:
-            raise UsageError(f"{samples_per_shard} samples per shard are impossible; give at least 1")
-        if shard_size is not None and shard_size < 4096:
-            raise UsageError(f"a shard size of {shard_size} bytes is impossible; give at least 4 KiB")
+        check_shards(shard_size, samples_per_shard)
         if samples_per_shard is not None:
             return cls(1 << 62, samples_per_shard)
         return cls(shard_size or SHARD_BYTES, 1 << 62)

@@ -21,8 +21,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardctl
-from shardctl import engines
-from shardctl.conversion import Listener, surveying
+from shardctl import engines, tables
+from shardctl.conversion import Listener, commit, surveying
 from shardctl.engines.base import OnFound
 from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.local import InProcess
@@ -283,6 +283,19 @@ def test_types_that_differ_while_several_workers_build_shards_are_found_again(tm
     shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", workers=2, samples_per_shard=8000)
     dataset = shardctl.open(tmp_path / "out")
     assert (len(dataset), dataset[odd]["n"], dataset[0]["n"]) == (60_000, odd + 0.5, 0.0)
+
+
+def test_tables_do_not_depend_on_how_many_shards_are_held_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = (json.dumps({"text": f"{number}"}) if number % 5 else "" for number in range(40))
+    (tmp_path / "in.jsonl").write_text("\n".join(lines))
+    sums = []
+    for name, shards in (("many", 1000), ("few", 2)):
+        monkeypatch.setattr(tables, "SPOOLED_ROWS", shards)
+        monkeypatch.setattr(commit, "JOINED_SHARDS", shards)
+        result = shardctl.convert(tmp_path / "in.jsonl", tmp_path / name, samples_per_shard=3, workers=0, labels="none")
+        assert result.shards > 10
+        sums.append((tmp_path / name / "SHA256SUMS").read_text())
+    assert sums[0] == sums[1]
 
 
 class LastFirst(InProcess):
