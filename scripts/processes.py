@@ -77,7 +77,8 @@ def run(
             list(map(str, command)),
             stdout=out,
             stderr=err,
-            env={**os.environ, **(environment or {})},
+            # As installed: a tree without compiled modules would compile them in every process.
+            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "", **(environment or {})},
             cwd=folder,
             start_new_session=True,
         ) as process:

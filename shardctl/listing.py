@@ -260,13 +260,20 @@ def why_nothing(roots: list[Path], kind: str, ignored: Counter[str]) -> str:
     """Say why there is nothing to convert: no file, only empty ones, only `ignored` ones."""
     shown = some([str(root) for root in roots])
     if not ignored and kind != "image":
-        empty = "is empty" if len(roots) == 1 and roots[0].is_file() else "holds no files, or only empty ones"
-        return f"{shown}: {empty}; nothing to convert"
+        nothing = _nothing_in(roots[0]) if len(roots) == 1 and roots[0].is_file() else "holds no files, or only empty ones"
+        return f"{shown}: {nothing}; nothing to convert"
     if not ignored:
         return f"{shown}: holds no files"
     held = ", ".join(f"{count} {printable(suffix)}" for suffix, count in ignored.most_common(4))
     known = "images are known by name or content, text by .txt or .jsonl, tables by .csv, .parquet or .arrow"
     return f"{shown}: no {kind} among its {ignored.total()} files ({held}); {known}"
+
+
+def _nothing_in(file: Path) -> str:
+    """Say what a file is that has no records."""
+    if not file.stat().st_size:
+        return "is empty"
+    return "has a header and no rows" if file.suffix.lower() in (".csv", ".tsv") else "has no records"
 
 
 def detect_kind(roots: list[Path], kinds: Iterable[Kind], reading: Reading) -> str:

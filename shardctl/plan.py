@@ -78,6 +78,11 @@ class Planner:
         return [int(ends[-1]) if len(ends) else 0 for ends in self._ends]
 
     @property
+    def records_per_unit(self) -> float:
+        """How many records a unit has on average."""
+        return sum(self.records) / max(1, sum(map(len, self._ends))) or 1.0
+
+    @property
     def split_records(self) -> list[int]:
         """About how many records each split has: where units are shared, its share of them."""
         if self.order.draw is None:

@@ -8,6 +8,7 @@ import hashlib
 import json
 import secrets
 import time
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -15,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import xxhash
 
 from shardctl import lease
 from shardctl.codecs import image
@@ -31,7 +34,7 @@ from shardctl.manifest import FileFacts, Manifest, SplitFacts, sum_up
 from shardctl.pipeline.samples import row_size
 from shardctl.roles import Image
 from shardctl.sample import Sample
-from shardctl.shard import Compression, ShardFacts, ShardWriter, shard_schema
+from shardctl.shard import Compression, ShardFacts, ShardReader, ShardWriter, shard_schema
 from shardctl.splitting import is_split_name
 from shardctl.storage import StreamedFile, naming_the_path, printable, replacing, write_atomically
 from shardctl.tables import (
@@ -86,10 +89,12 @@ def write(
 
     `samples` are dicts of field name to value, in the order of the dataset, taken one at a time; or such an iterable for each
     split, by name (else all are in the split `train`). `key` names a sample; without it samples are numbered: 000000000,
-    000000001. `image` is an encoded image (bytes, which are kept) or pixels, (H, W, 3) uint8, kept as `store` says: `raw` (the
-    default; one shape for all), `png`, `jpeg:90`, `webp:80`. With `classes`, their names, `label` is a name or a number.
-    `schema` gives the Arrow type of every field; without it, types are found in the first 1,024 samples. No value is changed:
-    one that does not fit its column is an error. A shard has `shard_size` bytes (by default 128 MiB) or `samples_per_shard`.
+    000000001. No two samples have the same key, in whichever splits, unless a field `variant` tells them apart; a repeated one
+    is found when all are written. `image` is an encoded image (bytes, which are kept) or pixels, (H, W, 3) uint8, kept as
+    `store` says: `raw` (the default; one shape for all), `png`, `jpeg:90`, `webp:80`. With `classes`, their names, `label` is a
+    name or a number. `schema` gives the Arrow type of every field; without it, types are found in the first 1,024 samples. No
+    value is changed: one that does not fit its column is an error. A shard has `shard_size` bytes (by default 128 MiB) or
+    `samples_per_shard`.
 
     Nothing is at `dst` before all of it is. Raises InputError for a sample that cannot be written, UsageError, StorageError,
     BusyError, and DatasetError if there is a dataset and `overwrite` is not set; what the iterable raises ends it as well.
@@ -162,11 +167,12 @@ class _Given:
 
 def _write_all(new: Path, parts: Mapping[str, Iterable[Sample]], given: _Given, limits: _Limits) -> Manifest:
     """Write the shards, the tables and the manifest."""
-    stream = ((name, sample) for name, part in parts.items() for sample in part)
+    stream = _stream(parts)
     first = list(islice(stream, FIRST_SAMPLES))
     if not first:
         raise InputError("there is no sample to write")
     fields = _Fields([sample for _, sample in first], given)
+    keys = _Keys(fields.layout.columns.get_field_index("variant"))
     compression = _compression(given.compression, fields.layout)
     series: dict[str, ShardSeries] = {}
     counts = {name: np.zeros(len(given.classes or ()), np.int64) for name in parts}
@@ -176,6 +182,7 @@ def _write_all(new: Path, parts: Mapping[str, Iterable[Sample]], given: _Given, 
                 _finish_last(series)
                 series[name] = ShardSeries(new, fields.layout, name, compression, limits.bytes, limits.samples)
             values = fields.values(sample, number)
+            keys.add(values)
             series[name].add(values, row_size(values))
             if given.classes and (label := values[fields.label]) is not None:
                 counts[name][label] += 1
@@ -185,9 +192,21 @@ def _write_all(new: Path, parts: Mapping[str, Iterable[Sample]], given: _Given, 
             each.abandon()
         raise
     entries = [entry for each in series.values() for entry in each.entries]
+    keys.refuse_repeated([new / entry.path for entry in entries])
     class_counts = {name: counts[name].tolist() for name in series} if given.classes else None
     settings = {"made_by": MADE_BY, "shard_size": limits.bytes, "samples_per_shard": limits.samples}
     return finish(new, fields.final_layout, entries, compression, settings, class_counts)
+
+
+def _stream(parts: Mapping[str, Iterable[Sample]]) -> Iterator[tuple[str, Sample]]:
+    """Yield the samples of all splits, each with the name of its split. Raises InputError if one of several has none."""
+    for name, part in parts.items():
+        is_empty = True
+        for sample in part:
+            is_empty = False
+            yield name, sample
+        if is_empty and len(parts) > 1:
+            raise InputError(f"the split {name} has no sample; leave it out, or give it some")
 
 
 def _finish_last(series: Mapping[str, ShardSeries]) -> None:
@@ -199,6 +218,55 @@ def _compression(text: str, layout: Layout) -> Compression:
     if text != "auto":
         return Compression.parse(text)
     return Compression.parse("none" if layout.image else "zstd:3")  # as for a conversion: recipe.py
+
+
+_FEW = 1000
+"""Hashes of several samples whose keys are compared at a time."""
+
+
+class _Keys:
+    """The keys of all samples, 8 bytes each: ten million are 80 MB. `variant` is the place of that column in a row, or -1.
+
+    Samples that are variants of one record have the same key.
+    """
+
+    def __init__(self, variant: int) -> None:
+        self._variant = variant
+        self._hashes = array("Q")
+
+    def add(self, values: tuple[Any, ...]) -> None:
+        """Take the key of the next sample, whose row is `values`."""
+        self._hashes.append(xxhash.xxh3_64_intdigest(self._name(values[0], values[self._variant])))
+
+    def _name(self, key: str, variant: Any) -> bytes:
+        name = key if self._variant < 0 else f"{variant} {key}"
+        return name.encode("utf-8", "surrogatepass")
+
+    def refuse_repeated(self, shards: Sequence[Path]) -> None:
+        """Raise InputError if two samples have the same key.
+
+        Equal hashes prove nothing: such keys are read from the shards and compared.
+        """
+        ordered = np.sort(np.frombuffer(self._hashes, np.uint64))
+        again = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
+        for start in range(0, len(again), _FEW):
+            self._compare(shards, again[start : start + _FEW])
+
+    def _compare(self, shards: Sequence[Path], wanted: npt.NDArray[np.uint64]) -> None:
+        """Compare the keys that have some hashes; the rows of the shards are in the order of the samples."""
+        hashes, first = np.frombuffer(self._hashes, np.uint64), 0
+        seen: dict[bytes, int] = {}
+        for block in chain.from_iterable(ShardReader(path).blocks() for path in shards):
+            for row in np.flatnonzero(np.isin(hashes[first : first + block.num_rows], wanted)).tolist():
+                key = block.column("key")[row].as_py()
+                name = self._name(key, None if self._variant < 0 else block.column("variant")[row].as_py())
+                if name in seen:
+                    raise InputError(
+                        f"sample {first + row:,} has the key {printable(key)}, and sample {seen[name]:,} has it too; give every"
+                        " sample a key of its own (those without one have their number)"
+                    )
+                seen[name] = first + row
+            first += block.num_rows
 
 
 class ShardSeries:

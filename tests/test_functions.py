@@ -11,13 +11,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from conftest import examples
+from hypothesis import given
+from hypothesis import strategies as st
 from test_conversion import images
 
 import shardctl
 from shardctl.conversion import ConvertResult
 from shardctl.errors import InputError, UsageError
 from shardctl.tables import read_rejects
-from shardctl.transforms.values import UnfitValue, check_fit, describe, plain_value
+from shardctl.transforms.values import UnfitValue, array_of, check_fit, describe, plain_value
 
 STEPS = """
 import functools, operator, sys
@@ -517,6 +520,41 @@ def test_what_does_not_fit_a_column_is_said(value: Any, type_: pa.DataType, says
     with pytest.raises(UnfitValue) as refused:
         check_fit(plain_value(value), type_)
     assert str(refused.value) == says
+
+
+TYPES = [
+    pa.int64(), pa.uint8(), pa.int32(), pa.float64(), pa.float32(), pa.bool_(), pa.string(), pa.binary(), pa.date32(),
+    pa.list_(pa.int64()), pa.list_(pa.uint8()), pa.list_(pa.float32()), pa.list_(pa.float64()), pa.list_(pa.string()),
+]  # fmt: skip
+NUMBERS = st.sampled_from([0, 1, -1, 300, 2**31, 2**53 + 1, 2**63, 0.5, 0.1, 1e300, True])
+SCALARS = st.none() | NUMBERS | st.sampled_from(["", "a", "\ud800", b"a"])
+ARRAYS = st.builds(
+    np.array,
+    st.lists(st.integers(0, 9), max_size=3) | st.just([[1, 2]]),
+    st.sampled_from([np.int64, np.uint8, np.float32, np.float64, np.bool_]),
+)
+ANYTHING = SCALARS | st.lists(SCALARS, max_size=3) | ARRAYS | st.just((1, 2)) | st.just(datetime.datetime(2020, 1, 1, 13, 30))
+
+
+@given(st.lists(ANYTHING, max_size=4) | st.lists(ARRAYS, max_size=4), st.sampled_from(TYPES))
+@examples(400)
+def test_values_that_are_taken_together_are_those_that_fit_one_by_one(values: list[Any], type_: pa.DataType) -> None:
+    """A column is made at once where that is safe: with the same result as after a look at each value."""
+    array = array_of(values, type_)
+    if array is not None:
+        for value in values:
+            check_fit(plain_value(value), type_)
+        assert array.equals(pa.array([plain_value(value) for value in values], type_))
+
+
+def test_common_values_are_taken_together() -> None:
+    tokens = pa.list_(pa.int32())
+    assert array_of([np.array([1, 2], np.int32), None, [3, None], np.array([], np.int32)], tokens) == pa.array(
+        [[1, 2], None, [3, None], []], tokens
+    )
+    assert array_of([np.array([1, 2], np.int64)], tokens) is None
+    assert array_of([1, None], pa.int32()) == pa.array([1, None], pa.int32())
+    assert array_of([1, 2**40], pa.int32()) is None
 
 
 def test_a_description_is_the_same_in_every_run() -> None:

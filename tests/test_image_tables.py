@@ -24,7 +24,8 @@ from stopping import stopped_at
 from test_repair import flip
 
 import shardctl
-from shardctl.engines import local
+from shardctl.engines import builder, local
+from shardctl.engines.records import read_unit
 from shardctl.errors import InputError, SourceGoneError, UsageError
 from shardctl.layout import ENCODED_IMAGE
 from shardctl.sources.formats import RECORD_BYTES
@@ -442,3 +443,40 @@ def test_a_large_row_group_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.
     parts = list(form.read(str(tmp_path / "t.parquet"), unit, Reading(), found.schema, None, xxhash.xxh3_64()))
     assert sum(part.batch.num_rows for part in parts) == 24
     assert max(part.batch.nbytes for part in parts) < 9 << 20
+
+
+def test_repair_reads_the_records_of_a_table_of_paths_one_by_one_where_memory_ran_out(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The digest of a unit covers its images, which are not read when the digest of its records alone is made."""
+    source = named(folder, tmp_path)
+    converted(source, tmp_path / "out", {**SMALL, "image_field": "photo"})
+    before = sums(tmp_path / "out")
+    flip(tmp_path / "out" / "train-00000.arrow")
+    reads = []
+
+    def out_of_memory_at_first(*arguments: Any) -> Any:
+        reads.append(arguments)
+        if len(reads) == 1:
+            raise MemoryError
+        return read_unit(*arguments)
+
+    monkeypatch.setattr(builder, "read_unit", out_of_memory_at_first)
+    assert shardctl.repair(tmp_path / "out", workers=0).status == "repaired"
+    assert len(reads) >= 1 + 1 + 5, "all, the digest, and each of five"
+    assert sums(tmp_path / "out") == before
+
+
+def test_a_file_whose_one_record_does_not_fit_a_schema_is_one_reject(folder: Path, tmp_path: Path, cli: Any) -> None:
+    shutil.copytree(folder, tmp_path / "in")
+    for name, number in (("a", 1), ("b", "word")):
+        (tmp_path / "in" / f"{name}.jsonl").write_text(json.dumps({"image": NAMES[0], "n": number}) + "\n")
+    tables = [tmp_path / "in" / f"{name}.jsonl" for name in "ab"]
+    shardctl.convert(tables, tmp_path / "out", {"kind": "image", "schema": "image:string,n:int64"}, workers=0)
+    (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")
+    assert (reject.key, reject.error) == ("b.jsonl#1", "other-type")
+    assert is_sound(cli, tmp_path / "out")
+    before = sums(tmp_path / "out")
+    flip(tmp_path / "out" / "train-00000.arrow")
+    assert shardctl.repair(tmp_path / "out", workers=0).status == "repaired"
+    assert sums(tmp_path / "out") == before

@@ -242,8 +242,13 @@ REFUSED: list[tuple[str, bytes, list[str], int, str]] = [
     ("a.txt.zst", COMPRESS["zst"](b"text")[:-2], [], 1, "the compressed file ends early"),
     ("a.csv", b"a,a\n1,2\n", [], 1, "two columns have the name a in the header"),
     ("a.csv", b"a,\n1,2\n", [], 1, "column 2 has no name in the header"),
-    ("a.jsonl", b"", [], 3, "is empty; nothing to convert"),
-    ("a.json.gz", gzip.compress(b"[]"), [], 3, "is empty; nothing to convert"),
+    ("a.jsonl", b"", [], 3, "a.jsonl: is empty; nothing to convert"),
+    ("a.csv", b"", [], 3, "a.csv: is empty; nothing to convert"),
+    ("a.csv", b"a,b\n", [], 3, "a.csv: has a header and no rows; nothing to convert"),
+    ("a.json.gz", gzip.compress(b"[]"), [], 3, "a.json.gz: has no records; nothing to convert"),
+    ("a.csv", b"a,b\n1,2\n", ["--columns", "a,b"], 1, "its first row has the very names that --columns gives; leave out"),
+    ("a.tsv.gz", gzip.compress(b"a\tb\n1\t2\n"), ["--columns", "a,b"], 1, "its first row has the very names"),
+    ("a.csv", b'\xef\xbb\xbf\n"a";b\r\n1;2\n', ["--columns", "a,b", "--delimiter", ";"], 1, "its first row has the very names"),
     ("a.parquet.gz", b"x", [], 3, "no table among its 1 files"),
     *((f"a.{name}", data, [], 3, f"the records have a field '{key}', which is one that shardctl") for name, data, key in OURS),
     ("a.csv", b"text,b\n1,2\n", ["--text-field", "b"], 3, "the records have a field text already"),
@@ -359,10 +364,27 @@ NOTICES = [
     ("a.csv", b"v,n\n1.9,1\n1.10,2\n", [], "the column v is kept as text: 1.10 would change if it were read as a number"),
     ("a.csv", b"a;b\n1;2\n", [], "there is one column, a;b; if it is several, use --delimiter ';'"),
     ("a.jsonl", b'{"a": 1}\n{"a": "x"}\n', [], "the field a holds values of several types"),
+    ("a.jsonl", b'{"split": "val", "n": 1}\n', [], "the field split of the records is kept as a field, and decides no split"),
+    ("a.csv", b"split,n\nval,1\n", [], "the field split of the records is kept as a field, and decides no split"),
     ("a.jsonl", b'{"label": "x"}\n{"label": ""}\n{"b": 1}\n', [], "2 of 3 samples without a label"),
     ("a.jsonl", b'{"a": 1, "b": 2}\n', ["--schema", "a:int64"], "left out: the fields b, which the schema does not name"),
     ("a.jsonl", b'{"a": 1}\n', ["--schema", "a:int64,c:int64"], "the first records have no field c, which the schema names"),
 ]
+
+
+def test_a_delimiter_that_may_be_another_one_is_told_of_the_first_such_file(cli: Any, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for name, data in {"a": "x,y\n1,2\n", "b": "a;b\n1;2\n", "c": "c|d\n1|2\n", "d": "only\n1\n"}.items():
+        (tmp_path / "in" / f"{name}.csv").write_text(data)
+    ran = cli("convert", tmp_path / "in", tmp_path / "out", "--workers", "0", "--json")
+    told = [notice for notice in ran.json["notices"] if "--delimiter" in notice]
+    assert told == ["b.csv: there is one column, a;b; if it is several, use --delimiter ';'"]
+
+
+def test_a_first_row_like_some_of_the_given_names_is_a_record(cli: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a,x\n1,2\n")
+    ran = cli("convert", tmp_path / "a.csv", tmp_path / "out", "--workers", "0", "--columns", "a,b")
+    assert (ran.code, len(shardctl.open(tmp_path / "out"))) == (0, 2)
 
 
 @pytest.mark.parametrize(("name", "data", "options", "notice"), _named(NOTICES))

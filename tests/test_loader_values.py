@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import multiprocessing
 import pickle
 from pathlib import Path
@@ -15,6 +16,7 @@ from handmade import write_dataset
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
+from pyarrow import feather
 
 import shardctl
 from shardctl.codecs.image import decode
@@ -724,3 +726,32 @@ def test_whatever_a_decoder_raises_names_the_sample_and_can_be_skipped(jpegs: Pa
     loader = ds.loader(20, on_error="skip")
     assert sum(len(batch["key"]) for batch in loader) == 59, "what only the fast decoder does not bear is decoded all the same"
     assert loader.stats().skipped == 1
+
+
+def test_times_that_python_cannot_hold_are_exact(tmp_path: Path, cli: Any) -> None:
+    """Python's times end at microseconds and at the year 9999; what numpy's are taken for depends on the type alone, for ns."""
+    number, late = 1_234_567_891, 10**12
+    since, exact = datetime.datetime(1970, 1, 1), np.datetime64(number, "ns")
+    columns = {
+        "clock": (pa.time64("ns"), [number, None, 1000], [np.timedelta64(number, "ns"), None, np.timedelta64(1000, "ns")]),
+        "stamp": (pa.timestamp("ns"), [number, None, 0], [exact, None, np.datetime64(0, "ns")]),
+        "zoned": (pa.timestamp("ns", "Europe/Berlin"), [number, None, number], [exact, None, exact]),
+        "took": (pa.duration("ns"), [number, None, -1], [np.timedelta64(number, "ns"), None, np.timedelta64(-1, "ns")]),
+        "list": (pa.list_(pa.timestamp("ns")), [[number], None, []], [[exact], None, []]),
+        "pair": (pa.struct([("at", pa.time64("ns"))]), [{"at": number}, None, {"at": None}],
+                 [{"at": np.timedelta64(number, "ns")}, None, {"at": None}]),
+        "micro": (pa.timestamp("us"), [1, None, 0], [since + datetime.timedelta(microseconds=1), None, since]),
+        "late": (pa.timestamp("ms"), [0, None, late * 1000], [since, None, np.datetime64(late * 1000, "ms")]),
+        "day": (pa.date32(), [1, None, 10**7], [datetime.date(1970, 1, 2), None, np.datetime64(10**7, "D")]),
+    }  # fmt: skip
+    table = pa.table({name: pa.array(given, type_) for name, (type_, given, _) in columns.items()})
+    feather.write_feather(table, str(tmp_path / "in.feather"))
+    shardctl.convert(tmp_path / "in.feather", tmp_path / "out", workers=0)
+    ds = shardctl.open(tmp_path / "out")
+    (batch,) = ds.loader(batch_size=3)
+    for name, (_, _, wanted) in columns.items():
+        for found in (batch[name], [sample[name] for sample in ds]):
+            assert found == wanted, name
+            assert [type(value) for value in found] == [type(value) for value in wanted], name
+    shown = cli("inspect", tmp_path / "out", "--head", "1")
+    assert (shown.code, "1234567891 nanoseconds" in shown.out) == (0, True), shown.err

@@ -30,6 +30,14 @@ def halves(sample):
     image = sample["image"]
     return [{**sample, "image": image[:, :4].copy(), "side": 0}, {**sample, "image": image[:, 4:].copy(), "side": 1}]
 
+def evens(sample):
+    return sample if sample["variant"] % 2 == 0 else None
+
+def odd_texts(sample):
+    if sample["text"] == "b" and sample["variant"] == 1:
+        raise ValueError("no b")
+    return sample
+
 def one_bad(sample):
     return [{**sample, "n": 1}, {**sample, "n": 1 if sample["text"] != "bad" else "x"}]
 """
@@ -64,6 +72,40 @@ def test_a_function_may_make_several_samples_of_one_and_none(tmp_path: Path, wor
     assert [found.values["text"] for found in record_of_key(tmp_path / "out", "in.jsonl#1")] == ["a", "b", "c"]
     (tmp_path / "out" / "train-00000.arrow").unlink()
     assert shardctl.repair(tmp_path / "out", transforms=["manysteps:words"], workers=0).status == "repaired"
+    assert shardctl.verify(tmp_path / "out").findings == ()
+
+
+@pytest.mark.usefixtures("functions")
+def test_functions_follow_each_other_on_every_variant_of_a_record(tmp_path: Path) -> None:
+    """One that leaves out some variants keeps the numbers of the others; one that refuses a variant costs the record."""
+    source = lines(tmp_path / "in.jsonl", ["a", "b", "c d"])
+    steps = [{"name": "custom", "target": f"manysteps:{name}"} for name in ("odd_texts", "evens")]
+    result = shardctl.convert(source, tmp_path / "out", recipe={"variants": 3, "transform": steps}, workers=0)
+    assert (result.samples, result.rejected) == (4, 1)
+    found = [(sample["text"], sample["variant"]) for sample in shardctl.open(tmp_path / "out")]
+    assert found == [("a", 0), ("a", 2), ("c d", 0), ("c d", 2)]
+    (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")
+    assert (reject.key, reject.message) == ("in.jsonl#2", "manysteps:odd_texts raised ValueError: no b")
+    steps = [{"name": "custom", "target": f"manysteps:{name}"} for name in ("evens", "words")]
+    shardctl.convert(source, tmp_path / "several", recipe={"variants": 3, "transform": steps}, workers=0)
+    found = [(sample["text"], sample["variant"]) for sample in shardctl.open(tmp_path / "several")]
+    assert found == [("a", 0), ("a", 2), ("b", 0), ("b", 2), ("c", 0), ("d", 1), ("c", 2), ("d", 3)]
+
+
+@pytest.mark.usefixtures("functions")
+def test_dropped_records_are_counted_once_however_many_samples_they_gave(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for name in ("a.jsonl", "b.jsonl"):
+        lines(tmp_path / "in" / name, ["x y z", " ", *["x y z"] * 7])
+    shardctl.convert(tmp_path / "in", tmp_path / "out", own("words"), workers=0, samples_per_shard=1000)
+    (tmp_path / "out" / "train-00000.arrow").unlink()
+    (tmp_path / "in" / "a.jsonl").unlink()
+    result = shardctl.repair(tmp_path / "out", transforms=["manysteps:words"], workers=0, drop_lost=True)
+    assert (result.status, result.lost_samples) == ("dropped", 24)
+    manifest = shardctl.open(tmp_path / "out").manifest
+    assert (manifest.samples, manifest.inputs, manifest.rejected) == (24, 18, 10)
+    rejects = [(reject.error, reject.records) for reject in read_rejects(tmp_path / "out" / "rejects.jsonl")]
+    assert rejects == [("left-out", 1), ("lost", 8), ("left-out", 1)]
     assert shardctl.verify(tmp_path / "out").findings == ()
 
 

@@ -23,10 +23,13 @@ from hypothesis import strategies as st
 import shardctl
 from shardctl import engines, tables
 from shardctl.conversion import Listener, commit, surveying
+from shardctl.engines import builder, task
 from shardctl.engines.base import OnFound
 from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.local import InProcess
+from shardctl.engines.records import read_unit
 from shardctl.engines.survey import Survey, do_survey
+from shardctl.engines.task import Progress
 from shardctl.listing import LabelRule, list_files
 from shardctl.manifest import Manifest
 from shardctl.sources.formats import Reading
@@ -179,6 +182,68 @@ def test_a_column_of_text_where_a_schema_has_numbers_is_one_reject(tmp_path: Pat
     (reject,) = read_rejects(tmp_path / "out" / REJECTS)
     assert (reject.source, reject.error, reject.records) == ("bad.parquet", "other-type", 5000)
     assert "values of type string do not fit int64" in reject.message
+
+
+@pytest.mark.parametrize("memory", [False, True])
+def test_a_record_of_another_type_after_rows_were_written_costs_one_reject_and_few_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory: bool
+) -> None:
+    """The shard is built again, with this unit read in parts. What was told of its progress before is taken back."""
+    monkeypatch.setattr(task, "REPORT_SECONDS", 0.0)
+    reads: list[Any] = []
+
+    def read(*arguments: Any) -> Any:
+        reads.append(arguments)
+        if memory and len(reads) == 8:
+            raise MemoryError
+        return read_unit(*arguments)
+
+    monkeypatch.setattr(builder, "read_unit", read)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl").write_text('{"n": 1}\n' * 9 + "{broken\n" * 3)
+    rows = [json.dumps({"n": "word" if number == 380 else number, "t": "x" * 7500}) for number in range(400)]
+    (tmp_path / "in" / "b.jsonl.gz").write_bytes(gzip.compress("\n".join(rows).encode(), 1))
+    told: list[Progress] = []
+    result = shardctl.convert(
+        tmp_path / "in",
+        tmp_path / "out",
+        {"kind": "table", "schema": "n:int64,t:string"},
+        Listener(progress=told.append),
+        workers=0,
+        samples_per_shard=5000,
+        max_rejects="4",
+    )
+    assert (result.samples, result.rejected) == (408, 4)
+    assert any(progress.samples < 0 for progress in told), "rows were written before"
+    assert (sum(progress.samples for progress in told), sum(progress.rejected for progress in told)) == (408, 4)
+    assert memory or len(reads) < 40
+    assert sorted(splits_of(tmp_path / "out")[1]) == [*(f"a.jsonl#{n}" for n in (10, 11, 12)), "b.jsonl.gz#381"]
+
+
+def test_a_record_of_another_type_is_no_crash_where_records_are_tried_beforehand(tmp_path: Path, cli: Any) -> None:
+    rows = [json.dumps({"n": "word" if number == 380 else number, "t": "x" * 7500}) for number in range(400)]
+    (tmp_path / "in.jsonl.gz").write_bytes(gzip.compress("\n".join(rows).encode(), 1))
+    ran = cli("convert", tmp_path / "in.jsonl.gz", tmp_path / "out", "--schema", "n:int64,t:string", "--dry-run")
+    assert ran.code == 0, ran.err
+
+
+@pytest.mark.parametrize("sampled", [True, False])
+def test_the_order_of_fields_is_that_of_the_first_records_then_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sampled: bool
+) -> None:
+    """However many records their types are found in."""
+    monkeypatch.setattr(surveying, "FIRST_RECORDS", 10)
+    monkeypatch.setattr(surveying, "TYPED_RECORDS", 20)
+    (tmp_path / "in").mkdir()
+    first = [{"c": n, "b": n} for n in range(30)] + [{"c": 1, "z": 1, "m": 2}]
+    later = [{"c": n, "m": 1, "z": 2} for n in range(30)] + ([] if sampled else [{"c": "word"}])
+    for name, rows in (("a", first), ("b", later)):
+        lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
+        (tmp_path / "in" / f"{name}.jsonl.gz").write_bytes(gzip.compress(lines))
+    shardctl.convert(tmp_path / "in", tmp_path / "out", {"kind": "table"}, workers=0)
+    schema = dict(Manifest.load(tmp_path / "out").schema)
+    assert list(schema) == ["key", "c", "b", "m", "z"]
+    assert schema["c"] == ("int64" if sampled else "string")
 
 
 @pytest.mark.parametrize("dry_run", [False, True])

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+import xxhash
 from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
@@ -98,7 +99,7 @@ def test_pixels_are_kept_without_a_change(tmp_path: Path, store: str | None) -> 
 
 
 def test_splits_are_written_one_after_the_other(tmp_path: Path) -> None:
-    shardctl.write(tmp_path / "out", {"train": texts(40), "val": texts(7), "none": []})
+    shardctl.write(tmp_path / "out", {"train": texts(40), "val": texts(7)})
     ds = shardctl.open(tmp_path / "out")
     assert [(split.name, split.samples) for split in ds.manifest.splits] == [("train", 40), ("val", 7)]
     assert shardctl.open(tmp_path / "out", split="val")[0]["key"] == "000000040"
@@ -133,6 +134,13 @@ FIRST: list[Sample] = [{"n": 1}] * 2000
         ([{"n": 1}], {"samples_per_shard": 0}, UsageError, "0 samples per shard"),
         ([{"n": 1}], {"shard_size": 5}, UsageError, "a shard size of 5"),
         ({"../up": [{"n": 1}]}, {}, UsageError, "split name '../up'"),
+        ({"train": FIRST, "test": []}, {}, InputError, "the split test has no sample"),
+        ({"train": iter([]), "test": FIRST}, {}, InputError, "the split train has no sample"),
+        ({"train": [], "test": []}, {}, InputError, "the split train has no sample"),
+        ([{"key": "a"}, {"key": "b"}, {"key": "a"}], {}, InputError, "sample 2 has the key a, and sample 0 has it too"),
+        ([*FIRST, {"n": 1, "key": "000001999"}], {"samples_per_shard": 100}, InputError, "sample 2,000 has the key 000001999"),
+        ({"train": [{"key": "a"}], "val": [{"key": "a"}]}, {}, InputError, "sample 1 has the key a, and sample 0"),
+        ([{"key": "a", "variant": n} for n in (0, 1, 0)], {}, InputError, "sample 2 has the key a, and sample 0"),
     ],
 )
 def test_what_cannot_be_written_is_said_and_nothing_is_left(
@@ -141,6 +149,19 @@ def test_what_cannot_be_written_is_said_and_nothing_is_left(
     with pytest.raises(error, match=message):
         shardctl.write(tmp_path / "out", samples, **options)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_different_keys_are_no_repetition_whatever_their_hashes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(xxhash, "xxh3_64_intdigest", len)
+    shardctl.write(tmp_path / "out", [{"key": f"{n:04}"} for n in range(3000)], samples_per_shard=500)
+    assert shardctl.open(tmp_path / "out")[2999]["key"] == "2999"
+    with pytest.raises(InputError, match="sample 3,000 has the key 0007, and sample 7 has it too"):
+        shardctl.write(tmp_path / "more", [{"key": f"{n:04}"} for n in [*range(3000), 7]], samples_per_shard=500)
+
+
+def test_variants_of_one_record_have_the_same_key(tmp_path: Path) -> None:
+    shardctl.write(tmp_path / "out", [{"key": "a", "variant": n} for n in range(3)])
+    assert [sample["variant"] for sample in shardctl.open(tmp_path / "out")] == [0, 1, 2]
 
 
 def test_what_the_callers_own_code_raises_reaches_the_caller(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from shardctl.conversion.columns import compare_schema, known_layout, refuse_fields, renamed, with_images
 from shardctl.conversion.options import Options
-from shardctl.conversion.surveying import Surveyor
+from shardctl.conversion.surveying import DELIMITERS, Surveyor
 from shardctl.engines.base import Engine
 from shardctl.engines.job import Job, Root
 from shardctl.engines.probe import Probe
@@ -84,7 +84,7 @@ class Draft:
             shuffle=shuffle,
             sample_bytes=self.sample_bytes,
             samples_per_record=self.probe.samples_per_record,
-            record_seconds=self.probe.record_seconds,
+            record_seconds=self.probe.record_seconds + self.probe.unit_seconds / self.planner.records_per_unit,
             shard_bytes=self.probe.shard_bytes,
             probed=self.probe.records,
             probe_rejects=self.probe.rejected,
@@ -106,7 +106,7 @@ def make_draft(
     folder: Path,
     all_types: bool,
 ) -> Draft:
-    """Plan a conversion, having probed some of its records. `folder` is for scratch.
+    """Plan a conversion, having probed some of its records. `folder` is for scratch, and only this process reads it.
 
     With `all_types`, the types of fields are found in all records, else in some of them where that is enough. Raises
     InputError.
@@ -128,6 +128,8 @@ def make_draft(
     fields = recipe.fields if types is None else types.found()
     if fields is not None and not listing.whole:
         fields = with_images(fields, recipe, listing)
+        if SPLIT_COLUMN in fields.names and settings.split.mode == "auto":
+            listing.notices.append("the field split of the records is kept as a field, and decides no split")
     probe_job = Job(folder, roots, recipe, EMPTY, (), {}, fields=fields, by_field=labelling.by_field)
     content = listing.kind.columns if fields is None else renamed(without_nulls(fields), probe_job.renames)
     for step in recipe.batch_transforms:
@@ -138,7 +140,6 @@ def make_draft(
     if probe_job.has_images:
         run = PROBE_IMAGE_RUN
     write_files(folder / FILES, listing, labelling, planner.write_some(folder, some, run))
-    probe_job.save()
     probe = engine.probe(probe_job)
     sample_bytes = _sample_bytes(probe, recipe, listing)
     splits = []
@@ -146,21 +147,22 @@ def make_draft(
         shards = _shards_of(round(expected * probe.samples_per_record), sample_bytes, options)
         splits.append(SplitPlan(name, records, expected, shards))
     if types is not None:
-        listing.notices += [*mixed_notices(types.mixed(), "field"), *_notices_on_cells(types)]
+        listing.notices += [*mixed_notices(types.mixed(), "field"), *_notices_on_cells(types, surveyor)]
     listing.notices += _notices_on_streams(surveyor, options)
     return Draft(listing, labelling, planner, fields, probe, sample_bytes, tuple(splits))
 
 
-def _notices_on_cells(types: Types) -> list[str]:
+def _notices_on_cells(types: Types, surveyor: Surveyor) -> list[str]:
     """Say which columns of CSV files look like numbers and are text, and where the delimiter may be another one."""
     notices = [
         f"the column {printable(name)} is kept as text: {printable(cell)} would change if it were read as a number"
         for name, cell in types.odd_cells().items()
     ]
-    names = types.found().names
-    if len(names) == 1 and (mark := next((mark for mark in ";\t|" if mark in names[0]), None)):
+    path, name = surveyor.only_column()
+    if path:
+        mark = next(mark for mark in DELIMITERS if mark in name)
         shown = "tab" if mark == "\t" else f"'{mark}'"
-        notices.append(f"there is one column, {printable(names[0])}; if it is several, use --delimiter {shown}")
+        notices.append(f"{printable(path)}: there is one column, {printable(name)}; if it is several, use --delimiter {shown}")
     return notices
 
 

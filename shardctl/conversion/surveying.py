@@ -42,6 +42,9 @@ FIRST_RECORDS = 1000
 ROWS = 4096
 """Rows of the listing that are Python objects at a time."""
 
+DELIMITERS = ";\t|"
+"""What separates columns where it is no comma: with one of these in its name, one column may be several."""
+
 MOST_SAMPLED_LABELS = 1000
 """With more different labels in some units, it is likely that others have more."""
 
@@ -99,6 +102,7 @@ class Surveyor:
     shuffled: bool
     engine: Engine
     _encodings: dict[str, _Encoding] = field(default_factory=dict)
+    _separable: dict[int, str] = field(default_factory=dict)
 
     def find_units(self) -> Units:
         """Cut the files into units. Raises InputError if they have no record."""
@@ -216,6 +220,21 @@ class Surveyor:
                 found.setdefault(detect(file.read(DETECTED_BYTES)), _Encoding(0, number)).files += 1
         return found
 
+    def _note_only_column(self, file: int, name: str | None) -> None:
+        """Keep the column of the first file that has one column, which may be several."""
+        if name and any(mark in name for mark in DELIMITERS) and file < min(self._separable, default=file + 1):
+            self._separable.clear()
+            self._separable[file] = name
+
+    def only_column(self) -> tuple[str, str]:
+        """Return the path of the first CSV file with one column whose name has a mark that may separate several, and that name.
+
+        "" twice if there is no such file among those that types were found in.
+        """
+        for file, name in self._separable.items():
+            return self.listing.paths_at(np.array([file]))[0], name
+        return "", ""
+
     def largest_stream(self) -> tuple[str, int]:
         """Return the path and the size of the largest compressed file of many records; "" and 0 if there is none."""
         sizes = self.listing.table["size"].to_numpy()
@@ -245,6 +264,7 @@ class Surveyor:
             for number, answer in enumerate(found, start):
                 if "types" in answer:
                     these = Types.from_json(answer["types"])
+                    self._note_only_column(int(stretches.file[number]), these.only_column())
                     if types is None or number < leftmost:  # types are joined in any order, but for the first of all
                         types, leftmost = these if types is None else these.join(types), number
                     else:

@@ -27,11 +27,17 @@ class Engine(Protocol):
         ...
 
     def probe(self, job: Job) -> Probe:
-        """Push all records of the plan of a small job through its recipe. Raises InputError."""
+        """Push all records of the plan of a small job through its recipe. Raises InputError.
+
+        Another machine may not see the job's folder, which is one for scratch: `Job.packed` is the job as plain data.
+        """
         ...
 
     def run(self, job: Job, shards: Sequence[int], report: Report) -> None:
-        """Build these shards of the job, in any order. Raises WorkerError, or what stopped a shard."""
+        """Build these shards of the job, in any order. Raises WorkerError, or what stopped a shard.
+
+        The job's folder is in that of the dataset: whatever builds a shard must be able to read and to write it.
+        """
         ...
 
     def close(self) -> None:

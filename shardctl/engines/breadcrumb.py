@@ -6,6 +6,9 @@ import mmap
 import struct
 
 _FORM = struct.Struct("<qqB")
+_CALL = struct.Struct("<qB")
+_RECORD_AT, _STAGE_AT = 8, 16
+
 SIZE = 24
 """Bytes of a breadcrumb."""
 
@@ -16,6 +19,7 @@ STAGES = ("read", "decode", "transform", "encode", "write", "compare")
 """
 
 _NUMBERS = {stage: number for number, stage in enumerate(STAGES)}
+_TRANSFORM = _NUMBERS["transform"]
 
 NOWHERE = -1
 """The place of a worker that is on no input: it starts, writes a file, or waits."""
@@ -42,12 +46,15 @@ class Breadcrumb:
 
     def drop(self, place: int, record: int = WHOLE, stage: str = STAGES[0]) -> None:
         """Record that the work on a place, or on a record in it, begins."""
-        self._place, self._record = place, record
         _FORM.pack_into(self._memory, 0, place, record, _NUMBERS[stage])
 
     def enter(self, stage: str) -> None:
         """Record that the work on the same place and record reaches another stage."""
-        self.drop(self._place, self._record, stage)
+        self._memory[_STAGE_AT] = _NUMBERS[stage]
+
+    def enter_call(self, record: int) -> None:
+        """Record that a user's function is called with a record of the same place."""
+        _CALL.pack_into(self._memory, _RECORD_AT, record, _TRANSFORM)
 
     def leave(self) -> None:
         """Record that the work is on no place."""

@@ -19,8 +19,8 @@ from shardctl.engines.records import read_unit
 from shardctl.engines.rows import Rows, ShuffledRows
 from shardctl.errors import Rejection, TypesDifferError
 from shardctl.layout import Layout
-from shardctl.pipeline.batches import BatchPipeline, keyed, lay_out
-from shardctl.pipeline.samples import Finished, Origin, SamplePipeline, Shape
+from shardctl.pipeline.batches import BatchPipeline, keyed, lay_out, make_keys
+from shardctl.pipeline.samples import Origin, SamplePipeline, Shape
 from shardctl.sample import Sample
 from shardctl.shard import ShardWriter, shard_schema
 from shardctl.sources.formats import Choose, ColumnMisfit, Misfit, Parsed, Unit
@@ -134,6 +134,10 @@ class ShardBuilder:
         self._crumb.leave()
         return outcome
 
+    def read_only(self, planned: Planned) -> None:
+        """Read a unit of a file of many records, and make nothing of it. Raises Rejection, SourceGoneError."""
+        self._digest_of(planned)
+
     def _add_whole(self, planned: Planned, outcome: UnitOutcome) -> None:
         """Add the samples of a file that is one record."""
         lost = self._known.lost.get((planned.number, None))
@@ -157,11 +161,12 @@ class ShardBuilder:
             self._images.begin()
         if planned.number in self._known.careful:
             self._add_one_by_one(planned, outcome)
-        elif planned.number in self._known.unfit:
-            self._add_what_fits(planned, outcome)
         else:
             try:
-                self._add_stretch(planned, planned.unit, self._choose(planned), outcome)
+                if planned.number in self._known.unfit:
+                    self._add_what_fits(planned, outcome)
+                else:
+                    self._add_stretch(planned, planned.unit, self._choose(planned), outcome)
             except MemoryError:
                 if self._is_writing(planned):
                     raise
@@ -241,7 +246,7 @@ class ShardBuilder:
             raise TypesDifferError(f"{printable(planned.key())}: {misfit}") from misfit
         if isinstance(misfit, ColumnMisfit):
             self._lose_unit(planned, _other_type(misfit))
-        if unit.records == 1:
+        if unit.records == 1 and unit != planned.unit:
             self._write_rejects(planned, outcome, [(unit.first, _other_type(misfit))], unit.first)
         elif self._has_begun():
             raise UnfitUnitError(planned.number)
@@ -315,27 +320,15 @@ class ShardBuilder:
 
     def _add_together(self, planned: Planned, parsed: Parsed, outcome: UnitOutcome) -> list[tuple[int, Rejection]]:
         """Add the samples that functions make of records, and return those that are rejected, each with its number."""
-        rejects: list[tuple[int, Rejection]] = []
-        finished: list[Finished] = []
-        places: list[int] = []
-        for record, fields in zip(parsed.numbers.tolist(), parsed.batch.to_pylist(), strict=True):
-            self._crumb.drop(planned.number, record)
-            try:
-                made = self._pipeline.finish(fields, Origin(planned.key(record), planned.file.label, planned.file.columns))
-            except Rejection as rejection:
-                rejects.append((record, rejection))
-                continue
-            finished += made
-            places += [record] * len(made)
+        file, numbers = planned.file, parsed.numbers
+        keys = make_keys(file.path, numbers).to_pylist()
+        origin = Origin(file.path, file.label, file.columns)
+        applied = self._pipeline.finish_records(parsed.batch, numbers.tolist(), keys, origin, self._crumb.enter_call)
         self._crumb.drop(planned.number)
-        batch, unfit = self._pipeline.lay_out(finished)
-        lost = {places[place]: rejection for place, rejection in reversed(unfit.items())}
-        if lost:  # a rejection costs all samples of its record
-            kept = [place for place in range(len(finished)) if place not in unfit]
-            batch = batch.take(pa.array([row for row, place in enumerate(kept) if places[place] not in lost], pa.int64()))
-        self.inputs += len(parsed.numbers) - len(rejects) - len(lost)  # those that gave no sample too
+        batch = self._pipeline.lay_out(applied)
+        self.inputs += len(numbers) - len(applied.rejects)  # those that gave no sample too
         self._add_batch(batch, outcome)
-        return rejects + list(lost.items())
+        return list(applied.rejects.items())
 
     def _add_batch(self, batch: pa.RecordBatch, outcome: UnitOutcome) -> None:
         place, record = self._crumb.place, self._crumb.record

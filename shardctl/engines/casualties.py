@@ -48,10 +48,9 @@ class Casualties:
         after it, so that the shard is not built from its beginning for every record that ends a worker. `suspect` is [unit,
         attempt] of one that could not be read in time.
         """
-        job = str(self._job.folder)
         return {
             "do": "shard",
-            "job": job,
+            "job": self._job.packed() if shard is None else str(self._job.folder),
             "shard": shard,
             "lost": [],
             "careful": [],

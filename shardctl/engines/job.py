@@ -151,6 +151,9 @@ class Job:
 
     def save(self) -> None:
         """Write job.json, which says that the job is ready: its tables and its folders come before."""
+        write_atomically(self.folder / JOB, json.dumps(self._record()).encode())
+
+    def _record(self) -> dict[str, Any]:
         changed = {
             "roots": [asdict(root) for root in self.roots],
             "recipe": self.recipe.settings(),
@@ -160,7 +163,21 @@ class Job:
             "draw": asdict(self.draw) if self.draw else None,
         }
         record = {name: value for name, value in vars(self).items() if name in self.__dataclass_fields__ and name != "folder"}
-        write_atomically(self.folder / JOB, json.dumps({**record, **changed}).encode())
+        return {**record, **changed}
+
+    def packed(self) -> dict[str, Any]:
+        """Return a small job with its tables as plain data, for a process that cannot see its folder."""
+        tables = {name: base64.b64encode((self.folder / name).read_bytes()).decode("ascii") for name in (FILES, PLAN)}
+        return {**self._record(), "tables": tables}
+
+    @classmethod
+    def unpacked(cls, packed: dict[str, Any]) -> Job:
+        """Return the job that `packed` gave: it has no folder, no shards, and its tables in memory."""
+        record = dict(packed)
+        tables = {name: pa.ipc.open_file(base64.b64decode(data)).read_all() for name, data in record.pop("tables").items()}
+        job = cls._of_record(record, Path(os.devnull), None)
+        vars(job).update(files=tables[FILES], plan=tables[PLAN])  # as the cached properties do
+        return job
 
     @classmethod
     def load(cls, folder: Path, recipe: Recipe | None = None) -> Job:
@@ -169,22 +186,25 @@ class Job:
         Raises DatasetError, or UsageError for its recipe, if this version of shardctl did not write it, or for another recipe.
         """
         try:
-            record: dict[str, Any] = json.loads((folder / JOB).read_bytes())
-            draw = record["draw"]
-            changed = {
-                "folder": folder,
-                "roots": tuple(Root(**root) for root in record["roots"]),
-                "recipe": recipe or Recipe.from_settings(record["recipe"]),
-                "layout": Layout.loads(record["layout"]),
-                "splits": tuple(SplitPlan(**split) for split in record["splits"]),
-                "fields": _decoded(record["fields"]),
-                "draw": Draw(tuple(draw["edges"]), draw["seed"]) if draw else None,
-            }
-            if recipe and record["recipe"] != json.loads(json.dumps(recipe.settings())):
-                raise ValueError("it has another recipe")
-            return cls(**{**record, **changed})
+            return cls._of_record(json.loads((folder / JOB).read_bytes()), folder, recipe)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
             raise DatasetError(f"{printable(str(folder / JOB))}: not a job of this version of shardctl ({error})") from error
+
+    @classmethod
+    def _of_record(cls, record: dict[str, Any], folder: Path, recipe: Recipe | None) -> Job:
+        draw = record["draw"]
+        changed = {
+            "folder": folder,
+            "roots": tuple(Root(**root) for root in record["roots"]),
+            "recipe": recipe or Recipe.from_settings(record["recipe"]),
+            "layout": Layout.loads(record["layout"]),
+            "splits": tuple(SplitPlan(**split) for split in record["splits"]),
+            "fields": _decoded(record["fields"]),
+            "draw": Draw(tuple(draw["edges"]), draw["seed"]) if draw else None,
+        }
+        if recipe and record["recipe"] != json.loads(json.dumps(recipe.settings())):
+            raise ValueError("it has another recipe")
+        return cls(**{**record, **changed})
 
     @property
     def records_read(self) -> dict[str, Any] | None:

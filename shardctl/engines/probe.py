@@ -5,15 +5,18 @@ This is done where shards are built, since any of the records may be fatal to th
 
 from __future__ import annotations
 
+import statistics
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
 from shardctl.engines.breadcrumb import Breadcrumb
-from shardctl.engines.builder import CarefulUnitError, LostUnitError, ShardBuilder
+from shardctl.engines.builder import CarefulUnitError, LostUnitError, ShardBuilder, UnfitUnitError
 from shardctl.engines.image_files import TableImages
 from shardctl.engines.instructions import Instructions
 from shardctl.engines.job import Job, Planned, ShardPlace
@@ -32,8 +35,8 @@ class Probe:
     """What a few records pushed through the recipe showed: the final layout, and what a sample costs.
 
     On average a sample takes `sample_bytes` in a shard, and a record, rejected or not, has `record_bytes` (0: not known),
-    becomes `samples_per_record` and takes `record_seconds`; a shard without samples has `shard_bytes`. Of the `records` that
-    were tried `rejected` could not be converted.
+    becomes `samples_per_record` and takes `record_seconds`, beside the `unit_seconds` that it takes to read a unit of many;
+    a shard without samples has `shard_bytes`. Of the `records` that were tried `rejected` could not be converted.
     """
 
     layout: Layout
@@ -41,6 +44,7 @@ class Probe:
     record_bytes: float
     shard_bytes: int
     record_seconds: float
+    unit_seconds: float
     samples_per_record: float
     records: int
     rejected: int
@@ -63,30 +67,49 @@ def probe_records(job: Job, crumb: Breadcrumb, known: Instructions) -> Probe:
     """
     units = list(job.units(0, job.plan.num_rows))
     if job.recipe.sample_transforms:
-        job = replace(job, layout=_with_own_fields(job, _own_samples(job, units, crumb, known)))
+        job = replace(job, layout=_with_own_fields(job, *_own_samples(job, units, crumb, known)))
     sink = pa.BufferOutputStream()
     builder = ShardBuilder(job, ShardPlace(0, "probe", 0, 0, 0, 0), sink, _ignore, crumb, known)
-    started, timed = time.monotonic(), 0
-    for number, planned in enumerate(units):
-        if number == 1:
-            started = time.monotonic()  # the first one also loaded the decoders
-        with suppress(LostUnitError, CarefulUnitError):  # what it gave before counts all the same
-            builder.add(planned)
-        timed += planned.unit.records if number else 0
+    added = [_timed(partial(builder.add, planned)) for planned in units]
+    started = time.monotonic()
     rows = sum(builder.finish())
+    finishing = time.monotonic() - started
     records = max(1, builder.inputs)
-    seconds = (time.monotonic() - started) / max(1, timed)
+    record_seconds, unit_seconds = _seconds(builder, units, added, job.fields is not None)
     empty = _empty_shard_bytes(job.layout)
     return Probe(
         layout=job.layout,
         sample_bytes=(sink.getvalue().size - empty) / max(1, rows),
         record_bytes=sum(planned.unit.size for planned in units) / len(units) if job.fields is None else 0.0,
         shard_bytes=empty,
-        record_seconds=seconds,
+        record_seconds=record_seconds + finishing / records,
+        unit_seconds=unit_seconds,
         samples_per_record=rows / max(1, records - builder.rejected),
         records=records,
         rejected=builder.rejected,
     )
+
+
+def _seconds(builder: ShardBuilder, units: list[Planned], added: list[float], of_many: bool) -> tuple[float, float]:
+    """Return what a record and what a unit of many records take, given what all of each unit took that was tried.
+
+    The first one is left out where there are others: it also loaded the decoders.
+    """
+    some = slice(1 if len(units) > 1 else 0, None)
+    if not of_many:
+        return sum(added[some]) / len(added[some]), 0.0
+    read = [_timed(partial(builder.read_only, planned)) for planned in units[some]]
+    rest = zip(added[some], read, units[some], strict=True)
+    each = [max(0.0, whole - own) / planned.unit.records for whole, own, planned in rest]
+    return statistics.median(each), statistics.median(read)
+
+
+def _timed(work: Callable[[], object]) -> float:
+    """Return how long work on a unit took that may be rejected."""
+    started = time.monotonic()
+    with suppress(Rejection, LostUnitError, CarefulUnitError, UnfitUnitError):  # what it gave before counts all the same
+        work()
+    return time.monotonic() - started
 
 
 def _ignore(_: Reject) -> None:
@@ -100,9 +123,12 @@ def _empty_shard_bytes(layout: Layout) -> int:
     return int(sink.getvalue().size)
 
 
-def _own_samples(job: Job, units: list[Planned], crumb: Breadcrumb, known: Instructions) -> list[Finished]:
-    """Return what a user's functions make of a few records."""
-    pipeline, samples = SamplePipeline(job.recipe, None, crumb.enter, job.layout.classes), []
+def _own_samples(
+    job: Job, units: list[Planned], crumb: Breadcrumb, known: Instructions
+) -> tuple[list[Finished], dict[str, str]]:
+    """Return what a user's functions make of a few records, and by field the function that set it, if one did."""
+    pipeline, samples = SamplePipeline(job.recipe, None, crumb.enter, job.layout.classes), list[Finished]()
+    setters: dict[str, str] = {}
     images = TableImages(job, crumb)
     reason: Rejection | MemoryError | None = next(reversed(list(known.lost.values())), None)
     for planned in units:
@@ -112,9 +138,13 @@ def _own_samples(job: Job, units: list[Planned], crumb: Breadcrumb, known: Instr
                 try:
                     if job.has_images:
                         fields, origin = images.take(fields, origin, planned)
-                    samples += pipeline.finish(fields, origin)
+                    made = pipeline.finish(fields, origin)
                 except Rejection as rejection:
                     reason = rejection
+                    continue
+                samples += made
+                for each in made:
+                    setters = {**pipeline.setters(each), **setters}
         except (Rejection, MemoryError) as rejection:
             reason = rejection
     crumb.leave()
@@ -122,10 +152,10 @@ def _own_samples(job: Job, units: list[Planned], crumb: Breadcrumb, known: Instr
         count = sum(planned.unit.records for planned in units)
         why = f", the last one because: {reason}" if reason else ""
         raise InputError(f"none of {counted(count, 'input')} came through the recipe{why}")
-    return samples
+    return samples, setters
 
 
-def _with_own_fields(job: Job, samples: list[Finished]) -> Layout:
+def _with_own_fields(job: Job, samples: list[Finished], setters: dict[str, str]) -> Layout:
     """Return the layout after a user's functions: fields that they dropped are gone, those that they made are added."""
     fields, image = list(job.layout.columns), job.layout.image
     if image is not None:
@@ -135,12 +165,11 @@ def _with_own_fields(job: Job, samples: list[Finished]) -> Layout:
         fields = [pa.field("image", image_tensor(image.shape)) if f.name == "image" else f for f in fields]
     known = {f.name: f for f in fields}
     names = list(dict.fromkeys(name for sample in samples for name in sample.fields))
-    touched = {name for sample in samples for name in sample.setters}
     result = [f for f in fields if f.name in names]
     for name in names:
-        if name == "variant" or (name in known and (name not in touched or name in ("key", "image", "label"))):
+        if name == "variant" or (name in known and (name not in setters or name in ("key", "image", "label"))):
             continue
-        found = pa.field(name, _own_type(name, samples, known[name].type if name in known else None))
+        found = pa.field(name, _own_type(name, samples, setters[name], known[name].type if name in known else None))
         if name in known:
             result[[f.name for f in result].index(name)] = found
         else:
@@ -151,8 +180,8 @@ def _with_own_fields(job: Job, samples: list[Finished]) -> Layout:
     return Layout.by_name(job.layout.kind, pa.schema(result), image, job.layout.classes, kept)
 
 
-def _own_type(name: str, samples: list[Finished], known: pa.DataType | None) -> pa.DataType:
-    """Return the type of a field that functions set: the one that it had if that still holds all values, else a new one.
+def _own_type(name: str, samples: list[Finished], who: str, known: pa.DataType | None) -> pa.DataType:
+    """Return the type of a field that the function `who` set: the one that it had if that holds all values, else a new one.
 
     A value that no column can hold is left out: its sample becomes a reject. Raises InputError if none is left, or if
     the others have no type in common.
@@ -166,7 +195,6 @@ def _own_type(name: str, samples: list[Finished], known: pa.DataType | None) -> 
             values.append(plain)
         except (UnfitValue, pa.ArrowException, OverflowError, ValueError, TypeError) as problem:
             unfit = problem if isinstance(problem, UnfitValue) else UnfitValue(describe(plain))
-    who = next(sample.setters[name] for sample in samples if name in sample.setters)
     if not values:
         raise InputError(f"{who} set {name} to {unfit}, which no column can hold")
     if known is not None and all(_fits(value, known) for value in values):

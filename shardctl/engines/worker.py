@@ -28,7 +28,7 @@ def handle(task: dict[str, Any], tell: Tell, crumb: Breadcrumb) -> Any:
     if task["do"] == "survey":
         lost = {place: Rejection(*reason) for place, *reason in task["lost"]}
         return do_survey(Survey.from_json(task["survey"]), crumb, lost)
-    job = _job(task["job"])
+    job = Job.unpacked(task["job"]) if task["shard"] is None else _job(task["job"])
     known = Instructions(
         {(unit, record): Rejection(*reason) for unit, record, *reason in task["lost"]}, frozenset(task["careful"])
     )

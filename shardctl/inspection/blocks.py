@@ -14,6 +14,7 @@ import pyarrow as pa
 from shardctl.errors import UsageError
 from shardctl.layout import ENCODED_IMAGE
 from shardctl.manifest import Manifest
+from shardctl.reader import python_values
 from shardctl.shard import ShardReader
 from shardctl.spread import spread
 from shardctl.tables import SHARDS, ShardEntry, ShardTable
@@ -130,7 +131,7 @@ def _plain(column: pa.Array, place: int) -> Any:
     """Return one value as it is stored: raw images as (height, width, 3) arrays, encoded ones as bytes and path."""
     if isinstance(column.type, pa.FixedShapeTensorType):
         return column.slice(place, 1).to_numpy_ndarray()[0]
-    return column[place].as_py()
+    return python_values(column.slice(place, 1))[0]
 
 
 def is_image(field: pa.Field) -> bool:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,11 +15,11 @@ from shardctl.codecs.image import Opened, Pixels, Store
 from shardctl.errors import Rejection
 from shardctl.geometry import View
 from shardctl.layout import Layout
+from shardctl.pipeline.functions import Applied, Functions, Given
 from shardctl.recipe import Recipe
 from shardctl.sample import Sample
 from shardctl.sources.jsonl import fit
-from shardctl.transforms import SampleTransform
-from shardctl.transforms.values import UnfitValue, check_fit, describe, plain_types, plain_value, quick_check
+from shardctl.transforms.values import UnfitValue, array_of, check_fit, describe, plain_value, quick_check
 
 Shape = tuple[int, int, int]
 ROW_OVERHEAD = 32
@@ -51,34 +51,15 @@ class Made:
     label: int | None
 
 
-class Call(NamedTuple):
-    """A call of a user's function: its name, the fields that it was given and those that it returned."""
-
-    who: str
-    before: Sample
-    after: Sample
-
-
 class Finished(NamedTuple):
     """The fields of a sample once all is done to it; an image is pixels for `raw`, (bytes, path) otherwise.
 
-    `shape` is that of its pixels. `calls` are those of the user's functions that it came through.
+    `shape` is that of its pixels. `given` are the fields as each of the user's functions was given them.
     """
 
     fields: Sample
     shape: Shape | None
-    calls: tuple[Call, ...] = ()
-
-    @property
-    def setters(self) -> dict[str, str]:
-        """The user's function that set a field last."""
-        absent = object()
-        return {
-            name: call.who
-            for call in self.calls
-            for name in call.before.keys() | call.after.keys()
-            if call.after.get(name, absent) is not call.before.get(name, absent)
-        }
+    given: Given = ()
 
 
 class SamplePipeline:
@@ -101,14 +82,11 @@ class SamplePipeline:
         self._enter = enter
         self._views = recipe.views
         self._random_views = any(step.random for step in self._views)
-        self._own = [(step, str(step.settings().get("target", step.name))) for step in recipe.sample_transforms]
-        self._left_out_by = ""
-        self._several = False
+        self._functions = Functions(recipe, numbered=layout is None or "variant" in layout.columns.names)
         self._store = recipe.store
         self._classes = layout.classes if layout else classes
         self._fill = [self._filler(f) for f in layout.columns] if layout else []
         self._columns = layout.columns if layout else pa.schema([])
-        self._numbered = layout is None or "variant" in layout.columns.names
         self._label_column = layout.columns.get_field_index("label") if layout and layout.classes else -1
 
     def make(self, fields: Sample, origin: Origin) -> list[Made]:
@@ -120,84 +98,100 @@ class SamplePipeline:
             made.append(Made(values, row_size(values), finished.shape, label))
         return made
 
-    def lay_out(self, finished: Sequence[Finished]) -> tuple[pa.RecordBatch, dict[int, Rejection]]:
-        """Return samples of text or of tables as a block of a shard has them, and those that do not fit, by their place.
-
-        Values are looked at a column at a time: ten times as fast as one by one.
-        """
-        rejects: dict[int, Rejection] = {}
-        arrays = [self._column(f, fill, finished, rejects) for f, fill in zip(self._columns, self._fill, strict=True)]
-        batch = pa.record_batch(arrays, schema=self._columns)
-        if rejects:
-            batch = batch.take(pa.array([place for place in range(len(finished)) if place not in rejects], pa.int64()))
-        return batch, rejects
-
-    def _column(
-        self, field: pa.Field, fill: Callable[[Finished], Any], finished: Sequence[Finished], rejects: dict[int, Rejection]
-    ) -> pa.Array:
-        name, values = field.name, [each.fields.get(field.name) for each in finished]
-        if set(map(type, values)) <= plain_types(field.type) and not (name == "label" and self._classes is not None):
-            with contextlib.suppress(pa.ArrowException, OverflowError, ValueError):
-                return pa.array(values, field.type)
-        for place, each in enumerate(finished):
-            try:
-                values[place] = fill(each)
-            except Rejection as rejection:
-                rejects.setdefault(place, rejection)
-                values[place] = None
-        return pa.array(values, field.type)
-
     def finish(self, fields: Sample, origin: Origin) -> list[Finished]:
         """Do all that the recipe says to one record. Raises Rejection."""
-        self._enter("decode")
         sample = fields | origin.columns if origin.columns else fields
         if origin.label is not None:
             sample["label"] = origin.label
         elif self._classes is not None and sample.get("label") == "":
             sample["label"] = None  # the empty label of a record: where labels name classes, it is a missing one
         sample["key"] = origin.key
-        finished = list(self._texts(sample) if self._store is None else self._images(sample, origin.file_name or origin.key))
-        if not finished:
-            raise Rejection("transform", "left-out", f"{self._left_out_by} left it out")
-        if self._several and not self._numbered:
-            message = (
-                f"{self._own[-1][1]} returned several samples, which it did of none of the inputs that were tried beforehand"
-            )
-            raise Rejection("transform", "several-samples", message)
-        if self._several:
-            for number, each in enumerate(finished):
-                each.fields["variant"] = number
-            self._several = False
-        return finished
+        shapes: Iterable[Shape | None]
+        if self._store is None:
+            applied, shapes = self._functions.apply(*self._with_variants([0], [sample]), self._calling), repeat(None)
+        else:
+            applied, shapes = self._images(sample, origin.file_name or origin.key, self._store)
+        self._functions.settle(applied)
+        _raise_rejection(applied)
+        return [Finished(*each) for each in zip(applied.samples, shapes, applied.given, strict=False)]
 
-    def _texts(self, sample: Sample) -> Iterator[Finished]:
-        for number in range(self._recipe.variants):
-            for fields, calls in self._transformed({**sample, "variant": number}):
-                yield Finished(fields, None, calls)
+    def finish_records(
+        self, batch: pa.RecordBatch, numbers: list[int], keys: list[str], file: Origin, begin: Callable[[int], None]
+    ) -> Applied:
+        """Do all that the recipe says to records of text or of tables, given with their numbers and keys.
 
-    def _images(self, sample: Sample, name: str) -> Iterator[Finished]:
-        """Decode the image once, and yield the samples of each of its variants. `name` is that of its file."""
-        assert self._store is not None, "images are stored in some way"
+        `file` is what is known of their file. `begin` is called with a record's number before each call of a function.
+        """
+        samples = batch.to_pylist()
+        if file.columns:
+            samples = [sample | file.columns for sample in samples]
+        if file.label is not None:
+            samples = [{**sample, "label": file.label} for sample in samples]
+        elif self._classes is not None:
+            for sample in samples:
+                if sample.get("label") == "":
+                    sample["label"] = None  # as in `finish`
+        for sample, key in zip(samples, keys, strict=True):
+            sample["key"] = key
+        applied = self._functions.apply(*self._with_variants(numbers, samples), begin)
+        self._functions.settle(applied)
+        applied.drop_rejected()
+        return applied
+
+    def lay_out(self, applied: Applied) -> pa.RecordBatch:
+        """Return samples of text or of tables as a block of a shard has them, without those whose record is a reject.
+
+        Values are looked at a column at a time: ten times as fast as one by one. Records with values that do not fit become
+        rejects too.
+        """
+        before = len(applied.rejects)
+        arrays = []
+        for field, fill in zip(self._columns, self._fill, strict=True):
+            values = [sample.get(field.name) for sample in applied.samples]
+            array = None if field.name == "label" and self._classes is not None else array_of(values, field.type)
+            arrays.append(array if array is not None else _column(field.type, fill, applied))
+        batch = pa.record_batch(arrays, schema=self._columns)
+        if len(applied.rejects) > before:  # a rejection costs all samples of its record
+            kept = [place for place, record in enumerate(applied.records) if record not in applied.rejects]
+            batch = batch.take(pa.array(kept, pa.int64()))
+        return batch
+
+    def _with_variants(self, records: list[int], samples: list[Sample]) -> tuple[list[int], list[Sample]]:
+        variants = range(self._recipe.variants)
+        if len(variants) > 1:
+            records = [record for record in records for _ in variants]
+            samples = [{**sample, "variant": number} for sample in samples for number in variants]
+        else:
+            for sample in samples:
+                sample["variant"] = 0
+        return records, samples
+
+    def _calling(self, _record: int) -> None:
+        self._enter("transform")
+
+    def _images(self, sample: Sample, name: str, store: Store) -> tuple[Applied, list[Shape | None]]:
+        """Decode the image once, and return the samples of all of its variants. `name` is that of its file."""
+        self._enter("decode")
         data = sample["image"]
         opened = image.open_image(data, self._recipe.max_pixels, self._recipe.keep_truncated)
-        if self._store.name == "source":
-            yield Finished({**sample, "image": (data, name), "variant": 0}, _check_source(opened))
-            return
+        if store.name == "source":
+            return Applied([0], [{**sample, "image": (data, name), "variant": 0}], [()]), [_check_source(opened)]
+        applied, shapes = Applied(), list[Shape | None]()
         views = [self._view(opened, sample["key"], variant) for variant in range(self._recipe.variants)]
         for variant, pixels in enumerate(image.render_all(opened, views)):
             # Pillow's array is read-only, and user functions may draw into the image. The copy takes 0.01 ms for 500 x 375
             # pixels, which take 1.8 ms to decode.
-            writable = pixels if not self._own or pixels.flags.writeable else pixels.copy()
-            for fields, calls in self._transformed({**sample, "image": writable, "variant": variant}):
-                yield self._encoded(Finished(fields, None, calls), name)
-
-    def _encoded(self, finished: Finished, name: str) -> Finished:
-        assert self._store is not None, "images are stored in some way"
-        self._enter("encode")
-        fields = finished.fields
-        pixels = self._checked_pixels(fields.get("image"), finished)
-        kept = pixels if self._store.name == "raw" else _encoded(pixels, name, self._store)
-        return Finished({**fields, "image": kept}, pixels.shape, finished.calls)
+            writable = pixels if not self._functions or pixels.flags.writeable else pixels.copy()
+            made = self._functions.apply([0], [{**sample, "image": writable, "variant": variant}], self._calling)
+            _raise_rejection(made)
+            for place, (each, given) in enumerate(zip(made.samples, made.given, strict=True)):
+                self._enter("encode")
+                final = self._checked_pixels(each.get("image"), Finished(each, None, given))
+                kept = final if store.name == "raw" else _encoded(final, name, store)
+                made.samples[place] = {**each, "image": kept}
+                shapes.append(final.shape)
+            applied.extend(made)
+        return applied, shapes
 
     def _view(self, opened: Opened, key: str, variant: int) -> View:
         view = View.whole(opened.size)
@@ -205,36 +199,6 @@ class SamplePipeline:
         for step in self._views:
             view = step.view(view, rng)
         return view
-
-    def _transformed(self, sample: Sample) -> list[tuple[Sample, tuple[Call, ...]]]:
-        """Return the samples that the user's functions make of one, each with the calls that it came through."""
-        made: list[tuple[Sample, tuple[Call, ...]]] = [(sample, ())]
-        for number, (step, who) in enumerate(self._own, 1):
-            self._enter("transform")
-            made = [out for one, calls in made for out in self._called(number, step, who, one, calls)]
-        return made
-
-    def _called(
-        self, number: int, step: SampleTransform, who: str, sample: Sample, calls: tuple[Call, ...]
-    ) -> Iterator[tuple[Sample, tuple[Call, ...]]]:
-        key, variant = sample["key"], sample["variant"]
-        # Its own stream per function, so that one that draws more or less does not disturb the next.
-        rng = self._recipe.rng(f"{key}\0{number}", variant) if step.draws else None
-        before = dict(sample)
-        made = step.apply(sample, rng)
-        if not made:
-            self._left_out_by = who
-        elif len(made) > 1:
-            self._several = True
-        for changed in made:
-            if not _is_same(changed.get("key"), key):
-                message = f"{who} changed the key to {describe(changed.get('key'))}; it names the input and must stay"
-                raise Rejection("transform", "key-changed", message)
-            if not _is_same(changed.get("variant", variant), variant):
-                message = f"{who} changed variant to {describe(changed['variant'])}; it counts the samples of an input"
-                raise Rejection("transform", "variant-changed", message)
-            changed["variant"] = variant
-            yield changed, (*calls, Call(who, before, changed))
 
     def _checked_pixels(self, pixels: Any, finished: Finished) -> Pixels:
         """Return the pixels of an image that functions may have changed. Raises Rejection."""
@@ -252,7 +216,11 @@ class SamplePipeline:
 
     def _setter(self, name: str, finished: Finished) -> str:
         """Name the function that set a field last; the last of all where it changed the value in place."""
-        return finished.setters.get(name) or self._own[-1][1]
+        return self.setters(finished).get(name) or self._functions.last
+
+    def setters(self, finished: Finished) -> dict[str, str]:
+        """Return the user's function that set a field last, for each field of a sample that one of them set."""
+        return self._functions.setters(finished.given, finished.fields)
 
     def _filler(self, field: pa.Field) -> Callable[[Finished], Any]:
         """Return what takes the value of one column out of a sample."""
@@ -264,7 +232,7 @@ class SamplePipeline:
             return lambda finished: self._of_shape(finished, shape) if shape else finished.fields["image"]
         if name == "label" and self._classes is not None:
             return self._label
-        if self._own:
+        if self._functions:
             fits = quick_check(type_)
             return lambda finished: value if fits(value := finished.fields.get(name)) else self._own_value(finished, field)
         return lambda finished: fit(finished.fields.get(name), type_)
@@ -272,7 +240,7 @@ class SamplePipeline:
     def _of_shape(self, finished: Finished, shape: tuple[int, ...]) -> Pixels:
         pixels: Pixels = finished.fields["image"]
         if pixels.shape != shape:
-            who = f"{self._setter('image', finished)} made" if self._own else "it is"
+            who = f"{self._setter('image', finished)} made" if self._functions else "it is"
             message = f"{who} an image of {pixels.shape[1]}x{pixels.shape[0]}, the others are {shape[1]}x{shape[0]}"
             raise Rejection("encode", "other-size", f"{message}; store raw needs one size")
         return pixels
@@ -287,7 +255,7 @@ class SamplePipeline:
         is_number = isinstance(label, int | np.integer) and not isinstance(label, bool)
         if is_number and 0 <= label <= last:
             return int(label)
-        what = f"{self._setter('label', finished)} set label to" if self._own else "its label is"
+        what = f"{self._setter('label', finished)} set label to" if self._functions else "its label is"
         what = f"{what} {describe(label)}"
         if not is_number:
             raise Rejection("encode", "other-type", f"{what}; it must be the number of a class, 0 to {last}")
@@ -297,7 +265,7 @@ class SamplePipeline:
         """Return a value as its column holds it, after the user's functions. Raises Rejection."""
         name = field.name
         value = finished.fields.get(name)
-        if name not in finished.setters and pa.types.is_string(field.type):
+        if name not in self.setters(finished) and pa.types.is_string(field.type):
             return fit(value, field.type)  # a field of JSON lines whose values have no common type
         try:
             plain = plain_value(value)
@@ -308,9 +276,20 @@ class SamplePipeline:
         return plain
 
 
-def _is_same(value: Any, wanted: str | int) -> bool:
-    """Return whether a function has left a value as it was; what it may have put there need not even be comparable."""
-    return isinstance(value, type(wanted)) and not isinstance(value, bool) and value == wanted
+def _column(type_: pa.DataType, fill: Callable[[Finished], Any], applied: Applied) -> pa.Array:
+    """Return the values of one column, looking at them one by one. Those that do not fit are null, and rejects."""
+    values: list[Any] = [None] * len(applied.samples)
+    for place, (record, sample, given) in enumerate(zip(applied.records, applied.samples, applied.given, strict=True)):
+        try:
+            values[place] = fill(Finished(sample, None, given))
+        except Rejection as rejection:
+            applied.rejects.setdefault(record, rejection)
+    return pa.array(values, type_)
+
+
+def _raise_rejection(applied: Applied) -> None:
+    for rejection in applied.rejects.values():
+        raise rejection
 
 
 def _encoded(pixels: Pixels, name: str, store: Store) -> tuple[bytes, str]:

@@ -7,6 +7,7 @@ from shardctl.reader.memory import Batch, BatchMemory, without_views
 from shardctl.reader.shards import Indices, Shards, identity
 from shardctl.reader.sources import GatherOptions, in_place
 from shardctl.reader.specs import Spec
+from shardctl.reader.times import python_values
 from shardctl.reader.transforms import Normalization, Transforms, zeros
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "headers_of",
     "identity",
     "in_place",
+    "python_values",
     "without_views",
     "zeros",
 ]

@@ -22,6 +22,7 @@ from shardctl.reader.shards import VERIFY_ADVICE, Indices, Shards
 from shardctl.reader.sources import GatherOptions, Places, Sources
 from shardctl.reader.specs import Spec, fixed_shape, specs_of
 from shardctl.reader.stages import DECODE, GATHER, NoStages, StageClock, Stages
+from shardctl.reader.times import python_values
 from shardctl.reader.transforms import Transforms
 from shardctl.reader.unreadable import Unreadable, name_of, unreadable_blocks
 
@@ -167,7 +168,7 @@ class Gatherer:
                 )
             return self._located(column, in_array(values.field("bytes")), samples, epoch, wanted, memory)
         if column.dtype is None and not column.is_boolean:
-            return {name: values.to_pylist()}
+            return {name: python_values(values)}
         if column.is_ragged:
             return self._lists(column, Lists.of(values), wanted, memory)
         numbers, missing = numbers_of(values, column)

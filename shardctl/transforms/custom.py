@@ -61,6 +61,8 @@ class Custom(SampleTransform):
         except (Exception, SystemExit) as error:  # sys.exit() must not end a conversion that runs in this process
             name = type(error).__name__
             raise Rejection("transform", name, f"{self.target} raised {name}: {_text(error)}") from error
+        if type(result) is dict and result.keys() <= self._known_names:
+            return (result if result is sample else dict(result),)
         if result is None:
             return ()
         made = result if isinstance(result, list | tuple) else (result,)

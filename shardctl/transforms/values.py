@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -108,9 +110,43 @@ def quick_check(type_: pa.DataType) -> Callable[[Any], bool]:
     return lambda value: value is None
 
 
-def plain_types(type_: pa.DataType) -> frozenset[type]:
+def array_of(values: list[Any], type_: pa.DataType) -> pa.Array | None:
+    """Return values of common Python types as an array of this type; None where it takes a closer look to say that all fit.
+
+    `check_fit` takes 10 microseconds for each of them, this 0.1.
+    """
+    if not _surely_fit(values, type_):
+        return None
+    with contextlib.suppress(pa.ArrowException, OverflowError, ValueError):
+        return pa.array(values, type_)
+    return None
+
+
+def _surely_fit(values: Sequence[Any], type_: pa.DataType) -> bool:
+    """Return whether Arrow puts these values into a column of this type as they are, or refuses."""
+    kinds = set(map(type, values))
+    if kinds <= _plain_types(type_):
+        return True
+    if not pa.types.is_list(type_) or not kinds <= _LISTS:
+        return False
+    inner = type_.value_type
+    arrays = [value for value in values if isinstance(value, np.ndarray)]
+    lists = (value for value in values if isinstance(value, list))
+    if arrays and not (_is_number(inner) and all(a.ndim == 1 and a.dtype == inner.to_pandas_dtype() for a in arrays)):
+        return False
+    return set(map(type, chain.from_iterable(lists))) <= _plain_types(inner)
+
+
+_LISTS = frozenset((list, np.ndarray, type(None)))
+
+
+def _is_number(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(type_) or pa.types.is_floating(type_))
+
+
+def _plain_types(type_: pa.DataType) -> frozenset[type]:
     """Return the Python types whose values Arrow puts into a column of this type as they are, or refuses."""
-    for is_type, python in ((pa.types.is_string, str), (pa.types.is_int64, int), (pa.types.is_float64, float)):
+    for is_type, python in ((pa.types.is_string, str), (pa.types.is_integer, int), (pa.types.is_float64, float)):
         if is_type(type_):
             return frozenset((python, type(None)))
     return frozenset((bool, type(None))) if pa.types.is_boolean(type_) else frozenset((type(None),))

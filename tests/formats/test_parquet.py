@@ -181,6 +181,26 @@ def test_a_file_that_is_no_parquet_is_one_sentence(data: bytes, tmp_path: Path) 
     assert caught.value.error == "not-parquet"
 
 
+def test_a_file_that_another_one_of_its_size_and_time_replaced_is_read_anew(tmp_path: Path) -> None:
+    """A process reads units one after the other, and keeps what it read of the file before."""
+    schema = pa.schema([("n", pa.int64())])
+    paths = [tmp_path / name for name in ("a.parquet", "b.parquet")]
+    for path, start in zip(paths, (0, 10**6), strict=True):
+        numbers = pa.table({"n": np.arange(start, start + 20_000)})
+        write(path, numbers, compression="none", use_dictionary=False, write_statistics=False)
+        os.utime(path, (1, 1))
+    assert paths[0].stat().st_size == paths[1].stat().st_size
+    ((offset, size, _),) = PARQUET.scan(str(paths[0]), 0, 0, Reading())
+    found = []
+    for skip in (0, 10_000):
+        unit = Unit(offset, size, skip, 1 + skip, 10_000)
+        first, *_ = PARQUET.read(str(paths[0]), unit, Reading(), schema, None, xxhash.xxh3_64())
+        found.append(first.batch["n"][0].as_py())
+        if not skip:
+            paths[1].replace(paths[0])
+    assert found == [0, 1_010_000]
+
+
 def test_no_damage_ends_in_another_error(numbers: Path) -> None:
     good = numbers.read_bytes()
     expected = pq.read_table(numbers)

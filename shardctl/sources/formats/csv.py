@@ -170,9 +170,10 @@ class Delimited:
     def head(self, data: bytes, reading: Reading) -> Head:
         """Look at the beginning of a file, or all of a small one. Raises Rejection if it has no header that can be used."""
         mark = len(codecs.BOM_UTF8) if data.startswith(codecs.BOM_UTF8) else 0
-        if reading.columns:
-            return Head(mark, reading.columns)
         form = self.of(reading)
+        if reading.columns:
+            _refuse_header(data[mark:HEAD_BYTES], reading.columns, form.delimiter)
+            return Head(mark, reading.columns)
         start = mark + len(data[mark:]) - len(data[mark:].lstrip(b"\r\n"))
         rest = data[start : start + HEAD_BYTES]
         if not rest:
@@ -245,6 +246,18 @@ class Delimited:
 def tab_delimited() -> Delimited:
     """Return the format of rows with tabs between their cells."""
     return Delimited("\t")
+
+
+def _refuse_header(data: bytes, columns: tuple[str, ...], delimiter: str) -> None:
+    """Raise Rejection if the first row has the names that were given for the columns: it is a header, and no record."""
+    try:
+        rows = csv.reader(io.StringIO(data.lstrip(b"\r\n").decode(errors="replace"), newline=""), delimiter=delimiter)
+        first = next(rows, [])
+    except csv.Error:  # what is wrong with the row is said where it is read
+        return
+    if tuple(first) == columns:
+        message = "its first row has the very names that --columns gives; leave out --columns, so that it is read as the header"
+        raise Rejection("read", "header", f"{message} (if it is a record, write a row of names above it)")
 
 
 def _names(line: bytes, delimiter: str) -> tuple[str, ...]:

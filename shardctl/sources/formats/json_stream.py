@@ -28,9 +28,9 @@ from shardctl.sources.formats.json_array import as_line, find_records, of_record
 from shardctl.sources.formats.jsonl import BOM, JsonLines
 from shardctl.sources.formats.lines import PART_BYTES
 from shardctl.sources.formats.ranges import changed
+from shardctl.sources.formats.sequential import with_count
 from shardctl.sources.formats.streams import Truncated, decompressed, split_compression
 from shardctl.sources.types import Types
-from shardctl.storage import counted
 
 
 class JsonStream:
@@ -55,8 +55,7 @@ class JsonStream:
             records = sum(1 for _ in elements)
             fault = elements.fault
             if fault and fault.error == "truncated":
-                message = f"{fault.message}, after {counted(records, 'record')}; they are kept; get the whole file"
-                fault = Rejection(fault.stage, fault.error, message)
+                fault = with_count(fault, records)
         return {
             "encoding": elements.encoding,
             "records": records,

@@ -376,8 +376,14 @@ def _with_place(fault: Rejection, size: int, records: int) -> Rejection:
     """Say after which records a file is not read further."""
     if fault.error != "truncated":
         return fault
-    message = f"{fault.message}, after {counted(records, 'record')} ({size} bytes); they are kept; get the whole file"
-    return Rejection(fault.stage, fault.error, message)
+    return with_count(fault, records, f" ({size} bytes)")
+
+
+def with_count(fault: Rejection, records: int, size: str = "") -> Rejection:
+    """Return why a file is not read to its end, and how many records of it there are."""
+    had = f"after {counted(records, 'record')}{size}" if records else "before the end of its first record"
+    kept = {0: "", 1: "; it is kept"}.get(records, "; they are kept")
+    return Rejection(fault.stage, fault.error, f"{fault.message}, {had}{kept}; get the whole file")
 
 
 _KEPT: dict[int, _Records] = {}

@@ -1,0 +1,36 @@
+"""An engine of another kind needs nothing but the protocol: it may be on another machine, and be one file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import shardctl
+from shardctl.engines import local
+from shardctl.engines.job import Job
+from shardctl.engines.local import InProcess
+from shardctl.engines.probe import Probe
+from shardctl.tables import CHECKSUMS, FILES, PLAN
+
+
+class Elsewhere(InProcess):
+    """Stands for an engine on a machine that sees the sources and the destination, and no folder for scratch."""
+
+    def probe(self, job: Job) -> Probe:
+        sent = json.dumps(job.packed())
+        for name in (FILES, PLAN):
+            (job.folder / name).unlink()
+        return super().probe(Job.unpacked(json.loads(sent)))
+
+
+def test_an_engine_elsewhere_needs_no_folder_for_scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    for number in range(3):
+        (source / f"{number}.jsonl").write_text("".join(f'{{"n": {n}, "text": "{"x" * n}"}}\n' for n in range(40)))
+    shardctl.convert(source, tmp_path / "here", workers=0)
+    monkeypatch.setattr(local, "start", lambda *_: Elsewhere())
+    shardctl.convert(source, tmp_path / "there", workers=0)
+    assert (tmp_path / "there" / CHECKSUMS).read_text() == (tmp_path / "here" / CHECKSUMS).read_text()
