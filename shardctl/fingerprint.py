@@ -13,6 +13,7 @@ from shardctl.codecs import backend
 from shardctl.listing import Listing
 from shardctl.recipe import Recipe
 from shardctl.shard import FORMAT_VERSION
+from shardctl.sources.formats import DETECT
 from shardctl.sources.splits import named_as_splits
 from shardctl.storage import printable
 from shardctl.version import __version__
@@ -70,15 +71,27 @@ def version_changes(before: str, now: str) -> str:
 
 
 def _versions(recipe: Recipe) -> list[str]:
-    """Name what decides values and bytes: what writes the shards, decodes and encodes the images, and draws."""
+    """Name what decides values and bytes: what writes the shards, detects encodings, handles the images, and draws."""
     names = [f"shardctl {__version__}", f"format {FORMAT_VERSION}", f"pyarrow {pa.__version__}"]
     if recipe.random:
         names.append(f"numpy {np.__version__}")
+    if recipe.reading.encoding == DETECT:
+        names.append(f"charset-normalizer {_installed('charset-normalizer')}")
     if recipe.kind == "image":
         import simplejpeg  # loaded by the decoders anyway
 
         names += [backend.require_one(), *backend.libraries(), f"simplejpeg {simplejpeg.__version__}"]
     return names
+
+
+def _installed(package: str) -> str:
+    """Return the version of a package that may be missing, "none" if it is."""
+    from importlib import metadata  # 20 ms to import, and most recipes name an encoding
+
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "none"
 
 
 def _digest(value: Any) -> str:

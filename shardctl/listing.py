@@ -22,6 +22,7 @@ from shardctl.sources.formats import TABLE_SUFFIXES, Reading
 from shardctl.sources.kinds import Form, Kind
 from shardctl.sources.kinds.text import without_compression
 from shardctl.sources.labels import SideTable, some
+from shardctl.sources.splits import may_name_a_split
 from shardctl.sources.walk import UNREACHABLE, FoundFile, LeftOut, place_of, suffix_of, walk
 from shardctl.storage import counted, naming_the_path, printable
 from shardctl.tables import open_table
@@ -70,7 +71,10 @@ class LabelRule:
 
 
 class Group(NamedTuple):
-    """The files of one folder, or one file of many records, whose name without its ending is `stem` ("" for other files)."""
+    """The files of one folder; or one file of many records, whose name without its ending is `stem` ("" for other files).
+
+    Such a file has a group of its own only where its name may be that of a split: right below a source, or with a split word.
+    """
 
     folder: str
     stem: str
@@ -114,8 +118,12 @@ class Listing:
 
     def opened(self, row: dict[str, object]) -> str:
         """Return the path by which a file of the table can be opened."""
-        root = self.roots[int(str(row["root"]))]
-        return str(root / str(row["path"])) if root.is_dir() else str(root)
+        root = int(str(row["root"]))
+        return str(self.roots[root] / str(row["path"])) if self._are_folders[root] else str(self.roots[root])
+
+    @cached_property
+    def _are_folders(self) -> list[bool]:
+        return [root.is_dir() for root in self.roots]
 
     def paths_at(self, rows: npt.NDArray[np.int64]) -> list[str]:
         """Return the paths of some files."""
@@ -137,7 +145,7 @@ def list_files(
     notices: list[str] = []
     side_files: list[tuple[Path, str]] = []
     ignored: Counter[str] = Counter()
-    groups: dict[tuple[str, str], int] = {}
+    groups: dict[Group, int] = {}
     unreachable = LeftOut()
     forms: dict[Form, str] = {}
     wanted = _wanted_files(walk(roots, notices.append), kind, reading, rule, side_files, ignored, unreachable)
@@ -158,7 +166,7 @@ def list_files(
         side_files = [_explicit_side_file(rule.file, roots)]
     if count == 0:
         raise InputError(why_nothing(roots, kind.name, ignored))
-    listing = Listing(path, kind, roots, Form.MANY not in forms, list(map(Group._make, groups)), ignored)
+    listing = Listing(path, kind, roots, Form.MANY not in forms, list(groups), ignored)
     listing.notices = notices
     _refuse_repeated_paths(listing)
     if side_files:
@@ -204,9 +212,7 @@ def _is_sidecar(file: FoundFile) -> bool:
     return file.suffix in SIDECAR_SUFFIXES and file.path.rpartition("/")[2] in labels.SIDECAR_NAMES
 
 
-def _listing_batch(
-    chunk: list[tuple[Form, FoundFile]], groups: dict[tuple[str, str], int], forms: dict[Form, str]
-) -> pa.RecordBatch:
+def _listing_batch(chunk: list[tuple[Form, FoundFile]], groups: dict[Group, int], forms: dict[Form, str]) -> pa.RecordBatch:
     """Return rows of the table. `forms` gets a path of every form of file. Raises InputError if there are two."""
     of_files, files = zip(*chunk, strict=True)
     roots, paths, _, folders, _, sizes, mtimes, faults = zip(*files, strict=True)
@@ -214,7 +220,8 @@ def _listing_batch(
     for form, path, folder in zip(of_files, paths, folders, strict=True):
         if form not in forms:
             forms[form] = path
-        place = (folder, _stem(path) if form is Form.MANY else "")
+        stem = _stem(path) if form is Form.MANY else ""
+        place = Group(folder, stem if not folder or may_name_a_split(stem) else "")
         group.append(groups.setdefault(place, len(groups)))
     _refuse_two_forms(forms)
     hashes = labels.hash_names(paths)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from shardctl.errors import DatasetError
 from shardctl.layout import Layout
 from shardctl.roles import Roles
 from shardctl.shard import FORMAT_VERSION, refuse_other_version
-from shardctl.storage import exists, is_file, printable
+from shardctl.storage import exists, is_file, printable, sha256_of
 from shardctl.tables import (
     CHECKSUMS,
     MANIFEST,
@@ -28,6 +29,7 @@ from shardctl.tables import (
     are_file_names,
     expect,
     is_file_name,
+    write_checksums,
 )
 
 MANIFEST_LIMIT = 256 << 20
@@ -184,6 +186,13 @@ def are_class_counts(counts: Any, names: Sequence[str] | None) -> bool:
 def are_versions(versions: Any) -> bool:
     """Return whether this has a string for every name."""
     return isinstance(versions, dict) and all(type(version) is str for version in versions.values())
+
+
+def sum_up(folder: Path, shards: Iterable[tuple[str, str]]) -> dict[str, FileFacts]:
+    """Write SHA256SUMS, given the name and SHA-256 of every shard, and return the facts of it and of the tables."""
+    files = {name: FileFacts((folder / name).stat().st_size, sha256_of(folder / name)) for name in TABLES}
+    checksums = write_checksums(folder / CHECKSUMS, chain(shards, ((name, facts.sha256) for name, facts in files.items())))
+    return {**files, CHECKSUMS: FileFacts((folder / CHECKSUMS).stat().st_size, checksums)}
 
 
 def refuse_part_of_dataset(path: Path) -> None:

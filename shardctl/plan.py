@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -91,13 +92,13 @@ class Planner:
 
     def write(self, folder: Path, shards: Sequence[int]) -> None:
         """Write plan.arrow and shards.arrow; `shards` is the number of shards of each split."""
-        rows: list[tuple[int, int, int, int, int]] = []
+        rows = array("q")
         with _table(folder / PLAN, JOB_PLAN_SCHEMA) as plan:
             first, held, held_rows = 0, [], 0
             for split, count in enumerate(shards):
                 for number in range(count):
                     part = self._shard(split, number, count)
-                    rows.append((split, number, first, part.num_rows, self._records_of(split, number, count)))
+                    rows.extend((split, number, first, part.num_rows, self._records_of(split, number, count)))
                     first += part.num_rows
                     held.append(part)
                     held_rows += part.num_rows
@@ -107,7 +108,7 @@ class Planner:
             if held:
                 plan.write_table(pa.Table.from_batches(held).combine_chunks())
         with _table(folder / SHARDS, JOB_SHARDS_SCHEMA) as table:
-            columns = np.array(rows, np.int64).reshape(-1, len(JOB_SHARDS_SCHEMA)).T
+            columns = np.frombuffer(rows, np.int64).reshape(-1, len(JOB_SHARDS_SCHEMA)).T
             arrays = [
                 pa.array(column.astype(f.type.to_pandas_dtype())) for column, f in zip(columns, JOB_SHARDS_SCHEMA, strict=True)
             ]

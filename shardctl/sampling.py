@@ -113,10 +113,10 @@ def _take_records(listing: Listing, recipe: Recipe, most: int, workers: int | st
 
 def _some_sources(listing: Listing, recipe: Recipe, units: Units) -> Iterator[_Source]:
     """Yield units from all over the files."""
-    whole = [number for number in range(len(units)) if number not in units.faults]
-    chosen = [whole[place] for place in spread(len(whole), UNITS)]
+    whole = units.readable()
+    chosen = whole[spread(len(whole), UNITS)]
     rows = listing.table.take(pa.array(units.file[chosen])).to_pylist()
-    for number, row in zip(chosen, rows, strict=True):
+    for number, row in zip(chosen.tolist(), rows, strict=True):
         form = find_format(suffix_of(row["path"].rpartition("/")[2]), recipe.reading)
         offset, size, first, records = (
             int(column[number]) for column in (units.offset, units.size, units.first, units.records)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,7 @@ import pyarrow as pa
 
 from shardctl.errors import DatasetError
 from shardctl.shard import ShardFacts, field_names
-from shardctl.storage import exists, is_file, printable, replacing, write_atomically
+from shardctl.storage import exists, is_file, naming_the_path, printable, replacing
 
 MANIFEST = "manifest.json"
 FILES = "files.arrow"
@@ -158,13 +161,65 @@ def is_written(settings: Mapping[str, Any]) -> bool:
     return settings.get("made_by") == MADE_BY
 
 
-def write_shard_table(path: Path, entries: Iterable[ShardEntry], making: Making) -> None:
-    """Write shards.arrow: one row per shard, in the order of the dataset."""
-    rows = [entry.row() for entry in entries]
-    schema = SHARDS_SCHEMA.with_metadata({MAKING_KEY: json.dumps(asdict(making))})
-    with replacing(path) as sink, pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema) as writer:
-        for start in range(0, len(rows), 65536):
-            writer.write_batch(pa.RecordBatch.from_pylist(rows[start : start + 65536], schema=schema))
+SHARD_ROWS = 65536
+"""Rows of a batch of shards.arrow."""
+
+SPOOLED_ROWS = 256
+"""Rows of a ShardSpool that are in memory. SHARD_ROWS is a multiple of it."""
+
+
+class ShardSpool:
+    """Takes the rows of shards.arrow in the order of the dataset, and keeps them in a nameless file in `folder`.
+
+    What shards.arrow begins with is known only when the last shard is, and a shard may have thousands of blocks: the rows of
+    100,000 shards would take half a gigabyte of memory. Leave it to close the file.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        with naming_the_path(folder):
+            self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed by __exit__
+            self._writer = pa.ipc.new_stream(pa.PythonFile(self._file, mode="w"), SHARDS_SCHEMA)
+        self._rows: list[dict[str, Any]] = []
+
+    def __enter__(self) -> ShardSpool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(OSError):  # a disk that is full says so when there is something to write for good
+            self._file.close()
+
+    def add(self, entry: ShardEntry) -> None:
+        """Add a shard."""
+        self._rows.append(entry.row())
+        if len(self._rows) == SPOOLED_ROWS:
+            self._spool()
+
+    def _spool(self) -> None:
+        with naming_the_path(self._folder):
+            self._writer.write_batch(pa.RecordBatch.from_pylist(self._rows, schema=SHARDS_SCHEMA))
+        self._rows.clear()
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield all rows, some hundreds at a time. Nothing can be added any more."""
+        if self._rows:
+            self._spool()
+        with naming_the_path(self._folder):
+            self._file.seek(0)
+            yield from pa.ipc.open_stream(pa.PythonFile(self._file, mode="r"))
+
+    def sums(self) -> Iterator[tuple[str, str]]:
+        """Yield the name and the SHA-256 of every shard."""
+        for batch in self.batches():
+            yield from zip(batch["path"].to_pylist(), batch["sha256"].to_pylist(), strict=True)
+
+    def write_table(self, path: Path, making: Making) -> None:
+        """Write shards.arrow."""
+        schema = SHARDS_SCHEMA.with_metadata({MAKING_KEY: json.dumps(asdict(making))})
+        batches = self.batches()
+        with replacing(path) as sink, pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema) as writer:
+            while held := list(islice(batches, SHARD_ROWS // SPOOLED_ROWS)):
+                writer.write_table(pa.Table.from_batches(held).combine_chunks().replace_schema_metadata(schema.metadata))
 
 
 class ShardTable:
@@ -302,8 +357,12 @@ def _validate(table: pa.Table, shown: str) -> None:
 
 def write_checksums(path: Path, sums: Iterable[tuple[str, str]]) -> str:
     """Write SHA256SUMS from (file name, SHA-256) pairs, sorted by name, and return its own SHA-256."""
-    lines = [f"{sha256}  {name}\n" for name, sha256 in sorted(sums)]
-    return write_atomically(path, "".join(lines).encode())
+    ordered = sorted(f"{name}\0{sha256}" for name, sha256 in sums)  # half the memory of pairs: there may be 100,000
+    with replacing(path) as sink:
+        for start in range(0, len(ordered), 1024):
+            pairs = (both.split("\0") for both in ordered[start : start + 1024])
+            sink.write("".join(f"{sha256}  {name}\n" for name, sha256 in pairs).encode())
+    return sink.sha256
 
 
 def read_checksums(path: Path) -> dict[str, str]:

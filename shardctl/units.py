@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from array import array
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,18 +39,38 @@ class Units:
         zero, one = (np.broadcast_to(np.int64(value), count) for value in (0, 1))
         return cls(np.arange(count), zero, sizes, zero, one, faults)
 
-    @classmethod
-    def of_cuts(cls, cuts: Iterable[tuple[int, list[Cut]]]) -> Units:
-        """Return the units of some files, each given with its place in the listing. A fault has one record."""
-        rows: list[tuple[int, int, int, int, int]] = []
-        faults: dict[int, Rejection] = {}
-        for file, of_file in cuts:
-            number = 0 if len(of_file) == 1 and of_file[0].fault else 1  # a file that cannot be read is rejected as a whole
-            for cut in of_file:
-                if cut.fault is not None:
-                    faults[len(rows)] = cut.fault
-                rows.append((file, cut.offset, cut.size, number, cut.records))
-                number += cut.records
-        columns = np.array(rows, np.int64).reshape(-1, 5).T
-        of_unit, offset, size, first, records = (np.ascontiguousarray(column) for column in columns)
-        return cls(of_unit, offset, size, first, records, faults)
+    def readable(self) -> Numbers:
+        """Return the numbers of the units that have no fault, in order."""
+        able = np.ones(len(self), bool)
+        able[list(self.faults)] = False
+        return np.flatnonzero(able)
+
+
+class UnitsInMaking:
+    """Takes the units of one file after the other, in any order of the files, at 40 bytes a unit."""
+
+    def __init__(self) -> None:
+        self._columns = tuple(array("q") for _ in range(5))
+        self._faults: dict[int, Rejection] = {}
+
+    def add(self, file: int, cuts: list[Cut]) -> None:
+        """Add all units of a file, given by its place in the listing. A fault has one record."""
+        number = 0 if len(cuts) == 1 and cuts[0].fault else 1  # a file that cannot be read is rejected as a whole
+        for cut in cuts:
+            if cut.fault is not None:
+                self._faults[len(self._columns[0])] = cut.fault
+            for column, value in zip(self._columns, (file, cut.offset, cut.size, number, cut.records), strict=True):
+                column.append(value)
+            number += cut.records
+
+    def finish(self) -> Units:
+        """Return the units in the order of the files. Nothing can be added any more."""
+        file, offset, size, first, records = (np.frombuffer(column, np.int64) for column in self._columns)
+        if bool((file[:-1] <= file[1:]).all()):
+            return Units(file, offset, size, first, records, self._faults)
+        order = np.argsort(file, kind="stable")
+        faults = {}
+        if self._faults:
+            places = np.flatnonzero(np.isin(order, list(self._faults)))
+            faults = {place: self._faults[int(order[place])] for place in places.tolist()}
+        return Units(file[order], offset[order], size[order], first[order], records[order], faults)

@@ -24,21 +24,20 @@ from shardctl import lease
 from shardctl.codecs import image
 from shardctl.codecs.image import Store
 from shardctl.conversion import publish
-from shardctl.conversion.options import IF_RUNNING, check_destination, check_writable
+from shardctl.conversion.options import check_destination, check_if_running, check_shards, check_writable
 from shardctl.conversion.staging import REPAIR_PREFIX, discard
 from shardctl.engines.job import NEW_FOLDER
 from shardctl.errors import DatasetError, InputError, Rejection, UsageError
 from shardctl.fingerprint import WRITTEN_PART, fingerprint
 from shardctl.layout import ENCODED_IMAGE, Layout, image_tensor
-from shardctl.manifest import FileFacts, Manifest, SplitFacts
+from shardctl.manifest import FileFacts, Manifest, SplitFacts, sum_up
 from shardctl.pipeline.samples import row_size
 from shardctl.roles import Image
 from shardctl.sample import Sample
 from shardctl.shard import Compression, ShardFacts, ShardReader, ShardWriter, shard_schema
 from shardctl.splitting import is_split_name
-from shardctl.storage import StreamedFile, naming_the_path, printable, replacing, sha256_of, write_atomically
+from shardctl.storage import StreamedFile, naming_the_path, printable, replacing, write_atomically
 from shardctl.tables import (
-    CHECKSUMS,
     FILE_FIELDS,
     FILES,
     MADE_BY,
@@ -48,12 +47,10 @@ from shardctl.tables import (
     REJECTS,
     SHARDS,
     STAGING,
-    TABLES,
     Making,
     ShardEntry,
+    ShardSpool,
     shard_name,
-    write_checksums,
-    write_shard_table,
 )
 from shardctl.transforms.values import UnfitValue, check_fit, column_type, describe, plain_value, python_value
 from shardctl.version import __version__
@@ -104,8 +101,7 @@ def write(
     """
     began = time.monotonic()
     limits = _Limits.of(shard_size, samples_per_shard)
-    if if_running not in IF_RUNNING:
-        raise UsageError(f"if running must be {' or '.join(IF_RUNNING)}; it is {if_running!r}")
+    check_if_running(if_running)
     parts = dict(samples) if isinstance(samples, Mapping) else {"train": samples}
     _refuse_bad_names(parts)
     target = check_destination(Path(dst), [])
@@ -153,12 +149,7 @@ class _Limits:
 
     @classmethod
     def of(cls, shard_size: int | None, samples_per_shard: int | None) -> _Limits:
-        if shard_size is not None and samples_per_shard is not None:
-            raise UsageError("a shard size and a number of samples per shard contradict each other; give one of them")
-        if samples_per_shard is not None and samples_per_shard < 1:
-            raise UsageError(f"{samples_per_shard} samples per shard are impossible; give at least 1")
-        if shard_size is not None and shard_size < 4096:
-            raise UsageError(f"a shard size of {shard_size} bytes is impossible; give at least 4 KiB")
+        check_shards(shard_size, samples_per_shard)
         if samples_per_shard is not None:
             return cls(1 << 62, samples_per_shard)
         return cls(shard_size or SHARD_BYTES, 1 << 62)
@@ -494,13 +485,11 @@ def write_tables(folder: Path, entries: Sequence[ShardEntry], making: Making) ->
         with replacing(folder / name) as sink, pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema):
             pass
     write_atomically(folder / REJECTS, b"")
-    write_shard_table(folder / SHARDS, entries, making)
-    sums = {entry.path: entry.sha256 for entry in entries}
-    files = {name: FileFacts((folder / name).stat().st_size, sha256_of(folder / name)) for name in TABLES}
-    sums |= {name: facts.sha256 for name, facts in files.items()}
-    checksums = write_checksums(folder / CHECKSUMS, sums.items())
-    files[CHECKSUMS] = FileFacts((folder / CHECKSUMS).stat().st_size, checksums)
-    return files
+    with ShardSpool(folder.parent) as shards:
+        for entry in entries:
+            shards.add(entry)
+        shards.write_table(folder / SHARDS, making)
+        return sum_up(folder, shards.sums())
 
 
 def finish(

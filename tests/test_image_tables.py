@@ -28,6 +28,7 @@ from shardctl.engines import builder, local
 from shardctl.engines.records import read_unit
 from shardctl.errors import InputError, SourceGoneError, UsageError
 from shardctl.layout import ENCODED_IMAGE
+from shardctl.sources.formats import RECORD_BYTES
 from shardctl.tables import read_rejects
 
 SMALL = {"kind": "image", "transform": [{"name": "resize", "size": 24}, {"name": "crop", "size": 16}], "store": "png"}
@@ -229,6 +230,8 @@ def test_a_table_reads_no_file_outside_of_its_source(folder: Path, tmp_path: Pat
     (tmp_path / "secret.jpg").write_bytes(picture(3))
     (tmp_path / "in2").mkdir()
     (tmp_path / "in2" / "x.jpg").write_bytes(picture(3))
+    with open(tmp_path / "in" / "deep" / "huge.jpg", "wb") as huge:
+        huge.truncate(RECORD_BYTES + 1)
     paths = {
         "p01.jpg": None,
         "./../deep/p02.jpg": None,
@@ -239,6 +242,7 @@ def test_a_table_reads_no_file_outside_of_its_source(folder: Path, tmp_path: Pat
         "file:///etc/passwd": "not-a-path",
         "https://example.org/1.jpg": "not-a-path",
         "a\0b": "not-a-path",
+        "huge.jpg": "too-large",
         "missing.jpg": "vanished",
         "p01.jpg/x": "vanished",
         ".": "unreadable",

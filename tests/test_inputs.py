@@ -8,8 +8,10 @@ import io
 import json
 import lzma
 import random
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -167,6 +169,17 @@ def test_a_schema_may_be_in_a_file_and_is_recorded_by_what_it_says(cli: Any, tmp
     (tmp_path / "schema.txt").write_text("n:int64\ns:string\n")
     ran = cli(*convert, tmp_path / "schema.txt")
     assert (ran.code, "differs in its recipe" in ran.err) == (3, True)
+
+
+@pytest.mark.parametrize(("encoding", "named"), [("detect", True), ("utf-8", False)])
+def test_a_dataset_names_the_version_of_what_detects_encodings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoding: str, named: bool
+) -> None:
+    monkeypatch.setitem(sys.modules, "charset_normalizer", SimpleNamespace(from_bytes=None))  # UTF-8 is known without it
+    (tmp_path / "in.jsonl").write_text('{"text": "a"}')
+    shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", {"encoding": encoding}, workers=0)
+    versions = shardctl.open(tmp_path / "out").manifest.fingerprint_parts["versions"]
+    assert ("charset-normalizer " in versions) == named
 
 
 def test_the_encoding_that_was_detected_is_told(cli: Any, tmp_path: Path) -> None:

@@ -7,11 +7,12 @@ import json
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -20,11 +21,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardctl
-from shardctl.conversion import Listener, surveying
+from shardctl import engines, tables
+from shardctl.conversion import Listener, commit, surveying
 from shardctl.engines import builder, task
+from shardctl.engines.base import OnFound
+from shardctl.engines.breadcrumb import Breadcrumb
+from shardctl.engines.local import InProcess
 from shardctl.engines.records import read_unit
+from shardctl.engines.survey import Survey, do_survey
 from shardctl.engines.task import Progress
+from shardctl.listing import LabelRule, list_files
 from shardctl.manifest import Manifest
+from shardctl.sources.formats import Reading
+from shardctl.sources.formats.csv_file import DelimitedFile
+from shardctl.sources.kinds import KINDS
 from shardctl.tables import PLAN, REJECTS, SHARDS, open_table, read_rejects
 
 GOOD, BAD, BLANK = "good", "bad", "blank"
@@ -338,3 +348,57 @@ def test_types_that_differ_while_several_workers_build_shards_are_found_again(tm
     shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", workers=2, samples_per_shard=8000)
     dataset = shardctl.open(tmp_path / "out")
     assert (len(dataset), dataset[odd]["n"], dataset[0]["n"]) == (60_000, odd + 0.5, 0.0)
+
+
+def test_tables_do_not_depend_on_how_many_shards_are_held_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = (json.dumps({"text": f"{number}"}) if number % 5 else "" for number in range(40))
+    (tmp_path / "in.jsonl").write_text("\n".join(lines))
+    sums = []
+    for name, shards in (("many", 1000), ("few", 2)):
+        monkeypatch.setattr(tables, "SPOOLED_ROWS", shards)
+        monkeypatch.setattr(commit, "JOINED_SHARDS", shards)
+        result = shardctl.convert(tmp_path / "in.jsonl", tmp_path / name, samples_per_shard=3, workers=0, labels="none")
+        assert result.shards > 10
+        sums.append((tmp_path / name / "SHA256SUMS").read_text())
+    assert sums[0] == sums[1]
+
+
+class LastFirst(InProcess):
+    """An engine whose answers come in another order than they were asked for, as those of several processes may."""
+
+    def survey(self, surveys: Sequence[Survey], on_found: OnFound) -> None:
+        for number in reversed(range(len(surveys))):
+            on_found(number, do_survey(surveys[number], Breadcrumb(), {}))
+
+
+def test_units_and_types_do_not_depend_on_the_order_in_which_files_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files of several pieces, one that must be scanned as one piece, one that cannot be read, one without records."""
+    for where in (surveying, engines.survey):
+        monkeypatch.setattr(where, "find_format", lambda *_: DelimitedFile(cell=8, piece=16))
+    monkeypatch.setattr(surveying, "STRETCHES", 2)
+    (tmp_path / "in").mkdir()
+    contents = [f"b,a\n{''.join(f'{row},x{row}{number}' + chr(10) for row in range(9))}" for number in range(4)]
+    contents += ['c,a\nx"y,"\n",",1\nab"c,2\n', "c,a\n", "d,a\n1,2\n", "\x1f\x8b\x08 not text"]
+    for number, content in enumerate(contents):
+        (tmp_path / "in" / f"{number}.csv").write_bytes(content.encode("latin-1"))
+    reading = Reading()
+    listing = list_files(
+        [tmp_path / "in"], KINDS["table"], reading, LabelRule.parse("none"), tmp_path / "listing.arrow", lambda count: None
+    )
+    found = []
+    for engine in (InProcess(), LastFirst()):
+        surveyor = surveying.Surveyor(listing, reading, False, engine)
+        units = surveyor.find_units()
+        columns = [units.file, units.offset, units.size, units.first, units.records]
+        faults = {number: str(fault) for number, fault in units.faults.items()}
+        types = surveyor.find_types(units, True)
+        assert types is not None
+        found.append((np.array(columns).tolist(), faults, types.schema(), surveyor.first_fields(units)))
+    assert found[0] == found[1]
+    (file, *_), faults, schema, _ = found[0]
+    assert sorted(set(file)) == [0, 1, 2, 3, 4, 6, 7]
+    assert file.count(0) > 2
+    assert [file[number] for number in faults] == [7]
+    assert schema.names[:2] == ["b", "a"]

@@ -6,6 +6,7 @@ import contextlib
 import datetime
 import platform
 import time
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -354,7 +355,7 @@ class _Conversion:
         before = tally.samples
         if done.any():
             self.listener.resuming(int(done.sum()), job.shards)
-        engine.run(job, map(int, np.flatnonzero(~done)), tally.add)
+        engine.run(job, array("q", np.flatnonzero(~done).tobytes()), tally.add)
         return tally.samples - before
 
     @contextmanager

@@ -17,25 +17,25 @@ from shardctl.errors import InputError, TooManyRejectsError
 from shardctl.fingerprint import VERSIONS
 from shardctl.labelling import JOB_ONLY
 from shardctl.listing import CHUNK_ROWS
-from shardctl.manifest import FileFacts, Manifest, SplitFacts
+from shardctl.manifest import FileFacts, Manifest, SplitFacts, sum_up
 from shardctl.pipeline.samples import Shape
-from shardctl.storage import printable, replacing, sha256_of, write_atomically
+from shardctl.storage import printable, replacing, write_atomically
 from shardctl.tables import (
-    CHECKSUMS,
     FILES,
     MANIFEST,
     PLAN,
     PLAN_SCHEMA,
     REJECTS,
     SHARDS,
-    TABLES,
     UNIT_FIELDS,
     Making,
     ShardEntry,
+    ShardSpool,
     read_rejects,
-    write_checksums,
-    write_shard_table,
 )
+
+JOINED_SHARDS = 64
+"""Shards whose rows of the plan are copied into one table."""
 
 
 @dataclass(frozen=True)
@@ -89,41 +89,40 @@ class Commit:
         """Write everything but the manifest."""
         new = self._new
         write_final_files(new / FILES, self._job.files)
-        entries, shapes = self._write_plan_and_rejects()
-        shape = next(iter(shapes)) if len(shapes) == 1 else None
-        fields = self._fields if self._fields is not None else _final_fields(self._job, shape)
-        write_shard_table(new / SHARDS, entries, _making(self._job, fields, self._settings))
-        sums = {entry.path: entry.sha256 for entry in entries}
-        files = {name: FileFacts((new / name).stat().st_size, sha256_of(new / name)) for name in TABLES}
-        sums |= {name: facts.sha256 for name, facts in files.items()}
-        checksums = write_checksums(new / CHECKSUMS, sums.items())
-        files[CHECKSUMS] = FileFacts((new / CHECKSUMS).stat().st_size, checksums)
-        names = ("inputs", "rejected", "rows", "bytes")
-        inputs, rejected, samples, size = (sum(getattr(entry, name) for entry in entries) for name in names)
+        with ShardSpool(self._job.folder) as shards:
+            totals, shapes = self._write_plan_and_rejects(shards)
+            shape = next(iter(shapes)) if len(shapes) == 1 else None
+            fields = self._fields if self._fields is not None else _final_fields(self._job, shape)
+            shards.write_table(new / SHARDS, _making(self._job, fields, self._settings))
+            files = sum_up(new, shards.sums())
+        inputs, rejected, samples, size = (sum(numbers) for numbers in zip(*totals.values(), strict=True))
+        splits = tuple(SplitFacts(s.name, totals[s.name][2], s.shards, totals[s.name][3]) for s in self._job.splits)
         counts = {name: found.tolist() for name, found in self._class_counts.items()} if self._class_counts else None
-        return Committed(inputs, samples, rejected, size, fields, self._split_facts(entries), files, counts)
+        return Committed(inputs, samples, rejected, size, fields, splits, files, counts)
 
-    def _write_plan_and_rejects(self) -> tuple[list[ShardEntry], set[Shape]]:
-        """Write plan.arrow and rejects.jsonl, a shard at a time."""
-        entries: list[ShardEntry] = []
+    def _write_plan_and_rejects(self, shards: ShardSpool) -> tuple[dict[str, list[int]], set[Shape]]:
+        """Write plan.arrow and rejects.jsonl, a shard at a time, and spool the rows of shards.arrow.
+
+        Returns the inputs, rejects, rows and bytes of every split, and the shapes of the images, or two of them.
+        """
+        totals = {split.name: np.zeros(4, np.int64) for split in self._job.splits}
         shapes: set[Shape] = set()
-        held: list[pa.Table] = []
         with (
             replacing(self._new / REJECTS) as rejects,
             replacing(self._new / PLAN) as plan,
             pa.ipc.new_file(pa.PythonFile(plan, mode="w"), PLAN_SCHEMA) as writer,
         ):
+            rows = _PlanRows(writer)
             for shard in range(self._job.shards):
                 place, done = self._job.place(shard), self._done(shard)
-                held.append(_final_plan(self._job.plan.slice(place.first_unit, place.units), done, shard))
-                if sum(part.num_rows for part in held) >= CHUNK_ROWS:
-                    _write_rows(writer, held)
+                rows.add(_final_plan(self._job.plan.slice(place.first_unit, place.units), done, shard))
                 if self._class_counts is not None:
                     self._class_counts[place.split_name] += _counts(done, len(self._class_counts[place.split_name]))
                 for line in self._lines(shard, done):
                     rejects.write(line)
                 facts = done.facts
-                entries.append(
+                totals[place.split_name] += (done.inputs, done.rejected, facts.rows, facts.bytes)
+                shards.add(
                     ShardEntry(
                         split=place.split_name,
                         path=place.name,
@@ -137,23 +136,38 @@ class Commit:
                         block_rows=facts.block_rows,
                     )
                 )
-                shapes |= set(done.shapes)
-            _write_rows(writer, held)
-        return entries, shapes
-
-    def _split_facts(self, entries: list[ShardEntry]) -> tuple[SplitFacts, ...]:
-        facts = []
-        for split in self._job.splits:
-            own = [entry for entry in entries if entry.split == split.name]
-            facts.append(SplitFacts(split.name, sum(e.rows for e in own), split.shards, sum(e.bytes for e in own)))
-        return tuple(facts)
+                if len(shapes) < 2:
+                    shapes.update(done.shapes[:2])
+            rows.write()
+        return {name: numbers.tolist() for name, numbers in totals.items()}, shapes
 
 
-def _write_rows(writer: pa.RecordBatchWriter, held: list[pa.Table]) -> None:
-    """Write rows of the plan that several shards have given, and forget them: a batch for each shard would be slow to open."""
-    if held:
-        writer.write_table(pa.concat_tables(held).combine_chunks(), max_chunksize=CHUNK_ROWS)
-        held.clear()
+class _PlanRows:
+    """Writes the rows of the plan that several shards have given together: a batch for each shard would be slow to open."""
+
+    def __init__(self, writer: pa.RecordBatchWriter) -> None:
+        self._writer = writer
+        self._joined: list[pa.Table] = []
+        self._single: list[pa.Table] = []
+        self._count = 0
+
+    def add(self, rows: pa.Table) -> None:
+        """Add the rows of one shard. Those of small shards are copied together: each table takes some kB, and maps a file."""
+        self._single.append(rows)
+        self._count += rows.num_rows
+        if self._count >= CHUNK_ROWS:
+            self.write()
+        elif len(self._single) == JOINED_SHARDS:
+            self._joined.append(pa.concat_tables(self._single).combine_chunks())
+            self._single.clear()
+
+    def write(self) -> None:
+        """Write what has been added, and forget it."""
+        if held := [*self._joined, *self._single]:
+            self._writer.write_table(pa.concat_tables(held).combine_chunks(), max_chunksize=CHUNK_ROWS)
+        self._joined.clear()
+        self._single.clear()
+        self._count = 0
 
 
 def write_final_files(path: Path, files: pa.Table) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -171,10 +170,9 @@ def _notices_on_streams(surveyor: Surveyor, options: Options) -> list[str]:
     """Say which encodings were detected, and where one compressed file keeps most of the workers waiting."""
     notices = []
     if surveyor.reading.encoding == DETECT and (found := surveyor.encodings()):
-        counts = Counter(found.values())
-        first = {name: next(path for path, other in found.items() if other == name) for name in counts}
-        shown = (f"{name} ({counted(count, 'file')}, {printable(first[name])})" for name, count in counts.most_common())
-        of_all = f" in {len(found)} of {len(surveyor.listing):,} files" if len(found) < len(surveyor.listing) else ""
+        shown = (f"{name} ({counted(count, 'file')}, {printable(first)})" for name, (count, first) in found.items())
+        files = sum(count for count, _ in found.values())
+        of_all = f" in {files} of {len(surveyor.listing):,} files" if files < len(surveyor.listing) else ""
         notices.append(f"encodings that were detected{of_all}: {', '.join(shown)}; --encoding names one for all")
     path, size = surveyor.largest_stream()
     if size >= MUCH_COMPRESSED and 2 * size > surveyor.listing.total_bytes and options.worker_count() > 1:

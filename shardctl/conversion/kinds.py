@@ -53,5 +53,6 @@ def _image_column(roots: list[Path], reading: Reading, engine: Engine) -> str | 
         return None
     # Its types are looked at where all files are: one of them may end the process. No labels: their values need not be read.
     stretch = Stretch(file.opened, file.suffix, 0, file.size, (0, file.size, 0, 1, 0))
-    (found,) = engine.survey([Survey((stretch,), Reading(label=""), shuffled=False)])
-    return without_doubt(Types.from_json(found[0]["types"]).found()) if "types" in found[0] else None
+    answers: list[Any] = []
+    engine.survey([Survey((stretch,), Reading(label=""), shuffled=False)], lambda _, found: answers.extend(found))
+    return without_doubt(Types.from_json(answers[0]["types"]).found()) if "types" in answers[0] else None

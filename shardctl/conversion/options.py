@@ -43,19 +43,13 @@ class Options:
 
     def check(self) -> None:
         """Raise UsageError for impossible numbers and for options that contradict each other."""
-        if self.shard_size is not None and self.samples_per_shard is not None:
-            raise UsageError("a shard size and a number of samples per shard contradict each other; give one of them")
-        if self.shard_size is not None and self.shard_size < 4096:
-            raise UsageError(f"a shard size of {self.shard_size} bytes is impossible; give at least 4 KiB")
-        if self.samples_per_shard is not None and self.samples_per_shard < 1:
-            raise UsageError(f"{self.samples_per_shard} samples per shard are impossible; give at least 1")
+        check_shards(self.shard_size, self.samples_per_shard)
         if self.workers != "auto" and not (isinstance(self.workers, int) and 0 <= self.workers <= 1024):
             raise UsageError(f"workers must be auto or a number from 0 to 1024; it is {self.workers!r}")
         if self.shuffle is not None and not 0 <= self.shuffle < 2**63:
             raise UsageError(f"a shuffle seed must be a whole number from 0 to 2^63-1; it is {self.shuffle}")
         reject_limit(self.max_rejects, 1)
-        if self.if_running not in IF_RUNNING:
-            raise UsageError(f"if running must be {' or '.join(IF_RUNNING)}; it is {self.if_running!r}")
+        check_if_running(self.if_running)
         if self.worker_memory is not None and self.worker_memory < LEAST_MEMORY:
             raise UsageError(f"a worker needs more than {format_bytes(self.worker_memory)} of memory; give at least 256 MiB")
         if self.input_timeout is not None and not self.input_timeout > 0:
@@ -70,6 +64,22 @@ class Options:
     def worker_count(self) -> int:
         """Return the number of worker processes."""
         return most_workers() if self.workers == "auto" else int(self.workers)
+
+
+def check_shards(shard_size: int | None, samples_per_shard: int | None) -> None:
+    """Raise UsageError for a size of shards (bytes, samples) that cannot be, or for two."""
+    if shard_size is not None and samples_per_shard is not None:
+        raise UsageError("a shard size and a number of samples per shard contradict each other; give one of them")
+    if shard_size is not None and shard_size < 4096:
+        raise UsageError(f"a shard size of {shard_size} bytes is impossible; give at least 4 KiB")
+    if samples_per_shard is not None and samples_per_shard < 1:
+        raise UsageError(f"{samples_per_shard} samples per shard are impossible; give at least 1")
+
+
+def check_if_running(choice: str) -> None:
+    """Raise UsageError for an unknown choice of what to do while another converter runs."""
+    if choice not in IF_RUNNING:
+        raise UsageError(f"if running must be {' or '.join(IF_RUNNING)}; it is {choice!r}")
 
 
 def reject_limit(text: str | None, inputs: int) -> float:

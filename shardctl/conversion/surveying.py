@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from shardctl.engines.base import Engine
-from shardctl.engines.survey import Stretch, Survey
+from shardctl.engines.survey import Found, Stretch, Survey
 from shardctl.errors import InputError, Rejection
 from shardctl.listing import Listing, why_nothing
+from shardctl.on_demand import OnDemand
 from shardctl.sources.formats import DETECT, PIECE_BYTES, RECORD_BYTES, Cut, Format, Numbers, Reading, find_format
 from shardctl.sources.kinds.text import too_large
 from shardctl.sources.types import Types
 from shardctl.sources.walk import COMPRESSED, suffix_of
 from shardctl.spread import spread
-from shardctl.units import Units
+from shardctl.units import Units, UnitsInMaking
 
 STRETCHES = 256
 """The most stretches that one survey has: small files are looked at together."""
@@ -35,6 +39,9 @@ TYPED_RECORDS = 100_000
 FIRST_RECORDS = 1000
 """Records of the first unit whose fields keep their order; others come after them, by name."""
 
+ROWS = 4096
+"""Rows of the listing that are Python objects at a time."""
+
 DELIMITERS = ";\t|"
 """What separates columns where it is no comma: with one of these in its name, one column may be several."""
 
@@ -43,15 +50,59 @@ MOST_SAMPLED_LABELS = 1000
 
 
 @dataclass(frozen=True)
+class _Stretches:
+    """Stretches of files as columns, (n,) int64 each, in the order of the files: a list of objects takes 2 kB for each file.
+
+    `first` and `records` are those of units whose types are wanted, without which pieces are to be scanned.
+    """
+
+    file: Numbers
+    offset: Numbers
+    size: Numbers
+    first: Numbers | None = None
+    records: Numbers | None = None
+
+    def __len__(self) -> int:
+        return len(self.file)
+
+    def grouped(self) -> Numbers:
+        """Return where the surveys begin, and the end: small stretches are looked at together, a large one alone."""
+        ends = np.cumsum(self.size)
+        starts = array("q", [0])
+        while (start := starts[-1]) < len(self):
+            before = int(ends[start - 1]) if start else 0
+            fit = int(np.searchsorted(ends, before + PIECE_BYTES, side="right"))
+            starts.append(max(start + 1, min(start + STRETCHES, fit)))
+        return np.frombuffer(starts, np.int64)
+
+    def unit(self, number: int) -> tuple[int, ...] | None:
+        """Return the unit that a stretch is, None for a piece."""
+        if self.first is None or self.records is None:
+            return None
+        return int(self.offset[number]), int(self.size[number]), 0, int(self.first[number]), int(self.records[number])
+
+
+@dataclass
+class _Encoding:
+    """An encoding that was detected: in how many files, and the first of them by its place in the listing."""
+
+    files: int
+    first: int
+
+
+@dataclass(frozen=True)
 class Surveyor:
-    """Looks at files in the engine's processes. `shuffled` asks for small units."""
+    """Looks at files in the engine's processes. `shuffled` asks for small units.
+
+    What it holds of a file or a unit is numbers in arrays: there may be ten millions.
+    """
 
     listing: Listing
     reading: Reading
     shuffled: bool
     engine: Engine
-    _encodings: dict[int, str] = field(default_factory=dict)
-    _only_columns: dict[int, str] = field(default_factory=dict)
+    _encodings: dict[str, _Encoding] = field(default_factory=dict)
+    _separable: dict[int, str] = field(default_factory=dict)
 
     def find_units(self) -> Units:
         """Cut the files into units. Raises InputError if they have no record."""
@@ -59,24 +110,64 @@ class Surveyor:
         if listing.whole:
             sizes = listing.table["size"].to_numpy()
             return Units.of_whole_files(sizes, self._too_large(sizes))
-        faults, pieces = self._pieces()
-        scans: dict[int, list[Any]] = {}
-        for (file, _), answer in zip(pieces, self._look_at([stretch for _, stretch in pieces]), strict=True):
-            scans.setdefault(file, []).append(answer)
-        cuts: dict[int, list[Cut] | None] = {file: [Cut(0, 0, 1, fault)] for file, fault in faults.items()}
-        sizes, paths = listing.table["size"].to_numpy(), self._paths(scans)
-        for file, answers in scans.items():
-            if self.reading.encoding == DETECT and "scan" in answers[0]:
-                self._encodings[file] = answers[0]["scan"]["encoding"]
-            cuts[file] = self._joined(paths[file], int(sizes[file]), answers)
-        again = [file for file, cut in cuts.items() if cut is None]
-        whole = [Stretch(paths[file], _suffix(paths[file]), 0, int(sizes[file])) for file in again]
-        for file, answer in zip(again, self._look_at(whole), strict=True):
-            cuts[file] = self._joined(paths[file], int(sizes[file]), [answer])
-        units = Units.of_cuts((file, cuts[file] or []) for file in sorted(cuts))
+        made = UnitsInMaking()
+        again = self._cut(self._pieces(made), made)
+        if again:
+            files = np.array(sorted(again), np.int64)
+            self._cut(_Stretches(files, np.zeros_like(files), listing.table["size"].to_numpy()[files]), made)
+        units = made.finish()
         if not len(units):
             raise InputError(why_nothing(listing.roots, listing.kind.name, listing.ignored))
         return units
+
+    def _pieces(self, made: UnitsInMaking) -> _Stretches:
+        """Return the pieces of the files, in order. Files that cannot be read are added to the units."""
+        columns = file, offset, size = array("q"), array("q"), array("q")
+        first = 0
+        for batch in self.listing.table.select(["path", "size", "error", "message"]).to_batches(max_chunksize=ROWS):
+            for number, (path, of_file, error, message) in enumerate(zip(*batch.to_pydict().values(), strict=True), first):
+                if error:
+                    made.add(number, [Cut(0, 0, 1, Rejection("plan", error, message))])
+                    continue
+                for start, count in self._format(_suffix(path)).pieces(of_file):
+                    file.append(number)
+                    offset.append(start)
+                    size.append(count)
+            first += batch.num_rows
+        return _Stretches(*(np.frombuffer(column, np.int64) for column in columns))
+
+    def _cut(self, pieces: _Stretches, made: UnitsInMaking) -> list[int]:
+        """Scan the pieces of files, and add the units. Return the files that must be scanned as one piece each."""
+        again: list[int] = []
+        begun: dict[int, dict[int, dict[str, Any]]] = {}  # files of which some pieces are scanned: answers by place
+
+        def take(start: int, survey: Survey, found: Found) -> None:
+            files = pieces.file[start : start + len(found)]
+            firsts, ends = (np.searchsorted(pieces.file, files, side).tolist() for side in ("left", "right"))
+            for number, (file, stretch, answer) in enumerate(zip(files.tolist(), survey.stretches, found, strict=True)):
+                count = ends[number] - firsts[number]
+                answers = begun.setdefault(file, {})
+                answers[start + number - firsts[number]] = answer
+                if len(answers) == count:
+                    del begun[file]
+                    in_order = [answers[place] for place in range(count)]
+                    self._note_encoding(file, in_order[0])
+                    cuts = self._joined(stretch.suffix, int(sizes[file]), in_order)
+                    if cuts is None:
+                        again.append(file)
+                    else:
+                        made.add(file, cuts)
+
+        sizes = self.listing.table["size"].to_numpy()
+        self._look_at(pieces, take)
+        return again
+
+    def _note_encoding(self, file: int, answer: dict[str, Any]) -> None:
+        scan = answer.get("scan")
+        if self.reading.encoding == DETECT and isinstance(scan, dict) and "encoding" in scan:
+            noted = self._encodings.setdefault(scan["encoding"], _Encoding(0, file))
+            noted.files += 1
+            noted.first = min(noted.first, file)
 
     def _too_large(self, sizes: Numbers) -> dict[int, Rejection]:
         """Return the files of text that are too large to be one record, by number."""
@@ -89,39 +180,60 @@ class Surveyor:
 
         Where the format tells a later value that does not fit, some units are enough, unless `all_of_them` are asked for.
         """
-        paths = self._paths(np.unique(units.file).tolist())
-        numbers = [number for number in range(len(units)) if number not in units.faults]
-        if not all_of_them and all(self._format(_suffix(path)).types_can_be_sampled for path in set(paths.values())):
-            chosen = [numbers[place] for place in spread(len(numbers), TYPED_UNITS)]
-            types = self._types_of(units, paths, chosen, max(1, TYPED_RECORDS // max(1, len(chosen))))
+        numbers = units.readable()
+        if not all_of_them and all(self._format(suffix).types_can_be_sampled for suffix in self._suffixes(units)):
+            chosen = numbers[spread(len(numbers), TYPED_UNITS)]
+            types = self._types_of(units, chosen, max(1, TYPED_RECORDS // max(1, len(chosen))))
             if types is None or len(types.labels() or ()) <= MOST_SAMPLED_LABELS:
                 return types
-        return self._types_of(units, paths, numbers)
+        return self._types_of(units, numbers)
 
-    def encodings(self) -> dict[str, str]:
-        """Return the encodings of files, by path, that were detected while units were found. Of whole files, some are read."""
-        if self.listing.whole:
-            return self._encodings_of_whole_files()
-        shown = self.listing.paths_at(np.array(list(self._encodings), np.int64))
-        return dict(zip(shown, self._encodings.values(), strict=True))
+    def _suffixes(self, units: Units) -> set[str]:
+        """Return the endings of the names of the files that have units."""
+        wanted = np.zeros(len(self.listing), bool)
+        wanted[units.file] = True
+        found: set[str] = set()
+        first = 0
+        for batch in self.listing.table.select(["path"]).to_batches(max_chunksize=ROWS):
+            here = np.flatnonzero(wanted[first : first + batch.num_rows])
+            found.update(map(_suffix, batch.take(pa.array(here)).column(0).to_pylist()))
+            first += batch.num_rows
+        return found
 
-    def _encodings_of_whole_files(self) -> dict[str, str]:
+    def encodings(self) -> dict[str, tuple[int, str]]:
+        """Return the encodings that were detected while units were found: in how many files, and the path of the first.
+
+        Those of most files come first. Where every file is one record, some are read.
+        """
+        noted = self._encodings_of_whole_files() if self.listing.whole else self._encodings
+        names = sorted(noted, key=lambda name: (-noted[name].files, noted[name].first))
+        paths = self.listing.paths_at(np.array([noted[name].first for name in names], np.int64))
+        return {name: (noted[name].files, path) for name, path in zip(names, paths, strict=True)}
+
+    def _encodings_of_whole_files(self) -> dict[str, _Encoding]:
         from shardctl.sources.formats.encodings import DETECTED_BYTES, detect
 
-        found = {}
-        rows = np.array(spread(len(self.listing), DETECTED_FILES), np.int64)
-        for path, opened in zip(self.listing.paths_at(rows), self._paths(rows.tolist()).values(), strict=True):
+        found: dict[str, _Encoding] = {}
+        chosen = spread(len(self.listing), DETECTED_FILES)
+        for number, opened in zip(chosen, self._opened(np.array(chosen, np.int64)), strict=True):
             with contextlib.suppress(OSError, Rejection), open(opened, "rb") as file:
-                found[path] = detect(file.read(DETECTED_BYTES))
+                found.setdefault(detect(file.read(DETECTED_BYTES)), _Encoding(0, number)).files += 1
         return found
+
+    def _note_only_column(self, file: int, name: str | None) -> None:
+        """Keep the column of the first file that has one column, which may be several."""
+        if name and any(mark in name for mark in DELIMITERS) and file < min(self._separable, default=file + 1):
+            self._separable.clear()
+            self._separable[file] = name
 
     def only_column(self) -> tuple[str, str]:
         """Return the path of the first CSV file with one column whose name has a mark that may separate several, and that name.
 
         "" twice if there is no such file among those that types were found in.
         """
-        odd = [file for file, name in self._only_columns.items() if any(mark in name for mark in DELIMITERS)]
-        return (self.listing.paths_at(np.array([min(odd)]))[0], self._only_columns[min(odd)]) if odd else ("", "")
+        for file, name in self._separable.items():
+            return self.listing.paths_at(np.array([file]))[0], name
+        return "", ""
 
     def largest_stream(self) -> tuple[str, int]:
         """Return the path and the size of the largest compressed file of many records; "" and 0 if there is none."""
@@ -134,90 +246,84 @@ class Surveyor:
 
     def first_fields(self, units: Units) -> list[str]:
         """Return the names of the fields of the first unit that can be read; none if there is no such unit."""
-        paths = self._paths(np.unique(units.file).tolist())
-        numbers = [number for number in range(len(units)) if number not in units.faults][:1]
-        types = self._types_of(units, paths, numbers)
+        types = self._types_of(units, units.readable()[:1])
         return [] if types is None else types.found().names
 
-    def _types_of(self, units: Units, paths: dict[int, str], numbers: list[int], most: int | None = None) -> Types | None:
+    def _types_of(self, units: Units, numbers: Numbers, most: int | None = None) -> Types | None:
         """Return the types of some units, or of the first `most` records of each."""
-        stretches = []
-        files = units.file[numbers].tolist()
-        for number in numbers:
-            path, offset, size = paths[int(units.file[number])], int(units.offset[number]), int(units.size[number])
-            records = int(units.records[number])
-            unit = (offset, size, 0, int(units.first[number]), records if most is None else min(records, most))
-            stretches.append(Stretch(path, _suffix(path), offset, size, unit))
-        if stretches and stretches[0].unit is not None:
-            # The order of fields is that of the first records, then by name: the same whatever else is looked at.
-            *of_unit, records = stretches[0].unit
-            stretches.insert(0, replace(stretches[0], unit=(*of_unit, min(records, FIRST_RECORDS))))
-            files.insert(0, files[0])
+        # The order of fields is that of the first records, then by name: the same whatever else is looked at.
+        numbers = np.concatenate([numbers[:1], numbers])
+        records = units.records[numbers] if most is None else np.minimum(units.records[numbers], most)
+        records[:1] = np.minimum(records[:1], FIRST_RECORDS)
+        stretches = _Stretches(units.file[numbers], units.offset[numbers], units.size[numbers], units.first[numbers], records)
         types: Types | None = None
-        for file, answer in zip(files, self._look_at(stretches), strict=True):
-            if "types" in answer:
-                found = Types.from_json(answer["types"])
-                if column := found.only_column():
-                    self._only_columns[file] = column
-                types = found if types is None else types.join(found)
+        leftmost = 0
+
+        def take(start: int, _: Survey, found: Found) -> None:
+            nonlocal types, leftmost
+            for number, answer in enumerate(found, start):
+                if "types" in answer:
+                    these = Types.from_json(answer["types"])
+                    self._note_only_column(int(stretches.file[number]), these.only_column())
+                    if types is None or number < leftmost:  # types are joined in any order, but for the first of all
+                        types, leftmost = these if types is None else these.join(types), number
+                    else:
+                        types = types.join(these)
+
+        self._look_at(stretches, take)
         return types
 
     def _format(self, suffix: str) -> Format:
         return find_format(suffix, self.reading, self.shuffled)
 
-    def _paths(self, files: Iterable[int]) -> dict[int, str]:
-        """Return the paths by which some of the files are opened."""
-        wanted = np.array(sorted(files), np.int64)
-        found: dict[int, str] = {}
-        first = 0
-        for batch in self.listing.table.select(["path", "root"]).to_batches():
-            here = wanted[(wanted >= first) & (wanted < first + batch.num_rows)]
-            rows = batch.take(here - first).to_pylist()
-            found |= {number: self.listing.opened(row) for number, row in zip(here.tolist(), rows, strict=True)}
-            first += batch.num_rows
-        return found
+    @cached_property
+    def _batches(self) -> tuple[Numbers, list[pa.RecordBatch]]:
+        """The listing's paths in batches, and the first row of each."""
+        batches = self.listing.table.select(["path", "root"]).to_batches()
+        return np.cumsum([0, *(batch.num_rows for batch in batches[:-1])]), batches
 
-    def _pieces(self) -> tuple[dict[int, Rejection], list[tuple[int, Stretch]]]:
-        """Return the files that cannot be read, by number, and the pieces of the others in order, each with its file."""
-        faults: dict[int, Rejection] = {}
-        pieces: list[tuple[int, Stretch]] = []
-        for number, row in enumerate(_rows(self.listing)):
-            if row["error"]:
-                faults[number] = Rejection("plan", row["error"], row["message"])
-            else:
-                path, suffix = self.listing.opened(row), _suffix(row["path"])
-                pieces += [(number, Stretch(path, suffix, *piece)) for piece in self._format(suffix).pieces(row["size"])]
-        return faults, pieces
+    def _opened(self, files: Numbers) -> list[str]:
+        """Return the paths by which files are opened, given by their places in the listing, in increasing order."""
+        starts, batches = self._batches
+        of = np.searchsorted(starts, files, side="right") - 1
+        rows = (
+            row
+            for number in sorted(set(of.tolist()))
+            for row in batches[number].take(pa.array(files[of == number] - starts[number])).to_pylist()
+        )
+        return [self.listing.opened(row) for row in rows]
 
-    def _look_at(self, stretches: list[Stretch]) -> list[Any]:
-        """Return what was found in each stretch. Small ones are looked at together, a large one alone."""
-        surveys: list[Survey] = []
-        held: list[Stretch] = []
-        size = 0
-        for stretch in stretches:
-            if held and (len(held) == STRETCHES or size + stretch.size > PIECE_BYTES):
-                surveys.append(Survey(tuple(held), self.reading, self.shuffled))
-                held, size = [], 0
-            held.append(stretch)
-            size += stretch.size
-        if held:
-            surveys.append(Survey(tuple(held), self.reading, self.shuffled))
-        return [answer for found in self.engine.survey(surveys) for answer in found]
+    def _look_at(self, stretches: _Stretches, take: Callable[[int, Survey, Found], None]) -> None:
+        """Have stretches looked at. `take` gets the number of a survey's first stretch, the survey and what was found."""
+        starts = stretches.grouped()
+        begun: dict[int, Survey] = {}
 
-    def _joined(self, path: str, size: int, answers: list[dict[str, Any]]) -> list[Cut] | None:
+        def survey(number: int) -> Survey:
+            rows = range(*starts[number : number + 2].tolist())
+            begun[number] = Survey(
+                tuple(
+                    Stretch(path, _suffix(path), int(stretches.offset[row]), int(stretches.size[row]), stretches.unit(row))
+                    for row, path in zip(rows, self._opened(stretches.file[rows.start : rows.stop]), strict=True)
+                ),
+                self.reading,
+                self.shuffled,
+            )
+            return begun[number]
+
+        def on_found(number: int, found: Found) -> None:
+            take(int(starts[number]), begun.pop(number), found)
+
+        self.engine.survey(OnDemand(len(starts) - 1, survey), on_found)
+
+    def _joined(self, suffix: str, size: int, answers: list[dict[str, Any]]) -> list[Cut] | None:
         """Return the units of one file; None if it must be scanned as one piece."""
         fault = next((answer["fault"] for answer in answers if "fault" in answer), None)
         if fault is not None:
             return [Cut(0, size, 1, Rejection(*fault))]
         try:
-            return self._format(_suffix(path)).join([answer["scan"] for answer in answers], size)
+            return self._format(suffix).join([answer["scan"] for answer in answers], size)
         except Rejection as rejection:
             return [Cut(0, size, 1, rejection)]
-
-
-def _rows(listing: Listing) -> Iterator[dict[str, Any]]:
-    for batch in listing.table.select(["path", "root", "size", "error", "message"]).to_batches():
-        yield from batch.to_pylist()
 
 
 def _suffix(path: str) -> str:

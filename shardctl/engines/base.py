@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from shardctl.engines.job import Job
@@ -12,6 +12,8 @@ from shardctl.engines.task import Progress
 
 Report = Callable[[Progress], None]
 
+OnFound = Callable[[int, Found], None]
+
 
 class Engine(Protocol):
     """Something that builds shards."""
@@ -20,8 +22,8 @@ class Engine(Protocol):
         """Get ready for work that is coming, beside what this process does meanwhile."""
         ...
 
-    def survey(self, surveys: Sequence[Survey]) -> list[Found]:
-        """Look at files before there is a plan, and return what was found, in order."""
+    def survey(self, surveys: Sequence[Survey], on_found: OnFound) -> None:
+        """Look at files before there is a plan. `on_found` gets the place of each survey and what it found, in any order."""
         ...
 
     def probe(self, job: Job) -> Probe:
@@ -31,7 +33,7 @@ class Engine(Protocol):
         """
         ...
 
-    def run(self, job: Job, shards: Iterable[int], report: Report) -> None:
+    def run(self, job: Job, shards: Sequence[int], report: Report) -> None:
         """Build these shards of the job, in any order. Raises WorkerError, or what stopped a shard.
 
         The job's folder is in that of the dataset: whatever builds a shard must be able to read and to write it.

@@ -11,6 +11,7 @@ from shardctl.engines.builder import OUT_OF_MEMORY_MESSAGE
 from shardctl.engines.job import Job
 from shardctl.engines.pool import FATAL_KILLS, Death, Limits
 from shardctl.errors import SourceGoneError, WorkerError
+from shardctl.on_demand import OnDemand
 from shardctl.storage import printable
 
 Task = dict[str, Any]
@@ -60,7 +61,7 @@ class Casualties:
 
     def tasks(self, shards: Sequence[int]) -> Sequence[Task]:
         """Return the tasks of some shards, each made when it is asked for."""
-        return _Tasks(self, shards)
+        return OnDemand(len(shards), lambda place: self.task(shards[place]))
 
     def judge(self, task: Task, death: Death) -> Task:
         """Return the task to do after a death: the same again, without the record where it has been fatal often enough.
@@ -125,14 +126,3 @@ class Casualties:
         if death.code < 0:
             return "crashed", f"its worker process {death} every time it processed it"
         return "exited", f"its worker process {death} every time it processed it"
-
-
-class _Tasks(Sequence[Task]):
-    def __init__(self, casualties: Casualties, shards: Sequence[int]) -> None:
-        self._casualties, self._shards = casualties, shards
-
-    def __len__(self) -> int:
-        return len(self._shards)
-
-    def __getitem__(self, place: Any) -> Any:
-        return self._casualties.task(self._shards[place])

@@ -7,7 +7,6 @@ import errno
 import io
 import os
 import stat
-import sys
 from collections.abc import Iterator
 
 import numpy as np
@@ -17,7 +16,8 @@ import xxhash
 from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.job import Job, Planned
 from shardctl.errors import Rejection, SourceGoneError
-from shardctl.storage import printable
+from shardctl.sources.formats import RECORD_BYTES, ranges
+from shardctl.storage import format_bytes, printable
 
 NO_ANSWER = frozenset({errno.EIO, errno.ENXIO, errno.ENODEV, errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN})
 """What the system says where a disk or a server does not answer. It says the same of a single bad sector."""
@@ -66,10 +66,16 @@ def reading(job: Job, planned: Planned) -> Iterator[None]:
 def read_beside(job: Job, planned: Planned, path: str, shown: str) -> bytes:
     """Return the bytes of a file that a record of a unit names. `shown` is its name in messages.
 
-    Raises Rejection (stage `read`), SourceGoneError if the whole source has gone away or does not answer.
+    Raises Rejection (stage `read`) also if it is larger than a record may be, SourceGoneError if the whole source has gone
+    away or does not answer.
     """
     try:
-        return _read(path, sys.maxsize)[0]
+        size = os.stat(path).st_size  # noqa: PTH116 - see pyproject.toml on Path in what is done per unit
+        if size > RECORD_BYTES:
+            limit = format_bytes(RECORD_BYTES)
+            message = f"its image {printable(shown)} has {format_bytes(size)}, and at most {limit} are read; make it smaller"
+            raise Rejection("read", "too-large", message)
+        return _read(path, RECORD_BYTES)[0]
     except (FileNotFoundError, NotADirectoryError):
         job.check_root(planned.file)
         error = "gone" if job.recorded else "vanished"
@@ -111,7 +117,7 @@ def changed(job: Job, planned: Planned) -> Rejection:
     """Return the rejection of a unit that is not what it was when it was listed, or when the dataset was made."""
     if job.recorded:
         return Rejection("read", "changed", f"its source has changed ({printable(job.path_of(planned.file))})")
-    return Rejection("read", "changed", "it changed after the files were listed; run the conversion again")
+    return ranges.changed()
 
 
 def check_digest(job: Job, planned: Planned, digest: int) -> None:

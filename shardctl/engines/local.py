@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from shardctl.engines import WORKER
-from shardctl.engines.base import Engine, Report
+from shardctl.engines.base import Engine, OnFound, Report
 from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.casualties import FATAL_ACCIDENTS, FATAL_CRASHES, Casualties
 from shardctl.engines.instructions import Instructions
 from shardctl.engines.job import Job
 from shardctl.engines.pool import FATAL_KILLS, Death, Limits, OnLine, Pool, Task
 from shardctl.engines.probe import Probe, probe_records
-from shardctl.engines.survey import Found, Survey, do_survey
+from shardctl.engines.survey import Survey, do_survey
 from shardctl.engines.task import Progress, run_shard
 from shardctl.errors import WorkerError
+from shardctl.on_demand import OnDemand
 
 
 def start(workers: int | str, limits: Limits, on_line: OnLine = lambda line: None) -> Engine:
@@ -37,11 +38,12 @@ class InProcess:
         """Probe the records."""
         return probe_records(job, Breadcrumb(), Instructions())
 
-    def survey(self, surveys: Sequence[Survey]) -> list[Found]:
+    def survey(self, surveys: Sequence[Survey], on_found: OnFound) -> None:
         """Look at the files."""
-        return [do_survey(survey, Breadcrumb(), {}) for survey in surveys]
+        for number, survey in enumerate(surveys):
+            on_found(number, do_survey(survey, Breadcrumb(), {}))
 
-    def run(self, job: Job, shards: Iterable[int], report: Report) -> None:
+    def run(self, job: Job, shards: Sequence[int], report: Report) -> None:
         """Build the shards."""
         for shard in shards:
             run_shard(job, shard, report, Breadcrumb())
@@ -77,13 +79,12 @@ class LocalPool:
         self._pool.run([casualties.task(None)], on_message, casualties.judge)
         return found[0]
 
-    def survey(self, surveys: Sequence[Survey]) -> list[Found]:
+    def survey(self, surveys: Sequence[Survey], on_found: OnFound) -> None:
         """Look at the files. A stretch that ends every process that looks at it is a fault of its own."""
-        found: dict[int, Found] = {}
         deaths: Counter[tuple[int, int | None]] = Counter()
 
         def on_message(task: Task, message: dict[str, Any]) -> None:
-            found[task["number"]] = message["done"]
+            on_found(task["number"], message["done"])
 
         def died(task: Task, death: Death) -> Task:
             deaths[task["number"], death.place] += 1
@@ -95,13 +96,12 @@ class LocalPool:
             reason = ["read", "timed-out" if death.overtime else "crashed", f"the process that looked at it {death} every time"]
             return {**task, "lost": [*task["lost"], [death.place, *reason]]}
 
-        tasks = (
-            {"do": "survey", "number": number, "survey": survey.to_json(), "lost": []} for number, survey in enumerate(surveys)
-        )
-        self._pool.run(tasks, on_message, died)
-        return [found[number] for number in range(len(surveys))]
+        def task(number: int) -> Task:
+            return {"do": "survey", "number": number, "survey": surveys[number].to_json(), "lost": []}
 
-    def run(self, job: Job, shards: Iterable[int], report: Report) -> None:
+        self._pool.run(OnDemand(len(surveys), task), on_message, died)
+
+    def run(self, job: Job, shards: Sequence[int], report: Report) -> None:
         """Build the shards."""
         casualties = Casualties(job, self._limits)
         told: dict[int, Progress] = {}
@@ -119,7 +119,7 @@ class LocalPool:
                 report(-lost)  # the shard is built again from its first unit
             return casualties.judge(task, death)
 
-        self._pool.run(casualties.tasks(list(shards)), on_message, died)
+        self._pool.run(casualties.tasks(shards), on_message, died)
 
     def close(self) -> None:
         """End the workers."""

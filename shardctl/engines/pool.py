@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -131,14 +131,14 @@ class Pool:
 
     def run(
         self,
-        tasks: Iterable[Task],
+        tasks: Sequence[Task],
         on_message: Callable[[Task, dict[str, Any]], None],
         died: Callable[[Task, Death], Task | None],
     ) -> None:
         """Do all tasks, in any order. `on_message` gets the messages of workers: {"progress": ...}, {"done": ...}.
 
-        `died` is asked what to do instead of a task whose worker died; None: nothing. Raises the error of
-        shardctl.errors that a task failed with.
+        A task is taken from `tasks` when a worker is free for it, so they may be made then (OnDemand). `died` is asked what to
+        do instead of a task whose worker died; None: nothing. Raises the error of shardctl.errors that a task failed with.
         """
         try:
             self._run(tasks, on_message, died)
@@ -148,7 +148,7 @@ class Pool:
 
     def _run(
         self,
-        tasks: Iterable[Task],
+        tasks: Sequence[Task],
         on_message: Callable[[Task, dict[str, Any]], None],
         died: Callable[[Task, Death], Task | None],
     ) -> None:
@@ -260,9 +260,9 @@ class _Waiting:
     from its beginning. One that has none left takes the second half of what is left for another one.
     """
 
-    def __init__(self, tasks: Iterable[Task]) -> None:
+    def __init__(self, tasks: Sequence[Task]) -> None:
         self._again: deque[Task] = deque()
-        self._tasks = tasks if isinstance(tasks, Sequence) else list(tasks)
+        self._tasks = tasks
         self._left: dict[int | None, range] = {None: range(len(self._tasks))}
 
     def take(self, place: int) -> Task | None:

@@ -14,6 +14,9 @@ ROLES = (
 """The words that name a split, in the order of the dataset. (docs/inputs.md lists them.)"""
 
 _PLACES = {word: (role, place) for role, words in enumerate(ROLES) for place, word in enumerate(words)}
+_ANY_WORD = re.compile("(?i)train|trn|val|dev|te?st|h[oe]ld")
+"""What every name with a word of ROLES has in it."""
+
 _PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
 
 
@@ -39,6 +42,11 @@ def split_word(name: str) -> SplitWord | None:
         return None
     alone = joined.lower().startswith(word) and all(part.isdigit() or len(part) <= 2 for part in parts[1:])
     return SplitWord(word, _PLACES[word][0], alone)
+
+
+def may_name_a_split(name: str) -> bool:
+    """Return False for a name that has no split word, True for nearly no other name. Fast: there may be millions."""
+    return _ANY_WORD.search(name) is not None
 
 
 def named_as_splits(names: Iterable[str]) -> set[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 from shardctl.engines.pool import FATAL_KILLS, Death, Limits, Pool, Task
 from shardctl.errors import DatasetError, UsageError, WorkerError
 from shardctl.manifest import Manifest, refuse_part_of_dataset
+from shardctl.on_demand import OnDemand
 from shardctl.storage import is_file, is_regular_file, printable, sha256_of
 from shardctl.tables import CHECKSUMS, FILES, MANIFEST, PLAN, SHARDS, STAGING, TABLES, ShardTable, is_file_name, read_checksums
 from shardctl.verification.finding import MISSING, UNREADABLE, Finding, error, reading, warning
@@ -110,12 +111,12 @@ class _Check:
         table = ShardTable(self.root / SHARDS)
         self._look_for_extra_files(set(table.names))
         use_plan = self.level != "quick" and not {FILES, PLAN} & broken and not wrong["files"] and not wrong["plan"]
-        tasks = [{"check": "shard", "shard": number, "plan": use_plan} for number in range(len(table))]
-        self._check_all(tasks, self.progress)
+        of_shard = lambda number: {"check": "shard", "shard": number, "plan": use_plan}  # noqa: E731 - one line, used once
+        self._check_all(OnDemand(len(table), of_shard), self.progress)
         return len(table), int(table.rows.sum())
 
     def _check_all(
-        self, tasks: list[Task], progress: Callable[[int, int], None] = lambda done, total: None
+        self, tasks: Sequence[Task], progress: Callable[[int, int], None] = lambda done, total: None
     ) -> list[list[Finding]]:
         """Run these checks, add their findings in this order, and return those of each."""
         found: dict[int, list[Finding]] = {}
@@ -134,7 +135,7 @@ class _Check:
         return ordered
 
     def _run(
-        self, tasks: Iterable[Task], on_message: Callable[[Task, Any], None], crashed: Callable[[Task, Finding], None]
+        self, tasks: Sequence[Task], on_message: Callable[[Task, Any], None], crashed: Callable[[Task, Finding], None]
     ) -> None:
         """Do checks in the pool. `on_message` gets what they return, `crashed` the finding that one has died of its check.
 
@@ -158,7 +159,7 @@ class _Check:
             return None
 
         start = {"root": str(self.root), "level": self.level, "fatal": []}
-        given = ({**start, "number": number, **task} for number, task in enumerate(tasks))
+        given = OnDemand(len(tasks), lambda number: {**start, "number": number, **tasks[number]})
         self.pool.run(given, lambda task, message: on_message(task, message["done"]), died)
 
     def _crash(self, task: Task, death: Death) -> Finding:

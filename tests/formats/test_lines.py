@@ -172,7 +172,7 @@ def test_a_file_of_fewer_lines_than_were_counted_is_a_rejection(tmp_path: Path) 
     path.write_bytes(b"{}\n{}\n")
     unit = units_of(cuts_of(path, LineFile(JsonLines())))[0]
     path.write_bytes(b"{   }\n")
-    with pytest.raises(Rejection, match="changed after the inputs were listed"):
+    with pytest.raises(Rejection, match="changed after the files were listed"):
         LineFile(JsonLines()).types(str(path), unit, READING)
 
 

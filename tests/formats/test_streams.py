@@ -387,5 +387,5 @@ def test_plain_files_of_paragraphs_are_cut_between_them(
 def test_a_file_that_has_become_shorter_is_a_reject(tmp_path: Path) -> None:
     path = tmp_path / "a.txt.gz"
     path.write_bytes(gzip.compress(b"a\nb\n"))
-    with pytest.raises(Rejection, match="changed after the inputs were listed"):
+    with pytest.raises(Rejection, match="changed after the files were listed"):
         texts_of(path, Unit(0, path.stat().st_size, 1, 2, 5), Sequential(Lines()))

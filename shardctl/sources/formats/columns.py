@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from shardctl.errors import Rejection
 from shardctl.sources.formats.base import CHOSEN, Choose, ColumnMisfit, Digest, Misfit, Parsed
+from shardctl.sources.formats.ranges import fill
 from shardctl.sources.types import without_nulls
 from shardctl.storage import printable
 
@@ -321,11 +322,10 @@ def hash_range(path: str, offset: int, size: int, digest: Digest) -> None:
     view = memoryview(buffer)
     with open(path, "rb", buffering=0) as file:
         while size:
-            count = os.preadv(file.fileno(), [view[: min(len(view), size)]], offset)
-            if not count:
-                raise Rejection("read", "changed", "the file is shorter than when it was listed; run the conversion again")
-            digest.update(view[:count])
-            offset, size = offset + count, size - count
+            part = view[: min(len(view), size)]
+            fill(file.fileno(), offset, part)
+            digest.update(part)
+            offset, size = offset + len(part), size - len(part)
 
 
 def damaged(what: str, error: Exception) -> Rejection:

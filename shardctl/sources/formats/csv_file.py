@@ -40,7 +40,8 @@ from shardctl.sources.formats.csv import (
     line_ends,
     unclosed,
 )
-from shardctl.sources.formats.lines import changed, range_of
+from shardctl.sources.formats.lines import range_of
+from shardctl.sources.formats.ranges import changed, fill
 from shardctl.sources.types import Types
 
 
@@ -167,19 +168,11 @@ class _Scanner:
             array = buffer[: size + 2]
             array[0] = array[-1] = NEWLINE
             first = start - (start > self.head)  # a byte mark before the first record is not before a quote
-            self._fill(array[1 - (start - first) : 1 + size + (start + size < self.end)], first)
+            fill(self.file, first, array[1 - (start - first) : 1 + size + (start + size < self.end)].data)
             quotes = np.flatnonzero(array[1 : size + 1] == QUOTE)
             ends = line_ends(array[1 : size + 1 + (start + size < self.end)], size)
             yield start, array[quotes], quotes + start, ends + start
             start += size
-
-    def _fill(self, array: Bytes, offset: int) -> None:
-        view, done = array.data, 0
-        while done < len(view):
-            count = os.preadv(self.file, [view[done:]], offset + done)
-            if not count:
-                raise changed()
-            done += count
 
     def serial(self, start: int) -> list[list[int]]:
         """Return [first end, last end, records] of each cell in which records end, and [start, end, quote, 1] of each

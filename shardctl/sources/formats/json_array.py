@@ -13,7 +13,8 @@ import numpy.typing as npt
 from shardctl.errors import Rejection
 from shardctl.sources.formats.base import RECORD_BYTES, UNIT_BYTES, Choose, Cut, Digest, Head, Numbers, Parsed, Reading, Unit
 from shardctl.sources.formats.jsonl import BOM, JsonLines
-from shardctl.sources.formats.lines import BUFFER_BYTES, PART_BYTES, changed, exactly
+from shardctl.sources.formats.lines import BUFFER_BYTES, PART_BYTES
+from shardctl.sources.formats.ranges import changed, read_range
 from shardctl.sources.types import Types
 from shardctl.storage import format_bytes
 
@@ -66,9 +67,9 @@ class JsonDocument:
         """Return the units: [offset, bytes, records, (stage, error, message) of the reject or None]."""
         cuts: list[list[Any]] = []
         with open(path, "rb", buffering=0) as file:
-            start = len(BOM) if size >= len(BOM) and exactly(file, 0, len(BOM)) == BOM else 0
+            start = len(BOM) if size >= len(BOM) and read_range(file.fileno(), 0, len(BOM)) == BOM else 0
             ranges = ((place, min(self._buffer, size - place)) for place in range(start, size, self._buffer))
-            blocks = (exactly(file, place, length) for place, length in ranges)
+            blocks = (read_range(file.fileno(), place, length) for place, length in ranges)
             unit, records = start, 0
             for record in find_records(blocks, start, size, in_array=False):
                 fault = self._fault(record)
@@ -113,7 +114,7 @@ class JsonDocument:
     def _parts(self, path: str, unit: Unit, digest: Digest | None) -> Iterator[tuple[int, bytes]]:
         """Yield (number of the first record, records as lines), at least one part."""
         with open(path, "rb", buffering=0) as file:
-            data = exactly(file, unit.offset, unit.size)
+            data = read_range(file.fileno(), unit.offset, unit.size)
             # A unit begins after the comma of an array, or outside of all arrays.
             in_array = unit.offset > 0 and os.pread(file.fileno(), 1, unit.offset - 1) == b","
         if digest is not None:

@@ -26,7 +26,8 @@ from shardctl.sources.formats.base import (
 from shardctl.sources.formats.encodings import DETECTED_BYTES, UNDECODED, Transcoder, detect, resolve, undecoded
 from shardctl.sources.formats.json_array import as_line, find_records, of_record, too_large
 from shardctl.sources.formats.jsonl import BOM, JsonLines
-from shardctl.sources.formats.lines import PART_BYTES, changed
+from shardctl.sources.formats.lines import PART_BYTES
+from shardctl.sources.formats.ranges import changed
 from shardctl.sources.formats.sequential import with_count
 from shardctl.sources.formats.streams import Truncated, decompressed, split_compression
 from shardctl.sources.types import Types

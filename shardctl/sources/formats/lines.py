@@ -26,6 +26,7 @@ from shardctl.sources.formats.base import (
     TextFormat,
     Unit,
 )
+from shardctl.sources.formats.ranges import changed, fill, read_range
 from shardctl.sources.types import Types
 from shardctl.storage import format_bytes
 
@@ -87,7 +88,7 @@ class LineFile:
         with open(path, "rb", buffering=0) as file:
             head = self._head(file, reading).size if offset == 0 else 0
             first, last, counts = self._newlines(file, offset, size, head)
-            ended = size > 0 and exactly(file, offset + size - 1, 1) == b"\n"
+            ended = size > 0 and read_range(file.fileno(), offset + size - 1, 1) == b"\n"
         return {"head": head, "first": first, "last": last, "counts": counts, "ended": ended}
 
     def _newlines(self, file: BinaryIO, offset: int, size: int, head: int) -> tuple[list[int], list[int], list[int]]:
@@ -96,7 +97,7 @@ class LineFile:
         first, last, counts = [], [], []
         for start in range(offset, offset + size, len(buffer)):
             length = min(len(buffer), offset + size - start)
-            _read_into(file, start, buffer[:length].data)
+            fill(file.fileno(), start, buffer[:length].data)
             np.equal(buffer[:length], _NEWLINE, out=found[:length])
             found[: max(0, min(length, head - start))] = False
             for place in range(0, length, self._cell):
@@ -157,7 +158,7 @@ class LineFile:
         """Return the bytes of the records of a unit without those that it passes over."""
         with open(path, "rb", buffering=0) as file:
             head = self._head(file, reading)
-            data = exactly(file, unit.offset, unit.size)
+            data = read_range(file.fileno(), unit.offset, unit.size)
         if digest is not None:
             digest.update(data)
         if not unit.skip and count_lines(data) == unit.records:
@@ -224,30 +225,4 @@ def _parts(data: bytes, first: int, most: int) -> Iterator[tuple[int, bytes]]:
 def range_of(path: str, unit: Unit) -> bytes:
     """Return the bytes of a unit. Raises Rejection if the file is shorter, OSError."""
     with open(path, "rb", buffering=0) as file:
-        return exactly(file, unit.offset, unit.size)
-
-
-def exactly(file: BinaryIO, offset: int, size: int) -> bytes:
-    """Read a range. Raises Rejection if the file is shorter, OSError."""
-    chunks: list[bytes] = []
-    while size:
-        chunk = os.pread(file.fileno(), size, offset)
-        if not chunk:
-            raise changed()
-        chunks.append(chunk)
-        offset, size = offset + len(chunk), size - len(chunk)
-    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
-
-
-def _read_into(file: BinaryIO, offset: int, view: memoryview) -> None:
-    done = 0
-    while done < len(view):
-        count = os.preadv(file.fileno(), [view[done:]], offset + done)
-        if count == 0:
-            raise changed()
-        done += count
-
-
-def changed() -> Rejection:
-    """Return the reason for a file that is not as it was when it was cut."""
-    return Rejection("read", "changed", "it changed after the inputs were listed; run the conversion again")
+        return read_range(file.fileno(), unit.offset, unit.size)

@@ -23,6 +23,7 @@ from shardctl.sources.formats.columns import (
     rows_of,
     version_of,
 )
+from shardctl.sources.formats.ranges import changed
 from shardctl.sources.types import Types
 
 _BUFFER = 1 << 20
@@ -111,7 +112,7 @@ class _File:
         groups = _groups(self.path, self.version)
         if (unit.offset, unit.size) in groups:
             return groups[unit.offset, unit.size]
-        raise Rejection("read", "changed", "the file has other row groups than when it was listed; run the same command again")
+        raise changed()
 
     def read(self, unit: Unit, schema: pa.Schema, choose: Choose | None) -> Iterator[Parsed]:
         """Yield the rows of a unit, with the columns of `schema`. Raises Rejection, Misfit."""

@@ -27,7 +27,8 @@ from shardctl.sources.formats.base import (
     Unit,
 )
 from shardctl.sources.formats.encodings import DETECTED_BYTES, UNDECODED, Transcoder, detect, resolve, undecoded
-from shardctl.sources.formats.lines import HEAD_BYTES, changed
+from shardctl.sources.formats.lines import HEAD_BYTES
+from shardctl.sources.formats.ranges import changed
 from shardctl.sources.formats.streams import Truncated, decompressed, split_compression
 from shardctl.sources.types import Types
 from shardctl.storage import counted, format_bytes
