@@ -5,7 +5,6 @@ This is done where shards are built, since any of the records may be fatal to th
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from shardctl.engines.breadcrumb import Breadcrumb
@@ -101,7 +101,7 @@ def _seconds(builder: ShardBuilder, units: list[Planned], added: list[float], of
     read = [_timed(partial(builder.read_only, planned)) for planned in units[some]]
     rest = zip(added[some], read, units[some], strict=True)
     each = [max(0.0, whole - own) / planned.unit.records for whole, own, planned in rest]
-    return statistics.median(each), statistics.median(read)
+    return float(np.median(each)), float(np.median(read))
 
 
 def _timed(work: Callable[[], object]) -> float:

@@ -107,6 +107,8 @@ class SamplePipeline:
             sample["label"] = None  # the empty label of a record: where labels name classes, it is a missing one
         sample["key"] = origin.key
         shapes: Iterable[Shape | None]
+        if self._store is None and not self._functions:  # there may be millions of small texts
+            return [Finished(each, None) for each in self._with_variants([0], [sample])[1]]
         if self._store is None:
             applied, shapes = self._functions.apply(*self._with_variants([0], [sample]), self._calling), repeat(None)
         else:

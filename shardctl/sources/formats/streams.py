@@ -109,9 +109,13 @@ _OTHER_CONTENT = (
 )
 """What files begin with that are no text, whatever their names say."""
 
+_MAGICS = tuple(magic for magic, _, _ in _OTHER_CONTENT)
+
 
 def refuse_other_content(start: bytes) -> None:
     """Raise Rejection if a file that is to be text begins with `start` (10 bytes), and so is something else."""
+    if not start.startswith(_MAGICS):
+        return
     for magic, what, ending in _OTHER_CONTENT:
         if start.startswith(magic):
             advice = (

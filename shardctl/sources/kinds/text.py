@@ -12,10 +12,11 @@ from shardctl.errors import Rejection
 from shardctl.sample import Sample
 from shardctl.sources.formats import PLAIN_TEXTS, RECORD_BYTES, TEXT_SUFFIXES, Reading
 from shardctl.sources.kinds.base import Form
-from shardctl.sources.walk import COMPRESSED, FoundFile, suffix_of
+from shardctl.sources.walk import COMPRESSED, FoundFile
 from shardctl.storage import format_bytes
 
 LINES = frozenset((".jsonl", ".ndjson"))
+_COMPRESSED = tuple(COMPRESSED)
 
 
 class TextKind:
@@ -37,9 +38,8 @@ class TextKind:
         from shardctl.sources.formats.encodings import decode_text
         from shardctl.sources.formats.streams import refuse_other_content
 
-        suffix = suffix_of(path.rpartition("/")[2])
-        if suffix.endswith(tuple(COMPRESSED)):
-            data = _decompressed(data, suffix.rpartition(".")[2])
+        if path.lower().endswith(_COMPRESSED):
+            data = _decompressed(data, path.lower().rpartition(".")[2])
         else:
             refuse_other_content(data[:16])
         return {"text": decode_text(data, reading.encoding)}
