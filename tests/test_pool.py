@@ -19,7 +19,7 @@ import pytest
 import shardctl
 from shardctl import lease
 from shardctl.conversion import Listener
-from shardctl.engines import pool
+from shardctl.engines import pool, server
 from shardctl.engines.pool import Death, Limits, Pool, Task
 from shardctl.errors import WorkerError
 
@@ -150,7 +150,8 @@ import json, os, sys, threading
 from pathlib import Path
 from shardctl.startup import import_without_threads
 import_without_threads()
-from shardctl.engines.pool import Limits, Pool, forked_early
+from shardctl.engines.pool import Limits, Pool
+from shardctl.engines.server import forked_early
 
 answers = []
 def work(pool, do):
@@ -160,14 +161,14 @@ print("printed once, though it waits in a buffer when this process is forked")
 if sys.argv[1] == "threads":
     ended = threading.Event()
     threading.Thread(target=ended.wait, daemon=True).start()
-with forked_early("pool_tasks", Limits()):
+with forked_early("pool_tasks", 0):
     pool = Pool("pool_tasks", 2, Limits())
     work(pool, "who")
     kind = Path(f"/proc/{answers[0][1]}/cmdline").read_bytes() == Path("/proc/self/cmdline").read_bytes()
     pool.close()
     work(pool, "who")
     pool.close()
-with forked_early("pool_tasks", Limits()):
+with forked_early("pool_tasks", 0):
     pass
 try:
     left = os.waitpid(-1, os.WNOHANG)
@@ -194,7 +195,7 @@ def test_what_workers_print_is_heard_line_by_line(three: Listening) -> None:
 
 def test_what_workers_print_is_never_kept_whole(three: Listening) -> None:
     three.run({"do": "flood"})
-    assert [len(line) for line in three.said] == [len("worker 1: ") + pool.TAIL_BYTES]
+    assert [len(line) for line in three.said] == [len("worker 1: ") + server.TAIL_BYTES]
 
 
 @pytest.mark.parametrize(("task", "words"), [("die_with_a_child", "last words"), ("die_with_a_command", "")])
@@ -237,7 +238,7 @@ def test_a_converter_that_has_nothing_to_do_starts_no_process(
     tmp_path: Path, photos: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shardctl.convert(photos, tmp_path / "out", workers=0)
-    monkeypatch.setattr(pool, "_ForkServer", None)  # it could not be made
+    monkeypatch.setattr(server, "ForkServer", None)  # it could not be made
     assert cli("convert", photos, tmp_path / "out").out.startswith(f"{tmp_path / 'out'} is up to date")
 
 

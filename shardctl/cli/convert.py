@@ -23,7 +23,7 @@ from shardctl.cli.output import (
 )
 from shardctl.cli.recipes import recipe_of, source_options, transform_options
 from shardctl.engines import WORKER
-from shardctl.engines.pool import Limits, forked_early
+from shardctl.engines.server import forked_early
 from shardctl.errors import UsageError
 from shardctl.importing import look_in_current_folder
 from shardctl.startup import import_without_threads, keep_pandas_out_of_arrow
@@ -193,7 +193,7 @@ def _workers_ahead(dst: str, options: dict[str, Any]) -> AbstractContextManager[
     complete = Path(dst, "manifest.json").exists() and not options["overwrite"]
     if complete or options["workers"] == 0:
         return nullcontext()
-    return forked_early(WORKER, Limits(options["worker_memory"], options["input_timeout"]))
+    return forked_early(WORKER, options["worker_memory"] or 0)
 
 
 class _View:
