@@ -20,7 +20,7 @@ CLASSES = {
     "What `open` and `mix` return": [("dataset", "Dataset"), ("mixed", "Mix")],
     "What `loader` returns": [("loader", "Loader"), ("loader", "LoaderStats")],
     "What the other functions return": [
-        ("conversion", "ConvertResult"),
+        ("conversion.result", "ConvertResult"),
         ("verification", "VerifyResult"),
         ("restoration.results", "RepairResult"),
         ("writing", "WriteResult"),

@@ -32,6 +32,8 @@ from shardctl.conversion.options import (
     reject_limit,
 )
 from shardctl.conversion.rejects import copy_rejects
+from shardctl.conversion.result import ConvertResult as ConvertResult
+from shardctl.conversion.result import count_rejects, missing_labels, warnings_of
 from shardctl.conversion.staging import (
     begin,
     clear_partial_files,
@@ -42,6 +44,7 @@ from shardctl.conversion.staging import (
     refuse_to_lose,
     unfinished,
 )
+from shardctl.conversion.tally import Tally
 from shardctl.engines import local
 from shardctl.engines.base import Engine
 from shardctl.engines.job import NEW_FOLDER, Job, Root
@@ -72,43 +75,14 @@ from shardctl.recipe import Recipe, load_recipe
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.walk import place_of
 from shardctl.splitting import SplitRule
-from shardctl.storage import counted, format_bytes, naming_the_path, printable, scratch_folder
-from shardctl.tables import MANIFEST, REJECTS, STAGING, Reject, count_reasons
+from shardctl.storage import format_bytes, naming_the_path, printable, scratch_folder
+from shardctl.tables import MANIFEST, REJECTS, STAGING, count_reasons
 from shardctl.version import __version__
 
 T = TypeVar("T")
 
 SPARE_DISK = 1.05
 """Free disk space that is required, per byte of the estimate."""
-
-MANY_REJECTS = 0.5
-"""Share of rejected inputs above which there is a warning, if --max-rejects does not stop the conversion."""
-
-
-@dataclass(frozen=True)
-class ConvertResult:
-    """The result of a conversion. `status` is created, resumed, updated, up-to-date or planned (a dry run).
-
-    `samples`, `shards` and `bytes` are those of the whole dataset; `samples_per_s` counts only the samples that this run
-    made, not those of an earlier run that it resumed. `reasons` counts the rejects by stage and error, `examples` has one of
-    each; `copied` is the number of rejected inputs that were copied. `notices` are decisions and other information;
-    `warnings` should be checked before the dataset is used. `estimate` is that of a dry run.
-    """
-
-    status: str
-    samples: int
-    shards: int
-    bytes: int
-    rejected: int
-    seconds: float
-    samples_per_s: float
-    fingerprint: str
-    reasons: dict[str, int] = field(default_factory=dict)
-    examples: tuple[Reject, ...] = ()
-    estimate: Estimate | None = None
-    copied: int = 0
-    notices: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -391,7 +365,7 @@ class _Conversion:
 
     def _up_to_date(self, manifest: Manifest, parts: dict[str, str], listing: Listing) -> ConvertResult:
         self._refuse_many_rejects(manifest)
-        notices = [*listing.notices, *_missing_labels(manifest, listing)]
+        notices = [*listing.notices, *missing_labels(manifest, listing)]
         if manifest.fingerprint != fingerprint(parts):
             changes = version_changes(manifest.fingerprint_parts.get(VERSIONS, ""), parts[VERSIONS])
             notices.append(f"the dataset was made by other versions ({changes}); --overwrite converts it again with these")
@@ -404,15 +378,16 @@ class _Conversion:
             manifest.fingerprint,
             copied=self._copied(),
             notices=tuple(notices),
-            warnings=_warnings(manifest),
+            warnings=warnings_of(manifest),
         )
 
     def _refuse_many_rejects(self, manifest: Manifest) -> None:
         """Raise TooManyRejectsError if a finished dataset has more rejects than are allowed now."""
         if manifest.rejected > reject_limit(self.options.max_rejects, manifest.inputs):
+            rejects = count_rejects(manifest.rejected, manifest.inputs)
             raise TooManyRejectsError(
-                f"{printable(str(self.target))}: the dataset is complete, with {_rejects(manifest.rejected, manifest.inputs)},"
-                f" more than --max-rejects allows; {REJECTS} has the reasons"
+                f"{printable(str(self.target))}: the dataset is complete, with {rejects}, more than --max-rejects allows;"
+                f" {REJECTS} has the reasons"
             )
 
     def _copied(self) -> int:
@@ -466,31 +441,9 @@ class _Conversion:
             reasons=reasons,
             examples=examples,
             copied=self._copied(),
-            notices=(*listing.notices, *_missing_labels(manifest, listing)),
-            warnings=_warnings(manifest),
+            notices=(*listing.notices, *missing_labels(manifest, listing)),
+            warnings=warnings_of(manifest),
         )
-
-
-def _missing_labels(manifest: Manifest, listing: Listing) -> tuple[str, ...]:
-    """Say how many samples have no class, where records have the labels: this is known only when all of them were read."""
-    if manifest.class_counts is None or listing.whole or listing.side is not None:
-        return ()
-    missing = manifest.samples - sum(sum(counts) for counts in manifest.class_counts.values())
-    return (f"{missing:,} of {counted(manifest.samples, 'sample')} without a label",) if missing > 0 else ()
-
-
-def _warnings(manifest: Manifest) -> tuple[str, ...]:
-    """Return what should be checked before this dataset is used."""
-    if manifest.rejected <= manifest.inputs * MANY_REJECTS:
-        return ()
-    return (
-        f"{_rejects(manifest.rejected, manifest.inputs)}, more than half; {REJECTS} has the reasons, and --max-rejects makes"
-        " this an error",
-    )
-
-
-def _rejects(rejected: int, inputs: int) -> str:
-    return f"{counted(rejected, 'input')} of {inputs:,} rejected"
 
 
 def _what_is_done(job: Job) -> tuple[str, float]:
@@ -509,23 +462,3 @@ def _environment(recipe: Recipe) -> dict[str, str]:
     if recipe.kind == "image":
         versions |= {"imaging": backend.require_one(), "libraries": ", ".join(backend.libraries())}
     return versions
-
-
-class Tally:
-    """Counts the work that the workers report, and stops the conversion if too much is rejected."""
-
-    def __init__(self, limit: str | None, inputs: int, listen: Callable[[Progress], None]) -> None:
-        self._limit = reject_limit(limit, inputs)
-        self._inputs, self._listen = inputs, listen
-        self.rejected = self.samples = 0
-
-    def add(self, progress: Progress) -> None:
-        """Add finished work. Raises TooManyRejectsError."""
-        self.rejected += progress.rejected
-        self.samples += progress.samples
-        self._listen(progress)
-        if self.rejected > self._limit:
-            raise TooManyRejectsError(
-                f"{_rejects(self.rejected, self._inputs)} so far, more than --max-rejects allows;"
-                " nothing was committed. Fix or remove them, or run the same command with a higher limit to continue"
-            )

@@ -1,0 +1,63 @@
+"""The result of a conversion, and what is said of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from shardctl.conversion.estimating import Estimate
+from shardctl.listing import Listing
+from shardctl.manifest import Manifest
+from shardctl.storage import counted
+from shardctl.tables import REJECTS, Reject
+
+MANY_REJECTS = 0.5
+"""Share of rejected inputs above which there is a warning, if --max-rejects does not stop the conversion."""
+
+
+@dataclass(frozen=True)
+class ConvertResult:
+    """The result of a conversion. `status` is created, resumed, updated, up-to-date or planned (a dry run).
+
+    `samples`, `shards` and `bytes` are those of the whole dataset; `samples_per_s` counts only the samples that this run
+    made, not those of an earlier run that it resumed. `reasons` counts the rejects by stage and error, `examples` has one of
+    each; `copied` is the number of rejected inputs that were copied. `notices` are decisions and other information;
+    `warnings` should be checked before the dataset is used. `estimate` is that of a dry run.
+    """
+
+    status: str
+    samples: int
+    shards: int
+    bytes: int
+    rejected: int
+    seconds: float
+    samples_per_s: float
+    fingerprint: str
+    reasons: dict[str, int] = field(default_factory=dict)
+    examples: tuple[Reject, ...] = ()
+    estimate: Estimate | None = None
+    copied: int = 0
+    notices: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def missing_labels(manifest: Manifest, listing: Listing) -> tuple[str, ...]:
+    """Say how many samples have no class, where records have the labels: this is known only when all of them were read."""
+    if manifest.class_counts is None or listing.whole or listing.side is not None:
+        return ()
+    missing = manifest.samples - sum(sum(counts) for counts in manifest.class_counts.values())
+    return (f"{missing:,} of {counted(manifest.samples, 'sample')} without a label",) if missing > 0 else ()
+
+
+def warnings_of(manifest: Manifest) -> tuple[str, ...]:
+    """Return what should be checked before this dataset is used."""
+    if manifest.rejected <= manifest.inputs * MANY_REJECTS:
+        return ()
+    return (
+        f"{count_rejects(manifest.rejected, manifest.inputs)}, more than half; {REJECTS} has the reasons, and"
+        " --max-rejects makes this an error",
+    )
+
+
+def count_rejects(rejected: int, inputs: int) -> str:
+    """Say how many inputs were rejected."""
+    return f"{counted(rejected, 'input')} of {inputs:,} rejected"
