@@ -18,7 +18,8 @@ from shardctl.manifest import Manifest
 from shardctl.roles import Image, Label, Role, Roles
 from shardctl.shard import Compression
 from shardctl.tables import MADE_BY, SHARDS, ShardTable, shard_name
-from shardctl.writing import ShardSeries, finish
+from shardctl.writing.finishing import finish
+from shardctl.writing.series import ShardSeries
 
 
 def write_dataset(

@@ -54,7 +54,7 @@ from shardctl.storage import (
 from shardctl.tables import FILES, MANIFEST, PLAN, REJECTS, ShardEntry, is_written, open_checked_table, open_table, read_rejects
 from shardctl.verification.finding import UNREADABLE
 from shardctl.verification.tables import check_manifest
-from shardctl.writing import making_of, write_tables
+from shardctl.writing.finishing import making_of, write_tables
 
 SOURCE_TABLES = frozenset((FILES, PLAN, REJECTS))
 """The tables that are made from the sources; the others are made from the shards and these."""

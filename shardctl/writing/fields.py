@@ -1,0 +1,177 @@
+"""The columns of samples that are made in Python, and the rows of these samples."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from shardctl.codecs import image
+from shardctl.codecs.image import Store
+from shardctl.errors import InputError, Rejection, UsageError
+from shardctl.layout import ENCODED_IMAGE, Layout, image_tensor
+from shardctl.roles import Image
+from shardctl.sample import Sample
+from shardctl.storage import printable
+from shardctl.transforms.values import UnfitValue, check_fit, column_type, describe, plain_value, python_value
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the caller says of the fields."""
+
+    schema: pa.Schema | None
+    classes: tuple[str, ...] | None
+    store: str | None
+    compression: str
+
+
+class Fields:
+    """The columns of a dataset, found in its first samples, and what makes a row of a sample."""
+
+    def __init__(self, first: list[Sample], given: Given) -> None:
+        for number, sample in enumerate(first):
+            _refuse_no_sample(sample, number)
+        self._schema, self._classes = given.schema, given.classes
+        names = list(given.schema.names) if given.schema is not None else list(dict.fromkeys(chain.from_iterable(first)))
+        names = [name for name in names if name != "key"]
+        self._names = frozenset((*names, "key"))
+        self._store: Store | None = None
+        self._shape: tuple[int, int, int] | None = None
+        columns = [pa.field("key", pa.string())]
+        for name in names:
+            values = [sample.get(name) for sample in first]
+            if name == "image":
+                columns.append(pa.field(name, self._image_type(values, given.store)))
+            elif name == "label" and given.classes:
+                columns.append(pa.field(name, pa.int64()))
+            else:
+                columns.append(given.schema.field(name) if given.schema is not None else pa.field(name, _found(name, values)))
+        if given.classes and "label" not in names:
+            raise UsageError("classes name the values of label, and the samples have none")
+        if given.store and self._store is None:
+            raise UsageError(f"store {given.store} is for images, and the samples have none")
+        self._shapes: set[tuple[int, int, int]] = set()
+        kind = "image" if self._store else "text"
+        role = Image(str(self._store), self._shape) if self._store else None
+        self.layout = Layout.by_name(kind, pa.schema(columns), role, given.classes)
+        self.label = self.layout.columns.get_field_index("label")
+
+    @property
+    def final_layout(self) -> Layout:
+        """The layout with the decoded shape that all images turned out to share."""
+        if self._store is None:
+            return self.layout
+        return self.layout.with_shape(next(iter(self._shapes)) if len(self._shapes) == 1 else None)
+
+    def _image_type(self, values: list[Any], store: str | None) -> pa.DataType:
+        type_ = self._schema.field("image").type if self._schema is not None else None
+        value = next((value for value in values if value is not None), None)
+        raw = isinstance(type_, pa.FixedShapeTensorType)
+        kept = isinstance(value, bytes)
+        self._store = Store.parse(store or ("source" if kept else "raw"))
+        if kept != (self._store.name == "source") or (type_ is not None and raw != (self._store.name == "raw")):
+            came = "encoded images are kept as they are (store source)" if kept else "pixels cannot be kept as source"
+            raise UsageError(f"store {self._store} does not fit the field image: {came}")
+        if self._store.name != "raw":
+            return ENCODED_IMAGE
+        _refuse_no_pixels(value, "sample 0" if values[0] is not None else "a sample")
+        self._shape = tuple(type_.shape) if raw else value.shape  # type: ignore[union-attr]  # raw: it is a tensor
+        assert self._shape is not None, "of pixels"
+        return image_tensor(self._shape)
+
+    def values(self, sample: Sample, number: int) -> tuple[Any, ...]:
+        """Return the row of a sample. Raises InputError."""
+        _refuse_no_sample(sample, number)
+        key = sample.get("key", f"{number:09d}")
+        if not isinstance(key, str) or not key:
+            raise InputError(f"sample {number:,}: its key is {describe(key)}; it must be a string")
+        who = f"sample {number:,} ({printable(key)})"
+        odd = next((name for name in sample if name not in self._names), None)
+        if odd is not None:
+            known = "the schema does not have" if self._schema is not None else "the first samples do not have; give a schema"
+            raise InputError(f"{who} has a field {printable(str(odd))}, which {known}")
+        return (key, *(self._value(field, sample.get(field.name), key, who) for field in list(self.layout.columns)[1:]))
+
+    def _value(self, field: pa.Field, value: Any, key: str, who: str) -> Any:
+        try:
+            if field.name == "image" and self._store is not None:
+                return self._image(value, key, who)
+            if field.name == "label" and self._classes:
+                return self._class_of(value)
+            plain = plain_value(value)
+            check_fit(plain, field.type)
+            return plain
+        except UnfitValue as problem:
+            raise InputError(
+                f"{who}: the field {printable(field.name)} is {problem}; its column is of type {field.type}"
+            ) from problem
+        except Rejection as rejection:
+            raise InputError(f"{who}: {rejection.message}") from rejection
+
+    def _image(self, value: Any, key: str, who: str) -> Any:
+        assert self._store is not None, "of images"
+        if self._store.name == "source":
+            if not isinstance(value, bytes):
+                raise UnfitValue(describe(value))
+            opened = image.open_image(value)
+            image.check(opened)
+            self._remember((opened.size[1], opened.size[0], 3))
+            return value, key
+        _refuse_no_pixels(value, who)
+        self._remember(value.shape)
+        if self._store.name == "raw":
+            if value.shape != self._shape:
+                raise InputError(f"{who}: its image is {describe(value)}, others are {self._shape}; store raw needs one size")
+            return value
+        return self._store.encode(value), (key.rpartition(".")[0] or key) + self._store.suffix
+
+    def _remember(self, shape: tuple[int, int, int]) -> None:
+        if len(self._shapes) < 2:
+            self._shapes.add(shape)
+
+    def _class_of(self, value: Any) -> int | None:
+        assert self._classes is not None, "labels are numbers of classes"
+        if value is None:
+            return None
+        if isinstance(value, str) and value in self._classes:
+            return self._classes.index(value)
+        whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+        if not whole or not 0 <= value < len(self._classes):
+            raise UnfitValue(f"{describe(value)}, and no class")
+        return int(value)
+
+
+def _refuse_no_sample(sample: Any, number: int) -> None:
+    if not isinstance(sample, dict) or not all(isinstance(name, str) for name in sample):
+        raise InputError(f"sample {number:,} is {describe(sample)}; a sample is a dict of field name to value")
+
+
+def _refuse_no_pixels(value: Any, who: str) -> None:
+    fits = isinstance(value, np.ndarray) and not isinstance(value, np.ma.MaskedArray) and value.dtype == np.uint8
+    if not fits or value.ndim != 3 or value.shape[2] != 3 or not value.size:
+        raise InputError(
+            f"{who}: its image is {describe(value)}; it must be a numpy array of shape (height, width, 3) and type uint8, or"
+            " the bytes of an image file, the same in all samples"
+        )
+
+
+def _found(name: str, values: list[Any]) -> pa.DataType:
+    """Return the type of a column in which all values come out as they went in. Raises InputError if there is none."""
+    plain = []
+    for number, value in enumerate(values):
+        try:
+            plain.append(plain_value(value))
+        except UnfitValue as problem:
+            raise InputError(f"sample {number:,}: the field {printable(name)} is {problem}, which no column holds") from problem
+    for several in (plain, list(map(python_value, plain))):
+        with contextlib.suppress(pa.ArrowException, OverflowError, ValueError, TypeError):
+            type_ = column_type(pa.array(several).type)
+            for value in plain:
+                check_fit(value, type_)
+            return type_
+    raise InputError(f"the field {printable(name)} has values of several types in the first samples; give a schema")
