@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,49 @@ def test_a_fatal_input_is_found_and_rejected_and_the_rest_is_converted(
     assert [sample["key"] for sample in shardctl.open(tmp_path / "out")] == [name for name in names if name not in fatal]
     assert (result.samples, result.rejected) == (30 - len(fatal), len(fatal))
     assert shardctl.verify(tmp_path / "out").findings == ()
+
+
+UNREADABLE = """
+import ctypes, os
+from shardctl.engines import builder
+
+read = builder.read_unit
+
+def fatal(job, planned, *arguments):
+    if planned.file.path == "2.jsonl":
+        ctypes.string_at(0)
+    return read(job, planned, *arguments)
+
+builder.read_unit = fatal
+
+def same(sample):
+    return sample
+
+def large(sample):
+    return {**sample, "blob": b"x" * (sample["n"] == 1400) * (120 << 20)}
+"""
+
+
+@pytest.fixture
+def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Files with ten records each, and steps of which one stands for a fault of a library that reads."""
+    (tmp_path / "table_steps.py").write_text(UNREADABLE)
+    monkeypatch.setitem(sys.modules, "table_steps", types.ModuleType("table_steps"))  # for the workers alone
+    for name in ("same", "large"):
+        setattr(sys.modules["table_steps"], name, lambda sample: sample)
+    (tmp_path / "in").mkdir()
+    for number in range(4):
+        (tmp_path / "in" / f"{number}.jsonl").write_text("".join(f'{{"n": {n}}}\n' for n in range(10)))
+    return tmp_path / "in"
+
+
+def test_a_unit_that_ends_every_worker_that_reads_it_is_rejected(tables: Path, tmp_path: Path) -> None:
+    steps = {"transform": [{"name": "custom", "target": "table_steps:same"}]}
+    result = shardctl.convert(tables, tmp_path / "out", recipe=steps, workers=1)
+    assert (result.samples, result.rejected) == (30, 10)
+    assert {(reject.source, reject.error) for reject in read_rejects(tmp_path / "out" / "rejects.jsonl")} == {
+        ("2.jsonl", "crashed")
+    }
 
 
 @pytest.mark.parametrize(("names", "times"), [(["00", "01", "37"], 2), (["00", "07", "17", "18", "27", "37"], 3)])
@@ -313,3 +357,14 @@ def test_workers_that_are_killed_while_they_write_cost_no_input(tmp_path: Path, 
     shardctl.convert(source, tmp_path / "out", recipe=STALLING, workers=1, listener=Listener(announce=kill))
     assert list((at / "kills").iterdir()) == []
     assert sums(tmp_path / "out") == sums(tmp_path / "whole")
+
+
+@pytest.mark.usefixtures("tables")
+def test_a_record_that_becomes_too_large_costs_itself_alone(tmp_path: Path) -> None:
+    """Memory runs out where its block is written, among many others; it is not among those that are tried beforehand."""
+    (tmp_path / "many.jsonl").write_text("".join(f'{{"n": {n}}}\n' for n in range(1500)))
+    steps = {"transform": [{"name": "custom", "target": "table_steps:large"}]}
+    result = shardctl.convert(tmp_path / "many.jsonl", tmp_path / "out", recipe=steps, workers=1, worker_memory=448 << 20)
+    assert (result.samples, result.rejected) == (1499, 1)
+    (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")
+    assert (reject.key, reject.error) == ("many.jsonl#1401", "out-of-memory")

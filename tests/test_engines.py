@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 
 import pytest
 
 import shardctl
-from shardctl.engines import local
+from shardctl.engines import inputs, local
 from shardctl.engines.job import Job
 from shardctl.engines.local import InProcess
 from shardctl.engines.probe import Probe
@@ -34,3 +35,24 @@ def test_an_engine_elsewhere_needs_no_folder_for_scratch(tmp_path: Path, monkeyp
     monkeypatch.setattr(local, "start", lambda *_: Elsewhere())
     shardctl.convert(source, tmp_path / "there", workers=0)
     assert (tmp_path / "there" / CHECKSUMS).read_text() == (tmp_path / "here" / CHECKSUMS).read_text()
+
+
+def test_a_disk_error_elsewhere_costs_one_input_where_others_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To tell, other inputs of the plan are tried; the plan of the probe is in memory, with a user's functions too."""
+    (tmp_path / "same_steps.py").write_text("def same(sample):\n    return sample\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "in").mkdir()
+    for name in "abcd":
+        (tmp_path / "in" / f"{name}.txt").write_text(name)
+    read = inputs._read
+
+    def bad_sector(path: str, size: int) -> object:
+        if path.endswith("b.txt"):
+            raise OSError(errno.EIO, "Input/output error")
+        return read(path, size)
+
+    monkeypatch.setattr(inputs, "_read", bad_sector)
+    monkeypatch.setattr(local, "start", lambda *_: Elsewhere())
+    steps = {"kind": "text", "transform": [{"name": "custom", "target": "same_steps:same"}]}
+    result = shardctl.convert(tmp_path / "in", tmp_path / "out", recipe=steps, workers=0)
+    assert (result.samples, result.rejected) == (3, 1)

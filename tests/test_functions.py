@@ -44,6 +44,17 @@ partial = functools.partial(add, amount=3)
 bound = Adder(4).method
 with_default = add
 
+BUFFER, NESTED, IMAGE = np.zeros(2, np.int64), [{"n": [0]}], np.zeros((4, 4, 3), np.uint8)
+numbers = {}
+
+def buffered(sample):
+    number = numbers.setdefault(sample["key"], len(numbers))
+    BUFFER[:] = number
+    NESTED[0]["n"][0] = number
+    IMAGE[:] = number
+    image = {"image": IMAGE} if "image" in sample else {}
+    return {**sample, **image, "flat": BUFFER, "nested": NESTED}
+
 def wanted(sample, *, rng):
     return add(sample, float(rng.random()))
 
@@ -313,6 +324,19 @@ def test_the_code_of_an_object_is_part_of_the_fingerprint(source: Path, tmp_path
     (tmp_path / "steps.py").write_text(STEPS + "# changed\n")
     third = convert(source, tmp_path / "out3", "other:mine")
     assert len({first.fingerprint, second.fingerprint, third.fingerprint}) == 3
+
+
+@pytest.mark.parametrize("store", ["raw", None])
+def test_a_function_may_return_the_same_buffer_at_every_call(source: Path, tmp_path: Path, store: str | None) -> None:
+    """Samples are stored later than they are made, and keep the values that they had then."""
+    if store is None:
+        source = lines(tmp_path / "lines", 5)
+    convert(source, tmp_path / "out", "steps:buffered", **({"recipe": {"store": store}} if store else {}))
+    for number, sample in enumerate(shardctl.open(tmp_path / "out")):
+        assert sample["flat"].tolist() == [number, number]
+        assert sample["nested"] == [{"n": [number]}]
+        if store:
+            assert (sample["image"] == number).all()
 
 
 def test_a_function_may_draw_into_the_image(source: Path, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ import zstandard
 from pyarrow import feather, parquet
 
 import shardctl
+from shardctl.conversion import surveying
 from shardctl.tables import read_rejects
 
 Rows = list[dict[str, Any]]
@@ -443,3 +444,22 @@ def test_a_shuffled_order_has_the_same_records_for_any_number_of_workers(tmp_pat
     assert orders[0] != sorted(orders[0]) == list(range(3000))
     shardctl.convert(tmp_path / "in.jsonl", tmp_path / "other", workers=0, shuffle=8)
     assert column(tmp_path / "other", "n") != orders[0]
+
+
+def test_a_table_that_grows_after_it_was_listed_is_a_reject(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where its quotes ask for a scan from its beginning to its end."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.csv").write_text("n,t\n1,a\n2,b\n")
+    (tmp_path / "in" / "b.csv").write_text('n,t\n3,5" pipe\n4,6" a\n5,7" c\n')
+    find_units = surveying.Surveyor.find_units
+
+    def grow(surveyor: surveying.Surveyor) -> object:
+        with open(tmp_path / "in" / "b.csv", "a") as file:
+            file.write("9,x\n")
+        return find_units(surveyor)
+
+    monkeypatch.setattr(surveying.Surveyor, "find_units", grow)
+    result = shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
+    assert (result.samples, result.rejected) == (2, 1)
+    (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")
+    assert (reject.source, reject.error) == ("b.csv", "changed")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from test_conversion import images
 
@@ -36,6 +37,25 @@ def evens(sample):
 def odd_texts(sample):
     if sample["text"] == "b" and sample["variant"] == 1:
         raise ValueError("no b")
+    return sample
+
+CURRENT, LAST = {}, []
+
+def leaves(sample):
+    CURRENT["text"] = sample["text"]
+    return sample
+
+def takes(sample):
+    return {**sample, "taken": CURRENT["text"]}
+
+def changes_the_last(sample):
+    for last in LAST:
+        last["text"] = last["key"] = "changed later"
+    LAST[:] = [sample]
+    return sample
+
+def appends(sample):
+    sample["items"].append(sample["variant"])
     return sample
 
 def one_bad(sample):
@@ -107,6 +127,51 @@ def test_dropped_records_are_counted_once_however_many_samples_they_gave(tmp_pat
     rejects = [(reject.error, reject.records) for reject in read_rejects(tmp_path / "out" / "rejects.jsonl")]
     assert rejects == [("left-out", 1), ("lost", 8), ("left-out", 1)]
     assert shardctl.verify(tmp_path / "out").findings == ()
+
+
+@pytest.mark.usefixtures("functions")
+def test_functions_are_called_in_turn_on_each_record(tmp_path: Path) -> None:
+    """One may leave something for the next, as a tokeniser leaves its state."""
+    source = lines(tmp_path / "in.jsonl", map(str, range(50)))
+    steps = [{"name": "custom", "target": f"manysteps:{name}"} for name in ("leaves", "takes")]
+    shardctl.convert(source, tmp_path / "out", recipe={"transform": steps}, workers=0)
+    assert all(sample["taken"] == sample["text"] for sample in shardctl.open(tmp_path / "out"))
+
+
+@pytest.mark.usefixtures("functions")
+def test_what_a_function_does_later_changes_no_sample_that_it_returned(tmp_path: Path) -> None:
+    source = lines(tmp_path / "in.jsonl", map(str, range(50)))
+    shardctl.convert(source, tmp_path / "out", recipe=own("changes_the_last"), workers=0)
+    assert [sample["text"] for sample in shardctl.open(tmp_path / "out")] == list(map(str, range(50)))
+    assert shardctl.verify(tmp_path / "out").findings == ()
+
+
+@pytest.mark.usefixtures("functions")
+@pytest.mark.parametrize("of_file", [False, True])
+def test_a_list_that_a_function_changes_in_place_is_that_of_its_sample_alone(tmp_path: Path, of_file: bool) -> None:
+    """Variants have the lists of their record, and the records of a file those of a labels file."""
+    items: dict[str, Any] = {} if of_file else {"items": [7]}
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"n": n, **items}) + "\n" for n in range(3)))
+    (tmp_path / "labels.jsonl").write_text('{"file_name": "in.jsonl", "items": [7]}\n')
+    labels = {"labels": tmp_path / "labels.jsonl"} if of_file else {}
+    shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", recipe=own("appends", variants=2), workers=0, **labels)
+    assert [sample["items"].tolist() for sample in shardctl.open(tmp_path / "out")] == [[7, 0], [7, 1]] * 3
+
+
+@pytest.mark.usefixtures("functions")
+@pytest.mark.parametrize("zone", [None, "Europe/Berlin"])
+def test_times_go_through_functions_without_a_change(tmp_path: Path, zone: str | None) -> None:
+    """Nanoseconds and the year 33658 are more than Python's own times hold."""
+    columns = {
+        "fine": pa.array([1, None], pa.timestamp("ns", zone)),
+        "far": pa.array([10**18, 0], pa.timestamp("us", zone)),
+        "of_day": pa.array([1, 2], pa.time64("ns")),
+        "text": pa.array(["a", "b"]),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "in.parquet")
+    assert shardctl.convert(tmp_path / "in.parquet", tmp_path / "out", recipe=own("late"), workers=0).samples == 2
+    table = pa.ipc.open_file(tmp_path / "out" / "train-00000.arrow").read_all()
+    assert {name: table[name].combine_chunks() for name in columns} == columns
 
 
 @pytest.mark.usefixtures("functions")

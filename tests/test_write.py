@@ -217,3 +217,21 @@ def test_one_block_is_in_memory_at_a_time(tmp_path: Path) -> None:
     assert ahead < 16 << 20
     assert len(ShardTable(tmp_path / "out" / SHARDS)) >= 4
     assert json.loads((tmp_path / "out" / "manifest.json").read_text())["samples"] == taken
+
+
+def test_keys_of_variants_are_told_apart_whatever_they_are(tmp_path: Path) -> None:
+    shardctl.write(tmp_path / "out", [{"key": "2 x", "variant": "1"}, {"key": "x", "variant": "1 2"}])
+    assert len(shardctl.open(tmp_path / "out")) == 2
+
+
+def test_a_key_that_cannot_be_written_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="sample 0: its key is .* that can be written as UTF-8"):
+        shardctl.write(tmp_path / "out", [{"key": "a\ud800", "x": 1}])
+
+
+def test_times_with_a_zone_are_written_as_they_were_read(tmp_path: Path) -> None:
+    schema = pa.schema([("t", pa.timestamp("ns", "Europe/Berlin"))])
+    shardctl.write(tmp_path / "out", [{"t": np.datetime64(1, "ns")}], schema)
+    (sample,) = shardctl.open(tmp_path / "out")
+    shardctl.write(tmp_path / "again", [{"t": sample["t"]}], schema)
+    assert shardctl.open(tmp_path / "again")[0]["t"] == np.datetime64(1, "ns")

@@ -36,6 +36,7 @@ from shardctl.sources.kinds import KINDS
 from shardctl.storage import printable
 from shardctl.stored import StoredDataset
 from shardctl.tables import SHARDS, ShardTable, is_written
+from shardctl.times import python_rows
 
 INPUTS = 2048
 """The largest number of files that are read, where a file is one record, from all over the dataset."""
@@ -204,7 +205,7 @@ class _Inputs:
             if not job.recipe.sample_transforms and job.recipe.store is None:
                 yield len(parsed.batch.to_pydict() and parsed.numbers)
                 continue
-            for record, fields in zip(parsed.numbers.tolist(), parsed.batch.to_pylist(), strict=True):
+            for record, fields in zip(parsed.numbers.tolist(), python_rows(parsed.batch), strict=True):
                 yield fields, Origin(planned.key(record), file.label, file.columns)
         check_digest(job, planned, digest.intdigest())
 

@@ -18,6 +18,7 @@ from shardctl.errors import InputError, Rejection
 from shardctl.listing import Listing, why_nothing
 from shardctl.on_demand import OnDemand
 from shardctl.sources.formats import DETECT, PIECE_BYTES, RECORD_BYTES, Cut, Format, Numbers, Reading, find_format
+from shardctl.sources.formats.ranges import changed
 from shardctl.sources.kinds.text import too_large
 from shardctl.sources.types import Types
 from shardctl.sources.walk import COMPRESSED, suffix_of
@@ -114,7 +115,9 @@ class Surveyor:
         again = self._cut(self._pieces(made), made)
         if again:
             files = np.array(sorted(again), np.int64)
-            self._cut(_Stretches(files, np.zeros_like(files), listing.table["size"].to_numpy()[files]), made)
+            sizes = listing.table["size"].to_numpy()[files]
+            for file in self._cut(_Stretches(files, np.zeros_like(files), sizes), made):
+                made.add(file, [Cut(0, int(listing.table["size"][file].as_py()), 1, changed())])
         units = made.finish()
         if not len(units):
             raise InputError(why_nothing(listing.roots, listing.kind.name, listing.ignored))

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from shardctl.engines.breadcrumb import NOWHERE, Breadcrumb
+from shardctl.engines.breadcrumb import NOWHERE, WHOLE, Breadcrumb
 from shardctl.engines.image_files import TableImages
 from shardctl.engines.inputs import changed, check_digest, digest_of, read_whole
 from shardctl.engines.instructions import Instructions
@@ -27,6 +27,7 @@ from shardctl.sources.formats import Choose, ColumnMisfit, Misfit, Parsed, Unit
 from shardctl.sources.kinds import KINDS
 from shardctl.storage import HashingFile, printable
 from shardctl.tables import Reject
+from shardctl.times import python_rows
 
 OUT_OF_MEMORY_MESSAGE = "needs more memory than there is, or than --worker-memory allows"
 
@@ -136,7 +137,15 @@ class ShardBuilder:
 
     def read_only(self, planned: Planned) -> None:
         """Read a unit of a file of many records, and make nothing of it. Raises Rejection, SourceGoneError."""
-        self._digest_of(planned)
+        if (planned.number, None) in self._known.lost:
+            raise self._known.lost[planned.number, None]
+        self._crumb.drop(planned.number)
+        try:
+            self._digest_of(planned)
+        except MemoryError as error:
+            raise Rejection("read", "out-of-memory", OUT_OF_MEMORY_MESSAGE) from error
+        finally:
+            self._crumb.leave()
 
     def _add_whole(self, planned: Planned, outcome: UnitOutcome) -> None:
         """Add the samples of a file that is one record."""
@@ -324,7 +333,7 @@ class ShardBuilder:
         keys = make_keys(file.path, numbers).to_pylist()
         origin = Origin(file.path, file.label, file.columns)
         applied = self._pipeline.finish_records(parsed.batch, numbers.tolist(), keys, origin, self._crumb.enter_call)
-        self._crumb.drop(planned.number)
+        self._crumb.drop(planned.number, int(numbers[0]) if len(numbers) == 1 else WHOLE)
         batch = self._pipeline.lay_out(applied)
         self.inputs += len(numbers) - len(applied.rejects)  # those that gave no sample too
         self._add_batch(batch, outcome)
@@ -349,9 +358,9 @@ class ShardBuilder:
             self._reject(planned, outcome, record, rejection)
 
     def _rows_of(self, batch: pa.RecordBatch) -> Iterator[Sample]:
-        """Yield the fields of records. Only a user's functions get Python's times, which have no nanoseconds."""
+        """Yield the fields of records. Only a user's functions get times; else they stay numbers."""
         if self._job.recipe.sample_transforms:
-            yield from batch.to_pylist()
+            yield from python_rows(batch)
             return
         columns = [column.view(pa.int64()) if _is_64_bit_time(column.type) else column for column in batch.columns]
         rows = pa.RecordBatch.from_arrays(columns, batch.schema.names)

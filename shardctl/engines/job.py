@@ -6,7 +6,7 @@ import base64
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from operator import itemgetter
 from pathlib import Path
@@ -164,6 +164,12 @@ class Job:
         }
         record = {name: value for name, value in vars(self).items() if name in self.__dataclass_fields__ and name != "folder"}
         return {**record, **changed}
+
+    def with_layout(self, layout: Layout) -> Job:
+        """Return the same job with another layout."""
+        job = replace(self, layout=layout)
+        vars(job).update({name: table for name, table in vars(self).items() if name in ("files", "plan")})  # see `unpacked`
+        return job
 
     def packed(self) -> dict[str, Any]:
         """Return a small job with its tables as plain data, for a process that cannot see its folder."""

@@ -67,7 +67,7 @@ def probe_records(job: Job, crumb: Breadcrumb, known: Instructions) -> Probe:
     """
     units = list(job.units(0, job.plan.num_rows))
     if job.recipe.sample_transforms:
-        job = replace(job, layout=_with_own_fields(job, *_own_samples(job, units, crumb, known)))
+        job = job.with_layout(_with_own_fields(job, *_own_samples(job, units, crumb, known)))
     sink = pa.BufferOutputStream()
     builder = ShardBuilder(job, ShardPlace(0, "probe", 0, 0, 0, 0), sink, _ignore, crumb, known)
     added = [_timed(partial(builder.add, planned)) for planned in units]
@@ -193,6 +193,8 @@ def _own_type(name: str, samples: list[Finished], who: str, known: pa.DataType |
             plain = plain_value(sample.fields.get(name))
             pa.array([plain])
             values.append(plain)
+        except MemoryError:  # Arrow's own is an ArrowException, too
+            raise
         except (UnfitValue, pa.ArrowException, OverflowError, ValueError, TypeError) as problem:
             unfit = problem if isinstance(problem, UnfitValue) else UnfitValue(describe(plain))
     if not values:

@@ -18,6 +18,7 @@ from shardctl.sample import Sample
 from shardctl.sources.formats import Choose, Digest, Parsed, Unit, find_format
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.walk import suffix_of
+from shardctl.times import python_rows
 
 
 def read_unit(job: Job, planned: Planned, unit: Unit, choose: Choose | None, digest: Digest) -> Iterator[Parsed]:
@@ -61,6 +62,6 @@ def records_of(job: Job, planned: Planned, crumb: Breadcrumb, known: Instruction
         )
         return
     for parsed in read_unit(job, planned, planned.unit, known.without_lost(planned.number, None), xxhash.xxh3_64()):
-        for record, fields in zip(parsed.numbers.tolist(), parsed.batch.to_pylist(), strict=True):
+        for record, fields in zip(parsed.numbers.tolist(), python_rows(parsed.batch), strict=True):
             crumb.drop(planned.number, record)
             yield fields, Origin(planned.key(record), file.label, file.columns)

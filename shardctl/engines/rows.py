@@ -37,7 +37,7 @@ class Rows:
 
     def add_batch(self, batch: pa.RecordBatch, crumb: Breadcrumb) -> None:
         """Append the rows of a batch that has the columns of the shard. As `add`."""
-        if batch.num_rows == 1 and self._writer.fills_a_block(batch.nbytes):
+        if self._writer.fills_a_block(batch.nbytes):
             crumb.enter("write")
         else:
             crumb.leave()

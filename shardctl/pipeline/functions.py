@@ -7,13 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from shardctl.errors import Rejection
 from shardctl.recipe import Recipe
 from shardctl.sample import Sample
-from shardctl.transforms.values import describe
+from shardctl.transforms.values import DEEPEST, describe
 
 Given = tuple[Sample, ...]
-"""The fields of a sample as each of the functions was given them, in order."""
+"""The fields of a sample as each of the functions was given them, in order; nothing where that is not kept."""
 
 
 @dataclass
@@ -49,14 +51,18 @@ class Applied:
 
 
 class Functions:
-    """Calls the functions of a recipe. `numbered` says whether a record may become several samples of one variant."""
+    """Calls the functions of a recipe. `numbered` says whether a record may become several samples of one variant.
 
-    def __init__(self, recipe: Recipe, numbered: bool) -> None:
+    `traced` asks for what each function was given. Of several that is kept in any case: a message names the one to blame.
+    """
+
+    def __init__(self, recipe: Recipe, numbered: bool, traced: bool) -> None:
         self._recipe, self._numbered = recipe, numbered
         self._steps = [
             (number, step, str(step.settings().get("target", step.name)), step.draws)
             for number, step in enumerate(recipe.sample_transforms, 1)
         ]
+        self._traced = traced or len(self._steps) > 1
 
     def __bool__(self) -> bool:
         return bool(self._steps)
@@ -68,6 +74,8 @@ class Functions:
 
     def setters(self, given: Given, final: Sample) -> dict[str, str]:
         """Return the function that set a field last, for each field of a sample that one of them set."""
+        if not given:
+            return {}
         absent = object()
         return {
             name: who
@@ -79,26 +87,40 @@ class Functions:
     def apply(self, records: list[int], samples: list[Sample], begin: Callable[[int], None]) -> Applied:
         """Return what the functions make of samples, each given with the number of its record.
 
-        `begin` is called with that number before every call of a function. `settle` must follow once all samples of the
-        records are there.
+        Several functions are called in turn on each sample: one may leave something for the next. `begin` is called with the
+        record's number before every call. `settle` must follow once all samples of the records are there.
         """
+        if len(self._steps) < 2:
+            return self._in_turn(records, samples, begin)
+        applied = Applied()
+        for record, sample in zip(records, samples, strict=True):
+            if record not in applied.rejects:
+                applied.extend(self._in_turn([record], [sample], begin))
+        return applied
+
+    def _in_turn(self, records: list[int], samples: list[Sample], begin: Callable[[int], None]) -> Applied:
+        """Call the first function on all samples, then the second on what it made, and so on."""
         applied = Applied(records, samples, [()] * len(samples))
         for number, step, who, draws in self._steps:
             made = Applied(rejects=applied.rejects, left_out=applied.left_out)
             for record, sample, given in zip(applied.records, applied.samples, applied.given, strict=True):
+                if record in made.rejects:
+                    continue
                 begin(record)
                 key, variant = sample["key"], sample["variant"]
                 # Its own stream per function, so that one that draws more or less does not disturb the next.
                 rng = self._recipe.rng(f"{key}\0{number}", variant) if draws else None
-                before = sample.copy()
+                so_far = (*given, sample.copy()) if self._traced else given
                 try:
                     results = step.apply(sample, rng)
                     for changed in results:
                         if changed.get("key") is not key or changed.get("variant") is not variant:
                             _check(changed, key, variant, who)
+                        if not _UNCHANGEABLE.issuperset(map(type, changed.values())):
+                            changed = unshared(changed)
                         made.records.append(record)
                         made.samples.append(changed)
-                        made.given.append((*given, before))
+                        made.given.append(so_far)
                 except Rejection as rejection:
                     made.rejects.setdefault(record, rejection)
                 else:
@@ -124,6 +146,28 @@ class Functions:
                 applied.rejects.setdefault(record, Rejection("transform", "several-samples", f"{self.last} {several}"))
             for number, sample in enumerate(group):
                 sample["variant"] = number
+
+
+_UNCHANGEABLE = frozenset((str, int, float, bool, bytes, type(None)))
+_MUTABLE = frozenset((list, dict, bytearray, np.ndarray))
+
+
+def unshared(fields: Sample) -> Sample:
+    """Return a copy in which nothing is shared with `fields`.
+
+    Samples are stored later than they are made. A function may return the same buffer at every call, and change what it has.
+    """
+    return {name: _copied(value, DEEPEST) if type(value) in _MUTABLE else value for name, value in fields.items()}
+
+
+def _copied(value: Any, levels: int) -> Any:
+    if not levels or isinstance(value, np.ndarray | bytearray):
+        return value.copy()
+    if _MUTABLE.isdisjoint(map(type, value.values() if isinstance(value, dict) else value)):
+        return value.copy()
+    if isinstance(value, list):
+        return [_copied(part, levels - 1) if type(part) in _MUTABLE else part for part in value]
+    return {name: _copied(part, levels - 1) if type(part) in _MUTABLE else part for name, part in value.items()}
 
 
 def _check(changed: Sample, key: str, variant: int, who: str) -> None:

@@ -15,11 +15,11 @@ from shardctl.codecs.image import Opened, Pixels, Store
 from shardctl.errors import Rejection
 from shardctl.geometry import View
 from shardctl.layout import Layout
-from shardctl.pipeline.functions import Applied, Functions, Given
+from shardctl.pipeline.functions import Applied, Functions, Given, unshared
 from shardctl.recipe import Recipe
 from shardctl.sample import Sample
-from shardctl.sources.jsonl import fit
-from shardctl.transforms.values import UnfitValue, array_of, check_fit, describe, plain_value, quick_check
+from shardctl.times import python_rows
+from shardctl.transforms.values import UnfitValue, array_of, describe, for_column, quick_check
 
 Shape = tuple[int, int, int]
 ROW_OVERHEAD = 32
@@ -63,8 +63,8 @@ class Finished(NamedTuple):
 
 
 class SamplePipeline:
-    """The steps of a recipe, for one record at a time: images, texts that are a file each, and all that a user's function is
-    called with.
+    """The steps of a recipe in Python: for images and texts that are a file each, one record at a time, and for records of text
+    and tables that functions are called with, those that were read together.
 
     Without a layout (`probe`), `finish` still returns the fields, from which a layout can be made. `enter` is called with the
     name of each stage (decode, transform, encode) when it begins. `classes` are the names of the classes; without them, those
@@ -82,7 +82,7 @@ class SamplePipeline:
         self._enter = enter
         self._views = recipe.views
         self._random_views = any(step.random for step in self._views)
-        self._functions = Functions(recipe, numbered=layout is None or "variant" in layout.columns.names)
+        self._functions = Functions(recipe, layout is None or "variant" in layout.columns.names, traced=layout is None)
         self._store = recipe.store
         self._classes = layout.classes if layout else classes
         self._fill = [self._filler(f) for f in layout.columns] if layout else []
@@ -100,7 +100,7 @@ class SamplePipeline:
 
     def finish(self, fields: Sample, origin: Origin) -> list[Finished]:
         """Do all that the recipe says to one record. Raises Rejection."""
-        sample = fields | origin.columns if origin.columns else fields
+        sample = fields | unshared(origin.columns) if origin.columns else fields
         if origin.label is not None:
             sample["label"] = origin.label
         elif self._classes is not None and sample.get("label") == "":
@@ -124,9 +124,9 @@ class SamplePipeline:
 
         `file` is what is known of their file. `begin` is called with a record's number before each call of a function.
         """
-        samples = batch.to_pylist()
+        samples = python_rows(batch)
         if file.columns:
-            samples = [sample | file.columns for sample in samples]
+            samples = [sample | unshared(file.columns) for sample in samples]
         if file.label is not None:
             samples = [{**sample, "label": file.label} for sample in samples]
         elif self._classes is not None:
@@ -162,7 +162,7 @@ class SamplePipeline:
         variants = range(self._recipe.variants)
         if len(variants) > 1:
             records = [record for record in records for _ in variants]
-            samples = [{**sample, "variant": number} for sample in samples for number in variants]
+            samples = [{**unshared(sample), "variant": number} for sample in samples for number in variants]
         else:
             for sample in samples:
                 sample["variant"] = 0
@@ -184,7 +184,7 @@ class SamplePipeline:
             # Pillow's array is read-only, and user functions may draw into the image. The copy takes 0.01 ms for 500 x 375
             # pixels, which take 1.8 ms to decode.
             writable = pixels if not self._functions or pixels.flags.writeable else pixels.copy()
-            made = self._functions.apply([0], [{**sample, "image": writable, "variant": variant}], self._calling)
+            made = self._functions.apply([0], [{**unshared(sample), "image": writable, "variant": variant}], self._calling)
             _raise_rejection(made)
             for place, (each, given) in enumerate(zip(made.samples, made.given, strict=True)):
                 self._enter("encode")
@@ -237,7 +237,7 @@ class SamplePipeline:
         if self._functions:
             fits = quick_check(type_)
             return lambda finished: value if fits(value := finished.fields.get(name)) else self._own_value(finished, field)
-        return lambda finished: fit(finished.fields.get(name), type_)
+        return lambda finished: finished.fields.get(name)
 
     def _of_shape(self, finished: Finished, shape: tuple[int, ...]) -> Pixels:
         pixels: Pixels = finished.fields["image"]
@@ -267,15 +267,11 @@ class SamplePipeline:
         """Return a value as its column holds it, after the user's functions. Raises Rejection."""
         name = field.name
         value = finished.fields.get(name)
-        if name not in self.setters(finished) and pa.types.is_string(field.type):
-            return fit(value, field.type)  # a field of JSON lines whose values have no common type
         try:
-            plain = plain_value(value)
-            check_fit(plain, field.type)
+            return for_column(value, field.type)
         except UnfitValue as problem:
             message = f"{self._setter(name, finished)} set {name} to {problem}; its column is of type {field.type}"
             raise Rejection("encode", "other-type", message) from problem
-        return plain
 
 
 def _column(type_: pa.DataType, fill: Callable[[Finished], Any], applied: Applied) -> pa.Array:

@@ -22,9 +22,9 @@ from shardctl.reader.shards import VERIFY_ADVICE, Indices, Shards
 from shardctl.reader.sources import GatherOptions, Places, Sources
 from shardctl.reader.specs import Spec, fixed_shape, specs_of
 from shardctl.reader.stages import DECODE, GATHER, NoStages, StageClock, Stages
-from shardctl.reader.times import python_values
 from shardctl.reader.transforms import Transforms
 from shardctl.reader.unreadable import Unreadable, name_of, unreadable_blocks
+from shardctl.times import python_values
 
 
 def columns_of(shards: Shards, names: Sequence[str] | None) -> list[Column]:

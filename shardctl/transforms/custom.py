@@ -62,7 +62,7 @@ class Custom(SampleTransform):
             name = type(error).__name__
             raise Rejection("transform", name, f"{self.target} raised {name}: {_text(error)}") from error
         if type(result) is dict and result.keys() <= self._known_names:
-            return (result if result is sample else dict(result),)
+            return (dict(result),)  # the function may keep the other one, and change it later
         if result is None:
             return ()
         made = result if isinstance(result, list | tuple) else (result,)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import math
 from collections.abc import Callable, Sequence
@@ -100,7 +99,7 @@ def quick_check(type_: pa.DataType) -> Callable[[Any], bool]:
     `check_fit` takes 10 microseconds, this 0.2.
     """
     if pa.types.is_string(type_):
-        return lambda value: value is None or (type(value) is str and (value.isascii() or _is_text(value)))
+        return lambda value: value is None or (type(value) is str and (value.isascii() or is_text(value)))
     if pa.types.is_int64(type_):
         return lambda value: value is None or (type(value) is int and -(2**63) <= value < 2**63)
     if pa.types.is_float64(type_):
@@ -117,9 +116,12 @@ def array_of(values: list[Any], type_: pa.DataType) -> pa.Array | None:
     """
     if not _surely_fit(values, type_):
         return None
-    with contextlib.suppress(pa.ArrowException, OverflowError, ValueError):
+    try:
         return pa.array(values, type_)
-    return None
+    except MemoryError:  # Arrow's own is an ArrowException, too
+        raise
+    except (pa.ArrowException, OverflowError, ValueError):
+        return None
 
 
 def _surely_fit(values: Sequence[Any], type_: pa.DataType) -> bool:
@@ -152,12 +154,24 @@ def _plain_types(type_: pa.DataType) -> frozenset[type]:
     return frozenset((bool, type(None))) if pa.types.is_boolean(type_) else frozenset((type(None),))
 
 
-def _is_text(value: str) -> bool:
+def is_text(value: str) -> bool:
+    """Return whether a string can be written as UTF-8: one with half of a pair of surrogates cannot."""
     try:
         value.encode()
     except UnicodeEncodeError:
         return False
     return True
+
+
+def for_column(value: Any, type_: pa.DataType) -> Any:
+    """Return a value as a column of this type takes it. Raises UnfitValue if it would not come out as it went in."""
+    plain = plain_value(value)
+    if isinstance(plain, np.datetime64) and pa.types.is_timestamp(type_) and type_.tz:
+        # In UTC, as it is read; Arrow takes numpy's times for columns without a time zone only.
+        number = plain.astype(f"datetime64[{type_.unit}]")
+        plain = plain if np.isnat(number) or number != plain else int(number.astype(np.int64))
+    check_fit(plain, type_)
+    return plain
 
 
 def check_fit(value: Any, type_: pa.DataType) -> None:
@@ -168,6 +182,8 @@ def check_fit(value: Any, type_: pa.DataType) -> None:
     _check(value, type_)
     try:
         pa.array([value], type_)
+    except MemoryError:  # Arrow's own is an ArrowException, too
+        raise
     except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
         raise UnfitValue(describe(value)) from error
 

@@ -17,7 +17,16 @@ from shardctl.layout import ENCODED_IMAGE, Layout, image_tensor
 from shardctl.roles import Image
 from shardctl.sample import Sample
 from shardctl.storage import printable
-from shardctl.transforms.values import UnfitValue, check_fit, column_type, describe, plain_value, python_value
+from shardctl.transforms.values import (
+    UnfitValue,
+    check_fit,
+    column_type,
+    describe,
+    for_column,
+    is_text,
+    plain_value,
+    python_value,
+)
 
 
 @dataclass(frozen=True)
@@ -88,8 +97,8 @@ class Fields:
         """Return the row of a sample. Raises InputError."""
         _refuse_no_sample(sample, number)
         key = sample.get("key", f"{number:09d}")
-        if not isinstance(key, str) or not key:
-            raise InputError(f"sample {number:,}: its key is {describe(key)}; it must be a string")
+        if not isinstance(key, str) or not key or not is_text(key):
+            raise InputError(f"sample {number:,}: its key is {describe(key)}; it must be a string that can be written as UTF-8")
         who = f"sample {number:,} ({printable(key)})"
         odd = next((name for name in sample if name not in self._names), None)
         if odd is not None:
@@ -103,9 +112,7 @@ class Fields:
                 return self._image(value, key, who)
             if field.name == "label" and self._classes:
                 return self._class_of(value)
-            plain = plain_value(value)
-            check_fit(plain, field.type)
-            return plain
+            return for_column(value, field.type)
         except UnfitValue as problem:
             raise InputError(
                 f"{who}: the field {printable(field.name)} is {problem}; its column is of type {field.type}"

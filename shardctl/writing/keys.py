@@ -35,7 +35,7 @@ class Keys:
         self._hashes.append(xxhash.xxh3_64_intdigest(self._name(values[0], values[self._variant])))
 
     def _name(self, key: str, variant: Any) -> bytes:
-        name = key if self._variant < 0 else f"{variant} {key}"
+        name = key if self._variant < 0 else f"{variant!r} {key}"
         return name.encode("utf-8", "surrogatepass")
 
     def refuse_repeated(self, shards: Sequence[Path]) -> None:

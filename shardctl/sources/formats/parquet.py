@@ -73,7 +73,7 @@ class ParquetFile:
 
 
 class _File:
-    """A Parquet file: its footer, kept as long as size and time of change are the same. Raises OSError, Rejection."""
+    """A Parquet file: its footer, kept while it is the same file, of the same size and time. Raises OSError, Rejection."""
 
     def __init__(self, path: str) -> None:
         self.path = path

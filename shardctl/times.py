@@ -28,6 +28,16 @@ def python_values(values: pa.Array) -> list[Any]:
     return [convert(value) for value in values.cast(_as_numbers(values.type)).to_pylist()]
 
 
+def python_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """Return the rows of a batch as dicts of Python objects, with exact times: see `python_values`."""
+    names, columns = batch.schema.names, [python_values(column) for column in batch.columns]
+    return (
+        [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+        if names
+        else [{} for _ in range(batch.num_rows)]
+    )
+
+
 def _is_time(type_: pa.DataType) -> bool:
     return bool(pa.types.is_temporal(type_)) and not pa.types.is_interval(type_)
 
