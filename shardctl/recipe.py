@@ -178,6 +178,8 @@ class Recipe:
         if self.kind != "image" and self.views:
             raise UsageError(f"{self.views[0].name} is for images, and these inputs are {self.kind}")
         self._check_image_field()
+        if self.text_field is not None and self.text_field == self.label_field:
+            raise UsageError(f"{printable(self.text_field)} cannot be the text and the label; name one field for each of them")
         if self.variants > 1 and not self.random:
             raise UsageError("variants above 1 would store the same sample several times: nothing in the recipe is random")
         if self.store and self.store.name == "source" and self.transforms:

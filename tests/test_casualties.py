@@ -44,6 +44,10 @@ def loop(sample):
         pass
     return sample
 
+def hang(sample):
+    while True:
+        pass
+
 def log_and_leave(sample):
     with open(os.environ["FATAL_LOG"], "a") as log:
         print(sample["key"], file=log)
@@ -357,6 +361,15 @@ def test_workers_that_are_killed_while_they_write_cost_no_input(tmp_path: Path, 
     shardctl.convert(source, tmp_path / "out", recipe=STALLING, workers=1, listener=Listener(announce=kill))
     assert list((at / "kills").iterdir()) == []
     assert sums(tmp_path / "out") == sums(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("kind", ["image", "table"])
+def test_a_function_that_hangs_is_refused_after_a_few_inputs(tables: Path, tmp_path: Path, kind: str) -> None:
+    """Not after each of the thousand that are tried beforehand has taken all the time that it may take."""
+    source = tables if kind == "table" else images(tmp_path / "images", *(f"{n}.png" for n in range(9)))
+    steps = {"kind": kind, "transform": [{"name": "custom", "target": "fatal_steps:hang"}]}
+    with pytest.raises(WorkerError, match=r"the first 3 inputs .* took longer than 0\.2 s in fatal_steps:hang; nothing"):
+        shardctl.convert(source, tmp_path / "out", recipe=steps, workers=1, input_timeout=0.2)
 
 
 @pytest.mark.usefixtures("tables")

@@ -22,6 +22,7 @@ from pyarrow import feather, parquet
 
 import shardctl
 from shardctl.conversion import surveying
+from shardctl.errors import UsageError
 from shardctl.tables import read_rejects
 
 Rows = list[dict[str, Any]]
@@ -463,3 +464,28 @@ def test_a_table_that_grows_after_it_was_listed_is_a_reject(tmp_path: Path, monk
     assert (result.samples, result.rejected) == (2, 1)
     (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")
     assert (reject.source, reject.error) == ("b.csv", "changed")
+
+
+def test_options_that_only_tables_have_choose_tables(tmp_path: Path) -> None:
+    """A folder has its table, and a text beside it that says what the table is."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "classes.txt").write_text("cat\ndog\n")
+    (tmp_path / "in" / "train.csv").write_text("1,a\n2,b\n")
+    shardctl.convert(tmp_path / "in", tmp_path / "out", recipe={"columns": ["n", "text"]}, workers=0)
+    assert [(sample["n"], sample["text"]) for sample in shardctl.open(tmp_path / "out")] == [(1, "a"), (2, "b")]
+
+
+def test_one_field_is_not_the_text_and_the_label(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"body": "x"}\n')
+    with pytest.raises(UsageError, match="body cannot be the text and the label"):
+        shardctl.convert(
+            tmp_path / "a.jsonl", tmp_path / "out", recipe={"kind": "table", "text_field": "body", "label_field": "body"}
+        )
+
+
+def test_a_table_in_utf_16_is_told_by_its_first_bytes(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a,b\n1,x\n", encoding="utf-16")
+    (tmp_path / "b.csv").write_text("a,b\n1,x\n")
+    shardctl.convert([tmp_path / "a.csv", tmp_path / "b.csv"], tmp_path / "out", workers=0)
+    (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")
+    assert reject.message == "it is in UTF-16, as its first two bytes say; use --encoding utf-16"

@@ -23,13 +23,13 @@ def settle_kind(settings: dict[str, Any], roots: list[Path], engine: Engine) -> 
     """Write into the settings of a recipe what the sources decide, and return notices. Raises InputError, UsageError.
 
     That is the kind where it is not given, and for images that come from tables `image_field`. Tables are sources of images
-    where no file is an image, or where a field of them is named.
+    where no file is an image, or where a field of them is named. Options that only tables have choose tables.
     """
     reading = Recipe.reading_of(settings)
     field = settings.get("image_field")
     notices: list[str] = []
     if settings.get("kind") in (None, "auto"):
-        settings["kind"] = "image" if field not in (None, NO_IMAGES) else detect_kind(roots, KINDS.values(), reading)
+        settings["kind"] = _kind_of(roots, reading, field)
         column = _image_column(roots, reading, engine) if settings["kind"] == "table" and field is None else None
         if column is not None:
             settings |= {"kind": "image", "image_field": column}
@@ -37,6 +37,15 @@ def settle_kind(settings: dict[str, Any], roots: list[Path], engine: Engine) -> 
     elif settings["kind"] == "image" and field is None and _has_only_tables(roots, reading):
         settings["image_field"] = AUTO
     return notices
+
+
+def _kind_of(roots: list[Path], reading: Reading, image_field: str | None) -> str:
+    if image_field not in (None, NO_IMAGES):
+        return "image"
+    of_tables = reading.columns or reading.delimiter
+    if of_tables and first_file(roots, KINDS["table"], reading, (Form.MANY,)) is not None:
+        return "table"
+    return detect_kind(roots, KINDS.values(), reading)
 
 
 def _has_only_tables(roots: list[Path], reading: Reading) -> bool:

@@ -33,6 +33,10 @@ class _Place:
     from_outside: bool
 
 
+HANGING = 3
+"""Inputs, the first ones that are tried beforehand, after which a function that takes too long for each of them is refused."""
+
+
 class Casualties:
     """Finds the records that workers die of, and has them rejected where they stand."""
 
@@ -87,8 +91,22 @@ class Casualties:
             return again
         stage = "encode" if death.stage == "write" else death.stage
         lost = [*task["lost"], [unit, death.record, stage, *self._reason(death)]]
+        if death.overtime and len(lost) == HANGING and task["shard"] is None:
+            self._refuse_to_hang(lost)
         several = len(lost) > 1
         return {**again, "lost": lost, "trial": unit if several else None, "on": several}
+
+    def _refuse_to_hang(self, lost: list[Any]) -> None:
+        """Raise WorkerError if all of these are the very first inputs, and took too long: the others would take as long."""
+        first = self._job.planned_at(0).unit
+        places = [[0, first.first + number] if first.first else [number, None] for number in range(len(lost))]
+        if [entry[:2] for entry in lost] == places and all(error == "timed-out" for _, _, _, error, _ in lost):
+            names = ", ".join(str(step.settings().get("target", step.name)) for step in self._job.recipe.sample_transforms)
+            within = f" in {names}" if names else ""
+            raise WorkerError(
+                f"each of the first {len(lost)} inputs that were tried took longer than {self._limits.seconds:g} s{within};"
+                " nothing was committed. Raise --input-timeout if that is what they need"
+            )
 
     def _has_many(self, unit: int) -> bool:
         return int(self._job.plan["records"][unit].as_py()) > 1

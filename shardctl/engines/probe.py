@@ -198,7 +198,7 @@ def _own_type(name: str, samples: list[Finished], who: str, known: pa.DataType |
         except (UnfitValue, pa.ArrowException, OverflowError, ValueError, TypeError) as problem:
             unfit = problem if isinstance(problem, UnfitValue) else UnfitValue(describe(plain))
     if not values:
-        raise InputError(f"{who} set {name} to {unfit}, which no column can hold")
+        raise InputError(f"{who} set {name} to {unfit}; no column can hold that")
     if known is not None and all(_fits(value, known) for value in values):
         return known
     type_ = _common_type(values)

@@ -260,12 +260,19 @@ def _refuse_header(data: bytes, columns: tuple[str, ...], delimiter: str) -> Non
         raise Rejection("read", "header", f"{message} (if it is a record, write a row of names above it)")
 
 
+RECODE = "give its encoding with --encoding, or recode the file"
+UTF_16_MARKS = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+
+
 def _names(line: bytes, delimiter: str) -> tuple[str, ...]:
     """Return the names of the columns in a header. Raises Rejection."""
     try:
         names = next(csv.reader(io.StringIO(line.decode(), newline=""), delimiter=delimiter), [])
     except UnicodeDecodeError as error:
+        of_mark = next((name for mark, name in UTF_16_MARKS.items() if line.startswith(mark)), None)
         message = f"the header is not UTF-8 at byte {error.start}; give the encoding with --encoding, or recode the file"
+        if of_mark:
+            message = f"it is in {of_mark.upper()}, as its first two bytes say; use --encoding {of_mark}"
         raise Rejection("read", "not-utf8", message) from None
     except csv.Error as error:
         raise Rejection("read", "no-header", f"the header cannot be read ({error}); is it a CSV file?") from None
@@ -300,9 +307,7 @@ def _without_bad_text(data: bytes, delimiter: str) -> tuple[bytes, _Rejects]:
         try:
             record.decode()
         except UnicodeDecodeError as error:
-            rejects.append(
-                (index, Rejection("decode", "not-utf8", f"not UTF-8 at byte {error.start} of the row; recode the file"))
-            )
+            rejects.append((index, Rejection("decode", "not-utf8", f"not UTF-8 at byte {error.start} of the row; {RECODE}")))
             record = b"\n"
         parts.append(record)
         start = end
