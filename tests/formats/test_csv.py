@@ -107,7 +107,9 @@ def test_a_row_that_is_no_utf8_is_named_and_its_neighbours_are_kept(path: Path) 
     path.write_bytes(b"a,b\n1,x\n2,\xff\n3,\xc3\xa9\n")
     found = read(DelimitedFile(), path)
     assert found.rows == [{"a": 1, "b": "x"}, {"a": 3, "b": "é"}]
-    assert found.rejects == [(2, "not-utf8", "not UTF-8 at byte 2 of the row; give its encoding with --encoding, or recode the file")]
+    assert found.rejects == [
+        (2, "not-utf8", "not UTF-8 at byte 2 of the row; give its encoding with --encoding, or recode the file")
+    ]
 
 
 def test_nul_characters_and_byte_marks_inside_are_kept(path: Path) -> None:
