@@ -6,9 +6,10 @@ The files are empty and are made in a scratch folder first (--in names where). "
 kind, listing, fingerprint. Runs alternate; seconds are medians of the wall clock, and of the processor time in brackets.
 Memory is the growth of the largest resident size (VmHWM) over what it was after the imports, in a process of its own.
 
---convert makes the files links to 256 small JPEG images, and converts them too, once, after a dry run: seconds of the whole
-command, files/s, memory of the parent and of the largest worker, bytes of the tables. `--files 10000000 --runs 1 --convert`
-is the case of 10 million; FOLDER-drawn beside the folder of --in holds the images themselves.
+--plan makes the files links to 256 small JPEG images, and plans a conversion of them (a dry run); --convert does it too, once:
+seconds of the whole command, files/s, memory of the parent and of the largest worker, bytes of the tables.
+`--files 10000000 --runs 1 --plan` is the case of 10 million. FOLDER-drawn beside the folder of
+--in holds the images themselves.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ def main() -> None:
     parser.add_argument("--labels", choices=["none", "csv", "jsonl"], default="none")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--in", dest="scratch", type=Path, help="where the files are made; kept if they are there already")
-    parser.add_argument("--convert", action="store_true", help="make images, and convert them too")
+    parser.add_argument("--plan", action="store_true", help="make images, and plan a conversion of them (a dry run)")
+    parser.add_argument("--convert", action="store_true", help="make images, plan a conversion and convert them too")
     parser.add_argument("--peak", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.peak:
@@ -46,10 +48,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         root = options.scratch or Path(folder) / "names"
         root.mkdir(parents=True, exist_ok=True)
-        make(root, options.files, options.folders, draw(root.with_name(f"{root.name}-drawn")) if options.convert else [])
+        images = options.plan or options.convert
+        make(root, options.files, options.folders, draw(root.with_name(f"{root.name}-drawn")) if images else [])
         label(root, options.files, options.folders, options.labels)
-        if options.convert:
-            convert(root, options.files)
+        if images:
+            convert(root, options.files, options.convert)
         times: dict[str, list[tuple[float, float]]] = {"scandir and stat": [], "shardctl": []}
         for _ in range(options.runs):
             times["scandir and stat"].append(timed(lambda: bare(root)))
@@ -93,18 +96,21 @@ def draw(folder: Path) -> list[Path]:
     return paths
 
 
-def convert(root: Path, files: int) -> None:
+def convert(root: Path, files: int, really: bool) -> None:
     """Look at the images with --dry-run, convert them, and look whether they are up to date; print what each took."""
+    steps = {"dry run": ["--dry-run"], **({"convert": [], "up to date": []} if really else {})}
     with tempfile.TemporaryDirectory(dir=root.parent) as scratch:
         out = Path(scratch) / "out"
         command = [sys.executable, "-m", "shardctl", "convert", root, out, "--workers", "2", "-q"]
-        for name, options in {"dry run": ["--dry-run"], "convert": [], "up to date": []}.items():
+        for name, options in steps.items():
             ran = run([*command, *options], limit=4 * 3600)
             if ran.failure:
                 print(f"{name:20} failed after {ran.seconds:.1f} s: {ran.failure}")
                 return
             memory = f"parent {ran.parent / 1e6:.0f} MB, worker {ran.worker / 1e6:.0f} MB"
             print(f"{name:20} {ran.seconds:.1f} s, {files / ran.seconds:,.0f} files/s, {memory}", flush=True)
+        if not really:
+            return
         tables = {path.name: path.stat().st_size for path in out.glob("*.arrow") if "-" not in path.name}
         print(f"{'tables':20} {', '.join(f'{name} {size:,} bytes' for name, size in sorted(tables.items()))}")
 
@@ -138,13 +144,15 @@ def bare(root: Path) -> int:
 
 def listed(root: Path) -> int:
     from shardctl.fingerprint import fingerprint_parts
-    from shardctl.listing import LabelRule, detect_kind, list_inputs
+    from shardctl.listing import LabelRule, detect_kind, list_files
     from shardctl.recipe import Recipe
-    from shardctl.sources import SOURCES
+    from shardctl.sources.formats import Reading
+    from shardctl.sources.kinds import KINDS
 
     with tempfile.TemporaryDirectory() as scratch:
-        kind = detect_kind([root], [make() for make in SOURCES.values()])
-        listing = list_inputs([root], SOURCES[kind](), LabelRule.parse("auto"), Path(scratch) / "listing", lambda count: None)
+        kind = detect_kind([root], KINDS.values(), Reading())
+        rule, table = LabelRule.parse("auto"), Path(scratch) / "listing"
+        listing = list_files([root], KINDS[kind], Reading(), rule, table, lambda count: None)
         fingerprint_parts(listing, Recipe.from_settings({"kind": kind}), {})
         return len(listing)
 
