@@ -172,7 +172,8 @@ def damage(out: Path, rng: random.Random) -> str:
     name = rng.choice(tables[:-2] if rng.random() < 0.5 else [*names, *tables[-2:]])
     path = out / name
     data = bytearray(path.read_bytes())
-    kind = rng.choice(["flip", "flips", "cut", "zero", "swap", "delete"])
+    # A list of rejects may be empty.
+    kind = rng.choice(["flip", "flips", "cut", "zero", "swap", "delete"] if data else ["swap", "delete"])
     if kind == "delete":
         path.unlink()
     elif kind == "swap":
