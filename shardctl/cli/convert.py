@@ -145,15 +145,18 @@ def _sources_and_destination(
 def convert(paths: tuple[tuple[str, ...], str], output: Output, **given: Any) -> None:
     """Convert the inputs under SRC into a dataset at DST.
 
-        Images in folders (a folder per class or flat), or text: a folder of .txt files, or JSONL with one sample per line.
-    Inputs that cannot be converted are listed in DST/rejects.jsonl with the reason. The dataset is complete when
-        DST/manifest.json exists. Run the same command again to resume a stopped conversion; a complete one is up to date.
+    Images in folders (a folder per class or flat); text files, by file, line or paragraph; tables: JSONL, JSON, CSV, TSV,
+    Parquet, Arrow. Text forms may be compressed (.gz .bz2 .xz .zst). docs/inputs.md says how each is read.
 
-        \b
-          shardctl convert photos out                                  keep the original bytes
-          shardctl convert photos out --resize 256 --crop 224 --store raw
-          shardctl convert photos out --labels photos/labels.csv --split train=0.9,val=0.1 --shuffle 0
-          shardctl convert corpus.jsonl out
+    Inputs that cannot be converted are listed in DST/rejects.jsonl with the reason. The dataset is complete when
+    DST/manifest.json exists. Run the same command again to resume a stopped conversion; a complete one is up to date.
+
+    \b
+      shardctl convert photos out                                  keep the original bytes
+      shardctl convert photos out --resize 256 --crop 224 --store raw
+      shardctl convert photos out --labels photos/labels.csv --split train=0.9,val=0.1 --shuffle 0
+      shardctl convert corpus.jsonl out
+      shardctl convert table.csv out --text-field body --label-field category
     """
     src, dst = paths
     look_in_current_folder()

@@ -331,8 +331,8 @@ class ShardBuilder:
         """Add the samples that functions make of records, and return those that are rejected, each with its number."""
         file, numbers = planned.file, parsed.numbers
         keys = make_keys(file.path, numbers).to_pylist()
-        origin = Origin(file.path, file.label, file.columns)
-        applied = self._pipeline.finish_records(parsed.batch, numbers.tolist(), keys, origin, self._crumb.enter_call)
+        begin = self._crumb.enter_call
+        applied = self._pipeline.finish_records(parsed.batch, numbers.tolist(), keys, file.label, file.columns, begin)
         self._crumb.drop(planned.number, int(numbers[0]) if len(numbers) == 1 else WHOLE)
         batch = self._pipeline.lay_out(applied)
         self.inputs += len(numbers) - len(applied.rejects)  # those that gave no sample too

@@ -118,17 +118,23 @@ class SamplePipeline:
         return [Finished(*each) for each in zip(applied.samples, shapes, applied.given, strict=False)]
 
     def finish_records(
-        self, batch: pa.RecordBatch, numbers: list[int], keys: list[str], file: Origin, begin: Callable[[int], None]
+        self,
+        batch: pa.RecordBatch,
+        numbers: list[int],
+        keys: list[str],
+        label: int | None,
+        columns: dict[str, Any] | None,
+        begin: Callable[[int], None],
     ) -> Applied:
         """Do all that the recipe says to records of text or of tables, given with their numbers and keys.
 
-        `file` is what is known of their file. `begin` is called with a record's number before each call of a function.
+        `label` and `columns` are those of their file. `begin` is called with a record's number before each call of a function.
         """
         samples = python_rows(batch)
-        if file.columns:
-            samples = [sample | unshared(file.columns) for sample in samples]
-        if file.label is not None:
-            samples = [{**sample, "label": file.label} for sample in samples]
+        if columns:
+            samples = [sample | unshared(columns) for sample in samples]
+        if label is not None:
+            samples = [{**sample, "label": label} for sample in samples]
         elif self._classes is not None:
             for sample in samples:
                 if sample.get("label") == "":

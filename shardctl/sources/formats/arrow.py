@@ -20,9 +20,11 @@ from shardctl.sources.formats.columns import (
     check_columns,
     damaged,
     hash_range,
+    not_a_file,
     parsed,
     plain_schema,
     rows_of,
+    types_of,
     version_of,
 )
 from shardctl.sources.types import Types
@@ -62,15 +64,7 @@ class ArrowFile:
     def types(self, path: str, unit: Unit, reading: Reading) -> Types:
         """Return the types that the file says; of the label's column, the unit's values too."""
         file = _open(path)
-        schema = file.plain
-        place = schema.get_field_index(reading.label)
-        if place < 0 or not pa.types.is_string(schema.field(place).type):
-            return Types.of_schema(schema, reading.label)
-        found = Types.of_schema(schema, reading.label, pa.array([], pa.string()))
-        only = pa.schema([schema.field(place)])
-        for part in _read(file, unit, only, None):
-            found = found.join(Types.of_schema(only, reading.label, part.batch.column(0)))
-        return found
+        return types_of(file.plain, reading.label, lambda only: _read(file, unit, only, None))
 
     def read(
         self, path: str, unit: Unit, reading: Reading, schema: pa.Schema, choose: Choose | None, digest: Digest
@@ -118,9 +112,7 @@ def _open(path: str) -> _File | _Stream:
     except FAULTS as error:
         if isinstance(error, OSError) and error.errno:
             raise
-        reason = str(error).splitlines()[0].removesuffix(".") if str(error) else type(error).__name__
-        message = f"not an Arrow file that can be read ({reason}); it is damaged, or its name has the wrong ending"
-        raise Rejection("read", "not-arrow", message) from error
+        raise not_a_file("Arrow", error) from error
 
 
 class _File:

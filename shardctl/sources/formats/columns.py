@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from shardctl.errors import Rejection
 from shardctl.sources.formats.base import CHOSEN, Choose, ColumnMisfit, Digest, Misfit, Parsed
 from shardctl.sources.formats.ranges import fill
-from shardctl.sources.types import without_nulls
+from shardctl.sources.types import Types, without_nulls
 from shardctl.storage import printable
 
 BATCH_ROWS = 4096
@@ -74,6 +74,26 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
     """Return the columns with plain types, without metadata. Raises Rejection if two have the same name."""
     check_names(schema.names)
     return pa.schema([(f.name, plain_type(f.type)) for f in schema])
+
+
+def types_of(schema: pa.Schema, label: str, read: Callable[[pa.Schema], Iterator[Parsed]]) -> Types:
+    """Return the types that a file says its columns have, `schema`; of the column `label`, the values that `read` gives too."""
+    place = schema.get_field_index(label)
+    if place < 0 or not pa.types.is_string(schema.field(place).type):
+        return Types.of_schema(schema, label)
+    found = Types.of_schema(schema, label, pa.array([], pa.string()))
+    only = pa.schema([schema.field(place)])
+    for part in read(only):
+        found = found.join(Types.of_schema(only, label, part.batch.column(0)))
+    return found
+
+
+def not_a_file(kind: str, error: Exception) -> Rejection:
+    """Return why a file is rejected that is none of its kind (Parquet, Arrow), given what went wrong."""
+    reason = str(error).splitlines()[0].removesuffix(".") if str(error) else type(error).__name__
+    article = "an" if kind == "Arrow" else "a"
+    message = f"not {article} {kind} file that can be read ({reason}); it is damaged, or its name has the wrong ending"
+    return Rejection("read", f"not-{kind.lower()}", message)
 
 
 class _OtherKindError(pa.ArrowInvalid):  # type: ignore[misc]  # pyarrow is untyped

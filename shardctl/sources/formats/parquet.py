@@ -18,9 +18,11 @@ from shardctl.sources.formats.columns import (
     check_columns,
     damaged,
     hash_range,
+    not_a_file,
     parsed,
     plain_schema,
     rows_of,
+    types_of,
     version_of,
 )
 from shardctl.sources.formats.ranges import changed
@@ -52,15 +54,7 @@ class ParquetFile:
     def types(self, path: str, unit: Unit, reading: Reading) -> Types:
         """Return the types that the file says; of the label's column, the unit's values too."""
         file = _File(path)
-        schema = file.schema
-        place = schema.get_field_index(reading.label)
-        if place < 0 or not pa.types.is_string(schema.field(place).type):
-            return Types.of_schema(schema, reading.label)
-        found = Types.of_schema(schema, reading.label, pa.array([], pa.string()))
-        only = pa.schema([schema.field(place)])
-        for part in file.read(unit, only, None):
-            found = found.join(Types.of_schema(only, reading.label, part.batch.column(0)))
-        return found
+        return types_of(file.schema, reading.label, lambda only: file.read(unit, only, None))
 
     def read(
         self, path: str, unit: Unit, reading: Reading, schema: pa.Schema, choose: Choose | None, digest: Digest
@@ -84,9 +78,7 @@ class _File:
         except FAULTS as error:
             if isinstance(error, OSError) and error.errno:
                 raise
-            reason = str(error).splitlines()[0].removesuffix(".") if str(error) else type(error).__name__
-            message = f"not a Parquet file that can be read ({reason}); it is damaged, or its name has the wrong ending"
-            raise Rejection("read", "not-parquet", message) from error
+            raise not_a_file("Parquet", error) from error
         self.groups: int = self.metadata.num_row_groups
 
     def rows(self, group: int) -> int:
