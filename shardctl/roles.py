@@ -32,11 +32,20 @@ class Image:
 class Mask(Image):
     """A number for every pixel of a picture, such as its class. `shape` is (height, width).
 
-    Its numbers are never mixed with those of their neighbours: it is resized by taking the nearest pixel.
+    Its numbers are never mixed with those of their neighbours: it is resized by taking the nearest pixel. `names[n]` is the
+    name of the class n where the numbers are classes, None if they have no names; `ignore` is the number of pixels that are
+    of no class, None if there is none.
     """
 
+    names: tuple[str, ...] | None = None
+    ignore: int | None = None
     name: ClassVar[str] = "mask"
     axes: ClassVar[tuple[str, ...]] = ("height", "width")
+
+    def facts(self) -> dict[str, Any]:
+        """Return what is known beyond the role, as plain data."""
+        known = {"names": None if self.names is None else list(self.names), "ignore": self.ignore}
+        return super().facts() | _without_none(known)
 
 
 @dataclass(frozen=True)
@@ -52,6 +61,30 @@ class Label:
 
 
 @dataclass(frozen=True)
+class Objects:
+    """What is marked in the main image: a struct of lists with an item for each object (docs/annotations.md).
+
+    `names[n]` is the name of the category n, None if they have no names; `ids[n]` is its number in the source and
+    `supercategories[n]` what it belongs to, None where the source does not say. `keypoints` names the points of an object in
+    their order, `skeleton` has the pairs of points (counted from 0) that a line connects, and `flip[n]` is the point that
+    point n becomes in a mirrored image; None if they are not known, or there are no keypoints.
+    """
+
+    names: tuple[str, ...] | None = None
+    ids: tuple[int, ...] | None = None
+    supercategories: tuple[str, ...] | None = None
+    keypoints: tuple[str, ...] | None = None
+    skeleton: tuple[tuple[int, int], ...] | None = None
+    flip: tuple[int, ...] | None = None
+    name: ClassVar[str] = "objects"
+
+    def facts(self) -> dict[str, Any]:
+        """Return what is known beyond the role, as plain data: `names`, and the others where they are known."""
+        known = {key: _listed(getattr(self, key)) for key in ("ids", "supercategories", "keypoints", "skeleton", "flip")}
+        return {"names": _listed(self.names), **_without_none(known)}
+
+
+@dataclass(frozen=True)
 class Plain:
     """A role without facts: one of PLAIN_ROLES."""
 
@@ -62,7 +95,7 @@ class Plain:
         return {}
 
 
-Role = Image | Label | Plain
+Role = Image | Label | Objects | Plain
 """What a field is for. A Mask is an Image too."""
 
 
@@ -85,6 +118,11 @@ class Roles:
     def labels(self) -> dict[str, Label]:
         """The fields of labels, in their order."""
         return {name: role for name, role in self.by_name.items() if isinstance(role, Label)}
+
+    @cached_property
+    def objects(self) -> dict[str, Objects]:
+        """The fields of objects, in their order."""
+        return {name: role for name, role in self.by_name.items() if isinstance(role, Objects)}
 
     @cached_property
     def names(self) -> dict[str, tuple[str, ...]]:
@@ -130,16 +168,45 @@ def _role(said: Any) -> Role:
     if not isinstance(said, dict) or type(said.get("role")) is not str:
         raise TypeError("a field has a role")
     name, facts = said["role"], {key: value for key, value in said.items() if key != "role"}
-    for kind in (Image, Mask):
-        if name == kind.name and set(facts) == {"store", "shape"}:
-            if type(facts["store"]) is not str:
-                raise TypeError("store is a string")
-            return kind(facts["store"], _shape(facts["shape"], kind))
+    if name == Image.name and set(facts) == {"store", "shape"}:
+        return Image(_store(facts["store"]), _shape(facts["shape"], Image))
+    if name == Mask.name and {"store", "shape"} <= set(facts) <= {"store", "shape", "names", "ignore"}:
+        ignore = facts.get("ignore")
+        if ignore is not None and type(ignore) is not int:
+            raise TypeError("ignore is a whole number")
+        return Mask(_store(facts["store"]), _shape(facts["shape"], Mask), _strings(facts.get("names")), ignore)
     if name == Label.name and set(facts) == {"names"}:
-        return Label(_names(facts["names"]))
+        return Label(_strings(facts["names"]))
+    if name == Objects.name and {"names"} <= set(facts) <= _OBJECTS_FACTS:
+        return _objects(facts)
     if name in PLAIN_ROLES and not facts:
         return Plain(name)
     raise ValueError(f"no such role, or not with these facts: {said!r:.200}")
+
+
+_OBJECTS_FACTS = {"names", "ids", "supercategories", "keypoints", "skeleton", "flip"}
+
+
+def _objects(facts: dict[str, Any]) -> Objects:
+    names, keypoints = _strings(facts["names"]), _strings(facts.get("keypoints"))
+    ids, supercategories, flip = _numbers(facts.get("ids")), _strings(facts.get("supercategories")), _numbers(facts.get("flip"))
+    lines = facts.get("skeleton")
+    skeleton = None if lines is None else tuple(_numbers(line) or () for line in lines)
+    points = 0 if keypoints is None else len(keypoints)
+    for each in (ids, supercategories):
+        if each is not None and len(each) != len(names or ()):
+            raise ValueError("there is one id, and one supercategory, for each name")
+    if flip is not None and (len(flip) != points or set(flip) != set(range(points))):
+        raise ValueError("flip has each keypoint once")
+    if any(len(line) != 2 or not all(0 <= point < points for point in line) for line in skeleton or ()):
+        raise ValueError("a line of the skeleton connects two keypoints")
+    return Objects(names, ids, supercategories, keypoints, skeleton, flip)  # type: ignore[arg-type]  # its pairs were checked
+
+
+def _store(store: Any) -> str:
+    if type(store) is not str:
+        raise TypeError("store is a string")
+    return store
 
 
 def _shape(shape: Any, kind: type[Image]) -> tuple[int, ...] | None:
@@ -153,9 +220,26 @@ def _shape(shape: Any, kind: type[Image]) -> tuple[int, ...] | None:
     return tuple(shape)
 
 
-def _names(names: Any) -> tuple[str, ...] | None:
+def _strings(names: Any) -> tuple[str, ...] | None:
     if names is None:
         return None
     if not isinstance(names, list) or not all(type(name) is str for name in names):
-        raise TypeError("classes have names, which are strings")
+        raise TypeError("names are a list of strings")
     return tuple(names)
+
+
+def _numbers(numbers: Any) -> tuple[int, ...] | None:
+    if numbers is None:
+        return None
+    if not isinstance(numbers, list) or not all(type(number) is int for number in numbers):
+        raise TypeError("a list of whole numbers was expected")
+    return tuple(numbers)
+
+
+def _listed(values: tuple[Any, ...] | None) -> list[Any] | None:
+    """Return a tuple as JSON has it, the tuples in it too."""
+    return None if values is None else [list(value) if isinstance(value, tuple) else value for value in values]
+
+
+def _without_none(facts: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in facts.items() if value is not None}

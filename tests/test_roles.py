@@ -19,7 +19,7 @@ import shardctl
 from shardctl.codecs import image as codec
 from shardctl.errors import DatasetError, Rejection, UsageError
 from shardctl.layout import ENCODED_IMAGE, Layout, image_tensor
-from shardctl.roles import Image, Label, Mask, Plain, Role, Roles
+from shardctl.roles import Image, Label, Mask, Objects, Plain, Role, Roles
 from shardctl.tables import SHARDS, ShardTable
 
 HEIGHT, WIDTH = 20, 24
@@ -295,7 +295,9 @@ def test_hugging_face_is_told_of_every_image_and_label() -> None:
 
 
 def test_roles_come_back_from_json() -> None:
-    roles = Roles({**ROLES, "text": Plain("text"), "bare": Label(None)})
+    objects = Objects(("cat", "dog"), (1, 90), ("animal", "animal"), ("left", "right"), ((0, 1),), (1, 0))
+    more: dict[str, Role] = {"objects": objects, "marks": Objects(), "classes": Mask("png", None, ("sky",), 255)}
+    roles = Roles({**ROLES, "text": Plain("text"), "bare": Label(None), **more})
     assert Roles.from_json(json.loads(json.dumps(roles.to_json()))) == roles
 
 
@@ -314,6 +316,12 @@ def test_roles_come_back_from_json() -> None:
         {"mask": {"role": "mask", "store": "raw", "shape": [4, 4, 3]}},
         {"label": {"role": "label", "names": "abc"}},
         {"label": {"role": "label", "names": [1]}},
+        {"mask": {"role": "mask", "store": "png", "shape": None, "ignore": True}},
+        {"objects": {"role": "objects"}},
+        {"objects": {"role": "objects", "names": ["cat"], "ids": [1, 2]}},
+        {"objects": {"role": "objects", "names": ["cat"], "ids": ["1"]}},
+        {"objects": {"role": "objects", "names": ["cat"], "keypoints": ["nose", "tail"], "flip": [0, 0]}},
+        {"objects": {"role": "objects", "names": ["cat"], "keypoints": ["nose"], "skeleton": [[0, 1]]}},
         {"text": {"role": "text", "names": None}},
         {"text": {"role": "picture"}},
         {"text": {"role": ["text"]}},
