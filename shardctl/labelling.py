@@ -70,7 +70,7 @@ def label_files(
     no file lies in a folder, and where only some files lie in class folders.
     """
     mode = settings.labels.mode
-    named = next((annotations.classes for annotations in listing.annotations if annotations.classes is not None), None)
+    named = next((each.classes for each in listing.annotations if each.classes is not None), None)
     if named is not None:
         return Labelling(named)
     if listing.side is not None:
@@ -175,8 +175,8 @@ def _labels(listing: Listing, labelling: Labelling, batch: pa.RecordBatch, first
     elif labelling.of_group is not None:
         label = labelling.of_group[batch["group"].to_numpy()]
         found[LABEL] = pa.array(label, pa.int64(), mask=label < 0)
-    for annotations in listing.annotations:
-        found |= annotations.taken(first, count)
+    for each in listing.annotations:
+        found |= each.taken(first, count)
     columns = {LABEL: found.get(LABEL, pa.nulls(count, pa.int64()))}
     if fields := _own_columns(listing):
         columns["columns"] = pa.StructArray.from_arrays([found[f.name] for f in fields], fields=fields)

@@ -62,7 +62,7 @@ class LabelRule:
     lenient: bool = False
     drop: tuple[str, ...] = ()
     annotations: tuple[Source, ...] = ()
-    annotation_rule: AnnotationRule = AnnotationRule()
+    annotation_rule: AnnotationRule = field(default_factory=AnnotationRule)
 
     @classmethod
     def parse(
@@ -72,7 +72,7 @@ class LabelRule:
         drop: Iterable[str] = (),
         annotation_rule: AnnotationRule | None = None,
     ) -> LabelRule:
-        """Read what `--labels` says, once or several times: one of the words, or the path of a file; and sources of annotations.
+        """Read what `--labels` says, once or more: one of the words, or the path of a file; and sources of annotations.
 
         Annotations alone are all labels that are wanted: nothing else is looked for. `drop` may be one string: a,b,c. Raises
         UsageError.
@@ -213,8 +213,7 @@ def list_files(
         raise UsageError(f"--drop-columns {','.join(rule.drop)} takes columns of a labels file, and there is none{lines}")
     if rule.annotations:
         _annotate(listing, rule)
-    for annotations in listing.annotations:
-        listing.notices += annotations.notices
+    listing.notices += [notice for each in listing.annotations for notice in each.notices]
     return listing
 
 
@@ -226,7 +225,7 @@ def _annotate(listing: Listing, rule: LabelRule) -> None:
     inputs = Inputs(tuple(listing.roots), listing.table)
     listing.annotations += read_annotations(rule.annotations, inputs, rule.annotation_rule, listing.path.parent)
     columns = listing.side.columns.column_names if listing.side else []
-    names = [*columns, *(f.name for annotations in listing.annotations for f in annotations.fields)]
+    names = [*columns, *(f.name for each in listing.annotations for f in each.fields)]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise InputError(f"the labels file and the annotations both give {twice}; use --drop-columns {twice}, or one of them")

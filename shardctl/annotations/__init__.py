@@ -15,9 +15,7 @@ from shardctl.annotations.voc import Voc
 from shardctl.annotations.yolo import Yolo
 from shardctl.errors import UsageError
 
-FORMATS: dict[str, AnnotationFormat] = {
-    form.name: form for form in (Coco(), Yolo(), Voc(), Masks(), Captions(), Imagenet())
-}
+FORMATS: dict[str, AnnotationFormat] = {form.name: form for form in (Coco(), Yolo(), Voc(), Masks(), Captions(), Imagenet())}
 """The formats that `--labels` may name."""
 
 

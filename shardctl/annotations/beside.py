@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from shardctl.annotations.inputs import Inputs, stem
 from shardctl.errors import InputError
@@ -34,7 +35,7 @@ class Beside:
 
 
 def files_in(folder: Path, suffixes: Collection[str], what: str) -> list[FoundFile]:
-    """Return the files in a folder, and in folders in it, whose names have these endings. Raises InputError if there are none."""
+    """Return the files in a folder and below whose names have these endings. Raises InputError if there are none."""
     shown = printable(str(folder))
     if not folder.is_dir():
         raise InputError(f"{shown}: no such folder; give the folder of the {what}")
@@ -45,12 +46,12 @@ def files_in(folder: Path, suffixes: Collection[str], what: str) -> list[FoundFi
 
 
 def match_files(
-    found: Sequence[FoundFile], folder: Path, inputs: Inputs, what: str, renamed: Callable[[Path], Path] | None = None
+    found: Sequence[FoundFile], inputs: Inputs, what: str, renamed: Callable[[Path], Path] | None = None
 ) -> tuple[list[Beside], list[FoundFile]]:
     """Return the files with the inputs that they are about, in the order of the inputs; and those without an input.
 
-    A file is about the input of the same path without the ending, from the source or from `folder`, else about the only one of
-    the same name. `renamed` gives the path that an image has by a file's path, which is looked for first. Raises InputError for
+    A file is about the input that has the same path without the ending, from the source or from the folder of these files on,
+    else about the only one of the same name. `renamed` gives the path that an image has by a file's path, which is looked for first. Raises InputError for
     two files of one input, and where a name may be several inputs.
     """
     names = [stem(file.path) for file in found]
@@ -76,7 +77,7 @@ def match_files(
     return matched, [file for row, file in zip(rows.tolist(), found, strict=True) if row < 0]
 
 
-def _exact(inputs: Inputs, paths: Sequence[Path]) -> np.ndarray:  # type: ignore[type-arg]  # of int64
+def _exact(inputs: Inputs, paths: Sequence[Path]) -> npt.NDArray[np.int64]:
     """Return the input that has each path without its ending, -1 for none."""
     folders = {folder: inputs.below(folder) for folder in {path.parent for path in paths}}
     rows = np.full(len(paths), -1, np.int64)

@@ -45,7 +45,7 @@ class Captions:
                 found = parse(data, file.path.suffix)
             except (OSError, ValueError) as error:
                 faults[file.row] = fault(f"{file.shown}: {error.strerror if isinstance(error, OSError) else error}")
-            several = several or isinstance(found, list) and file.row not in faults
+            several = several or (isinstance(found, list) and file.row not in faults)
             captions.append([found] if isinstance(found, str) else found or [])
         rows = np.full(len(inputs), -1, np.int64)
         rows[[file.row for file in matched]] = np.arange(len(matched))
@@ -55,16 +55,14 @@ class Captions:
             field = pa.field("caption", pa.string())
             column = pa.array([each[0] if each else None for each in captions], pa.string())
         said = said_of_others(lost, len(inputs) - len(matched), inputs, "caption", "it is null there")
-        return Annotations(
-            pa.table({field.name: column}), rows, (field,), (digest.hex(),), faults=faults, notices=tuple(said)
-        )
+        return Annotations(pa.table({field.name: column}), rows, (field,), (digest.hex(),), faults=faults, notices=tuple(said))
 
 
 def _matched(path: str, inputs: Inputs) -> tuple[list[Beside], list[FoundFile]]:
     if not path:
         return _siblings(inputs), []
     found = files_in(Path(path), SUFFIXES, "captions")
-    matched, lost = match_files(found, Path(path), inputs, "captions")
+    matched, lost = match_files(found, inputs, "captions")
     refuse_no_match(matched, found, inputs, Path(path), "captions")
     return matched, lost
 

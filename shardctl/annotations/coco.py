@@ -141,13 +141,13 @@ class Coco:
 
     def read(self, sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path) -> Annotations:
         """Read all files. Objects of the same id and image in several of them are one object."""
-        files = [
-            _read_file(Path(source.path), inputs, scratch / f"coco-{number}") for number, source in enumerate(sources)
-        ]
+        files = [_read_file(Path(source.path), inputs, scratch / f"coco-{number}") for number, source in enumerate(sources)]
         notices = [notice for file in files for notice in _find_inputs(file, inputs)]
         if not any((file.rows >= 0).any() for file in files):
             example = some(files[0].names.slice(0, 3).to_pylist())
-            raise InputError(f"{files[0].shown}: none of its images is among the inputs (it names {example}); give their folder")
+            raise InputError(
+                f"{files[0].shown}: none of its images is among the inputs (it names {example}); give their folder"
+            )
         marking = [file for file in files if file.objects is not None and (len(file.objects) or file.captions is None)]
         captioning = [file for file in files if file.captions is not None]
         categories, said = _categories(marking)
@@ -255,7 +255,14 @@ def _object(file: _File, number: int, element: dict[str, Any]) -> dict[str, Any]
 def _bad(file: _File, record: dict[str, Any], why: str) -> dict[str, Any]:
     number = record["number"]
     file.faults.setdefault(record["image"], f"{file.shown}: annotation {number} of annotations {why}")
-    return {"image": record["image"], "number": number, "category": NO_ID, "bbox": [0.0] * 4, "segmentation": [], "keypoints": []}
+    return {
+        "image": record["image"],
+        "number": number,
+        "category": NO_ID,
+        "bbox": [0.0] * 4,
+        "segmentation": [],
+        "keypoints": [],
+    }
 
 
 class _BadError(ValueError):
@@ -638,9 +645,7 @@ class _Joined:
         of_input[listed] = np.arange(len(listed))
         notices = [*notices, *said_of_boxes(self._outside, self._degenerate, self._rule), *self._said_of_unlisted(listed)]
         roles: dict[str, Role] = {OBJECTS: self._categories.role} if self._files else {}
-        return Annotations(
-            table, of_input, tuple(fields), tuple(digests), roles, faults=self._faults, notices=tuple(notices)
-        )
+        return Annotations(table, of_input, tuple(fields), tuple(digests), roles, faults=self._faults, notices=tuple(notices))
 
     def _said_of_unlisted(self, listed: Numbers) -> list[str]:
         missing = self._count - len(listed)
@@ -751,5 +756,3 @@ def _centred(points: pa.Array) -> pa.Array:
     values[~there] = 0
     moved = pa.FixedSizeListArray.from_arrays(pa.array(values.ravel(), pa.float32()), type=POINTS.value_type)
     return pa.ListArray.from_arrays(points.offsets, moved)
-
-

@@ -51,9 +51,7 @@ def _is_number(type_: pa.DataType) -> bool:
     return bool(pa.types.is_integer(type_) or pa.types.is_floating(type_))
 
 
-def take_objects(
-    column: pa.ChunkedArray, side_rows: npt.NDArray[np.int64], rule: AnnotationRule, shown: str
-) -> Annotations:
+def take_objects(column: pa.ChunkedArray, side_rows: npt.NDArray[np.int64], rule: AnnotationRule, shown: str) -> Annotations:
     """Return the objects of a labels file as annotations. `side_rows` has the row of each input, -1 for none."""
     type_ = column.type
     names = _names(column) if pa.types.is_string(type_.field("category").type.value_type) else None

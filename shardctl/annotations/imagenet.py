@@ -33,7 +33,7 @@ _VALIDATION = "ILSVRC2012_val_{:08d}"
 
 
 class Imagenet:
-    """The lists of classes that come with ImageNet. They give `label`, whose names are in the order of their WordNet numbers."""
+    """The lists of classes that come with ImageNet. They give `label`; its names are in the order of the WordNet numbers."""
 
     name: ClassVar[str] = "imagenet"
     needs_path: ClassVar[bool] = True
@@ -135,7 +135,9 @@ class _Lists:
             if path.name == NUMBERED:
                 rest = rest.partition(" ")[2].replace("_", " ")
             if not _WNID.fullmatch(wnid) or not rest or wnid in words:
-                raise InputError(f"{printable(str(path))}, line {number}: a WordNet number (n01440764), once, and words are needed")
+                raise InputError(
+                    f"{printable(str(path))}, line {number}: a WordNet number (n01440764), once, and words are needed"
+                )
             words[wnid] = rest.strip()
         return words
 
@@ -173,14 +175,14 @@ class _Lists:
         mapping = self._find(NUMBERED)
         if mapping is None:
             raise InputError(
-                f"{printable(str(path))}: its numbers are those of the development kit's meta.mat, and no places in the sorted list"
-                f" of classes; put {NUMBERED} beside it, or use {SOLUTION}"
+                f"{printable(str(path))}: its numbers are those of the development kit's meta.mat, and no places in the sorted"
+                f" list of classes; put {NUMBERED} beside it, or use {SOLUTION}"
             )
         by_id = {}
         for line in self._lines(mapping):
-            wnid, number, *_ = [*line.split(), "", ""]
-            if wnid in numbers and number.isdecimal():
-                by_id[int(number)] = numbers[wnid]
+            wnid, own, *_ = [*line.split(), "", ""]
+            if wnid in numbers and own.isdecimal():
+                by_id[int(own)] = numbers[wnid]
         truth: dict[str, int] = {}
         for number, line in enumerate(self._lines(path), 1):
             if not line.strip().isdecimal() or int(line) not in by_id:

@@ -41,12 +41,6 @@ class Inputs:
         """Return the paths of some inputs."""
         return list(self.table["path"].take(pa.array(rows, pa.int64())).to_pylist())
 
-    def opened(self, row: int) -> Path:
-        """Return the path by which an input can be opened."""
-        place = self.table.slice(row, 1).to_pylist()[0]
-        root = self.roots[place["root"]]
-        return root / place["path"] if root.is_dir() else root
-
     @cached_property
     def by_path(self) -> Finder:
         """Finds inputs by their whole names."""
@@ -108,9 +102,9 @@ class Finder:
         """
         rows = self.exact(names)
         exact = rows >= 0
-        left = np.flatnonzero(~exact)
+        left = np.flatnonzero(~exact).tolist()
         for place, found in self._fitting(self._last, [names[number] for number in left], _last_part):
-            number = int(left[place])
+            number = left[place]
             if len(found) > 1:
                 ending = [(row, name) for row, name in found if name.endswith(f"/{names[number]}")]
                 if len(ending) != 1:

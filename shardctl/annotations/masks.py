@@ -47,7 +47,7 @@ class Masks:
             raise UsageError("an image has one mask: give --labels masks:DIR once, with the folder that has all of them")
         folder = Path(sources[0].path)
         found = files_in(folder, (".png",), "masks")
-        matched, lost = match_files(found, folder, inputs, "masks")
+        matched, lost = match_files(found, inputs, "masks")
         refuse_no_match(matched, found, inputs, folder, "masks")
         digest, places = Digest(), []
         resolved = [os.path.realpath(root if root.is_dir() else root.parent) for root in inputs.roots]

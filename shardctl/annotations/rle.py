@@ -67,8 +67,8 @@ def decode(counts: bytes, size: tuple[int, int]) -> npt.NDArray[np.bool_]:
     height, width = size
     if int(runs.sum()) != height * width:
         raise ValueError(f"its runs have {int(runs.sum())} pixels, and {width}x{height} are {width * height}")
-    values = np.repeat(np.arange(len(runs)) % 2 == 1, runs)
-    return values.reshape(width, height).T
+    mask: npt.NDArray[np.bool_] = np.repeat(np.arange(len(runs)) % 2 == 1, runs).reshape(width, height).T
+    return mask
 
 
 def encode(mask: npt.NDArray[np.bool_]) -> bytes:

@@ -82,8 +82,8 @@ class Voc:
         notices = said_of_others(lost, len(inputs) - len(by_row), inputs, "XML file", "not annotated")
         if at_zero:
             notices.append(
-                f"{counted(at_zero, 'box begins', 'boxes begin')} at 0, and VOC counts pixels from 1: if these files count from 0,"
-                f" use --labels voc+{ZERO_BASED}:PATH"
+                f"{counted(at_zero, 'box begins', 'boxes begin')} at 0, and VOC counts pixels from 1: if these files count from"
+                f" 0, use --labels voc+{ZERO_BASED}:PATH"
             )
         notices += said_of_boxes(writer.outside, writer.degenerate, rule)
         role = Objects(tuple(names) or None)
@@ -94,7 +94,7 @@ class Voc:
 
 def _match(found: list[FoundFile], folder: Path, inputs: Inputs) -> tuple[list[Beside], list[FoundFile]]:
     """Find the image of each file by its own name, and of those that are left by the name that they say."""
-    matched, lost = match_files(found, folder, inputs, "XML files", _image_of)
+    matched, lost = match_files(found, inputs, "XML files", _image_of)
     taken = {file.row for file in matched}
     named: list[tuple[FoundFile, str]] = []
     for file in lost:

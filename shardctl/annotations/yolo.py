@@ -59,7 +59,7 @@ class Yolo:
         lost: list[FoundFile] = []
         for folder in setup.folders:
             found = [file for file in files_in(folder, (".txt",), "labels") if file.path.rpartition("/")[2] not in NAMES]
-            here, others = match_files(found, folder, inputs, "labels", _image_of)
+            here, others = match_files(found, inputs, "labels", _image_of)
             matched += here
             lost += others
         by_row = {file.row: file for file in matched}
@@ -81,7 +81,9 @@ class Yolo:
                 except NineNumbersError as error:
                     raise InputError(f"{file.shown}, {error}") from None
                 except (OSError, ValueError) as error:
-                    faults[row] = fault(f"{file.shown}, {error}" if not isinstance(error, OSError) else f"{file.shown}: {error}")
+                    faults[row] = fault(
+                        f"{file.shown}, {error}" if not isinstance(error, OSError) else f"{file.shown}: {error}"
+                    )
             writer.add(objects, None)
         table, members = writer.finish()
         without = len(inputs) - len(by_row)
@@ -112,7 +114,10 @@ class NineNumbersError(Exception):
 
 
 def parse(data: bytes, setup: Setup) -> dict[str, list[Any]]:
-    """Return the objects of one image, places as shares of its size. Raises ValueError, NineNumbersError: the end of a message."""
+    """Return the objects of one image, places as shares of its size.
+
+    Raises ValueError and NineNumbersError, with the end of a message.
+    """
     objects: dict[str, list[Any]] = {"category": [], "bbox": [], "segmentation": [], "keypoints": []}
     try:
         lines = data.decode("utf-8-sig").splitlines()

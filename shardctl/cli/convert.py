@@ -74,7 +74,9 @@ def _sources_and_destination(
     help="Whether annotations are of the image as it is stored, or as EXIF turns it. auto: by the size that they say.",
 )
 @click.option(
-    "--task", type=click.Choice(["detect", "segment", "pose", "obb"]), help="What the lines of YOLO files are. Default: as data.yaml says, else by their length."
+    "--task",
+    type=click.Choice(["detect", "segment", "pose", "obb"]),
+    help="What the lines of YOLO files are. Default: as data.yaml says, else by their length.",
 )
 @click.option(
     "--lenient-labels",

@@ -241,7 +241,9 @@ def resample(pixels: Pixels, size: Size) -> Pixels:
     return resized
 
 
-def decode_mask(data: bytes, max_pixels: int = MAX_PIXELS, keep_truncated: bool = False) -> npt.NDArray[np.unsignedinteger[Any]]:
+def decode_mask(
+    data: bytes, max_pixels: int = MAX_PIXELS, keep_truncated: bool = False
+) -> npt.NDArray[np.unsignedinteger[Any]]:
     """Decode an encoded mask to upright numbers as they are stored, (height, width): no palette, no colours.
 
     They are uint8, or uint16 where the mask has 16 bits for each pixel. Raises Rejection (stage `decode`), also for an image
@@ -250,7 +252,9 @@ def decode_mask(data: bytes, max_pixels: int = MAX_PIXELS, keep_truncated: bool 
     opened = open_image(data, max_pixels, keep_truncated)
     try:
         stored = opened.load(None)
-        values: npt.NDArray[Any] = np.asarray(stored.transpose(_TURNS[opened.orientation]) if opened.orientation in _TURNS else stored)
+        values: npt.NDArray[Any] = np.asarray(
+            stored.transpose(_TURNS[opened.orientation]) if opened.orientation in _TURNS else stored
+        )
     except _OUR_ERRORS:
         raise
     except Exception as error:

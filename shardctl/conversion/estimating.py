@@ -45,7 +45,7 @@ class Estimate:
 def _origin_of_labels(job: Job, listing: Listing) -> str:
     if LABEL not in job.layout.columns.names:
         return "nothing"
-    if any(annotations.classes is not None for annotations in listing.annotations):
+    if any(each.classes is not None for each in listing.annotations):
         return "lists of ImageNet"
     if listing.side is not None:
         return "labels file"
