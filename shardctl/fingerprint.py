@@ -29,10 +29,10 @@ def fingerprint_parts(listing: Listing, recipe: Recipe, settings: dict[str, Any]
     """Return one digest per thing that can differ, so that a difference can be named; `versions` are readable as they are.
 
     A file counts by its path, size and time of change; its content is not read.
-    Labels files count by the bytes that were read for the plan.
+    Labels files and annotations count by the bytes that were read for the plan; masks as files do.
     """
     custom = {step.settings()["target"]: step.code_digest() for step in recipe.sample_transforms}
-    side = listing.side.digests if listing.side else ()
+    side = [*(listing.side.digests if listing.side else ()), *(d for each in listing.annotations for d in each.digests)]
     return {
         "inputs": _inputs_digest(listing, str(settings.get("split"))),
         "labels": _digest(sorted(side)),

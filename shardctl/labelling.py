@@ -22,6 +22,9 @@ from shardctl.tables import FILE_FIELDS
 
 LABEL = "label"
 
+ANNOTATED_ROWS = 8192
+"""Images with annotations that are in memory at a time: they may have thousands of numbers each."""
+
 
 @dataclass(frozen=True)
 class PlanSettings:
@@ -36,10 +39,11 @@ class PlanSettings:
         """Return the settings as plain data."""
         record = {
             "split": str(self.split),
-            "labels": str(self.labels),
+            "labels": self.labels.record(),
             "shuffle": self.shuffle,
             "lenient_labels": self.labels.lenient,
         }
+        record |= self.labels.annotation_rule.record()
         return {**record, "drop_columns": list(self.labels.drop)} if self.labels.drop else record
 
 
@@ -66,6 +70,9 @@ def label_files(
     no file lies in a folder, and where only some files lie in class folders.
     """
     mode = settings.labels.mode
+    named = next((each.classes for each in listing.annotations if each.classes is not None), None)
+    if named is not None:
+        return Labelling(named)
     if listing.side is not None:
         return Labelling(listing.side.classes)
     if mode == "none":
@@ -124,12 +131,17 @@ def side_fields(side: SideTable | None) -> list[pa.Field]:
     return [f for f in side.columns.schema if f.name != LABEL] if side else []
 
 
+def _own_columns(listing: Listing) -> list[pa.Field]:
+    """Return the fields of `columns`: those of the labels files and those of annotations, some of which only workers need."""
+    return side_fields(listing.side) + [f for each in listing.annotations for f in each.columns.schema if f.name != LABEL]
+
+
 def job_files_schema(listing: Listing) -> pa.Schema:
     """Return the columns of files.arrow in a job: those of a dataset's, and what is left out there."""
     fields = [pa.field(*column) for column in FILE_FIELDS]
     fields.append(pa.field(LABEL, pa.int64()))
-    if side := side_fields(listing.side):
-        fields.append(pa.field("columns", pa.struct(side)))
+    if columns := _own_columns(listing):
+        fields.append(pa.field("columns", pa.struct(columns)))
     return pa.schema([*fields, *(pa.field(name, type_) for name, type_ in JOB_ONLY)])
 
 
@@ -142,30 +154,46 @@ def write_files(path: Path, listing: Listing, labelling: Labelling, rows: npt.ND
     schema = job_files_schema(listing)
     with replacing(path) as sink, pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema) as writer:
         first = 0
-        for batch in listing.table.to_batches(max_chunksize=CHUNK_ROWS):
-            labels = _labels(listing, labelling, batch, first)
-            columns = [labels[f.name] if f.name in labels else batch.column(f.name) for f in schema]
-            made = pa.record_batch(columns, schema=schema)
-            if rows is not None:
-                made = made.take(pa.array(rows[(rows >= first) & (rows < first + batch.num_rows)] - first))
-            writer.write_batch(made)
+        for batch in listing.table.to_batches(max_chunksize=ANNOTATED_ROWS if listing.annotations else CHUNK_ROWS):
+            wanted = None if rows is None else rows[(rows >= first) & (rows < first + batch.num_rows)] - first
+            if wanted is None or len(wanted):
+                labels = {**_labels(listing, labelling, batch, first), **_faults(listing, batch, first)}
+                columns = [labels[f.name] if f.name in labels else batch.column(f.name) for f in schema]
+                made = pa.record_batch(columns, schema=schema)
+                writer.write_batch(made if wanted is None else made.take(pa.array(wanted)))
             first += batch.num_rows
 
 
 def _labels(listing: Listing, labelling: Labelling, batch: pa.RecordBatch, first: int) -> dict[str, pa.Array]:
     """Return `label`, and `columns` where a labels file has any, of some files, the first of which is `first`."""
     side, count = listing.side, batch.num_rows
-    if side is None or listing.side_rows is None:
-        if labelling.of_group is None:
-            return {LABEL: pa.nulls(count, pa.int64())}
+    found: dict[str, pa.Array] = {}
+    if side is not None and listing.side_rows is not None:
+        rows = listing.side_rows[first : first + count]
+        taken = side.columns.take(pa.array(rows, mask=rows < 0)).combine_chunks()
+        found = {name: _one_chunk(taken[name]) for name in taken.column_names}
+    elif labelling.of_group is not None:
         label = labelling.of_group[batch["group"].to_numpy()]
-        return {LABEL: pa.array(label, pa.int64(), mask=label < 0)}
-    found = listing.side_rows[first : first + count]
-    taken = side.columns.take(pa.array(found, mask=found < 0)).combine_chunks()
-    columns = {LABEL: _one_chunk(taken[LABEL]) if LABEL in taken.column_names else pa.nulls(count, pa.int64())}
-    if fields := side_fields(side):
-        columns["columns"] = pa.StructArray.from_arrays([_one_chunk(taken[f.name]) for f in fields], fields=fields)
+        found[LABEL] = pa.array(label, pa.int64(), mask=label < 0)
+    for each in listing.annotations:
+        found |= each.taken(first, count)
+    columns = {LABEL: found.get(LABEL, pa.nulls(count, pa.int64()))}
+    if fields := _own_columns(listing):
+        columns["columns"] = pa.StructArray.from_arrays([found[f.name] for f in fields], fields=fields)
     return columns
+
+
+def _faults(listing: Listing, batch: pa.RecordBatch, first: int) -> dict[str, pa.Array]:
+    """Return `error` and `message` of some files where annotations of one are wrong; a fault of the file itself comes first."""
+    wrong = {row: fault for each in reversed(listing.annotations) for row, fault in each.faults.items()}
+    here = [row for row in wrong if first <= row < first + batch.num_rows]
+    if not here:
+        return {}
+    errors, messages = batch["error"].to_pylist(), batch["message"].to_pylist()
+    for row in here:
+        if errors[row - first] is None:
+            errors[row - first], messages[row - first] = wrong[row].error, wrong[row].message
+    return {"error": pa.array(errors, pa.string()), "message": pa.array(messages, pa.string())}
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 
-from shardctl.roles import Image, Label, Mask, Plain, Role, Roles
+from shardctl.roles import Image, Label, Mask, Objects, Plain, Role, Roles
 
 ENCODED_IMAGE = pa.struct([pa.field("bytes", pa.binary()), pa.field("path", pa.string())])
 """The type of an encoded image column, as Hugging Face datasets defines it."""
@@ -36,14 +36,18 @@ class Layout:
         image: Image | None,
         classes: tuple[str, ...] | None,
         kept_images: Collection[str] = (),
+        annotated: Mapping[str, Role] | None = None,
     ) -> Layout:
         """Return the layout of columns whose names are those that shardctl gives: `image`, `label`, `text`.
 
-        `kept_images` are columns with other images, whose bytes are stored as they came.
+        `kept_images` are columns with other images, whose bytes are stored as they came; `annotated` are the roles of columns
+        of annotations.
         """
         roles: dict[str, Role] = {}
         for column in columns:
-            if column.name == "image" and image is not None:
+            if annotated and column.name in annotated:
+                roles[column.name] = annotated[column.name]
+            elif column.name == "image" and image is not None:
                 roles[column.name] = image
             elif column.name in kept_images:
                 roles[column.name] = Image("source")
@@ -108,7 +112,9 @@ class Layout:
             if column.name in self.roles.images:
                 features[column.name] = {"_type": "Image"}
             elif self.roles.names.get(column.name):
-                features[column.name] = {"names": list(self.roles.names[column.name]), "_type": "ClassLabel"}
+                features[column.name] = _class_label(self.roles.names[column.name])
+            elif column.name in self.roles.objects:
+                features[column.name] = _objects_feature(column.type, self.roles.objects[column.name])
             else:
                 features[column.name] = _huggingface_feature(column.type)
         return features
@@ -131,6 +137,18 @@ def _is_raw(role: Image, type_: pa.DataType) -> bool:
     return bool(type_.value_type == pa.uint8() and type_.shape[2] == 3)
 
 
+def _class_label(names: tuple[str, ...]) -> dict[str, Any]:
+    return {"names": list(names), "_type": "ClassLabel"}
+
+
+def _objects_feature(type_: pa.DataType, role: Objects) -> Any:
+    """Return the type of marked objects, whose categories have names."""
+    feature = _huggingface_feature(type_)
+    if role.names and isinstance(feature, dict) and "category" in feature:
+        feature["category"] = {"feature": _class_label(role.names), "_type": "Sequence"}
+    return feature
+
+
 HUGGINGFACE_NAMES = {"double": "float64", "halffloat": "float16", "date32[day]": "date32", "date64[ms]": "date64"}
 """What Hugging Face datasets calls the types that Arrow prints under another name."""
 
@@ -140,6 +158,8 @@ def _huggingface_feature(type_: pa.DataType) -> Any:
     if pa.types.is_list(type_) and pa.types.is_struct(type_.value_type):
         # A list of one dict. As a Sequence it would be a dict of lists, and List is unknown to the older releases.
         return [_huggingface_feature(type_.value_type)]
+    if pa.types.is_fixed_size_list(type_):
+        return {"feature": _huggingface_feature(type_.value_type), "length": type_.list_size, "_type": "Sequence"}
     if pa.types.is_list(type_):
         return {"feature": _huggingface_feature(type_.value_type), "_type": "Sequence"}
     if pa.types.is_struct(type_):

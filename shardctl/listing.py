@@ -16,6 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from shardctl.annotations import AnnotationRule, Annotations, Inputs, Source, parse_source, read_annotations
+from shardctl.annotations.huggingface import has_objects, take_objects
+from shardctl.annotations.objects import OBJECTS
 from shardctl.errors import InputError, UsageError
 from shardctl.sources import labels
 from shardctl.sources.formats import TABLE_SUFFIXES, Reading
@@ -48,26 +51,50 @@ LISTING_SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class LabelRule:
-    """Where labels come from: `auto`, `none`, `folder`, or `file` with the path of a labels file.
+    """Where labels come from: `auto`, `none`, `folder`, or `file` with the path of a labels file; and annotations of images.
 
-    `lenient` lets a labels file and the inputs differ; `drop` names columns of labels files that are left out.
+    `lenient` lets a labels file and the inputs differ; `drop` names columns of labels files that are left out. `annotations`
+    are read by `annotation_rule`.
     """
 
     mode: str
     file: Path | None = None
     lenient: bool = False
     drop: tuple[str, ...] = ()
+    annotations: tuple[Source, ...] = ()
+    annotation_rule: AnnotationRule = field(default_factory=AnnotationRule)
 
     @classmethod
-    def parse(cls, text: str, lenient: bool = False, drop: Iterable[str] = ()) -> LabelRule:
-        """Read what `--labels` says: one of the words, or else the path of a file. `drop` may be one string: a,b,c."""
-        dropped = tuple(drop.split(",") if isinstance(drop, str) else drop)
-        if text in ("auto", "none", "folder"):
-            return cls(text, None, lenient, dropped)
-        return cls("file", Path(text), lenient, dropped)
+    def parse(
+        cls,
+        given: str | Iterable[str],
+        lenient: bool = False,
+        drop: Iterable[str] = (),
+        annotation_rule: AnnotationRule | None = None,
+    ) -> LabelRule:
+        """Read what `--labels` says, once or more: one of the words, or the path of a file; and sources of annotations.
 
-    def __str__(self) -> str:
-        return str(self.file) if self.file is not None else self.mode
+        Annotations alone are all labels that are wanted: nothing else is looked for. `drop` may be one string: a,b,c. Raises
+        UsageError.
+        """
+        dropped = tuple(drop.split(",") if isinstance(drop, str) else drop)
+        rule = annotation_rule or AnnotationRule()
+        texts = [given] if isinstance(given, str) else [str(text) for text in given]
+        sources = [(text, parse_source(text)) for text in texts]
+        annotations = tuple(source for _, source in sources if source is not None)
+        others = [text for text, source in sources if source is None]
+        if len(others) > 1:
+            raise UsageError(f"--labels {others[0]} and --labels {others[1]} contradict each other; use one of them")
+        rule.check(annotations)
+        text = others[0] if others else "none" if annotations else "auto"
+        if text in ("auto", "none", "folder"):
+            return cls(text, None, lenient, dropped, annotations, rule)
+        return cls("file", Path(text), lenient, dropped, annotations, rule)
+
+    def record(self) -> str | list[str]:
+        """Return what `parse` reads, as plain data."""
+        word = str(self.file) if self.file is not None else self.mode
+        return [word, *map(str, self.annotations)] if self.annotations else word
 
 
 class Group(NamedTuple):
@@ -96,6 +123,7 @@ class Listing:
     ignored: Counter[str]
     side: SideTable | None = None
     side_rows: npt.NDArray[np.int64] | None = None
+    annotations: list[Annotations] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
 
     @cached_property
@@ -148,7 +176,10 @@ def list_files(
     groups: dict[Group, int] = {}
     unreachable = LeftOut()
     forms: dict[Form, str] = {}
-    wanted = _wanted_files(walk(roots, notices.append), kind, reading, rule, side_files, ignored, unreachable)
+    files = walk(roots, notices.append)
+    if masks := _folders_of_masks(rule, roots):
+        files = (file for file in files if not file.path.startswith(masks))
+    wanted = _wanted_files(files, kind, reading, rule, side_files, ignored, unreachable)
     # A scratch file: it need not outlive the process, so it is neither synced nor renamed.
     with naming_the_path(path), pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, LISTING_SCHEMA) as writer:
         count = 0
@@ -173,10 +204,41 @@ def list_files(
         listing.side = labels.load(side_files, rule.drop)
         listing.notices += listing.side.notices
         listing.side_rows = _rows_of_labels(listing, listing.side, rule)
+        if kind.name == "image" and listing.whole and has_objects(listing.side.columns.schema):
+            column, side = listing.side.columns[OBJECTS], listing.side
+            listing.side = side.without(OBJECTS)
+            listing.annotations.append(take_objects(column, listing.side_rows, rule.annotation_rule, side.shown))
     elif rule.drop:
         lines = "; fields of the inputs themselves cannot be left out" if not listing.whole else ""
         raise UsageError(f"--drop-columns {','.join(rule.drop)} takes columns of a labels file, and there is none{lines}")
+    if rule.annotations:
+        _annotate(listing, rule)
+    listing.notices += [notice for each in listing.annotations for notice in each.notices]
     return listing
+
+
+def _annotate(listing: Listing, rule: LabelRule) -> None:
+    """Read the annotations. Raises InputError, and UsageError where the inputs are no images."""
+    if listing.kind.name != "image" or not listing.whole:
+        what = "images in tables" if listing.kind.name == "image" else listing.kind.name
+        raise UsageError(f"--labels {rule.annotations[0]} is about files that are images each, and the inputs are {what}")
+    inputs = Inputs(tuple(listing.roots), listing.table)
+    listing.annotations += read_annotations(rule.annotations, inputs, rule.annotation_rule, listing.path.parent)
+    columns = listing.side.columns.column_names if listing.side else []
+    names = [*columns, *(f.name for each in listing.annotations for f in each.fields)]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(f"the labels file and the annotations both give {twice}; use --drop-columns {twice}, or one of them")
+    if rule.mode == "folder" and "label" in names:
+        raise UsageError("--labels folder and the annotations both give label; use one of them")
+
+
+def _folders_of_masks(rule: LabelRule, roots: list[Path]) -> tuple[str, ...]:
+    """Return where masks lie below the sources, as paths of files begin: they are images, and no inputs."""
+    folders = [Path(source.path).resolve() for source in rule.annotations if source.format == "masks"]
+    bases = [root.resolve() for root in roots if root.is_dir()]
+    below = [(folder, base) for folder in folders for base in bases if folder.is_relative_to(base) and folder != base]
+    return tuple(f"{folder.relative_to(base).as_posix()}/" for folder, base in below)
 
 
 def _wanted_files(

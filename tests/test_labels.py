@@ -255,7 +255,7 @@ def test_names_that_stand_twice_are_counted_where_hashes_are_equal(tmp_path: Pat
 
 BOX_ROWS = [
     {"bbox": [1, 2, 3, 4]},
-    {"objects": {"bbox": [[1, 2, 3, 4]], "category": [0]}},
+    {"objects": {"bbox": [[1, 2, 3, 4]], "kind": [0]}},
     {"objects": [{"Bounding_Box": [1, 2, 3, 4]}]},
     {"xmin": 1, "ymin": 2, "xmax": 3, "ymax": 4},
     {"x1": 1, "y1": 2, "x2": 3, "y2": 4},

@@ -52,12 +52,31 @@ def _sources_and_destination(
 @source_options
 @click.option(
     "--labels",
+    multiple=True,
+    metavar="auto|folder|FILE|none|FORMAT:PATH",
+    help="Where labels come from: the folder that a file is in, or a CSV or JSONL with a row per file. auto (the default) takes "
+    "metadata.csv, metadata.jsonl, labels.csv or labels.jsonl beside the inputs, else the field label of JSONL lines, else "
+    "the folders if there are two or more (docs/inputs.md). Annotations of images, any number of them: coco:FILE, "
+    "yolo:data.yaml or yolo:DIR, voc:DIR, masks:DIR, captions: or captions:DIR, imagenet:DIR (docs/annotations.md).",
+)
+@click.option(
+    "--boxes",
+    type=click.Choice(["keep", "clip", "drop"]),
+    default="keep",
+    show_default=True,
+    help="Annotated boxes that reach outside of their image: keep them, clip them, or drop their objects.",
+)
+@click.option(
+    "--annotation-frame",
+    type=click.Choice(["auto", "stored", "upright"]),
     default="auto",
     show_default=True,
-    metavar="auto|folder|FILE|none",
-    help="Where labels come from: the folder that a file is in, or a CSV or JSONL with a row per file. auto takes "
-    "metadata.csv, metadata.jsonl, labels.csv or labels.jsonl beside the inputs, else the field label of JSONL lines, else "
-    "the folders if there are two or more (docs/inputs.md).",
+    help="Whether annotations are of the image as it is stored, or as EXIF turns it. auto: by the size that they say.",
+)
+@click.option(
+    "--task",
+    type=click.Choice(["detect", "segment", "pose", "obb"]),
+    help="What the lines of YOLO files are. Default: as data.yaml says, else by their length.",
 )
 @click.option(
     "--lenient-labels",
@@ -184,10 +203,12 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
     shuffle = given["shuffle"]
     if shuffle != "none" and not shuffle.isdecimal():
         raise UsageError(f"--shuffle {shuffle!r} is neither a seed (a whole number) nor none")
-    names = ("labels", "lenient_labels", "split", "shard_size", "samples_per_shard", "workers", "max_rejects", "overwrite")
+    names = ("lenient_labels", "split", "shard_size", "samples_per_shard", "workers", "max_rejects", "overwrite")
     more = ("if_running", "worker_memory", "input_timeout", "copy_rejects", "dry_run")
     chosen = {name: given[name] for name in names + more}
     chosen["drop_columns"] = given["drop_columns"] or ()
+    chosen["labels"] = list(given["labels"]) if len(given["labels"]) > 1 else next(iter(given["labels"]), "auto")
+    chosen |= {name: given[name] for name in ("boxes", "annotation_frame", "task")}
     return {**chosen, "shuffle": None if shuffle == "none" else int(shuffle)}
 
 

@@ -238,23 +238,36 @@ def resample(pixels: Pixels, size: Size) -> Pixels:
     return resized
 
 
-def decode_mask(data: bytes, max_pixels: int = MAX_PIXELS, keep_truncated: bool = False) -> Pixels:
-    """Decode an encoded mask to upright numbers as they are stored, (height, width) uint8: no palette, no colours.
+def decode_mask(
+    data: bytes, max_pixels: int = MAX_PIXELS, keep_truncated: bool = False
+) -> npt.NDArray[np.unsignedinteger[Any]]:
+    """Decode an encoded mask to upright numbers as they are stored, (height, width): no palette, no colours.
 
-    Raises Rejection (stage `decode`), also for an image that has not one number of up to 8 bits for each pixel.
+    They are uint8, or uint16 where the mask has 16 bits for each pixel. Raises Rejection (stage `decode`), also for an image
+    that has not one number of up to 16 bits for each pixel.
     """
     opened = open_image(data, max_pixels, keep_truncated)
     try:
         stored = opened.load(None)
-        values: Pixels = np.asarray(stored.transpose(_TURNS[opened.orientation]) if opened.orientation in _TURNS else stored)
+        values: npt.NDArray[Any] = np.asarray(
+            stored.transpose(_TURNS[opened.orientation]) if opened.orientation in _TURNS else stored
+        )
     except _OUR_ERRORS:
         raise
     except Exception as error:
         raise _broken(error) from error
+    # Some versions of Pillow give 16 bits as 32, and say so by the mode alone.
+    if stored.mode == "I;16" or (stored.mode == "I" and values.size and values.min() >= 0 and values.max() <= 0xFFFF):
+        return values.astype(np.uint16, copy=False)
     if stored.mode not in ("1", "L", "P"):
-        message = f"a mask has one number of up to 8 bits for each pixel; this is an image of mode {stored.mode}"
+        message = f"a mask has one number of up to 16 bits for each pixel; this is an image of mode {stored.mode}"
         raise Rejection("decode", "not-a-mask", message)
     return values.astype(np.uint8, copy=False)
+
+
+def turn_of(orientation: int) -> Image.Transpose:
+    """Return what makes an image of an EXIF orientation from 2 to 8 upright."""
+    return _TURNS[orientation]
 
 
 def nearest(values: npt.NDArray[Any], size: Size) -> npt.NDArray[Any]:

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl import lease
+from shardctl.annotations import AnnotationRule
 from shardctl.codecs import backend
 from shardctl.conversion import publish
 from shardctl.conversion.commit import Commit, Committed, reject_lines
@@ -131,7 +132,8 @@ def convert(
         checked = Recipe.from_settings(settings)
         if checked.kind == "image":
             backend.require_one()
-        labels = LabelRule.parse(chosen.labels, chosen.lenient_labels, chosen.drop_columns)
+        annotation_rule = AnnotationRule(chosen.boxes, chosen.annotation_frame, chosen.task)
+        labels = LabelRule.parse(chosen.labels, chosen.lenient_labels, chosen.drop_columns, annotation_rule)
         plan_settings = PlanSettings(split, labels, chosen.shuffle, checked.seed)
         conversion = _Conversion(roots, target, checked, plan_settings, chosen, listener, engine, notices, started)
         return conversion.run()

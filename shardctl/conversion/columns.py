@@ -46,7 +46,7 @@ def known_layout(
 ) -> Layout:
     """Decide the columns of the shards, but for what a user's functions make of them.
 
-    In this order: key, the image, the content, label, columns of the labels files, variant. `content` are the columns of the
+    In this order: key, the image, the content, label, columns of the labels files, annotations, variant. `content` are the columns of the
     records, None for files that are images; those of `kept_images` are images that no recipe works on.
     """
     fields = [pa.field("key", pa.string())]
@@ -71,10 +71,17 @@ def known_layout(
             f" with --drop-columns {names}"
         )
     fields += side
+    taken = {f.name for f in fields}
+    annotated = [f for each in listing.annotations for f in each.fields if f.name != LABEL]
+    clash = {f.name for f in annotated} & taken
+    if clash:
+        raise InputError(f"the annotations give {some(sorted(clash))}, which the inputs have too; rename it in the inputs")
+    fields += annotated
+    roles = {name: role for each in listing.annotations for name, role in each.roles.items()}
     if recipe.samples_per_record > 1:
         fields.append(pa.field("variant", pa.int32()))
     image = Image(str(recipe.store), shape) if recipe.store else None
-    return Layout.by_name(recipe.kind, pa.schema(fields), image, labelling.classes, kept_images)
+    return Layout.by_name(recipe.kind, pa.schema(fields), image, labelling.classes, kept_images, roles)
 
 
 def renamed(fields: pa.Schema, renames: dict[str, str]) -> pa.Schema:

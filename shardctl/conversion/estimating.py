@@ -45,6 +45,8 @@ class Estimate:
 def _origin_of_labels(job: Job, listing: Listing) -> str:
     if LABEL not in job.layout.columns.names:
         return "nothing"
+    if any(each.classes is not None for each in listing.annotations):
+        return "lists of ImageNet"
     if listing.side is not None:
         return "labels file"
     named = job.recipe.label_field or LABEL

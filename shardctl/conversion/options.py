@@ -25,7 +25,10 @@ LEAST_MEMORY = 256 << 20
 class Options:
     """The options of a conversion, beyond its recipe. `check` validates them."""
 
-    labels: str = "auto"
+    labels: str | Sequence[str] = "auto"
+    boxes: str = "keep"
+    annotation_frame: str = "auto"
+    task: str | None = None
     lenient_labels: bool = False
     drop_columns: str | Sequence[str] = ()
     split: str = "auto"

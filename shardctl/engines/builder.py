@@ -10,11 +10,13 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from shardctl.annotations.masks import MASK
 from shardctl.engines.breadcrumb import NOWHERE, WHOLE, Breadcrumb
 from shardctl.engines.image_files import TableImages
 from shardctl.engines.inputs import changed, check_digest, digest_of, read_whole
 from shardctl.engines.instructions import Instructions
 from shardctl.engines.job import Job, Planned, ShardPlace
+from shardctl.engines.masks import digest_with, read_mask
 from shardctl.engines.records import read_unit
 from shardctl.engines.rows import Rows, ShuffledRows
 from shardctl.errors import Rejection, TypesDifferError
@@ -153,12 +155,14 @@ class ShardBuilder:
         if lost is not None and lost.stage in ("plan", "read"):
             raise lost
         data = read_whole(self._job, planned)
-        outcome.digest = digest_of(data)
+        mask = read_mask(self._job, planned)
+        outcome.digest = digest_of(data) if mask is None else digest_with(data, mask)
         check_digest(self._job, planned, outcome.digest)
         if lost is not None:
             raise lost
         self._crumb.enter("decode")
-        self._add_sample(self._kind.fields(data, planned.file.path, self._job.recipe.reading), planned, outcome, planned.key())
+        fields = self._kind.fields(data, planned.file.path, self._job.recipe.reading)
+        self._add_sample(fields if mask is None else {**fields, MASK: mask}, planned, outcome, planned.key())
 
     def _add_records(self, planned: Planned, outcome: UnitOutcome) -> None:
         """Add the samples of a unit of a file of many records."""

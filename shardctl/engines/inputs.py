@@ -63,8 +63,8 @@ def reading(job: Job, planned: Planned) -> Iterator[None]:
         raise Rejection("read", "unreadable", f"cannot be read ({error.strerror or error})") from error
 
 
-def read_beside(job: Job, planned: Planned, path: str, shown: str) -> bytes:
-    """Return the bytes of a file that a record of a unit names. `shown` is its name in messages.
+def read_beside(job: Job, planned: Planned, path: str, shown: str, what: str = "image") -> bytes:
+    """Return the bytes of a file that a record of a unit names. `shown` is its name in messages, `what` it is.
 
     Raises Rejection (stage `read`) also if it is larger than a record may be, SourceGoneError if the whole source has gone
     away or does not answer.
@@ -73,19 +73,19 @@ def read_beside(job: Job, planned: Planned, path: str, shown: str) -> bytes:
         size = os.stat(path).st_size  # noqa: PTH116 - see pyproject.toml on Path in what is done per unit
         if size > RECORD_BYTES:
             limit = format_bytes(RECORD_BYTES)
-            message = f"its image {printable(shown)} has {format_bytes(size)}, and at most {limit} are read; make it smaller"
+            message = f"its {what} {printable(shown)} has {format_bytes(size)}, and at most {limit} are read; make it smaller"
             raise Rejection("read", "too-large", message)
         return _read(path, RECORD_BYTES)[0]
     except (FileNotFoundError, NotADirectoryError):
         job.check_root(planned.file)
         error = "gone" if job.recorded else "vanished"
-        raise Rejection("read", error, f"its image {printable(shown)} is not there ({printable(path)})") from None
+        raise Rejection("read", error, f"its {what} {printable(shown)} is not there ({printable(path)})") from None
     except OSError as error:
         job.check_root(planned.file)
         if error.errno in NO_ANSWER:
             _look_at_others(job, planned, error)
         reason = error.strerror or error
-        raise Rejection("read", "unreadable", f"its image {printable(shown)} cannot be read ({reason})") from error
+        raise Rejection("read", "unreadable", f"its {what} {printable(shown)} cannot be read ({reason})") from error
 
 
 State = tuple[int, int, int]

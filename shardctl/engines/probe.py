@@ -24,6 +24,7 @@ from shardctl.engines.records import records_of
 from shardctl.errors import InputError, Rejection
 from shardctl.layout import ENCODED_IMAGE, Layout, image_tensor
 from shardctl.pipeline.samples import Finished, SamplePipeline
+from shardctl.roles import Mask, Objects
 from shardctl.shard import Compression, ShardWriter, shard_schema
 from shardctl.storage import counted
 from shardctl.tables import Reject
@@ -177,7 +178,12 @@ def _with_own_fields(job: Job, samples: list[Finished], setters: dict[str, str])
     if "variant" not in known and any(sample.fields["variant"] for sample in samples):
         result.append(pa.field("variant", pa.int32()))  # a function makes several samples of one
     kept = [f.name for f in result if f.name in job.kept_images and f.type.equals(ENCODED_IMAGE)]
-    return Layout.by_name(job.layout.kind, pa.schema(result), image, job.layout.classes, kept)
+    roles = {
+        f.name: role
+        for f in result
+        if f.name in known and f.type == known[f.name].type and isinstance(role := job.layout.roles.get(f.name), Mask | Objects)
+    }
+    return Layout.by_name(job.layout.kind, pa.schema(result), image, job.layout.classes, kept, roles)
 
 
 def _own_type(name: str, samples: list[Finished], who: str, known: pa.DataType | None) -> pa.DataType:

@@ -8,10 +8,12 @@ from dataclasses import replace
 import pyarrow as pa
 import xxhash
 
+from shardctl.annotations.masks import MASK
 from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.inputs import check_state, read_whole, reading, state_of
 from shardctl.engines.instructions import Instructions
 from shardctl.engines.job import Job, Planned
+from shardctl.engines.masks import read_mask
 from shardctl.pipeline.batches import encode_labels
 from shardctl.pipeline.samples import Origin
 from shardctl.sample import Sample
@@ -56,10 +58,9 @@ def records_of(job: Job, planned: Planned, crumb: Breadcrumb, known: Instruction
     if (planned.number, None) in known.lost:
         raise known.lost[planned.number, None]
     if job.fields is None:
-        yield (
-            KINDS[job.recipe.kind].fields(read_whole(job, planned), file.path, job.recipe.reading),
-            Origin(planned.key(), file.label, file.columns),
-        )
+        fields = KINDS[job.recipe.kind].fields(read_whole(job, planned), file.path, job.recipe.reading)
+        mask = read_mask(job, planned)
+        yield fields if mask is None else {**fields, MASK: mask}, Origin(planned.key(), file.label, file.columns)
         return
     for parsed in read_unit(job, planned, planned.unit, known.without_lost(planned.number, None), xxhash.xxh3_64()):
         for record, fields in zip(parsed.numbers.tolist(), python_rows(parsed.batch), strict=True):

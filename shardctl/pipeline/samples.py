@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image
 
+from shardctl.annotations.finishing import finish_annotations
 from shardctl.codecs import image
 from shardctl.codecs.image import Opened, Pixels, Store
 from shardctl.errors import Rejection
@@ -182,6 +183,7 @@ class SamplePipeline:
         self._enter("decode")
         data = sample["image"]
         opened = image.open_image(data, self._recipe.max_pixels, self._recipe.keep_truncated)
+        finish_annotations(sample, opened)
         if store.name == "source":
             return Applied([0], [{**sample, "image": (data, name), "variant": 0}], [()]), [_check_source(opened)]
         applied, shapes = Applied(), list[Shape | None]()

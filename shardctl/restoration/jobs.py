@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from shardctl.annotations import AnnotationRule
 from shardctl.conversion.surveying import Surveyor
 from shardctl.engines.base import Engine
 from shardctl.engines.builder import of_several
@@ -172,7 +173,9 @@ def list_again(folder: Path, made: Made) -> Fresh:
     """List the sources. Raises InputError if they are gone, or have nothing of this kind any more."""
     manifest, settings = made.manifest, made.manifest.settings
     drop = [str(name) for name in settings.get("drop_columns", [])]
-    labels = LabelRule.parse(str(settings["labels"]), bool(settings["lenient_labels"]), drop)
+    given = settings["labels"]
+    rule = AnnotationRule(settings.get("boxes", "keep"), settings.get("annotation_frame", "auto"), settings.get("task"))
+    labels = LabelRule.parse(given if isinstance(given, list) else str(given), bool(settings["lenient_labels"]), drop, rule)
     rules = PlanSettings(SplitRule.parse(settings["split"]), labels, settings["shuffle"], made.recipe.seed)
     roots = [Path(source) for source in made.sources]
     reading = made.recipe.reading

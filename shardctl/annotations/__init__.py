@@ -1,0 +1,44 @@
+"""Annotations of images from the files of other tools: docs/annotations.md. One file for each format, and a line in FORMATS."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from shardctl.annotations.base import AnnotationFormat, AnnotationRule, Annotations, Source
+from shardctl.annotations.captions import Captions
+from shardctl.annotations.coco import Coco
+from shardctl.annotations.imagenet import Imagenet
+from shardctl.annotations.inputs import Inputs
+from shardctl.annotations.masks import Masks
+from shardctl.annotations.voc import Voc
+from shardctl.annotations.yolo import Yolo
+from shardctl.errors import UsageError
+
+FORMATS: dict[str, AnnotationFormat] = {form.name: form for form in (Coco(), Yolo(), Voc(), Masks(), Captions(), Imagenet())}
+"""The formats that `--labels` may name."""
+
+
+def parse_source(text: str) -> Source | None:
+    """Read what `--labels` says; None if it does not begin with the name of a format. Raises UsageError."""
+    return Source.parse(text, FORMATS)
+
+
+def read_annotations(sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path) -> list[Annotations]:
+    """Read annotations, those of one format together. Raises InputError, UsageError if two give the same column."""
+    found: list[Annotations] = []
+    given: dict[str, str] = {}
+    for name, form in FORMATS.items():
+        of_format = [source for source in sources if source.format == name]
+        if not of_format:
+            continue
+        read = form.read(of_format, inputs, rule, scratch)
+        for field in read.fields:
+            if field.name in given:
+                raise UsageError(f"{given[field.name]} and {name} annotations both give {field.name}; use one of them")
+            given[field.name] = name
+        found.append(read)
+    return found
+
+
+__all__ = ["FORMATS", "AnnotationRule", "Annotations", "Inputs", "Source", "parse_source", "read_annotations"]

@@ -1,0 +1,228 @@
+"""What becomes of annotations beside their image: shares of its size become pixels, and all is in the frame of the upright one.
+
+Pure functions of plain values; only the first two know of an image.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from shardctl.annotations import rle
+from shardctl.annotations.masks import MASK, MASK_FILE
+from shardctl.annotations.objects import ANNOTATED, OBJECTS, OUTSIDE_PIXELS
+from shardctl.codecs.image import Opened, decode_mask, turn_of
+from shardctl.errors import Rejection
+from shardctl.sample import Sample
+
+Size = tuple[int, int]
+"""(width, height)."""
+
+Points = npt.NDArray[np.float64]
+"""Places in an image, (n, 2): x and y, in corner coordinates."""
+
+
+def finish_annotations(sample: Sample, opened: Opened) -> None:
+    """Make the annotations of a sample those of its upright image. What was for this step only is taken out of the sample.
+
+    Raises Rejection (stage `decode`) if they are of an image of another size.
+    """
+    how = sample.pop(ANNOTATED, None)
+    file = sample.pop(MASK_FILE, None)
+    if how is not None and sample.get(OBJECTS) is not None:
+        sample[OBJECTS] = finished_objects(sample[OBJECTS], how, opened.size, opened.orientation)
+    if file is not None and sample.get(MASK) is not None:
+        sample[MASK] = _finished_mask(sample[MASK], file["frame"], opened)
+
+
+def finished_objects(objects: dict[str, Any], how: dict[str, Any], upright: Size, orientation: int) -> dict[str, Any]:
+    """Return objects in the frame of an upright image of this size. `how` is a value of the column ANNOTATED.
+
+    Raises Rejection if they are of an image of another size.
+    """
+    size = None if how["width"] is None or how["height"] is None else (how["width"], how["height"])
+    orientation = orientation_of(size, how["frame"], upright, orientation, "annotations")
+    stored = _stored(upright, orientation)
+    if how["relative"]:
+        objects = in_pixels(objects, stored)
+    _check_rle(objects, stored)
+    if orientation != 1:
+        objects = turned_objects(objects, orientation, stored)
+    return fitted(objects, upright, how["boxes"])
+
+
+def orientation_of(annotated: Size | None, frame: str, upright: Size, orientation: int, what: str) -> int:
+    """Return how annotations must be turned (as EXIF counts it, 1: not at all) to be those of the upright image.
+
+    `annotated` is the size that they say, None if they do not. Raises Rejection if that is not the size of their frame.
+    """
+    stored = _stored(upright, orientation)
+    chosen = {"stored": orientation, "upright": 1}.get(frame)
+    if chosen is None:
+        chosen = orientation if annotated == stored and annotated != upright else 1
+    expected = upright if chosen == 1 and frame != "stored" else stored
+    if annotated is not None and annotated != expected:
+        sizes = f"{upright[0]}x{upright[1]}"
+        if stored != upright:
+            sizes += f" upright, {stored[0]}x{stored[1]} as stored"
+        message = f"its {what} are of an image of {annotated[0]}x{annotated[1]}, and it has {sizes}"
+        if frame != "auto":
+            message += f" (--annotation-frame {frame})"
+        raise Rejection("decode", "other-size", message)
+    return chosen
+
+
+def _stored(upright: Size, orientation: int) -> Size:
+    return upright[::-1] if orientation >= 5 else upright
+
+
+def turned_points(points: Points, orientation: int, stored: Size) -> Points:
+    """Return where points of an image as it is stored, (n, 2), are in the upright one."""
+    x, y = points[:, 0], points[:, 1]
+    width, height = stored
+    turned = {
+        1: (x, y),
+        2: (width - x, y),
+        3: (width - x, height - y),
+        4: (x, height - y),
+        5: (y, x),
+        6: (height - y, x),
+        7: (height - y, width - x),
+        8: (y, width - x),
+    }[orientation]
+    return np.stack(turned, axis=1)
+
+
+def turned_pixels(pixels: npt.NDArray[Any], orientation: int) -> npt.NDArray[Any]:
+    """Return the pixels of an image, (height, width), as they are in the upright one."""
+    if orientation >= 5:
+        pixels = pixels.T
+    if orientation in (3, 4, 7, 8):
+        pixels = pixels[::-1]
+    if orientation in (2, 3, 6, 7):
+        pixels = pixels[:, ::-1]
+    return pixels
+
+
+def turned_objects(objects: dict[str, Any], orientation: int, stored: Size) -> dict[str, Any]:
+    """Return objects of an image as it is stored as they are in the upright one."""
+
+    def moved(points: Points) -> Points:
+        return turned_points(points, orientation, stored)
+
+    result = dict(objects)
+    boxes = np.asarray(objects["bbox"], np.float64).reshape(-1, 4)
+    one, other = moved(boxes[:, :2]), moved(boxes[:, :2] + boxes[:, 2:])
+    corner = np.minimum(one, other)
+    result["bbox"] = np.concatenate([corner, np.maximum(one, other) - corner], axis=1).tolist()
+    if "segmentation" in objects:
+        result["segmentation"] = [[_polygon(moved, each) for each in polygons] for polygons in objects["segmentation"]]
+    if "keypoints" in objects:
+        result["keypoints"] = [_keypoints(moved, points) for points in objects["keypoints"]]
+    if "rle" in objects:
+        result["rle"] = [_turned_rle(each, orientation) for each in objects["rle"]]
+    return result
+
+
+def _turned_rle(runs: dict[str, Any] | None, orientation: int) -> dict[str, Any] | None:
+    if runs is None:
+        return None
+    height, width = runs["size"]
+    mask = turned_pixels(rle.decode(runs["counts"], (height, width)), orientation)
+    return {"size": list(mask.shape), "counts": rle.encode(mask)}
+
+
+def in_pixels(objects: dict[str, Any], size: Size) -> dict[str, Any]:
+    """Return objects whose places are shares of an image's size with places in pixels."""
+    scale = np.asarray(size, np.float64)
+
+    def moved(points: Points) -> Points:
+        return points * scale
+
+    boxes = np.asarray(objects["bbox"], np.float64).reshape(-1, 4) * np.tile(scale, 2)
+    result = {**objects, "bbox": boxes.tolist()}
+    if "segmentation" in objects:
+        result["segmentation"] = [[_polygon(moved, each) for each in polygons] for polygons in objects["segmentation"]]
+    if "keypoints" in objects:
+        result["keypoints"] = [_keypoints(moved, points) for points in objects["keypoints"]]
+    return result
+
+
+def _polygon(moved: Any, numbers: list[float]) -> list[float]:
+    points: list[float] = moved(np.asarray(numbers, np.float64).reshape(-1, 2)).ravel().tolist()
+    return points
+
+
+def _keypoints(moved: Any, points: list[list[float]]) -> list[list[float]]:
+    """Return moved keypoints; one that is not there stays at 0, 0."""
+    values = np.asarray(points, np.float64).reshape(-1, 3)
+    there = values[:, 2:] > 0
+    result: list[list[float]] = np.concatenate([np.where(there, moved(values[:, :2]), 0.0), values[:, 2:]], axis=1).tolist()
+    return result
+
+
+def _check_rle(objects: dict[str, Any], stored: Size) -> None:
+    """Raise Rejection if a mask of an object is not of the size of the image."""
+    for runs in objects.get("rle", ()):
+        if runs is None:
+            continue
+        height, width = runs["size"]
+        if (width, height) != stored:
+            message = f"the RLE of an object is of {width}x{height}, and the image has {stored[0]}x{stored[1]}"
+            raise Rejection("decode", "other-size", message)
+        try:
+            total = int(rle.decompress(runs["counts"]).sum())
+        except ValueError as error:
+            raise Rejection("decode", "bad-annotation", f"the RLE of an object is {error}") from None
+        if total != height * width:
+            message = f"the RLE of an object has runs of {total} pixels, and {width}x{height} are {width * height}"
+            raise Rejection("decode", "bad-annotation", message)
+
+
+def fitted(objects: dict[str, Any], size: Size, rule: str) -> dict[str, Any]:
+    """Return objects whose boxes are within an image of this size, by the rule: `keep`, `clip` or `drop`.
+
+    `clip` cuts the boxes, nothing else, and drops objects whose box has no area then. `drop` drops objects whose box reaches
+    over the edge by more than half a pixel, or has no area.
+    """
+    if rule == "keep" or not objects["bbox"]:
+        return objects
+    boxes = np.asarray(objects["bbox"], np.float64)
+    low, high = boxes[:, :2], boxes[:, :2] + boxes[:, 2:]
+    edge = np.asarray(size, np.float64)
+    if rule == "drop":
+        kept = ((low >= -OUTSIDE_PIXELS) & (high <= edge + OUTSIDE_PIXELS) & (boxes[:, 2:] > 0)).all(axis=1)
+    else:
+        over = ((low < 0) | (high > edge)).any(axis=1, keepdims=True)
+        low, high = np.clip(low, 0, edge), np.clip(high, 0, edge)
+        boxes = np.where(over, np.concatenate([low, high - low], axis=1), boxes)  # others keep each digit
+        kept = (boxes[:, 2:] > 0).all(axis=1)
+    result = {**objects, "bbox": boxes.tolist()}
+    if kept.all():
+        return result
+    places = np.flatnonzero(kept).tolist()
+    return {name: [items[place] for place in places] for name, items in result.items()}
+
+
+def _finished_mask(mask: dict[str, Any], frame: str, opened: Opened) -> dict[str, Any]:
+    """Return a mask file as it is where it fits the upright image, else turned. Raises Rejection."""
+    try:
+        values = decode_mask(mask["bytes"])
+    except Rejection as rejection:
+        raise Rejection("decode", rejection.error, f"its mask: {rejection.message}") from None
+    orientation = orientation_of((values.shape[1], values.shape[0]), frame, opened.size, opened.orientation, "mask's pixels")
+    if orientation == 1:
+        return mask
+    return {**mask, "bytes": _turned_png(mask["bytes"], orientation)}
+
+
+def _turned_png(data: bytes, orientation: int) -> bytes:
+    """Return a mask turned as an image of this EXIF orientation is, as PNG with the same numbers and palette."""
+    target = io.BytesIO()
+    with Image.open(io.BytesIO(data)) as image:
+        image.transpose(turn_of(orientation)).save(target, "PNG")
+    return target.getvalue()

@@ -1,0 +1,136 @@
+"""The column `objects` of Hugging Face's metadata files: known by its shape, and made the column that every format gives."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from shardctl.annotations.base import AnnotationRule, Annotations, fault
+from shardctl.annotations.objects import (
+    ANNOTATED,
+    ANNOTATED_TYPE,
+    ITEMS,
+    OBJECTS,
+    annotated,
+    objects_field,
+    objects_type,
+    odd_boxes,
+    said_of_boxes,
+)
+from shardctl.errors import Rejection
+from shardctl.roles import Objects
+from shardctl.storage import counted
+
+READ = ("id", "category", "bbox", "area", "iscrowd", "difficult", "truncated", "segmentation", "keypoints")
+"""Members that are taken over, as far as they are lists of what they should be."""
+
+
+def has_objects(schema: pa.Schema) -> bool:
+    """Return whether a labels file has the column `objects` with lists of boxes and of categories."""
+    if OBJECTS not in schema.names or not pa.types.is_struct(schema.field(OBJECTS).type):
+        return False
+    type_ = schema.field(OBJECTS).type
+    if {"bbox", "category"} - {f.name for f in type_}:
+        return False
+    box, category = type_.field("bbox").type, type_.field("category").type
+    return _is_list_of(box, lambda inner: _is_list_of(inner, _is_number)) and _is_list_of(
+        category, lambda inner: pa.types.is_integer(inner) or pa.types.is_string(inner)
+    )
+
+
+def _is_list_of(type_: pa.DataType, holds: Any) -> bool:
+    return bool(pa.types.is_list(type_) and holds(type_.value_type))
+
+
+def _is_number(type_: pa.DataType) -> bool:
+    # A list without any item has no type, and stands as one of strings.
+    return bool(pa.types.is_integer(type_) or pa.types.is_floating(type_))
+
+
+def take_objects(column: pa.ChunkedArray, side_rows: npt.NDArray[np.int64], rule: AnnotationRule, shown: str) -> Annotations:
+    """Return the objects of a labels file as annotations. `side_rows` has the row of each input, -1 for none."""
+    type_ = column.type
+    names = _names(column) if pa.types.is_string(type_.field("category").type.value_type) else None
+    members = [name for name in READ if name in [f.name for f in type_] and _fits(name, type_.field(name).type)]
+    left_out = [f.name for f in type_ if f.name not in members]
+    there = np.flatnonzero(side_rows >= 0)
+    taken = column.take(pa.array(side_rows[there]))
+    objects: list[dict[str, Any] | None] = []
+    faults: dict[int, Rejection] = {}
+    degenerate = 0
+    for row, value in zip(there.tolist(), taken.to_pylist(), strict=True):
+        try:
+            objects.append(None if value is None else _objects(value, members, names))
+            degenerate += odd_boxes(objects[-1]["bbox"], None)[1] if objects[-1] is not None else 0
+        except ValueError as error:
+            faults[row] = fault(f"{shown}: {error}")
+            objects.append(None)
+    rows = np.full(len(side_rows), -1, np.int64)
+    rows[there] = np.arange(len(there))
+    how = pa.array([annotated(rule, None, False)] * len(there), ANNOTATED_TYPE)
+    table = pa.table({OBJECTS: pa.array(objects, objects_type(members)), ANNOTATED: how})
+    notices = [f"{shown}: {notice}" for notice in said_of_boxes(0, degenerate, rule)]
+    if left_out:
+        notices.append(f"{shown}: left out: {', '.join(left_out)} of objects, which the column of objects has no place for")
+    role = Objects(tuple(names) if names else None)
+    return Annotations(table, rows, (objects_field(members),), (), {OBJECTS: role}, faults=faults, notices=tuple(notices))
+
+
+def _fits(name: str, type_: pa.DataType) -> bool:
+    """Return whether values of a type can become those of a member."""
+    wanted = pa.list_(ITEMS[name])
+    return name in ("category", "bbox") or _depth(type_) == _depth(wanted)
+
+
+def _depth(type_: pa.DataType) -> int:
+    depth = 0
+    while pa.types.is_list(type_) or pa.types.is_fixed_size_list(type_):
+        depth, type_ = depth + 1, type_.value_type
+    return depth if not pa.types.is_struct(type_) else -1
+
+
+def _names(column: pa.ChunkedArray) -> list[str]:
+    import pyarrow.compute as pc  # 40 ms to import, and most conversions have no such file
+
+    flat = pc.list_flatten(pc.struct_field(column, "category"))
+    return sorted(name for name in pc.unique(flat).to_pylist() if name is not None)
+
+
+def _objects(value: dict[str, Any], members: list[str], names: list[str] | None) -> dict[str, Any]:
+    """Return the objects of one image. Raises ValueError for those that are wrong: the end of a message."""
+    boxes, categories = value["bbox"] or [], value["category"] or []
+    if len(boxes) != len(categories):
+        raise ValueError(f"objects has {counted(len(boxes), 'bbox', 'bboxes')} and {len(categories)} of category")
+    for box in boxes:
+        if box is None or len(box) != 4 or not all(number is not None and math.isfinite(number) for number in box):
+            raise ValueError("a bbox of objects is not four finite numbers: x, y, width, height")
+    if None in categories or (names is None and any(number < 0 for number in categories)):
+        raise ValueError("a category of objects is missing, or below 0")
+    result: dict[str, Any] = {}
+    for name in members:
+        items = value[name]
+        if items is not None and len(items) != len(boxes):
+            raise ValueError(f"objects has {counted(len(boxes), 'bbox', 'bboxes')} and {len(items)} of {name}")
+        result[name] = _items(name, items, len(boxes))
+    if names is not None:
+        numbers = {name: number for number, name in enumerate(names)}
+        result["category"] = [numbers[name] for name in categories]
+    return result
+
+
+def _items(name: str, items: list[Any] | None, count: int) -> list[Any]:
+    if name in ("segmentation", "keypoints"):
+        found = items or [[]] * count
+        for each in found:
+            for part in each or []:
+                wrong = part is None or (len(part) != 3 if name == "keypoints" else len(part) < 6 or len(part) % 2)
+                if wrong or not all(number is not None and math.isfinite(number) for number in part):
+                    raise ValueError(f"objects has {name} that is not made of finite numbers as it should be")
+        return [each or [] for each in found]
+    if name in ("iscrowd", "difficult", "truncated"):
+        return [None if item is None else bool(item) for item in items or [None] * count]
+    return items or [None] * count

@@ -1,0 +1,172 @@
+"""The arrays of one large JSON object, a few thousand elements at a time: the file is never in memory as a whole."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from shardctl.errors import InputError
+from shardctl.storage import HashingReader, printable
+
+BLOCK_BYTES = 1 << 20
+"""What is read at a time."""
+
+ELEMENTS_AT_ONCE = 4096
+"""Elements that are Python objects at a time."""
+
+ELEMENT_CHARACTERS = 256 << 20
+"""The longest element that is read."""
+
+NEAR_THE_END = 32
+"""A fault so few characters before the end of what was read may be none: a word or a number goes on in what comes next."""
+
+_SPACE = re.compile(r"[ \t\r\n]*")
+
+
+class Part(NamedTuple):
+    """Some elements of the array with this name, the first of which is number `first` of it, from 0."""
+
+    name: str
+    first: int
+    elements: list[Any]
+
+
+class JsonParts:
+    """Reads a file that is one JSON object, and yields the elements of the arrays in it. `sha256` is known at the end.
+
+    Values of the object that are no arrays are left out. Raises InputError: it cannot be read, is not UTF-8, or no such JSON.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.sha256 = ""
+        self._shown = printable(str(path))
+
+    def __iter__(self) -> Iterator[Part]:
+        try:
+            with open(self.path, "rb", buffering=0) as file, HashingReader(file) as raw:
+                with _Text(raw, self._shown) as text:
+                    yield from _parts_of(text)
+                self.sha256 = raw.sha256
+        except OSError as error:
+            raise InputError(f"{self._shown}: cannot be read ({error.strerror or error})") from error
+
+
+def _parts_of(text: _Text) -> Iterator[Part]:
+    if text.mark("{") != "{":
+        raise text.wrong("it is no object of JSON")
+    if text.mark('}"', take=False) == "}":
+        text.mark("}")
+    else:
+        while True:
+            name = text.value("the names in it")
+            if not isinstance(name, str) or text.mark(":") != ":":
+                raise text.wrong("a name and a colon were expected")
+            if text.mark("[", take=False) == "[":
+                yield from _elements(text, name)
+            else:
+                text.value(printable(name))
+            mark = text.mark(",}")
+            if mark == "}":
+                break
+            if mark != ",":
+                raise text.wrong(f"a comma or a bracket was expected after {printable(name)}")
+    if not text.is_at_end():
+        raise text.wrong("something follows the object")
+
+
+def _elements(text: _Text, name: str) -> Iterator[Part]:
+    text.mark("[")
+    first, elements = 0, list[Any]()
+    if text.mark("]", take=False) == "]":
+        text.mark("]")
+    else:
+        while True:
+            elements.append(text.value(f"element {first + len(elements)} of {printable(name)}"))
+            mark = text.mark(",]")
+            if len(elements) >= ELEMENTS_AT_ONCE:
+                yield Part(name, first, elements)
+                first, elements = first + len(elements), []
+            if mark == "]":
+                break
+            if mark != ",":
+                raise text.wrong(f"a comma or ] was expected in {printable(name)}")
+    yield Part(name, first, elements)
+
+
+class _Text:
+    """The text of a file from the place that has been read to, more of which is read as it is needed."""
+
+    def __init__(self, raw: HashingReader, shown: str) -> None:
+        self._raw, self._shown = raw, shown
+        self._decoder = codecs.getincrementaldecoder("utf-8-sig")()
+        self._json = json.JSONDecoder()
+        self._buffer, self._place, self._before, self._ended = "", 0, 0, False
+
+    def __enter__(self) -> _Text:
+        return self
+
+    def __exit__(self, _type: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None) -> None:
+        if isinstance(error, UnicodeDecodeError):
+            raise InputError(f"{self._shown}: not UTF-8; recode the file") from None
+
+    def mark(self, marks: str, take: bool = True) -> str:
+        """Return the next character if it is one of these, and step over it if it is to be taken; "" for another."""
+        while True:
+            found = _SPACE.match(self._buffer, self._place)
+            self._place = found.end() if found else self._place
+            if self._place < len(self._buffer) or not self._fill():
+                break
+        here = self._buffer[self._place : self._place + 1]
+        if not here or here not in marks:
+            return ""
+        self._place += take
+        return here
+
+    def value(self, what: str) -> Any:
+        """Return the next value, and step over it. Raises InputError; `what` it is says the message."""
+        self.mark("")
+        while True:
+            try:
+                value, end = self._json.raw_decode(self._buffer, self._place)
+            except json.JSONDecodeError as error:
+                goes_on = error.pos >= len(self._buffer) - NEAR_THE_END or error.msg.startswith("Unterminated string")
+                if len(self._buffer) - self._place > ELEMENT_CHARACTERS:
+                    raise self.wrong(f"{what} has over {ELEMENT_CHARACTERS} characters") from None
+                if not goes_on or not self._fill():
+                    self._place = error.pos
+                    why = "the file ends" if goes_on else error.msg
+                    raise self.wrong(f"{why}, in {what}") from None
+            except RecursionError:
+                raise self.wrong(f"{what} is nested too deep") from None
+            except ValueError as error:  # a number of thousands of digits
+                raise self.wrong(f"{what}: {error}") from None
+            else:
+                if end < len(self._buffer) or not self._fill():  # a number may go on
+                    self._place = end
+                    return value
+
+    def is_at_end(self) -> bool:
+        """Return whether nothing but space is left."""
+        self.mark("")
+        return self._place >= len(self._buffer)
+
+    def wrong(self, why: str) -> InputError:
+        """Return the error of a file that is not what it should be, at the place that has been read to."""
+        return InputError(f"{self._shown}: not the JSON of annotations, at character {self._before + self._place}: {why}")
+
+    def _fill(self) -> bool:
+        """Read on, and return whether there was more. What has been read is let go."""
+        if self._ended:
+            return False
+        data = self._raw.read(max(BLOCK_BYTES, len(self._buffer) - self._place)) or b""
+        self._ended = not data
+        more = self._decoder.decode(data, final=self._ended)
+        self._before += self._place
+        self._buffer, self._place = self._buffer[self._place :] + more, 0
+        return True

@@ -1,0 +1,78 @@
+"""Masks: a PNG for each image, with a number for every pixel."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from shardctl.annotations.base import AnnotationRule, Annotations, Source, no_options
+from shardctl.annotations.beside import Digest, files_in, match_files, refuse_no_match, said_of_others
+from shardctl.annotations.inputs import Inputs
+from shardctl.errors import InputError, UsageError
+from shardctl.layout import ENCODED_IMAGE
+from shardctl.roles import Mask
+
+MASK = "mask"
+MASK_FILE = "shardctl.mask"
+"""The column that tells the worker where the mask of an image is: its path from the source of the image on."""
+
+MASK_FILE_TYPE = pa.struct([pa.field("path", pa.string()), pa.field("name", pa.string()), pa.field("frame", pa.string())])
+
+IGNORE = "ignore"
+CLASSES = "classes.txt"
+"""A file in the folder that has the names of the numbers, one in a line, from 0 on."""
+
+
+class Masks:
+    """A folder with a PNG of the same name for each image. The worker reads them, each beside its image."""
+
+    name: ClassVar[str] = "masks"
+    needs_path: ClassVar[bool] = True
+
+    def check_option(self, name: str, value: str) -> None:
+        """Raise UsageError unless it is `ignore` with a number."""
+        if name != IGNORE:
+            no_options(self, name)
+        if not value.isdecimal() or int(value) > 65535:
+            raise UsageError(f"masks+ignore={value}: a number of a mask is from 0 to 65535, as in masks+ignore=255:DIR")
+
+    def read(self, sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path) -> Annotations:
+        """Find the mask of each image. Their bytes are not read here."""
+        if len(sources) > 1:
+            raise UsageError("an image has one mask: give --labels masks:DIR once, with the folder that has all of them")
+        folder = Path(sources[0].path)
+        found = files_in(folder, (".png",), "masks")
+        matched, lost = match_files(found, inputs, "masks")
+        refuse_no_match(matched, found, inputs, folder, "masks")
+        digest, places = Digest(), []
+        resolved = [os.path.realpath(root if root.is_dir() else root.parent) for root in inputs.roots]
+        roots = inputs.table["root"].take(pa.array([file.row for file in matched], pa.int64())).to_pylist()
+        for file, root in zip(matched, roots, strict=True):
+            # From the source on, so that a dataset says the same wherever the two lie together.
+            path = os.path.relpath(os.path.realpath(file.path), resolved[root])
+            places.append({"path": path, "name": file.path.name, "frame": rule.frame})
+            status = file.path.stat()
+            digest.add(path, f"{status.st_size} {status.st_mtime_ns}".encode())
+        rows = np.full(len(inputs), -1, np.int64)
+        rows[[file.row for file in matched]] = np.arange(len(matched))
+        table = pa.table({MASK_FILE: pa.array(places, MASK_FILE_TYPE)})
+        ignore = next((int(value) for name, value in sources[0].options if name == IGNORE), None)
+        role = Mask("source", None, _names(folder / CLASSES), ignore)
+        said = said_of_others(lost, len(inputs) - len(matched), inputs, "mask", "it is null there")
+        field = pa.field(MASK, ENCODED_IMAGE)
+        return Annotations(table, rows, (field,), (digest.hex(),), {MASK: role}, notices=tuple(said))
+
+
+def _names(path: Path) -> tuple[str, ...] | None:
+    """Return the names of the numbers, None if they have none."""
+    if not path.is_file():
+        return None
+    try:
+        return tuple(path.read_text("utf-8").splitlines()) or None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: the names of the classes cannot be read ({error})") from error

@@ -1,0 +1,315 @@
+"""YOLO: a text file for each image, with a line for each object: boxes, polygons, keypoints, or turned boxes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from shardctl.annotations.base import TASKS, AnnotationRule, Annotations, Source, fault, no_options
+from shardctl.annotations.beside import Beside, Digest, files_in, match_files, read_small, refuse_no_match, said_of_others
+from shardctl.annotations.inputs import Inputs
+from shardctl.annotations.objects import OBJECTS, ObjectsWriter, objects_field, said_of_boxes
+from shardctl.errors import InputError, InstallError, Rejection, UsageError
+from shardctl.roles import Objects
+from shardctl.sources.walk import FoundFile
+from shardctl.storage import printable
+
+NAMES = ("classes.txt", "obj.names")
+"""Files in a folder of labels that have the names of the classes, one in a line."""
+
+SPLITS = ("train", "val", "test", "minival")
+
+YAML = (".yaml", ".yml")
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What is known of the labels beside the lines. `points` are how many keypoints an object has, of how many numbers each."""
+
+    folders: tuple[Path, ...]
+    names: tuple[str, ...] | None = None
+    task: str | None = None
+    points: tuple[int, int] | None = None
+    flip: tuple[int, ...] | None = None
+    point_names: tuple[str, ...] | None = None
+
+
+class Yolo:
+    """A data.yaml with the images' folders, or a folder of labels."""
+
+    name: ClassVar[str] = "yolo"
+    needs_path: ClassVar[bool] = True
+
+    def check_option(self, name: str, value: str) -> None:
+        """Raise UsageError: it has none."""
+        no_options(self, name)
+
+    def read(self, sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path) -> Annotations:
+        """Read the lines of all images. A wrong one rejects its image; an image without a file has no objects."""
+        if len(sources) > 1:
+            raise UsageError("give --labels yolo:PATH once, with the data.yaml or the folder of all labels")
+        path, digest = Path(sources[0].path), Digest()
+        setup = _read_yaml(path, digest, rule) if path.suffix.lower() in YAML else _of_folder(path, digest, rule)
+        matched: list[Beside] = []
+        lost: list[FoundFile] = []
+        for folder in setup.folders:
+            found = [file for file in files_in(folder, (".txt",), "labels") if file.path.rpartition("/")[2] not in NAMES]
+            here, others = match_files(found, inputs, "labels", _image_of)
+            matched += here
+            lost += others
+        by_row = {file.row: file for file in matched}
+        if not by_row:
+            refuse_no_match(matched, lost, inputs, path, "labels")
+        if len(by_row) < len(matched):
+            row = next(file.row for file in matched if by_row[file.row] is not file)
+            raise InputError(f"{printable(str(path))}: two folders have labels of {printable(inputs.paths_at([row])[0])}")
+        writer = ObjectsWriter(scratch / "yolo.arrow", rule, relative=True)
+        faults: dict[int, Rejection] = {}
+        for row in range(len(inputs)):
+            objects: dict[str, list[Any]] = {"category": [], "bbox": []}
+            if row in by_row:
+                file = by_row[row]
+                try:
+                    data = read_small(file.path)
+                    digest.add(str(row), data)
+                    objects = parse(data, setup)
+                except NineNumbersError as error:
+                    raise InputError(f"{file.shown}, {error}") from None
+                except (OSError, ValueError) as error:
+                    faults[row] = fault(
+                        f"{file.shown}, {error}" if not isinstance(error, OSError) else f"{file.shown}: {error}"
+                    )
+            writer.add(objects, None)
+        table, members = writer.finish()
+        without = len(inputs) - len(by_row)
+        notices = said_of_others(lost, without, inputs, "file of labels", "background, with no object")
+        notices += said_of_boxes(writer.outside, writer.degenerate, rule)
+        role = Objects(setup.names, keypoints=setup.point_names, flip=setup.flip if setup.point_names else None)
+        rows = np.arange(len(inputs))
+        return Annotations(
+            table, rows, (objects_field(members),), (digest.hex(),), {OBJECTS: role}, faults=faults, notices=tuple(notices)
+        )
+
+
+def _image_of(labels: Path) -> Path:
+    """Return the path of an image that has these labels: `labels` in it is `images`, as Ultralytics has it."""
+    parts = list(labels.parts)
+    for place in range(len(parts) - 2, -1, -1):
+        if parts[place] == "labels":
+            parts[place] = "images"
+            break
+    return Path(*parts)
+
+
+# --- lines ---
+
+
+class NineNumbersError(Exception):
+    """A line may be a polygon of four points, or a turned box: it takes a task to tell."""
+
+
+def parse(data: bytes, setup: Setup) -> dict[str, list[Any]]:
+    """Return the objects of one image, places as shares of its size.
+
+    Raises ValueError and NineNumbersError, with the end of a message.
+    """
+    objects: dict[str, list[Any]] = {"category": [], "bbox": [], "segmentation": [], "keypoints": []}
+    try:
+        lines = data.decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"byte {error.start}: not UTF-8; recode the file") from None
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            values = [float(cell) for cell in line.split()]
+        except ValueError:
+            raise ValueError(f"line {number}: it has something else than numbers ({printable(line.strip()[:60])})") from None
+        if not all(map(math.isfinite, values)):
+            raise ValueError(f"line {number}: a number is not finite")
+        category = int(values[0])
+        if category != values[0] or category < 0 or (setup.names is not None and category >= len(setup.names)):
+            known = f"; the classes are 0 to {len(setup.names) - 1}" if setup.names is not None else ""
+            raise ValueError(f"line {number}: {line.split()[0]} is no number of a class{known}")
+        bbox, polygon, points = _places(values[1:], number, setup)
+        objects["category"].append(category)
+        objects["bbox"].append(bbox)
+        objects["segmentation"].append([polygon] if polygon else [])
+        objects["keypoints"].append(points)
+    return {name: items for name, items in objects.items() if name in ("category", "bbox") or any(items)}
+
+
+def _places(values: list[float], number: int, setup: Setup) -> tuple[list[float], list[float], list[list[float]]]:
+    """Return the box (x, y, width, height), the polygon and the keypoints of a line, whose class has been taken off."""
+    count, task = len(values), setup.task
+    if task == "pose":
+        points, each = setup.points or (0, 0)
+        if count != 4 + points * each:
+            wanted = f"{5 + points * each} numbers (a class, a box and {points} keypoints of {each})"
+            raise ValueError(f"line {number}: {count + 1} numbers, and task pose takes {wanted}")
+        return _box(values), [], _points(values[4:], each)
+    if task == "obb":
+        if count != 8:
+            raise ValueError(f"line {number}: {count + 1} numbers, and task obb takes 9 (a class and four corners)")
+        return _around(values), values, []
+    if count == 4:
+        return _box(values), [], []
+    if task == "detect" or count % 2 or count < 6:
+        takes = "5 (a class and a box)" if task == "detect" else "5 (a box), or an odd number from 7 on (a polygon)"
+        raise ValueError(f"line {number}: {count + 1} numbers, and it takes {takes}")
+    if count == 8 and task is None:
+        raise NineNumbersError(
+            f"line {number}: nine numbers may be a polygon of four points or a turned box; say which they are:"
+            " --task segment or --task obb"
+        )
+    return _around(values), values, []
+
+
+def _box(values: list[float]) -> list[float]:
+    x, y, width, height = values[:4]
+    return [x - width / 2, y - height / 2, width, height]
+
+
+def _around(values: list[float]) -> list[float]:
+    x, y = values[::2], values[1::2]
+    return [min(x), min(y), max(x) - min(x), max(y) - min(y)]
+
+
+def _points(values: list[float], each: int) -> list[list[float]]:
+    """Return keypoints as x, y and v. One of two numbers is there unless both are 0."""
+    points = [values[place : place + each] for place in range(0, len(values), each)]
+    shown = [point if each == 3 else [*point, 2.0 if any(point) else 0.0] for point in points]
+    return [point if point[2] > 0 else [0.0, 0.0, 0.0] for point in shown]
+
+
+# --- what is known beside the lines ---
+
+
+def _of_folder(folder: Path, digest: Digest, rule: AnnotationRule) -> Setup:
+    if rule.task == "pose":
+        raise UsageError("--task pose needs a data.yaml with kpt_shape: --labels yolo:data.yaml")
+    path = next((folder / name for name in NAMES if (folder / name).is_file()), None)
+    names = None
+    if path is not None:
+        data = _bytes_of(path)
+        digest.add(path.name, data)
+        try:
+            names = tuple(line.strip() for line in data.decode("utf-8-sig").splitlines() if line.strip())
+        except UnicodeDecodeError as error:
+            raise InputError(f"{printable(str(path))}: not UTF-8 at byte {error.start}; recode the file") from None
+        if len(set(names)) < len(names):
+            raise InputError(f"{printable(str(path))}: two classes have the same name; rename one")
+    return Setup((folder,), names or None, rule.task)
+
+
+def _bytes_of(path: Path) -> bytes:
+    try:
+        return read_small(path)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{printable(str(path))}: cannot be read ({error})") from error
+
+
+def _read_yaml(path: Path, digest: Digest, rule: AnnotationRule) -> Setup:
+    """Read a data.yaml. Raises InputError."""
+    try:
+        import yaml  # an extra, and most conversions have no YOLO files
+    except ImportError:
+        raise InstallError("a data.yaml is read by PyYAML: pip install 'shardctl[yolo]'") from None
+    shown, data = printable(str(path)), _bytes_of(path)
+    digest.add(path.name, data)
+    try:
+        said = yaml.safe_load(data)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise InputError(f"{shown}: not YAML ({' '.join(str(error).split())})") from None
+    if not isinstance(said, dict):
+        raise InputError(f"{shown}: not a data.yaml, which has names, train and val")
+    names = _names_of(said.get("names"), shown)
+    points, flip = _shape_of(said.get("kpt_shape"), said.get("flip_idx"), shown)
+    task = rule.task or said.get("task") or ("pose" if points else None)
+    if task is not None and task not in TASKS:
+        raise InputError(f"{shown}: the task {printable(str(task))} is not one of {', '.join(TASKS)}")
+    if task == "pose" and points is None:
+        raise InputError(f"{shown}: task pose needs kpt_shape, for instance [17, 3]")
+    point_names = _point_names(said.get("kpt_names"), points) if points else None
+    folders = _folders_of(said, path, shown)
+    return Setup(tuple(folders), names, task, points, flip, point_names)
+
+
+def _names_of(given: Any, shown: str) -> tuple[str, ...] | None:
+    if given is None:
+        return None
+    if isinstance(given, dict):
+        if set(given) != set(range(len(given))):
+            raise InputError(f"{shown}: the numbers of names are not 0 to {len(given) - 1}")
+        given = [given[number] for number in range(len(given))]
+    if not isinstance(given, list) or not given or len({str(name) for name in given}) < len(given):
+        raise InputError(f"{shown}: names are a list of different names, or numbers with names")
+    return tuple(str(name) for name in given)
+
+
+def _shape_of(shape: Any, flip: Any, shown: str) -> tuple[tuple[int, int] | None, tuple[int, ...] | None]:
+    if shape is None:
+        return None, None
+    fits = isinstance(shape, list) and len(shape) == 2 and all(type(n) is int for n in shape)
+    if not fits or not 0 < shape[0] < 2**16 or shape[1] not in (2, 3):
+        raise InputError(f"{shown}: kpt_shape is a number of keypoints and 2 or 3, for instance [17, 3]")
+    if flip is not None and (not isinstance(flip, list) or sorted(map(str, flip)) != sorted(map(str, range(shape[0])))):
+        raise InputError(f"{shown}: flip_idx has each of the {shape[0]} keypoints once")
+    return (shape[0], shape[1]), tuple(flip) if flip else None
+
+
+def _point_names(given: Any, points: tuple[int, int]) -> tuple[str, ...]:
+    """Return the names of the keypoints: those of the only or first class that has some, else their numbers."""
+    if isinstance(given, dict) and given:
+        given = next(iter(given.values()))
+    if isinstance(given, list) and len(given) == points[0] and len({str(name) for name in given}) == len(given):
+        return tuple(str(name) for name in given)
+    return tuple(str(number) for number in range(points[0]))
+
+
+def _folders_of(said: dict[str, Any], path: Path, shown: str) -> list[Path]:
+    """Return the folders of labels, by those of the images: `images` in their paths is `labels`."""
+    base = path.parent
+    if isinstance(said.get("path"), str):
+        base = next((place for place in (base / said["path"], Path(said["path"])) if place.is_dir()), base)
+    folders: list[Path] = []
+    tried: list[str] = []
+    for split in SPLITS:
+        given = said.get(split)
+        for place in given if isinstance(given, list) else [given] if given else []:
+            images = next((each for each in _places_of(base, path.parent, str(place)) if each.exists()), None)
+            tried.append(str(place))
+            if images is None:
+                continue
+            found = [images] if images.is_dir() else _folders_in_list(images, base)
+            folders += [_labels_of(folder) for folder in found]
+    folders = [folder for folder in dict.fromkeys(folders) if folder.is_dir()]
+    if not folders:
+        named = f" ({', '.join(map(printable, tried))})" if tried else ""
+        raise InputError(f"{shown}: no folder of labels was found by its train, val and test{named}; give --labels yolo:FOLDER")
+    return [folder for folder in folders if not any(other != folder and folder.is_relative_to(other) for other in folders)]
+
+
+def _places_of(base: Path, beside: Path, place: str) -> list[Path]:
+    """Return where a folder of images may be. Roboflow writes ../train/images for what is right beside the file."""
+    return [base / place, beside / place, beside / place.removeprefix("../")]
+
+
+def _folders_in_list(path: Path, base: Path) -> list[Path]:
+    """Return the folders of the images that a text file lists."""
+    lines = _bytes_of(path).decode("utf-8", "replace").splitlines()
+    return list(dict.fromkeys((base / line.strip()).parent for line in lines if line.strip()))
+
+
+def _labels_of(images: Path) -> Path:
+    parts = list(images.parts)
+    for place in range(len(parts) - 1, -1, -1):
+        if parts[place] == "images":
+            parts[place] = "labels"
+            break
+    return Path(*parts)

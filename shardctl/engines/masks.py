@@ -1,0 +1,24 @@
+"""The masks of images that are a file each."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from shardctl.annotations.masks import MASK_FILE
+from shardctl.engines.inputs import digest_of, read_beside
+from shardctl.engines.job import Job, Planned
+
+
+def read_mask(job: Job, planned: Planned) -> dict[str, Any] | None:
+    """Return the mask file of an image as the column `mask` holds it, None if it has none. Raises Rejection, SourceGoneError."""
+    where = (planned.file.columns or {}).get(MASK_FILE)
+    if where is None:
+        return None
+    path = os.path.normpath(f"{job.roots[planned.file.root].path}/{where['path']}")
+    return {"bytes": read_beside(job, planned, path, where["name"], "mask"), "path": where["name"]}
+
+
+def digest_with(data: bytes, mask: dict[str, Any]) -> int:
+    """Return the digest of a unit that is an image and its mask."""
+    return digest_of(digest_of(data).to_bytes(8, "little") + digest_of(mask["bytes"]).to_bytes(8, "little"))
