@@ -61,7 +61,9 @@ class Manifest:
     `seconds` is how long the conversion took, None if that was not measured as a whole (it was resumed) or not recorded.
     `class_counts` has the samples of each class by split, None if there are no classes or it was not recorded.
     `environment` has the versions of the libraries, by name; None if it was not recorded (by an older shardctl).
-    `records` says how files of many records were read, None where a file is one record: docs/format.md.
+    `records` says how files of many records were read, None where a file is one record: docs/format.md. `objects` says how many
+    objects are marked in the images (`kept`), and how many the recipe has cut off (`cut_off`); None if there is no field of
+    objects, or it was not recorded.
     """
 
     kind: str
@@ -86,6 +88,7 @@ class Manifest:
     class_counts: dict[str, list[int]] | None = None
     environment: dict[str, str] | None = None
     records: dict[str, Any] | None = None
+    objects: dict[str, int] | None = None
 
     def to_json(self) -> str:
         """Return the file's bytes, digest included."""
@@ -135,6 +138,7 @@ class Manifest:
     def _checked(cls, record: dict[str, Any]) -> Manifest:
         """Build the manifest from an untrusted record."""
         added: dict[str, Any] = {"dropped": 0, "seconds": None, "class_counts": None, "environment": None, "records": None}
+        added["objects"] = None
         known = {name: record.get(name, added[name]) if name in added else record[name] for name in cls.__dataclass_fields__}
         known["splits"] = tuple(SplitFacts(**split) for split in record["splits"])
         known["schema"] = tuple((column["name"], column["type"]) for column in record["schema"])
@@ -150,6 +154,7 @@ class Manifest:
         counted = manifest.class_counts is None or are_class_counts(manifest.class_counts, manifest.roles.classes)
         expect(counted, "classes are counted by split")
         expect(manifest.environment is None or are_versions(manifest.environment), "versions are strings")
+        expect(manifest.objects is None or are_object_counts(manifest.objects), "objects are counted")
         expect(manifest.seconds is None or 0 <= float(manifest.seconds) < 1e12, "seconds are seconds")
         texts = [manifest.kind, manifest.fingerprint, *manifest.sources, *(part for pair in manifest.schema for part in pair)]
         texts += [manifest.created, manifest.shardctl_version, *(facts.sha256 for facts in manifest.files.values())]
@@ -181,6 +186,12 @@ def are_class_counts(counts: Any, names: Sequence[str] | None) -> bool:
         and all(type(count) is int and count >= 0 for count in of_split)
         for of_split in counts.values()
     )
+
+
+def are_object_counts(counts: Any) -> bool:
+    """Return whether this says how many objects there are, and how many were cut off."""
+    fits = isinstance(counts, dict) and set(counts) == {"kept", "cut_off"}
+    return fits and all(type(count) is int and count >= 0 for count in counts.values())
 
 
 def are_versions(versions: Any) -> bool:

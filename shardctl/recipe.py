@@ -17,6 +17,7 @@ import xxhash
 from shardctl.codecs.image import MAX_PIXELS, Store
 from shardctl.errors import UsageError
 from shardctl.geometry import Size
+from shardctl.motion import CENTRE, KEPT_SHARE
 from shardctl.shard import Compression
 from shardctl.sources.formats import CHOSEN, Reading
 from shardctl.sources.image_columns import NO_IMAGES
@@ -24,7 +25,7 @@ from shardctl.sources.kinds import KINDS
 from shardctl.storage import printable
 from shardctl.transforms import BatchTransform, ImageTransform, SampleTransform, Transform, parse_step
 from shardctl.transforms.base import settings_of
-from shardctl.transforms.settings import SettingError, unknown
+from shardctl.transforms.settings import PROBABILITY, SettingError, unknown
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -33,7 +34,8 @@ else:
 
 KEYS = (
     *("kind", "store", "compression", "seed", "variants", "max_pixels", "truncated"),
-    *("record", "encoding", "columns", "delimiter", "text_field", "label_field", "image_field", "schema", "transform"),
+    *("record", "encoding", "columns", "delimiter", "text_field", "label_field", "image_field", "schema"),
+    *("keep_objects", "transform"),
 )
 """The keys of a recipe file."""
 
@@ -44,7 +46,8 @@ class Recipe:
 
     `text_field` and `label_field` name the fields of records that become `text` and `label`; `image_field` the one of a table
     that has the images (`auto`: it is to be found, None: images are files of their own), or for tables `none`: there is none.
-    `schema` has the types of the fields where they need not be found.
+    `schema` has the types of the fields where they need not be found. `keep_objects` says which objects are kept where an image
+    is cut: the share of their area that must be visible, or `center` (motion.py).
     """
 
     kind: str
@@ -60,6 +63,7 @@ class Recipe:
     label_field: str | None = None
     image_field: str | None = None
     schema: str | None = None
+    keep_objects: float | str = KEPT_SHARE
 
     @property
     def renames(self) -> dict[str, str]:
@@ -152,6 +156,7 @@ class Recipe:
             "label_field": self.label_field,
             "image_field": self.image_field,
             "schema": self.schema,
+            "keep_objects": self.keep_objects,
             "transform": [settings_of(step) for step in self.transforms],
         }
 
@@ -181,6 +186,7 @@ class Recipe:
             label_field=_name(settings, "label_field"),
             image_field=_name(settings, "image_field"),
             schema=_written_schema(_name(settings, "schema")),
+            keep_objects=_kept(settings.get("keep_objects")),
         )
         recipe._check()
         return recipe
@@ -347,6 +353,18 @@ def _transform(number: int, step: Any) -> Transform:
         return parse_step(step)
     except SettingError as error:
         raise error.within("transform", number) from None
+
+
+def _kept(value: Any) -> float | str:
+    if value is None:
+        return KEPT_SHARE
+    if value == CENTRE:
+        return CENTRE
+    try:
+        return PROBABILITY.read(value)
+    except ValueError:
+        problem = f"keep_objects must be a number from 0 to 1, or {CENTRE}; it is {value!r}"
+        raise SettingError(problem, "keep_objects") from None
 
 
 def _store(kind: str, text: Any, transforms: tuple[Transform, ...]) -> Store | None:

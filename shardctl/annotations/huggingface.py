@@ -30,7 +30,7 @@ READ = ("id", "category", "bbox", "area", "iscrowd", "difficult", "truncated", "
 
 
 def has_objects(schema: pa.Schema) -> bool:
-    """Return whether a labels file has the column `objects` with lists of boxes and of categories."""
+    """Return whether there is the column `objects` with lists of boxes and of categories."""
     if OBJECTS not in schema.names or not pa.types.is_struct(schema.field(OBJECTS).type):
         return False
     type_ = schema.field(OBJECTS).type

@@ -159,7 +159,7 @@ class _Inputs:
         """Make a batch: read, decode, transform, and stack images of one shape."""
         samples, rejected = 0, 0
         images: dict[str, list[Any]] = {}
-        pipeline = SamplePipeline(self._job.recipe, None, lambda stage: None, self._job.layout.classes)
+        pipeline = SamplePipeline(self._job.recipe, None, lambda stage: None, self._job.layout)
         for number, split in units:
             planned = self._job.planned_at(number)
             made, refused = 0, 0

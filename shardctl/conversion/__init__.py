@@ -34,7 +34,7 @@ from shardctl.conversion.options import (
 )
 from shardctl.conversion.rejects import copy_rejects
 from shardctl.conversion.result import ConvertResult as ConvertResult
-from shardctl.conversion.result import count_rejects, missing_labels, warnings_of
+from shardctl.conversion.result import count_rejects, cut_objects, missing_labels, warnings_of
 from shardctl.conversion.staging import (
     begin,
     clear_partial_files,
@@ -422,6 +422,7 @@ class _Conversion:
             shardctl_version=__version__,
             seconds=round(self._seconds(), 3) if whole else None,
             class_counts=facts.class_counts,
+            objects=facts.objects,
             environment=_environment(self.recipe),
             records=job.records_read,
         )
@@ -443,7 +444,7 @@ class _Conversion:
             reasons=reasons,
             examples=examples,
             copied=self._copied(),
-            notices=(*listing.notices, *missing_labels(manifest, listing)),
+            notices=(*listing.notices, *missing_labels(manifest, listing), *cut_objects(manifest)),
             warnings=warnings_of(manifest),
         )
 

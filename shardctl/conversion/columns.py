@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 
 import pyarrow as pa
 
+from shardctl.annotations.huggingface import has_objects
+from shardctl.annotations.objects import OBJECTS
 from shardctl.codecs import backend
 from shardctl.errors import InputError, UsageError
 from shardctl.labelling import LABEL, Labelling, side_fields
 from shardctl.layout import ENCODED_IMAGE, Layout, image_tensor
 from shardctl.listing import Listing
 from shardctl.recipe import Recipe
-from shardctl.roles import Image
+from shardctl.roles import Image, Mask, Objects, Role
 from shardctl.sample import RESERVED_FIELDS
 from shardctl.sources.boxes import place_columns
 from shardctl.sources.image_columns import AUTO, KEPT, NO_IMAGES, ROLE, choose_column, mark_columns, marked_columns
@@ -46,8 +49,8 @@ def known_layout(
 ) -> Layout:
     """Decide the columns of the shards, but for what a user's functions make of them.
 
-    In this order: key, the image, the content, label, columns of the labels files, annotations, variant. `content` are the columns of the
-    records, None for files that are images; those of `kept_images` are images that no recipe works on.
+    In this order: key, the image, the content, label, columns of the labels files, annotations, variant. `content` are the
+    columns of the records, None for files that are images; those of `kept_images` are images that no recipe works on.
     """
     fields = [pa.field("key", pa.string())]
     size = recipe.output_size
@@ -58,7 +61,8 @@ def known_layout(
     fields += [f for f in content or [] if not (labelling.by_field and f.name == LABEL)]
     _refuse_reserved(f for f in content or [] if f.name not in kept_images)
     side = side_fields(listing.side)
-    _refuse_places(recipe, side)
+    of_records = [f for f in content or [] if f.name != OBJECTS or not has_objects(content)]
+    _refuse_places(recipe, [*side, *of_records])
     if labelling.classes is not None or (listing.side and "label" in listing.side.columns.column_names):
         if "label" in [f.name for f in fields]:
             raise InputError("the inputs have a field label, and labels were to be added to them; use --labels none")
@@ -78,6 +82,9 @@ def known_layout(
         raise InputError(f"the annotations give {some(sorted(clash))}, which the inputs have too; rename it in the inputs")
     fields += annotated
     roles = {name: role for each in listing.annotations for name, role in each.roles.items()}
+    if recipe.store is not None:
+        roles = {OBJECTS: Objects(), **roles} if has_objects(content or pa.schema([])) else roles
+        roles = _moved_roles(recipe, roles, [f for f in fields if f.name in roles])
     if recipe.samples_per_record > 1:
         fields.append(pa.field("variant", pa.int32()))
     image = Image(str(recipe.store), shape) if recipe.store else None
@@ -141,13 +148,45 @@ def _refuse_reserved(fields: Iterable[pa.Field]) -> None:
             )
 
 
-def _refuse_places(recipe: Recipe, side: list[pa.Field]) -> None:
-    """Raise UsageError if columns are places in the image, and the recipe moves the pixels."""
-    places = place_columns(side) if recipe.image_transforms else []
+def _moved_roles(recipe: Recipe, roles: dict[str, Role], fields: list[pa.Field]) -> dict[str, Role]:
+    """Return the roles of annotations after the steps of a recipe. Raises UsageError for a step that cannot move them."""
+    kinds = {name: _annotation_kinds(roles[name], f.type) for f in fields if (name := f.name) in roles}
+    for step in recipe.image_transforms:
+        for name, of_field in kinds.items():
+            fixed = sorted(of_field - step.moves)
+            if fixed:
+                raise UsageError(
+                    f"{step.name} cannot move {' and '.join(fixed)}, which the images have ({printable(name)}); leave out the"
+                    f" step or these annotations"
+                )
+            role = roles[name]
+            if step.mirrors and "keypoints" in of_field and isinstance(role, Objects) and role.flip is None:
+                raise UsageError(
+                    f"{step.name} mirrors the images, and it is not known which keypoints of the left and of the right side"
+                    f" change places then ({printable(name)}); leave out the step, or say it in the source (flip_idx of YOLO,"
+                    " names such as left_eye and right_eye)"
+                )
+    made = {name: replace(role, store="png") if isinstance(role, Mask) else role for name, role in roles.items()}
+    return made if recipe.image_transforms else roles
+
+
+def _annotation_kinds(role: Role, type_: pa.DataType) -> frozenset[str]:
+    """Return what has to be moved with the images: as `ImageTransform.moves` names it."""
+    if isinstance(role, Mask):
+        return frozenset(("masks",))
+    members = {f.name for f in type_} if isinstance(role, Objects) else set()
+    named = {"bbox": "boxes", "segmentation": "polygons", "keypoints": "keypoints", "rle": "masks"}
+    return frozenset(kind for member, kind in named.items() if member in members)
+
+
+def _refuse_places(recipe: Recipe, fields: list[pa.Field]) -> None:
+    """Raise UsageError if columns look like places in the image, and the recipe moves the pixels."""
+    places = place_columns(fields) if recipe.image_transforms else []
     if places:
         columns = ",".join(dict.fromkeys(name.partition(".")[0] for name in places))
         step = recipe.image_transforms[0].name
         raise UsageError(
-            f"{step} moves what is in the images, but not the places in {some(places)} of the labels file; leave {step} out, or"
-            f" leave out the columns with --drop-columns {columns}"
+            f"{step} moves what is in the images, but not the places in {some(places)}, which are no `objects` as"
+            f" docs/annotations.md describes them; leave {step} out, or leave out the columns (of a labels file:"
+            f" --drop-columns {columns})"
         )

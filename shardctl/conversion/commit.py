@@ -50,6 +50,7 @@ class Committed:
     splits: tuple[SplitFacts, ...]
     files: dict[str, FileFacts]
     class_counts: dict[str, list[int]] | None
+    objects: dict[str, int] | None
 
 
 class Commit:
@@ -70,6 +71,7 @@ class Commit:
         """
         self._job, self._settings, self._done, self._lines, self._fields = job, settings, done, lines, fields
         self._new = job.folder / NEW_FOLDER
+        self._objects = {"kept": 0, "cut_off": 0}
         classes = job.layout.classes
         self._class_counts = {split.name: np.zeros(len(classes), np.int64) for split in job.splits} if classes else None
 
@@ -98,7 +100,8 @@ class Commit:
         inputs, rejected, samples, size = (sum(numbers) for numbers in zip(*totals.values(), strict=True))
         splits = tuple(SplitFacts(s.name, totals[s.name][2], s.shards, totals[s.name][3]) for s in self._job.splits)
         counts = {name: found.tolist() for name, found in self._class_counts.items()} if self._class_counts else None
-        return Committed(inputs, samples, rejected, size, fields, splits, files, counts)
+        objects = dict(self._objects) if self._job.layout.roles.objects else None
+        return Committed(inputs, samples, rejected, size, fields, splits, files, counts, objects)
 
     def _write_plan_and_rejects(self, shards: ShardSpool) -> tuple[dict[str, list[int]], set[Shape]]:
         """Write plan.arrow and rejects.jsonl, a shard at a time, and spool the rows of shards.arrow.
@@ -118,6 +121,8 @@ class Commit:
                 rows.add(_final_plan(self._job.plan.slice(place.first_unit, place.units), done, shard))
                 if self._class_counts is not None:
                     self._class_counts[place.split_name] += _counts(done, len(self._class_counts[place.split_name]))
+                self._objects["kept"] += done.objects
+                self._objects["cut_off"] += done.cut_off
                 for line in self._lines(shard, done):
                     rejects.write(line)
                 facts = done.facts

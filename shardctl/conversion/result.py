@@ -48,6 +48,15 @@ def missing_labels(manifest: Manifest, listing: Listing) -> tuple[str, ...]:
     return (f"{missing:,} of {counted(manifest.samples, 'sample')} without a label",) if missing > 0 else ()
 
 
+def cut_objects(manifest: Manifest) -> tuple[str, ...]:
+    """Say how many objects the recipe has cut off."""
+    if not manifest.objects or not manifest.objects["cut_off"]:
+        return ()
+    total = manifest.objects["kept"] + manifest.objects["cut_off"]
+    rule = manifest.recipe.get("keep_objects")
+    return (f"{manifest.objects['cut_off']:,} of {counted(total, 'object')} were cut off (keep_objects: {rule})",)
+
+
 def warnings_of(manifest: Manifest) -> tuple[str, ...]:
     """Return what should be checked before this dataset is used."""
     if manifest.rejected <= manifest.inputs * MANY_REJECTS:

@@ -99,6 +99,7 @@ class ShardBuilder:
         self.shapes: set[Shape] = set()
         self.labels: Counter[int] = Counter()
         self.inputs = self._inputs_before = 0
+        self.objects = self.cut_off = 0
 
     @property
     def rejected(self) -> int:
@@ -383,6 +384,8 @@ class ShardBuilder:
         outcome.samples += len(made)
         for sample in made:
             self._rows.add(sample, self._crumb)
+            self.objects += sample.objects
+            self.cut_off += sample.cut_off
             if sample.label is not None:
                 self.labels[sample.label] += 1
             if sample.shape and len(self.shapes) < 2:

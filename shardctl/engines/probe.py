@@ -128,7 +128,7 @@ def _own_samples(
     job: Job, units: list[Planned], crumb: Breadcrumb, known: Instructions
 ) -> tuple[list[Finished], dict[str, str]]:
     """Return what a user's functions make of a few records, and by field the function that set it, if one did."""
-    pipeline, samples = SamplePipeline(job.recipe, None, crumb.enter, job.layout.classes), list[Finished]()
+    pipeline, samples = SamplePipeline(job.recipe, None, crumb.enter, job.layout), list[Finished]()
     setters: dict[str, str] = {}
     images = TableImages(job, crumb)
     reason: Rejection | MemoryError | None = next(reversed(list(known.lost.values())), None)

@@ -55,7 +55,8 @@ class Progress:
 class Done:
     """A finished shard, as its marker records it. `shapes` are the first few different decoded shapes in it.
 
-    Of `inputs` records `rejected` became no sample. `labels` counts its samples by class. `units` has MARKER_SCHEMA.
+    Of `inputs` records `rejected` became no sample. `labels` counts its samples by class. `objects` are marked in its images,
+    and `cut_off` of them are no longer. `units` has MARKER_SCHEMA.
     """
 
     facts: ShardFacts
@@ -63,6 +64,8 @@ class Done:
     rejected: int
     shapes: tuple[Shape, ...]
     labels: dict[int, int]
+    objects: int
+    cut_off: int
     units: pa.Table
 
 
@@ -112,7 +115,8 @@ def _build(job: Job, shard: int, report: Callable[[Progress], None], crumb: Brea
     facts = ShardFacts(sum(block_rows), sink.tell(), builder.raw_bytes, sink.sha256, block_rows)
     units = pa.Table.from_pylist([vars(outcome) for outcome in builder.outcomes], MARKER_SCHEMA)
     shapes = tuple(sorted(builder.shapes))
-    done = Done(facts, builder.inputs, builder.rejected, shapes, dict(builder.labels), units)
+    labels = dict(builder.labels)
+    done = Done(facts, builder.inputs, builder.rejected, shapes, labels, builder.objects, builder.cut_off, units)
     _write_marker(job.marker_path(shard), done)
     reporter.flush()
 
@@ -168,11 +172,13 @@ def read_marker(path: Path) -> Done:
     facts = ShardFacts(**{**record["facts"], "block_rows": tuple(record["facts"]["block_rows"])})
     labels = {int(label): count for label, count in record["labels"].items()}
     shapes = tuple(tuple(shape) for shape in record["shapes"])
-    return Done(facts, record["inputs"], record["rejected"], shapes, labels, table.replace_schema_metadata())
+    numbers = (record["inputs"], record["rejected"])
+    marked = (record["objects"], record["cut_off"])
+    return Done(facts, *numbers, shapes, labels, *marked, table.replace_schema_metadata())
 
 
 def _write_marker(path: Path, done: Done) -> None:
-    record = {name: getattr(done, name) for name in ("inputs", "rejected", "shapes", "labels")}
+    record = {name: getattr(done, name) for name in ("inputs", "rejected", "shapes", "labels", "objects", "cut_off")}
     schema = MARKER_SCHEMA.with_metadata({"done": json.dumps({**record, "facts": asdict(done.facts)})})
     with replacing(path) as sink, pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema) as writer:
         writer.write_table(done.units.cast(schema))

@@ -16,9 +16,12 @@ from shardctl.codecs import image
 from shardctl.codecs.image import Opened, Pixels, Store
 from shardctl.errors import Rejection
 from shardctl.layout import Layout
+from shardctl.motion import KeepRule
+from shardctl.pipeline.annotated import Annotated
 from shardctl.pipeline.functions import Applied, Functions, Given, unshared
 from shardctl.pipeline.images import ImageSteps
 from shardctl.recipe import Recipe
+from shardctl.roles import Roles
 from shardctl.sample import Sample
 from shardctl.times import python_rows
 from shardctl.transforms.values import UnfitValue, array_of, describe, for_column, quick_check
@@ -44,24 +47,29 @@ class Origin(NamedTuple):
 class Made:
     """A finished sample. `values` are in the layout's order, `size` is about their bytes.
 
-    `label` is its class, None if it has none or the dataset has no classes.
+    `label` is its class, None if it has none or the dataset has no classes. `objects` is the number of objects that are marked
+    in it, `cut_off` of those that the steps have cut off.
     """
 
     values: tuple[Any, ...]
     size: int
     shape: Shape | None
     label: int | None
+    objects: int = 0
+    cut_off: int = 0
 
 
 class Finished(NamedTuple):
     """The fields of a sample once all is done to it; an image is pixels for `raw`, (bytes, path) otherwise.
 
-    `shape` is that of its pixels. `given` are the fields as each of the user's functions was given them.
+    `shape` is that of its pixels. `given` are the fields as each of the user's functions was given them; `cut_off` is the
+    number of objects that the steps have cut off.
     """
 
     fields: Sample
     shape: Shape | None
     given: Given = ()
+    cut_off: int = 0
 
 
 class SamplePipeline:
@@ -69,8 +77,8 @@ class SamplePipeline:
     and tables that functions are called with, those that were read together.
 
     Without a layout (`probe`), `finish` still returns the fields, from which a layout can be made. `enter` is called with the
-    name of each stage (decode, transform, encode) when it begins. `classes` are the names of the classes; without them, those
-    of the layout.
+    name of each stage (decode, transform, encode) when it begins. `known` is what is known of the layout where there is none
+    yet: the names of the classes, and the roles of fields.
     """
 
     def __init__(
@@ -78,14 +86,16 @@ class SamplePipeline:
         recipe: Recipe,
         layout: Layout | None,
         enter: Callable[[str], None],
-        classes: tuple[str, ...] | None = None,
+        known: Layout | None = None,
     ) -> None:
         self._recipe = recipe
         self._enter = enter
+        known = layout or known
         self._steps = ImageSteps(recipe)
+        self._annotated = Annotated(known.roles if known else Roles(), KeepRule.of(recipe.keep_objects))
         self._functions = Functions(recipe, layout is None or "variant" in layout.columns.names, traced=layout is None)
         self._store = recipe.store
-        self._classes = layout.classes if layout else classes
+        self._classes = known.classes if known else None
         self._fill = [self._filler(f) for f in layout.columns] if layout else []
         self._columns = layout.columns if layout else pa.schema([])
         self._label_column = layout.columns.get_field_index("label") if layout and layout.classes else -1
@@ -96,7 +106,8 @@ class SamplePipeline:
         for finished in self.finish(fields, origin):
             values = tuple(fill(finished) for fill in self._fill)
             label = values[self._label_column] if self._label_column >= 0 else None
-            made.append(Made(values, row_size(values), finished.shape, label))
+            objects = self._annotated.count(finished.fields)
+            made.append(Made(values, row_size(values), finished.shape, label, objects, finished.cut_off))
         return made
 
     def finish(self, fields: Sample, origin: Origin) -> list[Finished]:
@@ -107,16 +118,17 @@ class SamplePipeline:
         elif self._classes is not None and sample.get("label") == "":
             sample["label"] = None  # the empty label of a record: where labels name classes, it is a missing one
         sample["key"] = origin.key
-        shapes: Iterable[Shape | None]
+        facts: Iterable[tuple[Shape | None, int]]
         if self._store is None and not self._functions:  # there may be millions of small texts
             return [Finished(each, None) for each in self._with_variants([0], [sample])[1]]
         if self._store is None:
-            applied, shapes = self._functions.apply(*self._with_variants([0], [sample]), self._calling), repeat(None)
+            applied, facts = self._functions.apply(*self._with_variants([0], [sample]), self._calling), repeat((None, 0))
         else:
-            applied, shapes = self._images(sample, origin.file_name or origin.key, self._store)
+            applied, facts = self._images(sample, origin.file_name or origin.key, self._store)
         self._functions.settle(applied)
         _raise_rejection(applied)
-        return [Finished(*each) for each in zip(applied.samples, shapes, applied.given, strict=False)]
+        made = zip(applied.samples, facts, applied.given, strict=False)
+        return [Finished(fields, shape, given, cut_off) for fields, (shape, cut_off), given in made]
 
     def finish_records(
         self,
@@ -178,35 +190,38 @@ class SamplePipeline:
     def _calling(self, _record: int) -> None:
         self._enter("transform")
 
-    def _images(self, sample: Sample, name: str, store: Store) -> tuple[Applied, list[Shape | None]]:
-        """Decode the image once, and return the samples of all of its variants. `name` is that of its file."""
+    def _images(self, sample: Sample, name: str, store: Store) -> tuple[Applied, list[tuple[Shape | None, int]]]:
+        """Decode the image once, and return the samples of all of its variants, with their shapes and how many objects were cut
+        off. `name` is that of its file.
+        """
         self._enter("decode")
         data = sample["image"]
         opened = image.open_image(data, self._recipe.max_pixels, self._recipe.keep_truncated)
         finish_annotations(sample, opened)
         if store.name == "source":
-            return Applied([0], [{**sample, "image": (data, name), "variant": 0}], [()]), [_check_source(opened)]
-        applied, shapes = Applied(), list[Shape | None]()
+            return Applied([0], [{**sample, "image": (data, name), "variant": 0}], [()]), [(_check_source(opened), 0)]
+        applied, facts = Applied(), list[tuple[Shape | None, int]]()
         for variant, picture in enumerate(self._steps.pictures(opened, sample["key"], self._enter)):
+            moved, cut_off = self._annotated.moved(sample, opened.size, picture.stages) if self._annotated else ({}, 0)
+            fields = {**unshared(sample), **moved, "variant": variant}
             if not self._functions:
                 self._enter("encode")
                 width, height = picture.size
                 kept = np.asarray(picture.image) if store.name == "raw" else _encoded(picture.image, name, store)
-                applied.extend(Applied([0], [{**unshared(sample), "image": kept, "variant": variant}], [()]))
-                shapes.append((height, width, 3))
+                applied.extend(Applied([0], [{**fields, "image": kept}], [()]))
+                facts.append(((height, width, 3), cut_off))
                 continue
             # A writable copy: the functions may draw into the image.
-            given = {**unshared(sample), "image": np.array(picture.image), "variant": variant}
-            made = self._functions.apply([0], [given], self._calling)
+            made = self._functions.apply([0], [{**fields, "image": np.array(picture.image)}], self._calling)
             _raise_rejection(made)
-            for place, (each, before) in enumerate(zip(made.samples, made.given, strict=True)):
+            for place, (each, given) in enumerate(zip(made.samples, made.given, strict=True)):
                 self._enter("encode")
-                final = self._checked_pixels(each.get("image"), Finished(each, None, before))
-                kept = final if store.name == "raw" else _encoded(final, name, store)
-                made.samples[place] = {**each, "image": kept}
-                shapes.append(final.shape)
+                final = self._checked_pixels(each.get("image"), Finished(each, None, given))
+                pixels = final if store.name == "raw" else _encoded(final, name, store)
+                made.samples[place] = {**each, "image": pixels}
+                facts.append((final.shape, cut_off))
             applied.extend(made)
-        return applied, shapes
+        return applied, facts
 
     def _checked_pixels(self, pixels: Any, finished: Finished) -> Pixels:
         """Return the pixels of an image that functions may have changed. Raises Rejection."""

@@ -76,7 +76,7 @@ class Outcomes:
         else:
             facts, keys = shard_facts(self._root / place.name)
             inputs = keys + rejected
-        return Done(facts, inputs, rejected, (), {}, units.select(MARKER_SCHEMA.names))
+        return Done(facts, inputs, rejected, (), {}, 0, 0, units.select(MARKER_SCHEMA.names))
 
     def _merged(self, shard: int, recorded: pa.Table, built: Done, reasons: list[list[Reject]]) -> Done:
         """Join what is recorded of a shard with what was built again: what was rejected before keeps its reason."""
@@ -101,7 +101,7 @@ class Outcomes:
             lines += [reject.line() for reject in rejects]
         self._lines = lines
         table = pa.Table.from_pylist(rows, schema=MARKER_SCHEMA)
-        return Done(built.facts, built.inputs, _sum(table, "rejected"), (), {}, table)
+        return Done(built.facts, built.inputs, _sum(table, "rejected"), (), {}, built.objects, built.cut_off, table)
 
 
 def _sum(units: pa.Table, name: str) -> int:

@@ -1,0 +1,104 @@
+"""What is marked in an image, moved along with it through the steps of a recipe."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from shardctl.annotations import rle
+from shardctl.codecs.image import decode_mask
+from shardctl.codecs.resampling import resampled_mask
+from shardctl.errors import Rejection
+from shardctl.geometry import Size, Stage
+from shardctl.motion import KeepRule, Motion, moved_objects
+from shardctl.roles import Mask, Objects, Roles
+from shardctl.sample import Sample
+
+
+class Annotated:
+    """The annotations that samples of these roles have beside their main image. `rule` says which objects a cut keeps."""
+
+    def __init__(self, roles: Roles, rule: KeepRule) -> None:
+        self._objects = tuple(roles.objects.items())
+        self._masks = tuple((name, role) for name, role in roles.images.items() if isinstance(role, Mask))
+        self._rule = rule
+
+    def __bool__(self) -> bool:
+        return bool(self._objects or self._masks)
+
+    def count(self, sample: Sample) -> int:
+        """Return how many objects are marked in a sample."""
+        found = (sample.get(name) for name, _ in self._objects)
+        return sum(len(objects["bbox"]) for objects in found if isinstance(objects, dict))
+
+    def moved(self, sample: Sample, size: Size, stages: Sequence[Stage]) -> tuple[Sample, int]:
+        """Return the annotations of a sample after an image of this size went through stages, and how many objects fell away.
+
+        Masks stay the bytes that they are if nothing moves them.
+        """
+        changed: Sample = {}
+        lost = 0
+        if stages:
+            motion = Motion.of(size, stages) if self._objects else None
+            for name, role in self._objects:
+                given = sample.get(name)
+                if given is not None and motion is not None and given["bbox"]:
+                    changed[name] = self._moved_objects(_checked(given, name), motion, stages, role)
+                    lost += len(given["bbox"]) - len(changed[name]["bbox"])
+            for name, mask in self._masks:
+                if sample.get(name) is not None:
+                    changed[name] = _moved_mask(sample[name], stages, mask)
+        return changed, lost
+
+    def _moved_objects(self, given: dict[str, Any], motion: Motion, stages: Sequence[Stage], role: Objects) -> dict[str, Any]:
+        if not given.get("rle") or all(runs is None for runs in given["rle"]):
+            return moved_objects(given, motion, role, self._rule)
+        numbered = {**given, "rle": list(range(len(given["bbox"])))}
+        made = moved_objects(numbered, motion, role, self._rule)
+        made["rle"] = [_moved_rle(given["rle"][place], stages) for place in made["rle"]]
+        return made
+
+
+def _checked(objects: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return objects whose lists go together, those that are missing as lists of nothing. Raises Rejection.
+
+    Those of annotations are checked when they are read; those of tables come as they are.
+    """
+    count = len(objects["bbox"])
+    for member, items in objects.items():
+        if items is not None and len(items) != count:
+            message = f"{name} has {count} of bbox and {len(items)} of {member}; there must be one for each object"
+            raise Rejection("transform", "bad-annotation", message)
+    if any(box is None or len(box) != 4 or None in box for box in objects["bbox"]):
+        raise Rejection("transform", "bad-annotation", f"a bbox of {name} is not four numbers: x, y, width, height")
+    return {member: [None] * count if items is None else items for member, items in objects.items()}
+
+
+def _moved_rle(runs: dict[str, Any] | None, stages: Sequence[Stage]) -> dict[str, Any] | None:
+    """Return the pixels of an object, which are runs of a mask, after stages."""
+    if runs is None:
+        return None
+    height, width = runs["size"]
+    values: npt.NDArray[Any] = rle.decode(runs["counts"], (height, width))
+    for stage in stages:
+        values = resampled_mask(values, stage, 0)
+    return {"size": list(values.shape), "counts": rle.encode(values)}
+
+
+def _moved_mask(mask: dict[str, Any], stages: Sequence[Stage], role: Mask) -> dict[str, Any]:
+    """Return a mask after stages, as a PNG with the same kind of numbers and palette."""
+    values = decode_mask(mask["bytes"])
+    for stage in stages:
+        values = resampled_mask(values, stage, role.ignore or 0)
+    with Image.open(io.BytesIO(mask["bytes"])) as before:
+        made = Image.fromarray(np.ascontiguousarray(values))
+        if before.mode == "P" and (palette := before.getpalette()):
+            made.putpalette(palette)
+    target = io.BytesIO()
+    made.save(target, "PNG")
+    return {**mask, "bytes": target.getvalue()}
