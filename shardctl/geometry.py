@@ -7,7 +7,6 @@ pixels: an image is [0, width] x [0, height], and the centre of its first pixel 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -250,38 +249,3 @@ def bounds(points: npt.NDArray[np.float64]) -> Box:
     """Return the smallest box around points (n, 2)."""
     (left, top), (right, bottom) = points.min(axis=0).tolist(), points.max(axis=0).tolist()
     return left, top, right, bottom
-
-
-def clipped(polygon: npt.NDArray[np.float64], box: Box) -> npt.NDArray[np.float64]:
-    """Return the part of a polygon (n, 2) that lies in a box, (m, 2); m is 0 if there is none.
-
-    Source: Sutherland and Hodgman, "Reentrant polygon clipping", 1974. A part that falls into several pieces stays one
-    polygon, whose pieces are connected along the edge of the box.
-    """
-    sides: Sequence[tuple[int, float, float]] = ((0, 1.0, box[0]), (0, -1.0, -box[2]), (1, 1.0, box[1]), (1, -1.0, -box[3]))
-    for axis, sign, limit in sides:
-        if not len(polygon):
-            break
-        inside = sign * polygon[:, axis] >= limit
-        if inside.all():
-            continue
-        following = np.roll(polygon, -1, axis=0)
-        kept: list[npt.NDArray[np.float64]] = []
-        for here, there, is_in, next_in in zip(polygon, following, inside, np.roll(inside, -1), strict=True):
-            if is_in:
-                kept.append(here)
-            if is_in != next_in:
-                share = (sign * limit - here[axis]) / (there[axis] - here[axis])
-                crossing = here + share * (there - here)
-                crossing[axis] = sign * limit
-                kept.append(crossing)
-        polygon = np.array(kept, np.float64).reshape(-1, 2)
-    return polygon
-
-
-def area(polygon: npt.NDArray[np.float64]) -> float:
-    """Return the area of a polygon (n, 2), by the shoelace formula."""
-    if len(polygon) < 3:
-        return 0.0
-    x, y = polygon[:, 0], polygon[:, 1]
-    return float(abs(x @ np.roll(y, -1) - np.roll(x, -1) @ y)) / 2

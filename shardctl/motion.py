@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardctl.geometry import Box, Displacement, Matrix, Size, Stage, apply, area, bounds, clipped, corners
+from shardctl.geometry import Box, Displacement, Matrix, Size, Stage, apply, bounds, corners
+from shardctl.outlines import Polygons
 from shardctl.roles import Objects
 
 Numbers = npt.NDArray[np.float64]
@@ -115,27 +116,31 @@ def moved_objects(objects: Mapping[str, Any], motion: Motion, role: Objects, rul
     boxes = np.asarray(objects["bbox"], np.float64).reshape(-1, 4)
     if motion.is_still or not len(boxes):
         return dict(objects)
-    polygons = _moved_polygons(objects.get("segmentation"), motion)
     before = _moved_boxes(boxes, motion)
-    if polygons is not None and not motion.keeps_boxes:
-        before = _around(polygons, before)
-    after = np.concatenate([np.maximum(before[:, :2], motion.seen[:2]), np.minimum(before[:, 2:], motion.seen[2:])], axis=1)
+    low, high = np.array(motion.seen[:2]), np.array(motion.seen[2:])
+    polygons = cut = None
+    if objects.get("segmentation") is not None:
+        polygons = _moved_polygons(Polygons.of(objects["segmentation"]), motion)
+        before = before if motion.keeps_boxes else _around(polygons, before)
+        cut = polygons.cut(low, high)
+    after = np.concatenate([np.maximum(before[:, :2], low), np.minimum(before[:, 2:], high)], axis=1)
     visible = _share(before, after)
-    whole = np.ones(len(boxes)) if polygons is None else np.zeros(len(boxes))
-    cut = None if polygons is None else [[clipped(part, motion.seen) for part in parts] for parts in polygons]
-    if polygons is not None and cut is not None:
-        whole = np.array([sum(map(area, parts)) for parts in polygons])
-        left = np.array([sum(map(area, parts)) for parts in cut])
-        visible = np.where(whole > 0, left / np.where(whole > 0, whole, 1.0), visible)
-    kept = np.flatnonzero(rule.keeps(before, after, visible))
-    made: dict[str, Any] = {name: [values[place] for place in kept] for name, values in objects.items() if name not in _PLACES}
+    if polygons is not None and cut is not None and cut is not polygons:
+        whole = polygons.areas()
+        visible = np.divide(cut.areas(), whole, out=visible, where=whole > 0)
+    kept = rule.keeps(before, after, visible)
+    places = np.flatnonzero(kept).tolist()
+    made: dict[str, Any] = {
+        name: [values[place] for place in places] for name, values in objects.items() if name not in _PLACES
+    }
     made["bbox"] = _xywh(after[kept])
     if "area" in objects:
         made["area"] = _moved_areas(objects["area"], boxes, before, visible, motion)[kept].astype(np.float32).tolist()
-    if cut is not None:
-        made["segmentation"] = [[part.astype(np.float32).ravel() for part in cut[place] if len(part) > 2] for place in kept]
-    if objects.get("keypoints") is not None:
-        made["keypoints"] = [moved_keypoints(objects["keypoints"][place], motion, role) for place in kept]
+    if "segmentation" in objects:
+        made["segmentation"] = [[] for _ in places] if cut is None else cut.only(kept).without_slivers().lists()
+    if "keypoints" in objects:
+        points = objects["keypoints"] or [[]] * len(boxes)
+        made["keypoints"] = [moved_keypoints(points[place], motion, role) for place in places]
     return {name: made[name] for name in objects}
 
 
@@ -166,21 +171,19 @@ def _moved_boxes(boxes: Numbers, motion: Motion) -> Numbers:
     return np.stack([x.min(axis=0), y.min(axis=0), x.max(axis=0), y.max(axis=0)], axis=1)
 
 
-def _moved_polygons(segmentation: Any, motion: Motion) -> list[list[Numbers]] | None:
-    if segmentation is None:
-        return None
-    return [[_moved_polygon(part, motion) for part in parts or ()] for parts in segmentation]
+def _moved_polygons(polygons: Polygons, motion: Motion) -> Polygons:
+    points = apply(motion.matrix, polygons.points)
+    finite = np.isfinite(points).all(axis=1)
+    if finite.all():
+        return polygons.at(points)
+    lost = np.bincount(polygons.of_points[~finite], minlength=len(polygons.lengths)) > 0  # behind the eye of a perspective
+    lengths = np.where(lost, 0, polygons.lengths)
+    return Polygons(points[~lost[polygons.of_points]], lengths, polygons.counts)
 
 
-def _moved_polygon(part: Any, motion: Motion) -> Numbers:
-    moved = apply(motion.matrix, np.asarray(part, np.float64).reshape(-1, 2))
-    return moved if np.isfinite(moved).all() else np.empty((0, 2))  # behind the eye of a perspective
-
-
-def _around(polygons: list[list[Numbers]], boxes: Numbers) -> Numbers:
+def _around(polygons: Polygons, boxes: Numbers) -> Numbers:
     """Return the boxes around the polygons of objects, those of `boxes` where an object has none."""
-    points = [np.concatenate([*parts, np.empty((0, 2))]) for parts in polygons]
-    found = [bounds(of_one) if len(of_one) else tuple(box) for of_one, box in zip(points, boxes, strict=True)]
+    found = [tuple(box) if around is None else around for around, box in zip(polygons.boxes(), boxes, strict=True)]
     return np.array(found, np.float64)
 
 

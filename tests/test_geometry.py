@@ -15,8 +15,9 @@ from test_images import encoded, scene
 
 from shardctl.codecs.image import Decoded, decoded, open_image
 from shardctl.codecs.resampling import resampled, resampled_mask
-from shardctl.geometry import Displacement, Pad, View, Warp, apply, area, clipped, inverted
+from shardctl.geometry import Displacement, Pad, View, Warp, apply, inverted
 from shardctl.motion import CENTRE, KeepRule, Motion, moved_objects
+from shardctl.outlines import Polygons
 from shardctl.roles import Objects
 from shardctl.transforms.base import ImageTransform
 from shardctl.transforms.picture import Picture
@@ -47,6 +48,11 @@ def rectangle(size: tuple[int, int], box: tuple[int, int, int, int]) -> Image.Im
     pixels = np.zeros((size[1], size[0], 3), np.uint8)
     pixels[box[1] : box[1] + box[3], box[0] : box[0] + box[2]] = 255
     return Image.fromarray(pixels)
+
+
+def area(polygon: Any) -> float:
+    """Return the area of a polygon of x, y, x, y, …"""
+    return float(Polygons.of([[np.asarray(polygon, np.float64).ravel()]]).areas()[0])
 
 
 def centroid(values: Any) -> tuple[float, float]:
@@ -140,7 +146,7 @@ def test_a_box_cut_and_mirrored_by_hand() -> None:
     assert moved["bbox"] == [[30, 10, 10, 20], [0, 0, 10, 10]]
     assert moved["area"] == [200.0, 100.0], "a quarter of the second one is visible"
     assert [part.tolist() for part in moved["segmentation"][0]] == [[40, 10, 30, 10, 30, 30]]
-    assert area(moved["segmentation"][1][0].reshape(-1, 2)) == 100
+    assert area(moved["segmentation"][1][0]) == 100
     assert moved["keypoints"] == [[[0, 0, 0], [39, 11, 2]], [[0, 0, 0], [5, 5, 1]]], "left and right change places"
 
 
@@ -160,11 +166,14 @@ def test_what_is_on_a_larger_canvas_is_seen_only_where_the_image_is() -> None:
 
 
 def test_a_polygon_is_clipped_at_the_edge() -> None:
-    star = np.array([[-5, 5], [5, -5], [15, 5], [5, 15]], np.float64)
-    assert area(clipped(star, (0, 0, 10, 10))) == pytest.approx(100)
-    assert len(clipped(star + 100, (0, 0, 10, 10))) == 0
-    inside = star / 10 + 4
-    assert np.array_equal(clipped(inside, (0, 0, 10, 10)), inside)
+    star = np.array([-5, 5, 5, -5, 15, 5, 5, 15], np.float64)
+    polygons = Polygons.of([[star, star + 100], [], [star / 10 + 4]])
+    cut = polygons.cut(np.zeros(2), np.full(2, 10.0))
+    assert cut.areas() == pytest.approx([100, 0, 2])
+    assert cut.lengths.tolist() == [8, 0, 4]
+    (whole, none, inside) = cut.without_slivers().lists()
+    assert [len(whole), len(none), len(inside)] == [1, 0, 1]
+    assert np.array_equal(inside[0], (star / 10 + 4).astype(np.float32))
 
 
 @pytest.mark.parametrize("angle", [0, 17.5, 90, 180, 233, 270, -45])

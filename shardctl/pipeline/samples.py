@@ -112,7 +112,8 @@ class SamplePipeline:
 
     def finish(self, fields: Sample, origin: Origin) -> list[Finished]:
         """Do all that the recipe says to one record. Raises Rejection."""
-        sample = fields | unshared(origin.columns) if origin.columns else fields
+        columns = origin.columns or {}
+        sample = {**fields, **(unshared(columns) if self._functions else columns)}  # functions may change what they get
         if origin.label is not None:
             sample["label"] = origin.label
         elif self._classes is not None and sample.get("label") == "":
@@ -203,7 +204,7 @@ class SamplePipeline:
         applied, facts = Applied(), list[tuple[Shape | None, int]]()
         for variant, picture in enumerate(self._steps.pictures(opened, sample["key"], self._enter)):
             moved, cut_off = self._annotated.moved(sample, opened.size, picture.stages) if self._annotated else ({}, 0)
-            fields = {**unshared(sample), **moved, "variant": variant}
+            fields = {**(unshared(sample) if self._functions else sample), **moved, "variant": variant}
             if not self._functions:
                 self._enter("encode")
                 width, height = picture.size

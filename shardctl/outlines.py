@@ -1,0 +1,140 @@
+"""The polygons of many objects: cut off at the edges of their images, and measured, all at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain, pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardctl.geometry import Box, bounds
+
+Floats = npt.NDArray[np.float64]
+Counts = npt.NDArray[np.int64]
+
+_FEWEST = 3
+"""Points of a polygon; what is left with fewer when it was cut off is not one."""
+
+
+@dataclass(frozen=True)
+class Polygons:
+    """The outlines of T objects: `points` (P, 2) one behind the other, `lengths` the points of each polygon, `counts` (T,) the
+    polygons of each object."""
+
+    points: Floats
+    lengths: Counts
+    counts: Counts
+
+    @classmethod
+    def of(cls, objects: Iterable[Iterable[Any] | None]) -> Polygons:
+        """Read the polygons of objects: lists (or arrays) of x, y, x, y, … for each."""
+        listed = [list(each or ()) for each in objects]
+        parts = list(chain.from_iterable(listed))
+        lengths = np.fromiter(map(len, parts), np.int64, len(parts)) // 2
+        points = np.concatenate([np.asarray(part, np.float64) for part in parts]) if parts else np.empty(0)
+        return cls(points.reshape(-1, 2), lengths, np.fromiter(map(len, listed), np.int64, len(listed)))
+
+    @cached_property
+    def owners(self) -> Counts:
+        """The object that each polygon is of."""
+        return np.repeat(np.arange(len(self.counts)), self.counts)
+
+    @cached_property
+    def of_points(self) -> Counts:
+        """The polygon that each point is of."""
+        return np.repeat(np.arange(len(self.lengths)), self.lengths)
+
+    def at(self, points: Floats) -> Polygons:
+        """Return the same polygons with their points in other places."""
+        return replace(self, points=points)
+
+    def lists(self) -> list[list[npt.NDArray[np.float32]]]:
+        """Return the polygons of each object as x, y, x, y, … in float32."""
+        flat = self.points.astype(np.float32).reshape(-1)
+        arrays = [flat[part] for part in stretches(2 * self.lengths)]
+        return [arrays[part] for part in stretches(self.counts)]
+
+    def boxes(self) -> list[Box | None]:
+        """Return the smallest box around the polygons of each object, None for one that has none."""
+        ends = np.concatenate([[0], np.cumsum(self.lengths)])[np.concatenate([[0], np.cumsum(self.counts)])].tolist()
+        return [bounds(self.points[first:end]) if end > first else None for first, end in pairwise(ends)]
+
+    def cut(self, low: Floats, high: Floats) -> Polygons:
+        """Return what lies between `low` and `high`, (x, y) for all or (T, 2) for each object. A polygon outside has no points.
+
+        Source: Sutherland and Hodgman, "Reentrant polygon clipping", 1974. A part that falls into several pieces stays one
+        polygon, whose pieces are connected along the edge.
+        """
+        low, high = (np.broadcast_to(limit, (len(self.counts), 2))[self.owners] for limit in (low, high))
+        of_points = self.of_points
+        outside = np.any((self.points < low[of_points]) | (self.points > high[of_points]), axis=1)
+        if not outside.any():
+            return self
+        leaves = np.bincount(of_points[outside], minlength=len(self.lengths)) > 0
+        chosen = leaves[of_points]
+        points, lengths = self.points[chosen], self.lengths[leaves]
+        for axis in (0, 1):
+            for sign, limits in ((1.0, low), (-1.0, high)):
+                points, lengths = _half(points, lengths, axis, sign, limits[leaves, axis])
+        after = self.lengths.copy()
+        after[leaves] = lengths
+        from_cut = np.repeat(leaves, after)
+        together = np.empty((len(from_cut), 2))
+        together[from_cut], together[~from_cut] = points, self.points[~chosen]
+        return Polygons(together, after, self.counts)
+
+    def areas(self) -> Floats:
+        """Return the area of all polygons of each object together, (T,), by the shoelace formula."""
+        following = self.points[_following(self.lengths)]
+        crossed = self.points[:, 0] * following[:, 1] - following[:, 0] * self.points[:, 1]
+        of_polygons = np.abs(np.bincount(self.of_points, crossed, len(self.lengths))) / 2
+        return np.bincount(self.owners, of_polygons, len(self.counts)).astype(np.float64)
+
+    def without_slivers(self) -> Polygons:
+        """Return only what has at least three points."""
+        stay = self.lengths >= _FEWEST
+        if stay.all():
+            return self
+        counts = np.bincount(self.owners[stay], minlength=len(self.counts))
+        return Polygons(self.points[stay[self.of_points]], self.lengths[stay], counts)
+
+    def only(self, objects: npt.NDArray[np.bool_]) -> Polygons:
+        """Return the polygons of some objects, (T,)."""
+        stay = objects[self.owners]
+        return Polygons(self.points[stay[self.of_points]], self.lengths[stay], self.counts[objects])
+
+
+def stretches(lengths: Counts) -> list[slice]:
+    """Return the stretches of these lengths, one behind the other."""
+    return [slice(begin, end) for begin, end in pairwise([0, *np.cumsum(lengths).tolist()])]
+
+
+def _following(lengths: Counts) -> Counts:
+    """Return for each point of polygons of these lengths the place of the next one, the first again for the last."""
+    lengths = lengths[lengths > 0]
+    ends = np.cumsum(lengths)
+    following = np.arange(1, int(lengths.sum()) + 1)
+    following[ends - 1] = ends - lengths
+    return following
+
+
+def _half(points: Floats, lengths: Counts, axis: int, sign: float, limits: Floats) -> tuple[Floats, Counts]:
+    """Return what of polygons is where `axis` is at least (sign 1) or at most (sign -1) the limit of each."""
+    owners = np.repeat(np.arange(len(lengths)), lengths)
+    limit = limits[owners]
+    distance = sign * (points[:, axis] - limit)
+    inside = distance >= 0
+    if inside.all():
+        return points, lengths
+    following = _following(lengths)
+    crosses = inside != inside[following]
+    share = np.divide(distance, distance - distance[following], out=np.zeros_like(distance), where=crosses)
+    crossing = points + (points[following] - points) * share[:, None]
+    crossing[:, axis] = limit
+    stay = np.stack([inside, crosses], axis=1)
+    left = np.stack([points, crossing], axis=1)[stay]
+    return left, np.bincount(np.repeat(owners, 2)[stay.reshape(-1)], minlength=len(lengths))
