@@ -46,8 +46,8 @@ def known_layout(
 ) -> Layout:
     """Decide the columns of the shards, but for what a user's functions make of them.
 
-    In this order: key, the image, the content, label, columns of the labels files, annotations, variant. `content` are the columns of the
-    records, None for files that are images; those of `kept_images` are images that no recipe works on.
+    In this order: key, the image, the content, label, columns of the labels files, annotations, variant. `content` are the
+    columns of the records, None for files that are images; those of `kept_images` are images that no recipe works on.
     """
     fields = [pa.field("key", pa.string())]
     size = recipe.output_size
