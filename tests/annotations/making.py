@@ -8,11 +8,32 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from PIL import Image
 
 import shardctl
 from shardctl.conversion import ConvertResult
 from shardctl.tables import read_rejects
+
+PALETTE = [0, 0, 0, 128, 0, 0, 0, 128, 0]
+
+
+def mask(path: Path, values: np.ndarray, mode: str = "P") -> Path:  # type: ignore[type-arg]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if mode == "P":
+        image = Image.fromarray(values.astype(np.uint8))
+        image = Image.frombytes("P", image.size, image.tobytes())
+        image.putpalette(PALETTE)
+    elif mode == "I;16":
+        image = Image.fromarray(values.astype(np.uint16))
+    else:
+        image = Image.fromarray(values.astype(np.uint8)).convert(mode)
+    image.save(path)
+    return path
+
+
+def values_of(size: tuple[int, int], most: int = 3) -> np.ndarray:  # type: ignore[type-arg]
+    return np.random.default_rng(0).integers(0, most, size[::-1])
 
 
 def photo(path: Path, size: tuple[int, int] = (8, 6), orientation: int = 1) -> Path:
@@ -56,8 +77,6 @@ def samples(out: Path) -> dict[str, dict[str, Any]]:
     """All samples by key, the mask as it is stored."""
     found: dict[str, dict[str, Any]] = {}
     for shard in sorted(out.glob("*-0*.arrow")):
-        import pyarrow as pa
-
         for row in pa.ipc.open_file(shard).read_all().to_pylist():
             found[row["key"]] = row
     return found

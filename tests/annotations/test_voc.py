@@ -110,7 +110,7 @@ def test_two_files_of_one_image_are_named(tmp_path: Path, source: Path) -> None:
     assert any("1 XML file without an image among the inputs (more/a.xml)" in notice for notice in said), "a.xml is nearer"
     (source / "Annotations" / "less").mkdir()
     (source / "Annotations" / "less" / "c.xml").write_text(voc())
-    with pytest.raises(InputError, match="two XML files are of the input JPEGImages/c.png: .*less/c.xml and .*more/c.xml"):
+    with pytest.raises(InputError, match=r"two XML files are of the input JPEGImages/c.png: .*less/c.xml and .*more/c.xml"):
         converted(source, tmp_path / "new", f"voc:{source}")
 
 

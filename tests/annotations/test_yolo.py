@@ -176,5 +176,5 @@ def test_labels_of_no_image_are_counted_and_those_of_none_at_all_refused(tmp_pat
 
 def test_a_pose_without_a_data_file_is_refused(tmp_path: Path) -> None:
     root = labelled(tmp_path / "in", {"a.txt": "0 0.5 0.5 1 1"})
-    with pytest.raises(UsageError, match="needs a data.yaml"):
+    with pytest.raises(UsageError, match=r"needs a data\.yaml"):
         converted(root / "images", tmp_path / "out", f"yolo:{root}/labels", task="pose")
