@@ -216,7 +216,7 @@ def _check_images(file: _File, first: int, images: list[Any]) -> None:
 def _size(image: dict[str, Any]) -> tuple[int, int]:
     """Return (width, height); 0, 0 if they are not known."""
     width, height = image.get("width"), image.get("height")
-    fits = all(type(length) is int and 0 < length < 2**31 for length in (width, height))
+    fits = type(width) is int and type(height) is int and 0 < width < 2**31 and 0 < height < 2**31
     return (width, height) if fits else (0, 0)  # type: ignore[return-value]  # they were checked
 
 
