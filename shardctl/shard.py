@@ -223,7 +223,9 @@ def _column(values: list[Any], type_: pa.DataType) -> pa.Array:
     if type_.equals(ENCODED_IMAGE):
         pairs = [(None, None) if v is None else (v["bytes"], v["path"]) if isinstance(v, dict) else v for v in values]
         encoded, paths = zip(*pairs, strict=True)
-        return pa.StructArray.from_arrays([pa.array(encoded, pa.binary()), pa.array(paths, pa.string())], fields=list(type_))
+        children = [pa.array(encoded, pa.binary()), pa.array(paths, pa.string())]
+        missing = pa.array([value is None for value in values]) if None in values else None
+        return pa.StructArray.from_arrays(children, fields=list(type_), mask=missing)
     return pa.array(values, type_)
 
 

@@ -51,8 +51,8 @@ def match_files(
     """Return the files with the inputs that they are about, in the order of the inputs; and those without an input.
 
     A file is about the input that has the same path without the ending, from the source or from the folder of these files on,
-    else about the only one of the same name. `renamed` gives the path that an image has by a file's path, which is looked for first. Raises InputError for
-    two files of one input, and where a name may be several inputs.
+    else about the only one of the same name. `renamed` gives the path that an image has by a file's path, which is looked for
+    first. Raises InputError for two files of one input, and where a name may be several inputs.
     """
     names = [stem(file.path) for file in found]
     rows = np.full(len(found), -1, np.int64)

@@ -216,7 +216,7 @@ def _check_images(file: _File, first: int, images: list[Any]) -> None:
 def _size(image: dict[str, Any]) -> tuple[int, int]:
     """Return (width, height); 0, 0 if they are not known."""
     width, height = image.get("width"), image.get("height")
-    fits = all(type(length) is int and 0 < length < 2**31 for length in (width, height))
+    fits = type(width) is int and type(height) is int and 0 < width < 2**31 and 0 < height < 2**31
     return (width, height) if fits else (0, 0)  # type: ignore[return-value]  # they were checked
 
 
@@ -395,12 +395,15 @@ def _find_inputs(file: _File, inputs: Inputs) -> list[str]:
     rows, exact = [], []
     for chunk in file.names.chunks:
         names = [_normal(name, inputs) for name in chunk.to_pylist()]
-        match = inputs.by_path.find(names)
+        found = np.full(len(names), -1, np.int64)
         if file.folder:
-            beside = inputs.by_path.exact([f"{file.folder}/{name}" for name in names])
-            match = match._replace(rows=np.where(beside >= 0, beside, match.rows), exact=match.exact | (beside >= 0))
-        rows.append(match.rows)
-        exact.append(match.exact)
+            found = inputs.by_path.exact([f"{file.folder}/{name}" for name in names])
+        sure = found >= 0
+        left = np.flatnonzero(~sure)
+        match = inputs.by_path.find([names[place] for place in left.tolist()])
+        found[left], sure[left] = match
+        rows.append(found)
+        exact.append(sure)
     if rows:
         file.rows = np.concatenate(rows)
         _refuse_two_of_one(file, np.concatenate(exact), inputs)

@@ -26,6 +26,7 @@ NEAR_THE_END = 32
 """A fault so few characters before the end of what was read may be none: a word or a number goes on in what comes next."""
 
 _SPACE = re.compile(r"[ \t\r\n]*")
+_BLANK = ("", " ", "\t", "\r", "\n")
 
 
 class Part(NamedTuple):
@@ -64,13 +65,13 @@ def _parts_of(text: _Text) -> Iterator[Part]:
         text.mark("}")
     else:
         while True:
-            name = text.value("the names in it")
+            name = text.value("", None)
             if not isinstance(name, str) or text.mark(":") != ":":
                 raise text.wrong("a name and a colon were expected")
             if text.mark("[", take=False) == "[":
                 yield from _elements(text, name)
             else:
-                text.value(printable(name))
+                text.value(name, None)
             mark = text.mark(",}")
             if mark == "}":
                 break
@@ -87,7 +88,7 @@ def _elements(text: _Text, name: str) -> Iterator[Part]:
         text.mark("]")
     else:
         while True:
-            elements.append(text.value(f"element {first + len(elements)} of {printable(name)}"))
+            elements.append(text.value(name, first + len(elements)))
             mark = text.mark(",]")
             if len(elements) >= ELEMENTS_AT_ONCE:
                 yield Part(name, first, elements)
@@ -97,6 +98,11 @@ def _elements(text: _Text, name: str) -> Iterator[Part]:
             if mark != ",":
                 raise text.wrong(f"a comma or ] was expected in {printable(name)}")
     yield Part(name, first, elements)
+
+
+def _shown(name: str, number: int | None) -> str:
+    of = printable(name) or "the names in it"
+    return of if number is None else f"element {number} of {of}"
 
 
 class _Text:
@@ -117,6 +123,10 @@ class _Text:
 
     def mark(self, marks: str, take: bool = True) -> str:
         """Return the next character if it is one of these, and step over it if it is to be taken; "" for another."""
+        here = self._buffer[self._place : self._place + 1]
+        if here and here in marks:
+            self._place += take
+            return here
         while True:
             found = _SPACE.match(self._buffer, self._place)
             self._place = found.end() if found else self._place
@@ -128,24 +138,25 @@ class _Text:
         self._place += take
         return here
 
-    def value(self, what: str) -> Any:
-        """Return the next value, and step over it. Raises InputError; `what` it is says the message."""
-        self.mark("")
+    def value(self, name: str, number: int | None) -> Any:
+        """Return the next value, and step over it. Raises InputError, which names it: element `number` of the array `name`."""
+        if self._buffer[self._place : self._place + 1] in _BLANK:
+            self.mark("")
         while True:
             try:
                 value, end = self._json.raw_decode(self._buffer, self._place)
             except json.JSONDecodeError as error:
                 goes_on = error.pos >= len(self._buffer) - NEAR_THE_END or error.msg.startswith("Unterminated string")
                 if len(self._buffer) - self._place > ELEMENT_CHARACTERS:
-                    raise self.wrong(f"{what} has over {ELEMENT_CHARACTERS} characters") from None
+                    raise self.wrong(f"{_shown(name, number)} has over {ELEMENT_CHARACTERS} characters") from None
                 if not goes_on or not self._fill():
                     self._place = error.pos
                     why = "the file ends" if goes_on else error.msg
-                    raise self.wrong(f"{why}, in {what}") from None
+                    raise self.wrong(f"{why}, in {_shown(name, number)}") from None
             except RecursionError:
-                raise self.wrong(f"{what} is nested too deep") from None
+                raise self.wrong(f"{_shown(name, number)} is nested too deep") from None
             except ValueError as error:  # a number of thousands of digits
-                raise self.wrong(f"{what}: {error}") from None
+                raise self.wrong(f"{_shown(name, number)}: {error}") from None
             else:
                 if end < len(self._buffer) or not self._fill():  # a number may go on
                     self._place = end

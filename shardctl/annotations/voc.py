@@ -49,7 +49,7 @@ class Voc:
             folder = Path(source.path)
             folder = folder / "Annotations" if (folder / "Annotations").is_dir() else folder
             found = files_in(folder, (".xml",), "XML files")
-            here, others = _match(found, folder, inputs)
+            here, others = _match(found, inputs)
             refuse_no_match(here, found, inputs, folder, "XML files")
             matched += here
             lost += others
@@ -92,7 +92,7 @@ class Voc:
         )
 
 
-def _match(found: list[FoundFile], folder: Path, inputs: Inputs) -> tuple[list[Beside], list[FoundFile]]:
+def _match(found: list[FoundFile], inputs: Inputs) -> tuple[list[Beside], list[FoundFile]]:
     """Find the image of each file by its own name, and of those that are left by the name that they say."""
     matched, lost = match_files(found, inputs, "XML files", _image_of)
     taken = {file.row for file in matched}

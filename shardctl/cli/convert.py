@@ -54,9 +54,9 @@ def _sources_and_destination(
     "--labels",
     multiple=True,
     metavar="auto|folder|FILE|none|FORMAT:PATH",
-    help="Where labels come from: the folder that a file is in, or a CSV or JSONL with a row per file. auto (the default) takes "
-    "metadata.csv, metadata.jsonl, labels.csv or labels.jsonl beside the inputs, else the field label of JSONL lines, else "
-    "the folders if there are two or more (docs/inputs.md). Annotations of images, any number of them: coco:FILE, "
+    help="Where labels come from: the folder that a file is in, or a CSV or JSONL with a row per file. auto, the default, "
+    "takes metadata.csv, metadata.jsonl, labels.csv or labels.jsonl beside the inputs, else the field label of JSONL lines, "
+    "else the folders if there are two or more (docs/inputs.md). Annotations of images, any number of them: coco:FILE, "
     "yolo:data.yaml or yolo:DIR, voc:DIR, masks:DIR, captions: or captions:DIR, imagenet:DIR (docs/annotations.md).",
 )
 @click.option(

@@ -11,7 +11,7 @@ from shardctl.engines.job import Job, Planned
 
 
 def read_mask(job: Job, planned: Planned) -> dict[str, Any] | None:
-    """Return the mask file of an image as the column `mask` holds it, None if it has none. Raises Rejection, SourceGoneError."""
+    """Return the mask file of an image as the column `mask` has it, None if it has none. Raises Rejection, SourceGoneError."""
     where = (planned.file.columns or {}).get(MASK_FILE)
     if where is None:
         return None

@@ -272,7 +272,7 @@ def _read_block(reader: ShardReader, block: int) -> tuple[pa.RecordBatch | None,
 
 def _decode_fault(data: bytes | None, role: Image, keep_truncated: bool) -> str | None:
     if data is None:
-        return "it is missing"
+        return None if isinstance(role, Mask) else "it is missing"  # not every image need have a mask
     try:
         decode = image.decode_mask if isinstance(role, Mask) else image.decode
         decode(data, MOST_PIXELS, keep_truncated)

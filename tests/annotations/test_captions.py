@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from making import converted, photos, rejects, samples
+
+from shardctl.errors import InputError
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return photos(tmp_path / "in", "a.png", "b.png", "deep/c.png")
+
+
+def test_text_files_beside_images_are_their_captions(tmp_path: Path, source: Path) -> None:
+    (source / "a.txt").write_text("  two words\nand more \n", "utf-8")
+    (source / "b.txt").write_text("\n")
+    (source / "deep" / "c.json").write_text('{"caption": "ein Bär", "width": 8}', "utf-8")
+    converted(source, tmp_path / "out", "captions:")
+    found = {key: sample["caption"] for key, sample in samples(tmp_path / "out").items()}
+    assert found == {"a.png": "two words\nand more", "b.png": None, "deep/c.png": "ein Bär"}
+
+
+@pytest.mark.parametrize("value", [["one", "two"], {"captions": ["one", "two"]}, {"caption": ["one", "two"]}])
+def test_several_captions_of_one_image_make_lists_of_all(tmp_path: Path, source: Path, value: object) -> None:
+    folder = tmp_path / "captions"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "deep" / "c.json").write_text(json.dumps(value))
+    (folder / "b.txt").write_text("alone")
+    said = converted(source, tmp_path / "out", f"captions:{folder}").notices
+    found = {key: sample["captions"] for key, sample in samples(tmp_path / "out").items()}
+    assert found == {"a.png": None, "b.png": ["alone"], "deep/c.png": ["one", "two"]}
+    assert any("1 of 3 inputs without caption" in notice for notice in said)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "says"),
+    [
+        ("a.txt", b"caf\xe9", "not UTF-8 at byte 3"),
+        ("a.json", b"{", "not JSON"),
+        ("a.json", b"{}", "it has no caption"),
+        ("a.json", b'["x", 1]', "it has no caption"),
+        ("a.json", b'"\\ud800"', "half of a surrogate pair"),
+    ],
+)
+def test_a_wrong_caption_rejects_its_image_alone(tmp_path: Path, source: Path, name: str, data: bytes, says: str) -> None:
+    (source / "b.txt").write_text("good")
+    (source / name).write_bytes(data)
+    converted(source, tmp_path / "out", "captions:")
+    ((key, (error, message)),) = rejects(tmp_path / "out").items()
+    assert (key, error) == ("a.png", "bad-annotation")
+    assert says in message
+    assert samples(tmp_path / "out")["b.png"]["caption"] == "good"
+
+
+def test_captions_that_are_missing_or_two_are_refused(tmp_path: Path, source: Path) -> None:
+    with pytest.raises(InputError, match=r"no image has a caption beside it \(for a.png: a.txt or .json\)"):
+        converted(source, tmp_path / "out", "captions:")
+    for suffix in ("txt", "json"):
+        (source / f"a.{suffix}").write_text('"x"')
+    with pytest.raises(InputError, match=r"a.png has two captions, a.txt and a.json"):
+        converted(source, tmp_path / "out", "captions:")
+
+
+def test_a_caption_of_two_images_is_refused(tmp_path: Path, source: Path) -> None:
+    photos(source, "a.jpg")
+    (source / "a.txt").write_text("which?")
+    with pytest.raises(InputError, match=r"a.txt: may be the caption of a.jpg and of a.png"):
+        converted(source, tmp_path / "out", "captions:")

@@ -1,0 +1,382 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from making import box, coco_file, converted, photo, photos, rejects, samples
+
+import shardctl
+from shardctl.annotations import json_parts, rle
+from shardctl.annotations.coco import mirrored_points
+from shardctl.errors import DatasetError, InputError, UsageError
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return photos(tmp_path / "in", "a.png", "b.png", "deep/c.png")
+
+
+def objects_of(tmp_path: Path, source: Path, annotations: list[dict[str, Any]], **options: Any) -> dict[str, Any]:
+    file = coco_file(tmp_path / "coco.json", [(1, "a.png"), (2, "b.png")], annotations)
+    converted(source, tmp_path / "out", f"coco:{file}", **options)
+    return {key: sample["objects"] for key, sample in samples(tmp_path / "out").items()}
+
+
+def test_each_image_has_its_objects_by_the_ids_of_the_file(tmp_path: Path, source: Path) -> None:
+    annotations = [box(2, (0, 0, 8, 6), 7, id=11, area=48, iscrowd=0), box(1, (1.25, 2, 3, 2), 3, id=10, area=6.5, iscrowd=1)]
+    found = objects_of(tmp_path, source, [*annotations, box(2, (1, 1, 1, 1), 3, id=12, area=1, iscrowd=0)])
+    assert found["a.png"] == {"id": [10], "category": [0], "bbox": [[1.25, 2, 3, 2]], "area": [6.5], "iscrowd": [True]}
+    assert found["b.png"]["id"] == [11, 12]
+    assert found["b.png"]["category"] == [1, 0]
+    assert found["deep/c.png"] is None, "the file does not list it: not annotated"
+    by_key = samples(tmp_path / "out")
+    assert [by_key[key]["image_id"] for key in ("a.png", "b.png", "deep/c.png")] == [1, 2, None]
+    role = shardctl.open(tmp_path / "out").manifest.fields["objects"]
+    assert role == {"role": "objects", "names": ["cat", "dog"], "ids": [3, 7], "supercategories": ["", "animal"]}
+    assert "shardctl.annotated" not in by_key["a.png"]
+
+
+def test_an_image_without_annotations_has_empty_lists(tmp_path: Path, source: Path) -> None:
+    found = objects_of(tmp_path, source, [box(1)])
+    assert found["b.png"] == {"category": [], "bbox": []}
+
+
+def test_polygons_and_both_forms_of_rle_are_kept(tmp_path: Path, source: Path) -> None:
+    mask = np.zeros((6, 8), bool)
+    mask[2:4, 1:4] = True
+    runs = rle.decompress(rle.encode(mask)).tolist()
+    shapes = [
+        [[1, 2, 4, 2, 4, 4], [0, 0, 1, 0, 1, 1, 0, 1]],
+        {"size": [6, 8], "counts": runs},
+        {"size": [6, 8], "counts": rle.encode(mask).decode()},
+        [],
+    ]
+    found = objects_of(tmp_path, source, [box(1, segmentation=shape) for shape in shapes])["a.png"]
+    assert found["segmentation"] == [shapes[0], [], [], []]
+    packed = {"size": [6, 8], "counts": rle.encode(mask)}
+    assert found["rle"] == [None, packed, packed, None]
+
+
+def test_keypoints_of_pixels_become_corner_coordinates(tmp_path: Path, source: Path) -> None:
+    person = {
+        "id": 3,
+        "name": "person",
+        "keypoints": ["nose", "left_eye", "right_eye"],
+        "skeleton": [[1, 2], [1, 3]],
+    }
+    annotations = [box(1, keypoints=[1, 2, 2, 3, 4, 1, 5, 5, 0], num_keypoints=2), box(1)]
+    file = coco_file(tmp_path / "coco.json", [(1, "a.png")], annotations, [person])
+    converted(source, tmp_path / "out", f"coco:{file}")
+    found = samples(tmp_path / "out")["a.png"]["objects"]
+    assert found["keypoints"] == [[[1.5, 2.5, 2], [3.5, 4.5, 1], [0, 0, 0]], []]
+    role = shardctl.open(tmp_path / "out").manifest.fields["objects"]
+    assert role["keypoints"] == ["nose", "left_eye", "right_eye"]
+    assert role["skeleton"] == [[0, 1], [0, 2]]
+    assert role["flip"] == [0, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("names", "flip"),
+    [
+        (("LeftEye", "RightEye"), (1, 0)),
+        (("nose",), None),
+        (("left_eye", "nose"), None),
+        (("left", "left", "right"), None),
+        (None, None),
+    ],
+)
+def test_keypoints_are_swapped_by_left_and_right_only_where_all_have_a_partner(names: Any, flip: Any) -> None:
+    assert mirrored_points(names) == flip
+
+
+def test_instances_keypoints_and_captions_of_several_files_are_joined(tmp_path: Path, source: Path) -> None:
+    images = [(1, "a.png"), (2, "b.png")]
+    instances = [box(1, id=5, area=6, segmentation=[[1, 2, 4, 2, 4, 4]]), box(1, category=7, id=6), box(2, id=7)]
+    points = [box(1, (0, 0, 1, 1), id=5, keypoints=[1, 1, 2]), box(2, id=8, keypoints=[2, 2, 1])]
+    said = [{"image_id": 2, "id": 1, "caption": "two"}, {"image_id": 1, "id": 2, "caption": "one"}]
+    files = [
+        coco_file(tmp_path / "instances.json", images, instances),
+        coco_file(tmp_path / "keypoints.json", images, points, [{"id": 3, "name": "cat", "keypoints": ["nose"]}]),
+        coco_file(tmp_path / "captions.json", images, [*said, {"image_id": 1, "id": 3, "caption": "more"}], []),
+    ]
+    converted(source, tmp_path / "out", *(f"coco:{file}" for file in files))
+    found = samples(tmp_path / "out")
+    assert found["a.png"]["captions"] == ["one", "more"]
+    assert found["b.png"]["captions"] == ["two"]
+    assert found["deep/c.png"]["captions"] is None
+    first = found["a.png"]["objects"]
+    assert first["id"] == [5, 6]
+    assert first["bbox"] == [[1, 2, 3, 2]] * 2, "the first file that knows a member counts"
+    assert first["area"] == [6, None]
+    assert first["segmentation"] == [[[1, 2, 4, 2, 4, 4]], []]
+    assert first["keypoints"] == [[[1.5, 1.5, 2]], []]
+    assert found["b.png"]["objects"]["id"] == [7, 8]
+
+
+def test_files_whose_ids_are_their_own_are_joined_by_the_names_of_images(tmp_path: Path, source: Path) -> None:
+    one = coco_file(tmp_path / "1.json", [(0, "a.png")], [box(0, id=0)])
+    two = coco_file(tmp_path / "2.json", [(0, "b.png")], [box(0, (0, 0, 1, 1), id=0)])
+    converted(source, tmp_path / "out", f"coco:{one}", f"coco:{two}")
+    found = samples(tmp_path / "out")
+    assert found["a.png"]["objects"]["bbox"] == [[1, 2, 3, 2]]
+    assert found["b.png"]["objects"]["bbox"] == [[0, 0, 1, 1]]
+
+
+@pytest.mark.parametrize("name", ["deep/c.png", "c.png", "elsewhere/c.png", "./deep//c.png", "deep\\c.png"])
+def test_a_name_is_a_path_below_the_source_or_the_only_one_of_its_last_part(tmp_path: Path, source: Path, name: str) -> None:
+    file = coco_file(tmp_path / "coco.json", [(1, name)], [box(1)])
+    converted(source, tmp_path / "out", f"coco:{file}")
+    assert samples(tmp_path / "out")["deep/c.png"]["objects"]["category"] == [0]
+
+
+def test_names_may_be_relative_to_the_folder_of_their_file(tmp_path: Path) -> None:
+    root = photos(tmp_path / "in", "train/x.png", "valid/x.png")
+    for split, category in (("train", 3), ("valid", 7)):
+        coco_file(root / split / "_annotations.coco.json", [(0, "x.png")], [box(0, category=category)])
+    files = [f"coco:{root}/{split}/_annotations.coco.json" for split in ("train", "valid")]
+    converted(root, tmp_path / "out", *files)
+    found = samples(tmp_path / "out")
+    assert [found[f"{split}/x.png"]["objects"]["category"] for split in ("train", "valid")] == [[0], [1]]
+
+
+@pytest.mark.parametrize(
+    ("images", "says"),
+    [
+        ([(1, "a.png"), (1, "b.png")], "the images a.png and b.png have the same id 1"),
+        ([(1, "a.png"), (2, "x/a.png")], None),
+        ([(1, "a.png"), (2, "a.png")], "two images are the input a.png: a.png (id 1) and a.png (id 2)"),
+        ([(1, "y/a.png"), (2, "x/a.png")], "two images are the input a.png: y/a.png (id 1) and x/a.png (id 2)"),
+    ],
+)
+def test_two_images_of_one_id_or_name_are_both_named(tmp_path: Path, source: Path, images: Any, says: str | None) -> None:
+    file = coco_file(tmp_path / "coco.json", images, [box(1)])
+    if says is None:
+        assert any("1 of 2 images are not among the inputs" in notice for notice in notices(source, tmp_path, file))
+        return
+    with pytest.raises(InputError) as caught:
+        converted(source, tmp_path / "out", f"coco:{file}")
+    assert says in str(caught.value)
+
+
+def notices(source: Path, tmp_path: Path, *files: Path, **options: Any) -> tuple[str, ...]:
+    return converted(source, tmp_path / "out", *(f"coco:{file}" for file in files), **options).notices
+
+
+def test_a_name_that_may_be_two_inputs_is_refused_with_both(tmp_path: Path) -> None:
+    root = photos(tmp_path / "in", "p/x.png", "q/x.png")
+    file = coco_file(tmp_path / "coco.json", [(1, "x.png")], [box(1)])
+    with pytest.raises(InputError, match=r"name x\.png, which may be p/x\.png and q/x\.png"):
+        converted(root, tmp_path / "out", f"coco:{file}")
+
+
+def test_what_has_no_image_and_what_has_no_annotations_is_counted_and_said(tmp_path: Path, source: Path) -> None:
+    file = coco_file(tmp_path / "coco.json", [(1, "a.png"), (2, "gone.png")], [box(1), box(2), box(99), box(99)])
+    said = notices(source, tmp_path, file)
+    assert any("1 of 2 images are not among the inputs (gone.png); skipped" in notice for notice in said)
+    assert any("2 annotations of images that the file does not list (image_id 99); skipped" in notice for notice in said)
+    assert any("2 of 3 inputs are not in the COCO files (b.png, deep/c.png): not annotated" in notice for notice in said)
+
+
+def test_a_file_of_other_images_is_refused(tmp_path: Path, source: Path) -> None:
+    file = coco_file(tmp_path / "coco.json", [(1, "x.png")], [box(1)])
+    with pytest.raises(InputError, match=r"none of its images is among the inputs \(it names x\.png\)"):
+        converted(source, tmp_path / "out", f"coco:{file}")
+
+
+def test_repeated_ids_and_crowds_are_kept_and_said(tmp_path: Path, source: Path) -> None:
+    file = coco_file(tmp_path / "coco.json", [(1, "a.png")], [box(1, id=4, iscrowd=1), box(1, id=4, iscrowd=1)])
+    said = notices(source, tmp_path, file)
+    assert any("1 annotation has the id of another (for instance 4)" in notice for notice in said)
+    assert any("all annotations have iscrowd 1" in notice for notice in said)
+    assert samples(tmp_path / "out")["a.png"]["objects"]["iscrowd"] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (box(1, [1, 2, float("nan"), 2]), "annotation 1 of annotations has something else than finite numbers"),
+        (box(1, [1, 2, 1e300, 2]), "has something else than finite numbers"),
+        (box(1, [1, 2, "3", 2]), "has something else than finite numbers"),
+        (box(1, [1, 2, 3]), "has no bbox of four numbers"),
+        (box(1, None), "has no bbox of four numbers"),
+        (box(1, segmentation=[[1, 2, 3]]), "has a polygon of 3 numbers; it takes an even number from 6 on"),
+        (box(1, segmentation=[[1, 2, 3, 4, 5, 6, 7]]), "has a polygon of 7 numbers"),
+        (box(1, segmentation=[[1, 2, 3, 4]]), "has a polygon of 4 numbers"),
+        (box(1, segmentation=[[1, 2, 3, 4, 5, float("inf")]]), "has something else than finite numbers"),
+        (box(1, segmentation=[[1, 2, 3, 4, 5, [6]]]), "has something else than finite numbers"),
+        (box(1, segmentation={"size": [6, 8], "counts": [3]}), "has an RLE of 3 pixels, and its size 8x6 has 48"),
+        (box(1, segmentation={"counts": [48]}), "has an RLE without a size"),
+        (box(1, segmentation=7), "has a segmentation that is neither polygons nor RLE"),
+        (box(1, keypoints=[1, 2]), "has keypoints that are no triples"),
+        (box(1, keypoints=[1, 2, None]), "has something else than finite numbers"),
+        (box(1, category=99), "has the category 99, which is not among the categories"),
+        (box(1, category=None), "has no category_id"),
+        ({"image_id": 1, "caption": 5}, "the caption of annotation 1 is no text"),
+    ],
+)
+def test_a_wrong_annotation_rejects_its_image_alone(tmp_path: Path, source: Path, wrong: Any, says: str) -> None:
+    file = coco_file(tmp_path / "coco.json", [(1, "a.png"), (2, "b.png")], [box(2), wrong, box(1)])
+    converted(source, tmp_path / "out", f"coco:{file}")
+    ((key, (error, message)),) = rejects(tmp_path / "out").items()
+    assert (key, error) == ("a.png", "bad-annotation")
+    assert says in message
+    assert "coco.json" in message
+    assert samples(tmp_path / "out")["b.png"]["objects"]["category"] == [0]
+
+
+def test_a_box_is_drawn_around_polygons_that_have_none(tmp_path: Path, source: Path) -> None:
+    assert objects_of(tmp_path, source, [box(1, [], segmentation=[[1, 2, 4, 2, 4, 5]])])["a.png"]["bbox"] == [[1, 2, 3, 3]]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "at character 0: it is no object"),
+        ("[]", "it is no object"),
+        ('{"images": [], "annotations": []', "a comma or a bracket was expected"),
+        ('{"images": [{"id": 1, "file_name": "a.png"', "the file ends, in element 0 of images"),
+        ('{"images": [{"id": 1,, "file_name": "a.png"}]}' + " " * 99, "in element 0 of images"),
+        ('{"images": []}', "it has no annotations"),
+        ('{"images": [], "annotations": []} x', "something follows the object"),
+        ('{"images": [{"id": "1", "file_name": "a.png"}], "annotations": []}', "image 0 of images has no id"),
+        ('{"images": [{"id": 1, "file_name": "a.png"}], "annotations": [{}]}', "annotation 0 of annotations has no image_id"),
+        ('{"images": [{"id": 99999999999999999999, "file_name": "a.png"}], "annotations": []}', "beyond 64 bits"),
+        ('{"images": [{"id": 1, "file_name": "\\ud800"}], "annotations": []}', "half of a surrogate pair"),
+        ('{"images": [{"id": 1, "file_name": "a.png"}], "annotations": [], "categories": [{"id": 1}]}', "or no name"),
+    ],
+)
+def test_a_file_that_is_no_coco_file_is_named_with_the_place(tmp_path: Path, source: Path, text: str, says: str) -> None:
+    file = tmp_path / "coco.json"
+    file.write_text(text)
+    with pytest.raises(InputError) as caught:
+        converted(source, tmp_path / "out", f"coco:{file}")
+    assert str(caught.value).startswith(f"{file}: ")
+    assert says in str(caught.value)
+
+
+def test_text_that_is_not_utf8_is_refused(tmp_path: Path, source: Path) -> None:
+    (tmp_path / "coco.json").write_bytes(b'{"images": [{"id": 1, "file_name": "\xe9.png"}], "annotations": []}')
+    with pytest.raises(InputError, match="not UTF-8"):
+        converted(source, tmp_path / "out", f"coco:{tmp_path / 'coco.json'}")
+
+
+@pytest.mark.parametrize(("block", "at_once"), [(1, 1), (7, 2), (64, 3), (1 << 20, 4096)])
+def test_a_file_is_the_same_in_whatever_parts_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int, at_once: int
+) -> None:
+    monkeypatch.setattr(json_parts, "BLOCK_BYTES", block)
+    monkeypatch.setattr(json_parts, "ELEMENTS_AT_ONCE", at_once)
+    record = {
+        "info": {"a": [1, {"b": "]}"}], "text": 'x"\\'},
+        "empty": [],
+        "images": [{"id": number, "file_name": f"é{number}.png", "x": [1.5e-7, -12, None, True]} for number in range(5)],
+        "number": 12345.678,
+        "annotations": [12, "a]b,c", [], {}, -0.25],
+        "last": {},
+    }
+    for indent in (None, 1):
+        (tmp_path / "x.json").write_text(json.dumps(record, indent=indent, ensure_ascii=False), "utf-8")
+        found: dict[str, list[Any]] = {}
+        for part in json_parts.JsonParts(tmp_path / "x.json"):
+            assert part.first == len(found.setdefault(part.name, []))
+            found[part.name] += part.elements
+        assert found == {name: value for name, value in record.items() if isinstance(value, list)}
+
+
+def test_more_images_and_annotations_than_are_held_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_parts, "ELEMENTS_AT_ONCE", 7)
+    monkeypatch.setattr("shardctl.annotations.coco.IMAGES_AT_ONCE", 3)
+    source = photos(tmp_path / "in", *(f"{number}.png" for number in range(20)))
+    rng = np.random.default_rng(0)
+    annotations = [
+        box(int(image), (int(image), number, 1, 1), id=number) for number, image in enumerate(rng.integers(0, 20, 100))
+    ]
+    file = coco_file(tmp_path / "coco.json", [(number, f"{number}.png") for number in reversed(range(20))], annotations)
+    converted(source, tmp_path / "out", f"coco:{file}")
+    for key, sample in samples(tmp_path / "out").items():
+        expected = [each for each in annotations if each["image_id"] == int(key.split(".")[0])]
+        assert sample["objects"]["id"] == [each["id"] for each in expected]
+        assert sample["objects"]["bbox"] == [each["bbox"] for each in expected]
+
+
+def test_categories_of_one_name_or_two_names_of_one_id(tmp_path: Path, source: Path) -> None:
+    twice = [{"id": 0, "name": "cat"}, {"id": 5, "name": "cat"}, {"id": 9, "name": "dog"}]
+    file = coco_file(tmp_path / "1.json", [(1, "a.png")], [box(1, category=5)], twice)
+    said = notices(source, tmp_path, file)
+    assert shardctl.open(tmp_path / "out").manifest.fields["objects"]["names"] == ["cat (id 0)", "cat (id 5)", "dog"]
+    assert any("several categories are called cat" in notice for notice in said)
+    other = coco_file(tmp_path / "2.json", [(1, "b.png")], [box(1)], [{"id": 5, "name": "cow"}])
+    with pytest.raises(InputError, match="the category 5 has two names, cat and cow"):
+        converted(source, tmp_path / "new", f"coco:{file}", f"coco:{other}")
+
+
+@pytest.mark.parametrize(
+    ("orientation", "size", "bbox"), [(6, (8, 6), [2, 1, 2, 3]), (6, (6, 8), [1, 2, 3, 2]), (1, (8, 6), [1, 2, 3, 2])]
+)
+def test_objects_of_a_turned_image_are_in_its_upright_frame(
+    tmp_path: Path, orientation: int, size: tuple[int, int], bbox: list[int]
+) -> None:
+    photo(tmp_path / "in" / "a.jpg", (8, 6), orientation)
+    file = coco_file(tmp_path / "coco.json", [(1, "a.jpg")], [box(1)], size=size)
+    converted(tmp_path / "in", tmp_path / "out", f"coco:{file}")
+    assert samples(tmp_path / "out")["a.jpg"]["objects"]["bbox"] == [bbox]
+
+
+def test_annotations_of_another_size_reject_the_image(tmp_path: Path, source: Path) -> None:
+    file = coco_file(tmp_path / "coco.json", [(1, "a.png")], [box(1)], size=(80, 60))
+    converted(source, tmp_path / "out", f"coco:{file}")
+    assert rejects(tmp_path / "out") == {"a.png": ("other-size", "its annotations are of an image of 80x60, and it has 8x6")}
+
+
+@pytest.mark.parametrize(
+    ("rule", "left", "says"), [("keep", 3, "kept as they are"), ("clip", 2, "cut at the edge"), ("drop", 1, "dropped")]
+)
+def test_boxes_outside_are_counted_and_follow_the_rule(tmp_path: Path, source: Path, rule: str, left: int, says: str) -> None:
+    annotations = [box(1), box(1, (6, 1, 4, 1)), box(1, (1, 1, 0, 2))]
+    file = coco_file(tmp_path / "coco.json", [(1, "a.png")], annotations)
+    said = notices(source, tmp_path, file, boxes=rule)
+    assert any("1 box reaches outside of the image and 1 box has no area; " + says in notice for notice in said)
+    assert len(samples(tmp_path / "out")["a.png"]["objects"]["bbox"]) == left
+
+
+def test_a_changed_file_makes_another_dataset_and_the_same_one_does_not(tmp_path: Path, source: Path) -> None:
+    file = coco_file(tmp_path / "coco.json", [(1, "a.png")], [box(1)])
+    converted(source, tmp_path / "out", f"coco:{file}")
+    assert converted(source, tmp_path / "out", f"coco:{file}").status == "up-to-date"
+    coco_file(file, [(1, "a.png")], [box(1, (0, 0, 1, 1))])
+    with pytest.raises(DatasetError, match="differs in its labels"):
+        converted(source, tmp_path / "out", f"coco:{file}")
+    with pytest.raises(DatasetError, match="settings"):
+        converted(source, tmp_path / "out", f"coco:{file}", boxes="drop")
+
+
+def test_repair_makes_annotated_shards_again_without_the_annotation_files(tmp_path: Path, source: Path) -> None:
+    file = coco_file(tmp_path / "coco.json", [(1, "a.png"), (2, "b.png")], [box(1, (6, 1, 4, 1)), box(2, [0, 0, 1])])
+    converted(source, tmp_path / "out", f"coco:{file}", boxes="clip")
+    file.unlink()
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").glob("*.arrow")}
+    shard = next((tmp_path / "out").glob("train-*.arrow"))
+    shard.write_bytes(b"x" * shard.stat().st_size)
+    shardctl.repair(tmp_path / "out")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").glob("*.arrow")} == before
+    assert shardctl.verify(tmp_path / "out").ok
+
+
+def test_repair_lists_the_sources_and_their_annotations_again_where_files_arrow_is_lost(tmp_path: Path, source: Path) -> None:
+    file = coco_file(tmp_path / "coco.json", [(1, "a.png")], [box(1, (6, 1, 4, 1))])
+    converted(source, tmp_path / "out", f"coco:{file}", boxes="clip")
+    before = (tmp_path / "out" / "files.arrow").read_bytes()
+    (tmp_path / "out" / "files.arrow").unlink()
+    shardctl.repair(tmp_path / "out")
+    assert (tmp_path / "out" / "files.arrow").read_bytes() == before
+
+
+def test_annotations_are_of_image_files(tmp_path: Path, source: Path) -> None:
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_text("x")
+    file = coco_file(tmp_path / "coco.json", [(1, "a.png")], [])
+    with pytest.raises(UsageError, match="is about files that are images each, and the inputs are text"):
+        converted(tmp_path / "texts", tmp_path / "out", f"coco:{file}")

@@ -1,0 +1,129 @@
+"""Objects in the frame of the upright image: the same pixels are in a box, a polygon and an RLE before and after."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from shardctl.annotations import finishing, rle
+from shardctl.codecs.image import turn_of
+from shardctl.errors import Rejection
+
+PLAIN = {"width": None, "height": None, "relative": False, "frame": "auto", "boxes": "keep"}
+
+
+def pixels_in(box: list[float], size: tuple[int, int]) -> np.ndarray:  # type: ignore[type-arg]
+    x, y, width, height = map(round, box)
+    mask = np.zeros(size[::-1], bool)
+    mask[y : y + height, x : x + width] = True
+    return mask
+
+
+@pytest.mark.parametrize("orientation", range(2, 9))
+@given(box=st.tuples(st.integers(0, 4), st.integers(0, 2), st.integers(1, 3), st.integers(1, 3)))
+@examples(20)
+def test_what_is_marked_in_a_stored_image_is_marked_in_the_upright_one(orientation: int, box: tuple[int, ...]) -> None:
+    stored = (7, 5)
+    mask = pixels_in(list(map(float, box)), stored)
+    expected = np.asarray(Image.fromarray(mask.astype(np.uint8)).transpose(turn_of(orientation))).astype(bool)
+    x, y, width, height = map(float, box)
+    objects = {
+        "category": [0],
+        "bbox": [[x, y, width, height]],
+        "segmentation": [[[x, y, x + width, y, x + width, y + height, x, y + height]]],
+        "keypoints": [[[x + 0.5, y + 0.5, 2.0], [0.0, 0.0, 0.0]]],
+        "rle": [{"size": [5, 7], "counts": rle.encode(mask)}],
+    }
+    upright = expected.shape[::-1]
+    how = {**PLAIN, "width": 7, "height": 5, "frame": "stored"}
+    moved = finishing.finished_objects(objects, how, upright, orientation)
+    assert np.array_equal(pixels_in(moved["bbox"][0], upright), expected)
+    assert np.array_equal(rle.decode(moved["rle"][0]["counts"], tuple(moved["rle"][0]["size"])), expected)
+    corners = np.array(moved["segmentation"][0][0]).reshape(-1, 2)
+    around = [*corners.min(axis=0), *(corners.max(axis=0) - corners.min(axis=0))]
+    assert np.array_equal(pixels_in(around, upright), expected)
+    point, absent = moved["keypoints"][0]
+    first = np.zeros_like(mask)
+    first[round(y), round(x)] = True
+    turned = np.asarray(Image.fromarray(first.astype(np.uint8)).transpose(turn_of(orientation)))
+    assert turned[int(point[1]), int(point[0])] == 1
+    assert absent == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("said", "frame", "orientation", "turned"),
+    [
+        ((6, 8), "auto", 6, False),
+        ((8, 6), "auto", 6, True),
+        (None, "auto", 6, False),
+        ((8, 6), "stored", 6, True),
+        (None, "stored", 6, True),
+        ((6, 8), "upright", 6, False),
+        ((6, 8), "auto", 3, False),  # both frames have this size: the upright one is meant
+        ((6, 8), "stored", 3, True),
+    ],
+)
+def test_the_frame_is_known_by_the_size(said: Any, frame: str, orientation: int, turned: bool) -> None:
+    assert finishing.orientation_of(said, frame, (6, 8), orientation, "annotations") == (orientation if turned else 1)
+
+
+@pytest.mark.parametrize(
+    ("said", "frame", "orientation"), [((5, 5), "auto", 6), ((6, 8), "stored", 6), ((8, 6), "upright", 6), ((8, 6), "auto", 1)]
+)
+def test_annotations_of_another_size_are_refused_with_both(said: tuple[int, int], frame: str, orientation: int) -> None:
+    with pytest.raises(Rejection, match=f"of an image of {said[0]}x{said[1]}, and it has 6x8") as caught:
+        finishing.orientation_of(said, frame, (6, 8), orientation, "annotations")
+    assert caught.value.error == "other-size"
+
+
+def test_shares_become_pixels_of_the_upright_image() -> None:
+    objects = {
+        "category": [4],
+        "bbox": [[0.25, 0.5, 0.5, 0.25]],
+        "segmentation": [[[0.0, 0.0, 1.0, 0.0, 1.0, 1.0]]],
+        "keypoints": [[[0.5, 0.5, 1.0], [0.0, 0.0, 0.0]]],
+    }
+    moved = finishing.finished_objects(objects, {**PLAIN, "relative": True}, (8, 4), 6)
+    assert moved["bbox"] == [[2, 2, 4, 1]]
+    assert moved["segmentation"] == [[[0, 0, 8, 0, 8, 4]]]
+    assert moved["keypoints"] == [[[4, 2, 1], [0, 0, 0]]]
+
+
+@pytest.mark.parametrize(
+    ("rule", "boxes", "ids"),
+    [
+        (
+            "keep",
+            [[-2, 1, 5, 2], [1, 1, 2, 2], [6, 5, 9, 9], [20, 1, 2, 2], [3, 3, 0, 2], [7.9, 0, 0.4, 1]],
+            [0, 1, 2, 3, 4, 5],
+        ),
+        ("clip", [[0, 1, 3, 2], [1, 1, 2, 2], [6, 5, 2, 1], [7.9, 0, 0.1, 1]], [0, 1, 2, 5]),
+        ("drop", [[1, 1, 2, 2], [7.9, 0, 0.4, 1]], [1, 5]),
+    ],
+)
+def test_boxes_outside_follow_the_rule(rule: str, boxes: list[list[float]], ids: list[int]) -> None:
+    given_boxes = [[-2, 1, 5, 2], [1, 1, 2, 2], [6, 5, 9, 9], [20, 1, 2, 2], [3, 3, 0, 2], [7.9, 0, 0.4, 1]]
+    fitted = finishing.fitted({"id": list(range(6)), "category": [0] * 6, "bbox": given_boxes}, (8, 6), rule)
+    assert fitted["id"] == ids
+    assert len(fitted["category"]) == len(ids)
+    assert np.allclose(fitted["bbox"], boxes)
+
+
+@pytest.mark.parametrize(
+    ("runs", "error"),
+    [
+        ({"size": [5, 5], "counts": b"04"}, "other-size"),
+        ({"size": [6, 8], "counts": b"04"}, "bad-annotation"),
+        ({"size": [6, 8], "counts": b"T"}, "bad-annotation"),
+    ],
+)
+def test_an_rle_that_does_not_fill_the_image_rejects_it(runs: dict[str, Any], error: str) -> None:
+    with pytest.raises(Rejection) as caught:
+        finishing.finished_objects({"category": [0], "bbox": [[0, 0, 1, 1]], "rle": [runs]}, PLAIN, (8, 6), 1)
+    assert caught.value.error == error

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from making import box, coco_file, converted, mask, photos, rejects, samples, values_of
+
+import shardctl
+from shardctl.errors import InputError
+
+
+def labelled(root: Path, *objects: Any, **more: Any) -> Path:
+    """A folder of images with a metadata.jsonl that has their objects."""
+    photos(root, *(f"{number}.png" for number in range(len(objects))))
+    lines = [json.dumps({"file_name": f"{n}.png", "objects": each, **more}) for n, each in enumerate(objects)]
+    (root / "metadata.jsonl").write_text("\n".join(lines))
+    return root
+
+
+def objects_of(out: Path) -> list[Any]:
+    return [sample["objects"] for _, sample in sorted(samples(out).items())]
+
+
+def test_objects_of_metadata_become_the_column_of_all_formats(tmp_path: Path) -> None:
+    one = {"bbox": [[1, 2, 3, 2], [0.5, 1, 2, 1]], "category": [1, 0], "area": [6, 2.5], "id": [7, 8], "colour": ["a", "b"]}
+    none = {"bbox": [], "category": [], "area": [], "id": [], "colour": []}
+    source = labelled(tmp_path / "in", one, none, None, note="x")
+    said = converted(source, tmp_path / "out").notices
+    del one["colour"], none["colour"]
+    assert objects_of(tmp_path / "out") == [one, none, None]
+    schema = dict(shardctl.open(tmp_path / "out").manifest.schema)
+    assert "bbox: list<item: fixed_size_list<item: float>[4]>" in schema["objects"]
+    assert schema["note"] == "string"
+    assert shardctl.open(tmp_path / "out").manifest.fields["objects"] == {"role": "objects", "names": None}
+    assert any("left out: colour of objects" in notice for notice in said)
+
+
+def test_names_of_categories_become_numbers(tmp_path: Path) -> None:
+    source = labelled(tmp_path / "in", {"bbox": [[0, 0, 1, 1]] * 2, "category": ["dog", "cat"]})
+    converted(source, tmp_path / "out")
+    assert objects_of(tmp_path / "out")[0]["category"] == [1, 0]
+    assert shardctl.open(tmp_path / "out").manifest.fields["objects"]["names"] == ["cat", "dog"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"bbox": [[1, 2, 3]], "category": [0]}, "a bbox of objects is not four finite numbers"),
+        ({"bbox": [[1, 2, 3, float("nan")]], "category": [0]}, "a bbox of objects is not four finite numbers"),
+        ({"bbox": [[1, 2, 3, 4]], "category": []}, "objects has 1 bbox and 0 of category"),
+        ({"bbox": [[1, 2, 3, 4]], "category": [-1]}, "a category of objects is missing, or below 0"),
+        ({"bbox": [[1, 2, 3, 4]], "category": [None]}, "a category of objects is missing, or below 0"),
+    ],
+)
+def test_wrong_objects_reject_their_image_alone(tmp_path: Path, wrong: Any, says: str) -> None:
+    source = labelled(tmp_path / "in", wrong, {"bbox": [[1, 2, 3, 4]], "category": [1]})
+    converted(source, tmp_path / "out")
+    ((key, (error, message)),) = rejects(tmp_path / "out").items()
+    assert (key, error) == ("0.png", "bad-annotation")
+    assert says in message
+
+
+def test_boxes_of_metadata_follow_the_rule(tmp_path: Path) -> None:
+    source = labelled(tmp_path / "in", {"bbox": [[7, 5, 9, 9], [1, 1, 1, 1]], "category": [0, 1]})
+    converted(source, tmp_path / "out", boxes="clip")
+    assert objects_of(tmp_path / "out") == [{"bbox": [[7, 5, 1, 1], [1, 1, 1, 1]], "category": [0, 1]}]
+
+
+def test_a_labels_file_and_annotations_may_give_different_columns_and_not_the_same(tmp_path: Path) -> None:
+    source = labelled(tmp_path / "in", {"bbox": [[0, 0, 1, 1]], "category": [0]})
+    (source / "0.txt").write_text("a caption")
+    file = str(source / "metadata.jsonl")
+    converted(source, tmp_path / "out", file, "captions:")
+    assert samples(tmp_path / "out")["0.png"]["caption"] == "a caption"
+    coco = coco_file(tmp_path / "coco.json", [(1, "0.png")], [box(1)])
+    with pytest.raises(InputError, match="both give objects; use --drop-columns objects"):
+        converted(source, tmp_path / "new", file, f"coco:{coco}")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # inside datasets and what it imports
+def test_objects_open_in_hugging_face_datasets_with_named_categories(tmp_path: Path) -> None:
+    import datasets
+
+    source = photos(tmp_path / "in", "a.png", "b.png", "c.png")
+    points = {"id": 3, "name": "cat", "keypoints": ["nose"]}
+    shapes = [[[1, 2, 4, 2, 4, 4]], {"size": [6, 8], "counts": [40, 8]}]
+    annotations = [box(1, id=number, segmentation=shape, keypoints=[1, 1, 2]) for number, shape in enumerate(shapes)]
+    file = coco_file(tmp_path / "coco.json", [(1, "a.png"), (2, "b.png")], annotations, [points])
+    mask(tmp_path / "masks" / "a.png", values_of((8, 6)))
+    converted(source, tmp_path / "out", f"coco:{file}", f"masks:{tmp_path}/masks")
+    shards = [str(path) for path in sorted((tmp_path / "out").glob("train-*.arrow"))]
+    found = datasets.load_dataset("arrow", data_files=shards, split="train", cache_dir=str(tmp_path / "cache"))
+    objects = found.features["objects"]
+    assert objects["category"].feature == datasets.ClassLabel(names=["cat"])
+    assert isinstance(found.features["mask"], datasets.Image)
+    row = found[0]
+    assert row["objects"]["category"] == [0, 0]
+    assert row["objects"]["segmentation"] == [[[1, 2, 4, 2, 4, 4]], []]
+    assert row["objects"]["rle"][0] is None
+    assert row["objects"]["keypoints"] == [[[1.5, 1.5, 2]]] * 2
+    assert row["mask"].size == (8, 6)
+    assert found[1]["objects"]["category"] == []
+    assert found[2]["objects"] is None

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from making import converted, mask, photo, photos, rejects, samples, values_of
+from PIL import Image
+
+import shardctl
+from shardctl.errors import DatasetError, InputError, UsageError
+from shardctl.tables import open_table
+
+
+def stored(out: Path, key: str) -> tuple[str, np.ndarray]:  # type: ignore[type-arg]
+    image = Image.open(io.BytesIO(samples(out)[key]["mask"]["bytes"]))
+    return image.mode, np.asarray(image)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return photos(tmp_path / "in", "images/a.jpg", "images/b.jpg")
+
+
+def test_the_bytes_of_a_mask_are_kept_and_one_that_is_missing_is_null(tmp_path: Path, source: Path) -> None:
+    path = mask(source / "masks" / "a.png", values_of((8, 6)))
+    (source / "masks" / "classes.txt").write_text("sky\nroad\ncar\n")
+    said = converted(source, tmp_path / "out", f"masks+ignore=255:{source}/masks").notices
+    found = samples(tmp_path / "out")
+    assert set(found) == {"images/a.jpg", "images/b.jpg"}, "masks below the source are no inputs"
+    assert found["images/a.jpg"]["mask"] == {"bytes": path.read_bytes(), "path": "a.png"}
+    assert found["images/b.jpg"]["mask"] is None
+    role = {"role": "mask", "store": "source", "shape": None, "names": ["sky", "road", "car"], "ignore": 255}
+    assert shardctl.open(tmp_path / "out").manifest.fields["mask"] == role
+    assert any("1 of 2 inputs without mask: it is null there" in notice for notice in said)
+    assert shardctl.verify(tmp_path / "out", level="deep").ok
+
+
+@pytest.mark.parametrize(("mode", "most"), [("P", 3), ("L", 256), ("1", 2), ("I;16", 60000)])
+@pytest.mark.parametrize("orientation", [6, 2])
+def test_a_mask_of_the_stored_image_is_turned_with_it(tmp_path: Path, mode: str, most: int, orientation: int) -> None:
+    photo(tmp_path / "in" / "a.jpg", (8, 6), orientation)
+    values = values_of((8, 6), most) * (255 if mode == "1" else 1)
+    mask(tmp_path / "masks" / "a.png", values, mode)
+    frame = "auto" if orientation == 6 else "stored"  # by its size alone a mirrored one is not known
+    converted(tmp_path / "in", tmp_path / "out", f"masks:{tmp_path}/masks", annotation_frame=frame)
+    kept, found = stored(tmp_path / "out", "a.jpg")
+    expected = np.rot90(values, -1) if orientation == 6 else values[:, ::-1]
+    assert kept == mode
+    assert np.array_equal(found, expected if mode != "1" else expected > 0)
+
+
+def test_a_mask_of_another_size_or_of_colours_or_broken_rejects_its_image(tmp_path: Path) -> None:
+    source = photos(tmp_path / "in", "a.jpg", "b.jpg", "c.jpg", "d.jpg")
+    mask(tmp_path / "masks" / "a.png", values_of((4, 3)))
+    Image.new("RGB", (8, 6)).save(tmp_path / "masks" / "b.png")
+    good = mask(tmp_path / "masks" / "d.png", values_of((8, 6))).read_bytes()
+    (tmp_path / "masks" / "c.png").write_bytes(good[:50])
+    converted(source, tmp_path / "out", f"masks:{tmp_path}/masks")
+    found = rejects(tmp_path / "out")
+    assert {key: error for key, (error, _) in found.items()} == {
+        "a.jpg": "other-size",
+        "b.jpg": "not-a-mask",
+        "c.jpg": "truncated",
+    } or found["c.jpg"][0] == "damaged"
+    assert found["a.jpg"][1] == "its mask's pixels are of an image of 4x3, and it has 8x6"
+    assert found["b.jpg"][1].startswith("its mask: ")
+
+
+def test_masks_count_for_what_the_dataset_is_made_of(tmp_path: Path, source: Path) -> None:
+    path = mask(tmp_path / "masks" / "a.png", values_of((8, 6)))
+    spec = f"masks:{tmp_path}/masks"
+    converted(source, tmp_path / "out", spec)
+    assert converted(source, tmp_path / "out", spec).status == "up-to-date"
+    places = [row and row["shardctl.mask"] for row in open_table(tmp_path / "out" / "files.arrow")["columns"].to_pylist()]
+    assert [place and place["path"] for place in places] == ["../masks/a.png", None], "from the source on, not absolute"
+    before = path.read_bytes()
+    mask(path, 2 - values_of((8, 6)))
+    with pytest.raises(DatasetError, match="labels"):
+        converted(source, tmp_path / "out", spec)
+    shard = next((tmp_path / "out").glob("train-*.arrow"))
+    intact = shard.read_bytes()
+    shard.write_bytes(b"x")
+    path.write_bytes(before)
+    shardctl.repair(tmp_path / "out")
+    assert shard.read_bytes() == intact
+    shard.write_bytes(b"x")
+    mask(path, 2 - values_of((8, 6)))
+    assert shardctl.repair(tmp_path / "out").status == "damaged"
+    shardctl.repair(tmp_path / "out", drop_lost=True)
+    assert list(samples(tmp_path / "out")) == ["images/b.jpg"], "the mask has changed: the sample cannot be made again"
+    assert rejects(tmp_path / "out")["images/a.jpg"][0] == "lost"
+
+
+def test_wrong_masks_are_refused_before_anything_is_written(tmp_path: Path, source: Path) -> None:
+    with pytest.raises(InputError, match="no such folder; give the folder of the masks"):
+        converted(source, tmp_path / "out", f"masks:{tmp_path}/masks")
+    (tmp_path / "masks").mkdir()
+    with pytest.raises(InputError, match="holds no masks"):
+        converted(source, tmp_path / "out", f"masks:{tmp_path}/masks")
+    mask(tmp_path / "masks" / "x.png", values_of((8, 6)))
+    with pytest.raises(InputError, match="none of the 1 masks has the name of an input"):
+        converted(source, tmp_path / "out", f"masks:{tmp_path}/masks")
+    with pytest.raises(UsageError, match="from 0 to 65535"):
+        converted(source, tmp_path / "out", f"masks+ignore=-1:{tmp_path}/masks")

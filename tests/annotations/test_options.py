@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from making import box, coco_file, photos, samples
+
+import shardctl
+from shardctl.annotations import parse_source
+from shardctl.errors import UsageError
+from shardctl.listing import LabelRule
+
+
+@pytest.mark.parametrize(
+    ("text", "source"),
+    [
+        ("coco:a/b.json", ("coco", "a/b.json", ())),
+        ("captions:", ("captions", "", ())),
+        ("voc+zero-based:C:/x", ("voc", "C:/x", (("zero-based", ""),))),
+        ("masks+ignore=255:m:n", ("masks", "m:n", (("ignore", "255"),))),
+        ("labels.csv", None),
+        ("coc:a.json", None),
+        ("auto", None),
+    ],
+)
+def test_a_source_is_a_format_and_a_path(text: str, source: Any) -> None:
+    parsed = parse_source(text)
+    assert (parsed and (parsed.format, parsed.path, parsed.options)) == source
+    assert parsed is None or str(parsed) == text
+
+
+@pytest.mark.parametrize(
+    ("labels", "says"),
+    [
+        (["coco:"], "it needs a path, coco:PATH"),
+        (["coco+x:a"], "coco annotations have no option 'x'"),
+        (["voc+zero-based=1:a"], "voc annotations have no option"),
+        (["masks+ignore:a"], "a number of a mask is from 0 to 65535"),
+        (["auto", "none", "coco:a"], "--labels auto and --labels none contradict each other"),
+    ],
+)
+def test_impossible_sources_are_refused(labels: list[str], says: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        LabelRule.parse(labels)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"boxes": "cut"}, "boxes must be keep, clip or drop"),
+        ({"annotation_frame": "raw"}, "annotation frame must be auto, stored or upright"),
+        ({"labels": "coco:x.json", "task": "obb"}, "there are none; use --labels yolo:PATH"),
+        ({"labels": "yolo:x", "task": "count"}, "task must be detect, segment, pose or obb"),
+    ],
+)
+def test_impossible_rules_are_refused(tmp_path: Path, options: dict[str, str], says: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        shardctl.convert(photos(tmp_path / "in", "a.png"), tmp_path / "out", workers=0, **options)
+    assert says in str(caught.value)
+
+
+def test_the_command_takes_annotations_and_labels_together(tmp_path: Path, cli: Any) -> None:
+    source = photos(tmp_path / "in", "cat/a.png", "dog/b.png")
+    (source / "cat" / "a.txt").write_text("a cat")
+    file = coco_file(tmp_path / "coco.json", [(1, "a.png")], [box(1, (7, 5, 3, 3))])
+    labels = ["--labels", f"coco:{file}", "--labels", "captions:", "--labels", "folder"]
+    ran = cli("convert", source, tmp_path / "out", *labels, "--boxes", "clip", "--workers", 0, "--json")
+    assert ran.code == 0, ran.err
+    found = samples(tmp_path / "out")
+    assert found["cat/a.png"]["label"] == 0
+    assert found["cat/a.png"]["caption"] == "a cat"
+    assert found["cat/a.png"]["objects"]["bbox"] == [[7, 5, 1, 1]]
+    settings = shardctl.open(tmp_path / "out").manifest.settings
+    assert settings["labels"] == ["folder", f"coco:{file}", "captions:"]
+    assert settings["boxes"] == "clip"
+    assert cli("convert", source, tmp_path / "out", *labels, "--boxes", "clip", "--workers", 0).out.count("up to date") == 1
+
+
+def test_annotations_alone_are_all_labels(tmp_path: Path) -> None:
+    source = photos(tmp_path / "in", "one/a.png", "two/b.png")
+    file = coco_file(tmp_path / "coco.json", [(1, "a.png")], [box(1)])
+    shardctl.convert(source, tmp_path / "out", workers=0, labels=f"coco:{file}")
+    assert "label" not in dict(shardctl.open(tmp_path / "out").manifest.schema), "folders are not asked"
+
+
+def test_a_function_is_given_the_finished_objects_and_may_change_them(tmp_path: Path) -> None:
+    source = photos(tmp_path / "in", "a.png")
+    file = coco_file(tmp_path / "coco.json", [(1, "a.png")], [box(1, (7, 5, 3, 3)), box(1)])
+    (tmp_path / "own_step.py").write_text(
+        "def first(sample):\n    sample['seen'] = sorted(sample)\n"
+        "    sample['objects'] = {name: items[:1] for name, items in sample['objects'].items()}\n    return sample\n"
+    )
+    import sys
+
+    sys.path.insert(0, str(tmp_path))
+    try:
+        recipe = {"transform": [{"name": "custom", "target": "own_step:first"}]}
+        shardctl.convert(source, tmp_path / "out", recipe=recipe, workers=0, labels=f"coco:{file}", boxes="clip")
+    finally:
+        sys.path.remove(str(tmp_path))
+    found = samples(tmp_path / "out")["a.png"]
+    assert found["objects"] == {"category": [0], "bbox": [[7, 5, 1, 1]]}
+    assert (
+        found["seen"] == ["image", "image_id", "key", "label", "objects", "variant"]
+        or "shardctl.annotated" not in found["seen"]
+    )
+    assert shardctl.open(tmp_path / "out").manifest.fields["objects"]["names"] == ["cat", "dog"]
+
+
+def test_workers_and_a_shuffle_give_the_same_objects(tmp_path: Path) -> None:
+    source = photos(tmp_path / "in", *(f"{number}.png" for number in range(12)))
+    annotations = [box(number, (number % 5, 1, 2, 2), id=number) for number in range(12) if number % 3]
+    file = coco_file(tmp_path / "coco.json", [(number, f"{number}.png") for number in range(12)], annotations)
+    shardctl.convert(source, tmp_path / "one", workers=0, labels=f"coco:{file}")
+    shardctl.convert(source, tmp_path / "two", workers=2, labels=f"coco:{file}", shuffle=3)
+    assert samples(tmp_path / "one") == samples(tmp_path / "two")

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from making import converted, photo, photos, rejects, samples
+
+import shardctl
+from shardctl.errors import InputError
+
+OBJECT = """<object><name>{name}</name><pose>Left</pose><truncated>1</truncated><difficult>0</difficult>
+<bndbox><xmin>{0}</xmin><ymin>{1}</ymin><xmax>{2}</xmax><ymax>{3}</ymax></bndbox>
+<part><name>head</name><bndbox><xmin>1</xmin><ymin>1</ymin><xmax>2</xmax><ymax>2</ymax></bndbox></part></object>"""
+
+
+def voc(*objects: str, size: tuple[int, int] = (8, 6), filename: str = "x.jpg") -> str:
+    width, height = size
+    return f"""<?xml version="1.0"?><annotation><folder>f</folder><filename>{filename}</filename>
+<size><width>{width}</width><height>{height}</height><depth>3</depth></size>{"".join(objects)}</annotation>"""
+
+
+def marked(name: str, *corners: float) -> str:
+    return OBJECT.format(*corners, name=name)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    root = photos(tmp_path / "in", "JPEGImages/a.png", "JPEGImages/b.png", "JPEGImages/c.png")
+    (root / "Annotations").mkdir()
+    (root / "Annotations" / "a.xml").write_text(voc(marked("dog", 1, 1, 8, 6), marked("cat", 2, 3.5, 4, 5)))
+    (root / "Annotations" / "b.xml").write_text(voc())
+    return root
+
+
+def test_corners_count_pixels_from_1_and_the_last_one_is_within(tmp_path: Path, source: Path) -> None:
+    said = converted(source, tmp_path / "out", f"voc:{source}").notices
+    found = {key: sample["objects"] for key, sample in samples(tmp_path / "out").items()}
+    assert found["JPEGImages/a.png"] == {
+        "category": [1, 0],
+        "bbox": [[0, 0, 8, 6], [1, 2.5, 3, 2.5]],
+        "difficult": [False, False],
+        "truncated": [True, True],
+    }
+    assert found["JPEGImages/b.png"]["bbox"] == []
+    assert found["JPEGImages/c.png"] is None
+    assert shardctl.open(tmp_path / "out").manifest.fields["objects"]["names"] == ["cat", "dog"]
+    assert any("1 of 3 inputs without XML file: not annotated" in notice for notice in said)
+
+
+def test_files_that_count_from_0_say_so_and_are_read_as_they_are(tmp_path: Path, source: Path) -> None:
+    (source / "Annotations" / "a.xml").write_text(voc(marked("cat", 0, 2, 4, 5)))
+    said = converted(source, tmp_path / "1", f"voc:{source}/Annotations").notices
+    assert any("1 box begins at 0" in notice and "--labels voc+zero-based:PATH" in notice for notice in said)
+    said = converted(source, tmp_path / "2", f"voc+zero-based:{source}/Annotations").notices
+    assert not any("begins at 0" in notice for notice in said)
+    assert samples(tmp_path / "2")["JPEGImages/a.png"]["objects"]["bbox"] == [[0, 2, 4, 3]]
+
+
+def test_the_name_in_a_file_counts_where_its_own_is_no_image(tmp_path: Path, source: Path) -> None:
+    (source / "Annotations" / "0001.xml").write_text(voc(marked("cow", 1, 1, 2, 2), filename="somewhere\\c.png"))
+    converted(source, tmp_path / "out", f"voc:{source}")
+    assert samples(tmp_path / "out")["JPEGImages/c.png"]["objects"]["category"] == [1]
+
+
+DOCTYPE = '<!DOCTYPE annotation [<!ENTITY a "aaaa">]>'
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (voc().replace("<annotation>", f"\n{DOCTYPE}<annotation>"), "line 2: it has a DOCTYPE, which is not read"),
+        ("<annotation><size></annotation>", "line 1: not XML (mismatched tag)"),
+        ("", "line 1: not XML (no element found)"),
+        ("<html></html>", "the root is html"),
+        (voc("<object><bndbox/></object>"), "an object has no name"),
+        (voc("<object><name>cat</name></object>"), "line 2: the object 'cat' has no bndbox of four numbers"),
+        (voc(marked("cat", 1, 1, 2, 2).replace(">2<", ">two<")), "has no bndbox of four numbers"),
+        (voc(marked("cat", 1, 1, float("nan"), 2)), "is beyond any image"),
+        ("<annotation>" * 40 + "</annotation>" * 40, "nested deeper than 32 levels"),
+    ],
+)
+def test_a_wrong_file_rejects_its_image_alone(tmp_path: Path, source: Path, text: str, says: str) -> None:
+    (source / "Annotations" / "a.xml").write_text(text)
+    converted(source, tmp_path / "out", f"voc:{source}")
+    ((key, (error, message)),) = rejects(tmp_path / "out").items()
+    assert (key, error) == ("JPEGImages/a.png", "bad-annotation")
+    assert "a.xml: " in message
+    assert says in message
+    assert "JPEGImages/b.png" in samples(tmp_path / "out")
+
+
+def test_objects_of_another_size_reject_the_image_and_those_as_stored_are_turned(tmp_path: Path, source: Path) -> None:
+    photo(source / "JPEGImages" / "b.jpg", (8, 6), 8)
+    (source / "JPEGImages" / "b.png").unlink()
+    (source / "Annotations" / "b.xml").write_text(voc(marked("cat", 2, 3, 4, 4)))
+    (source / "Annotations" / "a.xml").write_text(voc(size=(9, 9)))
+    (source / "Annotations" / "c.xml").write_text(voc(size=(0, 0)))
+    converted(source, tmp_path / "out", f"voc:{source}")
+    assert rejects(tmp_path / "out")["JPEGImages/a.png"][0] == "other-size"
+    found = samples(tmp_path / "out")
+    assert found["JPEGImages/b.jpg"]["objects"]["bbox"] == [[2, 4, 2, 3]]
+    assert found["JPEGImages/c.png"]["objects"]["bbox"] == []
+
+
+def test_two_files_of_one_image_are_named(tmp_path: Path, source: Path) -> None:
+    for folder, name in (("more", "a"), ("more", "c")):
+        (source / "Annotations" / folder).mkdir(exist_ok=True)
+        (source / "Annotations" / folder / f"{name}.xml").write_text(voc())
+    said = converted(source, tmp_path / "out", f"voc:{source}").notices
+    assert any("1 XML file without an image among the inputs (more/a.xml)" in notice for notice in said), "a.xml is nearer"
+    (source / "Annotations" / "less").mkdir()
+    (source / "Annotations" / "less" / "c.xml").write_text(voc())
+    with pytest.raises(InputError, match=r"two XML files are of the input JPEGImages/c.png: .*less/c.xml and .*more/c.xml"):
+        converted(source, tmp_path / "new", f"voc:{source}")
+
+
+@pytest.mark.parametrize("folder", ["nowhere", "JPEGImages"])
+def test_a_folder_without_xml_is_refused(tmp_path: Path, source: Path, folder: str) -> None:
+    with pytest.raises(InputError, match=folder):
+        converted(source, tmp_path / "out", f"voc:{source / folder}")

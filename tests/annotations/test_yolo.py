@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from making import converted, photo, photos, rejects, samples
+
+import shardctl
+from shardctl.annotations.yolo import NineNumbersError, Setup, parse
+from shardctl.errors import InputError, UsageError
+
+
+def labelled(root: Path, lines: dict[str, str], images: tuple[str, ...] = ("a.png", "b.png")) -> Path:
+    """images/ and labels/ with a file for each that is given."""
+    photos(root / "images", *images)
+    (root / "labels").mkdir(exist_ok=True)
+    for name, text in lines.items():
+        path = root / "labels" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+def objects_of(root: Path, out: Path, labels: str, **options: Any) -> dict[str, Any]:
+    converted(root / "images", out, labels, **options)
+    return {key: sample["objects"] for key, sample in samples(out).items()}
+
+
+def test_boxes_are_shares_of_the_image_around_their_centre(tmp_path: Path) -> None:
+    root = labelled(tmp_path / "in", {"a.txt": "1 0.5 0.5 0.5 0.5\n\n0 0.25 0.5 0.25 1 \n", "classes.txt": "cat\ndog\n"})
+    found = objects_of(root, tmp_path / "out", f"yolo:{root}/labels")
+    assert found["a.png"] == {"category": [1, 0], "bbox": [[2, 1.5, 4, 3], [1, 0, 2, 6]]}
+    assert found["b.png"] == {"category": [], "bbox": []}, "no file: background"
+    assert shardctl.open(tmp_path / "out").manifest.fields["objects"] == {"role": "objects", "names": ["cat", "dog"]}
+
+
+def test_polygons_give_their_boxes(tmp_path: Path) -> None:
+    root = labelled(tmp_path / "in", {"a.txt": "0 0 0 0.5 0 0.5 0.5\n0 0.5 0.5 1 1", "b.txt": "2 0.25 0 1 0 1 1 0.25 1 0 0.5"})
+    found = objects_of(root, tmp_path / "out", f"yolo:{root}/labels")
+    assert found["a.png"] == {
+        "category": [0, 0],
+        "bbox": [[0, 0, 4, 3], [0, 0, 8, 6]],
+        "segmentation": [[[0, 0, 4, 0, 4, 3]], []],
+    }
+    assert found["b.png"]["bbox"] == [[0, 0, 8, 6]]
+
+
+@pytest.mark.parametrize("task", ["segment", "obb"])
+def test_nine_numbers_take_a_task(tmp_path: Path, task: str) -> None:
+    root = labelled(tmp_path / "in", {"a.txt": "0 0.5 0 1 0.5 0.5 1 0 0.5"})
+    with pytest.raises(InputError, match=r"a\.txt, line 1: nine numbers may be a polygon .* --task segment or --task obb"):
+        converted(root / "images", tmp_path / "out", f"yolo:{root}/labels")
+    found = objects_of(root, tmp_path / "out", f"yolo:{root}/labels", task=task)
+    assert found["a.png"]["segmentation"] == [[[4, 0, 8, 3, 4, 6, 0, 3]]]
+    assert found["a.png"]["bbox"] == [[0, 0, 8, 6]]
+
+
+POSE = "kpt_shape: [2, 3]\nflip_idx: [1, 0]\n"
+
+
+def test_a_data_file_says_folders_names_and_keypoints(tmp_path: Path) -> None:
+    root = labelled(
+        tmp_path / "in",
+        {"train/a.txt": "0 0.5 0.5 1 1 0.5 0.5 2 0 0 0", "val/a.txt": "1 0.5 0.5 1 1 0 0 0 1 1 1"},
+        ("train/a.png", "val/a.png"),
+    )
+    (root / "data.yaml").write_text(f"path: .\ntrain: images/train\nval: images/val\nnames:\n  0: cat\n  1: dog\n{POSE}")
+    found = objects_of(root, tmp_path / "out", f"yolo:{root}/data.yaml")
+    assert found["train/a.png"]["category"] == [0]
+    assert found["train/a.png"]["keypoints"] == [[[4, 3, 2], [0, 0, 0]]]
+    assert found["val/a.png"]["keypoints"] == [[[0, 0, 0], [8, 6, 1]]]
+    role = shardctl.open(tmp_path / "out").manifest.fields["objects"]
+    assert role["names"] == ["cat", "dog"]
+    assert role["flip"] == [1, 0]
+
+
+def test_folders_of_a_data_file_as_roboflow_writes_them(tmp_path: Path) -> None:
+    root = tmp_path / "in"
+    for split, category in (("train", 0), ("valid", 1)):
+        photo(root / split / "images" / "a.png")
+        (root / split / "labels").mkdir()
+        (root / split / "labels" / "a.txt").write_text(f"{category} 0.5 0.5 1 1")
+    (root / "data.yaml").write_text("train: ../train/images\nval: ../valid/images\nnc: 2\nnames: [cat, dog]\n")
+    converted(root, tmp_path / "out", f"yolo:{root}/data.yaml")
+    found = samples(tmp_path / "out")
+    assert found["train/images/a.png"]["objects"]["category"] == [0]
+    assert found["valid/images/a.png"]["objects"]["category"] == [1]
+
+
+def test_shares_are_of_the_upright_image_unless_the_frame_is_named(tmp_path: Path) -> None:
+    photo(tmp_path / "in" / "images" / "a.jpg", (8, 4), 6)
+    root = labelled(tmp_path / "in", {"a.txt": "0 0.25 0.25 0.5 0.5"}, ())
+    upright = objects_of(root, tmp_path / "1", f"yolo:{root}/labels")
+    stored = objects_of(root, tmp_path / "2", f"yolo:{root}/labels", annotation_frame="stored")
+    assert upright["a.jpg"]["bbox"] == [[0, 0, 2, 4]]
+    assert stored["a.jpg"]["bbox"] == [[2, 0, 2, 4]], "the upper left of the stored image is at the upper right"
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("0 0.5 0.5 0.5", "line 2: 4 numbers, and it takes 5"),
+        ("0 0.5 0.5 0.5 0.5 0.9", "line 2: 6 numbers, and it takes 5"),
+        ("0 0 0 0 1 1 1 1", "line 2: 8 numbers"),
+        ("0 nan 0.5 0.5 0.5", "line 2: a number is not finite"),
+        ("0 x 0.5 0.5 0.5", "line 2: it has something else than numbers"),
+        ("2 0.5 0.5 0.5 0.5", "line 2: 2 is no number of a class; the classes are 0 to 1"),
+        ("0.5 0.5 0.5 0.5 0.5", "line 2: 0.5 is no number of a class"),
+        ("-1 0.5 0.5 0.5 0.5", "line 2: -1 is no number of a class"),
+    ],
+)
+def test_a_wrong_line_rejects_its_image_alone(tmp_path: Path, line: str, says: str) -> None:
+    lines = {"a.txt": f"0 0.5 0.5 1 1\n{line}\n", "b.txt": "1 0.5 0.5 1 1", "classes.txt": "cat\ndog"}
+    root = labelled(tmp_path / "in", lines)
+    converted(root / "images", tmp_path / "out", f"yolo:{root}/labels")
+    ((key, (error, message)),) = rejects(tmp_path / "out").items()
+    assert (key, error) == ("a.png", "bad-annotation")
+    assert "a.txt, " in message
+    assert says in message
+
+
+@pytest.mark.parametrize(
+    ("task", "line", "says"),
+    [
+        ("detect", "0 0 0 1 0 1 1", "7 numbers, and it takes 5"),
+        ("obb", "0 0.5 0.5 1 1", "5 numbers, and task obb takes 9"),
+        ("pose", "0 0.5 0.5 1 1 0.5", r"6 numbers, and task pose takes 11 numbers \(a class, a box and 2 keypoints of 3\)"),
+    ],
+)
+def test_lines_are_held_to_their_task(task: str, line: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        parse(line.encode(), Setup((), None, task, (2, 3) if task == "pose" else None))
+
+
+def test_nine_numbers_of_a_pose_are_its_keypoints() -> None:
+    found = parse(b"0 0.5 0.5 1 1 0.1 0.2 0 0", Setup((), None, "pose", (2, 2)))
+    assert found["keypoints"] == [[[0.1, 0.2, 2.0], [0.0, 0.0, 0.0]]]
+    with pytest.raises(NineNumbersError):
+        parse(b"0 0.5 0.5 1 1 0.1 0.2 0 0", Setup(()))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("names: [a", "not YAML"),
+        ("- 1", "not a data.yaml"),
+        ("!!python/object/apply:os.getcwd []", "not YAML"),
+        ("names: [a, a]\ntrain: images", "names are a list of different names"),
+        ("names: {0: a, 2: b}\ntrain: images", "the numbers of names are not 0 to 1"),
+        ("names: [a]\ntrain: nowhere", r"no folder of labels was found by its train, val and test \(nowhere\)"),
+        ("names: [a]\ntrain: images\ntask: classify", "the task classify is not one of"),
+        ("names: [a]\ntrain: images\ntask: pose", "task pose needs kpt_shape"),
+        ("names: [a]\ntrain: images\nkpt_shape: [3]", "kpt_shape is a number of keypoints and 2 or 3"),
+        ("names: [a]\ntrain: images\nkpt_shape: [2, 3]\nflip_idx: [0, 0]", "flip_idx has each of the 2 keypoints once"),
+    ],
+)
+def test_a_wrong_data_file_is_refused(tmp_path: Path, text: str, says: str) -> None:
+    root = labelled(tmp_path / "in", {"a.txt": "0 0.5 0.5 1 1"})
+    (root / "data.yaml").write_text(text)
+    with pytest.raises(InputError, match=says) as caught:
+        converted(root / "images", tmp_path / "out", f"yolo:{root}/data.yaml")
+    assert str(root / "data.yaml") in str(caught.value)
+
+
+def test_labels_of_no_image_are_counted_and_those_of_none_at_all_refused(tmp_path: Path) -> None:
+    root = labelled(tmp_path / "in", {"a.txt": "0 0.5 0.5 1.2 1", "gone.txt": "0 0.5 0.5 1 1"})
+    said = converted(root / "images", tmp_path / "out", f"yolo:{root}/labels").notices
+    assert any("1 file of labels without an image among the inputs (gone.txt); skipped" in notice for notice in said)
+    assert any("1 of 2 inputs without file of labels: background" in notice for notice in said)
+    assert any("1 box reaches outside of the image; kept" in notice for notice in said)
+    (root / "labels" / "a.txt").unlink()
+    with pytest.raises(InputError, match="none of the 1 labels has the name of an input"):
+        converted(root / "images", tmp_path / "new", f"yolo:{root}/labels")
+
+
+def test_a_pose_without_a_data_file_is_refused(tmp_path: Path) -> None:
+    root = labelled(tmp_path / "in", {"a.txt": "0 0.5 0.5 1 1"})
+    with pytest.raises(UsageError, match=r"needs a data\.yaml"):
+        converted(root / "images", tmp_path / "out", f"yolo:{root}/labels", task="pose")
