@@ -34,17 +34,19 @@ class Mask(Image):
 
     Its numbers are never mixed with those of their neighbours: it is resized by taking the nearest pixel. `names[n]` is the
     name of the class n where the numbers are classes, None if they have no names; `ignore` is the number of pixels that are
-    of no class, None if there is none.
+    of no class, None if there is none. Encoded masks have numbers of `bits`, 8 or 16.
     """
 
     names: tuple[str, ...] | None = None
     ignore: int | None = None
+    bits: int = 8
     name: ClassVar[str] = "mask"
     axes: ClassVar[tuple[str, ...]] = ("height", "width")
 
     def facts(self) -> dict[str, Any]:
         """Return what is known beyond the role, as plain data."""
-        known = {"names": None if self.names is None else list(self.names), "ignore": self.ignore}
+        wide = None if self.bits == 8 else self.bits
+        known = {"names": _listed(self.names), "ignore": self.ignore, "bits": wide}
         return super().facts() | _without_none(known)
 
 
@@ -170,11 +172,11 @@ def _role(said: Any) -> Role:
     name, facts = said["role"], {key: value for key, value in said.items() if key != "role"}
     if name == Image.name and set(facts) == {"store", "shape"}:
         return Image(_store(facts["store"]), _shape(facts["shape"], Image))
-    if name == Mask.name and {"store", "shape"} <= set(facts) <= {"store", "shape", "names", "ignore"}:
-        ignore = facts.get("ignore")
-        if ignore is not None and type(ignore) is not int:
-            raise TypeError("ignore is a whole number")
-        return Mask(_store(facts["store"]), _shape(facts["shape"], Mask), _strings(facts.get("names")), ignore)
+    if name == Mask.name and {"store", "shape"} <= set(facts) <= {"store", "shape", "names", "ignore", "bits"}:
+        ignore, bits = facts.get("ignore"), facts.get("bits", 8)
+        if (ignore is not None and type(ignore) is not int) or bits not in (8, 16):
+            raise ValueError("ignore is a whole number, and bits are 8 or 16")
+        return Mask(_store(facts["store"]), _shape(facts["shape"], Mask), _strings(facts.get("names")), ignore, bits)
     if name == Label.name and set(facts) == {"names"}:
         return Label(_strings(facts["names"]))
     if name == Objects.name and {"names"} <= set(facts) <= _OBJECTS_FACTS:

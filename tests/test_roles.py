@@ -296,7 +296,7 @@ def test_hugging_face_is_told_of_every_image_and_label() -> None:
 
 def test_roles_come_back_from_json() -> None:
     objects = Objects(("cat", "dog"), (1, 90), ("animal", "animal"), ("left", "right"), ((0, 1),), (1, 0))
-    more: dict[str, Role] = {"objects": objects, "marks": Objects(), "classes": Mask("png", None, ("sky",), 255)}
+    more: dict[str, Role] = {"objects": objects, "marks": Objects(), "classes": Mask("png", None, ("sky",), 255, 16)}
     roles = Roles({**ROLES, "text": Plain("text"), "bare": Label(None), **more})
     assert Roles.from_json(json.loads(json.dumps(roles.to_json()))) == roles
 
@@ -317,6 +317,7 @@ def test_roles_come_back_from_json() -> None:
         {"label": {"role": "label", "names": "abc"}},
         {"label": {"role": "label", "names": [1]}},
         {"mask": {"role": "mask", "store": "png", "shape": None, "ignore": True}},
+        {"mask": {"role": "mask", "store": "png", "shape": None, "bits": 12}},
         {"objects": {"role": "objects"}},
         {"objects": {"role": "objects", "names": ["cat"], "ids": [1, 2]}},
         {"objects": {"role": "objects", "names": ["cat"], "ids": ["1"]}},

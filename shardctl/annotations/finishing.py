@@ -36,7 +36,7 @@ def finish_annotations(sample: Sample, opened: Opened) -> None:
     if how is not None and sample.get(OBJECTS) is not None:
         sample[OBJECTS] = finished_objects(sample[OBJECTS], how, opened.size, opened.orientation)
     if file is not None and sample.get(MASK) is not None:
-        sample[MASK] = _finished_mask(sample[MASK], file["frame"], opened)
+        sample[MASK] = _finished_mask(sample[MASK], file["frame"], file["bits"], opened)
 
 
 def finished_objects(objects: dict[str, Any], how: dict[str, Any], upright: Size, orientation: int) -> dict[str, Any]:
@@ -208,12 +208,15 @@ def fitted(objects: dict[str, Any], size: Size, rule: str) -> dict[str, Any]:
     return {name: [items[place] for place in places] for name, items in result.items()}
 
 
-def _finished_mask(mask: dict[str, Any], frame: str, opened: Opened) -> dict[str, Any]:
+def _finished_mask(mask: dict[str, Any], frame: str, bits: int, opened: Opened) -> dict[str, Any]:
     """Return a mask file as it is where it fits the upright image, else turned. Raises Rejection."""
     try:
         values = decode_mask(mask["bytes"])
     except Rejection as rejection:
         raise Rejection("decode", rejection.error, f"its mask: {rejection.message}") from None
+    if values.dtype.itemsize * 8 > bits:
+        message = "its mask has 16 bits for each pixel, and the others have 8; store all masks with 16, or this one with 8"
+        raise Rejection("decode", "not-a-mask", message)
     orientation = orientation_of((values.shape[1], values.shape[0]), frame, opened.size, opened.orientation, "mask's pixels")
     if orientation == 1:
         return mask

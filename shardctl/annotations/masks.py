@@ -16,14 +16,20 @@ from shardctl.annotations.inputs import Inputs
 from shardctl.errors import InputError, UsageError
 from shardctl.layout import ENCODED_IMAGE
 from shardctl.roles import Mask
+from shardctl.spread import spread
 
 MASK = "mask"
 MASK_FILE = "shardctl.mask"
-"""The column that tells the worker where the mask of an image is: its path from the source of the image on."""
+"""The column that tells the worker where the mask of an image is: its path from the source of the image on, and what it is."""
 
-MASK_FILE_TYPE = pa.struct([pa.field("path", pa.string()), pa.field("name", pa.string()), pa.field("frame", pa.string())])
+MASK_FILE_TYPE = pa.struct(
+    [pa.field("path", pa.string()), pa.field("name", pa.string()), pa.field("frame", pa.string()), pa.field("bits", pa.int8())]
+)
 
 IGNORE = "ignore"
+LOOKED_AT = 64
+"""Masks that are looked at for how many bits their numbers have."""
+
 CLASSES = "classes.txt"
 """A file in the folder that has the names of the numbers, one in a line, from 0 on."""
 
@@ -49,23 +55,38 @@ class Masks:
         found = files_in(folder, (".png",), "masks")
         matched, lost = match_files(found, inputs, "masks")
         refuse_no_match(matched, found, inputs, folder, "masks")
+        bits = max((_bits(matched[place].path) for place in spread(len(matched), LOOKED_AT)), default=8)
         digest, places = Digest(), []
         resolved = [os.path.realpath(root if root.is_dir() else root.parent) for root in inputs.roots]
         roots = inputs.table["root"].take(pa.array([file.row for file in matched], pa.int64())).to_pylist()
         for file, root in zip(matched, roots, strict=True):
             # From the source on, so that a dataset says the same wherever the two lie together.
             path = os.path.relpath(os.path.realpath(file.path), resolved[root])
-            places.append({"path": path, "name": file.path.name, "frame": rule.frame})
+            places.append({"path": path, "name": file.path.name, "frame": rule.frame, "bits": bits})
             status = file.path.stat()
             digest.add(path, f"{status.st_size} {status.st_mtime_ns}".encode())
         rows = np.full(len(inputs), -1, np.int64)
         rows[[file.row for file in matched]] = np.arange(len(matched))
         table = pa.table({MASK_FILE: pa.array(places, MASK_FILE_TYPE)})
         ignore = next((int(value) for name, value in sources[0].options if name == IGNORE), None)
-        role = Mask("source", None, _names(folder / CLASSES), ignore)
+        role = Mask("source", None, _names(folder / CLASSES), ignore, bits)
         said = said_of_others(lost, len(inputs) - len(matched), inputs, "mask", "it is null there")
         field = pa.field(MASK, ENCODED_IMAGE)
         return Annotations(table, rows, (field,), (digest.hex(),), {MASK: role}, notices=tuple(said))
+
+
+def _bits(path: Path) -> int:
+    """Return 16 for a PNG with as many bits in a channel, else 8."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(_PNG_BITS + 1)
+    except OSError:  # the worker says so when it reads it
+        return 8
+    return 16 if len(head) > _PNG_BITS and head[_PNG_BITS] == 16 else 8
+
+
+_PNG_BITS = 24
+"""Where a PNG says how many bits a number of it has."""
 
 
 def _names(path: Path) -> tuple[str, ...] | None:
