@@ -187,6 +187,6 @@ def _refuse_places(recipe: Recipe, fields: list[pa.Field]) -> None:
         step = recipe.image_transforms[0].name
         raise UsageError(
             f"{step} moves what is in the images, but not the places in {some(places)}, which are no `objects` as"
-            f" docs/annotations.md describes them; leave {step} out, or leave out the columns (of a labels file:"
-            f" --drop-columns {columns})"
+            f" docs/annotations.md describes them; leave {step} out, or the columns: those of a labels file with"
+            f" --drop-columns {columns}"
         )
