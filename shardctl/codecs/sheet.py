@@ -11,7 +11,7 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
 from shardctl.codecs.image import MAX_PIXELS, Pixels, open_image, render
-from shardctl.geometry import View
+from shardctl.geometry import Size, View
 
 _LINE = 14
 """Height of a line below a picture, in pixels."""
@@ -29,6 +29,17 @@ def shrink(image: bytes | npt.NDArray[Any], side: int) -> Pixels:
         return render(opened, View.whole(opened.size).scaled(_within(opened.size, side)))
     picture = Image.fromarray(np.ascontiguousarray(image if image.ndim == 3 else _as_grey(image)))
     return np.asarray(picture.resize(_within(picture.size, side), Image.Resampling.BILINEAR))
+
+
+def size_of(image: bytes | npt.NDArray[Any]) -> Size:
+    """Return the width and height of an upright image, or of pixels. Raises Rejection where the header cannot be read."""
+    return open_image(image, MAX_PIXELS).size if isinstance(image, bytes) else (image.shape[1], image.shape[0])
+
+
+def enlarge(pixels: Pixels, side: int) -> Pixels:
+    """Return a small picture in its size times a whole number, no larger than `side`: room to draw on. Others come as they are."""
+    factor = side // max(pixels.shape[:2])
+    return pixels if factor < 2 else np.repeat(np.repeat(pixels, factor, axis=0), factor, axis=1)
 
 
 def _as_grey(mask: npt.NDArray[Any]) -> Pixels:
@@ -66,16 +77,16 @@ def contact_sheet(pictures: Iterable[tuple[Pixels | None, Sequence[str]]], colum
             picture = Image.fromarray(np.ascontiguousarray(pixels))
             sheet.paste(picture, (left + (side - picture.width) // 2, top + (side - picture.height) // 2))
         for line, text in enumerate(caption):
-            draw.text((left, top + side + 2 + line * _LINE), _fitting(text, side, font), fill=_INK, font=font)
+            shown = _fitting(text, side, font, keep_end=line == len(caption) - 1)
+            draw.text((left, top + side + 2 + line * _LINE), shown, fill=_INK, font=font)
     target = io.BytesIO()
     sheet.save(target, "PNG")
     return target.getvalue()
 
 
-def _fitting(caption: str, width: int, font: ImageFont.ImageFont | ImageFont.FreeTypeFont) -> str:
-    """Return the end of a caption that fits: the beginnings of keys are alike. The font knows no more than Latin."""
-    latin = caption.encode("latin-1", "replace").decode("latin-1")
-    shown = latin
+def _fitting(caption: str, width: int, font: ImageFont.ImageFont | ImageFont.FreeTypeFont, keep_end: bool) -> str:
+    """Return as much of a line as fits. Of a key, the last line, that is the end: keys begin alike. The font knows only Latin."""
+    shown = caption.encode("latin-1", "replace").decode("latin-1")
     while shown and font.getlength(shown) > width:
-        shown = shown[1:]
+        shown = shown[1:] if keep_end else shown[:-1]
     return shown

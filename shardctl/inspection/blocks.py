@@ -15,6 +15,7 @@ from shardctl.errors import UsageError
 from shardctl.layout import ENCODED_IMAGE
 from shardctl.manifest import Manifest
 from shardctl.reader import python_values
+from shardctl.roles import Roles
 from shardctl.shard import ShardReader
 from shardctl.spread import spread
 from shardctl.tables import SHARDS, ShardEntry, ShardTable
@@ -27,6 +28,7 @@ class Record:
     `index` counts through the whole dataset, `row` through the shard. `checksum` is the one that its block was written with,
     and `intact` says whether it still holds; None if it was not computed. `class_names` has the name of the class of each
     label by the name of its field, None where there is no such name; `images` are the names of the fields of images and masks.
+    `roles` are those of all fields.
     """
 
     shard: str
@@ -39,6 +41,7 @@ class Record:
     checksum: str | None = None
     class_names: Mapping[str, str | None] = field(default_factory=dict)
     images: tuple[str, ...] = ()
+    roles: Roles = field(default_factory=Roles)
 
     @property
     def label_name(self) -> str | None:
@@ -116,9 +119,9 @@ class Placed:
         index = self.entry.first + row if self.entry is not None else None
         roles = self.reader.layout.roles
         classes = {name: _class_of(values[name], label.names) for name, label in roles.labels.items()}
-        return Record(
-            self.shard.path.name, self.number, row, index, None, intact, values, class_names=classes, images=tuple(roles.images)
-        )
+        place_of_it = (self.shard.path.name, self.number, row, index)
+        images = tuple(roles.images)
+        return Record(*place_of_it, None, intact, values, class_names=classes, images=images, roles=roles)
 
 
 def _class_of(label: Any, classes: Sequence[str] | None) -> str | None:
