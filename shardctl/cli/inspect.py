@@ -46,7 +46,8 @@ MASKS = 512
 @click.option(
     "--stats",
     is_flag=True,
-    help="Read all shards, not only a few blocks: exact bytes by column, objects by category; with --shard, also check the checksums of its blocks.",
+    help="Read all shards, not only a few blocks: exact bytes by column, objects by category, pixels of masks by class; with"
+    " --shard, also check the checksums of its blocks.",
 )
 @click.option(
     "--save", type=click.Path(), metavar="DIR", help="Write the samples of --key, --row, --where or --head as ordinary files."
@@ -175,9 +176,9 @@ def _show_dataset(root: Path, split: str | None, stats: bool, as_json: bool) -> 
     masks = mask_statistics(root, MASKS, split) if stats else {}
     columns = column_bytes(root, split) if stats else None
     if as_json:
-        more: dict[str, Any] = {"objects": {name: each.record() for name, each in objects.items()}}
+        more: dict[str, Any] = {"objects": [{"field": name, **each.record()} for name, each in objects.items()]}
         if stats:
-            more["masks"] = {name: each.record() for name, each in masks.items()}
+            more["masks"] = [{"field": name, **each.record()} for name, each in masks.items()]
         if columns:
             more["column_bytes"] = columns
         print_json({**found.record(), "statistics": statistics.record(), **more})

@@ -7,6 +7,7 @@ which nothing was drawn stays exactly as it was.
 from __future__ import annotations
 
 import colorsys
+import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -232,7 +233,7 @@ class _Pen:
             self._stroke(points, colour)
 
     def polygon(self, polygon: Any, colour: Colour) -> None:
-        """Draw a polygon [x0, y0, x1, y1, …], lightly filled. One of an odd length, or of less than three points, is left out."""
+        """Draw a polygon [x0, y0, x1, y1, …], lightly filled. Less than three points, or half a one, are left out."""
         if len(polygon) % 2 or len(polygon) < 6:
             return
         points = self._placed(polygon)
@@ -267,7 +268,7 @@ class _Pen:
 def _dashes(points: list[tuple[float, float]], length: float) -> list[list[tuple[float, float]]]:
     """Cut the lines from point to point into dashes with gaps as long as they are."""
     dashes = []
-    for (x0, y0), (x1, y1) in zip(points, points[1:], strict=False):
+    for (x0, y0), (x1, y1) in itertools.pairwise(points):
         whole = math.hypot(x1 - x0, y1 - y0)
         steps = max(1, round(whole / length / 2) * 2 + 1)  # an odd number: corners are drawn
         for step in range(0, steps, 2):

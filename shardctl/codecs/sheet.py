@@ -37,7 +37,7 @@ def size_of(image: bytes | npt.NDArray[Any]) -> Size:
 
 
 def enlarge(pixels: Pixels, side: int) -> Pixels:
-    """Return a small picture in its size times a whole number, no larger than `side`: room to draw on. Others come as they are."""
+    """Return a small picture in its size times a whole number, no larger than `side`, to draw on. Others stay."""
     factor = side // max(pixels.shape[:2])
     return pixels if factor < 2 else np.repeat(np.repeat(pixels, factor, axis=0), factor, axis=1)
 
@@ -85,7 +85,7 @@ def contact_sheet(pictures: Iterable[tuple[Pixels | None, Sequence[str]]], colum
 
 
 def _fitting(caption: str, width: int, font: ImageFont.ImageFont | ImageFont.FreeTypeFont, keep_end: bool) -> str:
-    """Return as much of a line as fits. Of a key, the last line, that is the end: keys begin alike. The font knows only Latin."""
+    """Return as much of a line as fits. Of a key that is the end: keys begin alike. The font knows only Latin."""
     shown = caption.encode("latin-1", "replace").decode("latin-1")
     while shown and font.getlength(shown) > width:
         shown = shown[1:] if keep_end else shown[:-1]

@@ -21,7 +21,7 @@ from shardctl.errors import DatasetError, Rejection
 from shardctl.inspection.blocks import Placed, some_blocks
 from shardctl.inspection.statistics import BINS, Distribution
 from shardctl.layout import ENCODED_IMAGE
-from shardctl.roles import Mask, Objects, Roles
+from shardctl.roles import Mask, Objects
 from shardctl.shard import BlockFile, map_file
 from shardctl.spread import spread
 
@@ -285,7 +285,7 @@ def _rows_of(values: pa.FixedSizeListArray) -> npt.NDArray[np.float64]:
     """Return lists of a fixed size as rows, (n, size); NaN where a list or a number is missing."""
     size = values.type.list_size
     flat = values.values.slice(values.offset * size, len(values) * size)
-    rows = flat.to_numpy(zero_copy_only=False).astype(np.float64).reshape(-1, size)
+    rows: npt.NDArray[np.float64] = flat.to_numpy(zero_copy_only=False).astype(np.float64).reshape(-1, size)
     if values.null_count:
         rows[~np.asarray(values.is_valid())] = np.nan
     return rows
@@ -308,7 +308,7 @@ def _spread_of_counts(what: str, counter: Counter[int]) -> Distribution:
 
 
 def holds_objects(type_: pa.DataType) -> bool:
-    """Return whether a column is as docs/annotations.md describes one of objects: a struct of lists with boxes and categories."""
+    """Return whether a column of objects is as docs/annotations.md describes it, and can be counted."""
     if not pa.types.is_struct(type_) or not all(pa.types.is_list(part.type) for part in type_):
         return False
     parts = {part.name: part.type.value_type for part in type_}
@@ -340,6 +340,8 @@ def object_statistics(
     placed, share = _blocks(target, split, blocks, images)
     for block in placed:
         try:
+            if not block.reader.layout.roles.objects:
+                break  # all shards have the same columns
             _count_objects(block, share, tallies)
         except DatasetError as error:
             faults.append(str(error))
@@ -413,23 +415,29 @@ def _encoded_size(data: pa.Buffer) -> tuple[float, float]:
 def mask_statistics(target: Path, masks: int, split: str | None = None) -> dict[str, MaskStatistics]:
     """Count the pixels of each class in up to `masks` masks of each column, evenly spaced, by the name of the column.
 
-    A mask with larger numbers than 4095 (depths, instances) has no classes that could be counted: it is unreadable. Raises as `object_statistics`.
+    A mask with numbers above 4095 (depths, instances) has no classes that could be counted: it counts as unreadable. Raises as
+    `object_statistics`.
     """
     tallies: dict[str, _MaskTally] = {}
     placed, share = _blocks(target, split, masks, masks)
     for block in placed:
         try:
-            roles = block.reader.layout.roles
-            names = [name for name, role in roles.images.items() if isinstance(role, Mask)]
-            batch = _read(block, names) if names else None
+            if not any(isinstance(role, Mask) for role in block.reader.layout.roles.images.values()):
+                break
+            _count_pixels(block, share, tallies)
         except DatasetError:
-            continue  # object_statistics and statistics_of say so
-        for name in names if batch is not None else ():
-            role = roles.images[name]
-            tally = tallies.setdefault(name, _MaskTally(role if isinstance(role, Mask) else Mask(role.store)))
-            for place in spread(batch.num_rows, share or batch.num_rows):
-                tally.add(batch.column(name).slice(place, 1))
+            continue  # the statistics of columns say so
     return {name: tally.result() for name, tally in tallies.items() if tally.classes}
+
+
+def _count_pixels(block: Placed, share: int | None, tallies: dict[str, _MaskTally]) -> None:
+    """Count the pixels of up to `share` masks of a block. Raises DatasetError."""
+    roles = {name: role for name, role in block.reader.layout.roles.images.items() if isinstance(role, Mask)}
+    batch = _read(block, list(roles))
+    for name, role in roles.items():
+        tally = tallies.setdefault(name, _MaskTally(role))
+        for place in spread(batch.num_rows, batch.num_rows if share is None else share):
+            tally.add(batch.column(name).slice(place, 1))
 
 
 @dataclass
@@ -459,7 +467,7 @@ class _MaskTally:
             except Rejection:
                 self.unreadable += 1
                 return
-        if numbers.dtype.itemsize > 1 and (numbers.max() > _MOST_CLASS or numbers.min() < 0):
+        if numbers.min() < 0 or numbers.max() > _MOST_CLASS:
             self.unreadable += 1
             return
         self.masks += 1

@@ -83,7 +83,7 @@ def dataset_page(root: Path, split: str | None = None, annotated: bool = True) -
     parts += [
         _making(found, statistics),
         data("overview", found.record()),
-        data("objects", {name: each.record() for name, each in objects.items()}),
+        data("objects", [{"field": name, **each.record()} for name, each in objects.items()]),
         charts.drawing(),
         Html(f"<script>{_SEARCH}</script>"),
     ]

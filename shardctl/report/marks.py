@@ -1,4 +1,4 @@
-"""What is marked in the images of a dataset, for its page: objects by category, their number, sizes and places; masks by class."""
+"""What is marked in the images of a dataset, for its page: objects by category, sizes and places; masks by class."""
 
 from __future__ import annotations
 
