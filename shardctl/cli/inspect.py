@@ -356,6 +356,8 @@ def _image_text(value: Any) -> Any:
     if set(value) == {"shape", "dtype", "mean"}:
         return f"{'x'.join(str(side) for side in value['shape'])} {value['dtype']}, mean {value['mean']}"
     if {"bytes", "path", "format", "size", "mode"} == set(value):
+        if value["bytes"] is None:
+            return "missing"
         return f"{value['format']} {value['size']} {value['mode']}, {value['bytes']:,} bytes"
     return value
 

@@ -41,8 +41,8 @@ _FILL, _SHADE, _COVER = 60, 110, 0.45
 _LABEL_COVERS = 0.1
 """The largest share of any box that the name of a category may hide."""
 
-_HATCH, _HATCHED = 8, (128, 128, 128)
-"""Pixels from line to line where a mask is void, and their colour."""
+_HATCH, _HATCHED, _DARK = 8, (128, 128, 128), (30, 30, 30)
+"""Pixels from line to line where a mask is void, their colour, and that behind them where there is no picture."""
 
 _FONT_SIDE, _LEAST_FONT, _MOST_FONT = 25, 9, 20
 """The longer side of a picture in heights of its letters, and the limits of that height in pixels."""
@@ -129,11 +129,34 @@ def draw_mask(pixels: Pixels, numbers: npt.NDArray[Any], role: Mask) -> Pixels:
     cover = np.where(drawn[places], np.where(_edges(fitted), 0.9, _COVER), 0.0).astype(np.float32)
     layer = colours[places]
     if role.ignore in classes:
-        rows, columns = np.ogrid[: fitted.shape[0], : fitted.shape[1]]
-        hatched = (fitted == role.ignore) & ((rows + columns) % _HATCH < 2)
+        hatched = _hatched(fitted, role)
         layer[hatched], cover[hatched] = _HATCHED, 0.85
     mixed = pixels + (layer - pixels) * cover[:, :, None]
     return np.where(cover[:, :, None] > 0, np.round(mixed), pixels).astype(np.uint8)
+
+
+def draw_classes(numbers: npt.NDArray[Any], role: Mask, size: Size) -> Pixels | None:
+    """Return a mask (height, width) as a picture of `size` in the colours that it has over an image, its background dark.
+
+    None for a mask that has no classes.
+    """
+    fitted = nearest(numbers, size)
+    values, places = np.unique(fitted, return_inverse=True)
+    if len(values) > MOST_NUMBERS:
+        return None
+    shown = [(int(number), _is_background(int(number), role) or number == role.ignore) for number in values]
+    colours = np.array([_DARK if is_plain else colour_of(number) for number, is_plain in shown], np.uint8)
+    picture = colours[places.reshape(fitted.shape)]
+    picture[_hatched(fitted, role)] = _HATCHED
+    return picture
+
+
+def _hatched(numbers: npt.NDArray[Any], role: Mask) -> npt.NDArray[np.bool_]:
+    """Return which pixels of a mask are lines of the hatching of what is of no class."""
+    rows, columns = np.ogrid[: numbers.shape[0], : numbers.shape[1]]
+    is_void = np.zeros(numbers.shape, bool) if role.ignore is None else np.equal(numbers, role.ignore)
+    hatched: npt.NDArray[np.bool_] = is_void & ((rows + columns) % _HATCH < 2)
+    return hatched
 
 
 def _is_background(number: int, role: Mask) -> bool:
@@ -185,10 +208,11 @@ def _boxes(objects: Mapping[str, Any]) -> npt.NDArray[np.float64]:
 
 def _shown(boxes: npt.NDArray[np.float64], size: Size) -> list[int]:
     """Return the numbers of the objects that are in the image, the large ones before the small ones that they could hide."""
-    x, y, width, height = boxes.T
-    inside = np.isfinite(boxes).all(axis=1) & (x < size[0]) & (y < size[1]) & (x + width > 0) & (y + height > 0)
-    ordered = np.argsort(-(width * height), kind="stable")
-    return [int(number) for number in ordered if inside[number]][:MOST_OBJECTS]
+    finite = np.isfinite(boxes).all(axis=1)
+    x, y, width, height = np.where(finite[:, None], boxes, 0).T
+    inside = np.flatnonzero(finite & (x < size[0]) & (y < size[1]) & (x + width > 0) & (y + height > 0))
+    ordered: list[int] = inside[np.argsort(-(width * height)[inside], kind="stable")].tolist()
+    return ordered[:MOST_OBJECTS]
 
 
 def _item(objects: Mapping[str, Any], member: str, number: int) -> Any:
@@ -256,7 +280,7 @@ class _Pen:
         for first, second in skeleton:
             if max(first, second) < len(places) and places[first] and places[second]:
                 self._stroke(places[first] + places[second], colour)
-        radius = self._line * 1.6
+        radius = self._line * 2
         for place, (_, _, visible) in zip(places, given, strict=True):
             for x, y in place:
                 inner = colour if visible > 1 else (255, 255, 255)

@@ -26,9 +26,9 @@ def shrink(image: bytes | npt.NDArray[Any], side: int) -> Pixels:
     """
     if isinstance(image, bytes):
         opened = open_image(image, MAX_PIXELS)
-        return render(opened, View.whole(opened.size).scaled(_within(opened.size, side)))
+        return render(opened, View.whole(opened.size).scaled(within(opened.size, side)))
     picture = Image.fromarray(np.ascontiguousarray(image if image.ndim == 3 else _as_grey(image)))
-    return np.asarray(picture.resize(_within(picture.size, side), Image.Resampling.BILINEAR))
+    return np.asarray(picture.resize(within(picture.size, side), Image.Resampling.BILINEAR))
 
 
 def size_of(image: bytes | npt.NDArray[Any]) -> Size:
@@ -49,7 +49,8 @@ def _as_grey(mask: npt.NDArray[Any]) -> Pixels:
     return grey
 
 
-def _within(size: tuple[int, int], side: int) -> tuple[int, int]:
+def within(size: Size, side: int) -> Size:
+    """Return a size no larger than `side` on either side, of the same shape."""
     scale = min(1.0, side / max(size))
     return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy.typing as npt
 
-from shardctl.codecs.drawing import Annotations, colour_of, counted_categories, draw, name_of, objects_line
+from shardctl.codecs.drawing import Annotations, colour_of, counted_categories, draw, draw_classes, name_of, objects_line
 from shardctl.codecs.image import Pixels, decode_mask
-from shardctl.codecs.sheet import contact_sheet, enlarge, jpeg, shrink, size_of
+from shardctl.codecs.sheet import contact_sheet, enlarge, jpeg, shrink, size_of, within
 from shardctl.errors import Rejection
 from shardctl.inspection.blocks import Record, some_records
 from shardctl.inspection.images import is_encoded_image, is_objects
@@ -107,13 +107,15 @@ def picture_sheet(pictures: Iterable[Picture], columns: int | None = None) -> by
 class Picture:
     """An image or a mask of a record, encoded or as an array, with what is marked in it and the lines below it.
 
-    `objects` has the values of the columns of objects with their roles; `masks` the masks as they are stored.
+    `objects` has the values of the columns of objects with their roles; `masks` the masks as they are stored. `classes` is the
+    role of a mask that is shown by itself, in the colours of its classes.
     """
 
     content: bytes | npt.NDArray[Any]
     caption: tuple[str, ...]
     objects: tuple[tuple[dict[str, Any] | None, Objects], ...] = ()
     masks: tuple[tuple[bytes | npt.NDArray[Any], Mask], ...] = ()
+    classes: Mask | None = None
 
     @property
     def has_marks(self) -> bool:
@@ -150,8 +152,13 @@ def pictures_of(record: Record, annotated: bool = True) -> list[Picture]:
         if content is None:
             continue
         lines = (*([name] if len(record.images) > 1 else []), *caption(record))
-        is_marked = name == main and not isinstance(record.roles.images[name], Mask)
-        found.append(Picture(content, lines, *((_objects_of(record), _masks_of(record)) if is_marked else ())))
+        role = record.roles.get(name)
+        if annotated and isinstance(role, Mask):
+            found.append(Picture(content, lines, classes=role))
+        elif name == main:
+            found.append(Picture(content, lines, _objects_of(record), _masks_of(record)))
+        else:
+            found.append(Picture(content, lines))
     return found
 
 
@@ -180,10 +187,22 @@ def caption(record: Record) -> tuple[str, ...]:
 def _thumbnail(picture: Picture, side: int) -> Pixels | None:
     """Return a small picture with what is marked in it; None where it does not decode."""
     try:
+        if picture.classes is not None:
+            return _coloured(picture.content, picture.classes, side)
         pixels = shrink(picture.content, side)
         return draw(enlarge(pixels, side), picture.annotations()) if picture.has_marks else pixels
     except Rejection:
         return None
+
+
+def _coloured(content: bytes | npt.NDArray[Any], role: Mask, side: int) -> Pixels | None:
+    """Return a small picture of a mask in the colours of its classes, in grey or in its own where it has none."""
+    numbers = _numbers(content)
+    if numbers is None:
+        return shrink(content, side)
+    size = within((numbers.shape[1], numbers.shape[0]), side)
+    coloured = draw_classes(numbers, role, size)
+    return shrink(content, side) if coloured is None else enlarge(coloured, side)
 
 
 def _headline(found: Overview) -> Html:
