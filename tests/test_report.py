@@ -210,7 +210,7 @@ def test_the_page_shows_what_is_marked_in_images(browser: Any, marked_report: Pa
     assert captions[2] == "imageno objectsk01.png"
     assert captions[4] == "imagenot annotatedk02.png"
     chips = seen.page.locator(".pictures figcaption i")
-    assert chips.first.evaluate("chip => getComputedStyle(chip).backgroundColor") == "rgb(255, 38, 64)"
+    assert chips.first.evaluate("chip => getComputedStyle(chip).backgroundColor") == "rgb(255, 45, 60)"
     record = json.loads(seen.page.locator("script#objects").text_content())
     assert [(each["field"], each["objects"]) for each in record] == [("objects", 12)]
     for selector in ("figcaption", ".tile span", "td", ".xtick text", ".ytick text", ".cbaxis text"):

@@ -6,7 +6,6 @@ which nothing was drawn stays exactly as it was.
 
 from __future__ import annotations
 
-import colorsys
 import itertools
 import math
 from collections import Counter
@@ -34,6 +33,9 @@ MOST_NUMBERS = 256
 
 BACKGROUND = frozenset(("background", "_background_", "__background__", "bg"))
 """Names of a class of a mask that is left as it is."""
+
+_FIRST: Colour = (255, 45, 60)
+"""The colour of category 0."""
 
 _FILL, _SHADE, _COVER = 60, 110, 0.45
 """How much a filled polygon hides of the picture and the dark edge of a line (0 to 255), and a mask (0 to 1)."""
@@ -83,11 +85,31 @@ def draw(pixels: Pixels, annotations: Annotations) -> Pixels:
 
 
 def colour_of(number: int) -> Colour:
-    """Return the colour of a category, or of a class of a mask: always the same one, and another than that of the next ones."""
-    hue = (number * 0.6180339887 + 0.98) % 1.0  # the golden ratio: each new hue is far from those before it
-    saturation, value = ((0.85, 1.0), (0.5, 1.0), (0.95, 0.7))[number // 8 % 3]
-    red, green, blue = colorsys.hsv_to_rgb(hue, saturation, value)
-    return round(red * 255), round(green * 255), round(blue * 255)
+    """Return the colour of a category, or of a class of a mask: always the same one, another for each of 256 numbers."""
+    colours = _palette()
+    return colours[number % len(colours)]
+
+
+@cache
+def _palette() -> list[Colour]:
+    """Return 256 colours, each as far as possible from those before it: the first few are the easiest to tell apart.
+
+    Distances are those of https://www.compuphase.com/cmetric.htm, in whole numbers: every machine finds the same colours.
+    """
+    levels = np.arange(0, 256, 15, dtype=np.int64)
+    every = np.stack(np.meshgrid(levels, levels, levels, indexing="ij"), axis=-1).reshape(-1, 3)
+    bright, vivid = every.max(axis=1) >= 150, every.max(axis=1) - every.min(axis=1) >= 90
+    candidates = every[bright & vivid]
+    chosen = [_FIRST]
+    nearest_one = np.full(len(candidates), np.iinfo(np.int64).max)
+    while len(chosen) < 256:
+        differences = candidates - chosen[-1]
+        red = (candidates[:, 0] + chosen[-1][0]) // 2
+        weights = np.stack([512 + red, np.full_like(red, 1024), 767 - red], axis=1)
+        nearest_one = np.minimum(nearest_one, (weights * differences**2).sum(axis=1))
+        red_part, green_part, blue_part = candidates[int(nearest_one.argmax())].tolist()
+        chosen.append((red_part, green_part, blue_part))
+    return chosen
 
 
 def name_of(category: Any, names: Sequence[str] | None) -> str:
@@ -208,10 +230,12 @@ def _boxes(objects: Mapping[str, Any]) -> npt.NDArray[np.float64]:
 
 def _shown(boxes: npt.NDArray[np.float64], size: Size) -> list[int]:
     """Return the numbers of the objects that are in the image, the large ones before the small ones that they could hide."""
-    finite = np.isfinite(boxes).all(axis=1)
-    x, y, width, height = np.where(finite[:, None], boxes, 0).T
-    inside = np.flatnonzero(finite & (x < size[0]) & (y < size[1]) & (x + width > 0) & (y + height > 0))
-    ordered: list[int] = inside[np.argsort(-(width * height)[inside], kind="stable")].tolist()
+    finite: npt.NDArray[np.bool_] = np.logical_and.reduce(np.isfinite(boxes), axis=1)
+    places: npt.NDArray[np.float64] = np.where(finite[:, None], boxes, 0)
+    starts, sides = places[:, :2], places[:, 2:]
+    inside = np.flatnonzero(finite & (starts < size).all(axis=1) & (starts + sides > 0).all(axis=1))
+    areas = sides[inside].prod(axis=1)
+    ordered: list[int] = inside[np.argsort(-areas, kind="stable")].tolist()
     return ordered[:MOST_OBJECTS]
 
 

@@ -251,16 +251,17 @@ def _pictures(records: list[Record], annotated: bool) -> Iterator[Html]:
         return
     made = []
     chosen = with_images[:: max(1, len(with_images) // PICTURES)][:PICTURES]
+    large = any(picture.has_marks for picture in pictures_of(chosen[0], annotated))
     for picture in (picture for record in chosen for picture in pictures_of(record, annotated)):
-        pixels, below = _thumbnail(picture, MARKED_SIDE if picture.has_marks else SIDE), _below(picture)
+        pixels, below = _thumbnail(picture, MARKED_SIDE if large else SIDE), _below(picture)
         if pixels is None:
             made.append(f'<figure><p class="bad">does not decode</p><figcaption>{below}</figcaption></figure>')
             continue
         encoded = base64.b64encode(jpeg(pixels)).decode("ascii")
         drawn = f'<img src="data:image/jpeg;base64,{encoded}" alt="{text(picture.caption[-1])}">'
         made.append(f"<figure>{drawn}<figcaption>{below}</figcaption></figure>")
-    large = " marked" if any(picture.has_marks for picture in pictures_of(chosen[0], annotated)) else ""
-    yield section("Some images", Html(f'<div class="pictures{large}">{"".join(made)}</div>'))
+    style = "pictures marked" if large else "pictures"
+    yield section("Some images", Html(f'<div class="{style}">{"".join(made)}</div>'))
 
 
 def _below(picture: Picture) -> str:

@@ -64,7 +64,7 @@ def _object_charts(found: ObjectStatistics) -> Iterator[Html]:
             "Size of a box in its image",
             found.shares.edges,
             found.shares.counts,
-            "square root of the share of the image's area",
+            "side of the box / side of the image",
         )
         yield charts.heat_map("Where the centres of boxes are", found.centres, "boxes")
     if found.keypoints:
