@@ -262,8 +262,8 @@ def _no_match(given: dict[str, Any]) -> str:
 
 
 def _draw(target: Path, records: Iterator[Record], given: dict[str, Any], as_json: bool) -> dict[str, Any]:
-    from shardctl.report.dataset import picture_sheet, pictures_of
     from shardctl.report.page import write_file
+    from shardctl.report.pictures import picture_sheet, pictures_of
 
     path, shown = Path(given["images"]), list(islice(records, PICTURES))
     if not shown:

@@ -55,10 +55,10 @@ def within(size: Size, side: int) -> Size:
     return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
 
 
-def jpeg(pixels: Pixels, quality: int = 80) -> bytes:
-    """Return pixels as JPEG."""
+def jpeg(pixels: Pixels, quality: int = 80, fine_colours: bool = False) -> bytes:
+    """Return pixels as JPEG; `fine_colours` keeps thin lines of a colour sharp, and makes it larger."""
     target = io.BytesIO()
-    Image.fromarray(np.ascontiguousarray(pixels)).save(target, "JPEG", quality=quality)
+    Image.fromarray(np.ascontiguousarray(pixels)).save(target, "JPEG", quality=quality, subsampling=0 if fine_colours else 2)
     return target.getvalue()
 
 

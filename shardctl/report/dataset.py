@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy.typing as npt
-
-from shardctl.codecs.drawing import Annotations, colour_of, counted_categories, draw, draw_classes, name_of, objects_line
-from shardctl.codecs.image import Pixels, decode_mask
-from shardctl.codecs.sheet import contact_sheet, enlarge, jpeg, shrink, size_of, within
-from shardctl.errors import Rejection
+from shardctl.codecs.drawing import objects_line
 from shardctl.inspection.blocks import Record, some_records
-from shardctl.inspection.images import is_encoded_image, is_objects
+from shardctl.inspection.images import is_objects
 from shardctl.inspection.objects import mask_statistics, object_statistics
 from shardctl.inspection.overview import Overview, overview
 from shardctl.inspection.records import describe_value
 from shardctl.inspection.statistics import Statistics, statistics_of
 from shardctl.report import charts, marks
 from shardctl.report.page import Html, data, figures, page, paragraph, section, table, text, tiles
-from shardctl.roles import Mask, Objects
+from shardctl.report.pictures import MARKED_SIDE, PICTURES_STYLE, SIDE, figure, pictures_of
 from shardctl.storage import format_bytes
 from shardctl.tables import REJECTS, read_rejects
 
@@ -34,9 +27,6 @@ REJECTED = 200
 CLASSES = marks.CLASSES
 OBJECT_BLOCKS, OBJECT_IMAGES, MASKS = 256, 2048, 128
 """How much of what is read and shown: the page of ten million samples is as large as that of ten thousand."""
-
-SIDE, MARKED_SIDE = 160, 256
-"""The longer side of a picture, and of one in which something is marked, in pixels."""
 
 TEXT_LENGTH = 400
 
@@ -53,18 +43,15 @@ box.addEventListener("input", () => {
 });
 """
 
-_STYLE = """<style>.pictures { display: grid; grid-template-columns: repeat(auto-fill, minmax(9rem, 1fr)); gap: .6rem; }
-.pictures figure { padding: .3rem; } .pictures img { display: block; width: 100%; height: 8rem; object-fit: contain; }
-.pictures.marked { grid-template-columns: repeat(auto-fill, minmax(min(15rem, 100%), 1fr)); }
-.pictures.marked img { height: auto; max-height: 20rem; }
-.pictures i { display: inline-block; width: .7em; height: .7em; margin-right: .25em; border: 1px solid var(--rule); }
-.tall .scroll { max-height: 19rem; overflow: auto; }
-.pictures figcaption { font-weight: 400; font-size: .75rem; overflow-wrap: anywhere; }
+_STYLE = (
+    f"<style>{PICTURES_STYLE}"
+    + """.tall .scroll { max-height: 19rem; overflow: auto; }
 .texts blockquote { margin: 0 0 .6rem; padding: .5rem .8rem; background: var(--panel); border-radius: .4rem;
   overflow-wrap: anywhere; }
 #samples .scroll { max-height: 36rem; overflow: auto; } #samples td:first-child { white-space: nowrap; }
 input { font: inherit; padding: .35rem .6rem; width: min(24rem, 100%); color: var(--ink); background: var(--panel);
   border: 1px solid var(--rule); border-radius: .4rem; }</style>"""
+)
 
 
 def dataset_page(root: Path, split: str | None = None, annotated: bool = True) -> str:
@@ -88,121 +75,6 @@ def dataset_page(root: Path, split: str | None = None, annotated: bool = True) -
         Html(f"<script>{_SEARCH}</script>"),
     ]
     return page(f"shardctl inspect: {root}" + (f", split {split}" if split else ""), *parts)
-
-
-def picture_sheet(pictures: Iterable[Picture], columns: int | None = None) -> bytes:
-    """Return images as one PNG, each with its class and key. Those that do not decode are crossed out.
-
-    There are 8 in a row, or 5 larger ones where something is marked in them.
-    """
-    listed = list(pictures)
-    large = any(picture.has_marks for picture in listed)
-    side = MARKED_SIDE if large else SIDE
-    return contact_sheet(
-        ((_thumbnail(picture, side), picture.lines) for picture in listed), columns or (5 if large else 8), side
-    )
-
-
-@dataclass(frozen=True)
-class Picture:
-    """An image or a mask of a record, encoded or as an array, with what is marked in it and the lines below it.
-
-    `objects` has the values of the columns of objects with their roles; `masks` the masks as they are stored. `classes` is the
-    role of a mask that is shown by itself, in the colours of its classes.
-    """
-
-    content: bytes | npt.NDArray[Any]
-    caption: tuple[str, ...]
-    objects: tuple[tuple[dict[str, Any] | None, Objects], ...] = ()
-    masks: tuple[tuple[bytes | npt.NDArray[Any], Mask], ...] = ()
-    classes: Mask | None = None
-
-    @property
-    def has_marks(self) -> bool:
-        """Whether there may be something to draw onto it."""
-        return bool(self.objects or self.masks)
-
-    @property
-    def lines(self) -> tuple[str, ...]:
-        """The lines below it: how many objects of each category, and the caption, whose last line is the key."""
-        return (*self.caption[:-1], *(objects_line(value, role) for value, role in self.objects), self.caption[-1])
-
-    def annotations(self) -> Annotations:
-        """Return what is marked in the image; masks that do not decode are left out. Raises Rejection for the image."""
-        masks = ((_numbers(content), role) for content, role in self.masks)
-        return Annotations(size_of(self.content), self.objects, tuple((m, role) for m, role in masks if m is not None))
-
-
-def _numbers(content: bytes | npt.NDArray[Any]) -> npt.NDArray[Any] | None:
-    try:
-        return decode_mask(content) if isinstance(content, bytes) else content
-    except Rejection:
-        return None
-
-
-def pictures_of(record: Record, annotated: bool = True) -> list[Picture]:
-    """Return the images and masks of a record; with several fields of them, the name of the field is below each.
-
-    The main image has the objects and masks of the sample with it, if it is to be `annotated`.
-    """
-    found = []
-    main = record.roles.main_image if annotated else None
-    for name in record.images:
-        content = _content(record.values[name])
-        if content is None:
-            continue
-        lines = (*([name] if len(record.images) > 1 else []), *caption(record))
-        role = record.roles.get(name)
-        if annotated and isinstance(role, Mask):
-            found.append(Picture(content, lines, classes=role))
-        elif name == main:
-            found.append(Picture(content, lines, _objects_of(record), _masks_of(record)))
-        else:
-            found.append(Picture(content, lines))
-    return found
-
-
-def _content(value: Any) -> bytes | npt.NDArray[Any] | None:
-    content: bytes | npt.NDArray[Any] | None = value["bytes"] if is_encoded_image(value) else value
-    return content
-
-
-def _objects_of(record: Record) -> tuple[tuple[dict[str, Any] | None, Objects], ...]:
-    values = ((record.values.get(name), role) for name, role in record.roles.objects.items())
-    return tuple((value, role) for value, role in values if value is None or is_objects(value))
-
-
-def _masks_of(record: Record) -> tuple[tuple[bytes | npt.NDArray[Any], Mask], ...]:
-    masks = ((_content(record.values[name]), role) for name, role in record.roles.images.items() if isinstance(role, Mask))
-    return tuple((content, role) for content, role in masks if content is not None)
-
-
-def caption(record: Record) -> tuple[str, ...]:
-    """Return the caption of an image: its class or label if it has one, and its key."""
-    labels = [(record.class_names[name], record.values[name]) for name in record.class_names]
-    said = [str(label if class_name is None else class_name) for class_name, label in labels if label is not None]
-    return (", ".join(said), str(record.values["key"])) if said else (str(record.values["key"]),)
-
-
-def _thumbnail(picture: Picture, side: int) -> Pixels | None:
-    """Return a small picture with what is marked in it; None where it does not decode."""
-    try:
-        if picture.classes is not None:
-            return _coloured(picture.content, picture.classes, side)
-        pixels = shrink(picture.content, side)
-        return draw(enlarge(pixels, side), picture.annotations()) if picture.has_marks else pixels
-    except Rejection:
-        return None
-
-
-def _coloured(content: bytes | npt.NDArray[Any], role: Mask, side: int) -> Pixels | None:
-    """Return a small picture of a mask in the colours of its classes, in grey or in its own where it has none."""
-    numbers = _numbers(content)
-    if numbers is None:
-        return shrink(content, side)
-    size = within((numbers.shape[1], numbers.shape[0]), side)
-    coloured = draw_classes(numbers, role, size)
-    return shrink(content, side) if coloured is None else enlarge(coloured, side)
 
 
 def _headline(found: Overview) -> Html:
@@ -249,32 +121,12 @@ def _pictures(records: list[Record], annotated: bool) -> Iterator[Html]:
     with_images = [record for record in records if pictures_of(record)]
     if not with_images:
         return
-    made = []
     chosen = with_images[:: max(1, len(with_images) // PICTURES)][:PICTURES]
     large = any(picture.has_marks for picture in pictures_of(chosen[0], annotated))
-    for picture in (picture for record in chosen for picture in pictures_of(record, annotated)):
-        pixels, below = _thumbnail(picture, MARKED_SIDE if large else SIDE), _below(picture)
-        if pixels is None:
-            made.append(f'<figure><p class="bad">does not decode</p><figcaption>{below}</figcaption></figure>')
-            continue
-        encoded = base64.b64encode(jpeg(pixels)).decode("ascii")
-        drawn = f'<img src="data:image/jpeg;base64,{encoded}" alt="{text(picture.caption[-1])}">'
-        made.append(f"<figure>{drawn}<figcaption>{below}</figcaption></figure>")
+    side = MARKED_SIDE if large else SIDE
+    made = [figure(picture, side) for record in chosen for picture in pictures_of(record, annotated)]
     style = "pictures marked" if large else "pictures"
-    yield section("Some images", Html(f'<div class="{style}">{"".join(made)}</div>'))
-
-
-def _below(picture: Picture) -> str:
-    """Return the lines below a picture as HTML, each category behind its colour in the picture."""
-    counted = ("&ensp;".join(_category(*each, role) for each in counted_categories(value)) for value, role in picture.objects)
-    said = (objects_line(value, role) for value, role in picture.objects)
-    lines = [colours or text(line) for colours, line in zip(counted, said, strict=True)]
-    return "<br>".join([*map(text, picture.caption[:-1]), *lines, text(picture.caption[-1])])
-
-
-def _category(category: int, count: int, role: Objects) -> str:
-    red, green, blue = colour_of(category)
-    return f'<i style="background: rgb({red},{green},{blue})"></i>{count:,} {text(name_of(category, role.names))}'
+    yield section("Some images", Html(f'<div class="{style}">{"".join(part.text for part in made)}</div>'))
 
 
 def _texts(records: list[Record]) -> Iterator[Html]:
