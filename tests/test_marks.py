@@ -7,13 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from handmade import write_dataset
 from marked import CROWD, DOG, PERSON, classes_of_pixels, png, together, write_marked
 from PIL import Image
 
 import shardctl
 from shardctl.inspection.differences import differences
 from shardctl.inspection.objects import mask_statistics, object_statistics
+from shardctl.layout import ENCODED_IMAGE
+from shardctl.roles import Objects
 
 
 @pytest.fixture(scope="module")
@@ -179,6 +183,41 @@ def test_json_has_the_values_as_they_were(tmp_path: Path, cli: Any) -> None:
     cli("inspect", root, "--key", "k00.png", "--save", tmp_path / "saved")
     saved = json.loads((tmp_path / "saved" / "k00.png.json").read_text())
     assert saved["objects"] == objects
+
+
+def with_gaps(sample: tuple[Any, ...]) -> tuple[Any, ...]:
+    key, image, _, mask = sample
+    rle = [None, {"size": None, "counts": b"9"}, {"size": [4, None], "counts": b"9"}, {"size": [4, 4], "counts": None}]
+    polygons = [None, [None], [[None, 1.0, 2.0, 3.0, 4.0, 5.0]], [[]]]
+    points = [None, [None], [[None, 1.0, 2.0]], [[1.0, 2.0, None]]]
+    boxes = [None, [None, 1.0, 2.0, 3.0], [1.0, 2.0, 30.0, 20.0], [1.0, 2.0, 30.0, 20.0]]
+    flags = {"category": [None, 0, 1, 2], "iscrowd": [None, True, False, None]}
+    return key, image, {"bbox": boxes, "segmentation": polygons, "rle": rle, "keypoints": points, **flags}, mask
+
+
+def test_what_is_missing_in_objects_is_left_out(tmp_path: Path, cli: Any) -> None:
+    root = write_marked(tmp_path / "out", change=with_gaps)
+    found = object_statistics(root)["objects"]
+    assert (found.objects, found.degenerate, found.crowds, found.faults) == (64, 32, 16, ())
+    assert [(each.category, each.objects) for each in found.categories] == [(-1, 16), (0, 16), (1, 16), (2, 16)]
+    assert cli("inspect", root, "--images", tmp_path / "sheet.png").code == 0
+    shown = cli("inspect", root, "--key", "k00.png")
+    assert (shown.code, "1 person, 1 dog, 1 owl" in shown.out) == (0, True)
+    assert cli("inspect", root, "--stats").code == 0
+
+
+def test_a_column_of_another_type_is_no_objects(tmp_path: Path, cli: Any) -> None:
+    root, fields = (
+        tmp_path / "out",
+        pa.struct([("bbox", pa.list_(pa.list_(pa.float64()))), ("category", pa.list_(pa.string()))]),
+    )
+    rows = [("k", (png(np.zeros((8, 8, 3), np.uint8)), "k.png"), {"bbox": [[0.1, 1 / 3]], "category": ["cat"]})]
+    schema = pa.schema([("key", pa.string()), ("image", ENCODED_IMAGE), ("marks", fields)])
+    write_dataset(root, schema, rows, 5, roles={"marks": Objects()})
+    assert object_statistics(root) == {}
+    assert cli("inspect", root, "--images", tmp_path / "sheet.png").code == 0
+    assert cli("inspect", root, "--key", "k", "--json").json["values"]["marks"] == rows[0][2], "doubles as they are"
+    assert "cat" in cli("inspect", root, "--key", "k").out
 
 
 def sheet(cli: Any, root: Path, path: Path, *options: Any) -> Any:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont, features
 
-from shardctl.codecs.image import Pixels, nearest
+from shardctl.codecs.image import MAX_PIXELS, Pixels, nearest
 from shardctl.geometry import Size
 from shardctl.roles import Mask, Objects
 
@@ -48,6 +48,9 @@ _HATCH, _HATCHED, _DARK = 8, (128, 128, 128), (30, 30, 30)
 
 _FONT_SIDE, _LEAST_FONT, _MOST_FONT = 25, 9, 20
 """The longer side of a picture in heights of its letters, and the limits of that height in pixels."""
+
+_NOWHERE = (math.nan,) * 4
+"""What stands for a place that is missing."""
 
 _OUTSIDE = 4.0
 """How many times its own size from the picture a place is drawn at most: what is farther looks the same."""
@@ -223,8 +226,7 @@ def draw_objects(pixels: Pixels, objects: Mapping[str, Any], role: Objects, size
 
 def _boxes(objects: Mapping[str, Any]) -> npt.NDArray[np.float64]:
     """Return the boxes (n, 4) as x, y, width, height; NaN for one that is missing."""
-    nothing = (math.nan,) * 4
-    given = [nothing if box is None else box for box in objects.get("bbox", ())]
+    given = [_NOWHERE if box is None else box for box in objects.get("bbox", ())]
     return np.array(given, np.float64).reshape(-1, 4)
 
 
@@ -282,7 +284,7 @@ class _Pen:
 
     def polygon(self, polygon: Any, colour: Colour) -> None:
         """Draw a polygon [x0, y0, x1, y1, …], lightly filled. Less than three points, or half a one, are left out."""
-        if len(polygon) % 2 or len(polygon) < 6:
+        if polygon is None or len(polygon) % 2 or len(polygon) < 6:
             return
         points = self._placed(polygon)
         if points:
@@ -298,7 +300,8 @@ class _Pen:
 
     def points(self, points: Any, skeleton: Sequence[tuple[int, int]], colour: Colour) -> None:
         """Draw keypoints (n, 3) as x, y, v, and the lines between those that are there (v > 0)."""
-        given = np.asarray([] if points is None else points, np.float64).reshape(-1, 3)
+        listed = () if points is None else points
+        given = np.array([_NOWHERE[:3] if point is None else point for point in listed], np.float64).reshape(-1, 3)
         there = np.isfinite(given).all(axis=1) & (given[:, 2] > 0)
         places = [self._placed(point) if is_there else [] for point, is_there in zip(given[:, :2], there, strict=True)]
         for first, second in skeleton:
@@ -329,8 +332,10 @@ def _dashes(points: list[tuple[float, float]], length: float) -> list[list[tuple
 def decode_rle(rle: Mapping[str, Any]) -> npt.NDArray[np.bool_] | None:
     """Return what COCO's run-length encoding (`size` as height and width, `counts` compressed) covers, (height, width).
 
-    None where it does not fit: runs that are negative or do not add up to the size.
+    None where it does not fit: runs that are negative or do not add up to the size, or more than MAX_PIXELS.
     """
+    if rle["counts"] is None or rle["size"] is None or any(side is None for side in rle["size"]):
+        return None
     height, width = (int(side) for side in rle["size"])
     runs: list[int] = []
     value, shift = 0, 0
@@ -339,12 +344,14 @@ def decode_rle(rle: Mapping[str, Any]) -> npt.NDArray[np.bool_] | None:
         value |= (part & 31) << shift
         shift += 5
         if part & 32:
+            if shift > 60:
+                return None
             continue
         if part & 16:
             value -= 1 << shift
         runs.append(value + runs[-2] if len(runs) > 2 else value)
         value, shift = 0, 0
-    if not 0 < height * width < 2**31 or min(runs, default=0) < 0 or sum(runs) != height * width:
+    if height < 1 or width < 1 or height * width > MAX_PIXELS or min(runs, default=0) < 0 or sum(runs) != height * width:
         return None
     covered = np.repeat(np.arange(len(runs)) % 2 == 1, runs)
     inside: npt.NDArray[np.bool_] = covered.reshape(width, height).T

@@ -32,14 +32,18 @@ def is_encoded_image(value: Any) -> bool:
     return isinstance(value, dict) and set(value) == {f.name for f in ENCODED_IMAGE}
 
 
+_MOST_FLOAT = float(np.finfo(np.float32).max)
+
+
 def plain_objects(objects: dict[str, Any]) -> dict[str, Any]:
-    """Return the objects of a sample as JSON has them: 32-bit numbers in their shortest form, the text of RLE as text."""
+    """Return the objects of a sample as JSON has them: numbers of 32 bits in their shortest form, RLE as text."""
     return {name: _plain(value) for name, value in objects.items()}
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, float):
-        return float(str(np.float32(value)))
+        narrow = np.float32(value) if abs(value) <= _MOST_FLOAT else np.float32(0)
+        return float(str(narrow)) if float(narrow) == value else value
     if isinstance(value, list):
         return [_plain(item) for item in value]
     if isinstance(value, dict):
@@ -60,7 +64,8 @@ def object_rows(objects: dict[str, Any], role: Objects) -> tuple[list[str], list
     rows = []
     for number, (box, category) in enumerate(zip(objects["bbox"], objects["category"], strict=False)):
         sides = ["" if side is None else float(f"{side:.6g}") for side in (box or [None] * 4)]
-        rows.append([number, name_of(category, role.names), *sides, *(values[number] for _, values in extra)])
+        name = "" if category is None else name_of(category, role.names)
+        rows.append([number, name, *sides, *(values[number] for _, values in extra)])
     return header + [said for said, _ in extra], rows
 
 
@@ -70,11 +75,13 @@ def _more_of(objects: dict[str, Any]) -> Iterator[tuple[str, list[Any]]]:
     for member, said in (("iscrowd", "crowd"), ("difficult", "difficult"), ("truncated", "truncated")):
         yield said, [said if value else "" for value in objects.get(member) or ()]
     polygons = [
-        f"{len(each)} ({sum(map(len, each)) // 2} points)" if each else "" for each in objects.get("segmentation") or ()
+        f"{len(each)} ({sum(len(polygon or ()) for polygon in each) // 2} points)" if each else ""
+        for each in objects.get("segmentation") or ()
     ]
     yield "polygons", polygons
     yield "RLE", ["RLE" if each else "" for each in objects.get("rle") or ()]
     points = [
-        f"{sum(point[2] > 0 for point in each)} of {len(each)}" if each else "" for each in objects.get("keypoints") or ()
+        f"{sum(bool(point and point[2]) for point in each)} of {len(each)}" if each else ""
+        for each in objects.get("keypoints") or ()
     ]
     yield "keypoints", points

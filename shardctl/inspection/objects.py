@@ -307,26 +307,6 @@ def _spread_of_counts(what: str, counter: Counter[int]) -> Distribution:
     return Distribution(what, low, sum(middle) / 2, high, edges, tuple(binned.tolist()))
 
 
-def holds_objects(type_: pa.DataType) -> bool:
-    """Return whether a column of objects is as docs/annotations.md describes it, and can be counted."""
-    if not pa.types.is_struct(type_) or not all(pa.types.is_list(part.type) for part in type_):
-        return False
-    parts = {part.name: part.type.value_type for part in type_}
-    points = parts.get("keypoints")
-    return (
-        _is_row_of_numbers(parts.get("bbox"), 4)
-        and "category" in parts
-        and pa.types.is_signed_integer(parts["category"])
-        and all(pa.types.is_boolean(parts[name]) for name in ("iscrowd", "difficult", "truncated") if name in parts)
-        and (points is None or (pa.types.is_list(points) and _is_row_of_numbers(points.value_type, 3)))
-    )
-
-
-def _is_row_of_numbers(type_: pa.DataType | None, size: int) -> bool:
-    is_row = type_ is not None and pa.types.is_fixed_size_list(type_) and type_.list_size == size
-    return bool(is_row and type_ is not None and pa.types.is_floating(type_.value_type))
-
-
 def object_statistics(
     target: Path, blocks: int | None = None, images: int | None = None, split: str | None = None
 ) -> dict[str, ObjectStatistics]:
@@ -340,7 +320,7 @@ def object_statistics(
     placed, share = _blocks(target, split, blocks, images)
     for block in placed:
         try:
-            if not block.reader.layout.roles.objects:
+            if not block.shard.roles.objects:
                 break  # all shards have the same columns
             _count_objects(block, share, tallies)
         except DatasetError as error:
@@ -358,10 +338,8 @@ def _blocks(target: Path, split: str | None, blocks: int | None, images: int | N
 
 def _count_objects(block: Placed, share: int | None, tallies: dict[str, _Tally]) -> None:
     """Count the objects of a block, with the sizes of up to `share` images. Raises DatasetError."""
-    schema, roles = block.reader.schema, block.reader.layout.roles
-    columns = {name: role for name, role in roles.objects.items() if holds_objects(schema.field(name).type)}
-    if not columns:
-        return
+    schema, roles = block.reader.schema, block.shard.roles
+    columns = roles.objects
     main = roles.main_image
     encoded = [main] if main is not None and schema.field(main).type.equals(ENCODED_IMAGE) else []
     batch = _read(block, [*columns, *encoded])
