@@ -147,7 +147,7 @@ def _plain(column: pa.Array, place: int) -> Any:
 
 
 def holds_objects(type_: pa.DataType) -> bool:
-    """Return whether a column of objects is as docs/annotations.md describes it: lists in a struct, bbox and category at least."""
+    """Return whether a column of objects is as docs/annotations.md describes it: lists in a struct, boxes and categories."""
     if not pa.types.is_struct(type_) or not all(pa.types.is_list(part.type) for part in type_):
         return False
     parts = {part.name: part.type.value_type for part in type_}
