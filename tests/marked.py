@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image as Pictures
 
+from shardctl.codecs.rle import compress
 from shardctl.layout import ENCODED_IMAGE, Layout
 from shardctl.roles import Image, Mask, Objects, Role, Roles
 from shardctl.shard import Compression
@@ -67,19 +68,6 @@ def together(objects: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
     return {name: [each[name] for each in objects] for name in PERSON}
 
 
-def compressed(runs: Sequence[int]) -> bytes:
-    """Return the lengths of runs as COCO writes them: differences from the run before the last, five bits to a character."""
-    text = bytearray()
-    for number, run in enumerate(runs):
-        left = run - runs[number - 2] if number > 2 else run
-        more = True
-        while more:
-            bits, left = left & 31, left >> 5
-            more = left != (-1 if bits & 16 else 0)
-            text.append(48 + bits + 32 * more)
-    return bytes(text)
-
-
 def png(pixels: Any) -> bytes:
     target = io.BytesIO()
     Pictures.fromarray(pixels).save(target, "PNG")
@@ -96,7 +84,7 @@ def classes_of_pixels() -> Any:
 
 def sample(number: int) -> tuple[Any, ...]:
     """Return sample 0 to 3 of four: two objects, none, not annotated and without a mask, a crowd; then again."""
-    crowd = {**CROWD, "rle": {"size": [HEIGHT, WIDTH], "counts": compressed([HEIGHT * WIDTH // 2, HEIGHT * WIDTH // 2])}}
+    crowd = {**CROWD, "rle": {"size": [HEIGHT, WIDTH], "counts": compress([HEIGHT * WIDTH // 2, HEIGHT * WIDTH // 2])}}
     objects = (together([PERSON, DOG]), together([]), None, together([crowd]))[number % 4]
     image = png(np.full((HEIGHT, WIDTH, 3), GREY, np.uint8))
     mask = None if number % 4 == 2 else (png(classes_of_pixels()), "mask.png")

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont, features
 
+from shardctl.codecs import rle
 from shardctl.codecs.image import MAX_PIXELS, Pixels, nearest
 from shardctl.geometry import Size
 from shardctl.roles import Mask, Objects
@@ -291,9 +292,9 @@ class _Pen:
             self._draw.polygon(points, fill=(*colour, _FILL))
             self._draw.line([*points, points[0]], colour, max(1, round(self._line * 0.75)), joint="curve")
 
-    def fill_runs(self, rle: Mapping[str, Any] | None, colour: Colour) -> None:
-        """Fill what a run-length encoding covers."""
-        inside = None if rle is None else decode_rle(rle)
+    def fill_runs(self, runs: Mapping[str, Any] | None, colour: Colour) -> None:
+        """Fill what a run-length encoding covers; one that is no mask is left out."""
+        inside = None if runs is None else _covered(runs)
         if inside is not None and inside.any():
             area = Image.fromarray(inside.astype(np.uint8) * _FILL).resize(self._canvas.size, Image.Resampling.NEAREST)
             self._canvas.paste(colour, (0, 0), area)
@@ -329,33 +330,18 @@ def _dashes(points: list[tuple[float, float]], length: float) -> list[list[tuple
     return dashes
 
 
-def decode_rle(rle: Mapping[str, Any]) -> npt.NDArray[np.bool_] | None:
-    """Return what COCO's run-length encoding (`size` as height and width, `counts` compressed) covers, (height, width).
-
-    None where it does not fit: runs that are negative or do not add up to the size, or more than MAX_PIXELS.
-    """
-    if rle["counts"] is None or rle["size"] is None or any(side is None for side in rle["size"]):
+def _covered(runs: Mapping[str, Any]) -> npt.NDArray[np.bool_] | None:
+    """Return what the runs of COCO (`size` as height and width, `counts`) cover, (height, width); None if they are no mask."""
+    counts, size = runs["counts"], runs["size"]
+    if counts is None or size is None or None in tuple(size):
         return None
-    height, width = (int(side) for side in rle["size"])
-    runs: list[int] = []
-    value, shift = 0, 0
-    for byte in bytes(rle["counts"]):
-        part = byte - 48
-        value |= (part & 31) << shift
-        shift += 5
-        if part & 32:
-            if shift > 60:
-                return None
-            continue
-        if part & 16:
-            value -= 1 << shift
-        runs.append(value + runs[-2] if len(runs) > 2 else value)
-        value, shift = 0, 0
-    if height < 1 or width < 1 or height * width > MAX_PIXELS or min(runs, default=0) < 0 or sum(runs) != height * width:
+    height, width = (int(side) for side in size)
+    if height < 1 or width < 1 or height * width > MAX_PIXELS:
         return None
-    covered = np.repeat(np.arange(len(runs)) % 2 == 1, runs)
-    inside: npt.NDArray[np.bool_] = covered.reshape(width, height).T
-    return inside
+    try:
+        return rle.decode(counts, (height, width))
+    except ValueError:
+        return None
 
 
 @cache
