@@ -143,6 +143,11 @@ def test_stats_are_printed(marked: Path, cli: Any) -> None:
     assert "--stats reads all" in cli("inspect", marked).out
 
 
+def test_a_mask_that_is_missing_is_no_unreadable_image(marked: Path, cli: Any) -> None:
+    assert cli("inspect", marked, "--stats", "--json").json["statistics"]["formats"] == {"PNG": 28}
+    assert "mask     missing" in cli("inspect", marked, "--key", "k02.png").out
+
+
 def test_stats_as_json(marked: Path, cli: Any) -> None:
     found = cli("inspect", marked, "--stats", "--json").json
     assert [each["field"] for each in found["objects"]] == ["objects"]
