@@ -237,5 +237,5 @@ def test_objects_in_a_line() -> None:
     assert objects_line(None, OBJECTS) == "not annotated"
     assert objects_line(together([]), OBJECTS) == "no objects"
     assert objects_line(together([DOG, PERSON, DOG]), OBJECTS) == "2 dog, 1 person"
-    assert objects_line({"bbox": [], "category": [7, 7, 0]}, OBJECTS) == "2 7, 1 person"
-    assert objects_line({"bbox": [], "category": [7]}, Objects()) == "1 7"
+    assert objects_line({"bbox": [], "category": [7, 7, 0]}, OBJECTS) == "2 of category 7, 1 person"
+    assert objects_line({"bbox": [], "category": [7]}, Objects()) == "1 of category 7"

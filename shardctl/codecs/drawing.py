@@ -132,8 +132,13 @@ def objects_line(objects: Mapping[str, Any] | None, role: Objects) -> str:
     """Return the objects of an image in a line: `2 person, 1 dog`; `no objects`; `not annotated` for None."""
     if objects is None:
         return "not annotated"
-    counts = counted_categories(objects)
-    return ", ".join(f"{count} {name_of(category, role.names)}" for category, count in counts) or "no objects"
+    return ", ".join(counted_name(*each, role) for each in counted_categories(objects)) or "no objects"
+
+
+def counted_name(category: int, count: int, role: Objects) -> str:
+    """Return how many objects there are of a category: `2 person`, or `2 of category 7` where that has no name."""
+    has_name = role.names is not None and 0 <= category < len(role.names)
+    return f"{count:,} {name_of(category, role.names)}" if has_name else f"{count:,} of category {category}"
 
 
 def draw_mask(pixels: Pixels, numbers: npt.NDArray[Any], role: Mask) -> Pixels:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from shardctl.codecs.drawing import Annotations, colour_of, counted_categories, draw, draw_classes, name_of, objects_line
+from shardctl.codecs.drawing import Annotations, colour_of, counted_categories, counted_name, draw, draw_classes, objects_line
 from shardctl.codecs.image import Pixels, decode_mask
 from shardctl.codecs.sheet import contact_sheet, enlarge, jpeg, shrink, size_of, within
 from shardctl.errors import Rejection
@@ -165,4 +165,4 @@ def _below(picture: Picture) -> str:
 
 def _category(category: int, count: int, role: Objects) -> str:
     red, green, blue = colour_of(category)
-    return f'<i style="background: rgb({red},{green},{blue})"></i>{count:,} {text(name_of(category, role.names))}'
+    return f'<i style="background: rgb({red},{green},{blue})"></i>{text(counted_name(category, count, role))}'
