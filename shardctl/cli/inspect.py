@@ -20,7 +20,9 @@ from shardctl.storage import is_file, printable
 
 if TYPE_CHECKING:
     from shardctl.inspection.blocks import Record
+    from shardctl.inspection.objects import MaskStatistics, ObjectStatistics
     from shardctl.inspection.shards import ShardOverview
+    from shardctl.roles import Roles
 
 SHOWN_MATCHES = 20
 SHOWN_FIRST = 10
@@ -165,15 +167,13 @@ def _shard_path(target: Path, given: dict[str, Any]) -> tuple[Path, Any]:
 
 
 def _show_dataset(root: Path, split: str | None, stats: bool, as_json: bool) -> None:
-    from shardctl.inspection.objects import mask_statistics, object_statistics
     from shardctl.inspection.overview import overview
     from shardctl.inspection.shards import column_bytes
-    from shardctl.inspection.statistics import BLOCKS, IMAGES, statistics_of
+    from shardctl.inspection.statistics import BLOCKS, statistics_of
 
     found = overview(root, split)
     statistics = statistics_of(root, ALL_BLOCKS if stats else BLOCKS, split)
-    objects = object_statistics(root, None if stats else BLOCKS, None if stats else IMAGES, split)
-    masks = mask_statistics(root, MASKS, split) if stats else {}
+    objects, masks = _marks(root, found.manifest.roles, split, stats)
     columns = column_bytes(root, split) if stats else None
     if as_json:
         more: dict[str, Any] = {"objects": [{"field": name, **each.record()} for name, each in objects.items()]}
@@ -191,6 +191,19 @@ def _show_dataset(root: Path, split: str | None, stats: bool, as_json: bool) -> 
     if columns:
         click.echo("bytes of each column in all shards, uncompressed:")
         print_table([(name, size) for name, size in columns.items()])
+
+
+def _marks(
+    root: Path, roles: Roles, split: str | None, stats: bool
+) -> tuple[dict[str, ObjectStatistics], dict[str, MaskStatistics]]:
+    """Count objects, and with --stats pixels of masks; most datasets have neither, and need not wait for the imports."""
+    if not roles.objects and all(role.name != "mask" for role in roles.images.values()):
+        return {}, {}
+    from shardctl.inspection.objects import mask_statistics, object_statistics
+    from shardctl.inspection.statistics import BLOCKS, IMAGES
+
+    objects = object_statistics(root, None if stats else BLOCKS, None if stats else IMAGES, split)
+    return objects, mask_statistics(root, MASKS, split) if stats else {}
 
 
 def _show_shard(target: Path, given: dict[str, Any], as_json: bool) -> None:
