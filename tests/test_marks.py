@@ -174,6 +174,20 @@ def test_the_objects_of_a_sample_are_a_table(marked: Path, cli: Any) -> None:
     assert cli("inspect", marked, "--where", "width > 64", "--json").json["matches"] == 0
 
 
+@pytest.mark.parametrize(
+    ("condition", "matches"),
+    [
+        ("objects is None", 4),
+        ("mask is None", 4),
+        ("len(objects.bbox) == 0", 4),
+        ("len(objects.bbox) > 0 and width > 60", 8),
+        ("len(objects.category) == 2 and split == 'val'", 1),
+    ],
+)
+def test_conditions_on_objects(marked: Path, cli: Any, condition: str, matches: int) -> None:
+    assert cli("inspect", marked, "--where", condition, "--json").json["matches"] == matches
+
+
 def test_json_has_the_values_as_they_were(tmp_path: Path, cli: Any) -> None:
     def with_fractions(sample: tuple[Any, ...]) -> tuple[Any, ...]:
         key, image, objects, mask = sample
