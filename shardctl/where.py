@@ -306,9 +306,9 @@ class _Reader:
         value = self._value(node.args[0], depth + 1)
         if name == "lower":
             return pc.utf8_lower(value)
-        if not isinstance(node.args[0], ast.Name):
-            raise self._refused("len() takes a column")
-        type_ = self._schema.field(node.args[0].id).type
+        if not isinstance(node.args[0], ast.Name | ast.Attribute):
+            raise self._refused("len() takes a column, or a part of one")
+        type_ = self._type(self._path(node.args[0]))
         lists = pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_)
         return pc.list_value_length(value) if lists else pc.utf8_length(value)
 
