@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.annotations import rle
 from shardctl.annotations.base import AnnotationRule, Annotations, Source, fault, no_options
 from shardctl.annotations.inputs import Inputs
 from shardctl.annotations.json_parts import JsonParts
@@ -31,6 +30,7 @@ from shardctl.annotations.objects import (
     objects_type,
     said_of_boxes,
 )
+from shardctl.codecs import rle
 from shardctl.errors import InputError, Rejection
 from shardctl.roles import Objects, Role
 from shardctl.sources.labels import some

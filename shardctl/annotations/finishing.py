@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from shardctl.annotations import rle
 from shardctl.annotations.masks import MASK, MASK_FILE
 from shardctl.annotations.objects import ANNOTATED, OBJECTS, OUTSIDE_PIXELS
+from shardctl.codecs import rle
 from shardctl.codecs.image import Opened, decode_mask, turn_of
 from shardctl.errors import Rejection
 from shardctl.sample import Sample

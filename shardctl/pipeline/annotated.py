@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from shardctl.annotations import rle
+from shardctl.codecs import rle
 from shardctl.codecs.image import decode_mask
 from shardctl.codecs.resampling import resampled_mask
 from shardctl.errors import Rejection

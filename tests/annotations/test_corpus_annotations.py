@@ -10,7 +10,7 @@ import pytest
 from making import converted, rejects, samples
 
 import shardctl
-from shardctl.annotations import rle
+from shardctl.codecs import rle
 
 pytestmark = pytest.mark.corpus
 
