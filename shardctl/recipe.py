@@ -14,6 +14,7 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.codecs.image import MAX_PIXELS, Store
+from shardctl.duplicates import KEEP_ALL, DuplicateRule
 from shardctl.errors import UsageError
 from shardctl.geometry import Size
 from shardctl.shard import Compression
@@ -29,7 +30,7 @@ else:
     import tomli as tomllib
 
 KEYS = (
-    *("kind", "store", "compression", "seed", "variants", "max_pixels", "truncated"),
+    *("kind", "store", "compression", "seed", "variants", "max_pixels", "truncated", "duplicates"),
     *("record", "encoding", "columns", "delimiter", "text_field", "label_field", "image_field", "schema", "transform"),
 )
 """The keys of a recipe file."""
@@ -52,6 +53,7 @@ class Recipe:
     variants: int = 1
     max_pixels: int = MAX_PIXELS
     truncated: str = "reject"
+    duplicates: DuplicateRule = KEEP_ALL
     reading: Reading = field(default_factory=Reading)
     text_field: str | None = None
     label_field: str | None = None
@@ -131,6 +133,7 @@ class Recipe:
             "variants": self.variants,
             "max_pixels": self.max_pixels,
             "truncated": self.truncated,
+            **({"duplicates": str(self.duplicates)} if self.duplicates.mode != "keep" else {}),  # older datasets record none
             "record": self.reading.record,
             "encoding": self.reading.encoding,
             "columns": list(self.reading.columns),
@@ -163,6 +166,7 @@ class Recipe:
             variants=_whole(settings, "variants", 1, 1, 10_000),
             max_pixels=_whole(settings, "max_pixels", MAX_PIXELS, 1, 2**40),
             truncated=str(settings.get("truncated") or "reject"),
+            duplicates=DuplicateRule.parse(str(settings.get("duplicates") or "keep")),
             reading=cls.reading_of(settings),
             text_field=_name(settings, "text_field"),
             label_field=_name(settings, "label_field"),
@@ -178,6 +182,12 @@ class Recipe:
         if self.kind != "image" and self.views:
             raise UsageError(f"{self.views[0].name} is for images, and these inputs are {self.kind}")
         self._check_image_field()
+        if self.duplicates.mode != "keep" and (self.kind != "image" or self.reading.image is not None):
+            inputs = self.kind if self.kind != "image" else "tables with images"
+            raise UsageError(
+                f"duplicates {self.duplicates} compares images that are files of their own, and these inputs are {inputs};"
+                " leave it out"
+            )
         if self.text_field is not None and self.text_field == self.label_field:
             raise UsageError(f"{printable(self.text_field)} cannot be the text and the label; name one field for each of them")
         if self.variants > 1 and not self.random:

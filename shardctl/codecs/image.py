@@ -199,6 +199,17 @@ def render_all(opened: Opened, views: Sequence[View]) -> Iterator[Pixels]:
         raise _broken(error) from error
 
 
+def decode_upright(opened: Opened, least: int) -> Image.Image:
+    """Decode, turn upright and make RGB. A JPEG may come smaller, with no side under `least` pixels. Raises Rejection."""
+    try:
+        image = opened.load((least, least))
+        return to_rgb(image.transpose(_TURNS[opened.orientation]) if opened.orientation in _TURNS else image)
+    except _OUR_ERRORS:
+        raise
+    except Exception as error:
+        raise _broken(error) from error
+
+
 def _resampled(rgb: Image.Image, opened: Opened, view: View) -> Pixels:
     if not _is_plain(opened, view):
         scale_x, scale_y = rgb.size[0] / opened.size[0], rgb.size[1] / opened.size[1]
@@ -316,7 +327,7 @@ def _orientation(image: Image.Image, data: bytes) -> int:
         return 1
     try:
         if image.format == "PNG":
-            metadata = _png_metadata(data)
+            metadata = png_metadata(data)
             if metadata is None:
                 return 1
             image = Image.open(io.BytesIO(metadata), formats=("PNG",))
@@ -330,7 +341,7 @@ _PNG_METADATA = frozenset((b"eXIf", b"tEXt", b"zTXt", b"iTXt"))
 """PNG chunks that may say an orientation. They may come after the pixels."""
 
 
-def _png_metadata(data: bytes) -> bytes | None:
+def png_metadata(data: bytes) -> bytes | None:
     """Return a PNG that has no more than the size and the metadata of another; None if that one has no metadata."""
     parts, place, found = [data[:8]], 8, False
     while place + 12 <= len(data):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
 
 from shardctl.conversion.columns import compare_schema, known_layout, refuse_fields, renamed, with_images
+from shardctl.conversion.deduplicating import without_repeats
 from shardctl.conversion.options import Options
 from shardctl.conversion.surveying import DELIMITERS, Surveyor
+from shardctl.duplicates import Repeats
 from shardctl.engines.base import Engine
 from shardctl.engines.job import Job, Root
 from shardctl.engines.probe import Probe
@@ -25,6 +28,7 @@ from shardctl.sources.types import Types, without_nulls
 from shardctl.splitting import split_files
 from shardctl.storage import counted, format_bytes, printable
 from shardctl.tables import FILES
+from shardctl.units import Units
 
 SHARD_BYTES = 128 << 20
 """Default target size of a shard. Defaults and advice of other tools: 50 to 150 MB."""
@@ -105,14 +109,15 @@ def make_draft(
     engine: Engine,
     folder: Path,
     all_types: bool,
+    comparing: Callable[[int], None],
 ) -> Draft:
     """Plan a conversion, having probed some of its records. `folder` is for scratch, and only this process reads it.
 
     With `all_types`, the types of fields are found in all records, else in some of them where that is enough. Raises
-    InputError.
+    InputError. `comparing` is told how many files have been looked at for duplicates.
     """
     surveyor = Surveyor(listing, recipe.reading, settings.shuffle is not None, engine)
-    units = surveyor.find_units()
+    units = without_repeats(surveyor, surveyor.find_units(), recipe, roots, comparing)
     types = None
     if listing.whole:
         refuse_fields(recipe)
@@ -140,7 +145,9 @@ def make_draft(
     if probe_job.has_images:
         run = PROBE_IMAGE_RUN
     write_files(folder / FILES, listing, labelling, planner.write_some(folder, some, run))
-    probe = engine.probe(probe_job)
+    probe = _of_all(engine.probe(probe_job), units)
+    if units.repeats is not None:
+        listing.notices.append(_notice_on_duplicates(recipe, units.repeats))
     sample_bytes = _sample_bytes(probe, recipe, listing)
     splits = []
     for name, records, expected in zip(splitting.names, planner.records, planner.split_records, strict=True):
@@ -150,6 +157,19 @@ def make_draft(
         listing.notices += [*mixed_notices(types.mixed(), "field"), *_notices_on_cells(types, surveyor)]
     listing.notices += _notices_on_streams(surveyor, options)
     return Draft(listing, labelling, planner, fields, probe, sample_bytes, tuple(splits))
+
+
+def _of_all(probe: Probe, units: Units) -> Probe:
+    """Return what a record costs on average, given what those cost that are no repeats of others."""
+    share = 1.0 if units.repeats is None else 1 - float(units.repeats.dropped.mean())
+    return replace(probe, samples_per_record=probe.samples_per_record * share, record_seconds=probe.record_seconds * share)
+
+
+def _notice_on_duplicates(recipe: Recipe, repeats: Repeats) -> str:
+    dropped = int(repeats.dropped.sum())
+    are = "is a duplicate" if dropped == 1 else "are duplicates"
+    of_all = f"{dropped:,} of {counted(len(repeats.kept_for), 'input')}"
+    return f"{of_all} {are} of others, and rejected (--duplicates {recipe.duplicates})"
 
 
 def _notices_on_cells(types: Types, surveyor: Surveyor) -> list[str]:
