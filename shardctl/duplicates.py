@@ -35,8 +35,8 @@ _PARTS = 8
 _AT_ONCE = 1 << 16
 """Pairs of hashes that are in memory at a time, at about 100 bytes each."""
 
-COMPARED = 1 << 22
-"""So many pairs are compared one by one sooner than looked up."""
+SETUP, LOOKUP = 1 << 20, 10
+"""What tables for lookups, and one lookup, cost: as much as comparing so many pairs one by one (measured)."""
 
 _TABLES, _CHUNK = 4, 16
 """A hash is looked up by each of 4 chunks of 16 bits: where it differs in d bits, one chunk differs in d // 4 or fewer."""
@@ -178,13 +178,20 @@ class _Greedy:
     def _without_near(self, places: Places, kept: Places) -> Places:
         """Settle those of some hashes that are near a kept one, and return the others."""
         hashes, others = self._hashes[places], self._hashes[kept]
-        near = _looked_up if len(places) * len(kept) > COMPARED else _compared
+        near = _looked_up if _lookups_pay(len(places), len(kept), self._distance) else _compared
         first = np.full(len(places), len(kept))
         for of, other in near(hashes, others, self._distance):
             np.minimum.at(first, of, other)
         alike = first < len(kept)
         self._first[places[alike]] = kept[first[alike]]
         return places[~alike]
+
+
+def _lookups_pay(hashes: int, others: int, distance: int) -> bool:
+    """Return whether it costs less to look hashes up among others than to compare each with each."""
+    lookups = hashes * _TABLES * len(_masks(distance // _TABLES))
+    each = LOOKUP + 4 * others / (1 << _CHUNK)  # the pairs that it leads to are spread over memory
+    return SETUP + lookups * each < hashes * others
 
 
 def _compared(hashes: Hashes, others: Hashes, distance: int) -> Iterator[tuple[Places, Places]]:

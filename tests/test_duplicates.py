@@ -267,7 +267,7 @@ def near_hashes(draw: st.DrawFn) -> list[int]:
 def test_similar_hashes_are_found_as_by_comparing_each_with_each(hashes: list[int], distance: int, lookup: bool) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("shardctl.duplicates.LEAF", 16)
-        patch.setattr("shardctl.duplicates.COMPARED", 0 if lookup else 1 << 22)
+        patch.setattr("shardctl.duplicates.SETUP", -(2**60) if lookup else 2**60)
         found = first_of_similar(np.array(hashes, np.uint64), distance)
     assert found.tolist() == plainly(hashes, distance)
 
