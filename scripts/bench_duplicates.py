@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageEnhance
 
-from shardctl.codecs.image import decode_upright, open_image
+from shardctl.codecs.image import open_image, upright
 from shardctl.codecs.measures import HASH_SIDE, dhash, phash
 from shardctl.duplicates import Hashes, distances, first_of_similar
 
@@ -85,7 +85,7 @@ def show_photos(folder: Path, most: int) -> None:
     """Print what is found of changed photos, and how many different ones are near each other."""
     pictures = []
     for path in sorted(path for path in folder.rglob("*") if path.suffix.lower() in (".jpeg", ".jpg", ".png"))[:most]:
-        pictures.append(decode_upright(open_image(path.read_bytes()), 4096))
+        pictures.append(upright(open_image(path.read_bytes()), None))
     for name, measure in (("phash", phash), ("dhash", dhash)):
         started = time.monotonic()
         hashes = _hashes(pictures, measure)
@@ -110,7 +110,7 @@ def time_decoding(folder: Path, most: int) -> None:
     files = [path.read_bytes() for path in sorted(folder.rglob("*.JPEG"))[:most]]
     started = time.monotonic()
     for data in files:
-        phash(decode_upright(open_image(data), HASH_SIDE))
+        phash(upright(open_image(data), (HASH_SIDE, HASH_SIDE)))
     print(f"{len(files) / (time.monotonic() - started):.0f} files/s on one core, decoding included")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from shardctl.codecs.image import Opened, check, decode_upright, open_image
+from shardctl.codecs.image import Opened, check, open_image, upright
 from shardctl.codecs.measures import HASH_SIDE, phash
 from shardctl.engines.inputs import NO_ANSWER, read_file
 from shardctl.errors import Rejection
@@ -69,7 +69,7 @@ def _decodes(opened: Opened) -> int:
 
 
 def _of_picture(opened: Opened) -> int | None:
-    return phash(decode_upright(opened, HASH_SIDE))
+    return phash(upright(opened, (HASH_SIDE, HASH_SIDE)))
 
 
 _HASHES: dict[str, Callable[[Opened], int | None]] = {"decodes": _decodes, "picture": _of_picture}
