@@ -23,7 +23,7 @@ from shardctl.sources.formats import CHOSEN, Reading
 from shardctl.sources.image_columns import NO_IMAGES
 from shardctl.sources.kinds import KINDS
 from shardctl.storage import printable
-from shardctl.transforms import BatchTransform, ImageTransform, SampleTransform, Transform, parse_step
+from shardctl.transforms import BatchTransform, Filter, ImageTransform, SampleTransform, Transform, parse_step
 from shardctl.transforms.base import settings_of
 from shardctl.transforms.settings import SettingError, unknown
 
@@ -97,6 +97,16 @@ class Recipe:
     def image_transforms(self) -> tuple[ImageTransform, ...]:
         """The transforms of the image."""
         return tuple(step for step in self.transforms if isinstance(step, ImageTransform))
+
+    @property
+    def filters(self) -> tuple[Filter, ...]:
+        """The steps that only reject images."""
+        return tuple(step for step in self.transforms if isinstance(step, Filter))
+
+    @property
+    def changes(self) -> tuple[Transform, ...]:
+        """The transforms that may change a sample: all but the filters."""
+        return _without_filters(self.transforms)
 
     @property
     def parts(self) -> int:
@@ -194,6 +204,8 @@ class Recipe:
             raise UsageError(f"truncated must be reject or keep; it is {self.truncated!r}")
         if self.kind != "image" and self.image_transforms:
             raise UsageError(f"{self.image_transforms[0].name} is for images, and these inputs are {self.kind}")
+        if self.kind != "image" and self.filters:
+            raise UsageError(f"{self.filters[0].name} is for images, and these inputs are {self.kind}")
         self._check_image_field()
         if self.duplicates.mode != "keep" and (self.kind != "image" or self.reading.image is not None):
             inputs = self.kind if self.kind != "image" else "tables with images"
@@ -205,9 +217,9 @@ class Recipe:
             raise UsageError(f"{printable(self.text_field)} cannot be the text and the label; name one field for each of them")
         if self.variants > 1 and not self.random:
             raise UsageError("variants above 1 would store the same sample several times: nothing in the recipe is random")
-        if self.store and self.store.name == "source" and self.transforms:
+        if self.store and self.store.name == "source" and self.changes:
             raise UsageError(
-                f"store source keeps the original bytes, so {self.transforms[0].name} cannot apply;"
+                f"store source keeps the original bytes, so {self.changes[0].name} cannot apply;"
                 " use store jpeg:90, png, webp:80 or raw"
             )
         if self.store and self.store.name == "raw" and self.output_size is None and not self.sample_transforms:
@@ -368,7 +380,11 @@ def _store(kind: str, text: Any, transforms: tuple[Transform, ...]) -> Store | N
         return None
     if text is not None:
         return Store.parse(str(text))
-    return Store.parse("jpeg:90" if transforms else "source")
+    return Store.parse("jpeg:90" if _without_filters(transforms) else "source")
+
+
+def _without_filters(transforms: tuple[Transform, ...]) -> tuple[Transform, ...]:
+    return tuple(step for step in transforms if not isinstance(step, Filter))
 
 
 def _compression(store: Store | None, text: str) -> Compression:

@@ -36,8 +36,9 @@ def without_repeats(
 ) -> Units:
     """Return the units with those marked that are duplicates of others by the rule of a recipe.
 
-    Files that cannot be read, and images that do not decode, are not compared: they become rejects later. `comparing` is told
-    how many files have been looked at. Raises SourceGoneError if a source has gone away or does not answer.
+    Files that cannot be read, and images that do not decode or that a filter of the recipe rejects, are not compared: they
+    become rejects later. `comparing` is told how many files have been looked at. Raises SourceGoneError if a source has gone
+    away or does not answer.
     """
     if recipe.duplicates.mode == "keep":
         return units
@@ -105,7 +106,8 @@ class _Search:
         def hashing(number: int) -> Hashing:
             rows = slice(*starts[number : number + 2].tolist())
             listed = zip(self.surveyor.opened(files[rows]), sizes[rows].tolist(), times[rows].tolist(), strict=True)
-            return Hashing(tuple(map(Listed._make, listed)), what, self.recipe.max_pixels, self.recipe.keep_truncated)
+            recipe = self.recipe
+            return Hashing(tuple(map(Listed._make, listed)), what, recipe.max_pixels, recipe.keep_truncated, recipe.filters)
 
         def on_found(number: int, found: Found) -> None:
             nonlocal looked_at

@@ -209,7 +209,7 @@ def _sample_bytes(probe: Probe, recipe: Recipe, listing: Listing) -> float:
     Where large files make large samples, the few that were tried may be larger or smaller than most, and the sizes of all
     files are known. The photos of `shardctl demo` were estimated at 1.4 times their size before this was taken into account.
     """
-    if not probe.record_bytes or (recipe.store is not None and recipe.transforms):
+    if not probe.record_bytes or (recipe.store is not None and recipe.changes):
         return probe.sample_bytes
     return probe.sample_bytes * listing.total_bytes / len(listing) / probe.record_bytes
 

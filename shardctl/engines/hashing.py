@@ -12,6 +12,9 @@ from shardctl.codecs.measures import HASH_SIDE, phash
 from shardctl.engines.inputs import NO_ANSWER, read_file
 from shardctl.errors import Rejection
 from shardctl.sources.formats import ranges
+from shardctl.transforms import Filter, parse_step
+from shardctl.transforms.base import settings_of
+from shardctl.transforms.filters import judge
 
 DIGEST_BYTES = 16
 """Bytes of a SHA-256 that are compared. It is no hash for speed: files could be made that have the same one of those."""
@@ -32,6 +35,8 @@ class Listed(NamedTuple):
 class Hashing:
     """Work on some files: `what` is `bytes` (a hash of them), `decodes` (whether the image does) or `picture` (a hash of it).
 
+    Images that a filter of the recipe rejects are not compared: what is kept for them would be rejected in the end.
+
     Found is {"hash": number} for each, {"hash": None} for one that cannot be compared, {"fault": …} as in survey.py.
     """
 
@@ -40,18 +45,20 @@ class Hashing:
     what: str
     max_pixels: int
     keep_truncated: bool
+    filters: tuple[Filter, ...] = ()
 
     def __len__(self) -> int:
         return len(self.files)
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as plain data."""
-        return asdict(self)
+        return {**asdict(self), "filters": list(map(settings_of, self.filters))}
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> Hashing:
         """Build what `to_json` gave."""
-        return cls(**{**record, "files": tuple(Listed(*file) for file in record["files"])})
+        files, filters = tuple(Listed(*file) for file in record["files"]), tuple(map(parse_step, record["filters"]))
+        return cls(**{**record, "files": files, "filters": filters})
 
     def look_at(self, number: int, enter: Callable[[str], None]) -> dict[str, Any]:
         """Read a file and hash it. Raises Rejection, OSError."""
@@ -60,6 +67,7 @@ class Hashing:
             return {"hash": int.from_bytes(hashlib.sha256(data).digest()[:DIGEST_BYTES], "big")}
         enter("decode")
         opened = open_image(data, self.max_pixels, self.keep_truncated)
+        judge(self.filters, opened)
         return {"hash": _HASHES[self.what](opened)}
 
 
