@@ -71,13 +71,14 @@ def time_hashes(count: int, distance: int) -> None:
     for bit in rng.permuted(np.tile(np.arange(64, dtype=np.uint64), (len(copies), 1)), axis=1)[:, :distance].T:
         hashes[copies] ^= np.uint64(1) << bit
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    started = time.monotonic()
+    started, busy = time.monotonic(), time.process_time()
     first = first_of_similar(hashes, distance)
-    seconds = time.monotonic() - started
+    seconds, busy = time.monotonic() - started, time.process_time() - busy
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     found = int((first[copies] != copies).sum())
     others = int((first != np.arange(count)).sum()) - found
-    print(f"{count:,} hashes, distance {distance}: {seconds:.1f} s, peak RSS {peak:.0f} MB ({before:.0f} before)")
+    print(f"{count:,} hashes, distance {distance}: {seconds:.1f} s ({busy:.1f} s of one core)")
+    print(f"peak RSS {peak:.0f} MB ({before:.0f} before)")
     print(f"{found:,} of {len(copies):,} planted neighbours found; {others:,} others rejected")
 
 

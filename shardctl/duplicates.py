@@ -235,16 +235,16 @@ def _near(hashes: Hashes, others: Hashes, starts: Places, ends: Places, distance
         begin, before = end, int(after[-1])
 
 
-def _chunks(hashes: Hashes, table: int) -> npt.NDArray[np.int64]:
-    chunks: Places = ((hashes >> np.uint64(table * _CHUNK)) & np.uint64(0xFFFF)).astype(np.int64)
+def _chunks(hashes: Hashes, table: int) -> npt.NDArray[np.uint16]:
+    chunks: npt.NDArray[np.uint16] = (hashes >> np.uint64(table * _CHUNK)).astype(np.uint16)
     return chunks
 
 
 @cache
-def _masks(radius: int) -> npt.NDArray[np.int64]:
+def _masks(radius: int) -> npt.NDArray[np.uint16]:
     """Return all numbers of 16 bits of which no more than `radius` are set."""
     numbers = (sum(1 << bit for bit in bits) for count in range(radius + 1) for bits in combinations(range(_CHUNK), count))
-    return np.fromiter(numbers, np.int64)
+    return np.fromiter(numbers, np.uint16)
 
 
 def _ones(values: Hashes) -> npt.NDArray[np.uint8]:

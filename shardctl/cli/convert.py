@@ -241,13 +241,24 @@ class _View:
             click.echo(f"listed {counted(inputs, 'input')}", err=True)
 
     def _comparing(self, inputs: int) -> None:
-        if self._verbose:
-            click.echo(f"looked at {counted(inputs, 'input')} for duplicates", err=True)
+        if not sys.stderr.isatty():
+            return
+        if self._bar is None:
+            from tqdm import tqdm  # 20 ms, by now beside the workers
+
+            self._bar = tqdm(unit=" inputs compared", dynamic_ncols=True)
+        self._bar.update(inputs - self._bar.n)
+
+    def _end_comparing(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
 
     def _waiting(self, owner: str) -> None:
         click.echo(f"another shardctl convert is writing it ({owner}); waiting until it ends", err=True)
 
     def _announce(self, estimate: Estimate) -> None:
+        self._end_comparing()
         for line in estimate_lines(estimate):
             click.echo(line, err=True)
         self._shown, self._rows = estimate.notices, estimate.records

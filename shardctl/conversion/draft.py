@@ -45,6 +45,9 @@ so that the plan is too.
 Text is cheap to read, and compresses better in large blocks than in small ones: 32 files gave an estimate of twice the size.
 """
 
+PROBED_WITH_FILTERS = 4
+"""So many times as many images are tried where filters reject some of them: else none may be left to learn the size from."""
+
 MUCH_COMPRESSED = 256 << 20
 """Bytes of a compressed file that make a notice: it takes about ten seconds to decompress."""
 
@@ -144,6 +147,8 @@ def make_draft(
     some, run = (PROBE_FILES[recipe.kind], 1) if listing.whole else (PROBE_RUNS, PROBE_RUN)
     if probe_job.has_images:
         run = PROBE_IMAGE_RUN
+    if recipe.filters:
+        some *= PROBED_WITH_FILTERS
     write_files(folder / FILES, listing, labelling, planner.write_some(folder, some, run))
     probe = _of_all(engine.probe(probe_job), units)
     if units.repeats is not None:
@@ -167,6 +172,8 @@ def _of_all(probe: Probe, units: Units) -> Probe:
 
 def _notice_on_duplicates(recipe: Recipe, repeats: Repeats) -> str:
     dropped = int(repeats.dropped.sum())
+    if not dropped:
+        return f"none of {counted(len(repeats.kept_for), 'input')} is a duplicate of another (--duplicates {recipe.duplicates})"
     are = "is a duplicate" if dropped == 1 else "are duplicates"
     of_all = f"{dropped:,} of {counted(len(repeats.kept_for), 'input')}"
     return f"{of_all} {are} of others, and rejected (--duplicates {recipe.duplicates})"
