@@ -131,10 +131,11 @@ def first_of_similar(hashes: Hashes, distance: int) -> Places:
     """
     values, first, value_of = np.unique(hashes, return_index=True, return_inverse=True)
     order = np.argsort(first)
-    kept_for = _Greedy(values[order], distance).settle()  # of different hashes, in the order in which they come first
-    place = np.empty(len(order), np.int64)
-    place[order] = first[order][kept_for]
-    return place[value_of.reshape(-1)]
+    rank = np.empty(len(order), np.int32)  # of each value, in the order in which they come first
+    rank[order] = np.arange(len(order), dtype=np.int32)
+    ranks, values, first = rank[value_of.reshape(-1)], values[order], first[order]
+    del value_of, order, rank
+    return first[_Greedy(values, distance).settle()][ranks]
 
 
 def distances(some: Hashes, others: Hashes) -> npt.NDArray[np.uint8]:
