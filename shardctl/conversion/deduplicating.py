@@ -113,7 +113,8 @@ class _Search:
             nonlocal looked_at
             for row, answer in enumerate(found, int(starts[number])):
                 if (value := answer.get("hash")) is not None:
-                    hashes[row] = value >> 64, value & (1 << 64) - 1
+                    hashes[row, 0] = value >> 64  # one by one: an array of both would be one of floats
+                    hashes[row, 1] = value & (1 << 64) - 1
                     has_hash[row] = True
                 elif "fault" in answer and tuple(answer["fault"][:2]) in NO_ANSWERS:
                     silent.append(row)
