@@ -15,6 +15,7 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.codecs.image import MAX_PIXELS, Store
+from shardctl.duplicates import KEEP_ALL, DuplicateRule
 from shardctl.errors import UsageError
 from shardctl.geometry import Size
 from shardctl.motion import CENTRE, KEPT_SHARE
@@ -23,7 +24,7 @@ from shardctl.sources.formats import CHOSEN, Reading
 from shardctl.sources.image_columns import NO_IMAGES
 from shardctl.sources.kinds import KINDS
 from shardctl.storage import printable
-from shardctl.transforms import BatchTransform, ImageTransform, SampleTransform, Transform, parse_step
+from shardctl.transforms import BatchTransform, Filter, ImageTransform, SampleTransform, Transform, parse_step
 from shardctl.transforms.base import settings_of
 from shardctl.transforms.settings import PROBABILITY, SettingError, unknown
 
@@ -33,7 +34,7 @@ else:
     import tomli as tomllib
 
 KEYS = (
-    *("kind", "store", "compression", "seed", "variants", "max_pixels", "truncated"),
+    *("kind", "store", "compression", "seed", "variants", "max_pixels", "truncated", "duplicates"),
     *("record", "encoding", "columns", "delimiter", "text_field", "label_field", "image_field", "schema"),
     *("keep_objects", "transform"),
 )
@@ -58,6 +59,7 @@ class Recipe:
     variants: int = 1
     max_pixels: int = MAX_PIXELS
     truncated: str = "reject"
+    duplicates: DuplicateRule = KEEP_ALL
     reading: Reading = field(default_factory=Reading)
     text_field: str | None = None
     label_field: str | None = None
@@ -99,6 +101,16 @@ class Recipe:
     def image_transforms(self) -> tuple[ImageTransform, ...]:
         """The transforms of the image."""
         return tuple(step for step in self.transforms if isinstance(step, ImageTransform))
+
+    @property
+    def filters(self) -> tuple[Filter, ...]:
+        """The steps that only reject images."""
+        return tuple(step for step in self.transforms if isinstance(step, Filter))
+
+    @property
+    def changes(self) -> tuple[Transform, ...]:
+        """The transforms that may change a sample: all but the filters."""
+        return _without_filters(self.transforms)
 
     @property
     def parts(self) -> int:
@@ -148,6 +160,7 @@ class Recipe:
             "variants": self.variants,
             "max_pixels": self.max_pixels,
             "truncated": self.truncated,
+            **({"duplicates": str(self.duplicates)} if self.duplicates.mode != "keep" else {}),  # older datasets record none
             "record": self.reading.record,
             "encoding": self.reading.encoding,
             "columns": list(self.reading.columns),
@@ -156,7 +169,7 @@ class Recipe:
             "label_field": self.label_field,
             "image_field": self.image_field,
             "schema": self.schema,
-            "keep_objects": self.keep_objects,
+            **({"keep_objects": self.keep_objects} if self.keep_objects != KEPT_SHARE else {}),
             "transform": [settings_of(step) for step in self.transforms],
         }
 
@@ -181,6 +194,7 @@ class Recipe:
             variants=_whole(settings, "variants", 1, 1, 10_000),
             max_pixels=_whole(settings, "max_pixels", MAX_PIXELS, 1, 2**40),
             truncated=str(settings.get("truncated") or "reject"),
+            duplicates=DuplicateRule.parse(str(settings.get("duplicates") or "keep")),
             reading=cls.reading_of(settings),
             text_field=_name(settings, "text_field"),
             label_field=_name(settings, "label_field"),
@@ -196,14 +210,22 @@ class Recipe:
             raise UsageError(f"truncated must be reject or keep; it is {self.truncated!r}")
         if self.kind != "image" and self.image_transforms:
             raise UsageError(f"{self.image_transforms[0].name} is for images, and these inputs are {self.kind}")
+        if self.kind != "image" and self.filters:
+            raise UsageError(f"{self.filters[0].name} is for images, and these inputs are {self.kind}")
         self._check_image_field()
+        if self.duplicates.mode != "keep" and (self.kind != "image" or self.reading.image is not None):
+            inputs = self.kind if self.kind != "image" else "tables with images"
+            raise UsageError(
+                f"duplicates {self.duplicates} compares images that are files of their own, and these inputs are {inputs};"
+                " leave it out"
+            )
         if self.text_field is not None and self.text_field == self.label_field:
             raise UsageError(f"{printable(self.text_field)} cannot be the text and the label; name one field for each of them")
         if self.variants > 1 and not self.random:
             raise UsageError("variants above 1 would store the same sample several times: nothing in the recipe is random")
-        if self.store and self.store.name == "source" and self.transforms:
+        if self.store and self.store.name == "source" and self.changes:
             raise UsageError(
-                f"store source keeps the original bytes, so {self.transforms[0].name} cannot apply;"
+                f"store source keeps the original bytes, so {self.changes[0].name} cannot apply;"
                 " use store jpeg:90, png, webp:80 or raw"
             )
         if self.store and self.store.name == "raw" and self.output_size is None and not self.sample_transforms:
@@ -376,7 +398,11 @@ def _store(kind: str, text: Any, transforms: tuple[Transform, ...]) -> Store | N
         return None
     if text is not None:
         return Store.parse(str(text))
-    return Store.parse("jpeg:90" if transforms else "source")
+    return Store.parse("jpeg:90" if _without_filters(transforms) else "source")
+
+
+def _without_filters(transforms: tuple[Transform, ...]) -> tuple[Transform, ...]:
+    return tuple(step for step in transforms if not isinstance(step, Filter))
 
 
 def _compression(store: Store | None, text: str) -> Compression:

@@ -86,14 +86,13 @@ def test_the_recipe_page_knows_every_setting_and_transform(tmp_path: Path) -> No
     page = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
     assert all(key in page for key in KEYS)
     assert all(f"`{name}`" in page for name in TRANSFORMS)
-    (toml,) = snippets(page, "toml")
-    (tmp_path / "recipe.toml").write_text(toml)
     from shardctl.recipe import Recipe, load_recipe
 
-    assert [step.name for step in Recipe.from_settings(load_recipe(tmp_path / "recipe.toml")).transforms] == [
-        "random_resized_crop",
-        "hflip",
-    ]
+    steps = []
+    for toml in snippets(page, "toml"):
+        (tmp_path / "recipe.toml").write_text(toml)
+        steps.append([step.name for step in Recipe.from_settings(load_recipe(tmp_path / "recipe.toml")).transforms])
+    assert steps == [["random_resized_crop", "hflip"], ["filter_size", "filter_aspect", "filter_blur", "filter_date"]]
 
 
 def test_the_steps_of_the_recipe_page_are_written_from_their_settings() -> None:

@@ -93,7 +93,7 @@ def recipe_of(given: dict[str, Any]) -> dict[str, Any]:
     if steps:
         settings["transform"] = steps
     reading = ("record", "text_field", "label_field", "image_field", "columns", "delimiter", "encoding", "schema")
-    for name in ("store", "compression", "seed", "variants", "max_pixels", "truncated", *reading):
+    for name in ("store", "compression", "seed", "variants", "max_pixels", "truncated", "duplicates", *reading):
         if given.get(name) is not None:
             settings[name] = given[name]
     if given["kind"] != "auto":

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from shardctl.conversion.estimating import Estimate
 from shardctl.listing import Listing
 from shardctl.manifest import Manifest
+from shardctl.motion import KEPT_SHARE
 from shardctl.storage import counted
 from shardctl.tables import REJECTS, Reject
 
@@ -53,7 +54,7 @@ def cut_objects(manifest: Manifest) -> tuple[str, ...]:
     if not manifest.objects or not manifest.objects["cut_off"]:
         return ()
     total = manifest.objects["kept"] + manifest.objects["cut_off"]
-    rule = manifest.recipe.get("keep_objects")
+    rule = manifest.recipe.get("keep_objects", KEPT_SHARE)
     return (f"{manifest.objects['cut_off']:,} of {counted(total, 'object')} were cut off (keep_objects: {rule})",)
 
 

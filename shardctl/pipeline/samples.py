@@ -24,6 +24,7 @@ from shardctl.recipe import Recipe
 from shardctl.roles import Roles
 from shardctl.sample import Sample
 from shardctl.times import python_rows
+from shardctl.transforms.filters import judge
 from shardctl.transforms.values import UnfitValue, array_of, describe, for_column, quick_check
 
 Shape = tuple[int, int, int]
@@ -199,6 +200,7 @@ class SamplePipeline:
         data = sample["image"]
         opened = image.open_image(data, self._recipe.max_pixels, self._recipe.keep_truncated)
         finish_annotations(sample, opened)
+        judge(self._recipe.filters, opened)
         if store.name == "source":
             return Applied([0], [{**sample, "image": (data, name), "variant": 0}], [()]), [(_check_source(opened), 0)]
         applied, facts = Applied(), list[tuple[Shape | None, int]]()

@@ -1,8 +1,9 @@
 """What is done to a sample between its source and its shard: small, pure, and handed its randomness.
 
 The steps of images work on a `Picture` (picture.py). Those that only say which part is wanted, and how large, compose: the
-pixels are resampled once (geometry.py, codecs/resampling.py). A *sample* transform is a person's own function, called on the
-decoded sample. A *batch* transform works on Arrow batches of records of text and tables.
+pixels are resampled once (geometry.py, codecs/resampling.py). A *filter* rejects images and changes none. A *sample* transform
+is a person's own function, called on the decoded sample. A *batch* transform works on Arrow batches of records of text and
+tables.
 
 Names and settings are those of torchvision's transforms.v2, in lower case. What can be certain or random has a `p`.
 """
@@ -22,6 +23,15 @@ from shardctl.transforms.composite import Choice, InOrder, Maybe
 from shardctl.transforms.crop import Crop, FiveCrop, RandomCrop, RandomResizedCrop, TenCrop
 from shardctl.transforms.custom import Custom
 from shardctl.transforms.elastic import Elastic
+from shardctl.transforms.filters import (
+    Filter,
+    FilterArea,
+    FilterAspect,
+    FilterBlur,
+    FilterDate,
+    FilterSize,
+    FilterUniform,
+)
 from shardctl.transforms.flip import HorizontalFlip, VerticalFlip
 from shardctl.transforms.resize import Letterbox, Padding, Resize
 from shardctl.transforms.table import TRANSFORMS, parse_step
@@ -33,6 +43,7 @@ _STEPS: tuple[type[Transform], ...] = (
     *(HorizontalFlip, VerticalFlip),
     *(Rotate, RandomRotation, Affine, RandomAffine, Shear, Perspective, RandomPerspective, Elastic),
     *(Choice, Maybe, InOrder),
+    *(FilterSize, FilterAspect, FilterArea, FilterBlur, FilterUniform, FilterDate),
     Custom,
 )
 TRANSFORMS.update({step.name: step for step in _STEPS})
@@ -43,6 +54,7 @@ __all__ = [
     "BatchTransform",
     "Crop",
     "Custom",
+    "Filter",
     "HorizontalFlip",
     "ImageTransform",
     "PixelTransform",

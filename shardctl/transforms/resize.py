@@ -17,7 +17,7 @@ class Resize(ViewTransform):
 
     name: ClassVar[str] = "resize"
     size: int | Size = setting(Sides(), doc="The side in pixels, or WIDTHxHEIGHT.")
-    side: str = setting(Word(("short", "long")), "short", "Which side one number is meant for.")
+    side: str = setting(Word(("short", "long")), "short", "Which side one number is meant for.", later=True)
 
     def view(self, look: Look, rng: Rng) -> Look:
         """Scale."""

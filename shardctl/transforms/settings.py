@@ -322,7 +322,12 @@ class Settings:
     def settings(self) -> dict[str, Any]:
         """Return the settings as they are written in a recipe."""
         fields = dataclasses.fields(self)  # type: ignore[arg-type]  # each step is a dataclass
-        written = {field.name: field.metadata["kind"].write(getattr(self, field.name)) for field in fields}
+        values = {field: getattr(self, field.name) for field in fields}
+        written = {
+            field.name: field.metadata["kind"].write(value)
+            for field, value in values.items()
+            if not (field.metadata["later"] and value == field.default)
+        }
         return {name: value for name, value in written.items() if value is not None}
 
     @classmethod
@@ -340,9 +345,12 @@ class Settings:
         }
 
 
-def setting(kind: Kind[Any], default: Any = dataclasses.MISSING, doc: str = "") -> Any:
-    """Return a field of a step. `default` is what `kind.read` would return; `doc` is a short description of it."""
-    return dataclasses.field(default=default, metadata={"kind": kind, "doc": doc})
+def setting(kind: Kind[Any], default: Any = dataclasses.MISSING, doc: str = "", later: bool = False) -> Any:
+    """Return a field of a step. `default` is what `kind.read` would return; `doc` is a short description of it.
+
+    One that a step got `later` is written only where it is not the default: so the recipes of older datasets stay the same.
+    """
+    return dataclasses.field(default=default, metadata={"kind": kind, "doc": doc, "later": later})
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
