@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,16 @@ def resize_step(resize: Any) -> Resize | None:
         return None
     size = _size("resize", resize)
     return Resize.parse(size if isinstance(size, int) else size[::-1])
+
+
+def kept_objects(keep: Any) -> float | str:
+    """Return the share of an object that must be inside of a moved image, or "center"."""
+    if isinstance(keep, str) and keep == "center":
+        return keep
+    share = math.nan if isinstance(keep, str) else real_number("keep_objects", keep)
+    if not 0 <= share <= 1:
+        raise UsageError(f"keep_objects is a share of the area from 0 to 1, or 'center'; it is {keep!r}")
+    return share
 
 
 def probability(flip: Any) -> float:
