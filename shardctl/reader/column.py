@@ -109,6 +109,14 @@ class Column:
             return self.members
         return tuple(field.name for field in self.type) if pa.types.is_struct(self.type) else ()
 
+    def values(self, batch: pa.RecordBatch) -> pa.Array:
+        """Return the column of a block; of objects, the wanted members."""
+        array = batch.column(self.name)
+        if self.members is None:
+            return array
+        members = [array.field(member) for member in self.members]
+        return pa.StructArray.from_arrays(members, list(self.members), mask=array.is_null() if array.null_count else None)
+
     @property
     def picture_shape(self) -> tuple[int, ...] | None:
         """The decoded shape that the images or masks share, as stored; None if it differs."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from shardctl.reader.column import Column
 from shardctl.reader.gather import Indices
 from shardctl.reader.lists import is_missing, numbers_of
 from shardctl.reader.moves import Floats, Moves
+from shardctl.reader.outlines import Polygons, parts
 from shardctl.roles import Objects
 
 Numbers = npt.NDArray[Any]
@@ -51,7 +51,7 @@ CATEGORY_TYPE = MemberType((), np.dtype(np.int64))
 
 
 def member_types(column: Column) -> dict[str, MemberType]:
-    """Return the wanted members of a column of objects. Raises ValueError for a type that is not one of objects."""
+    """Return all members of a column of objects. Raises ValueError for a type that is not one of objects."""
     type_ = column.type
     if not pa.types.is_struct(type_) or not all(_is_list(field.type) for field in type_):
         raise ValueError("it is not a struct of lists")
@@ -61,7 +61,7 @@ def member_types(column: Column) -> dict[str, MemberType]:
     lists = [name for name in (KEYPOINTS, POLYGONS) if name in types and _depth(type_.field(name).type) != 3]
     if lists:
         raise ValueError(f"its {lists[0]} are not lists of lists for each object")
-    return types if column.members is None else {name: types[name] for name in types if name in column.members}
+    return types
 
 
 def _member_type(field: pa.Field, role: Objects | None) -> MemberType:
@@ -89,26 +89,6 @@ def _depth(type_: pa.DataType) -> int:
     while _is_list(type_) or pa.types.is_fixed_size_list(type_):
         depth, type_ = depth + 1, type_.value_type
     return depth if pa.types.is_floating(type_) or pa.types.is_integer(type_) else 0
-
-
-@dataclass(frozen=True)
-class Polygons:
-    """The outlines of T objects: `points` (P, 2) one behind the other, `lengths` the points of each polygon, `counts` (T,)."""
-
-    points: Numbers
-    lengths: Indices
-    counts: Indices
-
-    @property
-    def owners(self) -> Indices:
-        """The object that each polygon is of."""
-        return np.repeat(np.arange(len(self.counts)), self.counts)
-
-    def lists(self) -> list[list[Numbers]]:
-        """Return the polygons of each object as x, y, x, y, …"""
-        flat = self.points.reshape(-1)
-        arrays = [flat[part] for part in _parts(2 * self.lengths)]
-        return [arrays[part] for part in _parts(self.counts)]
 
 
 Member = Numbers | Polygons | list[Any]
@@ -163,38 +143,38 @@ class Marked:
     def moved(self, moves: Moves, keep: float | str, role: Objects) -> Marked:
         """Return the objects where the images of their samples were put, without those of which too little can be seen.
 
-        `keep` is the least share of the area of a box that must be inside, or CENTER: its centre must be. What is kept is
-        cut off at the edge; a point outside is no longer there (0, 0, 0).
+        `keep` is the least share of the area of an object (its polygons, or else its box) that must be inside, or CENTER: the
+        centre of its box must be. What is kept is cut off at the edge; a point outside is no longer there (0, 0, 0). Nothing
+        changes in an image that is as it is stored.
         """
         of_object = moves.at(self.owners)
         boxes = _MovedBoxes.of(self.members[BOX], of_object)
-        kept = boxes.kept(keep)
-        members: dict[str, Member] = {}
-        for name, member in self.members.items():
-            if name == BOX:
-                moved: Member = boxes.inside
-            elif name == AREA:
-                moved = _grown(member, boxes.growth)
-            elif name == KEYPOINTS:
-                moved = _moved_keypoints(member, of_object, role)
-            elif isinstance(member, Polygons):
-                moved = _moved_polygons(member, of_object)
-            else:
-                moved = member
-            members[name] = _selected(moved, kept)
-        counts = np.bincount(self.owners[kept], minlength=len(self.counts))
-        return replace(self, counts=counts, members=members)
+        visible, polygons = boxes.visible, self.members.get(POLYGONS)
+        if isinstance(polygons, Polygons):
+            whole = polygons.moved(of_object)
+            polygons = whole.cut(of_object)
+            visible = _share(polygons.areas(), whole.areas(), visible)
+        changed: dict[str, Member] = {BOX: boxes.inside}
+        if AREA in self.members:
+            changed[AREA] = _grown(self.members[AREA], np.abs(of_object.scale).prod(axis=1) * visible)
+        if KEYPOINTS in self.members:
+            changed[KEYPOINTS] = _moved_keypoints(self.members[KEYPOINTS], of_object, role)
+        if isinstance(polygons, Polygons):
+            changed[POLYGONS] = polygons.without_slivers()
+        kept = boxes.kept(keep, visible)
+        members = {name: _selected(changed.get(name, member), kept) for name, member in self.members.items()}
+        return replace(self, counts=np.bincount(self.owners[kept], minlength=len(self.counts)), members=members)
 
-    def without(self, *names: str) -> Marked:
-        """Return the same objects without some of their members."""
-        return replace(self, members={name: member for name, member in self.members.items() if name not in names})
+    def only(self, names: Collection[str]) -> Marked:
+        """Return the same objects with these members alone."""
+        return replace(self, members={name: member for name, member in self.members.items() if name in names})
 
     def samples(self) -> list[dict[str, Any] | None]:
         """Return the members of each sample: arrays (objects, …) of numbers, lists of all else. None if not annotated."""
         whole = {name: member.lists() if isinstance(member, Polygons) else member for name, member in self.members.items()}
         return [
             {name: member[part] for name, member in whole.items()} if annotated else None
-            for part, annotated in zip(_parts(self.counts), self.annotated.tolist(), strict=True)
+            for part, annotated in zip(parts(self.counts), self.annotated.tolist(), strict=True)
         ]
 
     def padded(self, name: str, value: float, memory: Memory) -> dict[str, Any]:
@@ -214,14 +194,9 @@ class Marked:
                 fields[field] = filled
             else:
                 each = values.lists() if isinstance(values, Polygons) else values
-                fields[field] = [each[part] for part in _parts(self.counts)]
+                fields[field] = [each[part] for part in parts(self.counts)]
         lengths = self.counts.astype(np.int64)
         return {**fields, f"{name}_length": lengths, f"{name}_mask": there, f"{name}_annotated": self.annotated}
-
-
-def _parts(lengths: Indices) -> list[slice]:
-    """Return the stretches of these lengths, one behind the other."""
-    return [slice(begin, end) for begin, end in pairwise([0, *np.cumsum(lengths).tolist()])]
 
 
 def _lengths(lists: pa.Array) -> Indices:
@@ -281,10 +256,17 @@ def _owner(counts: Indices, number: int) -> int:
 
 
 def _selected(member: Member, kept: npt.NDArray[np.bool_]) -> Member:
+    if isinstance(member, Polygons):
+        return member.of(kept)
     if isinstance(member, np.ndarray):
         return member[kept]
-    each: Sequence[Any] = member.lists() if isinstance(member, Polygons) else member
-    return [value for value, keeps in zip(each, kept.tolist(), strict=True) if keeps]
+    return [value for value, keeps in zip(member, kept.tolist(), strict=True) if keeps]
+
+
+def _share(part: Floats, whole: Floats, otherwise: Floats) -> Floats:
+    """Return which share a part is of the whole, (T,); `otherwise` where the whole is nothing."""
+    share: Floats = np.divide(part, whole, out=otherwise.copy(), where=whole > 0)
+    return share
 
 
 @dataclass(frozen=True)
@@ -303,7 +285,7 @@ class _MovedBoxes:
         one = exact[:, :2] * moves.scale + moves.shift
         other = (exact[:, :2] + exact[:, 2:]) * moves.scale + moves.shift
         low, high = np.minimum(one, other), np.maximum(one, other)
-        return cls(low, high, np.clip(low, 0, moves.size), np.clip(high, 0, moves.size), moves)
+        return cls(low, high, np.clip(low, moves.low, moves.high), np.clip(high, moves.low, moves.high), moves)
 
     @property
     def inside(self) -> Numbers:
@@ -313,26 +295,18 @@ class _MovedBoxes:
     @property
     def visible(self) -> Floats:
         """The share of each box's area that is inside, (T,); 1 for a box without an area."""
-        whole, seen = (self.high - self.low).prod(axis=1), (self.inside_high - self.inside_low).prod(axis=1)
-        share: Floats = np.divide(seen, whole, out=np.ones_like(whole), where=whole > 0)
-        return share
+        sides = np.clip(self.inside_high - self.inside_low, 0, None)
+        whole = (self.high - self.low).prod(axis=1)
+        return _share(sides.prod(axis=1), whole, np.ones_like(whole))
 
-    @property
-    def growth(self) -> Floats:
-        """How many times its area is what is inside of an object, if it is spread over its box evenly, (T,)."""
-        growth: Floats = np.abs(self.moves.scale).prod(axis=1) * self.visible
-        return growth
-
-    def kept(self, keep: float | str) -> npt.NDArray[np.bool_]:
-        """Return which boxes stay, (T,). A box without an area stays where its centre is inside."""
+    def kept(self, keep: float | str, visible: Floats) -> npt.NDArray[np.bool_]:
+        """Return which objects stay, (T,), of which this share can be seen. A box without an area stays if it is inside."""
         centre = (self.low + self.high) / 2
-        central: npt.NDArray[np.bool_] = np.all((centre >= 0) & (centre < self.moves.size), axis=1)
-        if isinstance(keep, str):
-            return central
-        visible = self.visible
-        has_area = (self.high - self.low).prod(axis=1) > 0
-        kept: npt.NDArray[np.bool_] = np.where(has_area, (visible > 0) & (visible >= keep), central)
-        return kept
+        central = np.all((centre >= self.moves.low) & (centre < self.moves.high), axis=1)
+        flat = ~np.all(self.high > self.low, axis=1)
+        inside = np.all(self.inside_high > self.inside_low, axis=1)
+        enough = central if isinstance(keep, str) else inside & (visible >= keep - 1e-9)
+        return np.asarray(np.where(flat, central, enough), np.bool_)
 
 
 def _grown(areas: Any, growth: Floats) -> Numbers:
@@ -343,65 +317,10 @@ def _grown(areas: Any, growth: Floats) -> Numbers:
 def _moved_keypoints(points: Any, moves: Moves, role: Objects) -> Numbers:
     """Return the points (T, K, 3) where their images were put, as those of a mirrored object where it is mirrored."""
     places = points[:, :, :2] * moves.scale[:, None] + moves.shift[:, None]
-    inside = ((places >= 0) & (places <= moves.size[:, None])).all(axis=2) & (points[:, :, 2] > 0)
+    inside = ((places >= moves.low[:, None]) & (places <= moves.high[:, None])).all(axis=2) & (points[:, :, 2] > 0)
     moved: Numbers = np.zeros_like(points)
     moved[inside] = np.concatenate([places, points[:, :, 2:]], axis=2)[inside]
     mirrored = moves.scale[:, 0] < 0
     if role.flip is not None and mirrored.any():
         moved[mirrored] = moved[mirrored][:, np.argsort(role.flip)]
     return moved
-
-
-def _moved_polygons(polygons: Polygons, moves: Moves) -> list[list[Numbers]]:
-    """Return the polygons of each object where its image was put, cut off at the edges; those that are outside are gone."""
-    moves = moves.at(polygons.owners)
-    of_point = moves.at(np.repeat(np.arange(len(polygons.lengths)), polygons.lengths))
-    points = polygons.points * of_point.scale + of_point.shift
-    outside = ((points < 0) | (points > of_point.size)).any(axis=1)
-    edges = np.concatenate([[0], np.cumsum(polygons.lengths)])
-    leaves = np.add.reduceat(np.append(outside, False), edges[:-1], dtype=np.int64) * (polygons.lengths > 0)
-    found = replace(polygons, points=points.astype(np.float32)).lists()
-    if not leaves.any():
-        return found
-    return _cut(found, polygons, points, edges, leaves, moves.size)
-
-
-def _cut(
-    found: list[list[Numbers]], polygons: Polygons, points: Floats, edges: Indices, leaves: Indices, sizes: Floats
-) -> list[list[Numbers]]:
-    """Return the polygons with those that leave their image cut off at its edges."""
-    first = np.concatenate([[0], np.cumsum(polygons.counts)])
-    owners, gone = polygons.owners, []
-    for number in np.flatnonzero(leaves).tolist():
-        owner = int(owners[number])
-        left = inside_of(points[edges[number] : edges[number + 1]], sizes[number])
-        found[owner][number - int(first[owner])] = left.astype(np.float32).reshape(-1)
-        if len(left) < 3:
-            gone.append(owner)
-    for owner in gone:
-        found[owner] = [polygon for polygon in found[owner] if len(polygon) >= 6]
-    return found
-
-
-def inside_of(polygon: Floats, size: Floats) -> Floats:
-    """Return the part of a polygon (n, 2) within (0, 0, width, height), by the algorithm of Sutherland and Hodgman."""
-    for axis in (0, 1):
-        for limit, sign in ((0.0, 1.0), (float(size[axis]), -1.0)):
-            if not len(polygon):
-                return polygon
-            polygon = _half(polygon, axis, limit, sign)
-    return polygon
-
-
-def _half(polygon: Floats, axis: int, limit: float, sign: float) -> Floats:
-    """Return the part of a polygon where `axis` is at least (sign 1) or at most (sign -1) `limit`."""
-    before = np.roll(polygon, 1, axis=0)
-    distance, distance_before = sign * (polygon[:, axis] - limit), sign * (before[:, axis] - limit)
-    inside, was_inside = distance >= 0, distance_before >= 0
-    crosses = inside != was_inside
-    share = np.divide(distance_before, distance_before - distance, out=np.zeros_like(distance), where=crosses)
-    crossing = before + (polygon - before) * share[:, None]
-    crossing[:, axis] = limit  # exactly
-    both = np.stack([crossing, polygon], axis=1).reshape(-1, 2)
-    left: Floats = both[np.stack([crosses, inside], axis=1).reshape(-1)]
-    return left

@@ -21,17 +21,19 @@ Floats = npt.NDArray[np.float64]
 class Moves:
     """What is done to the coordinates of n things, in pixels from the corner of an upright image.
 
-    (x, y) of the stored image is at (x, y) * `scale` + `shift` of the image in the batch, whose width and height are `size`.
-    Each is (n, 2); the scale of x is negative where the image is mirrored.
+    (x, y) of the stored image is at (x, y) * `scale` + `shift` of the image in the batch; the scale of x is negative where
+    it is mirrored. What is below `low` or above `high` is cut off: what is outside of an image, and nothing if it is as it is
+    stored. Each is (n, 2).
     """
 
     scale: Floats
     shift: Floats
-    size: Floats
+    low: Floats
+    high: Floats
 
     def at(self, places: Indices) -> Moves:
         """Return those at these places, of which any may come several times."""
-        return Moves(self.scale[places], self.shift[places], self.size[places])
+        return Moves(self.scale[places], self.shift[places], self.low[places], self.high[places])
 
 
 class TooSmall(Exception):
@@ -48,7 +50,7 @@ def moves_of(transforms: Transforms, samples: Indices, epoch: int, sizes: Sequen
     Raises TooSmall for an image that the crop does not fit in.
     """
     views = Views(transforms, samples, epoch)
-    scales, shifts, seen = [], [], []
+    scales, shifts, lows, highs = [], [], [], []
     for place, (width, height) in enumerate(sizes):
         resized = transforms.resized_view(width, height).size if transforms.resize else (width, height)
         try:
@@ -62,5 +64,7 @@ def moves_of(transforms: Transforms, samples: Indices, epoch: int, sizes: Sequen
         else:
             scales.append((across, down))
             shifts.append((-left, -top))
-        seen.append((right - left, bottom - top))
-    return Moves(*(np.array(each, np.float64).reshape(-1, 2) for each in (scales, shifts, seen)))
+        still = scales[-1] == (1.0, 1.0) and (left, top, right, bottom) == (0, 0, width, height)
+        lows.append((-np.inf, -np.inf) if still else (0.0, 0.0))
+        highs.append((np.inf, np.inf) if still else (right - left, bottom - top))
+    return Moves(*(np.array(each, np.float64).reshape(-1, 2) for each in (scales, shifts, lows, highs)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from shardctl.codecs.image import open_image
@@ -10,7 +12,7 @@ from shardctl.geometry import Size
 from shardctl.reader.column import Column
 from shardctl.reader.gather import Indices, Located
 from shardctl.reader.locate import DamagedValues, Wanted
-from shardctl.reader.marked import BOX, BOX_TYPE, Malformed, Marked, member_types
+from shardctl.reader.marked import BOX, POLYGONS, Malformed, Marked, MemberType, member_types
 from shardctl.reader.memory import Batch, BatchMemory
 from shardctl.reader.moves import Moves, TooSmall, moves_of
 from shardctl.reader.pictures import encoded_images
@@ -34,9 +36,10 @@ class ObjectReader:
         self._shards, self._transforms = shards, transforms
         self._keep_truncated = shards.manifest.recipe.get("truncated") == "keep"
         objects = [column for column in columns if column.objects is not None]
+        self._types: dict[str, dict[str, MemberType]] = {}
         for column in objects:
             try:
-                member_types(column)
+                self._types[column.name] = member_types(column)
             except ValueError as error:
                 raise DatasetError(f"{shards.root}: {column.name} is not a column of objects: {error}") from None
         self._image = self._main_image(objects[0]) if objects and transforms.moves else None
@@ -60,10 +63,12 @@ class ObjectReader:
         """Return the fields of a column of objects in a batch. Raises Unreadable."""
         transforms, wanted = self._transforms, sources.wanted
         assert column.objects is not None
-        types = member_types(column)
-        read = types if self._image is None else {**types, BOX: BOX_TYPE}
+        types, wanted_members = self._types[column.name], column.object_members
+        needed = {BOX} if self._image is None else {BOX, POLYGONS}  # how many there are, and which of them stay
+        read = tuple(name for name in types if name in wanted_members or name in needed)
         try:
-            found = Marked.of(sources.memory_of(column).take(column, wanted), read)
+            stored = sources.memory_of(column).take(replace(column, members=read), wanted)
+            found = Marked.of(stored, {name: types[name] for name in read})
             if column.name in transforms.relabel:
                 found = found.with_categories(np.array(transforms.relabel[column.name], np.int64))
         except Malformed as malformed:
@@ -71,7 +76,7 @@ class ObjectReader:
         if self._image is not None:
             moves = self._moves(self._image, sources, samples, epoch)
             found = found.moved(moves, transforms.keep_objects, column.objects)
-            found = found if BOX in types else found.without(BOX)
+        found = found.only(wanted_members)
         if column.name not in transforms.pad:
             return {column.name: found.samples()}
         return found.padded(column.name, transforms.pad[column.name], memory.array)

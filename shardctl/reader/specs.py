@@ -45,6 +45,8 @@ def _padded_objects(column: Column, value: float) -> dict[str, Spec]:
     """Return what `Marked.padded` returns."""
     name, specs = column.name, {}
     for member, kind in member_types(column).items():
+        if member not in column.object_members:
+            continue
         padded = kind.dtype is not None and Spec("padded", (-1, *kind.shape), kind.dtype, kind.fill(value))
         specs[f"{name}.{member}"] = padded or Spec("other")
     there, annotated = Spec("padded", (-1,), np.dtype(bool)), Spec("fixed", (), np.dtype(bool))
