@@ -17,9 +17,9 @@ from shardctl.filtering import matching
 from shardctl.loader import DatasetStream, Loader, LoaderOptions, Selection, StreamOptions
 from shardctl.loader.arguments import cache_bytes, crop_size, kept_objects, probability, resize_step
 from shardctl.manifest import Manifest
+from shardctl.motion import KEPT_SHARE
 from shardctl.order import OrderOptions
 from shardctl.reader import (
-    KEEP_OBJECTS,
     Batch,
     Gatherer,
     GatherOptions,
@@ -218,7 +218,7 @@ class Dataset:
         fill: Mapping[str, float] | None = None,
         dtype: Mapping[str, str] | None = None,
         normalize: Mapping[str, Normalization] | None = None,
-        keep_objects: float | str = KEEP_OBJECTS,
+        keep_objects: float | str = KEPT_SHARE,
         mmap: bool = True,
         preload: bool = False,
         cache: int = 0,

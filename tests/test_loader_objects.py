@@ -16,8 +16,11 @@ from hypothesis import strategies as st
 from PIL import Image as Pictures
 
 import shardctl
+from shardctl.codecs import rle
 from shardctl.errors import DatasetError, UsageError
+from shardctl.geometry import apply, area, clipped
 from shardctl.layout import ENCODED_IMAGE, image_tensor
+from shardctl.motion import KeepRule, Motion, moved_objects
 from shardctl.roles import Mask, Objects, Role
 
 FLOATS = pa.list_(pa.float32())
@@ -28,6 +31,7 @@ OBJECTS = pa.struct(
         ("bbox", pa.list_(pa.list_(pa.float32(), 4))),
         ("area", FLOATS),
         ("iscrowd", pa.list_(pa.bool_())),
+        ("rle", pa.list_(pa.struct([("size", pa.list_(pa.int32(), 2)), ("counts", pa.binary())]))),
         ("segmentation", pa.list_(pa.list_(FLOATS))),
         ("keypoints", pa.list_(pa.list_(pa.list_(pa.float32(), 3)))),
     ]
@@ -44,7 +48,7 @@ Thing = dict[str, Any]
 
 
 def thing(box: list[float], category: int = 0, **members: Any) -> Thing:
-    usual = {"id": 7, "area": box[2] * box[3], "iscrowd": False, "segmentation": [], "keypoints": []}
+    usual = {"id": 7, "area": box[2] * box[3], "iscrowd": False, "rle": None, "segmentation": [], "keypoints": []}
     return {"bbox": box, "category": category, **usual, **members}
 
 
@@ -155,7 +159,7 @@ def test_members_can_be_chosen(tmp_path: Path) -> None:
     assert list(batch) == ["objects.category", "objects_length", "objects_mask", "objects_annotated"]
     assert batch["objects_length"].tolist() == [0, 0, 0, 1]
     (batch,) = ds.loader(4, columns=["objects.id", "objects"])
-    assert len(batch["objects"][0]) == 7
+    assert len(batch["objects"][0]) == 8
     with pytest.raises(UsageError, match=r"no column objects\.box; the dataset has key, image, mask, objects, objects.id, "):
         ds.loader(4, columns=["objects.bbox", "objects.box"])
     with pytest.raises(UsageError, match=r"no column image.bytes"):
@@ -213,7 +217,18 @@ numbers = st.integers(-8, 48).map(lambda number: number / 2)
 lengths = st.integers(0, 40).map(lambda number: number / 2)
 boxes = st.tuples(numbers, numbers, lengths, lengths).map(list)
 points = st.lists(st.tuples(numbers, numbers, st.integers(0, 2)).map(list), min_size=3, max_size=3)
-things = st.builds(thing, boxes, st.integers(0, 2), keypoints=st.one_of(st.just([]), points), iscrowd=st.booleans())
+polygons = st.lists(
+    st.lists(st.tuples(numbers, numbers), min_size=3, max_size=6).map(lambda part: list(sum(part, ()))), max_size=2
+)
+things = st.builds(
+    thing,
+    boxes,
+    st.integers(0, 2),
+    keypoints=st.one_of(st.just([]), points),
+    iscrowd=st.booleans(),
+    segmentation=polygons,
+    area=numbers,
+)
 annotated = st.lists(st.one_of(st.none(), st.lists(things, max_size=4)), min_size=1, max_size=6)
 
 
@@ -256,11 +271,12 @@ def test_moved_objects_are_those_of_a_plain_computation(
             if samples[number] is None:
                 assert objects is None
                 continue
-            size, origin = sizes[number], batch["mask"][place]
-            resized = resized_size(size, resize)
-            left = samples[number]
-            if resize or crop or flip:
-                left = [after for each in left if (after := moved(each, size, resized, origin, keep)) is not None]
+            motion = motion_of(batch["mask"][place], sizes[number], resized_size(sizes[number], resize))
+            given = struct(samples[number])
+            assert given is not None
+            as_converted = moved_objects(given, motion, ROLE, KeepRule.of(keep))
+            assert_same(objects, as_converted)
+            left = [after for each in samples[number] if (after := moved(each, motion, keep)) is not None]
             count = len(left)
             assert filled["objects_length"][place] == count
             assert np.allclose(objects["bbox"], np.array([each["bbox"] for each in left]).reshape(-1, 4), atol=1e-4)
@@ -274,6 +290,28 @@ def test_moved_objects_are_those_of_a_plain_computation(
                 assert np.allclose(found, each["keypoints"] or np.zeros((3, 3)), atol=1e-4)
 
 
+@examples(15)
+@given(
+    size=st.tuples(st.integers(9, 24), st.integers(9, 24)),
+    resize=st.sampled_from([None, 11, (10, 14), 30]),
+    crop=st.sampled_from([None, (8, 9)]),
+    flip=st.sampled_from([0.0, 1.0]),
+    seed=st.integers(0, 9),
+)
+def test_masks_of_single_objects_move_like_masks_of_pixels(
+    tmp_path_factory: pytest.TempPathFactory, size: Any, resize: Any, crop: Any, flip: float, seed: int
+) -> None:
+    runs = {"size": size[::-1], "counts": rle.encode(NOISE[: size[1], : size[0]] > 99)}
+    objects = [thing([0, 0, 99, 99]), thing([0, 0, 99, 99], rle=runs, iscrowd=True)]
+    ds = write(tmp_path_factory.mktemp("rle") / "out", [objects], [size])
+    random = {"crop_from": "random"} if crop else {}
+    options: dict[str, Any] = {"resize": resize, "crop": crop, "flip": flip, "seed": seed, "keep_objects": 0, **random}
+    (batch,) = ds.loader(1, **options)
+    nothing, found = batch["objects"][0]["rle"]
+    assert nothing is None
+    assert np.array_equal(rle.decode(found["counts"], tuple(found["size"].tolist())), batch["mask"][0] > 99)
+
+
 def resized_size(size: tuple[int, int], resize: Any) -> tuple[int, int]:
     """Return (width, height): one number is the short side, two are height and width."""
     width, height = size
@@ -284,35 +322,61 @@ def resized_size(size: tuple[int, int], resize: Any) -> tuple[int, int]:
     return (resize, int(resize * height / width)) if width <= height else (int(resize * width / height), resize)
 
 
-def moved(each: Thing, size: tuple[int, int], resized: tuple[int, int], mask: Any, keep: Any) -> Thing | None:
-    """Move one object to where its mask was moved."""
-    height, width = mask.shape
-    if np.array_equal(mask, NOISE[: size[1], : size[0]]):
-        return each  # nothing has changed
+def motion_of(mask: Any, size: tuple[int, int], resized: tuple[int, int]) -> Motion:
+    """Return what a conversion that does the same would do to the coordinates."""
     mirrored, left, top = where_from(mask, size, resized)
+    height, width = mask.shape
+    motion = Motion.still(size).then(np.diag([resized[0] / size[0], resized[1] / size[1], 1.0]), resized)
+    motion = motion.then(np.array([[1.0, 0, -left], [0, 1, -top], [0, 0, 1]]), (width, height))
+    return motion.then(np.array([[-1.0, 0, width], [0, 1, 0], [0, 0, 1]]), (width, height)) if mirrored else motion
 
-    def place(x: float, y: float) -> tuple[float, float]:
-        across, down = x * resized[0] / size[0] - left, y * resized[1] / size[1] - top
-        return (width - across if mirrored else across), down
 
+def assert_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
+    """Compare the arrays of a batch with the lists of a conversion."""
+    for name in ("bbox", "area", "category", "iscrowd", "id"):
+        assert np.allclose(found[name], np.array(expected[name]).reshape(found[name].shape), atol=1e-4), name
+    for points, others in zip(found["keypoints"], expected["keypoints"], strict=True):
+        assert np.allclose(points, others or np.zeros((3, 3)), atol=1e-4)
+    for parts, others in zip(found["segmentation"], expected["segmentation"], strict=True):
+        assert len(parts) == len(others)
+        assert all(np.allclose(part, other, atol=1e-4) for part, other in zip(parts, others, strict=True))
+
+
+def moved(each: Thing, motion: Motion, keep: Any) -> Thing | None:
+    """Move the box and the keypoints of one object, a number at a time; None if it is not kept."""
+    (across, _, left), (_, down, top), _ = motion.matrix.tolist()
+    limits = motion.size
+    if motion.is_still:
+        return each
     x, y, w, h = each["bbox"]
-    one, other = place(x, y), place(x + w, y + h)
-    low, high = [min(a, b) for a, b in zip(one, other, strict=True)], [max(a, b) for a, b in zip(one, other, strict=True)]
-    limits = (width, height)
-    inside = [(min(max(a, 0), limit), min(max(b, 0), limit)) for a, b, limit in zip(low, high, limits, strict=True)]
-    whole, seen = (high[0] - low[0]) * (high[1] - low[1]), (inside[0][1] - inside[0][0]) * (inside[1][1] - inside[1][0])
-    central = all(0 <= (a + b) / 2 < limit for a, b, limit in zip(low, high, limits, strict=True))
-    if not (central if keep == "center" or not whole else seen > 0 and seen / whole >= keep):
-        return None
-    points = []
-    for px, py, v in each["keypoints"]:
-        at = place(px, py)
-        there = v > 0 and 0 <= at[0] <= width and 0 <= at[1] <= height
-        points.append([*at, v] if there else [0, 0, 0])
-    if mirrored and points:
-        points = [points[0], points[2], points[1]]
+    (x0, x1), (y0, y1) = sorted([x * across + left, (x + w) * across + left]), [y * down + top, (y + h) * down + top]
+    inside = [
+        (min(max(a, 0), limit), min(max(b, 0), limit)) for (a, b), limit in zip([(x0, x1), (y0, y1)], limits, strict=True)
+    ]
     box = [inside[0][0], inside[1][0], inside[0][1] - inside[0][0], inside[1][1] - inside[1][0]]
-    return {**each, "bbox": box, "keypoints": points}
+    middle = [(x0 + x1) / 2, (y0 + y1) / 2]
+    if not w or not h or keep == "center":
+        visible = all(
+            0 <= at < limit or (at == limit and not side) for at, limit, side in zip(middle, limits, (w, h), strict=True)
+        )
+    else:
+        shares = [part_area(part, motion) for part in each["segmentation"]]
+        whole, seen = (sum(column) for column in zip(*shares, strict=True)) if shares else (0, 0)
+        share = seen / whole if whole else box[2] * box[3] / ((x1 - x0) * (y1 - y0))
+        visible = box[2] > 0 and box[3] > 0 and share >= keep - 1e-9
+    if not visible:
+        return None
+    found = [[px * across + left, py * down + top, v] for px, py, v in each["keypoints"]]
+    found = [at if at[2] and 0 <= at[0] <= limits[0] and 0 <= at[1] <= limits[1] else [0, 0, 0] for at in found]
+    if across < 0 and found:
+        found = [found[0], found[2], found[1]]
+    return {**each, "bbox": box, "keypoints": found}
+
+
+def part_area(part: list[float], motion: Motion) -> tuple[float, float]:
+    """Return the area of a moved polygon, and of what is inside of the image."""
+    whole = apply(motion.matrix, np.array(part, np.float64).reshape(-1, 2))
+    return area(whole), area(clipped(whole, motion.seen))
 
 
 def where_from(mask: Any, size: tuple[int, int], resized: tuple[int, int]) -> tuple[bool, int, int]:

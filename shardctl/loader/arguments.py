@@ -9,6 +9,7 @@ import numpy as np
 
 from shardctl.arguments import real_number, whole_number
 from shardctl.errors import UsageError
+from shardctl.motion import CENTRE
 from shardctl.transforms.resize import Resize
 from shardctl.transforms.settings import Sides
 
@@ -56,7 +57,7 @@ def resize_step(resize: Any) -> Resize | None:
 
 def kept_objects(keep: Any) -> float | str:
     """Return the share of an object that must be inside of a moved image, or "center"."""
-    if isinstance(keep, str) and keep == "center":
+    if isinstance(keep, str) and keep == CENTRE:
         return keep
     share = math.nan if isinstance(keep, str) else real_number("keep_objects", keep)
     if not 0 <= share <= 1:

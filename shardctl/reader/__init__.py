@@ -7,12 +7,11 @@ from shardctl.reader.memory import Batch, BatchMemory, without_views
 from shardctl.reader.shards import Indices, Shards, identity
 from shardctl.reader.sources import GatherOptions, in_place
 from shardctl.reader.specs import Spec
-from shardctl.reader.transforms import KEEP_OBJECTS, Normalization, Transforms, zeros
+from shardctl.reader.transforms import Normalization, Transforms, zeros
 from shardctl.times import python_values
 
 __all__ = [
     "HEADER_FIELDS",
-    "KEEP_OBJECTS",
     "Batch",
     "BatchMemory",
     "Column",

@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from shardctl.codecs import rle
+from shardctl.motion import KeepRule
 from shardctl.reader.column import Column
 from shardctl.reader.gather import Indices
 from shardctl.reader.lists import is_missing, numbers_of
@@ -22,7 +24,10 @@ Memory = Callable[[str, tuple[int, ...], np.dtype[Any]], Numbers]
 """Returns an array for a member, of this shape and type, whatever is in it."""
 
 BOX, CATEGORY, AREA, KEYPOINTS, POLYGONS, RLE = "bbox", "category", "area", "keypoints", "segmentation", "rle"
-CENTER = "center"
+
+
+_ROUNDING = 1e-9
+"""How far a pixel's centre may be off by the rounding of numbers."""
 
 
 class Malformed(Exception):
@@ -140,12 +145,12 @@ class Marked:
         renumbered = np.append(table, -1)[categories]
         return replace(self, members={**self.members, CATEGORY: renumbered})
 
-    def moved(self, moves: Moves, keep: float | str, role: Objects) -> Marked:
+    def moved(self, moves: Moves, rule: KeepRule, role: Objects) -> Marked:
         """Return the objects where the images of their samples were put, without those of which too little can be seen.
 
-        `keep` is the least share of the area of an object (its polygons, or else its box) that must be inside, or CENTER: the
-        centre of its box must be. What is kept is cut off at the edge; a point outside is no longer there (0, 0, 0). Nothing
-        changes in an image that is as it is stored.
+        It is what shardctl.motion does in a conversion, for all samples of a batch at once. The visible share of an object is
+        that of the area of its polygons, or else of its box. What is kept is cut off at the edge; a point outside is no longer
+        there (0, 0, 0). Nothing changes in an image that is as it is stored. Raises Malformed.
         """
         of_object = moves.at(self.owners)
         boxes = _MovedBoxes.of(self.members[BOX], of_object)
@@ -161,8 +166,10 @@ class Marked:
             changed[KEYPOINTS] = _moved_keypoints(self.members[KEYPOINTS], of_object, role)
         if isinstance(polygons, Polygons):
             changed[POLYGONS] = polygons.without_slivers()
-        kept = boxes.kept(keep, visible)
+        kept = rule.keeps(boxes.before, boxes.after, visible)
         members = {name: _selected(changed.get(name, member), kept) for name, member in self.members.items()}
+        if RLE in members:
+            members[RLE] = _moved_rle(members[RLE], of_object.at(np.flatnonzero(kept)), self.owners[kept])
         return replace(self, counts=np.bincount(self.owners[kept], minlength=len(self.counts)), members=members)
 
     def only(self, names: Collection[str]) -> Marked:
@@ -213,7 +220,7 @@ def _member(name: str, values: pa.Array, type_: MemberType, counts: Indices) -> 
     if name == POLYGONS:
         return _polygons(values, counts)
     if name == RLE:
-        return [rle and {"size": np.array(rle["size"]), "counts": rle["counts"]} for rle in values.to_pylist()]
+        return [runs and {**runs, "size": np.array(runs["size"])} for runs in values.to_pylist()]
     if type_.dtype is None:
         return list(values.to_pylist())
     numbers, missing = numbers_of(values, Column.of(pa.field(name, values.type)))
@@ -277,7 +284,6 @@ class _MovedBoxes:
     high: Floats
     inside_low: Floats
     inside_high: Floats
-    moves: Moves
 
     @classmethod
     def of(cls, boxes: Any, moves: Moves) -> _MovedBoxes:
@@ -285,7 +291,7 @@ class _MovedBoxes:
         one = exact[:, :2] * moves.scale + moves.shift
         other = (exact[:, :2] + exact[:, 2:]) * moves.scale + moves.shift
         low, high = np.minimum(one, other), np.maximum(one, other)
-        return cls(low, high, np.clip(low, moves.low, moves.high), np.clip(high, moves.low, moves.high), moves)
+        return cls(low, high, np.clip(low, moves.low, moves.high), np.clip(high, moves.low, moves.high))
 
     @property
     def inside(self) -> Numbers:
@@ -299,14 +305,43 @@ class _MovedBoxes:
         whole = (self.high - self.low).prod(axis=1)
         return _share(sides.prod(axis=1), whole, np.ones_like(whole))
 
-    def kept(self, keep: float | str, visible: Floats) -> npt.NDArray[np.bool_]:
-        """Return which objects stay, (T,), of which this share can be seen. A box without an area stays if it is inside."""
-        centre = (self.low + self.high) / 2
-        central = np.all((centre >= self.moves.low) & (centre < self.moves.high), axis=1)
-        flat = ~np.all(self.high > self.low, axis=1)
-        inside = np.all(self.inside_high > self.inside_low, axis=1)
-        enough = central if isinstance(keep, str) else inside & (visible >= keep - 1e-9)
-        return np.asarray(np.where(flat, central, enough), np.bool_)
+    @property
+    def before(self) -> Floats:
+        """The whole boxes as left, top, right, bottom, (T, 4)."""
+        return np.concatenate([self.low, self.high], axis=1)
+
+    @property
+    def after(self) -> Floats:
+        """What is inside of them, in the same way."""
+        return np.concatenate([self.inside_low, self.inside_high], axis=1)
+
+
+def _moved_rle(members: Any, moves: Moves, owners: Indices) -> list[Any]:
+    """Return masks of single objects where their images were put, by the nearest pixel; None for an object without one."""
+    found = []
+    for place, runs in enumerate(members):
+        still = np.isinf(moves.high[place, 0])
+        found.append(runs if runs is None or still else _moved_runs(runs, moves, place, int(owners[place])))
+    return found
+
+
+def _moved_runs(runs: dict[str, Any], moves: Moves, place: int, owner: int) -> dict[str, Any]:
+    try:
+        mask = rle.decode(runs["counts"], tuple(runs["size"].tolist()))
+    except ValueError as error:
+        raise Malformed(owner, f"has a mask that cannot be read: {error}") from None
+    columns, rows = (_nearest(moves, place, axis) for axis in (0, 1))
+    if rows.max() >= mask.shape[0] or columns.max() >= mask.shape[1]:
+        raise Malformed(owner, f"has a mask of {mask.shape[1]}x{mask.shape[0]}, which is smaller than the image")
+    moved = mask[rows[:, None], columns]
+    return {"size": np.array(moved.shape), "counts": rle.encode(moved)}
+
+
+def _nearest(moves: Moves, place: int, axis: int) -> Indices:
+    """Return the pixel of the stored image that is nearest to each column (axis 0) or row of the one in the batch."""
+    centres = np.arange(moves.high[place, axis]) + 0.5
+    pixels: Indices = np.floor((centres - moves.shift[place, axis]) / moves.scale[place, axis] + _ROUNDING).astype(np.int64)
+    return pixels
 
 
 def _grown(areas: Any, growth: Floats) -> Numbers:
@@ -322,5 +357,5 @@ def _moved_keypoints(points: Any, moves: Moves, role: Objects) -> Numbers:
     moved[inside] = np.concatenate([places, points[:, :, 2:]], axis=2)[inside]
     mirrored = moves.scale[:, 0] < 0
     if role.flip is not None and mirrored.any():
-        moved[mirrored] = moved[mirrored][:, np.argsort(role.flip)]
+        moved[mirrored] = moved[mirrored][:, list(role.flip)]
     return moved

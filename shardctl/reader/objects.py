@@ -9,6 +9,7 @@ import numpy as np
 from shardctl.codecs.image import open_image
 from shardctl.errors import DatasetError, Rejection, UsageError
 from shardctl.geometry import Size
+from shardctl.motion import KeepRule
 from shardctl.reader.column import Column
 from shardctl.reader.gather import Indices, Located
 from shardctl.reader.locate import DamagedValues, Wanted
@@ -75,7 +76,7 @@ class ObjectReader:
             raise self._faulty(column, wanted, malformed.place, f"{malformed}; {VERIFY_ADVICE}") from malformed
         if self._image is not None:
             moves = self._moves(self._image, sources, samples, epoch)
-            found = found.moved(moves, transforms.keep_objects, column.objects)
+            found = found.moved(moves, KeepRule.of(transforms.keep_objects), column.objects)
         found = found.only(wanted_members)
         if column.name not in transforms.pad:
             return {column.name: found.samples()}

@@ -13,6 +13,7 @@ import pyarrow as pa
 from shardctl.arguments import real_number
 from shardctl.errors import UsageError
 from shardctl.geometry import View
+from shardctl.motion import KEPT_SHARE
 from shardctl.reader.column import Column
 from shardctl.roles import Mask
 
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
     from shardctl.transforms.resize import Resize
 
 Shape = tuple[int, ...]
-
-KEEP_OBJECTS = 0.1
-"""The least share of the area of an object's box that must be inside of a moved image, unless another one is given."""
 
 Normalization = tuple[Sequence[float], Sequence[float]]
 """Mean and standard deviation, a number each or one per channel (the last axis)."""
@@ -39,7 +37,7 @@ class Transforms:
     `normalize` computes (x - mean) / std of columns, as float32 or as the requested dtype. `pad` has a fill value for each
     ragged column of numbers to pad; a column NAME_length then has the original lengths. `fill` has the values that replace
     missing numbers; without it, they stay None. `relabel` has, by column, the new label of each label. Objects move with the
-    main image; those stay of whose box at least the share `keep_objects` is inside then, or its centre ("center").
+    main image; those stay of which at least the share `keep_objects` of the area is inside then, or the centre ("center").
     """
 
     decode: bool = True
@@ -54,7 +52,7 @@ class Transforms:
     channels_first: bool = False
     fill: Mapping[str, float] | None = None
     relabel: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    keep_objects: float | str = KEEP_OBJECTS
+    keep_objects: float | str = KEPT_SHARE
 
     def check(self, columns: Sequence[Column]) -> None:
         """Raise UsageError for options that do not fit these columns."""
