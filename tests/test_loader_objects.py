@@ -507,3 +507,19 @@ def test_the_order_and_the_state_do_not_depend_on_objects(tmp_path: Path) -> Non
         assert found["key"] == expected["key"]
         assert np.array_equal(found["objects.bbox"], expected["objects.bbox"])
     assert whole[0]["key"] == next(iter(ds.loader(5, shuffle=True, columns=["key"])))["key"]
+
+
+@pytest.mark.parametrize("orientation", [None, 1, 3, 6, 8])
+@pytest.mark.parametrize("read", [["objects"], ["image", "objects"]])
+def test_the_size_of_an_image_is_that_of_the_upright_one(tmp_path: Path, orientation: int | None, read: list[str]) -> None:
+    """The centre of 8 x 8 of a photo of 16 x 12 begins at (4, 2), of one of 12 x 16 at (2, 4)."""
+    exif = Pictures.Exif()
+    if orientation is not None:
+        exif[0x0112] = orientation
+    target = io.BytesIO()
+    Pictures.fromarray(NOISE[:12, :16]).save(target, "JPEG", exif=exif)
+    image = (target.getvalue(), "x.jpg")
+    rows = [("a", image, png(16, 12, grey=True), struct([thing([5, 5, 2, 2])]))]
+    write_dataset(tmp_path / "out", FIELDS, rows, 3, roles={"mask": Mask("png"), "objects": ROLE})
+    (batch,) = shardctl.open(tmp_path / "out").loader(1, crop=8, columns=read)
+    assert batch["objects"][0]["bbox"].tolist() == [[3, 1, 2, 2] if orientation in (6, 8) else [1, 3, 2, 2]]

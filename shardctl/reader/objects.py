@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from shardctl.codecs.image import open_image
+from shardctl.codecs.jpeg import plain_size
 from shardctl.errors import DatasetError, Rejection, UsageError
 from shardctl.geometry import Size
 from shardctl.motion import KeepRule
@@ -96,10 +97,11 @@ class ObjectReader:
         found = []
         for place, data in enumerate(self._encoded(image, sources).rows()):
             try:
-                found.append(open_image(data.tobytes(), _ANY_SIZE, self._keep_truncated).size)
+                size = plain_size(data) or open_image(data.tobytes(), _ANY_SIZE, self._keep_truncated).size
             except Rejection as rejection:
                 why = f"it does not decode: {rejection.message}; {VERIFY_ADVICE}"
                 raise self._faulty(image, sources.wanted, place, why) from rejection
+            found.append(size)
         return found
 
     def _encoded(self, image: Column, sources: Sources) -> Located:
