@@ -112,17 +112,22 @@ def _cut(points: Floats, lengths: Indices, moves: Moves) -> tuple[Floats, Indice
 
 def _half(points: Floats, lengths: Indices, axis: int, sign: float, limits: Floats) -> tuple[Floats, Indices]:
     """Return what of polygons is where `axis` is at least (sign 1) or at most (sign -1) the limit of each."""
-    owners = np.repeat(np.arange(len(lengths)), lengths)
-    limit = limits[owners]
+    limit = np.repeat(limits, lengths)
     distance = sign * (points[:, axis] - limit)
     inside = distance >= 0
     if inside.all():
         return points, lengths
     following = _following(lengths)
     crosses = inside != inside[following]
-    share = np.divide(distance, distance - distance[following], out=np.zeros_like(distance), where=crosses)
-    crossing = points + (points[following] - points) * share[:, None]
-    crossing[:, axis] = limit
-    stay = np.stack([inside, crosses], axis=1)
-    left = np.stack([points, crossing], axis=1)[stay]
-    return left, np.bincount(np.repeat(owners, 2)[stay.reshape(-1)], minlength=len(lengths))
+    at = np.flatnonzero(crosses)
+    after = following[at]
+    share = distance[at] / (distance[at] - distance[after])
+    crossings = points[at] + (points[after] - points[at]) * share[:, None]
+    crossings[:, axis] = limit[at]
+    # Each point gives itself where it is inside, and behind it the crossing where the line to the next one crosses.
+    gives = inside.astype(np.int64) + crosses
+    ends = np.cumsum(gives)
+    left = np.empty((int(gives.sum()), 2))
+    left[(ends - gives)[inside]], left[ends[at] - 1] = points[inside], crossings
+    owners = np.repeat(np.arange(len(lengths)), lengths)
+    return left, np.bincount(owners, gives, len(lengths)).astype(np.int64)
