@@ -199,7 +199,9 @@ def test_what_is_kept_is_decided_by_the_area_inside_or_the_centre(tmp_path: Path
     ds = write(tmp_path / "out", [[thing(box, id=place) for place, box in enumerate(map(list, boxes))]])
 
     def kept(**options: Any) -> list[int]:
-        (batch,) = ds.loader(1, crop=8, **options)
+        loader = ds.loader(1, crop=8, **options)
+        (batch,) = loader
+        assert loader.stats().objects_cut == len(boxes) - len(batch["objects"][0]["id"])
         found: list[int] = batch["objects"][0]["id"].tolist()
         return found
 
@@ -523,3 +525,12 @@ def test_the_size_of_an_image_is_that_of_the_upright_one(tmp_path: Path, orienta
     write_dataset(tmp_path / "out", FIELDS, rows, 3, roles={"mask": Mask("png"), "objects": ROLE})
     (batch,) = shardctl.open(tmp_path / "out").loader(1, crop=8, columns=read)
     assert batch["objects"][0]["bbox"].tolist() == [[3, 1, 2, 2] if orientation in (6, 8) else [1, 3, 2, 2]]
+
+
+def test_differences_of_objects_between_datasets_are_found(tmp_path: Path, cli: Any) -> None:
+    changed = [SAMPLES[0], [thing([1, 1, 1, 1])], None, [thing([4, 4, 8, 4], area=float("nan"))]]
+    for name, samples in (("a", SAMPLES), ("b", changed), ("c", changed)):
+        write(tmp_path / name, samples)
+    done = cli("inspect", tmp_path / "a", "--diff", tmp_path / "b")
+    assert "objects" in done.out
+    assert cli("inspect", tmp_path / "b", "--diff", tmp_path / "c").code == 0

@@ -77,8 +77,8 @@ class Gatherer:
         self.skipped = 0
 
     def counts(self) -> dict[str, int]:
-        """Return the cache hits and misses of blocks and decoded images, and the number of skipped samples."""
-        return {**self._places.counts(), **self._pictures.counts(), "skipped": self.skipped}
+        """Return the cache hits and misses of blocks and decoded images, and the numbers of skipped samples and cut objects."""
+        return {**self._places.counts(), **self._pictures.counts(), **self._objects.counts(), "skipped": self.skipped}
 
     def specs(self) -> dict[str, Spec]:
         """Return the kind of values of each field of a batch."""

@@ -36,6 +36,7 @@ class ObjectReader:
     def __init__(self, shards: Shards, columns: list[Column], transforms: Transforms) -> None:
         """Raises UsageError for transforms that do not fit, DatasetError for a column that is not one of objects."""
         self._shards, self._transforms = shards, transforms
+        self._cut = 0
         self._keep_truncated = shards.manifest.recipe.get("truncated") == "keep"
         objects = [column for column in columns if column.objects is not None]
         self._types: dict[str, dict[str, MemberType]] = {}
@@ -48,6 +49,10 @@ class ObjectReader:
         read = {column.name for column in columns}
         of_any_size = self._image is not None and self._image.picture_shape is None
         self.hidden = [self._image] if self._image is not None and of_any_size and self._image.name not in read else []
+
+    def counts(self) -> dict[str, int]:
+        """Return how many objects were left out because too little of them is inside."""
+        return {"objects_cut": self._cut}
 
     def _main_image(self, column: Column) -> Column:
         """Return the column of the images that the objects are in."""
@@ -77,7 +82,9 @@ class ObjectReader:
             raise self._faulty(column, wanted, malformed.place, f"{malformed}; {VERIFY_ADVICE}") from malformed
         if self._image is not None:
             moves = self._moves(self._image, sources, samples, epoch)
+            before = int(found.counts.sum())
             found = found.moved(moves, KeepRule.of(transforms.keep_objects), column.objects)
+            self._cut += before - int(found.counts.sum())
         found = found.only(wanted_members)
         if column.name not in transforms.pad:
             return {column.name: found.samples()}
