@@ -17,6 +17,7 @@ from PIL import Image as Pictures
 
 import shardctl
 from shardctl.codecs import rle
+from shardctl.codecs.outline import object_masks
 from shardctl.errors import DatasetError, UsageError
 from shardctl.geometry import apply, area, clipped
 from shardctl.layout import ENCODED_IMAGE, image_tensor
@@ -312,6 +313,29 @@ def test_masks_of_single_objects_move_like_masks_of_pixels(
     nothing, found = batch["objects"][0]["rle"]
     assert nothing is None
     assert np.array_equal(rle.decode(found["counts"], tuple(found["size"].tolist())), batch["mask"][0] > 99)
+
+
+hundredths = st.integers(-800, 3200).map(lambda number: number / 100 + 0.00317)
+"""Edges between such places hardly ever meet the centre of a pixel, where rounding would decide."""
+
+
+@examples(25)
+@given(
+    corners=st.lists(st.tuples(hundredths, hundredths), min_size=3, max_size=7),
+    size=st.tuples(st.integers(9, 24), st.integers(9, 24)),
+    flip=st.sampled_from([0.0, 1.0]),
+    seed=st.integers(0, 9),
+)
+def test_polygons_cover_the_pixels_of_a_mask_that_is_cut_and_mirrored(
+    tmp_path_factory: pytest.TempPathFactory, corners: Any, size: Any, flip: float, seed: int
+) -> None:
+    outline = [number for corner in corners for number in corner]
+    ds = write(tmp_path_factory.mktemp("polygons") / "out", [[thing([0, 0, 24, 24], segmentation=[outline])]], [size])
+    (batch,) = ds.loader(1, crop=(8, 9), crop_from="random", flip=flip, seed=seed, keep_objects=0)
+    mirrored, left, top = where_from(batch["mask"][0], size, size)
+    stored = object_masks(ds[0]["objects"], size[::-1])
+    part = stored[:, top : top + 8, left : left + 9]
+    assert np.array_equal(object_masks(batch["objects"][0], (8, 9)), part[:, :, ::-1] if mirrored else part)
 
 
 def resized_size(size: tuple[int, int], resize: Any) -> tuple[int, int]:
