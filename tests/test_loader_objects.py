@@ -474,6 +474,18 @@ def test_samples_whose_objects_cannot_be_read_are_named_or_left_out(tmp_path: Pa
     for number, why in [(1, "image: it does not decode"), (2, "image: 6x6 is too small for a crop to 8x8")]:
         with pytest.raises(DatasetError, match=f"key 'k{number}': {why}"):
             list(ds[number : number + 1].loader(1, crop=8, columns=["objects"]))
+    damaged = {
+        "cannot be read: its runs": ((12, 16), b"1"),
+        "a mask without a size": (None, b"11"),
+        "size or without counts": ((12, 16), None),
+    }
+    for why, (size, counts) in damaged.items():
+        runs = {"size": size, "counts": counts}
+        bad = tmp_path / why.replace(" ", "-")
+        marked = [("k", images[0], png(16, 12, grey=True), struct([thing([5, 4, 2, 2]), thing([5, 4, 2, 2], rle=runs)]))]
+        write_dataset(bad, FIELDS, marked, 2, roles={"mask": Mask("png"), "objects": ROLE})
+        with pytest.raises(DatasetError, match=f"key 'k': objects: has .*{why}"):
+            list(shardctl.open(bad).loader(1, crop=8))
     for columns in (["key", "objects"], ["key", "image", "objects"]):
         loader = ds.loader(5, crop=8, columns=columns, on_error="skip")
         assert [batch["key"] for batch in loader] == [["k0"]]

@@ -326,6 +326,8 @@ def _moved_rle(members: Any, moves: Moves, owners: Indices) -> list[Any]:
 
 
 def _moved_runs(runs: dict[str, Any], moves: Moves, place: int, owner: int) -> dict[str, Any]:
+    if runs["size"].dtype.kind != "i" or runs["counts"] is None:
+        raise Malformed(owner, "has a mask without a size or without counts")
     try:
         mask = rle.decode(runs["counts"], tuple(runs["size"].tolist()))
     except ValueError as error:

@@ -78,13 +78,13 @@ class ObjectReader:
             found = Marked.of(stored, {name: types[name] for name in read})
             if column.name in transforms.relabel:
                 found = found.with_categories(np.array(transforms.relabel[column.name], np.int64))
+            if self._image is not None:
+                before = int(found.counts.sum())
+                moves = self._moves(self._image, sources, samples, epoch)
+                found = found.moved(moves, KeepRule.of(transforms.keep_objects), column.objects)
+                self._cut += before - int(found.counts.sum())
         except Malformed as malformed:
             raise self._faulty(column, wanted, malformed.place, f"{malformed}; {VERIFY_ADVICE}") from malformed
-        if self._image is not None:
-            moves = self._moves(self._image, sources, samples, epoch)
-            before = int(found.counts.sum())
-            found = found.moved(moves, KeepRule.of(transforms.keep_objects), column.objects)
-            self._cut += before - int(found.counts.sum())
         found = found.only(wanted_members)
         if column.name not in transforms.pad:
             return {column.name: found.samples()}
