@@ -15,8 +15,9 @@ from shardctl.arguments import mapping, names, truth, whole_number
 from shardctl.errors import DatasetError, UsageError
 from shardctl.filtering import matching
 from shardctl.loader import DatasetStream, Loader, LoaderOptions, Selection, StreamOptions
-from shardctl.loader.arguments import cache_bytes, crop_size, probability, resize_step
+from shardctl.loader.arguments import cache_bytes, crop_size, kept_objects, probability, resize_step
 from shardctl.manifest import Manifest
+from shardctl.motion import KEPT_SHARE
 from shardctl.order import OrderOptions
 from shardctl.reader import (
     Batch,
@@ -217,6 +218,7 @@ class Dataset:
         fill: Mapping[str, float] | None = None,
         dtype: Mapping[str, str] | None = None,
         normalize: Mapping[str, Normalization] | None = None,
+        keep_objects: float | str = KEPT_SHARE,
         mmap: bool = True,
         preload: bool = False,
         cache: int = 0,
@@ -252,6 +254,7 @@ class Dataset:
             resize_step(resize),
             truth("channels_first", channels_first),
             mapping("fill", fill),
+            keep_objects=kept_objects(keep_objects),
         )
         mode = shuffle if isinstance(shuffle, str) else self._best_order(gather) if truth("shuffle", shuffle) else None
         order = OrderOptions(mode, transforms.seed, lanes, interleave)

@@ -47,12 +47,12 @@ class Mix:
         None if a dataset has no class names.
         """
         label = self._datasets[0].roles.main_label
-        return None if label is None else self._class_names.get(label)
+        return None if label is None else self.class_names.get(label)
 
     @property
-    def _class_names(self) -> dict[str, tuple[str, ...]]:
-        """The classes of all datasets together, by field of labels; not of a field that has no names in a dataset."""
-        first, *others = (dataset.class_names for dataset in self._datasets)
+    def class_names(self) -> dict[str, tuple[str, ...]]:
+        """The classes of all datasets together, by field of labels or objects; not of one that has no names in a dataset."""
+        first, *others = map(_names, self._datasets)
         return {
             name: tuple(dict.fromkeys(each for names in (first, *others) for each in names[name]))
             for name in first
@@ -70,23 +70,25 @@ class Mix:
         parts = [dataset.loader(batch_size, seed=seed, **options) for dataset in self._datasets]
         streams = [self._relabelled(part.stream, dataset) for part, dataset in zip(parts, self._datasets, strict=True)]
         self._check_types(options.get("columns"))
+        self._check_keypoints(streams[0])
         return Loader(Mixture(streams, self._weights, self._samples, whole_number("seed", seed)), parts[0].options)
 
     def _relabelled(self, stream: Any, dataset: Dataset) -> DatasetStream:
         """Return a dataset's stream with its labels renumbered by the classes of the mixture."""
         own: DatasetStream = stream
-        together, changed = self._class_names, {}
-        for name in own.specs():
-            if not any(name in each.class_names for each in self._datasets):
+        together, changed = self.class_names, {}
+        every = [_names(each) for each in self._datasets]
+        for name in [column.name for column in own.columns]:
+            if not any(name in names for names in every):
                 continue
             if name not in together:
-                bare = next(each for each in self._datasets if name not in each.class_names)
+                bare = self._datasets[next(place for place, names in enumerate(every) if name not in names)]
                 raise UsageError(
                     f"the values of {name} in {printable(str(bare.root))} have no names and those of another dataset have: they"
                     " cannot be combined; leave the column out with columns="
                 )
             numbers = {each: number for number, each in enumerate(together[name])}
-            labels = tuple(numbers[each] for each in dataset.class_names[name])
+            labels = tuple(numbers[each] for each in _names(dataset)[name])
             if labels != tuple(range(len(labels))):
                 changed[name] = labels
         return own.relabelled(changed) if changed else own
@@ -96,8 +98,28 @@ class Mix:
         first, *others = self._datasets
         for name in first.schema.names if columns is None else columns:
             for other in others:
-                if name not in other.schema.names:
-                    continue  # the mixture reports it, with the names of all fields
+                if name not in first.schema.names or name not in other.schema.names:
+                    continue  # the mixture reports it, with the names of all fields; or it is a member of objects
                 one, two = first.schema.field(name).type, other.schema.field(name).type
                 if Column.of(first.schema.field(name)).kind == "other" and not one.equals(two):
                     raise UsageError(f"column {name} is {one} in one dataset and {two} in another; leave it out with columns=")
+
+    def _check_keypoints(self, stream: DatasetStream) -> None:
+        """Raise UsageError if the keypoints of objects are others in another dataset: there is no renaming them."""
+        first, *others = (dataset.roles.objects for dataset in self._datasets)
+        for column in stream.columns:
+            if column.objects is None or "keypoints" not in column.object_members:
+                continue
+            for other in others:
+                if column.name in other and other[column.name].keypoints != first[column.name].keypoints:
+                    one, two = (", ".join(each[column.name].keypoints or ["without names"]) for each in (first, other))
+                    raise UsageError(
+                        f"the keypoints of {column.name} are {one} in one dataset and {two} in another; leave them out:"
+                        f" columns=[…, '{column.name}.bbox', '{column.name}.category']"
+                    )
+
+
+def _names(dataset: Dataset) -> dict[str, tuple[str, ...]]:
+    """Return the names of the classes of labels, and those of the categories of objects, by field."""
+    objects = {name: role.names for name, role in dataset.roles.objects.items() if role.names is not None}
+    return {**dataset.class_names, **objects}

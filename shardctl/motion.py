@@ -153,7 +153,7 @@ def moved_keypoints(points: Any, motion: Motion, role: Objects) -> list[list[flo
     moved = apply(motion.matrix, given[:, :2])
     seen = ((moved >= motion.seen[:2]) & (moved <= motion.seen[2:])).all(axis=1) & (given[:, 2] > 0)
     made = np.where(seen[:, None], np.column_stack([moved, given[:, 2]]), 0.0).astype(np.float32)
-    if motion.mirrored and role.flip is not None:
+    if motion.mirrored and role.flip is not None and len(made):  # an object may have no keypoints at all
         made = made[list(role.flip)]
     return made.tolist()  # type: ignore[no-any-return]  # numpy's lists are of any type
 

@@ -4,12 +4,15 @@
     for batch in loader:
         ...  # a dict of tensors on the device; text and ragged fields stay lists
 
-Needs PyTorch (`pip install shardctl[torch]`).
+    for batch in Loader(ds.loader(16, shuffle=True, channels_first=True)):
+        images, targets = shardctl.torch.detection(batch, label_offset=1, box_format="XYXY")  # lists of tv_tensors
+
+Needs PyTorch (`pip install shardctl[torch]`), and `detection` torchvision.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,7 +24,9 @@ try:
 except ImportError as error:  # pragma: no cover - the tests have it, or skip
     raise ImportError("shardctl.torch needs PyTorch: pip install 'shardctl[torch]'") from error
 
+from shardctl.codecs.outline import object_masks
 from shardctl.dataset import Dataset
+from shardctl.errors import UsageError
 from shardctl.loader import Loader as BatchLoader
 from shardctl.mixed import Mix
 from shardctl.reader import Batch, without_views
@@ -34,6 +39,90 @@ def tensors(batch: Batch) -> dict[str, Any]:
     """
     own = without_views(batch)
     return {name: torch.from_numpy(values) if isinstance(values, np.ndarray) else values for name, values in own.items()}
+
+
+def detection(
+    batch: Mapping[str, Any],
+    label_offset: int = 0,
+    box_format: str = "XYWH",
+    masks: bool = True,
+    *,
+    image: str = "image",
+    objects: str = "objects",
+    mask: str = "mask",
+    device: str | torch.device | None = None,
+) -> tuple[list[Any], list[dict[str, Any] | None]]:
+    """Return a batch with objects as torchvision's models of detection take it: a list of images, and one of targets.
+
+    It takes batches of `Loader`, of `IterableDataset` and of a shardctl loader, with `channels_first=True` and without `pad`
+    for the objects. An image is a tv_tensors.Image (3, H, W), on `device` (None: where it is; images of several sizes are on
+    the CPU). A target is a dict of tensors on the device of its image:
+
+    - `boxes`: tv_tensors.BoundingBoxes (objects, 4) float32 of canvas_size (H, W). `box_format` is "XYWH", or "XYXY", which
+      the detection models of torchvision need.
+    - `labels` (objects,) int64: the category and `label_offset`. The models of torchvision need 1: their class 0 is the
+      background.
+    - `keypoints`: tv_tensors.KeyPoints (objects, points, 2), and `visibility` (objects, points) int64, if there are any.
+    - `masks`: tv_tensors.Mask (objects, H, W) uint8, 1 where the polygons or the RLE of the object are, if there are any and
+      unless `masks` is False.
+    - `area`, `iscrowd` and all other members that are numbers, and `image_id` if it is in the batch.
+    - `mask`: tv_tensors.Mask (H, W) of that field, if it is in the batch.
+
+    The target of a sample that is not annotated is None. Raises UsageError if the batch does not have what is needed,
+    ImportError without torchvision.
+    """
+    if box_format not in _BOX_FORMATS:
+        raise UsageError(f"box_format is {' or '.join(_BOX_FORMATS)}; it is {box_format!r}")
+    for field in (image, objects):
+        if field not in batch:
+            raise UsageError(f"the batch has no field {field!r}; it has {', '.join(batch)}; read it, and leave pad= out for it")
+    try:
+        from torchvision import tv_tensors
+    except ImportError as error:
+        raise ImportError("shardctl.torch.detection needs torchvision: pip install torchvision") from error
+    images, targets = [], []
+    for place, (pixels, members) in enumerate(zip(batch[image], batch[objects], strict=True)):
+        picture = torch.as_tensor(pixels, device=device)
+        if picture.ndim != 3 or picture.shape[0] != 3:
+            raise UsageError(
+                f"an image is {tuple(picture.shape)}, not (3, height, width); give channels_first=True to the loader"
+            )
+        images.append(tv_tensors.Image(picture))
+        target = None
+        if members is not None:
+            target = _target(tv_tensors, members, picture, label_offset, box_format, masks)
+            if mask in batch:
+                target["mask"] = tv_tensors.Mask(torch.as_tensor(batch[mask][place], device=picture.device))
+            if "image_id" in batch:
+                target["image_id"] = int(batch["image_id"][place])
+        targets.append(target)
+    return images, targets
+
+
+_BOX_FORMATS = ("XYWH", "XYXY")
+
+
+def _target(
+    tv_tensors: Any, members: dict[str, Any], picture: torch.Tensor, label_offset: int, box_format: str, masks: bool
+) -> dict[str, Any]:
+    """Return the target of one sample."""
+    device, size = picture.device, (int(picture.shape[1]), int(picture.shape[2]))
+    numbers = {name: values for name, values in members.items() if isinstance(values, np.ndarray)}
+    target = {name: torch.as_tensor(values, device=device) for name, values in numbers.items()}
+    if not {"bbox", "category"} <= set(target):
+        raise UsageError(f"objects have no bbox and category, but {', '.join(members)}; choose these columns too")
+    boxes = target.pop("bbox")
+    if box_format == "XYXY":
+        boxes = torch.cat([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]], dim=1)
+    target["boxes"] = tv_tensors.BoundingBoxes(boxes, format=box_format, canvas_size=size)
+    target["labels"] = target.pop("category") + label_offset
+    if "keypoints" in target:
+        points = target.pop("keypoints")
+        target["keypoints"] = tv_tensors.KeyPoints(points[:, :, :2].contiguous(), canvas_size=size)
+        target["visibility"] = points[:, :, 2].long()
+    if masks and not {"segmentation", "rle"}.isdisjoint(members):
+        target["masks"] = tv_tensors.Mask(torch.as_tensor(object_masks(members, size), device=device))
+    return target
 
 
 def synchronizer(device: str | torch.device) -> Callable[[], None]:

@@ -76,6 +76,17 @@ def corpus() -> Path:
     return Path(folder)
 
 
+@pytest.fixture(scope="session")
+def torchvision() -> Any:
+    """torchvision, where it is installed. PyPI's is built for CUDA: a torch without lacks the names of two operators."""
+    torch = pytest.importorskip("torch")
+    if torch.version.cuda is None and "torchvision" not in sys.modules:
+        library = torch.library.Library("torchvision", "DEF")
+        for name in ("nms", "qnms"):
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    return pytest.importorskip("torchvision")
+
+
 @dataclass(frozen=True)
 class Ran:
     code: int

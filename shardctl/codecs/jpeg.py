@@ -88,6 +88,18 @@ class JpegDecoder:
         return self._scratch
 
 
+def plain_size(data: Pixels) -> tuple[int, int] | None:
+    """Return (width, height) of a JPEG (n,) uint8 that needs no turning; None for data that this is not for."""
+    try:
+        header = _header(data.data)
+        if header is None or not header.plain:
+            return None
+        height, width, _, _ = simplejpeg.decode_jpeg_header(data)
+    except Exception:  # noqa: BLE001 - the slow way decides about what the fast one cannot read
+        return None
+    return width, height
+
+
 def is_lossless(data: bytes) -> bool:
     """Return whether this is a losslessly coded JPEG (SOF3; not JPEG-LS, which is another format)."""
     header = _header(memoryview(data))

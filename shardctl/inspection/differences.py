@@ -271,9 +271,13 @@ def _differing(a: Dataset, b: Dataset, places: tuple[Numbers, Numbers], columns:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Return whether two values of a field are the same: numbers, arrays, lists of arrays, None for a missing one."""
+    """Return whether two values of a field are the same: numbers, arrays, lists and dicts of arrays, None for a missing one."""
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(one[name], other[name]) for name in one)
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray) and one.dtype.kind == other.dtype.kind == "f":
+        return bool(np.array_equal(one, other, equal_nan=True))
     if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
         return bool(np.array_equal(one, other))
     return bool(one == other)

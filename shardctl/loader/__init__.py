@@ -48,8 +48,9 @@ class LoaderStats:
 
     Times are in seconds: `wait_get_s` that the training loop waited for batches, `wait_put_s` that threads waited because
     finished batches were not yet taken, `making_s` that threads worked; the last two are sums over all threads. `threads`
-    is the number of threads in use, also for "auto". `stages` is the time of the loader's threads by stage, in seconds
-    since the loader was made; it is measured with `profile`.
+    is the number of threads in use, also for "auto". `objects_cut` is the number of objects of images that were left out
+    because too little of them was inside of the cut image, also in batches that are made ahead. `stages` is the time of the
+    loader's threads by stage, in seconds since the loader was made; it is measured with `profile`.
     """
 
     threads: int
@@ -65,6 +66,7 @@ class LoaderStats:
     image_hits: int
     image_misses: int
     skipped: int
+    objects_cut: int
     stages: dict[str, float]
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from shardctl.arguments import real_number, whole_number
 from shardctl.errors import UsageError
+from shardctl.motion import CENTRE
 from shardctl.transforms.resize import Resize
 from shardctl.transforms.settings import Sides
 
@@ -51,6 +53,16 @@ def resize_step(resize: Any) -> Resize | None:
     size = _size("resize", resize)
     step: Resize = Resize.parse(size=size if isinstance(size, int) else size[::-1])
     return step
+
+
+def kept_objects(keep: Any) -> float | str:
+    """Return the share of an object that must be inside of a moved image, or "center"."""
+    if isinstance(keep, str) and keep == CENTRE:
+        return keep
+    share = math.nan if isinstance(keep, str) else real_number("keep_objects", keep)
+    if not 0 <= share <= 1:
+        raise UsageError(f"keep_objects is a share of the area from 0 to 1, or 'center'; it is {keep!r}")
+    return share
 
 
 def probability(flip: Any) -> float:

@@ -17,6 +17,9 @@ from shardctl.reader import Batch, BatchMemory, Column, Gatherer, Indices, Shard
 TASK_BYTES = 8 << 20
 """Bytes of samples that are made at a time: beyond that, the cost of a call no longer matters."""
 
+OBJECTS_BYTES = 1 << 10
+"""Bytes of the objects of a sample: COCO has seven to an image, with polygons about as much."""
+
 
 class Stream(Protocol):
     """A dataset, or several mixed."""
@@ -153,6 +156,8 @@ class DatasetStream:
             return int(np.prod(shape)) * transforms.dtype(column.name, np.uint8).itemsize
         if column.kind == "fixed" and column.dtype is not None:
             return column.width // column.dtype.itemsize * transforms.dtype(column.name, column.dtype).itemsize
+        if column.objects is not None:
+            return OBJECTS_BYTES
         if column.name == "key" or column.name in shards.layout.roles.labels:
             return 32
         return shards.bytes_per_sample

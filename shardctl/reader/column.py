@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.layout import ENCODED_IMAGE
-from shardctl.roles import Image, Mask
+from shardctl.roles import Image, Mask, Objects, Role
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,8 @@ class Column:
 
     `kind` is "fixed" (numbers, and arrays of one shape: `width` bytes per sample), "variable" (text, bytes, encoded
     images, lists of numbers: items of `width` bytes), "nested" (lists of lists of numbers) or "other". `dtype` is that of the
-    numbers, None for text and bytes. `picture` is the role of images and masks, None for all others.
+    numbers, None for text and bytes. `picture` is the role of images and masks, `objects` that of what is marked in an image,
+    None for all others; of objects, only `members` are wanted, all of them for None.
     """
 
     name: str
@@ -32,11 +33,15 @@ class Column:
     dtype: np.dtype[Any] | None = None
     shape: tuple[int, ...] = ()
     picture: Image | None = None
+    objects: Objects | None = None
+    members: tuple[str, ...] | None = None
 
     @classmethod
-    def of(cls, field: pa.Field, picture: Image | None = None) -> Column:
-        """Look at a field's type."""
-        return replace(cls._of_type(field.name, field.type), picture=picture)
+    def of(cls, field: pa.Field, role: Role | None = None) -> Column:
+        """Look at a field's type. Of the roles, those of images, masks and objects say how values are read."""
+        picture = role if isinstance(role, Image) else None
+        objects = role if isinstance(role, Objects) else None
+        return replace(cls._of_type(field.name, field.type), picture=picture, objects=objects)
 
     @classmethod
     def _of_type(cls, name: str, type_: pa.DataType) -> Column:
@@ -55,6 +60,11 @@ class Column:
         if type_.equals(ENCODED_IMAGE) or _is_text(type_) or pa.types.is_binary(type_) or pa.types.is_large_binary(type_):
             return cls(name, type_, "variable")
         return cls(name, type_, "other")
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether the values lie in one piece of memory each, so that they can be read where they are."""
+        return self.kind in ("fixed", "variable")
 
     @property
     def is_text(self) -> bool:
@@ -91,6 +101,21 @@ class Column:
     def is_encoded_picture(self) -> bool:
         """Whether the values are images or masks in a file format, which can be decoded."""
         return self.picture is not None and self.is_encoded_image
+
+    @property
+    def object_members(self) -> tuple[str, ...]:
+        """The wanted members of a column of objects."""
+        if self.members is not None:
+            return self.members
+        return tuple(field.name for field in self.type) if pa.types.is_struct(self.type) else ()
+
+    def values(self, batch: pa.RecordBatch) -> pa.Array:
+        """Return the column of a block; of objects, the wanted members."""
+        array = batch.column(self.name)
+        if self.members is None:
+            return array
+        members = [array.field(member) for member in self.members]
+        return pa.StructArray.from_arrays(members, list(self.members), mask=array.is_null() if array.null_count else None)
 
     @property
     def picture_shape(self) -> tuple[int, ...] | None:

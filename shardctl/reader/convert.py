@@ -39,7 +39,7 @@ class Converter:
         self._transforms = transforms
         normalization = transforms.normalize.get(name)
         self._affine = None if normalization is None else _Affine(normalization, np.dtype(stored), self.dtype)
-        self._views = _Views(transforms, samples, epoch) if is_picture and (transforms.crop or transforms.flip) else None
+        self._views = Views(transforms, samples, epoch) if is_picture and (transforms.crop or transforms.flip) else None
         self._resizes = is_picture and transforms.resize is not None
         self._planes = transforms.puts_channels_first(column)
         self._is_mask = isinstance(column.picture, Mask)
@@ -171,8 +171,8 @@ def _copy(values: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
         np.copyto(out, values, casting="unsafe")
 
 
-class _Views:
-    """The crop of each image, drawn from (seed, epoch, sample)."""
+class Views:
+    """The part of each image that is cut out, and whether it is mirrored: drawn from (seed, epoch, sample)."""
 
     def __init__(self, transforms: Transforms, samples: npt.NDArray[np.int64], epoch: int) -> None:
         self._crop, self._random = transforms.crop, transforms.crop_from == "random"
@@ -184,15 +184,30 @@ class _Views:
     def _draw(self, seed: int, epoch: int, purpose: int, samples: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
         return mix64(samples.astype(np.uint64) + np.uint64(key_of(seed, epoch, purpose)))
 
+    def box(self, width: int, height: int, place: int) -> tuple[int, int, int, int]:
+        """Return what is cut out of an image of this size: (left, top, right, bottom).
+
+        Raises DatasetError if it is too small.
+        """
+        if self._crop is None:
+            return 0, 0, width, height
+        free_y, free_x = height - self._crop[0], width - self._crop[1]
+        if free_y < 0 or free_x < 0:
+            have, want = f"{height}x{width}", f"{self._crop[0]}x{self._crop[1]}"
+            raise DatasetError(f"{have} is too small for a crop to {want}; give resize= too, or a smaller crop")
+        top, left = round(free_y / 2), round(free_x / 2)  # as the step `crop` of a recipe and torchvision's CenterCrop
+        if self._random:
+            draw = self._draws[0][place]
+            top, left = (draw & 0xFFFFFFFF) * (free_y + 1) >> 32, (draw >> 32) * (free_x + 1) >> 32
+        return left, top, left + self._crop[1], top + self._crop[0]
+
+    def mirrored(self, place: int) -> bool:
+        """Return whether an image is flipped left to right."""
+        return self._draws[1][place] >= self._least_flipped
+
     def of(self, image: npt.NDArray[Any], place: int) -> npt.NDArray[Any]:
-        if self._crop:
-            free_y, free_x = image.shape[0] - self._crop[0], image.shape[1] - self._crop[1]
-            if free_y < 0 or free_x < 0:
-                have, want = f"{image.shape[0]}x{image.shape[1]}", f"{self._crop[0]}x{self._crop[1]}"
-                raise DatasetError(f"{have} is too small for a crop to {want}; give resize= too, or a smaller crop")
-            top, left = round(free_y / 2), round(free_x / 2)  # as the step `crop` of a recipe and torchvision's CenterCrop
-            if self._random:
-                draw = self._draws[0][place]
-                top, left = (draw & 0xFFFFFFFF) * (free_y + 1) >> 32, (draw >> 32) * (free_x + 1) >> 32
-            image = image[top : top + self._crop[0], left : left + self._crop[1]]
-        return image[:, ::-1] if self._draws[1][place] >= self._least_flipped else image
+        """Return that part of an image, mirrored where it shall be, without a copy. Raises DatasetError if it is too small."""
+        if self._crop is not None:
+            left, top, right, bottom = self.box(image.shape[1], image.shape[0], place)
+            image = image[top:bottom, left:right]
+        return image[:, ::-1] if self.mirrored(place) else image

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,12 @@ from shardctl.errors import DatasetError, UsageError
 from shardctl.mapping import mended
 from shardctl.reader.column import Column
 from shardctl.reader.convert import Converter, Misfit
-from shardctl.reader.gather import Bytes, Located, adjoining, gather, gather_fixed, in_array
-from shardctl.reader.lists import Lists, is_missing, numbers_of, with_none
+from shardctl.reader.gather import Bytes, Located, adjoining, gather, gather_fixed
+from shardctl.reader.lists import Lists, numbers_of, with_none
 from shardctl.reader.locate import DamagedValues, Wanted
 from shardctl.reader.memory import Batch, BatchMemory
-from shardctl.reader.pictures import PictureReader
+from shardctl.reader.objects import ObjectReader
+from shardctl.reader.pictures import PictureReader, encoded_images
 from shardctl.reader.shards import VERIFY_ADVICE, Indices, Shards
 from shardctl.reader.sources import GatherOptions, Places, Sources
 from shardctl.reader.specs import Spec, fixed_shape, specs_of
@@ -28,12 +30,30 @@ from shardctl.times import python_values
 
 
 def columns_of(shards: Shards, names: Sequence[str] | None) -> list[Column]:
-    """Return the chosen columns, all of them for None. Raises UsageError for an unknown one."""
-    schema, pictures = shards.layout.columns, shards.layout.roles.images
-    missing = [name for name in names or () if name not in schema.names]
-    if missing:
-        raise UsageError(f"no column {', '.join(missing)}; the dataset has {', '.join(schema.names)}")
-    return [Column.of(schema.field(name), pictures.get(name)) for name in (schema.names if names is None else names)]
+    """Return the chosen columns, all of them for None; `objects.bbox` chooses a member of a column of objects.
+
+    Raises UsageError for an unknown one.
+    """
+    schema, roles = shards.layout.columns, shards.layout.roles
+    chosen: dict[str, Column] = {}
+    for name in schema.names if names is None else names:
+        whole, _, member = name.partition(".") if name not in schema.names else (name, "", "")
+        column = Column.of(schema.field(whole), roles.get(whole)) if whole in schema.names else None
+        if column is None or (member and (column.objects is None or member not in column.object_members)):
+            raise _no_column(shards, [name for name in names or () if name not in schema.names])
+        before = chosen.get(whole)
+        if member and (before is None or before.members is not None):
+            column = replace(column, members=(*(before.object_members if before is not None else ()), member))
+        chosen[whole] = column
+    return list(chosen.values())
+
+
+def _no_column(shards: Shards, missing: Sequence[str]) -> UsageError:
+    """Return the error for names that are no columns."""
+    schema, roles = shards.layout.columns, shards.layout.roles
+    members = [f"{name}.{member}" for name in roles.objects for member in Column.of(schema.field(name)).object_members]
+    gone = [name for name in missing if name not in members]
+    return UsageError(f"no column {', '.join(gone)}; the dataset has {', '.join([*schema.names, *members])}")
 
 
 _CHUNK = 2 << 20
@@ -50,14 +70,15 @@ class Gatherer:
         transforms.check(columns)
         self.shards, self.columns, self._transforms, self._options = shards, columns, transforms, options
         self.stages: Stages = StageClock() if options.profile else NoStages()
-        self._places = Places(shards, columns, options, self.stages)
+        self._objects = ObjectReader(shards, columns, transforms)
+        self._places = Places(shards, [*columns, *self._objects.hidden], options, self.stages)
         keep_truncated = shards.manifest.recipe.get("truncated") == "keep"
         self._pictures = PictureReader(shards, transforms, keep_truncated, options.cache_bytes)
         self.skipped = 0
 
     def counts(self) -> dict[str, int]:
-        """Return the cache hits and misses of blocks and decoded images, and the number of skipped samples."""
-        return {**self._places.counts(), **self._pictures.counts(), "skipped": self.skipped}
+        """Return the cache hits and misses of blocks and decoded images, and the numbers of skipped samples and cut objects."""
+        return {**self._places.counts(), **self._pictures.counts(), **self._objects.counts(), "skipped": self.skipped}
 
     def specs(self) -> dict[str, Spec]:
         """Return the kind of values of each field of a batch."""
@@ -124,13 +145,15 @@ class Gatherer:
         return pa.table({column.name: memory.take(column, wanted) for column in self.columns})
 
     def _values(self, column: Column, sources: Sources, samples: Indices, epoch: int, memory: BatchMemory) -> Batch:
+        if column.objects is not None:
+            return self._objects.read(column, sources, samples, epoch, memory)
         try:
             located = sources.locate(column)
         except DamagedValues as damaged:
             raise Unreadable(damaged.places, damaged) from damaged
         try:
             if located is None:
-                taken = sources.memory.take(column, sources.wanted)
+                taken = sources.memory_of(column).take(column, sources.wanted)
                 return self._taken(column, taken, samples, epoch, sources.wanted, memory)
             if isinstance(located, np.ndarray):
                 return {column.name: self._numbers(column, located, sources.wanted)}
@@ -161,12 +184,8 @@ class Gatherer:
         """Return values that Arrow has collected: some of their block are missing, or they are of a type of many parts."""
         name, fill = column.name, self._transforms.fill
         if column.is_encoded_image:
-            lost = np.flatnonzero(is_missing(values) | is_missing(values.field("bytes")))
-            if len(lost):
-                raise Unreadable(
-                    lost, DatasetError(f"{name_of(self.shards, wanted, int(lost[0]))}: {name} is missing; {VERIFY_ADVICE}")
-                )
-            return self._located(column, in_array(values.field("bytes")), samples, epoch, wanted, memory)
+            located = encoded_images(column, values, self.shards, wanted)
+            return self._located(column, located, samples, epoch, wanted, memory)
         if column.dtype is None and not column.is_boolean:
             return {name: python_values(values)}
         if column.is_ragged:

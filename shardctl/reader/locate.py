@@ -263,12 +263,12 @@ class InMemory:
                 raise DatasetError(f"{printable(str(self._shards.root))}: {first_line(error)}; {VERIFY_ADVICE}") from error
 
     def take(self, column: Column, wanted: Wanted) -> pa.Array:
-        """Copy the values of any column into one Arrow array."""
+        """Copy the values of any column into one Arrow array; of objects, the wanted members."""
         if not self._blocks:
-            return pa.array([], column.type)
+            return column.values(pa.RecordBatch.from_arrays([pa.array([], column.type)], [column.name]))
         order, edges = wanted.by_block
         parts = [
-            loaded.batch.column(column.name).take(_arrow(wanted.rows[order[begin:end]]))
+            column.values(loaded.batch).take(_arrow(wanted.rows[order[begin:end]]))
             for loaded, begin, end in zip(self._blocks, edges[:-1], edges[1:], strict=True)
         ]
         back = np.empty(len(order), np.int64)

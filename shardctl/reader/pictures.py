@@ -8,19 +8,21 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from shardctl.codecs import image
 from shardctl.codecs.jpeg import JpegDecoder
 from shardctl.errors import DatasetError, Rejection, ShardctlError
 from shardctl.reader.column import Column
 from shardctl.reader.convert import Converter, Misfit
-from shardctl.reader.gather import Bytes, Located
+from shardctl.reader.gather import Bytes, Located, in_array
+from shardctl.reader.lists import is_missing
 from shardctl.reader.locate import Wanted
 from shardctl.reader.memory import BatchMemory
 from shardctl.reader.samples import SampleCache
 from shardctl.reader.shards import VERIFY_ADVICE, Indices, Shards
 from shardctl.reader.transforms import Transforms
-from shardctl.reader.unreadable import Unreadable, unreadable_sample
+from shardctl.reader.unreadable import Unreadable, name_of, unreadable_sample
 from shardctl.roles import Mask
 
 _ANY_SIZE = 2**62
@@ -111,6 +113,15 @@ class PictureReader:
             self._local.decoder = JpegDecoder()
         decoder: JpegDecoder = self._local.decoder
         return decoder
+
+
+def encoded_images(column: Column, values: pa.Array, shards: Shards, wanted: Wanted) -> Located:
+    """Return where the bytes of images lie in an Arrow array. Raises Unreadable for samples that have none."""
+    lost = np.flatnonzero(is_missing(values) | is_missing(values.field("bytes")))
+    if len(lost):
+        where = name_of(shards, wanted, int(lost[0]))
+        raise Unreadable(lost, DatasetError(f"{where}: {column.name} is missing; {VERIFY_ADVICE}"))
+    return in_array(values.field("bytes"))
 
 
 def _in_list(converter: Converter, pixels: image.Pixels, place: int) -> npt.NDArray[Any]:

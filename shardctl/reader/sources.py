@@ -50,22 +50,30 @@ class Places:
 
     def __init__(self, shards: Shards, columns: Sequence[Column], options: GatherOptions, stages: Stages) -> None:
         self.shards, self._columns, self._options, self._stages = shards, columns, options, stages
-        flat = [column for column in columns if column.kind in ("fixed", "variable")]
+        flat = [column for column in columns if column.is_flat]
         opener: Opener = load_file if options.preload else map_resident_file if shards.fit_in_memory else map_file
         self.in_place = InPlace(shards, flat, opener, options.checksums) if in_place(shards, options) else None
 
     @cached_property
     def blocks(self) -> BlockCache:
         """The blocks that are read into memory."""
+        return self._cache(self._columns)
+
+    @cached_property
+    def nested(self) -> BlockCache:
+        """The blocks of the columns that are never read in place: without the images and numbers that are."""
+        return self._cache([column for column in self._columns if not column.is_flat])
+
+    def _cache(self, columns: Sequence[Column]) -> BlockCache:
         limit, limit_bytes = self._options.blocks, self._options.block_bytes
         if self._options.preload:
             limit, limit_bytes = len(self.shards.starts), float("inf")
-        return BlockCache(self.shards, list(self._columns), limit, limit_bytes, self._options.checksums, self._stages)
+        return BlockCache(self.shards, list(columns), limit, limit_bytes, self._options.checksums, self._stages)
 
     def counts(self) -> dict[str, int]:
         """Return the hits and misses of the cache of blocks."""
-        blocks = self.__dict__.get("blocks")
-        return {"block_hits": blocks.hits if blocks else 0, "block_misses": blocks.misses if blocks else 0}
+        used = [self.__dict__[name] for name in ("blocks", "nested") if name in self.__dict__]
+        return {"block_hits": sum(cache.hits for cache in used), "block_misses": sum(cache.misses for cache in used)}
 
 
 class Sources:
@@ -75,6 +83,7 @@ class Sources:
         """Find the files; samples that are `counted` are not requested again in this epoch."""
         self._places, self.wanted, self._counted = places, wanted, counted
         self._memory: InMemory | None = None
+        self._nested: InMemory | None = None
         if places.in_place is not None:
             self._files, faults = places.in_place.prepare(wanted)
             if faults:
@@ -84,16 +93,27 @@ class Sources:
     def memory(self) -> InMemory:
         """The blocks, in memory. (A cached_property would hold a lock that all threads share before Python 3.12.)"""
         if self._memory is None:
-            counts = np.bincount(self.wanted.inverse, minlength=len(self.wanted.blocks)) * self._counted
-            found, faults = self._places.blocks.get(self.wanted.blocks.tolist(), counts.tolist())
-            if faults:
-                raise unreadable_blocks(self._places.shards, self.wanted, faults)
-            self._memory = InMemory(self._places.shards, [found[block] for block in self.wanted.blocks.tolist()])
+            self._memory = self._bring(self._places.blocks)
         return self._memory
+
+    def memory_of(self, column: Column) -> InMemory:
+        """Return the blocks of a column, in memory: without those columns that are read in place, where this one is not."""
+        if self._places.in_place is None or column.is_flat:
+            return self.memory
+        if self._nested is None:
+            self._nested = self._bring(self._places.nested)
+        return self._nested
+
+    def _bring(self, cache: BlockCache) -> InMemory:
+        counts = np.bincount(self.wanted.inverse, minlength=len(self.wanted.blocks)) * self._counted
+        found, faults = cache.get(self.wanted.blocks.tolist(), counts.tolist())
+        if faults:
+            raise unreadable_blocks(self._places.shards, self.wanted, faults)
+        return InMemory(self._places.shards, [found[block] for block in self.wanted.blocks.tolist()])
 
     def locate(self, column: Column) -> Located | npt.NDArray[Any] | None:
         """Return the places of a column's values, or its numbers; None if they must be read one by one."""
-        if column.kind not in ("fixed", "variable"):
+        if not column.is_flat:
             return None
         place = self._places.in_place
         if place is not None and not place.lie_elsewhere(column, self.wanted):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from shardctl.reader.column import Column
+from shardctl.reader.marked import member_types
 from shardctl.reader.transforms import Transforms
 
 
@@ -31,10 +32,25 @@ def specs_of(columns: Sequence[Column], transforms: Transforms) -> dict[str, Spe
     """Return the kind of values of each field of a batch of these columns."""
     specs = {}
     for column in columns:
+        if column.objects is not None and column.name in transforms.pad:
+            specs.update(_padded_objects(column, transforms.pad[column.name]))
+            continue
         specs[column.name] = _spec(column, transforms)
         if column.name in transforms.pad:
             specs[f"{column.name}_length"] = Spec("fixed", (column.ndim,) if column.ndim > 1 else ())
     return specs
+
+
+def _padded_objects(column: Column, value: float) -> dict[str, Spec]:
+    """Return what `Marked.padded` returns."""
+    name, specs = column.name, {}
+    for member, kind in member_types(column).items():
+        if member not in column.object_members:
+            continue
+        padded = kind.dtype is not None and Spec("padded", (-1, *kind.shape), kind.dtype, kind.fill(value))
+        specs[f"{name}.{member}"] = padded or Spec("other")
+    there, annotated = Spec("padded", (-1,), np.dtype(bool)), Spec("fixed", (), np.dtype(bool))
+    return {**specs, f"{name}_length": Spec("fixed"), f"{name}_mask": there, f"{name}_annotated": annotated}
 
 
 def _spec(column: Column, transforms: Transforms) -> Spec:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from shardctl.arguments import real_number
 from shardctl.errors import UsageError
 from shardctl.geometry import View
+from shardctl.motion import KEPT_SHARE
 from shardctl.reader.column import Column
 from shardctl.roles import Mask
 
@@ -35,7 +36,8 @@ class Transforms:
     alike. `channels_first` returns images as (3, height, width); masks stay (height, width). `dtypes` converts columns,
     `normalize` computes (x - mean) / std of columns, as float32 or as the requested dtype. `pad` has a fill value for each
     ragged column of numbers to pad; a column NAME_length then has the original lengths. `fill` has the values that replace
-    missing numbers; without it, they stay None. `relabel` has, by column, the new label of each label.
+    missing numbers; without it, they stay None. `relabel` has, by column, the new label of each label. Objects move with the
+    main image; those stay of which at least the share `keep_objects` of the area is inside then, or the centre ("center").
     """
 
     decode: bool = True
@@ -50,6 +52,7 @@ class Transforms:
     channels_first: bool = False
     fill: Mapping[str, float] | None = None
     relabel: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    keep_objects: float | str = KEPT_SHARE
 
     def check(self, columns: Sequence[Column]) -> None:
         """Raise UsageError for options that do not fit these columns."""
@@ -60,8 +63,8 @@ class Transforms:
                 if name not in by_name:
                     raise UsageError(f"{option}: no column {name} is read; there are {', '.join(by_name)}")
         for name in self.pad:
-            if not by_name[name].is_ragged:
-                raise UsageError(f"pad: {name} is not a ragged column of numbers")
+            if not by_name[name].is_ragged and by_name[name].objects is None:
+                raise UsageError(f"pad: {name} is not a ragged column of numbers, nor one of objects")
         for name in (*self.dtypes, *self.normalize):
             column = by_name[name]
             if column.dtype is None and not (column.is_encoded_picture and self.decode):
@@ -73,10 +76,16 @@ class Transforms:
         for option, values in (("pad", self.pad), ("fill", self.fill or {})):
             for name, value in values.items():
                 self._check_value(option, by_name[name], value)
-        self._check_pictures([column for column in columns if column.picture])
+        objects = [column for column in columns if column.objects is not None]
+        self._check_pictures([column for column in columns if column.picture], bool(objects))
+        for column in objects:
+            self._check_flip(column)
 
     def _check_value(self, option: str, column: Column, value: Any) -> None:
         """Raise UsageError for a value that a column of a batch cannot hold."""
+        if option == "pad" and column.objects is not None:
+            real_number(f"{option}: the value for {column.name}", value)
+            return
         if column.dtype is None and not column.is_boolean:
             raise UsageError(f"{option}: {column.name} holds no numbers")
         if isinstance(value, bool | np.bool_) or (isinstance(value, float | np.floating) and not np.isfinite(value)):
@@ -90,8 +99,22 @@ class Transforms:
         if not (least <= number <= most and number == int(number)):
             raise UsageError(f"{option}: {value!r} does not fit {column.name}, which is {dtype}")
 
-    def _check_pictures(self, columns: Sequence[Column]) -> None:
-        """Raise UsageError for options of images that do not fit these columns of images and masks."""
+    def _check_flip(self, column: Column) -> None:
+        """Raise UsageError for a flip of keypoints that nobody knows how to mirror: a left hand becomes a right one."""
+        assert column.objects is not None
+        if self.flip and "keypoints" in column.object_members and column.objects.flip is None:
+            raise UsageError(
+                f"flip: the keypoints of {column.name} do not say which point is which in a mirrored image; convert them with"
+                f" the flips of their points, or leave them out: columns=[…, '{column.name}.bbox', '{column.name}.category']"
+            )
+
+    @property
+    def moves(self) -> bool:
+        """Whether the coordinates in images change."""
+        return bool(self.resize or self.crop or self.flip)
+
+    def _check_pictures(self, columns: Sequence[Column], with_objects: bool) -> None:
+        """Raise UsageError for options of images that do not fit these columns of images and masks, and perhaps of objects."""
         if self.crop_from not in ("center", "random"):
             raise UsageError(f"a crop is taken from the center or from random places, not from {self.crop_from!r}")
         if self.crop_from == "random" and not self.crop:
@@ -100,14 +123,15 @@ class Transforms:
         options = [option for option, value in asked.items() if value]
         if not options:
             return
-        if not self.decode or not columns:
+        if not self.decode or not (columns or (with_objects and self.moves)):
             raise UsageError(f"{', '.join(options)}: only for decoded images, and there are none among the columns")
         if self.crop and min(self.crop) < 1:
             raise UsageError(f"a crop to {self.crop[0]}x{self.crop[1]} is impossible")
         for column in columns:
-            self._check_picture(column)
+            self.check_crop(column)
 
-    def _check_picture(self, column: Column) -> None:
+    def check_crop(self, column: Column) -> None:
+        """Raise UsageError for a crop that is larger than the images of a column, where these share a size."""
         shape = self._resized_shape(column)
         if self.crop and shape and (self.crop[0] > shape[0] or self.crop[1] > shape[1]):
             whose = "the images" if column.name == "image" else f"those of {column.name}"

@@ -1,0 +1,572 @@
+"""What is marked in images, in batches: arrays of each sample, or filled up; moved with the images; and in PyTorch."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from conftest import examples
+from handmade import write_dataset
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image as Pictures
+
+import shardctl
+from shardctl.codecs import rle
+from shardctl.codecs.outline import object_masks
+from shardctl.errors import DatasetError, UsageError
+from shardctl.geometry import apply, area, clipped
+from shardctl.layout import ENCODED_IMAGE, image_tensor
+from shardctl.motion import KeepRule, Motion, moved_objects
+from shardctl.roles import Mask, Objects, Role
+
+FLOATS = pa.list_(pa.float32())
+OBJECTS = pa.struct(
+    [
+        ("id", pa.list_(pa.int64())),
+        ("category", pa.list_(pa.int64())),
+        ("bbox", pa.list_(pa.list_(pa.float32(), 4))),
+        ("area", FLOATS),
+        ("iscrowd", pa.list_(pa.bool_())),
+        ("rle", pa.list_(pa.struct([("size", pa.list_(pa.int32(), 2)), ("counts", pa.binary())]))),
+        ("segmentation", pa.list_(pa.list_(FLOATS))),
+        ("keypoints", pa.list_(pa.list_(pa.list_(pa.float32(), 3)))),
+    ]
+)
+CATEGORIES = ("cat", "dog", "owl")
+ROLE = Objects(CATEGORIES, keypoints=("nose", "left eye", "right eye"), flip=(0, 2, 1))
+FIELDS = pa.schema([("key", pa.string()), ("image", ENCODED_IMAGE), ("mask", ENCODED_IMAGE), ("objects", OBJECTS)])
+
+NOISE = np.random.default_rng(0).integers(0, 256, (24, 24)).astype(np.uint8)
+"""The pixels of every image and mask from the top left: any part of it can be found again."""
+
+Thing = dict[str, Any]
+"""One object: its members by name."""
+
+
+def thing(box: list[float], category: int = 0, **members: Any) -> Thing:
+    usual = {"id": 7, "area": box[2] * box[3], "iscrowd": False, "rle": None, "segmentation": [], "keypoints": []}
+    return {"bbox": box, "category": category, **usual, **members}
+
+
+def struct(things: list[Thing] | None) -> dict[str, list[Any]] | None:
+    return None if things is None else {field.name: [each[field.name] for each in things] for field in OBJECTS}
+
+
+def png(width: int, height: int, grey: bool = False) -> tuple[bytes, str]:
+    target = io.BytesIO()
+    values = NOISE[:height, :width]
+    Pictures.fromarray(values if grey else np.stack([values] * 3, axis=2)).save(target, "PNG")
+    return target.getvalue(), "x.png"
+
+
+def write(
+    root: Path,
+    samples: list[list[Thing] | None],
+    sizes: list[tuple[int, int]] | None = None,
+    role: Objects = ROLE,
+    compression: str = "none",
+) -> shardctl.Dataset:
+    """Write samples with these objects, and images and masks of these sizes (width, height)."""
+    rows = [
+        (f"k{place}", png(*size), png(*size, grey=True), struct(things))
+        for place, (things, size) in enumerate(zip(samples, sizes or [(16, 12)] * len(samples), strict=True))
+    ]
+    roles: dict[str, Role] = {"mask": Mask("png"), "objects": role}
+    write_dataset(root, FIELDS, rows, 3, compression, sample_bytes=400_000, roles=roles)
+    return shardctl.open(root)
+
+
+SAMPLES: list[list[Thing] | None] = [
+    [thing([1, 2, 3, 4], 2, id=10, iscrowd=True), thing([0, 0, 16, 12], 1, id=11)],
+    [],
+    None,
+    [thing([4, 4, 8, 4], keypoints=[[5, 5, 2], [6, 7, 1], [0, 0, 0]], segmentation=[[4, 4, 12, 4, 12, 8], [4, 4, 8, 8, 4, 8]])],
+]
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_each_sample_has_its_objects_as_arrays(tmp_path: Path, compression: str) -> None:
+    ds = write(tmp_path / "out", SAMPLES, compression=compression)
+    (batch,) = ds.loader(4)
+    first, none, unknown, last = batch["objects"]
+    assert unknown is None
+    assert {name: (values.shape, values.dtype) for name, values in first.items() if isinstance(values, np.ndarray)} == {
+        "id": ((2,), np.int64),
+        "category": ((2,), np.int64),
+        "bbox": ((2, 4), np.float32),
+        "area": ((2,), np.float32),
+        "iscrowd": ((2,), np.bool_),
+        "keypoints": ((2, 3, 3), np.float32),
+    }
+    assert first["bbox"].tolist() == [[1, 2, 3, 4], [0, 0, 16, 12]]
+    assert (first["id"].tolist(), first["category"].tolist(), first["iscrowd"].tolist()) == ([10, 11], [2, 1], [True, False])
+    assert first["area"].tolist() == [12, 192]
+    assert first["segmentation"] == [[], []]
+    assert not first["keypoints"].any()
+    assert none["bbox"].shape == (0, 4)
+    assert none["keypoints"].shape == (0, 3, 3)
+    assert last["keypoints"].tolist() == [[[5, 5, 2], [6, 7, 1], [0, 0, 0]]]
+    assert [polygon.tolist() for polygon in last["segmentation"][0]] == [[4, 4, 12, 4, 12, 8], [4, 4, 8, 8, 4, 8]]
+    assert ds[3]["objects"]["bbox"].tolist() == [[4, 4, 8, 4]]
+    assert ds[2]["objects"] is None
+    assert ds.take([0, 3], columns=["objects"])["objects"][1]["category"].tolist() == [0]
+
+
+def test_padded_objects_are_arrays_of_the_batch(tmp_path: Path) -> None:
+    ds = write(tmp_path / "out", SAMPLES)
+    loader = ds.loader(4, pad={"objects": 0.5})
+    (batch,) = loader
+    assert batch["objects.bbox"].tolist() == [
+        [[1, 2, 3, 4], [0, 0, 16, 12]],
+        [[0.5] * 4] * 2,
+        [[0.5] * 4] * 2,
+        [[4, 4, 8, 4], [0.5] * 4],
+    ]
+    assert batch["objects.category"].tolist() == [[2, 1], [-1, -1], [-1, -1], [0, -1]]
+    assert batch["objects.id"].tolist() == [[10, 11], [-1, -1], [-1, -1], [7, -1]]
+    assert batch["objects.iscrowd"].tolist() == [[True, False], [False] * 2, [False] * 2, [False] * 2]
+    assert batch["objects.keypoints"].shape == (4, 2, 3, 3)
+    assert batch["objects_length"].tolist() == [2, 0, 0, 1]
+    assert batch["objects_mask"].tolist() == [[True, True], [False] * 2, [False] * 2, [True, False]]
+    assert batch["objects_annotated"].tolist() == [True, True, False, True]
+    assert [len(each) for each in batch["objects.segmentation"]] == [2, 0, 0, 1]
+    assert "objects" not in batch
+    assert_specs(loader.stream.specs(), batch)
+
+
+def assert_specs(specs: Any, batch: dict[str, Any]) -> None:
+    """Compare a batch with what was said about it before it was read."""
+    assert list(specs) == list(batch)
+    for name, spec in specs.items():
+        values = batch[name]
+        assert isinstance(values, np.ndarray) == (spec.kind in ("fixed", "padded")), name
+        if isinstance(values, np.ndarray):
+            assert (values.dtype, values.ndim) == (spec.dtype, 1 + len(spec.shape)), name
+            assert all(length in (-1, found) for length, found in zip(spec.shape, values.shape[1:], strict=True)), name
+
+
+def test_members_can_be_chosen(tmp_path: Path) -> None:
+    ds = write(tmp_path / "out", SAMPLES)
+    (batch,) = ds.loader(4, columns=["objects.category", "key", "objects.id"])
+    assert list(batch) == ["objects", "key"]
+    assert {name: values.tolist() for name, values in batch["objects"][0].items()} == {"id": [10, 11], "category": [2, 1]}
+    chosen = ds.loader(4, columns=["objects.category"], pad={"objects": 0}, crop=4)
+    (batch,) = chosen
+    assert list(batch) == ["objects.category", "objects_length", "objects_mask", "objects_annotated"]
+    assert batch["objects_length"].tolist() == [0, 0, 0, 1]
+    (batch,) = ds.loader(4, columns=["objects.id", "objects"])
+    assert len(batch["objects"][0]) == 8
+    with pytest.raises(UsageError, match=r"no column objects\.box; the dataset has key, image, mask, objects, objects.id, "):
+        ds.loader(4, columns=["objects.bbox", "objects.box"])
+    with pytest.raises(UsageError, match=r"no column image.bytes"):
+        ds.loader(4, columns=["image.bytes"])
+
+
+def test_objects_are_cut_and_mirrored_with_their_image(tmp_path: Path) -> None:
+    """An image of 16 x 12; the centre of 8 x 8 begins at (4, 2). Mirrored, x becomes 8 - (x - 4)."""
+    objects = [
+        thing([2, 3, 4, 4], 0, area=10.0),  # half of it is inside: x from 4 to 6, y from 3 to 7
+        thing([5, 4, 2, 2], 1, keypoints=[[5.5, 4.5, 2], [6.5, 5.5, 1], [1.0, 1.0, 2]], segmentation=[[5, 4, 7, 4, 7, 6]]),
+        thing([0, 0, 4.5, 3], 2),  # 0.5 of 13.5 pixels are inside
+        thing([12, 2, 4, 4], 2),  # begins where the crop ends
+        thing([2, 2, 4, 8], 2, area=36.5, segmentation=[[2, 2, 6, 2, 6, 10, 2, 10], [0, 0, 3, 0, 3, 3]]),
+    ]
+    ds = write(tmp_path / "out", [objects])
+    (batch,) = ds.loader(1, crop=8)
+    cut = batch["objects"][0]
+    assert cut["bbox"].tolist() == [[0, 1, 2, 4], [1, 2, 2, 2], [0, 0, 2, 8]]
+    assert cut["area"].tolist() == [5, 4, 16]
+    assert cut["category"].tolist() == [0, 1, 2]
+    assert cut["keypoints"][1].tolist() == [[1.5, 2.5, 2], [2.5, 3.5, 1], [0, 0, 0]]
+    assert [polygon.tolist() for polygon in cut["segmentation"][1]] == [[1, 2, 3, 2, 3, 4]]
+    (corners,) = cut["segmentation"][2]
+    assert sorted(map(tuple, corners.reshape(-1, 2).tolist())) == [(0, 0), (0, 8), (2, 0), (2, 8)]
+    (mirrored,) = ds.loader(1, crop=8, flip=1.0)
+    found = mirrored["objects"][0]
+    assert found["bbox"].tolist() == [[6, 1, 2, 4], [5, 2, 2, 2], [6, 0, 2, 8]]
+    assert found["keypoints"][1].tolist() == [[6.5, 2.5, 2], [0, 0, 0], [5.5, 3.5, 1]], "left and right are exchanged"
+    assert [polygon.tolist() for polygon in found["segmentation"][1]] == [[7, 2, 5, 2, 5, 4]]
+    assert np.array_equal(mirrored["image"], batch["image"][:, :, ::-1])
+
+
+def test_what_is_kept_is_decided_by_the_area_inside_or_the_centre(tmp_path: Path) -> None:
+    """The centre of 8 x 8 of an image of 16 x 12 is from (4, 2) to (12, 10)."""
+    boxes = [[0, 2, 8, 4], [0, 2, 10, 4], [0, 2, 4.5, 4], [4, 2, 8, 8], [6, 6, 0, 0], [1, 1, 0, 0], [0, 0, 3, 2]]
+    ds = write(tmp_path / "out", [[thing(box, id=place) for place, box in enumerate(map(list, boxes))]])
+
+    def kept(**options: Any) -> list[int]:
+        loader = ds.loader(1, crop=8, **options)
+        (batch,) = loader
+        assert loader.stats().objects_cut == len(boxes) - len(batch["objects"][0]["id"])
+        found: list[int] = batch["objects"][0]["id"].tolist()
+        return found
+
+    assert kept() == [0, 1, 2, 3, 4], "0.11 of the third is inside, and 0.1 is enough"
+    assert kept(keep_objects=0.5) == [0, 1, 3, 4]
+    assert kept(keep_objects=1) == [3, 4]
+    assert kept(keep_objects=0) == [0, 1, 2, 3, 4]
+    assert kept(keep_objects="center") == [0, 1, 3, 4]
+    for wrong in (1.5, -0.1, "middle", None):
+        with pytest.raises(UsageError, match="keep_objects"):
+            ds.loader(1, keep_objects=wrong)  # type: ignore[arg-type]
+
+
+numbers = st.integers(-8, 48).map(lambda number: number / 2)
+lengths = st.integers(0, 40).map(lambda number: number / 2)
+boxes = st.tuples(numbers, numbers, lengths, lengths).map(list)
+points = st.lists(st.tuples(numbers, numbers, st.integers(0, 2)).map(list), min_size=3, max_size=3)
+polygons = st.lists(
+    st.lists(st.tuples(numbers, numbers), min_size=3, max_size=6).map(lambda part: list(sum(part, ()))), max_size=2
+)
+things = st.builds(
+    thing,
+    boxes,
+    st.integers(0, 2),
+    keypoints=st.one_of(st.just([]), points),
+    iscrowd=st.booleans(),
+    segmentation=polygons,
+    area=numbers,
+)
+annotated = st.lists(st.one_of(st.none(), st.lists(things, max_size=4)), min_size=1, max_size=6)
+
+
+@examples(25)
+@given(
+    samples=annotated,
+    sizes=st.lists(st.tuples(st.integers(9, 24), st.integers(9, 24)), min_size=6, max_size=6),
+    resize=st.sampled_from([None, 11, (10, 14)]),
+    crop=st.sampled_from([None, (8, 9), 8]),
+    random=st.booleans(),
+    flip=st.sampled_from([0.0, 0.5, 1.0]),
+    keep=st.sampled_from([0.1, 0.5, "center"]),
+    seed=st.integers(0, 3),
+)
+def test_moved_objects_are_those_of_a_plain_computation(
+    tmp_path_factory: pytest.TempPathFactory,
+    samples: Any,
+    sizes: Any,
+    resize: Any,
+    crop: Any,
+    random: bool,
+    flip: float,
+    keep: Any,
+    seed: int,
+) -> None:
+    """Where an image was put is found from the pixels of its mask; the boxes are then moved one number at a time."""
+    ds = write(tmp_path_factory.mktemp("objects") / "out", samples, sizes[: len(samples)])
+    options: dict[str, Any] = {"resize": resize, "crop": crop, "flip": flip, "seed": seed}
+    if random and crop:
+        options["crop_from"] = "random"
+    batches = list(ds.loader(4, **options, keep_objects=keep, shuffle=True))
+    padded = list(ds.loader(4, **options, keep_objects=keep, shuffle=True, pad={"objects": 0}))
+    alone = list(ds.loader(4, **options, keep_objects=keep, shuffle=True, columns=["key", "objects"]))
+    for batch, filled, other in zip(batches, padded, alone, strict=True):
+        assert [str(each) for each in other["objects"]] == [str(each) for each in batch["objects"]]
+        for place, key in enumerate(batch["key"]):
+            number = int(key[1:])
+            objects = batch["objects"][place]
+            assert filled["objects_annotated"][place] == (samples[number] is not None)
+            if samples[number] is None:
+                assert objects is None
+                continue
+            motion = motion_of(batch["mask"][place], sizes[number], resized_size(sizes[number], resize))
+            given = struct(samples[number])
+            assert given is not None
+            as_converted = moved_objects(given, motion, ROLE, KeepRule.of(keep))
+            assert_same(objects, as_converted)
+            left = [after for each in samples[number] if (after := moved(each, motion, keep)) is not None]
+            count = len(left)
+            assert filled["objects_length"][place] == count
+            assert np.allclose(objects["bbox"], np.array([each["bbox"] for each in left]).reshape(-1, 4), atol=1e-4)
+            assert np.array_equal(filled["objects.bbox"][place, :count], objects["bbox"])
+            assert not filled["objects.bbox"][place, count:].any()
+            assert objects["category"].tolist() == [each["category"] for each in left]
+            for name, values in objects.items():
+                if isinstance(values, np.ndarray):
+                    assert np.array_equal(filled[f"objects.{name}"][place, :count], values)
+            for found, each in zip(objects["keypoints"], left, strict=True):
+                assert np.allclose(found, each["keypoints"] or np.zeros((3, 3)), atol=1e-4)
+
+
+@examples(15)
+@given(
+    size=st.tuples(st.integers(9, 24), st.integers(9, 24)),
+    resize=st.sampled_from([None, 11, (10, 14), 30]),
+    crop=st.sampled_from([None, (8, 9)]),
+    flip=st.sampled_from([0.0, 1.0]),
+    seed=st.integers(0, 9),
+)
+def test_masks_of_single_objects_move_like_masks_of_pixels(
+    tmp_path_factory: pytest.TempPathFactory, size: Any, resize: Any, crop: Any, flip: float, seed: int
+) -> None:
+    runs = {"size": size[::-1], "counts": rle.encode(NOISE[: size[1], : size[0]] > 99)}
+    objects = [thing([0, 0, 99, 99]), thing([0, 0, 99, 99], rle=runs, iscrowd=True)]
+    ds = write(tmp_path_factory.mktemp("rle") / "out", [objects], [size])
+    random = {"crop_from": "random"} if crop else {}
+    options: dict[str, Any] = {"resize": resize, "crop": crop, "flip": flip, "seed": seed, "keep_objects": 0, **random}
+    (batch,) = ds.loader(1, **options)
+    nothing, found = batch["objects"][0]["rle"]
+    assert nothing is None
+    assert np.array_equal(rle.decode(found["counts"], tuple(found["size"].tolist())), batch["mask"][0] > 99)
+
+
+hundredths = st.integers(-800, 3200).map(lambda number: number / 100 + 0.00317)
+"""Edges between such places hardly ever meet the centre of a pixel, where rounding would decide."""
+
+
+@examples(25)
+@given(
+    corners=st.lists(st.tuples(hundredths, hundredths), min_size=3, max_size=7),
+    size=st.tuples(st.integers(9, 24), st.integers(9, 24)),
+    flip=st.sampled_from([0.0, 1.0]),
+    seed=st.integers(0, 9),
+)
+def test_polygons_cover_the_pixels_of_a_mask_that_is_cut_and_mirrored(
+    tmp_path_factory: pytest.TempPathFactory, corners: Any, size: Any, flip: float, seed: int
+) -> None:
+    outline = [number for corner in corners for number in corner]
+    ds = write(tmp_path_factory.mktemp("polygons") / "out", [[thing([0, 0, 24, 24], segmentation=[outline])]], [size])
+    (batch,) = ds.loader(1, crop=(8, 9), crop_from="random", flip=flip, seed=seed, keep_objects=0)
+    mirrored, left, top = where_from(batch["mask"][0], size, size)
+    stored = object_masks(ds[0]["objects"], size[::-1])
+    part = stored[:, top : top + 8, left : left + 9]
+    assert np.array_equal(object_masks(batch["objects"][0], (8, 9)), part[:, :, ::-1] if mirrored else part)
+
+
+def resized_size(size: tuple[int, int], resize: Any) -> tuple[int, int]:
+    """Return (width, height): one number is the short side, two are height and width."""
+    width, height = size
+    if resize is None:
+        return size
+    if isinstance(resize, tuple):
+        return resize[1], resize[0]
+    return (resize, int(resize * height / width)) if width <= height else (int(resize * width / height), resize)
+
+
+def motion_of(mask: Any, size: tuple[int, int], resized: tuple[int, int]) -> Motion:
+    """Return what a conversion that does the same would do to the coordinates."""
+    mirrored, left, top = where_from(mask, size, resized)
+    height, width = mask.shape
+    motion = Motion.still(size).then(np.diag([resized[0] / size[0], resized[1] / size[1], 1.0]), resized)
+    motion = motion.then(np.array([[1.0, 0, -left], [0, 1, -top], [0, 0, 1]]), (width, height))
+    return motion.then(np.array([[-1.0, 0, width], [0, 1, 0], [0, 0, 1]]), (width, height)) if mirrored else motion
+
+
+def assert_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
+    """Compare the arrays of a batch with the lists of a conversion."""
+    for name in ("bbox", "area", "category", "iscrowd", "id"):
+        assert np.allclose(found[name], np.array(expected[name]).reshape(found[name].shape), atol=1e-4), name
+    for points, others in zip(found["keypoints"], expected["keypoints"], strict=True):
+        assert np.allclose(points, others or np.zeros((3, 3)), atol=1e-4)
+    for parts, others in zip(found["segmentation"], expected["segmentation"], strict=True):
+        assert len(parts) == len(others)
+        assert all(np.allclose(part, other, atol=1e-4) for part, other in zip(parts, others, strict=True))
+
+
+def moved(each: Thing, motion: Motion, keep: Any) -> Thing | None:
+    """Move the box and the keypoints of one object, a number at a time; None if it is not kept."""
+    (across, _, left), (_, down, top), _ = motion.matrix.tolist()
+    limits = motion.size
+    if motion.is_still:
+        return each
+    x, y, w, h = each["bbox"]
+    (x0, x1), (y0, y1) = sorted([x * across + left, (x + w) * across + left]), [y * down + top, (y + h) * down + top]
+    inside = [
+        (min(max(a, 0), limit), min(max(b, 0), limit)) for (a, b), limit in zip([(x0, x1), (y0, y1)], limits, strict=True)
+    ]
+    box = [inside[0][0], inside[1][0], inside[0][1] - inside[0][0], inside[1][1] - inside[1][0]]
+    middle = [(x0 + x1) / 2, (y0 + y1) / 2]
+    if not w or not h or keep == "center":
+        visible = all(
+            0 <= at < limit or (at == limit and not side) for at, limit, side in zip(middle, limits, (w, h), strict=True)
+        )
+    else:
+        shares = [part_area(part, motion) for part in each["segmentation"]]
+        whole, seen = (sum(column) for column in zip(*shares, strict=True)) if shares else (0, 0)
+        share = seen / whole if whole else box[2] * box[3] / ((x1 - x0) * (y1 - y0))
+        visible = box[2] > 0 and box[3] > 0 and share >= keep - 1e-9
+    if not visible:
+        return None
+    found = [[px * across + left, py * down + top, v] for px, py, v in each["keypoints"]]
+    found = [at if at[2] and 0 <= at[0] <= limits[0] and 0 <= at[1] <= limits[1] else [0, 0, 0] for at in found]
+    if across < 0 and found:
+        found = [found[0], found[2], found[1]]
+    return {**each, "bbox": box, "keypoints": found}
+
+
+def part_area(part: list[float], motion: Motion) -> tuple[float, float]:
+    """Return the area of a moved polygon, and of what is inside of the image."""
+    whole = apply(motion.matrix, np.array(part, np.float64).reshape(-1, 2))
+    return area(whole), area(clipped(whole, motion.seen))
+
+
+def where_from(mask: Any, size: tuple[int, int], resized: tuple[int, int]) -> tuple[bool, int, int]:
+    """Find the part of the resized mask that a mask of a batch is: (mirrored, left, top)."""
+    stored = NOISE[: size[1], : size[0]]
+    rows, columns = ((np.arange(new) * 2 + 1) * old // (2 * new) for new, old in zip(resized[::-1], size[::-1], strict=True))
+    whole = stored[rows[:, None], columns]
+    height, width = mask.shape
+    for flipped in (False, True):
+        for top in range(resized[1] - height + 1):
+            for left in range(resized[0] - width + 1):
+                part = whole[top : top + height, left : left + width]
+                if np.array_equal(part[:, ::-1] if flipped else part, mask):
+                    return flipped, left, top
+    raise AssertionError("no part of the stored mask")
+
+
+def test_a_flip_of_keypoints_needs_to_know_which_is_which(tmp_path: Path) -> None:
+    ds = write(tmp_path / "out", SAMPLES, role=Objects(CATEGORIES))
+    with pytest.raises(UsageError, match="flip: the keypoints of objects do not say which point is which in a mirrored image"):
+        ds.loader(4, flip=True)
+    (batch,) = ds.loader(4, flip=1.0, columns=["objects.bbox", "objects.category"])
+    assert batch["objects"][3]["bbox"].tolist() == [[4, 4, 8, 4]]
+    (batch,) = ds.loader(4, crop=8, pad={"objects": 0})
+    assert batch["objects.keypoints"].shape == (4, 1, 3, 3), "as many points as the object with the most of them has"
+
+
+def test_options_that_do_not_fit_objects_are_refused(tmp_path: Path) -> None:
+    ds = write(tmp_path / "out", SAMPLES)
+    for options, why in [
+        ({"pad": {"objects": "a"}}, "pad: the value for objects must be a finite number"),
+        ({"fill": {"objects": 0}}, "fill: objects holds no numbers"),
+        ({"dtype": {"objects": "float32"}}, "objects holds no numbers"),
+        ({"columns": ["objects"], "channels_first": True}, "channels_first: only for decoded images"),
+        ({"columns": ["objects"], "crop": 8, "decode": False}, "crop: only for decoded images"),
+        ({"bucket": {"objects": 2}}, "objects is not a ragged column"),
+    ]:
+        with pytest.raises(UsageError, match=why):
+            next(iter(ds.loader(2, **options)))
+
+
+def test_objects_move_with_the_main_image_or_not_at_all(tmp_path: Path) -> None:
+    fields = pa.schema([("key", pa.string()), ("left", ENCODED_IMAGE), ("right", ENCODED_IMAGE), ("objects", OBJECTS)])
+    write_dataset(tmp_path / "two", fields, [("k", png(16, 12), png(16, 12), struct([]))], 3, roles={"objects": ROLE})
+    with pytest.raises(UsageError, match="move objects with the main image, and the dataset has 2 columns of images, none"):
+        shardctl.open(tmp_path / "two").loader(1, crop=4)
+    assert len(list(shardctl.open(tmp_path / "two").loader(1))) == 1
+    raw = pa.schema([("key", pa.string()), ("image", image_tensor((12, 16, 3))), ("objects", OBJECTS)])
+    rows = [("k", np.zeros((12, 16, 3), np.uint8), struct([thing([5, 4, 2, 2])]))]
+    write_dataset(tmp_path / "raw", raw, rows, 3, roles={"objects": ROLE})
+    ds = shardctl.open(tmp_path / "raw")
+    (batch,) = ds.loader(1, crop=8, columns=["objects"])
+    assert batch["objects"][0]["bbox"].tolist() == [[1, 2, 2, 2]]
+    with pytest.raises(UsageError, match="a crop to 13x13 is larger than the images, 12x16"):
+        ds.loader(1, crop=13, columns=["objects"])
+
+
+def test_samples_whose_objects_cannot_be_read_are_named_or_left_out(tmp_path: Path) -> None:
+    images = [png(16, 12), (b"no image", "x.png"), png(6, 6), png(16, 12), png(16, 12)]
+    objects: list[Any] = [struct([thing([5, 4, 2, 2])]) for _ in images]
+    objects[3]["id"] = [1, 2]
+    objects[4]["segmentation"] = [[[1, 2, 3]]]
+    rows = [(f"k{n}", image, png(16, 12, grey=True), each) for n, (image, each) in enumerate(zip(images, objects, strict=True))]
+    write_dataset(tmp_path / "out", FIELDS, rows, 2, roles={"mask": Mask("png"), "objects": ROLE})
+    ds = shardctl.open(tmp_path / "out")
+    for number, why in [(3, "has 1 boxes and 2 of id"), (4, "has a polygon of 3 numbers")]:
+        with pytest.raises(DatasetError, match=f"key 'k{number}': objects: {why}"):
+            ds.take([number], columns=["objects"])
+    for number, why in [(1, "image: it does not decode"), (2, "image: 6x6 is too small for a crop to 8x8")]:
+        with pytest.raises(DatasetError, match=f"key 'k{number}': {why}"):
+            list(ds[number : number + 1].loader(1, crop=8, columns=["objects"]))
+    damaged = {
+        "cannot be read: its runs": ((12, 16), b"1"),
+        "a mask without a size": (None, b"11"),
+        "size or without counts": ((12, 16), None),
+    }
+    for why, (size, counts) in damaged.items():
+        runs = {"size": size, "counts": counts}
+        bad = tmp_path / why.replace(" ", "-")
+        marked = [("k", images[0], png(16, 12, grey=True), struct([thing([5, 4, 2, 2]), thing([5, 4, 2, 2], rle=runs)]))]
+        write_dataset(bad, FIELDS, marked, 2, roles={"mask": Mask("png"), "objects": ROLE})
+        with pytest.raises(DatasetError, match=f"key 'k': objects: has .*{why}"):
+            list(shardctl.open(bad).loader(1, crop=8))
+    for columns in (["key", "objects"], ["key", "image", "objects"]):
+        loader = ds.loader(5, crop=8, columns=columns, on_error="skip")
+        assert [batch["key"] for batch in loader] == [["k0"]]
+        assert loader.stats().skipped == 4
+
+
+def test_a_column_that_is_not_one_of_objects_is_refused(tmp_path: Path) -> None:
+    wrong = [
+        (pa.list_(pa.float32()), "it is not a struct of lists", [1.0]),
+        (pa.struct([("bbox", FLOATS), ("category", pa.list_(pa.int64()))]), "it needs a bbox", {"bbox": [], "category": []}),
+    ]
+    for number, (type_, why, value) in enumerate(wrong):
+        fields = pa.schema([("key", pa.string()), ("objects", type_)])
+        write_dataset(tmp_path / str(number), fields, [("k", value)], 3, roles={"objects": ROLE})
+        with pytest.raises(DatasetError, match=f"objects is not a column of objects: {why}"):
+            shardctl.open(tmp_path / str(number)).loader(1)
+
+
+def test_values_that_are_missing_in_a_list_of_objects(tmp_path: Path) -> None:
+    whole = struct([thing([1, 2, 3, 4]), thing([1, 2, 3, 4])])
+    assert whole is not None
+    holes = {**whole, "id": [None, 3], "area": [None, 2.0], "iscrowd": [True, None]}
+    write_dataset(tmp_path / "out", FIELDS, [("k", png(16, 12), png(16, 12, grey=True), holes)], 3, roles={"objects": ROLE})
+    objects = shardctl.open(tmp_path / "out")[0]["objects"]
+    assert objects["id"].tolist() == [-1, 3]
+    assert np.array_equal(objects["area"], [np.nan, 2], equal_nan=True)
+    assert objects["iscrowd"].tolist() == [True, False]
+
+
+def test_categories_of_a_mixture_are_matched_by_name(tmp_path: Path) -> None:
+    one = write(tmp_path / "one", [[thing([1, 2, 3, 4], 0)], [thing([1, 2, 3, 4], 2)]])
+    two = write(tmp_path / "two", [[thing([1, 2, 3, 4], 0)], None], role=Objects(("owl", "cow"), keypoints=ROLE.keypoints))
+    mix = shardctl.mix([one, two], [1, 1])
+    assert mix.class_names == {"objects": ("cat", "dog", "owl", "cow")}
+    for pad in ({}, {"objects": 0.0}):
+        found = set()
+        for batch in mix.loader(3, columns=["objects"], pad=pad):
+            categories = batch["objects.category"] if pad else [each["category"] for each in batch["objects"] if each]
+            found |= {int(number) for each in categories for number in each}
+        assert found - {-1} == {0, 2}
+    other = write(tmp_path / "other", [[]], role=Objects(CATEGORIES, keypoints=("tail",)))
+    with pytest.raises(UsageError, match="the keypoints of objects are nose, left eye, right eye in one dataset and tail in"):
+        shardctl.mix([one, other], [1, 1]).loader(3)
+    with pytest.raises(UsageError, match=r"the values of objects in .* have no names"):
+        shardctl.mix([one, write(tmp_path / "bare", [[]], role=Objects())], [1, 1]).loader(3)
+
+
+def test_the_order_and_the_state_do_not_depend_on_objects(tmp_path: Path) -> None:
+    ds = write(tmp_path / "out", SAMPLES * 4)
+    options: dict[str, Any] = {"shuffle": True, "crop": 8, "crop_from": "random", "flip": True, "pad": {"objects": 0}}
+    whole = list(ds.loader(5, **options))
+    loader = ds.loader(5, **options)
+    first = next(iter(loader))
+    resumed = ds.loader(5, **options, threads=3, cache=1 << 20)
+    resumed.load_state_dict(loader.state_dict())
+    for found, expected in zip([first, *resumed], whole, strict=True):
+        assert found["key"] == expected["key"]
+        assert np.array_equal(found["objects.bbox"], expected["objects.bbox"])
+    assert whole[0]["key"] == next(iter(ds.loader(5, shuffle=True, columns=["key"])))["key"]
+
+
+@pytest.mark.parametrize("orientation", [None, 1, 3, 6, 8])
+@pytest.mark.parametrize("read", [["objects"], ["image", "objects"]])
+def test_the_size_of_an_image_is_that_of_the_upright_one(tmp_path: Path, orientation: int | None, read: list[str]) -> None:
+    """The centre of 8 x 8 of a photo of 16 x 12 begins at (4, 2), of one of 12 x 16 at (2, 4)."""
+    exif = Pictures.Exif()
+    if orientation is not None:
+        exif[0x0112] = orientation
+    target = io.BytesIO()
+    Pictures.fromarray(NOISE[:12, :16]).save(target, "JPEG", exif=exif)
+    image = (target.getvalue(), "x.jpg")
+    rows = [("a", image, png(16, 12, grey=True), struct([thing([5, 5, 2, 2])]))]
+    write_dataset(tmp_path / "out", FIELDS, rows, 3, roles={"mask": Mask("png"), "objects": ROLE})
+    (batch,) = shardctl.open(tmp_path / "out").loader(1, crop=8, columns=read)
+    assert batch["objects"][0]["bbox"].tolist() == [[3, 1, 2, 2] if orientation in (6, 8) else [1, 3, 2, 2]]
+
+
+def test_differences_of_objects_between_datasets_are_found(tmp_path: Path, cli: Any) -> None:
+    changed = [SAMPLES[0], [thing([1, 1, 1, 1])], None, [thing([4, 4, 8, 4], area=float("nan"))]]
+    for name, samples in (("a", SAMPLES), ("b", changed), ("c", changed)):
+        write(tmp_path / name, samples)
+    done = cli("inspect", tmp_path / "a", "--diff", tmp_path / "b")
+    assert "objects" in done.out
+    assert cli("inspect", tmp_path / "b", "--diff", tmp_path / "c").code == 0
