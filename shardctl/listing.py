@@ -67,7 +67,7 @@ class LabelRule:
     @classmethod
     def parse(
         cls,
-        given: str | Iterable[str],
+        given: str | Path | Iterable[str | Path],
         lenient: bool = False,
         drop: Iterable[str] = (),
         annotation_rule: AnnotationRule | None = None,
@@ -79,7 +79,7 @@ class LabelRule:
         """
         dropped = tuple(drop.split(",") if isinstance(drop, str) else drop)
         rule = annotation_rule or AnnotationRule()
-        texts = [given] if isinstance(given, str) else [str(text) for text in given]
+        texts = [str(given)] if isinstance(given, str | Path) else [str(text) for text in given]
         sources = [(text, parse_source(text)) for text in texts]
         annotations = tuple(source for _, source in sources if source is not None)
         others = [text for text, source in sources if source is None]

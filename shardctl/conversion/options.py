@@ -25,7 +25,7 @@ LEAST_MEMORY = 256 << 20
 class Options:
     """The options of a conversion, beyond its recipe. `check` validates them."""
 
-    labels: str | Sequence[str] = "auto"
+    labels: str | Path | Sequence[str | Path] = "auto"
     boxes: str = "keep"
     annotation_frame: str = "auto"
     task: str | None = None

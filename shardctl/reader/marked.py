@@ -12,11 +12,11 @@ import pyarrow as pa
 
 from shardctl.codecs import rle
 from shardctl.motion import KeepRule
+from shardctl.outlines import Polygons, stretches
 from shardctl.reader.column import Column
 from shardctl.reader.gather import Indices
 from shardctl.reader.lists import is_missing, numbers_of
 from shardctl.reader.moves import Floats, Moves
-from shardctl.reader.outlines import Polygons, parts
 from shardctl.roles import Objects
 
 Numbers = npt.NDArray[Any]
@@ -156,8 +156,9 @@ class Marked:
         boxes = _MovedBoxes.of(self.members[BOX], of_object)
         visible, polygons = boxes.visible, self.members.get(POLYGONS)
         if isinstance(polygons, Polygons):
-            whole = polygons.moved(of_object)
-            polygons = whole.cut(of_object)
+            of_point = of_object.at(polygons.owners[polygons.of_points])
+            whole = polygons.at(polygons.points * of_point.scale + of_point.shift)
+            polygons = whole.cut(of_object.low, of_object.high)
             visible = _share(polygons.areas(), whole.areas(), visible)
         changed: dict[str, Member] = {BOX: boxes.inside}
         if AREA in self.members:
@@ -181,7 +182,7 @@ class Marked:
         whole = {name: member.lists() if isinstance(member, Polygons) else member for name, member in self.members.items()}
         return [
             {name: member[part] for name, member in whole.items()} if annotated else None
-            for part, annotated in zip(parts(self.counts), self.annotated.tolist(), strict=True)
+            for part, annotated in zip(stretches(self.counts), self.annotated.tolist(), strict=True)
         ]
 
     def padded(self, name: str, value: float, memory: Memory) -> dict[str, Any]:
@@ -201,7 +202,7 @@ class Marked:
                 fields[field] = filled
             else:
                 each = values.lists() if isinstance(values, Polygons) else values
-                fields[field] = [each[part] for part in parts(self.counts)]
+                fields[field] = [each[part] for part in stretches(self.counts)]
         lengths = self.counts.astype(np.int64)
         return {**fields, f"{name}_length": lengths, f"{name}_mask": there, f"{name}_annotated": self.annotated}
 
@@ -264,7 +265,7 @@ def _owner(counts: Indices, number: int) -> int:
 
 def _selected(member: Member, kept: npt.NDArray[np.bool_]) -> Member:
     if isinstance(member, Polygons):
-        return member.of(kept)
+        return member.only(kept)
     if isinstance(member, np.ndarray):
         return member[kept]
     return [value for value, keeps in zip(member, kept.tolist(), strict=True) if keeps]
