@@ -15,7 +15,7 @@ STRIP = 16 * 1024
 
 SHIFT = 3
 FRACTION = 1 << SHIFT
-"""Steps of a value that the hue is computed in: 12 * 255 * 8, the largest number, fits 16 bits."""
+"""Steps of a value that the hue is computed in: 7 * 255 * 8, the largest number, fits 16 bits."""
 
 Words = npt.NDArray[np.int16]
 

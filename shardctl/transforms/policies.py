@@ -33,12 +33,10 @@ class Strengths:
     whole: bool = False
 
     def magnitude(self, index: int, bins: int, size: Size) -> float:
-        """Return magnitude `index` of `bins` in an image of `size`, as torchvision's numbers of 32 bits give it."""
+        """Return magnitude `index` of `bins` in an image of `size` (width, height)."""
         side = {"": 1, "width": size[0], "height": size[1]}[self.of]
-        first, last = np.float32(self.weakest * side), np.float32(self.strongest * side)
-        step = (last - first) / np.float32(max(bins - 1, 1))
-        value = first + step * np.float32(index) if index < bins // 2 else last - step * np.float32(bins - 1 - index)
-        return float(round(value)) if self.whole else float(value)
+        value = (self.weakest + (self.strongest - self.weakest) * index / max(bins - 1, 1)) * side
+        return float(round(value)) if self.whole else round(value, 9)  # 15 pixels, and not 14.999…, of which 14 are left
 
 
 Space = Mapping[str, Strengths | None]
