@@ -32,21 +32,24 @@ TRANSFORMS = (
     *("brightness", "contrast", "saturation", "hue", "hue_exact", "grayscale", "blur 1", "sharpness", "autocontrast"),
     *("equalize", "posterize", "solarize", "invert", "erase", "jpeg q40", "gaussian_noise", "color_jitter"),
 )
+JITTER = [("brightness", 1.2), ("contrast", 0.8), ("saturation", 1.3), ("hue", 0.05)]
 
 Call = Callable[[Any], Any]
 
 
 def ours(opencv: bool = False) -> tuple[Call, dict[str, Call]]:
-    from shardctl.pixels import artefacts, blur, colour, erasing, noise, tables
+    from shardctl.pixels import adjusting, artefacts, blur, colour, erasing, noise, tables
 
     rng = np.random.default_rng(0)
     if opencv:
         from shardctl.pixels import with_opencv
 
-        return same, {"hue": lambda i: with_opencv.hue(i, 0.1), "blur 1": lambda i: with_opencv.gaussian_blur(i, 1.0, 9)}
-
-    def jitter(image: Any) -> Any:
-        return colour.hue(colour.saturation(tables.contrast(tables.brightness(image, 1.2), 0.8), 1.3), 0.05)
+        adjustments = {"brightness": 1.3, "contrast": 1.3, "saturation": 1.3, "hue": 0.1}
+        return same, {
+            **{name: lambda i, each=(name, factor): with_opencv.adjust(i, [each]) for name, factor in adjustments.items()},
+            "blur 1": lambda i: with_opencv.gaussian_blur(i, 1.0, 9),
+            "color_jitter": lambda i: with_opencv.adjust(i, JITTER),
+        }
 
     return same, {
         "brightness": lambda i: tables.brightness(i, 1.3),
@@ -65,7 +68,7 @@ def ours(opencv: bool = False) -> tuple[Call, dict[str, Call]]:
         "erase": lambda i: erasing.erase(i, (30, 20, 60, 50)),
         "jpeg q40": lambda i: artefacts.jpeg(i, 40),
         "gaussian_noise": lambda i: noise.gaussian_noise(i, rng),
-        "color_jitter": jitter,
+        "color_jitter": lambda i: adjusting.adjust(i, JITTER),
     }
 
 

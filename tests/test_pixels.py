@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import colorsys
 import io
+import itertools
 import math
 import sys
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageEnhance, ImageOps
 
 from shardctl.errors import InstallError
-from shardctl.pixels import artefacts, blending, blur, colour, erasing, noise, tables
+from shardctl.pixels import adjusting, artefacts, blending, blur, colour, erasing, noise, tables
 
 
 def picture(seed: int, width: int = 41, height: int = 29) -> Image.Image:
@@ -200,10 +201,13 @@ def test_opencv_is_close_to_our_own() -> None:
     pytest.importorskip("cv2")
     from shardctl.pixels import with_opencv
 
+    limits = {"brightness": 0, "contrast": 2, "saturation": 2, "hue": 12}
     for seed in range(6):
         image = picture(seed)
-        for turn in (-0.4, 0.0, 0.13, 0.5):
-            assert np.abs(values(with_opencv.hue(image, turn)) - values(colour.hue(image, turn))).max() <= 12
+        for (name, limit), factor in itertools.product(limits.items(), (-0.4, 0.0, 0.13, 0.5)):
+            setting = [(name, factor if name == "hue" else 1 + factor)]
+            ours, theirs = adjusting.adjust(image, setting), with_opencv.adjust(image, setting)
+            assert np.abs(values(ours) - values(theirs)).max() <= limit, setting
         for sigma in (0.3, 1.0, 2.5):
             for kernel in (None, 3, 9):
                 ours, theirs = blur.gaussian_blur(image, sigma, kernel), with_opencv.gaussian_blur(image, sigma, kernel)

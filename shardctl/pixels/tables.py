@@ -17,14 +17,14 @@ _RAMP = Image.frombytes("L", (256, 1), bytes(range(256)))
 
 def brightness(image: Image.Image, factor: float) -> Image.Image:
     """Blend with black: 0 gives a black image, 1 the image itself, 2 twice its brightness."""
-    return _blended(image, 0, factor)
+    return image.point(blend_table(0, factor) * 3)
 
 
 def contrast(image: Image.Image, factor: float) -> Image.Image:
     """Blend with the mean grey of the image: 0 gives a grey image, 1 the image itself."""
     counts = image.convert("L").histogram()
     mean = sum(level * count for level, count in enumerate(counts)) / (image.width * image.height)
-    return _blended(image, int(mean + 0.5), factor)
+    return image.point(blend_table(int(mean + 0.5), factor) * 3)
 
 
 def posterize(image: Image.Image, bits: int) -> Image.Image:
@@ -52,9 +52,9 @@ def equalize(image: Image.Image) -> Image.Image:
     return image.point(np.concatenate([_equalize_table(counts) for counts in _histograms(image)]).tolist())
 
 
-def _blended(image: Image.Image, grey: int, factor: float) -> Image.Image:
-    table = Image.blend(Image.new("L", _RAMP.size, grey), _RAMP, factor)
-    return image.point(list(table.tobytes()) * 3)
+def blend_table(grey: int, factor: float) -> list[int]:
+    """Return what each of the 256 values becomes when it is blended with one value: 0 gives `grey`, 1 the value itself."""
+    return list(Image.blend(Image.new("L", _RAMP.size, grey), _RAMP, factor).tobytes())
 
 
 def _histograms(image: Image.Image) -> Levels:
