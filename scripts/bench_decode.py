@@ -29,7 +29,7 @@ from shardctl.geometry import View
 from shardctl.transforms import Crop, Resize
 
 Decoder = Callable[[bytes], np.ndarray]
-RESIZE, CROP = Resize.parse(256), Crop.parse(224)
+RESIZE, CROP = Resize.parse(size=256), Crop.parse(size=224)
 
 
 def view_of(size: tuple[int, int]) -> View:

@@ -1,32 +1,92 @@
-"""Where the pixels of an output image come from. Transforms only compose views; the pixels are resampled once."""
+"""Where the pixels of an output image come from.
+
+Steps only compose views; the pixels are resampled once, when they are needed. All coordinates are those of the corners of
+pixels: an image is [0, width] x [0, height], and the centre of its first pixel is (0.5, 0.5).
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 Size = tuple[int, int]
 """(width, height) in pixels, as Pillow orders them."""
 
+Box = tuple[float, float, float, float]
+"""(left, top, right, bottom)."""
+
+Colour = tuple[int, int, int]
+"""Red, green, blue, 0 to 255."""
+
+Matrix = npt.NDArray[np.float64]
+"""(3, 3) float64: maps the column (x, y, 1) to a multiple of (x', y', 1)."""
+
+BLACK: Colour = (0, 0, 0)
+
+
+def scaling(x: float, y: float) -> Matrix:
+    """Return the matrix that multiplies coordinates."""
+    return np.diag([x, y, 1.0])
+
+
+def moving(x: float, y: float) -> Matrix:
+    """Return the matrix that adds to coordinates."""
+    return np.array([[1.0, 0.0, x], [0.0, 1.0, y], [0.0, 0.0, 1.0]])
+
+
+def inverted(matrix: Matrix) -> Matrix:
+    """Return the map back."""
+    inverse: Matrix = np.linalg.inv(matrix).astype(np.float64, copy=False)
+    return inverse
+
+
+def apply(matrix: Matrix, points: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float64]:
+    """Map points (…, 2) by a matrix. Points that a perspective throws behind the eye become infinite."""
+    mapped = points @ matrix[:2, :2].T + matrix[:2, 2]
+    if matrix[2, 0] or matrix[2, 1] or matrix[2, 2] != 1.0:
+        depth = points @ matrix[2, :2] + matrix[2, 2]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            mapped = np.where(depth[..., None] > 0, mapped / depth[..., None], np.inf)
+    result: npt.NDArray[np.float64] = mapped
+    return result
+
+
+def corners(box: Box) -> npt.NDArray[np.float64]:
+    """Return the four corners of a box, in turn: (4, 2)."""
+    left, top, right, bottom = box
+    return np.array([[left, top], [right, top], [right, bottom], [left, bottom]], np.float64)
+
 
 @dataclass(frozen=True)
 class View:
-    """A rectangle of a source image, resampled to `size` and mirrored where `flip` says so.
+    """A rectangle of a source image, resampled to `size`, and mirrored left to right (`flip`) and top to bottom (`vflip`).
 
     `box` is (left, top, right, bottom) in pixels of the upright source image, fractions allowed.
     """
 
-    box: tuple[float, float, float, float]
+    box: Box
     size: Size
     flip: bool = False
+    vflip: bool = False
 
     @classmethod
     def whole(cls, size: Size) -> View:
         """Return the view that changes nothing of an image of this size."""
         return cls((0.0, 0.0, float(size[0]), float(size[1])), size)
 
+    def is_whole(self, size: Size) -> bool:
+        """Return whether the view changes nothing of an image of this size."""
+        return self == View.whole(size)
+
     def scaled(self, size: Size) -> View:
         """Return the same rectangle resampled to another size."""
-        return View(self.box, size, self.flip)
+        return View(self.box, size, self.flip, self.vflip)
 
     def cropped(self, left: float, top: float, width: int, height: int) -> View:
         """Cut a rectangle out of the output, given in output pixels."""
@@ -34,16 +94,194 @@ class View:
         dx, dy = (x1 - x0) / self.size[0], (y1 - y0) / self.size[1]
         if self.flip:
             left = self.size[0] - left - width
+        if self.vflip:
+            top = self.size[1] - top - height
         box = (x0 + left * dx, y0 + top * dy, x0 + (left + width) * dx, y0 + (top + height) * dy)
         inside = (max(box[0], x0), max(box[1], y0), min(box[2], x1), min(box[3], y1))
-        return View(inside, (width, height), self.flip)
+        return View(inside, (width, height), self.flip, self.vflip)
 
     def mirrored(self) -> View:
         """Return the view flipped left to right."""
-        return View(self.box, self.size, not self.flip)
+        return View(self.box, self.size, not self.flip, self.vflip)
+
+    def upside_down(self) -> View:
+        """Return the view flipped top to bottom."""
+        return View(self.box, self.size, self.flip, not self.vflip)
+
+    @property
+    def matrix(self) -> Matrix:
+        """The map from the source to the output."""
+        x0, y0, x1, y1 = self.box
+        sx, sy = self.size[0] / (x1 - x0), self.size[1] / (y1 - y0)
+        tx, ty = -x0 * sx, -y0 * sy
+        if self.flip:
+            sx, tx = -sx, self.size[0] - tx
+        if self.vflip:
+            sy, ty = -sy, self.size[1] - ty
+        return np.array([[sx, 0.0, tx], [0.0, sy, ty], [0.0, 0.0, 1.0]], np.float64)
+
+
+@dataclass(frozen=True)
+class Warp:
+    """A view seen through a map that turns, shears or bends it. What lies outside of the view has the colour `fill`.
+
+    `inverse` has the nine numbers, row by row, of the matrix that maps the output to the output of `view`. `nearest` takes the
+    nearest pixel, as torchvision's steps do by default; else pixels are interpolated, and reduced where the map shrinks them.
+    """
+
+    view: View
+    inverse: tuple[float, ...]
+    size: Size
+    fill: Colour = BLACK
+    nearest: bool = False
+
+    @classmethod
+    def of(cls, view: View, inverse: Matrix, size: Size, fill: Colour = BLACK, nearest: bool = False) -> Warp:
+        """Return the warp of a view by the map from the output to it."""
+        return cls(view, tuple(inverse.ravel().tolist()), size, fill, nearest)
+
+    @cached_property
+    def inverse_matrix(self) -> Matrix:
+        """The map from the output to the output of the view."""
+        return np.array(self.inverse, np.float64).reshape(3, 3)
+
+    @property
+    def matrix(self) -> Matrix:
+        """The map from the source to the output."""
+        matrix: Matrix = inverted(self.inverse_matrix) @ self.view.matrix
+        matrix /= matrix[2, 2]
+        return matrix
+
+    @property
+    def is_affine(self) -> bool:
+        """Whether parallel lines stay parallel."""
+        return self.inverse[6:] == (0.0, 0.0, 1.0)
+
+    def scaled(self, size: Size) -> Warp:
+        """Return the same resampled to another size."""
+        return self._before(scaling(self.size[0] / size[0], self.size[1] / size[1]), size)
+
+    def cropped(self, left: float, top: float, width: int, height: int) -> Warp:
+        """Cut a rectangle out of the output, given in output pixels."""
+        return self._before(moving(left, top), (width, height))
+
+    def mirrored(self) -> Warp:
+        """Return the same flipped left to right."""
+        return self._before(moving(self.size[0], 0.0) @ scaling(-1.0, 1.0), self.size)
+
+    def upside_down(self) -> Warp:
+        """Return the same flipped top to bottom."""
+        return self._before(moving(0.0, self.size[1]) @ scaling(1.0, -1.0), self.size)
+
+    def _before(self, map_: Matrix, size: Size) -> Warp:
+        return Warp.of(self.view, self.inverse_matrix @ map_, size, self.fill, self.nearest)
+
+    @property
+    def density(self) -> float:
+        """Pixels of the view per pixel of the output, on a side, where the map is finest."""
+        width, height = self.size
+        places = np.array([[0, 0], [width, 0], [width, height], [0, height], [width / 2, height / 2]], np.float64)
+        m = self.inverse_matrix
+        if self.is_affine:
+            return float(np.linalg.svd(m[:2, :2], compute_uv=False)[-1])
+        finest = math.inf
+        for x, y in places:
+            depth = m[2, 0] * x + m[2, 1] * y + m[2, 2]
+            if depth > 0:
+                at = m[:2, :2] @ (x, y) + m[:2, 2]
+                jacobian = (m[:2, :2] - np.outer(at / depth, m[2, :2])) / depth
+                finest = min(finest, float(np.linalg.svd(jacobian, compute_uv=False)[-1]))
+        return finest if math.isfinite(finest) else 1.0
+
+
+@dataclass(frozen=True)
+class Pad:
+    """An image put onto a larger canvas: `left` and `top` pixels of `fill` before it, `size` is that of the canvas."""
+
+    left: int
+    top: int
+    size: Size
+    fill: Colour = BLACK
+
+    @property
+    def matrix(self) -> Matrix:
+        """The map from the source to the output."""
+        return moving(self.left, self.top)
+
+
+@dataclass(frozen=True, eq=False)
+class Displacement:
+    """Every pixel taken from a place near by: `x` and `y` (height, width) float32 are added to the coordinates of the output.
+
+    There is no matrix for it, so that boxes, points and polygons cannot be moved.
+    """
+
+    x: npt.NDArray[np.float32]
+    y: npt.NDArray[np.float32]
+    fill: Colour = BLACK
+    nearest: bool = False
+
+    @property
+    def size(self) -> Size:
+        """(width, height), which stays as it was."""
+        return self.x.shape[1], self.x.shape[0]
+
+
+Look = View | Warp
+"""What is still only composed, and can be composed further."""
+
+Stage = View | Warp | Pad | Displacement
+"""One resampling of an image."""
 
 
 def cover(size: Size, target: Size) -> Size:
     """Return `size` enlarged, its shape kept, so that it is no smaller than `target` on either side."""
     scale = max(target[0] / size[0], target[1] / size[1])
     return size if scale <= 1 else (max(target[0], round(size[0] * scale)), max(target[1], round(size[1] * scale)))
+
+
+def fit(size: Size, target: Size) -> Size:
+    """Return `size` enlarged or reduced, its shape kept, so that it just fits into `target`."""
+    scale = min(target[0] / size[0], target[1] / size[1])
+    return min(target[0], max(1, round(size[0] * scale))), min(target[1], max(1, round(size[1] * scale)))
+
+
+def bounds(points: npt.NDArray[np.float64]) -> Box:
+    """Return the smallest box around points (n, 2)."""
+    (left, top), (right, bottom) = points.min(axis=0).tolist(), points.max(axis=0).tolist()
+    return left, top, right, bottom
+
+
+def clipped(polygon: npt.NDArray[np.float64], box: Box) -> npt.NDArray[np.float64]:
+    """Return the part of a polygon (n, 2) that lies in a box, (m, 2); m is 0 if there is none.
+
+    Source: Sutherland and Hodgman, "Reentrant polygon clipping", 1974. A part that falls into several pieces stays one
+    polygon, whose pieces are connected along the edge of the box.
+    """
+    sides: Sequence[tuple[int, float, float]] = ((0, 1.0, box[0]), (0, -1.0, -box[2]), (1, 1.0, box[1]), (1, -1.0, -box[3]))
+    for axis, sign, limit in sides:
+        if not len(polygon):
+            break
+        inside = sign * polygon[:, axis] >= limit
+        if inside.all():
+            continue
+        following = np.roll(polygon, -1, axis=0)
+        kept: list[npt.NDArray[np.float64]] = []
+        for here, there, is_in, next_in in zip(polygon, following, inside, np.roll(inside, -1), strict=True):
+            if is_in:
+                kept.append(here)
+            if is_in != next_in:
+                share = (sign * limit - here[axis]) / (there[axis] - here[axis])
+                crossing = here + share * (there - here)
+                crossing[axis] = sign * limit
+                kept.append(crossing)
+        polygon = np.array(kept, np.float64).reshape(-1, 2)
+    return polygon
+
+
+def area(polygon: npt.NDArray[np.float64]) -> float:
+    """Return the area of a polygon (n, 2), by the shoelace formula."""
+    if len(polygon) < 3:
+        return 0.0
+    x, y = polygon[:, 0], polygon[:, 1]
+    return float(abs(x @ np.roll(y, -1) - np.roll(x, -1) @ y)) / 2

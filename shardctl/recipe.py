@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -21,7 +22,9 @@ from shardctl.sources.formats import CHOSEN, Reading
 from shardctl.sources.image_columns import NO_IMAGES
 from shardctl.sources.kinds import KINDS
 from shardctl.storage import printable
-from shardctl.transforms import TRANSFORMS, BatchTransform, SampleTransform, Transform, ViewTransform
+from shardctl.transforms import BatchTransform, ImageTransform, SampleTransform, Transform, parse_step
+from shardctl.transforms.base import settings_of
+from shardctl.transforms.settings import SettingError, unknown
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -89,9 +92,19 @@ class Recipe:
         return self.truncated == "keep"
 
     @property
-    def views(self) -> tuple[ViewTransform, ...]:
-        """The transforms that choose a part of the image."""
-        return tuple(step for step in self.transforms if isinstance(step, ViewTransform))
+    def image_transforms(self) -> tuple[ImageTransform, ...]:
+        """The transforms of the image."""
+        return tuple(step for step in self.transforms if isinstance(step, ImageTransform))
+
+    @property
+    def parts(self) -> int:
+        """How many samples the transforms make of one."""
+        return math.prod(step.samples for step in self.image_transforms)
+
+    @property
+    def samples_per_record(self) -> int:
+        """How many samples are made of every record: its variants, and the parts of each."""
+        return self.variants * self.parts
 
     @property
     def sample_transforms(self) -> tuple[SampleTransform, ...]:
@@ -110,9 +123,9 @@ class Recipe:
 
     @property
     def output_size(self) -> Size | None:
-        """The (width, height) of every image where the views fix it."""
+        """The (width, height) of every image where the transforms fix it."""
         size: Size | None = None
-        for step in self.views:
+        for step in self.image_transforms:
             size = step.output_size(size)
         return size
 
@@ -139,19 +152,19 @@ class Recipe:
             "label_field": self.label_field,
             "image_field": self.image_field,
             "schema": self.schema,
-            "transform": [{"name": step.name, **step.settings()} for step in self.transforms],
+            "transform": [settings_of(step) for step in self.transforms],
         }
 
     @classmethod
     def from_settings(cls, settings: dict[str, Any]) -> Recipe:
         """Build and check a recipe; what is left out takes its default. Raises UsageError."""
-        unknown = sorted(set(settings) - set(KEYS))
-        if unknown:
-            raise UsageError(f"the recipe has the unknown key {', '.join(unknown)}; the keys are {', '.join(KEYS)}")
+        for key in settings:
+            if key not in KEYS:
+                raise SettingError(f"the recipe: {unknown('key', key, KEYS)}", key)
         steps = settings.get("transform") or []
-        if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
-            raise UsageError("the recipe's transforms must be tables, each under its own [[transform]]")
-        transforms = tuple(_transform(step) for step in steps)
+        if not isinstance(steps, list):
+            raise SettingError("the recipe's transforms must be tables, each under its own [[transform]]", "transform")
+        transforms = tuple(_transform(number, step) for number, step in enumerate(steps))
         kind = settings.get("kind") or "image"
         store = _store(kind, settings.get("store"), transforms)
         recipe = cls(
@@ -175,8 +188,8 @@ class Recipe:
     def _check(self) -> None:
         if self.truncated not in ("reject", "keep"):
             raise UsageError(f"truncated must be reject or keep; it is {self.truncated!r}")
-        if self.kind != "image" and self.views:
-            raise UsageError(f"{self.views[0].name} is for images, and these inputs are {self.kind}")
+        if self.kind != "image" and self.image_transforms:
+            raise UsageError(f"{self.image_transforms[0].name} is for images, and these inputs are {self.kind}")
         self._check_image_field()
         if self.text_field is not None and self.text_field == self.label_field:
             raise UsageError(f"{printable(self.text_field)} cannot be the text and the label; name one field for each of them")
@@ -192,6 +205,13 @@ class Recipe:
                 "store raw needs every image to have the same size, and the recipe must say which, even if all images already"
                 " have it: add a resize to WIDTHxHEIGHT (--resize 32x32 for images of 32x32) or a crop (--crop 32)"
             )
+        several = [place for place, step in enumerate(self.image_transforms) if step.samples > 1]
+        if len(several) > 1:
+            raise UsageError(f"{self.image_transforms[several[1]].name}: only one transform may make several samples of each")
+        early = next((step for step in self.image_transforms[: several[0]] if step.random), None) if several else None
+        if early is not None:
+            name = self.image_transforms[several[0]].name
+            raise UsageError(f"{early.name} is random and must come after {name}, whose samples are parts of the same image")
         if self.batch_transforms and self.sample_transforms:
             raise UsageError(f"{self.batch_transforms[0].name} cannot be used together with your own function")
         if self.kind == "image" and self.batch_transforms:
@@ -322,16 +342,11 @@ def user_functions(settings: dict[str, Any]) -> list[str]:
     return [str(step.get("target")) for step in steps if str(step.get("name")) == "custom"]
 
 
-def _transform(step: dict[str, Any]) -> Transform:
-    options = dict(step)
-    name = options.pop("name", None)
-    parse = TRANSFORMS.get(str(name))
-    if parse is None:
-        raise UsageError(f"transform {name!r} is not known; there are {', '.join(TRANSFORMS)}")
+def _transform(number: int, step: Any) -> Transform:
     try:
-        return parse(**options)
-    except TypeError as error:
-        raise UsageError(f"transform {name}: {str(error).rpartition('parse() ')[2]}") from None
+        return parse_step(step)
+    except SettingError as error:
+        raise error.within("transform", number) from None
 
 
 def _store(kind: str, text: Any, transforms: tuple[Transform, ...]) -> Store | None:

@@ -96,6 +96,11 @@ def test_the_recipe_page_knows_every_setting_and_transform(tmp_path: Path) -> No
     ]
 
 
+def test_the_steps_of_the_recipe_page_are_written_from_their_settings() -> None:
+    page = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
+    assert page == runpy.run_path(str(ROOT / "scripts" / "write_recipe_docs.py"))["page"](page), "run `make docs`"
+
+
 def test_the_loader_page_runs_and_knows_every_option(raw_dataset: Path) -> None:
     from shardctl.dataset import Dataset
 

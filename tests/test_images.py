@@ -103,7 +103,7 @@ def test_exif_orientation_is_applied(orientation: int, form: str) -> None:
     opened = open_image(data)
     assert opened.size == (48, 32)
     assert np.abs(decode(data).astype(int) - np.asarray(upright)).mean() < 2
-    crop = Crop.parse(16).view(Resize.parse(20).view(View.whole(opened.size), None), None)
+    crop = Crop.parse(size=16).view(Resize.parse(size=20).view(View.whole(opened.size), None), None)
     plain = render(open_image(encoded(upright)), crop)
     assert np.abs(render(opened, crop).astype(int) - plain).mean() < 2
 
@@ -113,7 +113,7 @@ def test_the_fused_crop_is_the_plain_one(size: tuple[int, int]) -> None:
     """Against resizing the whole picture and cutting the centre out of it, with no scaled decode."""
     data = encoded(scene(*size), "JPEG", quality=95)
     opened = open_image(data)
-    view = Crop.parse(224).view(Resize.parse(256).view(View.whole(opened.size), None), None)
+    view = Crop.parse(size=224).view(Resize.parse(size=256).view(View.whole(opened.size), None), None)
     full = Image.open(io.BytesIO(data))
     short = 256 / min(size)
     resized = full.resize((max(256, int(size[0] * short)), max(256, int(size[1] * short))), Image.Resampling.BILINEAR)
@@ -125,12 +125,12 @@ def test_the_fused_crop_is_the_plain_one(size: tuple[int, int]) -> None:
 
 
 def test_a_crop_larger_than_the_image_enlarges_it() -> None:
-    view = Crop.parse(64).view(View.whole((10, 20)), None)
+    view = Crop.parse(size=64).view(View.whole((10, 20)), None)
     assert render(open_image(encoded(scene(10, 20))), view).shape == (64, 64, 3)
 
 
 def test_resizing_to_an_exact_size_gives_that_size() -> None:
-    view = Resize.parse("30x20").view(View.whole((10, 90)), None)
+    view = Resize.parse(size="30x20").view(View.whole((10, 90)), None)
     assert render(open_image(encoded(scene(10, 90))), view).shape == (20, 30, 3)
 
 
@@ -138,15 +138,15 @@ def test_flipping_mirrors_and_a_crop_after_it_is_of_the_mirrored_image() -> None
     rng = np.random.default_rng(0)
     whole = View.whole((40, 30))
     opened = encoded(scene(40, 30))
-    mirrored = render(open_image(opened), HorizontalFlip.parse(1).view(whole, rng))
+    mirrored = render(open_image(opened), HorizontalFlip.parse(p=1).view(whole, rng))
     assert np.array_equal(mirrored, decode(opened)[:, ::-1])
-    view = HorizontalFlip.parse(1).view(whole, rng).cropped(0, 0, 10, 30)
+    view = HorizontalFlip.parse(p=1).view(whole, rng).cropped(0, 0, 10, 30)
     assert np.array_equal(render(open_image(opened), view), mirrored[:, :10])
 
 
 def test_a_random_crop_stays_inside_and_is_as_large_as_asked() -> None:
     rng = np.random.default_rng(1)
-    step = RandomResizedCrop.parse(24, scale=[0.2, 0.6], ratio=[0.8, 1.25])
+    step = RandomResizedCrop.parse(size=24, scale=[0.2, 0.6], ratio=[0.8, 1.25])
     shares = []
     for _ in range(300):
         view = step.view(View.whole((200, 120)), rng)

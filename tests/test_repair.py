@@ -14,11 +14,13 @@ from typing import Any
 
 import pytest
 from conftest import CROP, without_privileges
+from PIL import ImageOps
 from stopping import stopped_at
 from test_conversion import images, sums
 from test_untrusted import signed
 
 import shardctl
+from shardctl.codecs import image
 from shardctl.conversion import publish
 from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.restoration import evidence, repairing
@@ -428,12 +430,10 @@ def test_no_code_is_run_that_only_the_dataset_names(made: Path, tmp_path: Path, 
 def test_what_other_versions_make_differently_is_not_taken_for_the_original(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import shardctl.pipeline.samples as samples
-
     flip(here / "out" / SHARD)
     before = (here / "out" / SHARD).read_bytes()
-    real = samples.image.render_all
-    monkeypatch.setattr(samples.image, "render_all", lambda opened, views: (pixels ^ 1 for pixels in real(opened, views)))
+    real = image.to_rgb
+    monkeypatch.setattr(image, "to_rgb", lambda picture: ImageOps.invert(real(picture)))
     result = shardctl.repair(here / "out", workers=0)
     what = "the rebuilt file differs from the recorded one: its sources are unchanged, but other versions of shardctl or of"
     assert result.unrepaired[0].message.startswith(what)

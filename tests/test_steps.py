@@ -19,6 +19,7 @@ from shardctl.errors import InputError
 from shardctl.inspection.records import record_of_key
 from shardctl.tables import read_rejects
 from shardctl.transforms import TRANSFORMS, BatchTransform
+from shardctl.transforms.settings import Whole, setting
 
 FUNCTIONS = """
 def words(sample):
@@ -222,10 +223,7 @@ class Joined(BatchTransform):
     """Joins the texts of `size` records, which need not be in the same unit."""
 
     name: ClassVar[str] = "joined"
-    size: int
-
-    def settings(self) -> dict[str, Any]:
-        return {"size": self.size}
+    size: int = setting(Whole(1, 100))
 
     def schema(self, given: pa.Schema) -> pa.Schema:
         if given.names != ["text"]:

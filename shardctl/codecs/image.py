@@ -1,7 +1,7 @@
 """Encoded images to upright RGB pixels, and RGB pixels to encoded images. The rules are in docs/images.md.
 
 Speed (docs/performance.md): JPEG is decoded by libjpeg at the smallest scale that still has twice the pixels that the
-output needs (`draft`), and the crop is resampled straight out of it (`resize(box=)`), each pixel touched once.
+output needs (`draft`), and the crop is resampled straight out of it (codecs/resampling.py), each pixel touched once.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from PIL import Image, ImageFile, UnidentifiedImageError
 from shardctl.codecs import backend
 from shardctl.codecs.formats import COMMON_FORMATS, FORMATS, lacks_library, other_formats
 from shardctl.codecs.jpeg import decode_lossless, is_lossless
+from shardctl.codecs.resampling import least_scale, resampled
 from shardctl.errors import Rejection, UsageError
-from shardctl.geometry import Size, View
+from shardctl.geometry import Look, Size, View
 
 Pixels = npt.NDArray[np.uint8]
 """(height, width, 3) uint8, RGB."""
@@ -180,38 +181,34 @@ def _open(data: bytes) -> Image.Image:
         return Image.open(io.BytesIO(data), formats=other_formats())
 
 
-def render(opened: Opened, view: View) -> Pixels:
-    """Decode, turn upright, make RGB and resample in one go. Raises Rejection (stage `decode`)."""
-    return next(render_all(opened, [view]))
+@dataclass(frozen=True)
+class Decoded:
+    """The upright RGB pixels of an image of `size`. `image` may be smaller: a JPEG is decoded no larger than it is needed."""
+
+    image: Image.Image
+    size: Size
+
+    def taken(self, look: Look) -> Image.Image:
+        """Return what is seen of it."""
+        return resampled(self.image, look, self.size)
 
 
-def render_all(opened: Opened, views: Sequence[View]) -> Iterator[Pixels]:
-    """Decode, turn upright and make RGB once, and yield the pixels of each view. Raises Rejection (stage `decode`)."""
+def decoded(opened: Opened, looks: Sequence[Look]) -> Decoded:
+    """Decode, turn upright and make RGB, with pixels enough for each of `looks`. Raises Rejection (stage `decode`)."""
     try:
-        image = opened.load(_least(opened, views))
+        image = opened.load(_least(opened, looks))
         upright = image.transpose(_TURNS[opened.orientation]) if opened.orientation in _TURNS else image
-        rgb = to_rgb(upright)
-        for view in views:
-            yield _resampled(rgb, opened, view)
+        return Decoded(to_rgb(upright), opened.size)
     except _OUR_ERRORS:
         raise
     except Exception as error:
         raise _broken(error) from error
 
 
-def _resampled(rgb: Image.Image, opened: Opened, view: View) -> Pixels:
-    if not _is_plain(opened, view):
-        scale_x, scale_y = rgb.size[0] / opened.size[0], rgb.size[1] / opened.size[1]
-        left, top, right, bottom = view.box
-        box = (left * scale_x, top * scale_y, right * scale_x, bottom * scale_y)
-        rgb = rgb.resize(view.size, Image.Resampling.BILINEAR, box=_inside(box, rgb.size))
-    pixels: Pixels = np.asarray(rgb)
-    return np.ascontiguousarray(pixels[:, ::-1]) if view.flip else pixels
-
-
-def _is_plain(opened: Opened, view: View) -> bool:
-    """Return whether a view shows all of an image in its own size."""
-    return view.size == opened.size and view.box == (0.0, 0.0, *map(float, opened.size))
+def render(opened: Opened, look: Look) -> Pixels:
+    """Decode, turn upright, make RGB and resample. Raises Rejection (stage `decode`)."""
+    pixels: Pixels = np.asarray(decoded(opened, [look]).taken(look))
+    return pixels
 
 
 def check(opened: Opened) -> None:
@@ -342,21 +339,13 @@ def _png_metadata(data: bytes) -> bytes | None:
     return b"".join(parts) if found else None
 
 
-def _least(opened: Opened, views: Sequence[View]) -> Size | None:
-    """Return the smallest size, as stored, from which all views can be resampled well; None if that is its own."""
-    if any(_is_plain(opened, view) for view in views):
+def _least(opened: Opened, looks: Sequence[Look]) -> Size | None:
+    """Return the smallest size, as stored, from which all of these can be resampled well; None if that is its own."""
+    if any(isinstance(look, View) and look.is_whole(opened.size) for look in looks):
         return None
-    need_x = need_y = 0
-    for view in views:
-        left, top, right, bottom = view.box
-        need_x = max(need_x, math.ceil(view.size[0] / (right - left) * opened.size[0] * DRAFT_MARGIN))
-        need_y = max(need_y, math.ceil(view.size[1] / (bottom - top) * opened.size[1] * DRAFT_MARGIN))
+    scales = [least_scale(look, DRAFT_MARGIN) for look in looks]
+    need_x, need_y = (math.ceil(max(of_side) * side) for of_side, side in zip(zip(*scales), opened.size))  # noqa: B905 - pairs
     return (need_y, need_x) if opened.orientation >= 5 else (need_x, need_y)
-
-
-def _inside(box: tuple[float, float, float, float], size: Size) -> tuple[float, float, float, float]:
-    """Keep a box within the image: the rounding of a scale may carry it past the edge by a hair."""
-    return max(box[0], 0.0), max(box[1], 0.0), min(box[2], size[0]), min(box[3], size[1])
 
 
 @dataclass(frozen=True)
@@ -388,11 +377,12 @@ class Store:
         """The file name ending of what `encode` makes."""
         return {"jpeg": ".jpg", "png": ".png", "webp": ".webp"}[self.name]
 
-    def encode(self, pixels: Pixels) -> bytes:
+    def encode(self, pixels: Pixels | Image.Image) -> bytes:
         """Encode pixels. Raises Rejection (stage `encode`)."""
         target = io.BytesIO()
+        image = Image.fromarray(pixels) if isinstance(pixels, np.ndarray) else pixels
         try:
-            _SAVE[self.name](Image.fromarray(pixels), target, self.quality or 0)
+            _SAVE[self.name](image, target, self.quality or 0)
         except (OSError, ValueError, KeyError) as error:
             raise Rejection("encode", "not-encoded", f"cannot be stored as {self}: {error}") from error
         return target.getvalue()

@@ -71,7 +71,7 @@ def known_layout(
             f" with --drop-columns {names}"
         )
     fields += side
-    if recipe.variants > 1:
+    if recipe.samples_per_record > 1:
         fields.append(pa.field("variant", pa.int32()))
     image = Image(str(recipe.store), shape) if recipe.store else None
     return Layout.by_name(recipe.kind, pa.schema(fields), image, labelling.classes, kept_images)
@@ -136,10 +136,11 @@ def _refuse_reserved(fields: Iterable[pa.Field]) -> None:
 
 def _refuse_places(recipe: Recipe, side: list[pa.Field]) -> None:
     """Raise UsageError if columns are places in the image, and the recipe moves the pixels."""
-    places = place_columns(side) if recipe.views else []
+    places = place_columns(side) if recipe.image_transforms else []
     if places:
         columns = ",".join(dict.fromkeys(name.partition(".")[0] for name in places))
+        step = recipe.image_transforms[0].name
         raise UsageError(
-            f"{recipe.views[0].name} moves what is in the images, but not the places in {some(places)} of the labels file;"
-            f" leave {recipe.views[0].name} out, or leave out the columns with --drop-columns {columns}"
+            f"{step} moves what is in the images, but not the places in {some(places)} of the labels file; leave {step} out, or"
+            f" leave out the columns with --drop-columns {columns}"
         )

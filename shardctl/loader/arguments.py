@@ -8,8 +8,8 @@ import numpy as np
 
 from shardctl.arguments import real_number, whole_number
 from shardctl.errors import UsageError
-from shardctl.transforms.base import parse_size
 from shardctl.transforms.resize import Resize
+from shardctl.transforms.settings import Sides
 
 
 def cache_bytes(cache: Any) -> int:
@@ -31,7 +31,10 @@ def crop_size(crop: Any) -> tuple[int, int] | None:
 def _size(option: str, value: Any) -> int | tuple[int, int]:
     """Return one number, or (height, width)."""
     if isinstance(value, str):
-        parsed = parse_size(value, option)
+        try:
+            parsed = Sides().read(value)
+        except ValueError as error:
+            raise UsageError(f"{option} {error}; it is {value!r}") from None
         return parsed if isinstance(parsed, int) else parsed[::-1]
     if isinstance(value, list | tuple):
         if len(value) != 2:
@@ -46,7 +49,8 @@ def resize_step(resize: Any) -> Resize | None:
     if resize is None:
         return None
     size = _size("resize", resize)
-    return Resize.parse(size if isinstance(size, int) else size[::-1])
+    step: Resize = Resize.parse(size=size if isinstance(size, int) else size[::-1])
+    return step
 
 
 def probability(flip: Any) -> float:

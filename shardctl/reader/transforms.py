@@ -129,7 +129,7 @@ class Transforms:
     def resized_view(self, width: int, height: int) -> View:
         """Return what `resize` makes of an image of this size."""
         whole = View.whole((width, height))
-        return self.resize.view(whole, None) if self.resize else whole
+        return whole.scaled(self.resize.resized(whole.size)) if self.resize else whole
 
     def _resized_shape(self, column: Column) -> Shape | None:
         """Return the shape of a column's images before they are cut, None if it differs."""

@@ -91,7 +91,7 @@ class Outcomes:
                 records = reject.records
                 if new["samples"] == 0:  # some of the unit's records were rejected before
                     # Blank lines are no records, and functions may make several samples of one.
-                    records = max(1, min(records - old["rejected"], old["samples"] // self._job.recipe.variants))
+                    records = max(1, min(records - old["rejected"], old["samples"] // self._job.recipe.samples_per_record))
                     row["digest"] = None
                 message = f"dropped by repair: {reject.message}"
                 rejects.append(Reject(reject.source, reject.key, "read", LOST, message, records))
@@ -154,7 +154,7 @@ def lost_samples(job: Job, shard: int, plan: pa.Table) -> Iterator[Lost]:
         at = number - place.first_unit
         fewer = recorded["samples"][at].as_py() - built["samples"][at].as_py()
         for reject in rejects:
-            samples = fewer if len(rejects) == 1 else job.recipe.variants
+            samples = fewer if len(rejects) == 1 else job.recipe.samples_per_record
             yield Lost(reject.key, reject.source, place.name, reject.message, samples)
 
 

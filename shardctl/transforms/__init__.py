@@ -1,24 +1,41 @@
 """What is done to a sample between its source and its shard: small, pure, and handed its randomness.
 
-A *view* transform says which part of an image is wanted, and how large; views compose, and the pixels are resampled once
-(geometry.py). A *sample* transform is a user's own function, called on the decoded sample. A *batch* transform works on Arrow
-batches of records of text and tables.
+The steps of images work on a `Picture` (picture.py). Those that only say which part is wanted, and how large, compose: the
+pixels are resampled once (geometry.py, codecs/resampling.py). A *sample* transform is a person's own function, called on the
+decoded sample. A *batch* transform works on Arrow batches of records of text and tables.
+
+Names and settings are those of torchvision's transforms.v2, in lower case. What can be certain or random has a `p`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from shardctl.transforms.base import BatchRun, BatchTransform, SampleTransform, Transform, ViewTransform
-from shardctl.transforms.crop import Crop, RandomResizedCrop
+from shardctl.transforms.base import (
+    BatchRun,
+    BatchTransform,
+    ImageTransform,
+    PixelTransform,
+    SampleTransform,
+    Transform,
+    ViewTransform,
+)
+from shardctl.transforms.composite import Choice, InOrder, Maybe
+from shardctl.transforms.crop import Crop, FiveCrop, RandomCrop, RandomResizedCrop, TenCrop
 from shardctl.transforms.custom import Custom
-from shardctl.transforms.flip import HorizontalFlip
-from shardctl.transforms.resize import Resize
+from shardctl.transforms.elastic import Elastic
+from shardctl.transforms.flip import HorizontalFlip, VerticalFlip
+from shardctl.transforms.resize import Letterbox, Padding, Resize
+from shardctl.transforms.table import TRANSFORMS, parse_step
+from shardctl.transforms.warp import Affine, Perspective, RandomAffine, RandomPerspective, RandomRotation, Rotate, Shear
 
-TRANSFORMS: dict[str, Callable[..., Transform]] = {
-    kind.name: kind.parse for kind in (Resize, Crop, RandomResizedCrop, HorizontalFlip, Custom)
-}
-"""The names that a recipe may use."""
+_STEPS: tuple[type[Transform], ...] = (
+    *(Resize, Letterbox, Padding),
+    *(Crop, RandomCrop, RandomResizedCrop, FiveCrop, TenCrop),
+    *(HorizontalFlip, VerticalFlip),
+    *(Rotate, RandomRotation, Affine, RandomAffine, Shear, Perspective, RandomPerspective, Elastic),
+    *(Choice, Maybe, InOrder),
+    Custom,
+)
+TRANSFORMS.update({step.name: step for step in _STEPS})
 
 __all__ = [
     "TRANSFORMS",
@@ -27,9 +44,12 @@ __all__ = [
     "Crop",
     "Custom",
     "HorizontalFlip",
+    "ImageTransform",
+    "PixelTransform",
     "RandomResizedCrop",
     "Resize",
     "SampleTransform",
     "Transform",
     "ViewTransform",
+    "parse_step",
 ]

@@ -1,56 +1,108 @@
-"""The protocols of a transform, and how sizes and randomness are written."""
+"""The protocols of a step, and how the steps of images are grouped by what they touch."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+from PIL import Image
 
-from shardctl.errors import UsageError
-from shardctl.geometry import Size, View
+from shardctl.geometry import Look, Size
 from shardctl.sample import Sample
+from shardctl.transforms.picture import Picture
+from shardctl.transforms.settings import Settings
 
-MAX_SIDE = 16384
-"""Longest side of an output image, in pixels."""
+Rng = np.random.Generator | None
+"""The generator of a sample; None for steps that are not random, as making one takes 20 microseconds."""
+
+EVERYTHING = frozenset(("boxes", "polygons", "keypoints", "masks"))
+"""The annotations that a step may move."""
 
 
-class Transform(ABC):
-    """A step of a recipe: a frozen dataclass whose fields are the step's settings.
+class Transform(Settings, ABC):
+    """A step of a recipe: a frozen dataclass whose fields are the step's settings (settings.py)."""
 
-    `random` says whether it draws from the generator that it is handed.
-    """
-
-    name: ClassVar[str]
-    random: ClassVar[bool] = False
-
-    @abstractmethod
-    def settings(self) -> dict[str, Any]:
-        """Return the settings as they are written in a recipe."""
+    @property
+    def random(self) -> bool:
+        """Whether it draws from the generator that it is handed."""
+        return False
 
     def code_digest(self) -> str | None:
         """Return a digest of the code that does the work where it is not shardctl's own, else None."""
         return None
 
 
-class ViewTransform(Transform):
-    """Chooses which part of an image is kept, and at what size."""
+class ImageTransform(Transform):
+    """Changes the image of a sample."""
+
+    @property
+    def lazy(self) -> bool:
+        """Whether it only changes where pixels come from, and needs none: the image need not be decoded yet."""
+        return False
+
+    @property
+    def moves(self) -> frozenset[str]:
+        """The annotations that stay right beside an image that the step has changed."""
+        return EVERYTHING
+
+    @property
+    def mirrors(self) -> bool:
+        """Whether left and right may change places."""
+        return False
+
+    @property
+    def samples(self) -> int:
+        """How many samples it makes of one: the picture's `part` says which one is meant."""
+        return 1
 
     @abstractmethod
-    def view(self, view: View, rng: np.random.Generator | None) -> View:
-        """Return the new view. `rng` is None if the transform is not random."""
+    def apply(self, picture: Picture, rng: Rng) -> None:
+        """Change the picture. `rng` is None if the step is not random."""
 
-    @abstractmethod
     def output_size(self, size: Size | None) -> Size | None:
         """Return the size of the output where it does not depend on the image, given that of the step before."""
+        return size
+
+
+class ViewTransform(ImageTransform):
+    """Chooses which part of an image is kept, and at what size."""
+
+    @property
+    def lazy(self) -> bool:
+        """It needs no pixels."""
+        return True
+
+    @abstractmethod
+    def view(self, look: Look, rng: Rng) -> Look:
+        """Return what is seen after the step, given what is seen before it."""
+
+    def apply(self, picture: Picture, rng: Rng) -> None:
+        """Change what is seen."""
+        picture.look = self.view(picture.look, rng)
+
+
+class PixelTransform(ImageTransform):
+    """Changes the values of pixels, and neither their places nor their number."""
+
+    @abstractmethod
+    def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
+        """Return the changed RGB image, of the same size."""
+
+    def apply(self, picture: Picture, rng: Rng) -> None:
+        """Change the pixels."""
+        picture.image = self.pixels(picture.image, rng)
 
 
 class SampleTransform(Transform):
     """Makes samples of a sample, its image decoded to (height, width, 3) uint8."""
 
-    random: ClassVar[bool] = True
+    @property
+    def random(self) -> bool:
+        """Whether it draws random numbers; a person's function may."""
+        return True
 
     @property
     def draws(self) -> bool:
@@ -58,7 +110,7 @@ class SampleTransform(Transform):
         return True
 
     @abstractmethod
-    def apply(self, sample: Sample, rng: np.random.Generator | None) -> Sequence[Sample]:
+    def apply(self, sample: Sample, rng: Rng) -> Sequence[Sample]:
         """Return none, one or many samples. `rng` is None if it draws nothing. Raises Rejection, which costs the record."""
 
 
@@ -89,23 +141,23 @@ class BatchRun(Protocol):
         ...
 
 
-def parse_size(value: Any, what: str) -> int | Size:
-    """Read `224` or `320x240` (width x height). Raises UsageError."""
-    text = str(value)
-    parts = text.lower().split("x") if not isinstance(value, list | tuple) else [str(part) for part in value]
-    if len(parts) not in (1, 2) or not all(part.isdecimal() for part in parts):
-        raise UsageError(f"{what} {text!r} is not a size; write 224, or 320x240 for width x height")
-    sides = [int(part) for part in parts]
-    if any(not 1 <= side <= MAX_SIDE for side in sides):
-        raise UsageError(f"{what} {text} is impossible; each side must be 1 to {MAX_SIDE} pixels")
-    return sides[0] if len(sides) == 1 else (sides[0], sides[1])
+def drawn(p: float, rng: Rng) -> bool:
+    """Return whether something with the probability `p` happens. What is certain takes no random number."""
+    if p <= 0 or p >= 1:
+        return p >= 1
+    assert rng is not None, "a random step is handed a generator"
+    return bool(rng.random() < p)
 
 
-def square(size: int | Size) -> Size:
-    """Return (width, height) for a size that may be one number."""
-    return (size, size) if isinstance(size, int) else size
+def between(span: tuple[float, float], rng: Rng) -> float:
+    """Return a number drawn evenly from a span. A span of one number takes no random number."""
+    low, high = span
+    if low == high:
+        return low
+    assert rng is not None, "a random step is handed a generator"
+    return low + (high - low) * float(rng.random())
 
 
-def format_size(size: int | Size) -> int | str:
-    """Write a size as it is written in a recipe."""
-    return size if isinstance(size, int) else f"{size[0]}x{size[1]}"
+def settings_of(step: Transform) -> dict[str, Any]:
+    """Return a step as a recipe has it."""
+    return {"name": step.name, **step.settings()}

@@ -18,6 +18,7 @@ from shardctl.errors import Rejection, UsageError
 from shardctl.importing import find_function
 from shardctl.sample import Sample
 from shardctl.transforms.base import SampleTransform
+from shardctl.transforms.settings import Text, setting
 from shardctl.transforms.values import describe
 
 MESSAGE_CHARACTERS = 500
@@ -34,18 +35,14 @@ class Custom(SampleTransform):
     """
 
     name: ClassVar[str] = "custom"
-    target: str
+    target: str = setting(Text(), doc="MODULE:FUNCTION.")
 
     @classmethod
-    def parse(cls, target: Any) -> Custom:
+    def parse(cls, **given: Any) -> Any:
         """Build from what a recipe or an option says, importing the function to be sure that it can be called."""
-        transform = cls(str(target))
+        transform = super().parse(**given)
         transform._call  # noqa: B018 - imported here, so that a wrong name is found before anything is written
         return transform
-
-    def settings(self) -> dict[str, Any]:
-        """Return the settings as they are written in a recipe."""
-        return {"target": self.target}
 
     @property
     def draws(self) -> bool:

@@ -1,41 +1,54 @@
-"""Mirroring."""
+"""Mirroring, left to right and top to bottom."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import numpy as np
-
-from shardctl.errors import UsageError
-from shardctl.geometry import Size, View
-from shardctl.transforms.base import ViewTransform
+from shardctl.geometry import Look
+from shardctl.transforms.base import Rng, ViewTransform, drawn
+from shardctl.transforms.settings import PROBABILITY, setting
 
 
 @dataclass(frozen=True)
 class HorizontalFlip(ViewTransform):
-    """Mirror left to right with probability `p`."""
+    """Mirror left to right, with a probability."""
 
     name: ClassVar[str] = "hflip"
-    random: ClassVar[bool] = True
-    p: float = 0.5
+    p: float = setting(PROBABILITY, 0.5, "Probability of mirroring.")
 
-    @classmethod
-    def parse(cls, p: Any = 0.5) -> HorizontalFlip:
-        """Build from what a recipe or an option says."""
-        if isinstance(p, bool) or not isinstance(p, int | float) or not 0 <= p <= 1:
-            raise UsageError(f"hflip: the probability must be a number from 0 to 1; it is {p!r}")
-        return cls(float(p))
+    @property
+    def random(self) -> bool:
+        """Whether it is drawn."""
+        return 0 < self.p < 1
 
-    def settings(self) -> dict[str, Any]:
-        """Return the settings as they are written in a recipe."""
-        return {"p": self.p}
+    @property
+    def mirrors(self) -> bool:
+        """Left and right change places."""
+        return self.p > 0
 
-    def view(self, view: View, rng: np.random.Generator | None) -> View:
-        """Mirror the view, or leave it."""
-        assert rng is not None, "a random transform is handed a generator"
-        return view.mirrored() if rng.random() < self.p else view
+    def view(self, look: Look, rng: Rng) -> Look:
+        """Mirror, or leave it."""
+        return look.mirrored() if drawn(self.p, rng) else look
 
-    def output_size(self, size: Size | None) -> Size | None:
-        """Return the size unchanged."""
-        return size
+
+@dataclass(frozen=True)
+class VerticalFlip(ViewTransform):
+    """Turn upside down as a mirror does, with a probability."""
+
+    name: ClassVar[str] = "vflip"
+    p: float = setting(PROBABILITY, 0.5, "Probability of mirroring.")
+
+    @property
+    def random(self) -> bool:
+        """Whether it is drawn."""
+        return 0 < self.p < 1
+
+    @property
+    def mirrors(self) -> bool:
+        """Left and right change places, as seen from the thing itself."""
+        return self.p > 0
+
+    def view(self, look: Look, rng: Rng) -> Look:
+        """Mirror, or leave it."""
+        return look.upside_down() if drawn(self.p, rng) else look

@@ -1,0 +1,209 @@
+"""Stages of geometry, done to pixels: images are interpolated, the numbers of masks are taken from the nearest pixel.
+
+Figures and the comparison of ways to warp: docs/performance.md.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from shardctl.geometry import (
+    Box,
+    Displacement,
+    Matrix,
+    Pad,
+    Size,
+    Stage,
+    View,
+    Warp,
+    apply,
+    bounds,
+    corners,
+    inverted,
+    moving,
+    scaling,
+)
+
+WARP_DENSITY = 1.5
+"""Pixels per output pixel, on a side, that are left for the bilinear filter of a warp that shrinks. Fewer blur, more alias."""
+
+WARP_MARGIN = 2
+"""Output pixels around those of a warp whose sources are kept for its filter."""
+
+_FLIPS = {
+    (True, False): Image.Transpose.FLIP_LEFT_RIGHT,
+    (False, True): Image.Transpose.FLIP_TOP_BOTTOM,
+    (True, True): Image.Transpose.ROTATE_180,
+}
+
+Values = npt.NDArray[Any]
+
+
+def resampled(image: Image.Image, stage: Stage, size: Size | None = None) -> Image.Image:
+    """Return what a stage makes of an RGB image. `size` is the one that the stage is for where the image was reduced."""
+    if isinstance(stage, View):
+        return _viewed(image, stage, size or image.size)
+    if isinstance(stage, Warp):
+        return _warped(image, stage, size or image.size)
+    if isinstance(stage, Pad):
+        canvas = Image.new("RGB", stage.size, stage.fill)
+        canvas.paste(image, (stage.left, stage.top))
+        return canvas
+    return _displaced(image, stage)
+
+
+def least_scale(stage: View | Warp, margin: float) -> tuple[float, float]:
+    """Return the part of the source's pixels, on each side, from which a stage can be resampled well.
+
+    `margin` is how many pixels there should be for each pixel of the output, on a side.
+    """
+    view, density = (stage, 1.0) if isinstance(stage, View) else (stage.view, WARP_DENSITY / stage.density)
+    left, top, right, bottom = view.box
+    across, down = view.size[0] / (right - left), view.size[1] / (bottom - top)
+    return across * density * margin, down * density * margin
+
+
+def _viewed(image: Image.Image, view: View, size: Size) -> Image.Image:
+    box = _in_pixels(view.box, image.size, size)
+    whole = (round(box[0]), round(box[1]), round(box[2]), round(box[3]))
+    if box == whole and view.size == (whole[2] - whole[0], whole[3] - whole[1]):
+        image = image if view.size == image.size else image.crop(whole)
+    else:
+        image = image.resize(view.size, Image.Resampling.BILINEAR, box=box)
+    turn = _FLIPS.get((view.flip, view.vflip))
+    return image if turn is None else image.transpose(turn)
+
+
+def _in_pixels(box: Box, have: Size, size: Size) -> Box:
+    """Return a box of an image of `size` in the pixels of the reduced one, which is `have` large."""
+    x, y = have[0] / size[0], have[1] / size[1]
+    # Within the image: the rounding of a scale may carry a box past the edge by a hair.
+    return max(box[0] * x, 0.0), max(box[1] * y, 0.0), min(box[2] * x, have[0]), min(box[3] * y, have[1])
+
+
+def _warped(image: Image.Image, warp: Warp, size: Size) -> Image.Image:
+    """Interpolate, from an image that is reduced first where the map shrinks it: Pillow's warps read four pixels at most."""
+    to_view, view = warp.inverse_matrix, warp.view
+    if not view.is_whole(image.size) or (not warp.nearest and warp.density > WARP_DENSITY):
+        needed = _needed(warp)
+        if needed is None:
+            return Image.new("RGB", warp.size, warp.fill)
+        part = view.cropped(needed[0], needed[1], needed[2] - needed[0], needed[3] - needed[1])
+        reduced = _reduced(part, warp.density, image.size, size)
+        image = _viewed(image, reduced, size)
+        shrunk = scaling(reduced.size[0] / part.size[0], reduced.size[1] / part.size[1])
+        to_view = shrunk @ moving(-needed[0], -needed[1]) @ to_view
+    filter_ = Image.Resampling.NEAREST if warp.nearest else Image.Resampling.BILINEAR
+    return image.transform(warp.size, *_pillow_map(to_view), resample=filter_, fillcolor=warp.fill)
+
+
+def _needed(warp: Warp) -> tuple[int, int, int, int] | None:
+    """Return the part of the view, in its pixels, that a warp takes; None if that is nothing."""
+    width, height = warp.size
+    around = (-WARP_MARGIN, -WARP_MARGIN, width + WARP_MARGIN, height + WARP_MARGIN)
+    reached = apply(warp.inverse_matrix, corners(around))
+    if not np.isfinite(reached).all():
+        return 0, 0, *warp.view.size
+    left, top, right, bottom = bounds(reached)
+    inside = (
+        max(0, math.floor(left)),
+        max(0, math.floor(top)),
+        min(warp.view.size[0], math.ceil(right)),
+        min(warp.view.size[1], math.ceil(bottom)),
+    )
+    return inside if inside[0] < inside[2] and inside[1] < inside[3] else None
+
+
+def _reduced(view: View, density: float, have: Size, size: Size) -> View:
+    """Return a view with as many pixels as a warp of this density should have, and no more than there are."""
+    left, top, right, bottom = view.box
+    sides = []
+    for of_view, of_source in (
+        (view.size[0], (right - left) * have[0] / size[0]),
+        (view.size[1], (bottom - top) * have[1] / size[1]),
+    ):
+        wanted = of_view * WARP_DENSITY / density
+        sides.append(max(1, math.ceil(of_source if wanted >= of_source else wanted)))
+    return view.scaled((sides[0], sides[1]))
+
+
+def _pillow_map(matrix: Matrix) -> tuple[Image.Transform, tuple[float, ...]]:
+    """Return a map from the output to an image as Pillow takes it; it works with corner coordinates, as we do."""
+    numbers = tuple((matrix / matrix[2, 2]).ravel().tolist())
+    if numbers[6:8] == (0.0, 0.0):
+        return Image.Transform.AFFINE, numbers[:6]
+    return Image.Transform.PERSPECTIVE, numbers[:8]
+
+
+def _displaced(image: Image.Image, stage: Displacement) -> Image.Image:
+    """Take every pixel from where its displacement says, interpolated between four pixels; beyond the edge is the fill."""
+    pixels = np.asarray(image)
+    height, width = pixels.shape[:2]
+    rows, columns = np.indices((height, width), np.float32)
+    x, y = columns + stage.x, rows + stage.y
+    if stage.nearest:
+        return Image.fromarray(_taken(pixels, np.floor(y + 0.5), np.floor(x + 0.5), stage.fill))
+    left, top = np.floor(x), np.floor(y)
+    across, down = (x - left)[..., None], (y - top)[..., None]
+    corners_ = [[_taken(pixels, top + i, left + j, stage.fill) for j in (0, 1)] for i in (0, 1)]
+    upper = corners_[0][0] * (1 - across) + corners_[0][1] * across
+    lower = corners_[1][0] * (1 - across) + corners_[1][1] * across
+    return Image.fromarray((upper * (1 - down) + lower * down + 0.5).astype(np.uint8))
+
+
+def _taken(values: Values, rows: npt.NDArray[np.float32], columns: npt.NDArray[np.float32], fill: Any) -> Values:
+    """Return the values at whole places, and `fill` where these lie outside."""
+    height, width = values.shape[:2]
+    inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
+    taken = values[np.where(inside, rows, 0).astype(np.intp), np.where(inside, columns, 0).astype(np.intp)]
+    taken[~inside] = fill
+    result: Values = taken
+    return result
+
+
+def resampled_mask(values: Values, stage: Stage, fill: int) -> Values:
+    """Return what a stage makes of a mask (height, width) of any type: the nearest number, `fill` where there is none."""
+    if isinstance(stage, Pad):
+        canvas = np.full((stage.size[1], stage.size[0]), fill, values.dtype)
+        canvas[stage.top : stage.top + values.shape[0], stage.left : stage.left + values.shape[1]] = values
+        return canvas
+    if isinstance(stage, Displacement):
+        rows, columns = np.indices(values.shape, np.float32)
+        return _taken(values, np.floor(rows + stage.y + 0.5), np.floor(columns + stage.x + 0.5), fill)
+    if isinstance(stage, View):
+        seen: Values = values[_nearest(stage)]
+        return seen
+    return _warped_mask(values, stage, fill)
+
+
+def _nearest(view: View) -> Any:
+    """Return the rows and columns of the source that are nearest to the pixels of a view, to index an array with."""
+    left, top, right, bottom = view.box
+    columns = _places(left, right, view.size[0])
+    rows = _places(top, bottom, view.size[1])
+    return np.ix_(rows[::-1] if view.vflip else rows, columns[::-1] if view.flip else columns)
+
+
+def _places(start: float, end: float, count: int) -> npt.NDArray[np.intp]:
+    if start == int(start) and end == int(end):  # without a rounding that could take the pixel beside the nearest one
+        return int(start) + (2 * np.arange(count, dtype=np.intp) + 1) * int(end - start) // (2 * count)
+    places: npt.NDArray[np.intp] = np.floor(start + (np.arange(count) + 0.5) * ((end - start) / count)).astype(np.intp)
+    return places
+
+
+def _warped_mask(values: Values, warp: Warp, fill: int) -> Values:
+    width, height = warp.size
+    centres = np.empty((height, width, 2))
+    centres[..., 0], centres[..., 1] = np.arange(width) + 0.5, (np.arange(height) + 0.5)[:, None]
+    of_view = apply(warp.inverse_matrix, centres)
+    inside = np.logical_and.reduce((of_view >= 0) & (of_view < np.array(warp.view.size)), axis=-1)
+    of_view[~inside] = 0.0
+    of_source = apply(inverted(warp.view.matrix), of_view)
+    taken = _taken(values, np.floor(of_source[..., 1]), np.floor(of_source[..., 0]), fill)
+    taken[~inside] = fill
+    return taken

@@ -1,0 +1,46 @@
+"""The steps of a recipe that change images, for all samples that are made of one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import takewhile
+
+from shardctl.codecs import image
+from shardctl.codecs.image import Opened
+from shardctl.recipe import Recipe
+from shardctl.transforms.picture import Picture
+
+
+class ImageSteps:
+    """The steps of images of a recipe.
+
+    Those that come first and only say what is to be seen are done before the image is decoded, for all of its samples: it is
+    decoded once, no larger than they need.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe = recipe
+        steps = recipe.image_transforms
+        self._first = tuple(takewhile(lambda step: step.lazy, steps))
+        self._rest = steps[len(self._first) :]
+        self._random = any(step.random for step in steps)
+
+    def pictures(self, opened: Opened, key: str, enter: Callable[[str], None]) -> Iterator[Picture]:
+        """Yield the picture of each sample of an image, in the order of `variant`. Raises Rejection.
+
+        `enter` is called with the name of a stage when it begins.
+        """
+        begun = []
+        for number in range(self._recipe.samples_per_record):
+            picture = Picture(opened.size, number % self._recipe.parts)
+            rng = self._recipe.rng(key, number) if self._random else None
+            for step in self._first:
+                step.apply(picture, rng)
+            begun.append((picture, rng))
+        decoded = image.decoded(opened, [picture.look for picture, _ in begun])
+        enter("transform")
+        for picture, rng in begun:
+            picture.begin(decoded)
+            for step in self._rest:
+                step.apply(picture, rng)
+            yield picture

@@ -1,0 +1,108 @@
+"""The image of a sample on its way through the steps of a recipe."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from PIL import Image
+
+from shardctl.codecs.resampling import resampled
+from shardctl.geometry import Displacement, Look, Pad, Size, Stage, View, Warp
+
+
+class Base(Protocol):
+    """What pixels are taken from: a decoded image, or what steps have made of it."""
+
+    def taken(self, look: Look) -> Image.Image:
+        """Return what is seen of it."""
+        ...
+
+
+class _Pixels:
+    """An image that steps have made."""
+
+    def __init__(self, image: Image.Image) -> None:
+        self.image = image
+
+    def taken(self, look: Look) -> Image.Image:
+        return resampled(self.image, look)
+
+
+class Picture:
+    """An image of which only is known what is to be seen of it, until its pixels are asked for.
+
+    `look` is what is seen of the pixels that there are now; steps compose it. `stages` are the resamplings that were done
+    already, in order: with them, annotations are moved alike. `part` is the number of this sample among those that steps make
+    of one.
+    """
+
+    def __init__(self, size: Size, part: int = 0) -> None:
+        self.look: Look = View.whole(size)
+        self.part = part
+        self._stages: list[Stage] = []
+        self._base: Base | None = None
+        self._base_size = size
+
+    def begin(self, base: Base) -> None:
+        """Give the picture what its pixels are taken from."""
+        self._base = base
+
+    @property
+    def size(self) -> Size:
+        """(width, height) of what is seen."""
+        return self.look.size
+
+    @property
+    def stages(self) -> list[Stage]:
+        """All resamplings from the source on, those that are still to be done included."""
+        return self._stages if self._is_settled() else [*self._stages, self.look]
+
+    @property
+    def image(self) -> Image.Image:
+        """The pixels of what is seen, RGB."""
+        assert self._base is not None, "`begin` comes first"
+        if not isinstance(self._base, _Pixels) or not self._is_settled():
+            image = self._base.taken(self.look)
+            self._stages = self.stages
+            self._settle(image)
+            return image
+        return self._base.image
+
+    @image.setter
+    def image(self, image: Image.Image) -> None:
+        assert image.size == self.size, "a step that changes pixels keeps the size"
+        self._settle(image)
+
+    def warp(self, warp: Warp) -> None:
+        """Turn, shear or bend what is seen: `warp.view` must be a whole image of its size.
+
+        It becomes one resampling with a view before it. A second warp is one of its own, as the first one has cut off what lies
+        outside of its canvas; so is one that takes the nearest pixels, whose result must not be reduced with it.
+        """
+        if isinstance(self.look, View) and not warp.nearest:
+            self.look = Warp(self.look, warp.inverse, warp.size, warp.fill)
+            return
+        _ = self.image
+        self.look = warp
+        if warp.nearest:
+            _ = self.image
+
+    def pad(self, pad: Pad) -> None:
+        """Put what is seen onto a larger canvas."""
+        self._resample(pad)
+
+    def displace(self, displacement: Displacement) -> None:
+        """Take every pixel from a place near by."""
+        self._resample(displacement)
+
+    def _resample(self, stage: Stage) -> None:
+        image = resampled(self.image, stage)
+        self._stages.append(stage)
+        self._settle(image)
+
+    def _settle(self, image: Image.Image) -> None:
+        self._base, self._base_size = _Pixels(image), image.size
+        self.look = View.whole(image.size)
+
+    def _is_settled(self) -> bool:
+        return isinstance(self.look, View) and self.look.is_whole(self._base_size)

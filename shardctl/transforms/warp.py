@@ -1,0 +1,233 @@
+"""Turning, shearing and bending an image by a matrix. Formulas and settings are those of torchvision's v2.
+
+Steps take the nearest pixels by default where torchvision's do; with `bilinear`, the resampling is one with the crops and
+resizes around it, and images that become smaller are reduced with care (codecs/resampling.py).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from shardctl.geometry import BLACK, Colour, Matrix, Size, View, Warp, apply, bounds, corners, moving
+from shardctl.transforms.base import ImageTransform, Rng, between, drawn
+from shardctl.transforms.picture import Picture
+from shardctl.transforms.settings import PROBABILITY, Fill, Flag, Number, Numbers, Span, Word, setting
+
+_INTERPOLATION = Word(("nearest", "bilinear"))
+_HOW = "How pixels are taken: nearest, or bilinear."
+_OUTSIDE = "Colour of what lies outside of the image."
+
+
+def rotation(size: Size, angle: float, expand: bool) -> tuple[Matrix, Size]:
+    """Return the map from the output to an image turned by `angle` degrees, counter-clockwise, and the size of the output.
+
+    As Pillow's `rotate`: `expand` makes the output large enough to hold all of the image.
+    """
+    width, height = size
+    radians = -math.radians(angle % 360.0)
+    cos, sin = round(math.cos(radians), 15), round(math.sin(radians), 15)
+    turn = np.array([[cos, sin, 0.0], [-sin, cos, 0.0], [0.0, 0.0, 1.0]])
+    inverse = moving(width / 2, height / 2) @ turn @ moving(-width / 2, -height / 2)
+    if not expand:
+        return inverse, size
+    if angle % 90.0 == 0:  # whole pixels
+        wide, high = size if angle % 180.0 == 0 else (height, width)
+    else:
+        left, top, right, bottom = bounds(apply(inverse, corners((0.0, 0.0, float(width), float(height)))))
+        wide, high = math.ceil(right) - math.floor(left), math.ceil(bottom) - math.floor(top)
+    return inverse @ moving(-(wide - width) / 2, -(high - height) / 2), (wide, high)
+
+
+def affine(
+    angle: float, translate: tuple[float, float], scale: float, shear: tuple[float, float], centre: tuple[float, float]
+) -> Matrix:
+    """Return the map from the output to an image that is sheared, scaled, turned clockwise and moved, in this order.
+
+    `angle` and `shear` are in degrees, `translate` in pixels. Source: torchvision's `_get_inverse_affine_matrix`.
+    """
+    turn, (shear_x, shear_y) = math.radians(angle), (math.radians(part) for part in shear)
+    a = math.cos(turn - shear_y) / math.cos(shear_y)
+    b = -math.cos(turn - shear_y) * math.tan(shear_x) / math.cos(shear_y) - math.sin(turn)
+    c = math.sin(turn - shear_y) / math.cos(shear_y)
+    d = -math.sin(turn - shear_y) * math.tan(shear_x) / math.cos(shear_y) + math.cos(turn)
+    linear = np.array([[d / scale, -b / scale, 0.0], [-c / scale, a / scale, 0.0], [0.0, 0.0, 1.0]])
+    inverse: Matrix = moving(*centre) @ linear @ moving(-centre[0] - translate[0], -centre[1] - translate[1])
+    return inverse
+
+
+def perspective(start: Matrix, end: Matrix) -> Matrix:
+    """Return the map from the output to an image of which the points `start` (4, 2) are to be seen at `end` (4, 2)."""
+    rows = []
+    for (x, y), (u, v) in zip(end, start, strict=True):
+        rows.append([x, y, 1, 0, 0, 0, -u * x, -u * y])
+        rows.append([0, 0, 0, x, y, 1, -v * x, -v * y])
+    solved = np.linalg.solve(np.array(rows, np.float64), start.reshape(-1))
+    inverse: Matrix = np.array([*solved, 1.0], np.float64).reshape(3, 3)
+    return inverse
+
+
+def warp_whole(picture: Picture, inverse: Matrix, fill: Colour, interpolation: str, size: Size | None = None) -> None:
+    """Warp all of what is seen of a picture by the map from the output to it; `size` is that of the output if it changes."""
+    picture.warp(Warp.of(View.whole(picture.size), inverse, size or picture.size, fill, interpolation == "nearest"))
+
+
+@dataclass(frozen=True)
+class Rotate(ImageTransform):
+    """Turn by an angle, counter-clockwise, about the centre."""
+
+    name: ClassVar[str] = "rotate"
+    angle: float = setting(Number(-360.0, 360.0), doc="Degrees, counter-clockwise.")
+    expand: bool = setting(Flag(), False, "Make the output large enough to hold all of the image.")
+    interpolation: str = setting(_INTERPOLATION, "nearest", _HOW)
+    fill: Colour = setting(Fill(), BLACK, _OUTSIDE)
+
+    def apply(self, picture: Picture, rng: Rng) -> None:
+        """Turn."""
+        inverse, size = rotation(picture.size, self.angle, self.expand)
+        warp_whole(picture, inverse, self.fill, self.interpolation, size)
+
+    def output_size(self, size: Size | None) -> Size | None:
+        """Return the size, which stays unless the output is made larger."""
+        return None if size is None else rotation(size, self.angle, self.expand)[1]
+
+
+@dataclass(frozen=True)
+class RandomRotation(ImageTransform):
+    """Turn by a random angle, counter-clockwise, about the centre."""
+
+    name: ClassVar[str] = "random_rotation"
+    degrees: tuple[float, float] = setting(Span(-360.0, 360.0, alone="around"), doc="The angles; n alone is -n to n.")
+    expand: bool = setting(Flag(), False, "Make the output large enough to hold all of the image.")
+    interpolation: str = setting(_INTERPOLATION, "nearest", _HOW)
+    fill: Colour = setting(Fill(), BLACK, _OUTSIDE)
+
+    @property
+    def random(self) -> bool:
+        """It is drawn."""
+        return True
+
+    def apply(self, picture: Picture, rng: Rng) -> None:
+        """Draw an angle, and turn."""
+        inverse, size = rotation(picture.size, between(self.degrees, rng), self.expand)
+        warp_whole(picture, inverse, self.fill, self.interpolation, size)
+
+    def output_size(self, size: Size | None) -> Size | None:
+        """Return the size, which stays unless the output is made larger."""
+        return None if self.expand else size
+
+
+@dataclass(frozen=True)
+class Affine(ImageTransform):
+    """Shear, scale, turn clockwise about the centre, and move."""
+
+    name: ClassVar[str] = "affine"
+    angle: float = setting(Number(-360.0, 360.0), 0.0, "Degrees, clockwise.")
+    translate: tuple[float, ...] = setting(Numbers(2), (0.0, 0.0), "Pixels to the right and down.")
+    scale: float = setting(Number(0.0, above=True), 1.0, "How much larger things become.")
+    shear: tuple[float, ...] = setting(Numbers(2, -89.0, 89.0), (0.0, 0.0), "Degrees along x and along y.")
+    interpolation: str = setting(_INTERPOLATION, "nearest", _HOW)
+    fill: Colour = setting(Fill(), BLACK, _OUTSIDE)
+
+    def apply(self, picture: Picture, rng: Rng) -> None:
+        """Warp."""
+        centre = (picture.size[0] * 0.5, picture.size[1] * 0.5)
+        inverse = affine(self.angle, (self.translate[0], self.translate[1]), self.scale, (self.shear[0], self.shear[1]), centre)
+        warp_whole(picture, inverse, self.fill, self.interpolation)
+
+
+@dataclass(frozen=True)
+class RandomAffine(ImageTransform):
+    """Shear, scale, turn and move by random amounts, about the centre."""
+
+    name: ClassVar[str] = "random_affine"
+    degrees: tuple[float, float] = setting(Span(-360.0, 360.0, alone="around"), doc="The angles; n alone is -n to n.")
+    translate: tuple[float, ...] = setting(Numbers(2, 0.0, 1.0), (0.0, 0.0), "Most that it moves, by the width and the height.")
+    scale: tuple[float, float] = setting(Span(0.0, above=True), (1.0, 1.0), "How much larger things become.")
+    shear: tuple[float, float] = setting(Span(-89.0, 89.0, alone="around"), (0.0, 0.0), "Degrees along x; n alone is -n to n.")
+    shear_y: tuple[float, float] = setting(Span(-89.0, 89.0, alone="around"), (0.0, 0.0), "Degrees along y.")
+    interpolation: str = setting(_INTERPOLATION, "nearest", _HOW)
+    fill: Colour = setting(Fill(), BLACK, _OUTSIDE)
+
+    @property
+    def random(self) -> bool:
+        """It is drawn."""
+        return True
+
+    def apply(self, picture: Picture, rng: Rng) -> None:
+        """Draw the amounts, and warp."""
+        width, height = picture.size
+        angle = between(self.degrees, rng)
+        most_x, most_y = self.translate[0] * width, self.translate[1] * height
+        translate = (round(between((-most_x, most_x), rng)), round(between((-most_y, most_y), rng)))
+        scale = between(self.scale, rng)
+        shear = between(self.shear, rng), between(self.shear_y, rng)
+        inverse = affine(angle, translate, scale, shear, (width * 0.5, height * 0.5))
+        warp_whole(picture, inverse, self.fill, self.interpolation)
+
+
+@dataclass(frozen=True)
+class Perspective(ImageTransform):
+    """Show the image so that its corners lie at four given points."""
+
+    name: ClassVar[str] = "perspective"
+    corners: tuple[float, ...] = setting(
+        Numbers(8, -4.0, 5.0),
+        doc="Where the corners go: x and y of the top left, top right, bottom right, bottom left, as shares of the size.",
+    )
+    interpolation: str = setting(_INTERPOLATION, "bilinear", _HOW)
+    fill: Colour = setting(Fill(), BLACK, _OUTSIDE)
+
+    def apply(self, picture: Picture, rng: Rng) -> None:
+        """Warp."""
+        start = corners((0.0, 0.0, float(picture.size[0]), float(picture.size[1])))
+        end = np.array(self.corners, np.float64).reshape(4, 2) * picture.size
+        warp_whole(picture, perspective(start, end), self.fill, self.interpolation)
+
+
+@dataclass(frozen=True)
+class RandomPerspective(ImageTransform):
+    """Move every corner inwards by a random amount, with a probability."""
+
+    name: ClassVar[str] = "random_perspective"
+    distortion_scale: float = setting(Number(0.0, 1.0), 0.5, "Most that a corner moves, by half of the side.")
+    p: float = setting(PROBABILITY, 0.5, "Probability of doing it.")
+    interpolation: str = setting(_INTERPOLATION, "bilinear", _HOW)
+    fill: Colour = setting(Fill(), BLACK, _OUTSIDE)
+
+    @property
+    def random(self) -> bool:
+        """It is drawn."""
+        return self.p > 0
+
+    def apply(self, picture: Picture, rng: Rng) -> None:
+        """Draw the corners, and warp."""
+        if not drawn(self.p, rng):
+            return
+        assert rng is not None, "a random step is handed a generator"
+        (right, bottom), (width, height) = (side - 1 for side in picture.size), picture.size
+        # Pixels, and not their corners, as torchvision counts them: 0 to side - 1.
+        most_x, most_y = int(self.distortion_scale * (width // 2)) + 1, int(self.distortion_scale * (height // 2)) + 1
+        start = np.array([[0, 0], [right, 0], [right, bottom], [0, bottom]], np.float64)
+        inwards = np.array([[rng.integers(most_x), rng.integers(most_y)] for _ in range(4)], np.float64)
+        end = start + inwards * [[1, 1], [-1, 1], [-1, -1], [1, -1]]
+        warp_whole(picture, perspective(start, end), self.fill, self.interpolation)
+
+
+@dataclass(frozen=True)
+class Shear(ImageTransform):
+    """Shear along x and y about the top left corner, as the automatic policies do."""
+
+    name: ClassVar[str] = "shear"
+    x: float = setting(Number(-8.0, 8.0), 0.0, "Pixels to the right per pixel down.")
+    y: float = setting(Number(-8.0, 8.0), 0.0, "Pixels down per pixel to the right.")
+    interpolation: str = setting(_INTERPOLATION, "nearest", _HOW)
+    fill: Colour = setting(Fill(), BLACK, _OUTSIDE)
+
+    def apply(self, picture: Picture, rng: Rng) -> None:
+        """Shear."""
+        inverse = affine(0.0, (0.0, 0.0), 1.0, (math.degrees(math.atan(self.x)), math.degrees(math.atan(self.y))), (0.0, 0.0))
+        warp_whole(picture, inverse, self.fill, self.interpolation)

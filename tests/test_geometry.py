@@ -1,0 +1,344 @@
+"""Pixels and what is marked among them go the same way."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from test_images import encoded, scene
+
+from shardctl.codecs.image import Decoded, decoded, open_image
+from shardctl.codecs.resampling import resampled, resampled_mask
+from shardctl.geometry import Displacement, Pad, View, Warp, apply, area, clipped, inverted
+from shardctl.motion import CENTRE, KeepRule, Motion, moved_objects
+from shardctl.roles import Objects
+from shardctl.transforms.base import ImageTransform
+from shardctl.transforms.picture import Picture
+from shardctl.transforms.table import TRANSFORMS, parse_step
+from shardctl.transforms.warp import affine, perspective, rotation
+
+Stages = list[Any]
+
+
+def picture_of(image: Image.Image, *steps: dict[str, Any], seed: int = 0) -> Picture:
+    """Do the steps of a recipe to an image."""
+    picture = Picture(image.size)
+    picture.begin(Decoded(image, image.size))
+    rng = np.random.default_rng(seed)
+    for given_step in steps:
+        step = parse_step(given_step)
+        assert isinstance(step, ImageTransform)
+        step.apply(picture, rng)
+    return picture
+
+
+def done(image: Image.Image, *steps: dict[str, Any], seed: int = 0) -> Any:
+    return np.asarray(picture_of(image, *steps, seed=seed).image)
+
+
+def rectangle(size: tuple[int, int], box: tuple[int, int, int, int]) -> Image.Image:
+    """Return a black image with a white box (x, y, width, height)."""
+    pixels = np.zeros((size[1], size[0], 3), np.uint8)
+    pixels[box[1] : box[1] + box[3], box[0] : box[0] + box[2]] = 255
+    return Image.fromarray(pixels)
+
+
+def centroid(values: Any) -> tuple[float, float]:
+    """Return the centre of gravity of an image, in coordinates of corners."""
+    grey = np.asarray(values, np.float64)
+    grey = grey[..., 0] if grey.ndim == 3 else grey
+    rows, columns = np.indices(grey.shape) + 0.5
+    return float((columns * grey).sum() / grey.sum()), float((rows * grey).sum() / grey.sum())
+
+
+SIMILARITY = st.tuples(
+    st.floats(-180, 180),  # degrees
+    st.floats(0.9, 1.6),  # scale
+    st.floats(-15, 15),  # to the right
+    st.floats(-15, 15),  # down
+    st.booleans(),  # mirrored
+)
+BOX = st.tuples(st.integers(40, 60), st.integers(30, 45), st.integers(15, 24), st.integers(13, 20))
+
+
+@examples(60)
+@given(SIMILARITY, BOX, st.sampled_from(["bilinear", "nearest"]))
+def test_boxes_points_polygons_and_masks_go_where_the_pixels_go(motion: Any, box: Any, interpolation: str) -> None:
+    """Source of the tolerances: with half a pixel forgotten, the median error is 0.87 pixels."""
+    angle, scale, x, y, mirrored = motion
+    size = (131, 97)
+    steps = [{"name": "hflip", "p": 1 if mirrored else 0}]
+    steps.append({"name": "affine", "angle": angle, "scale": scale, "translate": [x, y], "interpolation": interpolation})
+    picture = picture_of(rectangle(size, box), *steps)
+    image = np.asarray(picture.image)
+    expected = centroid(image)
+    left, top, width, height = box
+    outline = [left, top, left + width, top, left + width, top + height, left, top + height]
+    objects = {
+        "bbox": [list(box)],
+        "category": [0],
+        "segmentation": [[outline]],
+        "keypoints": [[[left + width / 2, top + height / 2, 2.0]]],
+    }
+    moved = moved_objects(objects, Motion.of(size, picture.stages), Objects(), KeepRule(0.0))
+    near = 0.1 if interpolation == "bilinear" else 0.51
+    (bx, by, bw, bh), (px, py, _) = moved["bbox"][0], moved["keypoints"][0][0]
+    assert math.dist((bx + bw / 2, by + bh / 2), expected) < near
+    assert math.dist((px, py), expected) < near
+    polygon = np.asarray(moved["segmentation"][0][0], np.float64).reshape(-1, 2)
+    assert math.dist(polygon.mean(axis=0), expected) < near
+    assert area(polygon) == pytest.approx(width * height * scale**2, rel=1e-4)
+    mask = np.asarray(rectangle(size, box))[..., 0]
+    for stage in picture.stages:
+        mask = resampled_mask(mask, stage, 0)
+    assert math.dist(centroid(mask), expected) < 0.51
+    if interpolation == "nearest":
+        assert (mask != image[..., 0]).mean() < 0.002, "Pillow counts in 65536ths of a pixel"
+
+
+@examples(40)
+@given(
+    st.tuples(st.integers(0, 40), st.integers(0, 30), st.integers(30, 91), st.integers(30, 67)),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([(64, 48), (33, 71), (131, 97)]),
+)
+def test_views_move_boxes_as_pixels(part: Any, flip: bool, vflip: bool, size: Any) -> None:
+    view = View.whole((131, 97)).cropped(*part)
+    view = view.mirrored() if flip else view
+    view = (view.upside_down() if vflip else view).scaled(size)
+    left, top, width, height = part
+    box = (left + width // 4, top + height // 4, width // 2, height // 2)
+    moved = moved_objects({"bbox": [box], "category": [0]}, Motion.of((131, 97), [view]), Objects(), KeepRule.of("center"))
+    x, y, w, h = moved["bbox"][0]
+    assert math.dist((x + w / 2, y + h / 2), centroid(resampled(rectangle((131, 97), box), view))) < 0.1
+
+
+def test_a_box_cut_and_mirrored_by_hand() -> None:
+    """A crop of 50 x 40 at (30, 20), then mirrored."""
+    view = View.whole((100, 80)).cropped(30, 20, 50, 40).mirrored()
+    objects = {
+        "id": [7, 8, 9],
+        "category": [0, 1, 1],
+        "bbox": [[40, 30, 10, 20], [70, 10, 20, 20], [0, 0, 20, 20]],
+        "area": [200.0, 400.0, 400.0],
+        "iscrowd": [False, True, False],
+        "segmentation": [[[40, 30, 50, 30, 50, 50]], [[70, 10, 90, 10, 90, 30, 70, 30]], []],
+        "keypoints": [[[41, 31, 2], [0, 0, 0]], [[75, 25, 1], [75, 15, 2]], [[1, 1, 2], [0, 0, 0]]],
+    }
+    role = Objects(("cat", "dog"), keypoints=("left", "right"), flip=(1, 0))
+    moved = moved_objects(objects, Motion.of((100, 80), [view]), role, KeepRule(0.2))
+    assert moved["id"] == [7, 8], "the third object lies outside"
+    assert moved["category"] == [0, 1]
+    assert moved["iscrowd"] == [False, True]
+    assert moved["bbox"] == [[30, 10, 10, 20], [0, 0, 10, 10]]
+    assert moved["area"] == [200.0, 100.0], "a quarter of the second one is visible"
+    assert [part.tolist() for part in moved["segmentation"][0]] == [[40, 10, 30, 10, 30, 30]]
+    assert area(moved["segmentation"][1][0].reshape(-1, 2)) == 100
+    assert moved["keypoints"] == [[[0, 0, 0], [39, 11, 2]], [[0, 0, 0], [5, 5, 1]]], "left and right change places"
+
+
+@pytest.mark.parametrize(("rule", "kept"), [(0.0, 3), (0.25, 3), (0.26, 2), (0.5, 2), (0.51, 1), (1.0, 1), (CENTRE, 2)])
+def test_which_objects_a_crop_keeps(rule: Any, kept: int) -> None:
+    """The first is all inside, of the second a half and of the third a quarter; the last one lies outside."""
+    objects = {"bbox": [[0, 0, 10, 10], [-5, 0, 10, 10], [45, 35, 10, 10], [50, 0, 9, 9]], "category": [0, 0, 0, 0]}
+    view = View.whole((100, 80)).cropped(0, 0, 50, 40)
+    assert len(moved_objects(objects, Motion.of((100, 80), [view]), Objects(), KeepRule.of(rule))["bbox"]) == kept
+
+
+def test_what_is_on_a_larger_canvas_is_seen_only_where_the_image_is() -> None:
+    motion = Motion.of((20, 10), [View.whole((20, 10)).cropped(5, 0, 10, 10), Pad(3, 4, (30, 30))])
+    assert motion.seen == (3, 4, 13, 14)
+    moved = moved_objects({"bbox": [[0, 0, 20, 10]], "category": [1]}, motion, Objects(), KeepRule(0.1))
+    assert moved["bbox"] == [[3, 4, 10, 10]]
+
+
+def test_a_polygon_is_clipped_at_the_edge() -> None:
+    star = np.array([[-5, 5], [5, -5], [15, 5], [5, 15]], np.float64)
+    assert area(clipped(star, (0, 0, 10, 10))) == pytest.approx(100)
+    assert len(clipped(star + 100, (0, 0, 10, 10))) == 0
+    inside = star / 10 + 4
+    assert np.array_equal(clipped(inside, (0, 0, 10, 10)), inside)
+
+
+@pytest.mark.parametrize("angle", [0, 17.5, 90, 180, 233, 270, -45])
+@pytest.mark.parametrize("expand", [False, True])
+def test_rotation_is_that_of_pillow(angle: float, expand: bool) -> None:
+    image = scene(61, 40)
+    for name, filter_ in (("nearest", Image.Resampling.NEAREST), ("bilinear", Image.Resampling.BILINEAR)):
+        ours = done(image, {"name": "rotate", "angle": angle, "expand": expand, "interpolation": name, "fill": 9})
+        theirs = np.asarray(image.rotate(angle, filter_, expand, fillcolor=(9, 9, 9)))
+        assert np.array_equal(ours, theirs), name
+
+
+def test_rotations_by_right_angles_move_whole_pixels() -> None:
+    image = scene(40, 40)
+    for quarter in range(4):
+        turned = done(image, {"name": "rotate", "angle": 90 * quarter})
+        assert np.array_equal(turned, np.rot90(np.asarray(image), quarter))
+
+
+def test_a_warp_and_the_crop_after_it_are_one_resampling() -> None:
+    image = scene(90, 70)
+    warp = {"name": "rotate", "angle": 20, "interpolation": "bilinear"}
+    alone = done(image, warp)
+    assert np.array_equal(done(image, warp, {"name": "crop", "size": "40x30"}), alone[20:50, 25:65])
+    mirrored = done(image, warp, {"name": "hflip", "p": 1}).astype(int)
+    assert np.abs(mirrored - alone[:, ::-1]).max() <= 1
+
+
+def test_a_crop_before_a_warp_hides_what_it_cut_off() -> None:
+    """In one resampling with the crop, the corners must not show pixels from beyond it."""
+    white = Image.new("RGB", (200, 200), (255, 255, 255))
+    picture = picture_of(white, {"name": "crop", "size": 100}, {"name": "rotate", "angle": 45, "interpolation": "bilinear"})
+    assert len(picture.stages) == 1, "one resampling"
+    pixels = np.asarray(picture.image)
+    assert pixels[0, 0].tolist() == [0, 0, 0]
+    assert pixels[50, 50].tolist() == [255, 255, 255]
+
+
+def test_two_warps_cut_twice() -> None:
+    """What the first one turns out of its canvas does not come back with the second."""
+    white = Image.new("RGB", (100, 100), (255, 255, 255))
+    back = done(white, *({"name": "rotate", "angle": angle, "interpolation": "bilinear"} for angle in (45, -45)))
+    assert back[2, 2].tolist() == [0, 0, 0]
+
+
+def test_a_warp_that_shrinks_is_better_than_reading_four_pixels() -> None:
+    """Against every output pixel averaged over 8 x 8 samples; docs/performance.md has the figures."""
+    rng = np.random.default_rng(3)
+    coarse = Image.fromarray(rng.integers(0, 255, (200, 300, 3), dtype=np.uint8)).resize((600, 400), Image.Resampling.BICUBIC)
+    inverse = affine(25, (0, 0), 1.0, (0, 0), (100, 66)) @ np.eye(3)
+    warp = Warp.of(View.whole((600, 400)).scaled((200, 133)), inverse, (200, 133))
+    total = inverted(View.whole((600, 400)).scaled((200, 133)).matrix) @ inverse
+    fine = total @ np.diag([1 / 8, 1 / 8, 1.0])
+    many = coarse.transform((1600, 1064), Image.Transform.AFFINE, tuple(fine.ravel()[:6]), Image.Resampling.BILINEAR)
+    best = np.asarray(many, np.float64).reshape(133, 8, 200, 8, 3).mean(axis=(1, 3))
+    direct = coarse.transform((200, 133), Image.Transform.AFFINE, tuple(total.ravel()[:6]), Image.Resampling.BILINEAR)
+
+    def error(pixels: Any) -> float:
+        return float(np.square(np.asarray(pixels, np.float64)[20:-20, 30:-30] - best[20:-20, 30:-30]).mean())
+
+    assert error(resampled(coarse, warp)) < error(direct) / 4
+
+
+@pytest.mark.parametrize("orientation", [1, 6])
+def test_a_scaled_jpeg_gives_the_same_warp(orientation: int) -> None:
+    upright = scene(800, 600)
+    stored = upright if orientation == 1 else upright.transpose(Image.Transpose.ROTATE_90)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    opened = open_image(encoded(stored, "JPEG", quality=95, exif=exif))
+    inverse, size = rotation((100, 75), 30, False)
+    warp = Warp.of(View.whole((800, 600)).scaled((100, 75)), inverse, size)
+    taken = decoded(opened, [warp])
+    assert taken.image.size[0] < 800, "decoded at a smaller scale"
+    difference = np.asarray(taken.taken(warp)).astype(int) - np.asarray(resampled(upright, warp))
+    assert np.abs(difference).mean() < 3
+
+
+def test_a_mask_without_a_place_in_the_image_gets_the_fill() -> None:
+    mask = np.arange(12, dtype=np.uint16).reshape(3, 4) + 1000
+    assert resampled_mask(mask, Pad(1, 1, (6, 5)), 255)[0].tolist() == [255] * 6
+    turned = resampled_mask(mask, Warp.of(View.whole((4, 3)), rotation((4, 3), 180, False)[0], (4, 3)), 255)
+    assert np.array_equal(turned, mask[::-1, ::-1])
+    shift = np.full((3, 4), 2, np.float32)
+    moved = resampled_mask(mask, Displacement(shift, np.zeros_like(shift)), 7)
+    assert moved.tolist() == [[1002, 1003, 7, 7], [1006, 1007, 7, 7], [1010, 1011, 7, 7]]
+
+
+def test_a_displacement_moves_pixels_and_masks_alike() -> None:
+    image = rectangle((60, 50), (20, 15, 15, 12))
+    picture = picture_of(image, {"name": "elastic", "alpha": 40, "sigma": 4})
+    mask = np.asarray(image)[..., 0]
+    for stage in picture.stages:
+        mask = resampled_mask(mask, stage, 0)
+    pixels = np.asarray(picture.image)[..., 0]
+    assert not np.array_equal(mask, np.asarray(image)[..., 0])
+    assert ((pixels > 127) != (mask > 127)).mean() < 0.01
+    with pytest.raises(TypeError):
+        Motion.of((60, 50), picture.stages)
+
+
+def test_a_perspective_brings_the_corners_where_they_are_wanted() -> None:
+    start = np.array([[0, 0], [10, 0], [10, 8], [0, 8]], np.float64)
+    end = np.array([[1, 2], [9, 1], [8, 7], [0, 8]], np.float64)
+    assert apply(inverted(perspective(start, end)), start) == pytest.approx(end)
+    image = scene(60, 40)
+    corners = [0.1, 0.1, 0.9, 0, 1, 0.9, 0, 1]
+    picture = picture_of(image, {"name": "perspective", "corners": corners})
+    motion = Motion.of((60, 40), picture.stages)
+    assert apply(motion.matrix, np.array([[0.0, 0.0], [60.0, 40.0]])) == pytest.approx(np.array([[6, 4], [60, 36]]))
+
+
+def test_five_and_ten_crops_are_where_torchvision_cuts_them() -> None:
+    image = scene(50, 40)
+    pixels = np.asarray(image)
+    five = [pixels[:20, :30], pixels[:20, 20:], pixels[20:, :30], pixels[20:, 20:], pixels[10:30, 10:40]]
+    for part in range(10):
+        picture = Picture(image.size, part)
+        picture.begin(Decoded(image, image.size))
+        step = parse_step({"name": "ten_crop", "size": "30x20"})
+        assert isinstance(step, ImageTransform)
+        step.apply(picture, None)
+        if part < 5:
+            expected = five[part]
+        else:
+            turned = pixels[:, ::-1]
+            expected = [turned[:20, :30], turned[:20, 20:], turned[20:, :30], turned[20:, 20:], turned[10:30, 10:40]][part - 5]
+        assert np.array_equal(np.asarray(picture.image), expected), part
+
+
+def test_letterbox_and_pad_keep_the_shape() -> None:
+    pixels = done(Image.new("RGB", (100, 50), (255, 0, 0)), {"name": "letterbox", "size": 64})
+    assert pixels.shape == (64, 64, 3)
+    assert (pixels[16:48] == [255, 0, 0]).all()
+    assert (pixels[:16] == 114).all()
+    assert (pixels[48:] == 114).all()
+    padded = done(scene(20, 10), {"name": "pad", "margin": 2, "fill": [1, 2, 3]})
+    assert padded.shape == (14, 24, 3)
+    assert padded[0, 0].tolist() == [1, 2, 3]
+    assert np.array_equal(padded[2:-2, 2:-2], np.asarray(scene(20, 10)))
+    assert done(scene(20, 10), {"name": "pad", "size": "20x20"}).shape == (20, 20, 3)
+
+
+def test_a_choice_takes_one_and_maybe_all_or_none() -> None:
+    image = scene(30, 20)
+    plain, mirrored, turned = np.asarray(image), np.asarray(image)[:, ::-1], np.asarray(image)[::-1]
+    steps = [{"name": "hflip", "p": 1}, {"name": "vflip", "p": 1}]
+    seen = [done(image, {"name": "choice", "steps": steps, "weights": [3, 1]}, seed=seed) for seed in range(200)]
+    share = sum(np.array_equal(pixels, mirrored) for pixels in seen) / 200
+    assert 0.65 < share < 0.85
+    assert all(np.array_equal(pixels, mirrored) or np.array_equal(pixels, turned) for pixels in seen)
+    seen = [done(image, {"name": "maybe", "p": 0.3, "steps": steps}, seed=seed) for seed in range(200)]
+    both = sum(np.array_equal(pixels, mirrored[::-1]) for pixels in seen)
+    assert 40 < both < 80
+    assert both + sum(np.array_equal(pixels, plain) for pixels in seen) == 200
+    assert np.array_equal(done(image, {"name": "sequence", "steps": steps}), mirrored[::-1])
+
+
+@pytest.mark.parametrize("name", sorted(set(TRANSFORMS) - {"custom"}))
+def test_a_step_says_what_size_comes_out(name: str) -> None:
+    """For the size that it says, whatever it draws; a step that cannot know says nothing."""
+    settings: dict[str, Any] = {
+        "perspective": {"corners": [0.1, 0, 1, 0, 1, 1, 0, 0.8]},
+        "rotate": {"angle": 30, "expand": True},
+        "random_rotation": {"degrees": 30},
+        "random_affine": {"degrees": 10, "translate": [0.1, 0.1]},
+        **{each: {"steps": [{"name": "hflip"}, {"name": "vflip"}]} for each in ("choice", "maybe", "sequence")},
+    }
+    sized = ("resize", "letterbox", "crop", "random_crop", "random_resized_crop", "five_crop", "ten_crop")
+    given_step = {"name": name, **settings.get(name, {}), **({"size": "24x18"} if name in sized else {})}
+    step = parse_step(given_step)
+    assert isinstance(step, ImageTransform)
+    assert parse_step({"name": name, **step.settings()}) == step, "settings come back from a recipe"
+    expected = step.output_size((50, 40))
+    assert expected is not None
+    for seed in range(3):
+        assert done(scene(50, 40), given_step, seed=seed).shape == (*expected[::-1], 3)
