@@ -38,7 +38,7 @@ Call = Callable[[Any], Any]
 
 
 def ours(opencv: bool = False) -> tuple[Call, dict[str, Call]]:
-    from shardctl.pixels import adjusting, artefacts, blur, colour, erasing, noise, tables
+    from shardctl.pixels import artefacts, backends, blur, colour, erasing, noise, tables
 
     rng = np.random.default_rng(0)
     if opencv:
@@ -68,7 +68,7 @@ def ours(opencv: bool = False) -> tuple[Call, dict[str, Call]]:
         "erase": lambda i: erasing.erase(i, (30, 20, 60, 50)),
         "jpeg q40": lambda i: artefacts.jpeg(i, 40),
         "gaussian_noise": lambda i: noise.gaussian_noise(i, rng),
-        "color_jitter": lambda i: adjusting.adjust(i, JITTER),
+        "color_jitter": lambda i: backends.adjust(i, JITTER),
     }
 
 

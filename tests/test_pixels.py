@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageEnhance, ImageOps
 
 from shardctl.errors import InstallError
-from shardctl.pixels import adjusting, artefacts, blending, blur, colour, erasing, noise, tables
+from shardctl.pixels import artefacts, backends, blending, blur, colour, erasing, noise, tables
 
 
 def picture(seed: int, width: int = 41, height: int = 29) -> Image.Image:
@@ -206,7 +206,7 @@ def test_opencv_is_close_to_our_own() -> None:
         image = picture(seed)
         for (name, limit), factor in itertools.product(limits.items(), (-0.4, 0.0, 0.13, 0.5)):
             setting = [(name, factor if name == "hue" else 1 + factor)]
-            ours, theirs = adjusting.adjust(image, setting), with_opencv.adjust(image, setting)
+            ours, theirs = backends.adjust(image, setting), with_opencv.adjust(image, setting)
             assert np.abs(values(ours) - values(theirs)).max() <= limit, setting
         for sigma in (0.3, 1.0, 2.5):
             for kernel in (None, 3, 9):

@@ -17,6 +17,9 @@ from test_pixels import picture, values
 
 from shardctl.pixels import artefacts, blur, colour, erasing, noise, tables
 from shardctl.transforms import draws, policies
+from shardctl.transforms.automatic import do
+from shardctl.transforms.picture import Picture
+from shardctl.transforms.table import parse_step
 
 torch = pytest.importorskip("torch")
 
@@ -179,3 +182,44 @@ def test_the_part_of_aug_mix_without_colours(v2: Any) -> None:
 def test_the_pairs_of_auto_augment(policy: str, v2: Any) -> None:
     theirs = v2.AutoAugment(v2.AutoAugmentPolicy(policy))._policies
     assert [tuple((named(name), p, index) for name, p, index in pair) for pair in theirs] == [*policies.POLICIES[policy]]
+
+
+@pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
+@pytest.mark.parametrize("name", sorted({*policies.TRIVIAL_AUGMENT, *policies.AUTO_AUGMENT}))
+def test_the_operations_of_policies_are_bit_for_bit_those_of_a_pillow_image(name: str, interpolation: str, v2: Any) -> None:
+    """Each with weak, usual and the strongest magnitudes, of both signs."""
+    theirs = {ours: name for name, ours in NAMES.items()}.get(name, name.capitalize())
+    how = v2.InterpolationMode(interpolation)
+    image = picture(1, 101, 77)
+    for space in (policies.RAND_AUGMENT, policies.TRIVIAL_AUGMENT, policies.AUTO_AUGMENT):
+        strengths = space.get(name)
+        signs = (1, -1) if strengths is not None and strengths.signed else (1,)
+        for index in (0, 1, 9, 17, 30) if strengths is not None else (0,):
+            for sign in signs:
+                magnitude = 0.0 if strengths is None else sign * strengths.magnitude(index, 31, image.size)
+                made = Picture.of(image)
+                do([(name, magnitude)], made, interpolation, (1, 2, 3))
+                wanted = v2.RandAugment()._apply_image_or_video_transform(
+                    image, theirs, magnitude, interpolation=how, fill={Image.Image: [1, 2, 3]}
+                )
+                # Pillow rounds the numbers of its own rotation: of the mean of four pixels, a rounding may differ.
+                limit = 1 if (name, interpolation) == ("rotate", "bilinear") else 0
+                assert np.abs(values(made.image) - values(wanted)).max() <= limit, magnitude
+
+
+def test_a_photometric_distortion_changes_as_much(v2: Any) -> None:
+    """Both draw what is changed, and by how much: the mean change of an image has the same distribution."""
+    image = picture(1, 16, 16)
+    step, theirs = parse_step({"name": "photometric_distort", "backend": "pillow"}), v2.RandomPhotometricDistort()
+    rng = np.random.default_rng(1)
+    torch.manual_seed(1)
+    found = [
+        np.array([made_by(image) for _ in range(1500)])
+        for made_by in (lambda i: change(step.pixels(i, rng), i), lambda i: change(theirs(i), i))
+    ]
+    edges = np.linspace(0, 255, 512)
+    assert two_sample(*(np.histogram(each, edges)[0] for each in found)) < 1
+
+
+def change(after: Image.Image, before: Image.Image) -> float:
+    return float(np.abs(values(after) - values(before)).mean())

@@ -6,28 +6,19 @@ The same seed gives other values than there: only the distributions are the same
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
 from shardctl.geometry import Size
 from shardctl.pixels.erasing import Box
+from shardctl.transforms.base import between
 
 Span = tuple[float, float]
 """The lowest and the highest value of a uniform distribution."""
 
 TRIES = 10
 """How often a rectangle is drawn until one fits."""
-
-
-def around(centre: float, strength: float, least: float = 0.0) -> Span:
-    """Return the span from `centre - strength`, but no less than `least`, to `centre + strength`."""
-    return max(least, centre - strength), centre + strength
-
-
-def uniform(rng: np.random.Generator, span: Span) -> float:
-    """Draw from a span."""
-    return span[0] + (span[1] - span[0]) * rng.random()
 
 
 def whole(rng: np.random.Generator, low: int, high: int) -> int:
@@ -40,14 +31,10 @@ def order(rng: np.random.Generator, count: int) -> list[int]:
     return [int(place) for place in rng.permutation(count)]
 
 
-def jitter(rng: np.random.Generator, spans: Sequence[Span | None]) -> list[tuple[int, float]]:
-    """Draw in which order adjustments are made, and the factor of each: (its place in `spans`, the factor).
-
-    None leaves an adjustment out.
-    """
-    factors = [None if span is None else uniform(rng, span) for span in spans]
-    drawn = ((place, factors[place]) for place in order(rng, len(spans)))
-    return [(place, factor) for place, factor in drawn if factor is not None]
+def jitter(rng: np.random.Generator, spans: Mapping[str, Span]) -> list[tuple[str, float]]:
+    """Draw in which order adjustments are made, and the factor of each: (its name, the factor)."""
+    names, factors = list(spans), [between(span, rng) for span in spans.values()]
+    return [(names[place], factors[place]) for place in order(rng, len(names))]
 
 
 def rectangle(rng: np.random.Generator, size: Size, scale: Span, ratio: Span) -> Box | None:
@@ -57,9 +44,10 @@ def rectangle(rng: np.random.Generator, size: Size, scale: Span, ratio: Span) ->
     place uniform. It is lower and narrower than the image.
     """
     width, height = size
+    logarithms = math.log(ratio[0]), math.log(ratio[1])
     for _ in range(TRIES):
-        area = width * height * uniform(rng, scale)
-        aspect = math.exp(uniform(rng, (math.log(ratio[0]), math.log(ratio[1]))))
+        area = width * height * between(scale, rng)
+        aspect = math.exp(between(logarithms, rng))
         h, w = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
         if h < height and w < width:
             top = whole(rng, 0, height - h)
