@@ -1,4 +1,4 @@
-"""Microseconds of one core per image and transform: ours, torchvision's on Pillow images and on tensors, and albumentations'.
+"""Microseconds of one core per image: transforms and usual recipes, ours beside those of torchvision and albumentations.
 
 Each package runs in a process of its own, on one thread; they take turns, and the median of the turns counts. What is measured
 is the processor's time, so that other work on the machine changes little.
@@ -26,13 +26,25 @@ from typing import Any
 
 import numpy as np
 
+with suppress(ImportError):  # albumentations has an environment of its own, without what we need
+    from shardctl.codecs.image import Decoded
+    from shardctl.startup import reuse_memory
+    from shardctl.transforms import parse_step
+    from shardctl.transforms.picture import Picture
+
 PHOTOS = 8
 TURN_SECONDS = 0.05
+CROP = 224
 TRANSFORMS = (
     *("brightness", "contrast", "saturation", "hue", "hue_exact", "grayscale", "blur 1", "sharpness", "autocontrast"),
     *("equalize", "posterize", "solarize", "invert", "erase", "jpeg q40", "gaussian_noise", "color_jitter"),
 )
+RECIPES = ("ImageNet", "ImageNet without hue", "RandAugment", "TrivialAugment", "SimCLR")
+"""From an image of the size that is measured; those that crop make one of 224 pixels."""
+
 JITTER = [("brightness", 1.2), ("contrast", 0.8), ("saturation", 1.3), ("hue", 0.05)]
+
+VIEWS: list[Any] = [{"name": "random_resized_crop", "size": CROP}, {"name": "hflip"}]
 
 Call = Callable[[Any], Any]
 
@@ -40,7 +52,9 @@ Call = Callable[[Any], Any]
 def ours(opencv: bool = False) -> tuple[Call, dict[str, Call]]:
     from shardctl.pixels import artefacts, backends, blur, colour, erasing, noise, tables
 
+    reuse_memory()  # as our workers do
     rng = np.random.default_rng(0)
+    recipes = {name: in_order(steps, rng) for name, steps in our_recipes("opencv" if opencv else "numpy").items()}
     if opencv:
         from shardctl.pixels import with_opencv
 
@@ -49,6 +63,7 @@ def ours(opencv: bool = False) -> tuple[Call, dict[str, Call]]:
             **{name: lambda i, each=(name, factor): with_opencv.adjust(i, [each]) for name, factor in adjustments.items()},
             "blur 1": lambda i: with_opencv.gaussian_blur(i, 1.0, 9),
             "color_jitter": lambda i: with_opencv.adjust(i, JITTER),
+            **recipes,
         }
 
     return same, {
@@ -69,7 +84,41 @@ def ours(opencv: bool = False) -> tuple[Call, dict[str, Call]]:
         "jpeg q40": lambda i: artefacts.jpeg(i, 40),
         "gaussian_noise": lambda i: noise.gaussian_noise(i, rng),
         "color_jitter": lambda i: backends.adjust(i, JITTER),
+        **recipes,
     }
+
+
+def our_recipes(backend: str) -> dict[str, list[Any]]:
+    weak = {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4}
+    jitter = {"name": "color_jitter", "backend": backend}
+    strong = {**jitter, "brightness": 0.8, "contrast": 0.8, "saturation": 0.8, "hue": 0.2}
+    blurred = {"name": "gaussian_blur", "kernel_size": 23, "backend": backend}
+    return {
+        "ImageNet": [*VIEWS, {**jitter, **weak, "hue": 0.1}],
+        "ImageNet without hue": [*VIEWS, {**jitter, **weak}],
+        "RandAugment": [{"name": "rand_augment"}],
+        "TrivialAugment": [{"name": "trivial_augment"}],
+        "SimCLR": [
+            *VIEWS,
+            {"name": "maybe", "p": 0.8, "steps": [strong]},
+            {"name": "grayscale", "p": 0.2},
+            {"name": "maybe", "p": 0.5, "steps": [blurred]},
+        ],
+    }
+
+
+def in_order(given: list[Any], rng: np.random.Generator) -> Call:
+    """Return what does the steps of a recipe to a decoded image."""
+    steps = [parse_step(each) for each in given]
+
+    def call(image: Any) -> Any:
+        picture = Picture(image.size)
+        picture.begin(Decoded(image, image.size))
+        for step in steps:
+            step.apply(picture, rng)
+        return picture.image
+
+    return call
 
 
 def torchvision(tensors: bool) -> tuple[Call, dict[str, Call]]:
@@ -81,6 +130,7 @@ def torchvision(tensors: bool) -> tuple[Call, dict[str, Call]]:
             library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
         globals()["_library"] = library  # what it defines goes with it
     import torchvision.transforms.v2.functional as F
+    from torchvision.transforms import v2
 
     torch.set_num_threads(1)
     black = torch.zeros(3, 1, 1, dtype=torch.uint8)
@@ -107,6 +157,15 @@ def torchvision(tensors: bool) -> tuple[Call, dict[str, Call]]:
         "jpeg q40": lambda i: F.jpeg(i, 40),
         "gaussian_noise": F.gaussian_noise,
         "color_jitter": jitter,
+    }
+    views = [v2.RandomResizedCrop(CROP), v2.RandomHorizontalFlip()]
+    strong = v2.RandomApply([v2.ColorJitter(0.8, 0.8, 0.8, 0.2)], 0.8)
+    calls |= {
+        "ImageNet": v2.Compose([*views, v2.ColorJitter(0.4, 0.4, 0.4, 0.1)]),
+        "ImageNet without hue": v2.Compose([*views, v2.ColorJitter(0.4, 0.4, 0.4)]),
+        "RandAugment": v2.RandAugment(),
+        "TrivialAugment": v2.TrivialAugmentWide(),
+        "SimCLR": v2.Compose([*views, strong, v2.RandomGrayscale(0.2), v2.RandomApply([v2.GaussianBlur(23)], 0.5)]),
     }
     if tensors and torch.version.cuda is None:
         del calls["jpeg q40"]  # it needs the part of torchvision that is compiled
@@ -138,6 +197,28 @@ def albumentations() -> tuple[Call, dict[str, Call]]:
         "jpeg q40": A.ImageCompression("jpeg", (40, 40), p=1),
         "gaussian_noise": A.GaussNoise((0.1, 0.1), p=1),
         "color_jitter": A.ColorJitter((1.2, 1.2), (0.8, 0.8), (1.3, 1.3), (0.05, 0.05), p=1),
+    }
+    still = ((1, 1), (1, 1), (1, 1), (0, 0))
+    geometry = [
+        *(A.Affine(shear={axis: (-5.1, 5.1)}, interpolation=0, p=1) for axis in "xy"),
+        *(A.Affine(translate_percent={axis: (-0.136, 0.136)}, interpolation=0, p=1) for axis in "xy"),
+        A.Rotate((-9, 9), interpolation=0, p=1),
+    ]
+    factors = [
+        A.ColorJitter(*((0.73, 1.27) if at == each else span for at, span in enumerate(still)), p=1) for each in range(3)
+    ]
+    values = [A.Sharpen(p=1), A.Posterize(7, p=1), A.Solarize((0.7, 0.7), p=1), A.AutoContrast(p=1), A.Equalize(p=1)]
+    views = [A.RandomResizedCrop((CROP, CROP)), A.HorizontalFlip()]
+    strong, blurred = (
+        A.ColorJitter((0.2, 1.8), (0.2, 1.8), (0.2, 1.8), (-0.2, 0.2), p=0.8),
+        A.GaussianBlur((23, 23), (0.1, 2), p=0.5),
+    )
+    weak = ((0.6, 1.4), (0.6, 1.4), (0.6, 1.4))
+    made |= {
+        "ImageNet": A.Compose([*views, A.ColorJitter(*weak, (-0.1, 0.1), p=1)]),
+        "ImageNet without hue": A.Compose([*views, A.ColorJitter(*weak, (0, 0), p=1)]),
+        "RandAugment": A.Compose([A.SomeOf([A.NoOp(), *geometry, *factors, *values], 2, replace=True, p=1)]),
+        "SimCLR": A.Compose([*views, strong, A.ToGray(p=0.2), blurred]),
     }
     return np.asarray, {name: lambda i, t=transform: t(image=i) for name, transform in made.items()}
 
@@ -214,7 +295,7 @@ def main() -> None:
     parser.add_argument("--albumentations", metavar="PYTHON")
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--only", action="append", choices=TRANSFORMS)
+    parser.add_argument("--only", action="append", choices=(*TRANSFORMS, *RECIPES))
     parser.add_argument("--serve", choices=PACKAGES, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.serve:
@@ -223,7 +304,7 @@ def main() -> None:
     started = list(children(arguments))
     print(f"| µs per image of {arguments.size} px | " + " | ".join(child.package for child in started) + " |")
     print("|---" + "|--:" * len(started) + "|")
-    for name in arguments.only or TRANSFORMS:
+    for name in arguments.only or (*TRANSFORMS, *RECIPES):
         turns = [[child.measure(name) for child in started] for _ in range(arguments.turns)]
         columns = [[found for found in column if found is not None] for column in zip(*turns, strict=True)]
         print(
