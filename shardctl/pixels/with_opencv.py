@@ -43,12 +43,12 @@ def gaussian_blur(image: Image.Image, sigma: float, kernel_size: int | None = No
 
 
 def _brightness(pixels: Pixels, factor: float) -> Pixels:
-    return cv2.LUT(pixels, np.array(blend_table(0, factor), np.uint8))
+    return cv2.LUT(pixels, np.frombuffer(blend_table(0, factor), np.uint8))
 
 
 def _contrast(pixels: Pixels, factor: float) -> Pixels:
     mean = cv2.mean(cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY))[0]
-    return cv2.LUT(pixels, np.array(blend_table(int(mean + 0.5), factor), np.uint8))
+    return cv2.LUT(pixels, np.frombuffer(blend_table(int(mean + 0.5), factor), np.uint8))
 
 
 def _saturation(pixels: Pixels, factor: float) -> Pixels:
