@@ -44,7 +44,7 @@ EXACT: dict[str, tuple[Callable[..., Image.Image], str, tuple[Any, ...]]] = {
     "sharpness": (blur.sharpness, "adjust_sharpness", FACTORS),
     "hue_of_pillow": (colour.hue_of_pillow, "adjust_hue", (-0.5, -0.1, 0.0, 0.03, 0.25, 0.5)),
     "grayscale": (lambda image, _: colour.grayscale(image), "rgb_to_grayscale", (3,)),
-    "posterize": (tables.posterize, "posterize", (0, 1, 4, 8)),
+    "posterize": (tables.posterize, "posterize", (1, 4, 8)),
     "solarize": (tables.solarize, "solarize", (0.0, 100.0, 127.5, 255.0)),
     "permute_channels": (colour.permute_channels, "permute_channels", ([2, 0, 1], [1, 0, 2])),
     "jpeg": (artefacts.jpeg, "jpeg", (1, 20, 75, 95, 100)),

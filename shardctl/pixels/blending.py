@@ -6,10 +6,15 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
+import PIL
 from PIL import Image
 
 STRIP = 32 * 1024
 """Values that are worked on at a time: their intermediate results stay in the processor's cache."""
+
+
+_SLOW_BLEND = ".post" in PIL.__version__
+"""Whether this is Pillow-SIMD: at 224 pixels a side, its `blend` takes 290 microseconds, that of Pillow 110, ours 260."""
 
 
 def blend(start: Image.Image, end: Image.Image, factor: float) -> Image.Image:
@@ -17,6 +22,8 @@ def blend(start: Image.Image, end: Image.Image, factor: float) -> Image.Image:
 
     `factor` may lie outside 0..1. Both images must have the same size.
     """
+    if not _SLOW_BLEND:
+        return Image.blend(start, end, factor)
     first, second = _flat(start), _flat(end)
     made = np.empty(len(first), np.uint8)
     scale = np.float32(factor)
