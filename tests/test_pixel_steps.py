@@ -8,6 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import examples
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 from test_geometry import centroid, done, picture_of, rectangle
 from test_pixels import picture, values
@@ -91,6 +94,16 @@ def test_what_has_no_probability_changes_nothing_and_draws_nothing(step: dict[st
     never = {**step, "p": 0}
     assert not parse_step(never).random
     assert np.array_equal(done(IMAGE, never), values(IMAGE))
+
+
+@pytest.mark.parametrize("step", [*RANDOM, *(step for step, _ in FIXED)], ids=lambda step: step["name"])
+@given(width=st.integers(1, 40), height=st.integers(1, 40), narrow=st.booleans(), seed=st.integers(0, 2**31))
+@examples(15)
+def test_images_of_any_shape_keep_it(step: dict[str, Any], width: int, height: int, narrow: bool, seed: int) -> None:
+    width = 1 if narrow else width
+    made = done(picture(seed, width, height), step, seed=seed)
+    assert made.shape == (height, width, 3)
+    assert made.dtype == np.uint8
 
 
 def test_a_step_that_is_left_out_leaves_the_resampling_one() -> None:
