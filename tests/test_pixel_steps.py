@@ -153,6 +153,7 @@ def test_opencv_that_is_missing_is_told_before_anything_is_written(
 ) -> None:
     monkeypatch.setitem(sys.modules, "cv2", None)
     monkeypatch.delitem(sys.modules, "shardctl.pixels.with_opencv", raising=False)
+    monkeypatch.delattr("shardctl.pixels.with_opencv", raising=False)  # a package keeps what was once imported
     for step in ({"name": "color_jitter", "hue": 0.1}, {"name": "gaussian_blur"}, {"name": "adjust_hue", "factor": 0.1}):
         with pytest.raises(InstallError, match=r"pip install 'shardctl\[opencv\]'"):
             shardctl.convert(photos, tmp_path / "out", recipe={"transform": [{**step, "backend": "opencv"}]}, workers=0)
