@@ -61,8 +61,8 @@ def known_layout(
     fields += [f for f in content or [] if not (labelling.by_field and f.name == LABEL)]
     _refuse_reserved(f for f in content or [] if f.name not in kept_images)
     side = side_fields(listing.side)
-    of_records = [f for f in content or [] if f.name != OBJECTS or not has_objects(content)]
-    _refuse_places(recipe, [*side, *of_records])
+    others = [f for f in content or [] if f.name != OBJECTS or not has_objects(content)]
+    _refuse_places(recipe, [*side, *others])
     if labelling.classes is not None or (listing.side and "label" in listing.side.columns.column_names):
         if "label" in [f.name for f in fields]:
             raise InputError("the inputs have a field label, and labels were to be added to them; use --labels none")
@@ -83,8 +83,9 @@ def known_layout(
     fields += annotated
     roles = {name: role for each in listing.annotations for name, role in each.roles.items()}
     if recipe.store is not None:
-        roles = {OBJECTS: Objects(), **roles} if has_objects(content or pa.schema([])) else roles
-        roles = _moved_roles(recipe, roles, [f for f in fields if f.name in roles])
+        of_records: dict[str, Role] = {OBJECTS: Objects()} if content is not None and has_objects(content) else {}
+        _refuse_immovable(recipe, {**of_records, **roles}, fields)
+        roles = _moved_roles(recipe, roles)
     if recipe.samples_per_record > 1:
         fields.append(pa.field("variant", pa.int32()))
     image = Image(str(recipe.store), shape) if recipe.store else None
@@ -148,26 +149,30 @@ def _refuse_reserved(fields: Iterable[pa.Field]) -> None:
             )
 
 
-def _moved_roles(recipe: Recipe, roles: dict[str, Role], fields: list[pa.Field]) -> dict[str, Role]:
-    """Return the roles of annotations after the steps of a recipe. Raises UsageError for a step that cannot move them."""
-    kinds = {name: _annotation_kinds(roles[name], f.type) for f in fields if (name := f.name) in roles}
+def _refuse_immovable(recipe: Recipe, roles: dict[str, Role], fields: list[pa.Field]) -> None:
+    """Raise UsageError for a step that cannot move what is marked in the images."""
+    kinds = {f.name: _annotation_kinds(roles[f.name], f.type) for f in fields if f.name in roles}
     for step in recipe.image_transforms:
         for name, of_field in kinds.items():
-            fixed = sorted(of_field - step.moves)
+            role, fixed = roles[name], sorted(of_field - step.moves)
             if fixed:
                 raise UsageError(
                     f"{step.name} cannot move {' and '.join(fixed)}, which the images have ({printable(name)}); leave out the"
                     f" step or these annotations"
                 )
-            role = roles[name]
             if step.mirrors and "keypoints" in of_field and isinstance(role, Objects) and role.flip is None:
                 raise UsageError(
                     f"{step.name} mirrors the images, and it is not known which keypoints of the left and of the right side"
                     f" change places then ({printable(name)}); leave out the step, or say it in the source (flip_idx of YOLO,"
                     " names such as left_eye and right_eye)"
                 )
-    made = {name: replace(role, store="png") if isinstance(role, Mask) else role for name, role in roles.items()}
-    return made if recipe.image_transforms else roles
+
+
+def _moved_roles(recipe: Recipe, roles: dict[str, Role]) -> dict[str, Role]:
+    """Return the roles of annotations after the steps of a recipe: a mask that was moved is a PNG."""
+    if not recipe.image_transforms:
+        return roles
+    return {name: replace(role, store="png") if isinstance(role, Mask) else role for name, role in roles.items()}
 
 
 def _annotation_kinds(role: Role, type_: pa.DataType) -> frozenset[str]:

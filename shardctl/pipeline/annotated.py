@@ -10,21 +10,29 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from shardctl.annotations.huggingface import has_objects
+from shardctl.annotations.objects import OBJECTS
 from shardctl.codecs import rle
 from shardctl.codecs.image import decode_mask
 from shardctl.codecs.resampling import resampled_mask
 from shardctl.errors import Rejection
 from shardctl.geometry import Size, Stage
+from shardctl.layout import Layout
 from shardctl.motion import KeepRule, Motion, moved_objects
 from shardctl.roles import Mask, Objects, Roles
 from shardctl.sample import Sample
 
 
 class Annotated:
-    """The annotations that samples of these roles have beside their main image. `rule` says which objects a cut keeps."""
+    """The annotations that samples of a layout have beside their main image. `rule` says which objects a cut keeps.
 
-    def __init__(self, roles: Roles, rule: KeepRule) -> None:
-        self._objects = tuple(roles.objects.items())
+    Objects of tables have no role: their types are those of the table.
+    """
+
+    def __init__(self, layout: Layout | None, rule: KeepRule) -> None:
+        roles = layout.roles if layout else Roles()
+        of_table = {OBJECTS: Objects()} if layout and not roles.objects and has_objects(layout.columns) else {}
+        self._objects = tuple((roles.objects or of_table).items())
         self._masks = tuple((name, role) for name, role in roles.images.items() if isinstance(role, Mask))
         self._rule = rule
 

@@ -21,7 +21,6 @@ from shardctl.pipeline.annotated import Annotated
 from shardctl.pipeline.functions import Applied, Functions, Given, unshared
 from shardctl.pipeline.images import ImageSteps
 from shardctl.recipe import Recipe
-from shardctl.roles import Roles
 from shardctl.sample import Sample
 from shardctl.times import python_rows
 from shardctl.transforms.filters import judge
@@ -93,7 +92,7 @@ class SamplePipeline:
         self._enter = enter
         known = layout or known
         self._steps = ImageSteps(recipe)
-        self._annotated = Annotated(known.roles if known else Roles(), KeepRule.of(recipe.keep_objects))
+        self._annotated = Annotated(known, KeepRule.of(recipe.keep_objects))
         self._functions = Functions(recipe, layout is None or "variant" in layout.columns.names, traced=layout is None)
         self._store = recipe.store
         self._classes = known.classes if known else None

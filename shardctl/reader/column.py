@@ -123,6 +123,11 @@ class Column:
         return self.shape or (self.picture.shape if self.picture is not None else None)
 
     @property
+    def pixel_dtype(self) -> np.dtype[Any]:
+        """The type of the numbers of decoded images and masks."""
+        return np.dtype(np.uint16 if isinstance(self.picture, Mask) and self.picture.bits == 16 else np.uint8)
+
+    @property
     def picture_channels(self) -> tuple[int, ...]:
         """The axes behind height and width: (3,) for images, () for masks."""
         return () if isinstance(self.picture, Mask) else (3,)

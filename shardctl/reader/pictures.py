@@ -50,7 +50,7 @@ class PictureReader:
     ) -> npt.NDArray[Any] | list[npt.NDArray[Any]]:
         """Return the images of a column: an array (n, *shape) if they share a shape, else a list of arrays."""
         transforms = self._transforms
-        converter = Converter(transforms, column, np.uint8, samples, epoch)
+        converter = Converter(transforms, column, column.pixel_dtype, samples, epoch)
         shape = transforms.picture_shape(column)
         if shape is None:
             decoded = self._decoded(column, located, samples, wanted, None)

@@ -57,7 +57,7 @@ def _spec(column: Column, transforms: Transforms) -> Spec:
     if column.is_encoded_picture and transforms.decode:
         shape, channels = transforms.picture_shape(column), column.picture_channels
         of_any_size = (*channels, -1, -1) if transforms.puts_channels_first(column) else (-1, -1, *channels)
-        return Spec("fixed" if shape else "ragged", shape or of_any_size, transforms.dtype(column.name, np.uint8))
+        return Spec("fixed" if shape else "ragged", shape or of_any_size, transforms.dtype(column.name, column.pixel_dtype))
     if column.is_boolean:
         return Spec("fixed", (), np.dtype(bool))
     if column.dtype is None:

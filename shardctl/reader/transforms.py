@@ -205,7 +205,7 @@ def _check_dtype(name: str, kind: Any, column: Column, normalized: bool) -> None
         wanted = np.dtype(object)
     if wanted.kind not in "fiu" or kind is None:
         raise UsageError(f"dtype {kind!r} of {name} is not a numpy type of numbers")
-    stored = np.dtype(np.uint8) if column.dtype is None else column.dtype
+    stored = column.pixel_dtype if column.dtype is None else column.dtype
     if wanted.kind != "f" and (normalized or stored.kind == "f"):
         what = "what normalize gives" if normalized else stored.name
         raise UsageError(
