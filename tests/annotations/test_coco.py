@@ -269,10 +269,12 @@ def test_a_file_is_the_same_in_whatever_parts_it_is_read(
 ) -> None:
     monkeypatch.setattr(json_parts, "BLOCK_BYTES", block)
     monkeypatch.setattr(json_parts, "ELEMENTS_AT_ONCE", at_once)
+    monkeypatch.setattr(json_parts, "LEAST_TOGETHER", 2 * block)
     record = {
         "info": {"a": [1, {"b": "]}"}], "text": 'x"\\'},
         "empty": [],
         "images": [{"id": number, "file_name": f"é{number}.png", "x": [1.5e-7, -12, None, True]} for number in range(5)],
+        "nested": [{"in": [{"a": number}, {"b": "}, {"}], "c": {"d": 1}} for number in range(9)],
         "number": 12345.678,
         "annotations": [12, "a]b,c", [], {}, -0.25],
         "last": {},
