@@ -382,3 +382,19 @@ def test_annotations_are_of_image_files(tmp_path: Path, source: Path) -> None:
     file = coco_file(tmp_path / "coco.json", [(1, "a.png")], [])
     with pytest.raises(UsageError, match="is about files that are images each, and the inputs are text"):
         converted(tmp_path / "texts", tmp_path / "out", f"coco:{file}")
+
+
+def test_objects_with_numbers_that_a_faster_parser_refuses_are_read_all_the_same(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: str) -> Any:
+        raise ValueError("not mine")
+
+    monkeypatch.setattr(json_parts, "LEAST_TOGETHER", 64)
+    annotations = [box(1, id=number) for number in range(20)]
+    file = coco_file(tmp_path / "coco.json", [(1, "a.png")], annotations)
+    converted(source, tmp_path / "one", f"coco:{file}")
+    monkeypatch.setattr(json_parts, "_decoder", lambda: (refuse, (ValueError,)))
+    converted(source, tmp_path / "two", f"coco:{file}")
+    assert samples(tmp_path / "one") == samples(tmp_path / "two")
+    assert samples(tmp_path / "one")["a.png"]["objects"]["id"] == list(range(20))
