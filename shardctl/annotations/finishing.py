@@ -15,7 +15,7 @@ from PIL import Image
 from shardctl.annotations.masks import MASK, MASK_FILE
 from shardctl.annotations.objects import ANNOTATED, OBJECTS, OUTSIDE_PIXELS
 from shardctl.codecs import rle
-from shardctl.codecs.image import Opened, decode_mask, turn_of
+from shardctl.codecs.image import MAX_PIXELS, Opened, decode_mask, turn_of
 from shardctl.errors import Rejection
 from shardctl.sample import Sample
 
@@ -211,7 +211,7 @@ def fitted(objects: dict[str, Any], size: Size, rule: str) -> dict[str, Any]:
 def _finished_mask(mask: dict[str, Any], frame: str, bits: int, opened: Opened) -> dict[str, Any]:
     """Return a mask file as it is where it fits the upright image, else turned. Raises Rejection."""
     try:
-        values = decode_mask(mask["bytes"])
+        values = decode_mask(mask["bytes"], max(MAX_PIXELS, opened.size[0] * opened.size[1]))
     except Rejection as rejection:
         raise Rejection("decode", rejection.error, f"its mask: {rejection.message}") from None
     if values.dtype.itemsize * 8 > bits:

@@ -338,6 +338,8 @@ def _value_size(value: Any) -> int:
     if isinstance(value, np.ndarray):
         return value.nbytes
     if isinstance(value, list | tuple):
+        if value and type(value[0]) in (float, int, bool):  # all of them are, or none fits a column; polygons have many
+            return 4 + 8 * len(value)
         return 4 + sum(map(_value_size, value))
     if isinstance(value, dict):
         return sum(map(_value_size, value.values()))

@@ -269,10 +269,12 @@ def test_a_file_is_the_same_in_whatever_parts_it_is_read(
 ) -> None:
     monkeypatch.setattr(json_parts, "BLOCK_BYTES", block)
     monkeypatch.setattr(json_parts, "ELEMENTS_AT_ONCE", at_once)
+    monkeypatch.setattr(json_parts, "LEAST_TOGETHER", 2 * block)
     record = {
         "info": {"a": [1, {"b": "]}"}], "text": 'x"\\'},
         "empty": [],
         "images": [{"id": number, "file_name": f"é{number}.png", "x": [1.5e-7, -12, None, True]} for number in range(5)],
+        "nested": [{"in": [{"a": number}, {"b": "}, {"}], "c": {"d": 1}} for number in range(9)],
         "number": 12345.678,
         "annotations": [12, "a]b,c", [], {}, -0.25],
         "last": {},
@@ -380,3 +382,19 @@ def test_annotations_are_of_image_files(tmp_path: Path, source: Path) -> None:
     file = coco_file(tmp_path / "coco.json", [(1, "a.png")], [])
     with pytest.raises(UsageError, match="is about files that are images each, and the inputs are text"):
         converted(tmp_path / "texts", tmp_path / "out", f"coco:{file}")
+
+
+def test_objects_with_numbers_that_a_faster_parser_refuses_are_read_all_the_same(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: str) -> Any:
+        raise ValueError("not mine")
+
+    monkeypatch.setattr(json_parts, "LEAST_TOGETHER", 64)
+    annotations = [box(1, id=number) for number in range(20)]
+    file = coco_file(tmp_path / "coco.json", [(1, "a.png")], annotations)
+    converted(source, tmp_path / "one", f"coco:{file}")
+    monkeypatch.setattr(json_parts, "_decoder", lambda: (refuse, (ValueError,)))
+    converted(source, tmp_path / "two", f"coco:{file}")
+    assert samples(tmp_path / "one") == samples(tmp_path / "two")
+    assert samples(tmp_path / "one")["a.png"]["objects"]["id"] == list(range(20))
