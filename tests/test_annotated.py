@@ -178,3 +178,25 @@ def test_columns_that_only_look_like_boxes_are_refused_beside_steps(tmp_path: Pa
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "in.parquet")
     with pytest.raises(UsageError, match="crop moves what is in the images, but not the places in bbox"):
         shardctl.convert(tmp_path / "in.parquet", tmp_path / "out", recipe={"transform": CROP_AND_FLIP}, workers=0)
+
+
+def test_a_missing_mask_is_none_and_is_filled_in_batches(tmp_path: Path) -> None:
+    """In COCO and others some images have no mask."""
+    source = source_with(tmp_path, None, Image.fromarray(np.ones((HEIGHT, WIDTH), np.uint8)))
+    rectangle((WIDTH, HEIGHT), (1, 1, 2, 2)).save(source / "b.png")
+    for name, ignore in (("void", "+ignore=255"), ("plain", "")):
+        labels = f"masks{ignore}:{tmp_path / 'masks'}"
+        shardctl.convert(source, tmp_path / name, recipe={"store": "png"}, labels=labels, workers=0)
+    dataset = shardctl.open(tmp_path / "void")
+    assert [sample["mask"] is None for sample in dataset] == [False, True]
+    assert [value is None for value in dataset.take([1, 0])["mask"]] == [True, False]
+    (batch,) = dataset.loader(batch_size=2, crop=(8, 9))
+    assert batch["mask"].shape == (2, 8, 9)
+    assert [np.unique(mask).tolist() for mask in batch["mask"]] == [[1], [255]]
+    (batch,) = dataset.loader(batch_size=2, flip=1.0)
+    assert [mask.shape for mask in batch["mask"]] in ([(HEIGHT, WIDTH)] * 2, [(HEIGHT, WIDTH), (0, 0)])
+    plain = shardctl.open(tmp_path / "plain")
+    with pytest.raises(UsageError, match=r"key 'b.png': mask is missing; give fill={'mask': 0} to the loader"):
+        next(iter(plain.loader(batch_size=2, crop=8)))
+    (batch,) = plain.loader(batch_size=2, crop=8, fill={"mask": 7})
+    assert np.unique(batch["mask"][1]).tolist() == [7]

@@ -19,7 +19,7 @@ import shardctl
 from shardctl.codecs import rle
 from shardctl.codecs.outline import object_masks
 from shardctl.errors import DatasetError, UsageError
-from shardctl.geometry import apply, area, clipped
+from shardctl.geometry import apply
 from shardctl.layout import ENCODED_IMAGE, image_tensor
 from shardctl.motion import KeepRule, Motion, moved_objects
 from shardctl.roles import Mask, Objects, Role
@@ -46,6 +46,30 @@ NOISE = np.random.default_rng(0).integers(0, 256, (24, 24)).astype(np.uint8)
 
 Thing = dict[str, Any]
 """One object: its members by name."""
+
+
+def clipped(polygon: Any, box: Any) -> Any:
+    """Return the part of one polygon (n, 2) that lies in a box, point by point: Sutherland and Hodgman, 1974."""
+    for axis, sign, limit in ((0, 1.0, box[0]), (0, -1.0, -box[2]), (1, 1.0, box[1]), (1, -1.0, -box[3])):
+        kept = []
+        for here, there in zip(polygon, np.roll(polygon, -1, axis=0), strict=True):
+            is_in, next_in = sign * here[axis] >= limit, sign * there[axis] >= limit
+            if is_in:
+                kept.append(here)
+            if is_in != next_in:
+                crossing = here + (sign * limit - here[axis]) / (there[axis] - here[axis]) * (there - here)
+                crossing[axis] = sign * limit
+                kept.append(crossing)
+        polygon = np.array(kept, np.float64).reshape(-1, 2)
+    return polygon
+
+
+def area(polygon: Any) -> float:
+    """Return the area of one polygon (n, 2)."""
+    if len(polygon) < 3:
+        return 0.0
+    x, y = polygon[:, 0], polygon[:, 1]
+    return float(abs(x @ np.roll(y, -1) - np.roll(x, -1) @ y)) / 2
 
 
 def thing(box: list[float], category: int = 0, **members: Any) -> Thing:

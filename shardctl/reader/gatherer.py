@@ -14,18 +14,19 @@ from shardctl.errors import DatasetError, UsageError
 from shardctl.mapping import mended
 from shardctl.reader.column import Column
 from shardctl.reader.convert import Converter, Misfit
-from shardctl.reader.gather import Bytes, Located, adjoining, gather, gather_fixed
+from shardctl.reader.gather import Bytes, Located, adjoining, gather, gather_fixed, in_array
 from shardctl.reader.lists import Lists, numbers_of, with_none
 from shardctl.reader.locate import DamagedValues, Wanted
 from shardctl.reader.memory import Batch, BatchMemory
 from shardctl.reader.objects import ObjectReader
-from shardctl.reader.pictures import PictureReader, encoded_images
+from shardctl.reader.pictures import Missing, PictureReader, encoded_images, missing_images
 from shardctl.reader.shards import VERIFY_ADVICE, Indices, Shards
 from shardctl.reader.sources import GatherOptions, Places, Sources
 from shardctl.reader.specs import Spec, fixed_shape, specs_of
 from shardctl.reader.stages import DECODE, GATHER, NoStages, StageClock, Stages
 from shardctl.reader.transforms import Transforms
 from shardctl.reader.unreadable import Unreadable, name_of, unreadable_blocks
+from shardctl.roles import Mask
 from shardctl.times import python_values
 
 
@@ -184,8 +185,7 @@ class Gatherer:
         """Return values that Arrow has collected: some of their block are missing, or they are of a type of many parts."""
         name, fill = column.name, self._transforms.fill
         if column.is_encoded_image:
-            located = encoded_images(column, values, self.shards, wanted)
-            return self._located(column, located, samples, epoch, wanted, memory)
+            return self._encoded(column, values, samples, epoch, wanted, memory)
         if column.dtype is None and not column.is_boolean:
             return {name: python_values(values)}
         if column.is_ragged:
@@ -207,6 +207,30 @@ class Gatherer:
             whole = found.shape == missing.shape  # a picture that was cut is filled as a whole
             found[missing if whole else missing.reshape(len(missing), -1).any(axis=1)] = fill.get(name, np.nan)
         return {name: found}
+
+    def _encoded(
+        self, column: Column, values: pa.Array, samples: Indices, epoch: int, wanted: Wanted, memory: BatchMemory
+    ) -> Batch:
+        """Return images or masks of which some may be missing: only masks may be."""
+        lost = missing_images(values)
+        if not len(lost) or not isinstance(column.picture, Mask):
+            located = encoded_images(column, values, self.shards, wanted)
+            return self._located(column, located, samples, epoch, wanted, memory)
+        if self._transforms.fill is None or not self._transforms.decode:
+            there = np.setdiff1d(np.arange(len(wanted)), lost)
+            found: list[Any] = [None] * len(wanted)
+            if len(there):
+                some = in_array(values.field("bytes").take(pa.array(there)))
+                read = self._located(column, some, samples[there], epoch, wanted.only(there), memory)[column.name]
+                for place, value in zip(there.tolist(), read, strict=True):
+                    found[place] = value
+            return {column.name: found}
+        fill = self._transforms.fill.get(column.name, column.picture.ignore)
+        if fill is None:
+            self._need_fill(column, lost, wanted)
+        located = in_array(values.field("bytes"))
+        with self.stages.stage(DECODE):
+            return {column.name: self._pictures.read(column, located, samples, epoch, wanted, memory, Missing(lost, fill or 0))}
 
     def _lists(self, column: Column, lists: Lists, wanted: Wanted, memory: BatchMemory) -> Batch:
         fill = self._transforms.fill

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,13 @@ class Wanted:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def only(self, places: Indices) -> Wanted:
+        """Return the samples at these places."""
+        some = copy(self)
+        some.block, some.rows = self.block[places], self.rows[places]
+        some._grouped = some._sorted = None
+        return some
 
     @property
     def blocks(self) -> Indices:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,14 @@ _ANY_SIZE = 2**62
 """Pixels of the largest image: what was converted is read."""
 
 
+@dataclass(frozen=True)
+class Missing:
+    """Masks that are missing: their places among the samples that are read, and the number that stands for their pixels."""
+
+    places: Indices
+    fill: float
+
+
 class PictureReader:
     """Decodes the images and masks of batches. Threads may share it.
 
@@ -46,18 +55,32 @@ class PictureReader:
         return {"image_hits": self._cache.hits, "image_misses": self._cache.misses}
 
     def read(
-        self, column: Column, located: Located, samples: Indices, epoch: int, wanted: Wanted, memory: BatchMemory
+        self,
+        column: Column,
+        located: Located,
+        samples: Indices,
+        epoch: int,
+        wanted: Wanted,
+        memory: BatchMemory,
+        missing: Missing | None = None,
     ) -> npt.NDArray[Any] | list[npt.NDArray[Any]]:
-        """Return the images of a column: an array (n, *shape) if they share a shape, else a list of arrays."""
+        """Return the images of a column: an array (n, *shape) if they share a shape, else a list of arrays.
+
+        A mask that is `missing` is filled, and in a list it has the shape (0, 0).
+        """
         transforms = self._transforms
         converter = Converter(transforms, column, column.pixel_dtype, samples, epoch)
         shape = transforms.picture_shape(column)
         if shape is None:
-            decoded = self._decoded(column, located, samples, wanted, None)
-            return [_in_list(converter, pixels, place) for place, pixels in decoded]
+            found = [np.empty((0, 0), converter.dtype) for _ in samples]
+            for place, pixels in self._decoded(column, located, samples, wanted, None, missing):
+                found[place] = _in_list(converter, pixels, place)
+            return found
         batch = memory.array(column.name, (len(samples), *shape), converter.dtype)
         in_place = None if transforms.changes(column) else batch
-        for place, pixels in self._decoded(column, located, samples, wanted, in_place):
+        if missing is not None:
+            batch[missing.places] = missing.fill
+        for place, pixels in self._decoded(column, located, samples, wanted, in_place, missing):
             if in_place is not None and pixels.ctypes.data == batch[place].ctypes.data:
                 continue
             try:
@@ -71,10 +94,13 @@ class PictureReader:
         return batch
 
     def _decoded(
-        self, column: Column, located: Located, samples: Indices, wanted: Wanted, out: Any
+        self, column: Column, located: Located, samples: Indices, wanted: Wanted, out: Any, missing: Missing | None
     ) -> Iterator[tuple[int, image.Pixels]]:
-        """Yield each image, decoded: into its row of `out` where that is given and it fits."""
+        """Yield each image that there is, decoded: into its row of `out` where that is given and it fits."""
+        lost = frozenset() if missing is None else frozenset(missing.places.tolist())
         for place, (data, sample) in enumerate(zip(located.rows(), samples.tolist(), strict=True)):
+            if place in lost:
+                continue
             pixels = self._cache.get(column.name, sample)
             if pixels is None:
                 try:
@@ -115,9 +141,14 @@ class PictureReader:
         return decoder
 
 
+def missing_images(values: pa.Array) -> Indices:
+    """Return which images of an Arrow array have no bytes."""
+    return np.flatnonzero(is_missing(values) | is_missing(values.field("bytes")))
+
+
 def encoded_images(column: Column, values: pa.Array, shards: Shards, wanted: Wanted) -> Located:
     """Return where the bytes of images lie in an Arrow array. Raises Unreadable for samples that have none."""
-    lost = np.flatnonzero(is_missing(values) | is_missing(values.field("bytes")))
+    lost = missing_images(values)
     if len(lost):
         where = name_of(shards, wanted, int(lost[0]))
         raise Unreadable(lost, DatasetError(f"{where}: {column.name} is missing; {VERIFY_ADVICE}"))

@@ -86,13 +86,15 @@ class Transforms:
         if option == "pad" and column.objects is not None:
             real_number(f"{option}: the value for {column.name}", value)
             return
-        if column.dtype is None and not column.is_boolean:
+        is_mask = isinstance(column.picture, Mask) and option == "fill"
+        if column.dtype is None and not column.is_boolean and not is_mask:
             raise UsageError(f"{option}: {column.name} holds no numbers")
         if isinstance(value, bool | np.bool_) or (isinstance(value, float | np.floating) and not np.isfinite(value)):
             number = float(value)
         else:
             number = real_number(f"{option}: the value for {column.name}", value)
-        dtype = np.dtype(bool) if column.dtype is None else self.dtype(column.name, column.dtype)
+        stored = column.pixel_dtype if is_mask else np.dtype(bool) if column.dtype is None else column.dtype
+        dtype = self.dtype(column.name, stored)
         if dtype.kind == "f":
             return
         least, most = (0, 1) if dtype.kind == "b" else range_of(dtype)

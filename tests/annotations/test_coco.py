@@ -9,8 +9,9 @@ import pytest
 from making import box, coco_file, converted, photo, photos, rejects, samples
 
 import shardctl
-from shardctl.annotations import json_parts, rle
+from shardctl.annotations import json_parts
 from shardctl.annotations.coco import mirrored_points
+from shardctl.codecs import rle
 from shardctl.errors import DatasetError, InputError, UsageError
 
 

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from shardctl.annotations import finishing, rle
+from shardctl.annotations import finishing
+from shardctl.codecs import rle
 from shardctl.codecs.image import turn_of
 from shardctl.errors import Rejection
 
