@@ -401,7 +401,7 @@ def test_a_contact_sheet_shows_what_is_asked_for(cli: Any, raw_dataset: Path, de
 
 def test_an_image_that_does_not_decode_is_crossed_out(tmp_path: Path) -> None:
     from shardctl.inspection.blocks import Record
-    from shardctl.report.dataset import picture_sheet, pictures_of
+    from shardctl.report.pictures import picture_sheet, pictures_of
 
     values = {"key": "k", "image": {"bytes": b"no image", "path": "k.jpg"}}
     broken = Record("x.arrow", 0, 0, None, None, None, values, images=("image",))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from marked import write_marked
 
 import shardctl
 from shardctl.report.page import Html, data, page, paragraph, table
@@ -167,10 +168,64 @@ def test_the_page_of_texts_shows_how_they_begin(browser: Any, dataset_report: tu
     seen.context.close()
 
 
+@pytest.fixture(scope="module")
+def marked_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page of images with objects and masks."""
+    from shardctl.report import dataset_page
+
+    pytest.importorskip("plotly")
+    root = tmp_path_factory.mktemp("marked")
+    write_marked(root / "out")
+    (root / "out.html").write_text(dataset_page(root / "out"), encoding="utf-8")
+    return root / "out.html"
+
+
+def test_the_page_shows_what_is_marked_in_images(browser: Any, marked_report: Path) -> None:
+    seen = Seen(browser, marked_report, "dark")
+    assert seen.complaints == []
+    assert seen.requests == [marked_report.as_uri()]
+    objects = seen.page.locator("section", has=seen.page.locator("h2", has_text="Objects"))
+    assert "12objects" in objects.locator(".tiles").text_content()
+    assert "4images not annotated" in objects.locator(".tiles").text_content()
+    charts = {figure.locator("figcaption").text_content(): figure for figure in objects.locator("figure").all()}
+    assert list(charts) == [
+        "Objects by category",
+        "Images with a category",
+        "Objects in an image",
+        "Boxes by their area in pixels",
+        "Size of a box in its image",
+        "Where the centres of boxes are",
+        "Keypoints",
+    ]
+    assert charts["Objects by category"].locator(".bars .point").count() == 4, "two categories in two splits"
+    assert charts["Where the centres of boxes are"].locator(".heatmaplayer image").count() == 1
+    for name, figure in charts.items():
+        box, drawn = figure.bounding_box(), figure.locator("svg.main-svg").first.bounding_box()
+        assert drawn["x"] + drawn["width"] <= box["x"] + box["width"] + 1, f"{name} stays in its frame"
+    masks = seen.page.locator("section", has=seen.page.locator("h2", has_text="Mask: mask"))
+    assert masks.locator("td").first.text_content() == "background"
+    assert "Of 12 masks, 8.3% of their pixels of no class; 4 samples without a mask" in masks.text_content()
+    captions = seen.page.locator(".pictures figcaption").all_text_contents()
+    assert captions[0] == "image1 person\u20021 dogk00.png"
+    assert captions[2] == "imageno objectsk01.png"
+    assert captions[4] == "imagenot annotatedk02.png"
+    chips = seen.page.locator(".pictures figcaption i")
+    assert chips.first.evaluate("chip => getComputedStyle(chip).backgroundColor") == "rgb(255, 45, 60)"
+    record = json.loads(seen.page.locator("script#objects").text_content())
+    assert [(each["field"], each["objects"]) for each in record] == [("objects", 12)]
+    for selector in ("figcaption", ".tile span", "td", ".xtick text", ".ytick text", ".cbaxis text"):
+        assert min(seen.contrasts(selector)) >= 4.5, selector
+    seen.context.close()
+
+
+def test_a_page_with_drawings_is_small(marked_report: Path, dataset_report: tuple[Path, Path]) -> None:
+    assert marked_report.stat().st_size < dataset_report[0].stat().st_size + 200_000
+
+
 def test_pages_fit_a_telephone(
-    browser: Any, bench_report: tuple[Path, dict[str, Any]], dataset_report: tuple[Path, Path]
+    browser: Any, bench_report: tuple[Path, dict[str, Any]], dataset_report: tuple[Path, Path], marked_report: Path
 ) -> None:
-    for path in (bench_report[0], *dataset_report):
+    for path in (bench_report[0], *dataset_report, marked_report):
         seen = Seen(browser, path, "light", width=390)
         assert seen.page.evaluate("document.documentElement.scrollWidth") <= 390
         seen.context.close()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardctl.cli.output import counted, print_reasons, print_table, shortened
+from shardctl.cli.output import bars, counted, print_reasons, print_table, shortened
 from shardctl.storage import format_bytes, printable
 
 if TYPE_CHECKING:
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from shardctl.inspection.statistics import Statistics
 
 SHOWN_CLASSES = 12
-
-_BARS = " ▁▂▃▄▅▆▇█"
 
 
 def print_overview(root: Path, found: Overview, statistics: Statistics) -> None:
@@ -60,7 +58,7 @@ def _print_statistics(statistics: Statistics, fields: dict[str, Any]) -> None:
     for spread in statistics.distributions:
         if spread.low == spread.high:
             continue
-        histogram = "".join(_BARS[-(-8 * count // max(spread.counts))] for count in spread.counts)
+        histogram = bars(spread.counts)
         click.echo(f"  {spread.what}: {spread.low:,.0f} to {spread.high:,.0f}, {spread.median:,.0f} at the median  {histogram}")
     if statistics.formats:
         formats = ", ".join(f"{name} {count:,}" for name, count in statistics.formats.items())
@@ -93,6 +91,8 @@ def _recipe_line(recipe: dict[str, Any]) -> str:
 
 def _column_type(name: str, type_: str, fields: dict[str, Any]) -> str:
     about = fields.get(name, {})
+    if about.get("role") == "objects":
+        return f"objects ({counted(len(about['names'] or ()), 'category', 'categories')})"
     if about.get("role") in ("image", "mask"):
         shape = "x".join(str(side) for side in about["shape"]) if about["shape"] else "of different sizes"
         return f"{about['store']} {about['role']}, {shape}"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shardctl.cli.describe import print_differences, print_overview, print_shard
+from shardctl.cli.marks import print_mask_statistics, print_object_statistics, print_objects
 from shardctl.cli.output import Output, counted, counting, output_options, print_json, print_table, shortened
 from shardctl.errors import UsageError
 from shardctl.manifest import refuse_part_of_dataset
@@ -28,6 +29,9 @@ PICTURES = 64
 ALL_BLOCKS = 1024
 """Blocks from which --stats takes lengths and sizes."""
 
+MASKS = 512
+"""Masks of each column whose pixels --stats counts: 3 milliseconds each."""
+
 
 @click.command()
 @click.argument("target", metavar="DST|SHARD", type=click.Path())
@@ -42,7 +46,8 @@ ALL_BLOCKS = 1024
 @click.option(
     "--stats",
     is_flag=True,
-    help="Read all shards, not only a few blocks: exact bytes by column; with --shard, also check the checksums of its blocks.",
+    help="Read all shards, not only a few blocks: exact bytes by column, objects by category, pixels of masks by class; with"
+    " --shard, also check the checksums of its blocks.",
 )
 @click.option(
     "--save", type=click.Path(), metavar="DIR", help="Write the samples of --key, --row, --where or --head as ordinary files."
@@ -55,6 +60,11 @@ ALL_BLOCKS = 1024
 )
 @click.option(
     "--html", type=click.Path(), metavar="FILE", help="Write an HTML page with charts, samples and rejects of the dataset."
+)
+@click.option(
+    "--no-annotations",
+    is_flag=True,
+    help="With --images and --html: leave out the boxes, polygons, keypoints and masks that are drawn onto the images.",
 )
 @click.option(
     "--diff", type=click.Path(), metavar="DST", help="Compare with another dataset; exit code 1 where samples differ."
@@ -114,10 +124,14 @@ def _check_options(target: str, given: dict[str, Any]) -> None:
         raise UsageError("--save writes samples; say which: --key, --row, --where or --head")
     there = [name for name, value in given.items() if value is not None and value is not False]
     used = _used(lone, given)
-    idle = [f"--{name}" for name in there if name not in used]
+    idle = [_option(name) for name in there if name not in used]
     if idle:
-        beside = [f"--{name}" for name in there if name in used]
+        beside = [_option(name) for name in there if name in used]
         raise UsageError(f"{' and '.join(beside + idle)} contradict each other; leave out {' and '.join(idle)}")
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _used(lone: bool, given: dict[str, Any]) -> set[str]:
@@ -127,13 +141,14 @@ def _used(lone: bool, given: dict[str, Any]) -> set[str]:
     if given["diff"] is not None:
         return {"diff"}
     if given["html"] is not None:
-        return {"html", "images", "split"}
+        return {"html", "images", "split", "no_annotations"}
     if choice is not None:
         where = {"key": set[str](), "row": {"shard", "block"}, "where": {place, "head"}, "head": {place}}[choice]
-        drawn = given["images"] is not None and given["save"] is None
-        return {choice, "save", "images", *where} | (set() if drawn else {"columns"})
+        drawn = {"images", "no_annotations"} if given["images"] is not None else {"images"}
+        columns = {"columns"} if given["images"] is None or given["save"] is not None else set[str]()
+        return {choice, "save", *drawn, *columns, *where}
     if given["images"] is not None:
-        return {"images", place}
+        return {"images", "no_annotations", place}
     if given["columns"] is not None:
         return {"columns", place}
     return {"shard", "block", "stats"} if lone or given["shard"] is not None else {"split", "stats"}
@@ -150,18 +165,29 @@ def _shard_path(target: Path, given: dict[str, Any]) -> tuple[Path, Any]:
 
 
 def _show_dataset(root: Path, split: str | None, stats: bool, as_json: bool) -> None:
+    from shardctl.inspection.objects import mask_statistics, object_statistics
     from shardctl.inspection.overview import overview
     from shardctl.inspection.shards import column_bytes
-    from shardctl.inspection.statistics import BLOCKS, statistics_of
+    from shardctl.inspection.statistics import BLOCKS, IMAGES, statistics_of
 
     found = overview(root, split)
     statistics = statistics_of(root, ALL_BLOCKS if stats else BLOCKS, split)
+    objects = object_statistics(root, None if stats else BLOCKS, None if stats else IMAGES, split)
+    masks = mask_statistics(root, MASKS, split) if stats else {}
     columns = column_bytes(root, split) if stats else None
     if as_json:
-        more = {"column_bytes": columns} if columns else {}
+        more: dict[str, Any] = {"objects": [{"field": name, **each.record()} for name, each in objects.items()]}
+        if stats:
+            more["masks"] = [{"field": name, **each.record()} for name, each in masks.items()]
+        if columns:
+            more["column_bytes"] = columns
         print_json({**found.record(), "statistics": statistics.record(), **more})
         return
     print_overview(root, found, statistics)
+    for name, marked in objects.items():
+        print_object_statistics(name, marked, whole=stats)
+    for name, pixels in masks.items():
+        print_mask_statistics(name, pixels)
     if columns:
         click.echo("bytes of each column in all shards, uncompressed:")
         print_table([(name, size) for name, size in columns.items()])
@@ -236,15 +262,15 @@ def _no_match(given: dict[str, Any]) -> str:
 
 
 def _draw(target: Path, records: Iterator[Record], given: dict[str, Any], as_json: bool) -> dict[str, Any]:
-    from shardctl.report.dataset import picture_sheet, pictures_of
     from shardctl.report.page import write_file
+    from shardctl.report.pictures import picture_sheet, pictures_of
 
     path, shown = Path(given["images"]), list(islice(records, PICTURES))
     if not shown:
         raise UsageError(f"{_no_match(given)}, and there is nothing to draw")
     if not shown[0].images:
         raise UsageError(f"{printable(str(target))}: its samples have no images to draw")
-    pictures = [picture for record in shown for picture in pictures_of(record)]
+    pictures = [picture for record in shown for picture in pictures_of(record, not given["no_annotations"])]
     write_file(path, picture_sheet(pictures))
     if not as_json:
         click.echo(f"{counted(len(pictures), 'image')} drawn to {printable(str(path))}")
@@ -252,7 +278,7 @@ def _draw(target: Path, records: Iterator[Record], given: dict[str, Any], as_jso
 
 
 def _print_records(records: list[Record], columns: list[str] | None, as_json: bool) -> None:
-    shown = [{**vars(record), "label_name": record.label_name, "values": _plain_sample(record, columns)} for record in records]
+    shown = [_plain_record(record, columns) for record in records]
     if as_json:
         print_json({**shown[0], "records": shown})
         return
@@ -266,6 +292,15 @@ def _print_records(records: list[Record], columns: list[str] | None, as_json: bo
             click.echo(f"  source: {printable(record.source)}")
         values = _for_people(told["values"], record)
         print_table([(name, shortened(value)) for name, value in values.items()])
+        for name, role in record.roles.objects.items():
+            if name in values:
+                print_objects(name, record.values[name], role)
+
+
+def _plain_record(record: Record, columns: list[str] | None) -> dict[str, Any]:
+    """Return a record as plain data; the roles of its fields are those of the dataset, and say nothing of it."""
+    known = {name: value for name, value in vars(record).items() if name != "roles"}
+    return {**known, "label_name": record.label_name, "values": _plain_sample(record, columns)}
 
 
 def _print_samples(records: Iterator[Record], given: dict[str, Any], as_json: bool) -> None:
@@ -297,8 +332,14 @@ def _plain_sample(record: Record, columns: list[str] | None) -> dict[str, Any]:
 
 
 def _for_people(sample: dict[str, Any], record: Record) -> dict[str, Any]:
-    """Return a sample for display: images in a few words, the name of a label in brackets after its number."""
+    """Return a sample for display: images and objects in a few words, the name of a label in brackets after its number."""
+    from shardctl.codecs.drawing import objects_line
+    from shardctl.inspection.images import is_objects
+
     shown = {name: _image_text(value) for name, value in sample.items()}
+    for name, role in record.roles.objects.items():
+        if name in shown and (sample[name] is None or is_objects(sample[name])):
+            shown[name] = objects_line(sample[name], role)
     for label, class_name in record.class_names.items():
         if f"{label}_name" in record.values or label not in shown:
             continue
@@ -315,6 +356,8 @@ def _image_text(value: Any) -> Any:
     if set(value) == {"shape", "dtype", "mean"}:
         return f"{'x'.join(str(side) for side in value['shape'])} {value['dtype']}, mean {value['mean']}"
     if {"bytes", "path", "format", "size", "mode"} == set(value):
+        if value["bytes"] is None:
+            return "missing"
         return f"{value['format']} {value['size']} {value['mode']}, {value['bytes']:,} bytes"
     return value
 
@@ -323,7 +366,7 @@ def _write_page(root: Path, given: dict[str, Any], as_json: bool) -> dict[str, A
     from shardctl.report import dataset_page
     from shardctl.report.page import write_page
 
-    write_page(Path(given["html"]), dataset_page(root, given["split"]))
+    write_page(Path(given["html"]), dataset_page(root, given["split"], not given["no_annotations"]))
     if not as_json:
         click.echo(f"page written to {printable(given['html'])}")
     return {"file": given["html"], "page": given["html"]}

@@ -154,3 +154,12 @@ def shortened(value: Any, width: int = TEXT_WIDTH) -> str:
     """Return a value as text of at most `width` characters."""
     text = printable(str(value))
     return text if len(text) <= width else text[: width - 1] + "…"
+
+
+_BARS = " ▁▂▃▄▅▆▇█"
+
+
+def bars(counts: Sequence[int]) -> str:
+    """Return a histogram as a line of bars, the highest for the largest number; only an empty bin has none."""
+    most = max(1, max(counts, default=0))
+    return "".join(_BARS[-(-8 * count // most)] for count in counts)

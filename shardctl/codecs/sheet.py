@@ -11,7 +11,7 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
 from shardctl.codecs.image import MAX_PIXELS, Pixels, open_image, render
-from shardctl.geometry import View
+from shardctl.geometry import Size, View
 
 _LINE = 14
 """Height of a line below a picture, in pixels."""
@@ -26,9 +26,20 @@ def shrink(image: bytes | npt.NDArray[Any], side: int) -> Pixels:
     """
     if isinstance(image, bytes):
         opened = open_image(image, MAX_PIXELS)
-        return render(opened, View.whole(opened.size).scaled(_within(opened.size, side)))
+        return render(opened, View.whole(opened.size).scaled(within(opened.size, side)))
     picture = Image.fromarray(np.ascontiguousarray(image if image.ndim == 3 else _as_grey(image)))
-    return np.asarray(picture.resize(_within(picture.size, side), Image.Resampling.BILINEAR))
+    return np.asarray(picture.resize(within(picture.size, side), Image.Resampling.BILINEAR))
+
+
+def size_of(image: bytes | npt.NDArray[Any]) -> Size:
+    """Return the width and height of an upright image, or of pixels. Raises Rejection where the header cannot be read."""
+    return open_image(image, MAX_PIXELS).size if isinstance(image, bytes) else (image.shape[1], image.shape[0])
+
+
+def enlarge(pixels: Pixels, side: int) -> Pixels:
+    """Return a small picture in its size times a whole number, no larger than `side`, to draw on. Others stay."""
+    factor = side // max(pixels.shape[:2])
+    return pixels if factor < 2 else np.repeat(np.repeat(pixels, factor, axis=0), factor, axis=1)
 
 
 def _as_grey(mask: npt.NDArray[Any]) -> Pixels:
@@ -38,15 +49,16 @@ def _as_grey(mask: npt.NDArray[Any]) -> Pixels:
     return grey
 
 
-def _within(size: tuple[int, int], side: int) -> tuple[int, int]:
+def within(size: Size, side: int) -> Size:
+    """Return a size no larger than `side` on either side, of the same shape."""
     scale = min(1.0, side / max(size))
     return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
 
 
-def jpeg(pixels: Pixels, quality: int = 80) -> bytes:
-    """Return pixels as JPEG."""
+def jpeg(pixels: Pixels, quality: int = 80, fine_colours: bool = False) -> bytes:
+    """Return pixels as JPEG; `fine_colours` keeps thin lines of a colour sharp, and makes it larger."""
     target = io.BytesIO()
-    Image.fromarray(np.ascontiguousarray(pixels)).save(target, "JPEG", quality=quality)
+    Image.fromarray(np.ascontiguousarray(pixels)).save(target, "JPEG", quality=quality, subsampling=0 if fine_colours else 2)
     return target.getvalue()
 
 
@@ -66,16 +78,16 @@ def contact_sheet(pictures: Iterable[tuple[Pixels | None, Sequence[str]]], colum
             picture = Image.fromarray(np.ascontiguousarray(pixels))
             sheet.paste(picture, (left + (side - picture.width) // 2, top + (side - picture.height) // 2))
         for line, text in enumerate(caption):
-            draw.text((left, top + side + 2 + line * _LINE), _fitting(text, side, font), fill=_INK, font=font)
+            shown = _fitting(text, side, font, keep_end=line == len(caption) - 1)
+            draw.text((left, top + side + 2 + line * _LINE), shown, fill=_INK, font=font)
     target = io.BytesIO()
     sheet.save(target, "PNG")
     return target.getvalue()
 
 
-def _fitting(caption: str, width: int, font: ImageFont.ImageFont | ImageFont.FreeTypeFont) -> str:
-    """Return the end of a caption that fits: the beginnings of keys are alike. The font knows no more than Latin."""
-    latin = caption.encode("latin-1", "replace").decode("latin-1")
-    shown = latin
+def _fitting(caption: str, width: int, font: ImageFont.ImageFont | ImageFont.FreeTypeFont, keep_end: bool) -> str:
+    """Return as much of a line as fits. Of a key that is the end: keys begin alike. The font knows only Latin."""
+    shown = caption.encode("latin-1", "replace").decode("latin-1")
     while shown and font.getlength(shown) > width:
-        shown = shown[1:]
+        shown = shown[1:] if keep_end else shown[:-1]
     return shown

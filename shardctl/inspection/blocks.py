@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +15,7 @@ from shardctl.errors import UsageError
 from shardctl.layout import ENCODED_IMAGE
 from shardctl.manifest import Manifest
 from shardctl.reader import python_values
+from shardctl.roles import Roles
 from shardctl.shard import ShardReader
 from shardctl.spread import spread
 from shardctl.tables import SHARDS, ShardEntry, ShardTable
@@ -27,6 +28,7 @@ class Record:
     `index` counts through the whole dataset, `row` through the shard. `checksum` is the one that its block was written with,
     and `intact` says whether it still holds; None if it was not computed. `class_names` has the name of the class of each
     label by the name of its field, None where there is no such name; `images` are the names of the fields of images and masks.
+    `roles` are those of all fields, but for objects that are not of the type of objects.
     """
 
     shard: str
@@ -39,6 +41,7 @@ class Record:
     checksum: str | None = None
     class_names: Mapping[str, str | None] = field(default_factory=dict)
     images: tuple[str, ...] = ()
+    roles: Roles = field(default_factory=Roles)
 
     @property
     def label_name(self) -> str | None:
@@ -79,6 +82,15 @@ class Shard:
         """The open file. Raises DatasetError."""
         return ShardReader(self.path)
 
+    @cached_property
+    def roles(self) -> Roles:
+        """The roles of the fields, without those of objects whose column is of another type."""
+        layout = self.reader.layout
+        other = {name for name in layout.roles.objects if not holds_objects(layout.columns.field(name).type)}
+        return (
+            Roles({name: role for name, role in layout.roles.by_name.items() if name not in other}) if other else layout.roles
+        )
+
 
 @dataclass(frozen=True)
 class Placed:
@@ -116,9 +128,9 @@ class Placed:
         index = self.entry.first + row if self.entry is not None else None
         roles = self.reader.layout.roles
         classes = {name: _class_of(values[name], label.names) for name, label in roles.labels.items()}
-        return Record(
-            self.shard.path.name, self.number, row, index, None, intact, values, class_names=classes, images=tuple(roles.images)
-        )
+        place_of_it = (self.shard.path.name, self.number, row, index)
+        images = tuple(roles.images)
+        return Record(*place_of_it, None, intact, values, class_names=classes, images=images, roles=self.shard.roles)
 
 
 def _class_of(label: Any, classes: Sequence[str] | None) -> str | None:
@@ -132,6 +144,43 @@ def _plain(column: pa.Array, place: int) -> Any:
     if isinstance(column.type, pa.FixedShapeTensorType):
         return column.slice(place, 1).to_numpy_ndarray()[0]
     return python_values(column.slice(place, 1))[0]
+
+
+def holds_objects(type_: pa.DataType) -> bool:
+    """Return whether a column of objects is as docs/annotations.md describes it: lists in a struct, boxes and categories."""
+    if not pa.types.is_struct(type_) or not all(pa.types.is_list(part.type) for part in type_):
+        return False
+    parts = {part.name: part.type.value_type for part in type_}
+    return {"bbox", "category"} <= set(parts) and all(check(parts[name]) for name, check in _MEMBERS.items() if name in parts)
+
+
+def _is_row(type_: pa.DataType, size: int) -> bool:
+    return bool(pa.types.is_fixed_size_list(type_) and type_.list_size == size and pa.types.is_floating(type_.value_type))
+
+
+def _is_list(type_: pa.DataType, of: Callable[[pa.DataType], bool]) -> bool:
+    return bool(pa.types.is_list(type_) and of(type_.value_type))
+
+
+def _is_rle(type_: pa.DataType) -> bool:
+    parts = {part.name: part.type for part in type_} if pa.types.is_struct(type_) else {}
+    size = parts.get("size", pa.null())
+    sides = pa.types.is_fixed_size_list(size) and size.list_size == 2 and pa.types.is_integer(size.value_type)
+    return bool(sides and pa.types.is_binary(parts.get("counts", pa.null())))
+
+
+_MEMBERS: dict[str, Callable[[pa.DataType], bool]] = {
+    "bbox": lambda type_: _is_row(type_, 4),
+    "category": pa.types.is_signed_integer,
+    "area": pa.types.is_floating,
+    "iscrowd": pa.types.is_boolean,
+    "difficult": pa.types.is_boolean,
+    "truncated": pa.types.is_boolean,
+    "segmentation": lambda type_: _is_list(type_, lambda polygon: _is_list(polygon, pa.types.is_floating)),
+    "rle": _is_rle,
+    "keypoints": lambda type_: _is_list(type_, lambda point: _is_row(point, 3)),
+}
+"""What is known of an object, and the type of it."""
 
 
 def is_image(field: pa.Field) -> bool:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from shardctl.errors import DatasetError, UsageError
 from shardctl.inspection.blocks import Placed, Record, Shard, all_blocks, is_image
-from shardctl.inspection.images import facts_of, is_encoded_image
+from shardctl.inspection.images import facts_of, is_encoded_image, is_objects, plain_objects
 from shardctl.layout import Layout
 from shardctl.reader import Column, askable_headers, headers_of
 from shardctl.shard import ShardReader
@@ -215,4 +215,4 @@ def describe_value(value: Any) -> Any:
         size = f"{facts['width']}x{facts['height']}"
         told = {"error": facts["error"]} if "error" in facts else {n: facts.get(n) for n in ("format", "mode")} | {"size": size}
         return {"bytes": facts["image_bytes"], "path": value["path"], **told}
-    return value
+    return plain_objects(value) if is_objects(value) else value

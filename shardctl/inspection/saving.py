@@ -13,7 +13,7 @@ import numpy.typing as npt
 from shardctl.codecs.image import Store
 from shardctl.errors import StorageError
 from shardctl.inspection.blocks import Record
-from shardctl.inspection.images import is_encoded_image
+from shardctl.inspection.images import is_encoded_image, is_objects, plain_objects
 from shardctl.storage import naming_the_path, printable
 
 SUFFIXES = {b"\xff\xd8\xff": ".jpg", b"\x89PNG": ".png", b"RIFF": ".webp", b"GIF8": ".gif", b"BM": ".bmp", b"II*\0": ".tif"}
@@ -61,10 +61,16 @@ def _files(values: dict[str, Any], images: Sequence[str]) -> list[tuple[str, str
         elif name == "text" and isinstance(value, str):
             files.append((name, ".txt", value.encode()))
         elif name != "key" and value is not None:
-            rest[name] = value.tolist() if isinstance(value, np.ndarray) else value
+            rest[name] = _json_value(value)
     if rest:
         files.append(("", ".json", json.dumps(rest, ensure_ascii=False, default=_plain).encode() + b"\n"))
     return files
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    return plain_objects(value) if is_objects(value) else value
 
 
 def _is_picture(values: npt.NDArray[np.uint8], has_role: bool) -> bool:

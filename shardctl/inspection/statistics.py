@@ -133,7 +133,7 @@ def _image_sizes(field: str, parts: list[pa.StructArray], formats: Counter[str])
     from shardctl.inspection.images import facts_of  # loads the decoders, which most datasets of text never need
 
     share = max(1, IMAGES // len(parts))
-    facts = [facts_of(data.as_py()) for part in parts for data in part.slice(0, share).field("bytes")]
+    facts = [facts_of(data.as_py()) for part in parts for data in part.slice(0, share).field("bytes") if data.is_valid]
     formats.update(str(fact["format"] or "unreadable") for fact in facts)
     found = []
     for name, what in (("width", f"{field} width"), ("height", f"{field} height"), ("image_bytes", f"{field}, bytes")):

@@ -87,6 +87,26 @@ def histogram(title: str, edges: Sequence[float], counts: Sequence[int], x: str,
     return _chart(title, [trace], x, "", xaxis_type="log" if log else "linear")
 
 
+def heat_map(title: str, cells: Sequence[Sequence[int]], what: str) -> Html:
+    """Return a map of numbers over an image: rows from its top, each from its left; the axes are shares of its sides."""
+    import plotly.graph_objects as go
+
+    across, down = len(cells[0]), len(cells)
+    trace = go.Heatmap(
+        z=[list(row) for row in cells],
+        x=[(place + 0.5) / across for place in range(across)],
+        y=[(place + 0.5) / down for place in range(down)],
+        colorscale=[[0.0, "rgba(76,120,216,0.06)"], [1.0, COLOURS[0]]],
+        colorbar={"title": {"text": what}, "thickness": 12},
+        hovertemplate=f"%{{z:,}} {what}<extra></extra>",
+        xgap=1,
+        ygap=1,
+    )
+    axes = {"range": [0, 1], "tickformat": ".0%", "showgrid": False, "constrain": "domain"}
+    upside_down = {**axes, "range": [1, 0], "scaleanchor": "x", "rangemode": "normal"}
+    return _chart(title, [trace], "from the left", "from the top", xaxis=axes, yaxis=upside_down)
+
+
 def shares(title: str, stacks: dict[str, dict[str, float]]) -> Html:
     """Return horizontal bars of a whole (1), each cut into named parts."""
     import plotly.graph_objects as go

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy.typing as npt
-
-from shardctl.codecs.image import Pixels
-from shardctl.codecs.sheet import contact_sheet, jpeg, shrink
-from shardctl.errors import Rejection
+from shardctl.codecs.drawing import objects_line
 from shardctl.inspection.blocks import Record, some_records
-from shardctl.inspection.images import is_encoded_image
+from shardctl.inspection.images import is_objects
+from shardctl.inspection.objects import mask_statistics, object_statistics
 from shardctl.inspection.overview import Overview, overview
 from shardctl.inspection.records import describe_value
 from shardctl.inspection.statistics import Statistics, statistics_of
-from shardctl.report import charts
+from shardctl.report import charts, marks
 from shardctl.report.page import Html, data, figures, page, paragraph, section, table, text, tiles
+from shardctl.report.pictures import MARKED_SIDE, PICTURES_STYLE, SIDE, figure, pictures_of
 from shardctl.storage import format_bytes
 from shardctl.tables import REJECTS, read_rejects
 
@@ -28,10 +24,10 @@ PICTURES = 60
 TEXTS = 24
 ROWS = 500
 REJECTED = 200
-CLASSES = 60
-"""How much of what is shown: the page of ten million samples is as large as that of ten thousand."""
+CLASSES = marks.CLASSES
+OBJECT_BLOCKS, OBJECT_IMAGES, MASKS = 256, 2048, 128
+"""How much of what is read and shown: the page of ten million samples is as large as that of ten thousand."""
 
-SIDE = 160
 TEXT_LENGTH = 400
 
 _SEARCH = """
@@ -47,68 +43,38 @@ box.addEventListener("input", () => {
 });
 """
 
-_STYLE = """<style>.pictures { display: grid; grid-template-columns: repeat(auto-fill, minmax(9rem, 1fr)); gap: .6rem; }
-.pictures figure { padding: .3rem; } .pictures img { display: block; width: 100%; height: 8rem; object-fit: contain; }
-.pictures figcaption { font-weight: 400; font-size: .75rem; overflow-wrap: anywhere; }
+_STYLE = (
+    f"<style>{PICTURES_STYLE}"
+    + """.tall .scroll { max-height: 19rem; overflow: auto; }
 .texts blockquote { margin: 0 0 .6rem; padding: .5rem .8rem; background: var(--panel); border-radius: .4rem;
   overflow-wrap: anywhere; }
 #samples .scroll { max-height: 36rem; overflow: auto; } #samples td:first-child { white-space: nowrap; }
 input { font: inherit; padding: .35rem .6rem; width: min(24rem, 100%); color: var(--ink); background: var(--panel);
   border: 1px solid var(--rule); border-radius: .4rem; }</style>"""
+)
 
 
-def dataset_page(root: Path, split: str | None = None) -> str:
-    """Return a dataset, or one of its splits, as a page. Raises DatasetError, InstallError, UsageError for an unknown split."""
+def dataset_page(root: Path, split: str | None = None, annotated: bool = True) -> str:
+    """Return a dataset, or one of its splits, as a page; `annotated` images have what is marked in them drawn onto them.
+
+    Raises DatasetError, InstallError, UsageError for an unknown split.
+    """
     charts.require_plotly()
     found, statistics = overview(root, split), statistics_of(root, blocks=32, split=split)
     records = list(some_records(root, split, ROWS))
+    objects = object_statistics(root, OBJECT_BLOCKS, OBJECT_IMAGES, split)
+    masks = mask_statistics(root, MASKS, split)
     parts = [Html(_STYLE), _headline(found), _tiles(found), _splits(found), figures(*_charts(found, statistics))]
-    parts += [*_pictures(records), *_texts(records), _rejects(root, found), _samples(records)]
+    parts += marks.sections(objects, masks)
+    parts += [*_pictures(records, annotated), *_texts(records), _rejects(root, found), _samples(records)]
     parts += [
         _making(found, statistics),
         data("overview", found.record()),
+        data("objects", [{"field": name, **each.record()} for name, each in objects.items()]),
         charts.drawing(),
         Html(f"<script>{_SEARCH}</script>"),
     ]
     return page(f"shardctl inspect: {root}" + (f", split {split}" if split else ""), *parts)
-
-
-def picture_sheet(pictures: Iterable[Picture], columns: int = 8) -> bytes:
-    """Return images as one PNG, each with its class and key. Those that do not decode are crossed out."""
-    return contact_sheet(((_thumbnail(picture), picture.caption) for picture in pictures), columns, SIDE)
-
-
-@dataclass(frozen=True)
-class Picture:
-    """An image or a mask of a record, encoded or as an array, and the lines below it."""
-
-    content: bytes | npt.NDArray[Any]
-    caption: tuple[str, ...]
-
-
-def pictures_of(record: Record) -> list[Picture]:
-    """Return the images and masks of a record; with several fields of them, the name of the field is below each."""
-    found = []
-    for name in record.images:
-        value = record.values[name]
-        content = value["bytes"] if is_encoded_image(value) else value
-        if content is not None:
-            found.append(Picture(content, (*([name] if len(record.images) > 1 else []), *caption(record))))
-    return found
-
-
-def caption(record: Record) -> tuple[str, ...]:
-    """Return the caption of an image: its class or label if it has one, and its key."""
-    labels = [(record.class_names[name], record.values[name]) for name in record.class_names]
-    said = [str(label if class_name is None else class_name) for class_name, label in labels if label is not None]
-    return (", ".join(said), str(record.values["key"])) if said else (str(record.values["key"]),)
-
-
-def _thumbnail(picture: Picture) -> Pixels | None:
-    try:
-        return shrink(picture.content, SIDE)
-    except Rejection:
-        return None
 
 
 def _headline(found: Overview) -> Html:
@@ -151,21 +117,16 @@ def _charts(found: Overview, statistics: Statistics) -> Iterator[Html]:
     yield charts.bars("Bytes of a sample by column", both, "", "bytes", xaxis_type="category")
 
 
-def _pictures(records: list[Record]) -> Iterator[Html]:
+def _pictures(records: list[Record], annotated: bool) -> Iterator[Html]:
     with_images = [record for record in records if pictures_of(record)]
     if not with_images:
         return
-    made = []
     chosen = with_images[:: max(1, len(with_images) // PICTURES)][:PICTURES]
-    for picture in (picture for record in chosen for picture in pictures_of(record)):
-        pixels, below = _thumbnail(picture), "<br>".join(map(text, picture.caption))
-        if pixels is None:
-            made.append(f'<figure><p class="bad">does not decode</p><figcaption>{below}</figcaption></figure>')
-            continue
-        encoded = base64.b64encode(jpeg(pixels)).decode("ascii")
-        drawn = f'<img src="data:image/jpeg;base64,{encoded}" alt="{text(picture.caption[-1])}">'
-        made.append(f"<figure>{drawn}<figcaption>{below}</figcaption></figure>")
-    yield section("Some images", Html(f'<div class="pictures">{"".join(made)}</div>'))
+    large = any(picture.has_marks for picture in pictures_of(chosen[0], annotated))
+    side = MARKED_SIDE if large else SIDE
+    made = [figure(picture, side) for record in chosen for picture in pictures_of(record, annotated)]
+    style = "pictures marked" if large else "pictures"
+    yield section("Some images", Html(f'<div class="{style}">{"".join(part.text for part in made)}</div>'))
 
 
 def _texts(records: list[Record]) -> Iterator[Html]:
@@ -203,6 +164,8 @@ def _shown(record: Record, name: str) -> Any:
     value, class_name = record.values[name], record.class_names.get(name)
     if class_name is not None:
         return f"{value} {class_name}"
+    if name in record.roles.objects and (value is None or is_objects(value)):
+        return objects_line(value, record.roles.objects[name])
     told = describe_value(value)
     if isinstance(told, dict):
         told = " ".join(str(part) for part in told.values())

@@ -1,0 +1,81 @@
+"""Masks of single objects as COCO keeps them: the lengths of runs down the columns, written as printable bytes.
+
+A mask begins with a run of zeros (which may be of length 0), then runs of ones and zeros take turns. The compressed form has
+the difference of each length to the one before the last, in groups of five bits with the lowest first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+MOST_GROUPS = 8
+"""Groups of five bits of one length: 40 bits are more pixels than an image may have."""
+
+_FIRST = 48
+"""The byte that stands for a group of zeros."""
+
+
+def compress(runs: Sequence[int] | npt.NDArray[np.int64]) -> bytes:
+    """Return the lengths of runs as COCO's compressed bytes."""
+    lengths = np.asarray(runs, np.int64)
+    left = lengths.copy()
+    left[3:] -= lengths[1:-2]
+    groups = np.zeros((len(left), MOST_GROUPS + 1), np.uint8)
+    written = np.zeros(groups.shape, bool)
+    alive = np.ones(len(left), bool)
+    for place in range(groups.shape[1]):
+        group = left & 0x1F
+        left = left >> 5
+        more = np.where(group & 0x10, left != -1, left != 0)
+        written[:, place] = alive
+        groups[:, place] = group + 0x20 * more + _FIRST
+        alive = alive & more
+    return groups[written].tobytes()
+
+
+def decompress(counts: bytes) -> npt.NDArray[np.int64]:
+    """Return the lengths of the runs, (n,) int64. Raises ValueError for bytes that COCO's compression does not give."""
+    codes = np.frombuffer(counts, np.uint8).astype(np.int64) - _FIRST
+    if not len(codes):
+        return np.zeros(0, np.int64)
+    ends = np.flatnonzero(codes & 0x20 == 0)
+    if codes.min() < 0 or codes.max() > 0x3F or not len(ends) or ends[-1] != len(codes) - 1:
+        raise ValueError("not the compressed lengths of runs")
+    starts = np.concatenate([[0], ends[:-1] + 1])
+    sizes = ends - starts + 1
+    if sizes.max() > MOST_GROUPS:
+        raise ValueError("a run is longer than an image can be")
+    places = np.arange(len(codes)) - np.repeat(starts, sizes)
+    runs = np.add.reduceat((codes & 0x1F) << (5 * places), starts)
+    runs -= np.where(codes[ends] & 0x10, np.left_shift(1, 5 * sizes), 0)
+    runs[1::2] = np.cumsum(runs[1::2])
+    runs[2::2] = np.cumsum(runs[2::2])
+    if runs.min() < 0:
+        raise ValueError("a run has a length below 0")
+    return runs
+
+
+def decode(counts: bytes, size: tuple[int, int]) -> npt.NDArray[np.bool_]:
+    """Return the mask of an object, (height, width) bool; `size` is (height, width).
+
+    Raises ValueError if the bytes are no compressed runs, or their runs do not fill the size.
+    """
+    runs = decompress(counts)
+    height, width = size
+    if int(runs.sum()) != height * width:
+        raise ValueError(f"its runs have {int(runs.sum())} pixels, and {width}x{height} are {width * height}")
+    mask: npt.NDArray[np.bool_] = np.repeat(np.arange(len(runs)) % 2 == 1, runs).reshape(width, height).T
+    return mask
+
+
+def encode(mask: npt.NDArray[np.bool_]) -> bytes:
+    """Return the compressed runs of a mask, (height, width) bool."""
+    values = np.asarray(mask, bool).T.ravel()
+    changes = np.flatnonzero(values[1:] != values[:-1]) + 1
+    runs = np.diff(np.concatenate([[0], changes, [len(values)]]))
+    if len(values) and values[0]:
+        runs = np.concatenate([[0], runs])
+    return compress(runs)

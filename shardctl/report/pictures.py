@@ -1,0 +1,168 @@
+"""The images of samples as pictures of a contact sheet or a page, with what is marked in them drawn onto them."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy.typing as npt
+
+from shardctl.codecs.drawing import Annotations, colour_of, counted_categories, counted_name, draw, draw_classes, objects_line
+from shardctl.codecs.image import Pixels, decode_mask
+from shardctl.codecs.sheet import contact_sheet, enlarge, jpeg, shrink, size_of, within
+from shardctl.errors import Rejection
+from shardctl.inspection.blocks import Record
+from shardctl.inspection.images import is_encoded_image, is_objects
+from shardctl.report.page import Html, text
+from shardctl.roles import Mask, Objects
+
+SIDE, MARKED_SIDE = 160, 256
+"""The longer side of a picture, and of one in which something is marked, in pixels."""
+
+PICTURES_STYLE = """.pictures { display: grid; grid-template-columns: repeat(auto-fill, minmax(9rem, 1fr)); gap: .6rem; }
+.pictures figure { padding: .3rem; } .pictures img { display: block; width: 100%; height: 8rem; object-fit: contain; }
+.pictures.marked { grid-template-columns: repeat(auto-fill, minmax(min(15rem, 100%), 1fr)); }
+.pictures.marked img { height: auto; max-height: 20rem; }
+.pictures i { display: inline-block; width: .7em; height: .7em; margin-right: .25em; border: 1px solid var(--rule); }
+.pictures figcaption { font-weight: 400; font-size: .75rem; overflow-wrap: anywhere; }
+"""
+"""How a page shows pictures: those in an element of the class `pictures`, larger with `marked`."""
+
+
+def picture_sheet(pictures: Iterable[Picture], columns: int | None = None) -> bytes:
+    """Return images as one PNG, each with its class and key. Those that do not decode are crossed out.
+
+    There are 8 in a row, or 5 larger ones where something is marked in them.
+    """
+    listed = list(pictures)
+    large = any(picture.has_marks for picture in listed)
+    side = MARKED_SIDE if large else SIDE
+    return contact_sheet(
+        ((_thumbnail(picture, side), picture.lines) for picture in listed), columns or (5 if large else 8), side
+    )
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An image or a mask of a record, encoded or as an array, with what is marked in it and the lines below it.
+
+    `objects` has the values of the columns of objects with their roles; `masks` the masks as they are stored. `classes` is the
+    role of a mask that is shown by itself, in the colours of its classes.
+    """
+
+    content: bytes | npt.NDArray[Any]
+    caption: tuple[str, ...]
+    objects: tuple[tuple[dict[str, Any] | None, Objects], ...] = ()
+    masks: tuple[tuple[bytes | npt.NDArray[Any], Mask], ...] = ()
+    classes: Mask | None = None
+
+    @property
+    def has_marks(self) -> bool:
+        """Whether there may be something to draw onto it."""
+        return bool(self.objects or self.masks)
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The lines below it: how many objects of each category, and the caption, whose last line is the key."""
+        return (*self.caption[:-1], *(objects_line(value, role) for value, role in self.objects), self.caption[-1])
+
+    def annotations(self) -> Annotations:
+        """Return what is marked in the image; masks that do not decode are left out. Raises Rejection for the image."""
+        masks = ((_numbers(content), role) for content, role in self.masks)
+        return Annotations(size_of(self.content), self.objects, tuple((m, role) for m, role in masks if m is not None))
+
+
+def _numbers(content: bytes | npt.NDArray[Any]) -> npt.NDArray[Any] | None:
+    try:
+        return decode_mask(content) if isinstance(content, bytes) else content
+    except Rejection:
+        return None
+
+
+def pictures_of(record: Record, annotated: bool = True) -> list[Picture]:
+    """Return the images and masks of a record; with several fields of them, the name of the field is below each.
+
+    The main image has the objects and masks of the sample with it, if it is to be `annotated`.
+    """
+    found = []
+    main = record.roles.main_image if annotated else None
+    for name in record.images:
+        content = _content(record.values[name])
+        if content is None:
+            continue
+        lines = (*([name] if len(record.images) > 1 else []), *caption(record))
+        role = record.roles.get(name)
+        if annotated and isinstance(role, Mask):
+            found.append(Picture(content, lines, classes=role))
+        elif name == main:
+            found.append(Picture(content, lines, _objects_of(record), _masks_of(record)))
+        else:
+            found.append(Picture(content, lines))
+    return found
+
+
+def _content(value: Any) -> bytes | npt.NDArray[Any] | None:
+    content: bytes | npt.NDArray[Any] | None = value["bytes"] if is_encoded_image(value) else value
+    return content
+
+
+def _objects_of(record: Record) -> tuple[tuple[dict[str, Any] | None, Objects], ...]:
+    values = ((record.values.get(name), role) for name, role in record.roles.objects.items())
+    return tuple((value, role) for value, role in values if value is None or is_objects(value))
+
+
+def _masks_of(record: Record) -> tuple[tuple[bytes | npt.NDArray[Any], Mask], ...]:
+    masks = ((_content(record.values[name]), role) for name, role in record.roles.images.items() if isinstance(role, Mask))
+    return tuple((content, role) for content, role in masks if content is not None)
+
+
+def caption(record: Record) -> tuple[str, ...]:
+    """Return the caption of an image: its class or label if it has one, and its key."""
+    labels = [(record.class_names[name], record.values[name]) for name in record.class_names]
+    said = [str(label if class_name is None else class_name) for class_name, label in labels if label is not None]
+    return (", ".join(said), str(record.values["key"])) if said else (str(record.values["key"]),)
+
+
+def _thumbnail(picture: Picture, side: int) -> Pixels | None:
+    """Return a small picture with what is marked in it; None where it does not decode."""
+    try:
+        if picture.classes is not None:
+            return _coloured(picture.content, picture.classes, side)
+        pixels = shrink(picture.content, side)
+        return draw(enlarge(pixels, side), picture.annotations()) if picture.has_marks else pixels
+    except Rejection:
+        return None
+
+
+def _coloured(content: bytes | npt.NDArray[Any], role: Mask, side: int) -> Pixels | None:
+    """Return a small picture of a mask in the colours of its classes, in grey or in its own where it has none."""
+    numbers = _numbers(content)
+    if numbers is None:
+        return shrink(content, side)
+    size = within((numbers.shape[1], numbers.shape[0]), side)
+    coloured = draw_classes(numbers, role, size)
+    return shrink(content, side) if coloured is None else enlarge(coloured, side)
+
+
+def figure(picture: Picture, side: int) -> Html:
+    """Return a picture no larger than `side` as a part of a page, with its lines below it."""
+    pixels, below = _thumbnail(picture, side), f"<figcaption>{_below(picture)}</figcaption>"
+    if pixels is None:
+        return Html(f'<figure><p class="bad">does not decode</p>{below}</figure>')
+    encoded = base64.b64encode(jpeg(pixels, fine_colours=picture.has_marks)).decode("ascii")
+    return Html(f'<figure><img src="data:image/jpeg;base64,{encoded}" alt="{text(picture.caption[-1])}">{below}</figure>')
+
+
+def _below(picture: Picture) -> str:
+    """Return the lines below a picture as HTML, each category behind its colour in the picture."""
+    counted = ("&ensp;".join(_category(*each, role) for each in counted_categories(value)) for value, role in picture.objects)
+    said = (objects_line(value, role) for value, role in picture.objects)
+    lines = [colours or text(line) for colours, line in zip(counted, said, strict=True)]
+    return "<br>".join([*map(text, picture.caption[:-1]), *lines, text(picture.caption[-1])])
+
+
+def _category(category: int, count: int, role: Objects) -> str:
+    red, green, blue = colour_of(category)
+    return f'<i style="background: rgb({red},{green},{blue})"></i>{text(counted_name(category, count, role))}'

@@ -1,0 +1,241 @@
+"""Annotations as they are drawn onto pictures."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from marked import CLASSES, DOG, OBJECTS, PERSON, together
+
+from shardctl.codecs.drawing import (
+    Annotations,
+    colour_of,
+    draw,
+    draw_classes,
+    draw_mask,
+    draw_objects,
+    objects_line,
+)
+from shardctl.codecs.rle import compress
+from shardctl.roles import Mask, Objects
+
+SIZE = (200, 100)
+
+
+def grey(width: int = 200, height: int = 100, level: int = 90) -> Any:
+    return np.full((height, width, 3), level, np.uint8)
+
+
+def changed(before: Any, after: Any) -> Any:
+    """Return which pixels (height, width) differ."""
+    return (before != after).any(axis=2)
+
+
+def is_like(pixels: Any, colour: tuple[int, int, int], tolerance: int = 60) -> Any:
+    return (np.abs(pixels.astype(int) - colour) <= tolerance).all(axis=-1)
+
+
+def boxes(*given: Any, **more: Any) -> dict[str, Any]:
+    return {"bbox": list(given), "category": [0] * len(given), **more}
+
+
+def test_a_picture_without_annotations_stays_as_it_is() -> None:
+    picture = np.random.default_rng(0).integers(0, 256, (60, 80, 3)).astype(np.uint8)
+    for objects in (None, together([])):
+        assert draw(picture, Annotations((80, 60), ((objects, OBJECTS),))) is picture
+    assert draw(picture, Annotations((80, 60))) is picture
+
+
+def test_only_the_edge_of_a_box_is_drawn_and_all_other_pixels_stay() -> None:
+    picture = np.random.default_rng(0).integers(0, 256, (100, 200, 3)).astype(np.uint8)
+    drawn = draw_objects(picture, boxes([60, 30, 100, 50]), Objects(), SIZE)
+    different = changed(picture, drawn)
+    assert different[30, 70:150].all()
+    assert different[79, 70:150].all()
+    assert not different[35:75, 65:155].any(), "inside"
+    assert not different[:, 165:].any()
+    assert not different[85:].any()
+    assert is_like(drawn[50, 60], colour_of(0), 90), "the left edge has the colour of the category"
+
+
+@pytest.mark.parametrize("scale", [0.5, 1, 2.5])
+def test_places_are_those_of_the_image_whatever_the_size_of_the_picture(scale: float) -> None:
+    before = grey(round(200 * scale), round(100 * scale))
+    drawn = draw_objects(before, boxes([60, 30, 100, 50]), Objects(), SIZE)
+    rows, columns = np.nonzero(is_like(drawn, colour_of(0), 70))
+    assert abs(columns.max() - 160 * scale) <= 2
+    assert abs(rows.max() - 80 * scale) <= 2
+    assert abs(columns.min() - 60 * scale) <= 2
+
+
+def test_lines_are_as_thick_as_the_picture_is_large() -> None:
+    def thickness(scale: int) -> int:
+        drawn = draw_objects(grey(200 * scale, 100 * scale), boxes([60, 30, 100, 50]), Objects(), SIZE)
+        return int(changed(grey(200 * scale, 100 * scale), drawn)[50 * scale, 100 * scale :].sum())
+
+    assert thickness(4) > 2 * thickness(1) > 0
+
+
+def test_colours_differ_and_are_always_the_same() -> None:
+    assert len({colour_of(number) for number in range(256)}) == 256
+    assert [colour_of(number) for number in range(3)] == [(255, 45, 60), (0, 255, 255), (0, 0, 255)]
+
+
+def test_a_small_box_is_not_covered_by_the_names_beside_it() -> None:
+    small = [90, 40, 12, 14]
+    drawn = draw_objects(grey(), boxes(small, [80, 20, 100, 70]), Objects(("a long name",)), SIZE)
+    assert not changed(grey(), drawn)[43:51, 93:99].any()
+    alone = changed(grey(), draw_objects(grey(), boxes(small), Objects(("a long name",)), SIZE))
+    assert alone[:36].any() or alone[58:].any(), "its own name is above or below it"
+
+
+def test_names_beside_each_other_do_not_overlap() -> None:
+    role = Objects(("xxxx",))
+    one = draw_objects(grey(), boxes([20, 40, 60, 40]), role, SIZE)
+    both = draw_objects(grey(), boxes([20, 40, 60, 40], [21, 41, 58, 38]), role, SIZE)
+    label = is_like(one[:38], colour_of(0), 8)
+    assert label.sum() > 50
+    assert np.array_equal(one[:38][label], both[:38][label]), "the name of the larger box is as it was"
+
+
+def test_a_polygon_is_outlined_and_lightly_filled() -> None:
+    triangle = [20, 20, 180, 20, 20, 90]
+    drawn = draw_objects(grey(), boxes([20, 20, 160, 70], segmentation=[[triangle]]), Objects(("x",)), SIZE)
+    inside, outside = drawn[60, 45], drawn[75, 160]
+    mixed = np.array(colour_of(0)) * 60 / 255 + 90 * 195 / 255
+    assert np.abs(inside - mixed).max() <= 2
+    assert outside.tolist() == [90, 90, 90]
+
+
+@pytest.mark.parametrize("polygon", [[], [1, 2, 3], [20, 20, 50, 50], [20, 20, math.nan, 30, 50, 50], [1, 2, 3, 4, 5, 6, 7]])
+def test_a_polygon_that_is_none_is_left_out(polygon: list[float]) -> None:
+    box = [20, 20, 160, 70]
+    without = draw_objects(grey(), boxes(box), Objects(), SIZE)
+    assert np.array_equal(draw_objects(grey(), boxes(box, segmentation=[[polygon]]), Objects(), SIZE), without)
+
+
+def test_run_lengths_are_filled() -> None:
+    runs = [0, 100 * 50, 100 * 150]  # the left quarter: runs go down the columns
+    rle = {"size": [100, 200], "counts": compress(runs)}
+    drawn = draw_objects(grey(), boxes([2, 2, 190, 90], rle=[rle]), Objects(), SIZE)
+    assert (drawn[50, 30] != 90).any()
+    assert drawn[50, 80].tolist() == [90, 90, 90]
+
+
+@pytest.mark.parametrize(
+    "runs",
+    [
+        None,
+        {"size": [100, 200], "counts": b""},
+        {"size": [100, 200], "counts": b"\x00\xff"},
+        {"size": [100, 200], "counts": compress([0, 100])},
+        {"size": [0, 0], "counts": b""},
+        {"size": [1 << 20, 1 << 20], "counts": compress([1 << 38] * 4)},
+        {"size": None, "counts": b"9"},
+        {"size": [100, None], "counts": b"9"},
+        {"size": [100, 200], "counts": None},
+    ],
+)
+def test_run_lengths_that_are_no_mask_are_left_out(runs: Any) -> None:
+    without = draw_objects(grey(), boxes([2, 2, 190, 90]), Objects(), SIZE)
+    assert np.array_equal(draw_objects(grey(), boxes([2, 2, 190, 90], rle=[runs]), Objects(), SIZE), without)
+
+
+def test_keypoints_that_are_there_are_drawn_with_the_lines_between_them() -> None:
+    role = Objects(("x",), keypoints=("a", "b", "c"), skeleton=((0, 1), (1, 2)), flip=(0, 1, 2))
+    points = [[40, 50, 2], [100, 50, 1], [160, 50, 0]]
+    objects = boxes([10, 10, 180, 80], keypoints=[points])
+    without = draw_objects(grey(), boxes([10, 10, 180, 80]), role, SIZE)
+    drawn = draw_objects(grey(), objects, role, SIZE)
+    different = changed(without, drawn)
+    assert is_like(drawn[50, 40], colour_of(0), 40), "visible: a dot in the colour of the category"
+    assert is_like(drawn[50, 100], (255, 255, 255), 40), "hidden: white inside"
+    assert different[50, 45:95].all(), "the line between them"
+    assert not different[:, 110:].any(), "a point that is not there has no dot and no line"
+
+
+def test_the_box_of_a_crowd_is_dashed() -> None:
+    def on_the_edge(is_crowd: bool) -> int:
+        drawn = draw_objects(grey(), boxes([20, 20, 160, 60], iscrowd=[is_crowd]), Objects(), SIZE)
+        return int(changed(grey(), drawn)[79, 20:180].sum())
+
+    assert on_the_edge(False) == 160
+    assert 60 < on_the_edge(True) < 130
+
+
+WRONG = [math.nan, 1.0, 5.0, 5.0], None, [math.inf, 0, 1, 1], [500, 500, 10, 10], [-50, -50, 20, 20], [1e300, 0, 1e300, 1]
+
+
+@pytest.mark.parametrize("box", WRONG)
+def test_a_box_that_is_no_place_in_the_image_is_not_drawn(box: Any) -> None:
+    assert np.array_equal(draw_objects(grey(), boxes(box), Objects(), SIZE), grey())
+
+
+def test_a_box_that_reaches_out_is_drawn_along_the_edge() -> None:
+    drawn = draw_objects(grey(), boxes([-1e6, -20, 2e6, 1e9]), Objects(), SIZE)
+    for edge in (drawn[50, 0], drawn[50, 199], drawn[0, 150], drawn[99, 150]):
+        assert (edge != 90).any()
+    assert drawn[50, 100].tolist() == [90, 90, 90]
+
+
+coordinate = st.floats(-300, 500) | st.sampled_from([math.nan, math.inf, -math.inf, 1e38, -1e38])
+
+
+@examples(40)
+@given(
+    st.lists(st.tuples(*[coordinate] * 4), max_size=6),
+    st.lists(coordinate, max_size=9),
+    st.lists(st.tuples(coordinate, coordinate, st.sampled_from([0, 1, 2, math.nan])), max_size=4),
+)
+def test_whatever_is_marked_is_drawn_or_left_out(given_boxes: Any, polygon: Any, points: Any) -> None:
+    count = len(given_boxes)
+    objects = boxes(*given_boxes, segmentation=[[polygon]] * count, keypoints=[points] * count)
+    role = Objects(("a",), keypoints=("a", "b"), skeleton=((0, 1),), flip=(0, 1))
+    drawn = draw_objects(grey(), objects, role, SIZE)
+    assert (drawn.shape, drawn.dtype) == ((100, 200, 3), np.uint8)
+
+
+def test_a_mask_has_a_colour_for_each_class_and_its_void_is_hatched() -> None:
+    mask = np.zeros((50, 100), np.uint8)
+    mask[:, 50:] = 1
+    mask[:10] = 255
+    drawn = draw_mask(grey(), mask, CLASSES)
+    assert drawn[60, 50].tolist() == [90, 90, 90], "background"
+    mixed = 90 + (np.array(colour_of(1)) - 90) * 0.45
+    assert np.abs(drawn[60, 150] - mixed).max() <= 1
+    void = changed(grey(), drawn)[:18, :100]
+    assert 0.15 < void.mean() < 0.35, "some lines of it"
+    unnamed = draw_mask(grey(), mask, Mask("source"))
+    assert unnamed[60, 50].tolist() == [90, 90, 90], "0, where classes have no names"
+    assert changed(grey(), draw_mask(grey(), mask, Mask("source", None, ("sky", "road"))))[60, 50], "0 is sky here"
+
+
+def test_a_mask_by_itself_has_the_same_colours() -> None:
+    mask = np.zeros((50, 100), np.uint8)
+    mask[:, 50:] = 1
+    mask[:10] = 255
+    drawn = draw_classes(mask, CLASSES, (100, 50))
+    assert drawn is not None
+    assert tuple(drawn[30, 80]) == colour_of(1)
+    assert tuple(drawn[30, 20]) == (30, 30, 30)
+    assert len(np.unique(drawn[:10].reshape(-1, 3), axis=0)) == 2, "hatched"
+    assert draw_classes(np.arange(5000).reshape(50, 100), CLASSES, (100, 50)) is None
+
+
+def test_a_mask_of_more_numbers_than_classes_have_is_not_drawn() -> None:
+    picture, depth = grey(), np.arange(200 * 100, dtype=np.uint16).reshape(100, 200)
+    assert draw_mask(picture, depth, Mask("raw")) is picture
+    assert changed(picture, draw_mask(picture, depth // 1000, Mask("raw"))).any(), "a few numbers of 16 bits are classes"
+
+
+def test_objects_in_a_line() -> None:
+    assert objects_line(None, OBJECTS) == "not annotated"
+    assert objects_line(together([]), OBJECTS) == "no objects"
+    assert objects_line(together([DOG, PERSON, DOG]), OBJECTS) == "2 dog, 1 person"
+    assert objects_line({"bbox": [], "category": [7, 7, 0]}, OBJECTS) == "2 of category 7, 1 person"
+    assert objects_line({"bbox": [], "category": [7]}, Objects()) == "1 of category 7"

@@ -1,0 +1,277 @@
+"""What `inspect` tells of objects and masks: counts, sizes, places, and the pictures on which they are drawn."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from handmade import write_dataset
+from marked import CROWD, DOG, PERSON, classes_of_pixels, png, together, write_marked
+from PIL import Image
+
+import shardctl
+from shardctl.inspection.differences import differences
+from shardctl.inspection.objects import mask_statistics, object_statistics
+from shardctl.layout import ENCODED_IMAGE
+from shardctl.roles import Objects
+
+
+@pytest.fixture(scope="module")
+def marked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_marked(tmp_path_factory.mktemp("marked") / "out")
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_objects_are_counted(tmp_path: Path, compression: str) -> None:
+    (found,) = object_statistics(write_marked(tmp_path / "out", compression)).values()
+    assert (found.samples, found.not_annotated, found.without_objects, found.objects) == (16, 4, 4, 12)
+    assert (found.crowds, found.difficult, found.truncated) == (4, None, None)
+    counted = [(each.name, each.objects, each.images, each.splits) for each in found.categories]
+    assert counted == [
+        ("person", 8, 8, {"train": {"objects": 6, "images": 6}, "val": {"objects": 2, "images": 2}}),
+        ("dog", 4, 4, {"train": {"objects": 3, "images": 3}, "val": {"objects": 1, "images": 1}}),
+        ("owl", 0, 0, {"train": {"objects": 0, "images": 0}, "val": {"objects": 0, "images": 0}}),
+    ]
+    each = found.per_image
+    assert (each.low, each.median, each.high, each.edges, each.counts) == (0, 1, 2, (0, 1, 2, 3), (4, 4, 4))
+    assert found.sizes == {"small": 8, "medium": 4, "large": 0}
+    assert (found.degenerate, found.outside, found.sized_images, found.faults) == (0, 0, 16, ())
+
+
+def test_sizes_and_places_are_shares_of_the_image(marked: Path) -> None:
+    found = object_statistics(marked)["objects"]
+    assert (found.shares.low, found.shares.high) == (0.25, 1.0)
+    assert found.shares.median == pytest.approx(0.3536, abs=0.001)
+    assert {place: count for place, count in enumerate(found.shares.counts) if count} == {5: 4, 7: 4, 19: 4}
+    centres = np.array(found.centres)
+    places = [tuple(place) for place in np.argwhere(centres).tolist()]
+    assert places == [(4, 3), (8, 8), (10, 11)], "rows from the top, columns from the left"
+    assert [centres[place] for place in places] == [4, 4, 4]
+
+
+def test_keypoints_are_counted_one_by_one(marked: Path) -> None:
+    points = object_statistics(marked)["objects"].keypoints
+    assert [(each.name, each.visible, each.hidden, each.absent) for each in points] == [
+        ("nose", 4, 0, 0),
+        ("left ear", 0, 4, 0),
+        ("right ear", 0, 0, 4),
+    ]
+
+
+def test_some_blocks_and_some_images_are_said_to_be_some(marked: Path) -> None:
+    few = object_statistics(marked, blocks=4, images=2)["objects"]
+    assert few.blocks == 4
+    assert few.samples < 16
+    assert few.sized_images == 4, "one of each block"
+    assert object_statistics(marked, split="val")["objects"].samples == 4
+    shard = next(marked.glob("val-*.arrow"))
+    assert object_statistics(shard)["objects"].samples == 4
+
+
+def test_pixels_of_masks_are_counted_by_class(marked: Path) -> None:
+    (found,) = mask_statistics(marked, 100).values()
+    assert (found.masks, found.missing, found.unreadable) == (12, 4, 0)
+    assert (found.pixels, found.ignored) == (12 * 64 * 48, 12 * 64 * 4)
+    counted = [(each.number, each.name, each.pixels, each.masks) for each in found.classes]
+    assert counted == [(0, "background", 12 * 32 * 44, 12), (1, "grass", 12 * 32 * 44, 12)]
+    assert mask_statistics(marked, 3)["mask"].masks <= 3
+
+
+WRONG = {**PERSON, "bbox": [float("nan"), 1, 5, 5]}, {**DOG, "bbox": [1, 1, 0, 5]}, {**DOG, "bbox": [60, 40, 24, 16]}
+
+
+def with_wrong_boxes(sample: tuple[Any, ...]) -> tuple[Any, ...]:
+    key, image, objects, _ = sample
+    if key == "k00.png":
+        objects = together(WRONG)
+    if key == "k01.png":
+        objects = {**together([PERSON, CROWD, DOG]), "category": [2, 99, -1]}
+    return key, image if key != "k04.png" else (b"no image", "x.png"), objects, (b"no mask", "x.png")
+
+
+def test_boxes_that_are_wrong_are_counted_as_such(tmp_path: Path, cli: Any) -> None:
+    root = write_marked(tmp_path / "out", change=with_wrong_boxes)
+    found = object_statistics(root)["objects"]
+    assert (found.degenerate, found.outside, found.sized_images) == (2, 1, 15)
+    assert {each.category: each.objects for each in found.categories if each.name is None} == {-1: 1, 99: 1}
+    assert sum(each.objects for each in found.categories) == found.objects == 16
+    assert mask_statistics(root, 100) == {}
+    assert cli("inspect", root, "--images", tmp_path / "sheet.png").code == 0
+
+
+def uneven(sample: tuple[Any, ...]) -> tuple[Any, ...]:
+    key, image, objects, mask = sample
+    return key, image, {**together([PERSON, DOG]), "category": [1]} if key == "k00.png" else objects, mask
+
+
+def test_lists_of_different_lengths_are_a_fault_and_the_rest_is_counted(tmp_path: Path, cli: Any) -> None:
+    root = write_marked(tmp_path / "out", change=uneven)
+    found = object_statistics(root)["objects"]
+    assert len(found.faults) == 1
+    assert (
+        "train-00000.arrow: block 0 cannot be read (the lists of a sample's objects have different lengths)" in found.faults[0]
+    )
+    assert 0 < found.samples < 16
+    shown = cli("inspect", root, "--stats")
+    assert shown.code == 0
+    assert "DAMAGED: 1 of the blocks; run shardctl verify." in shown.out
+    assert cli("inspect", root, "--images", tmp_path / "sheet.png").code == 0
+    assert cli("inspect", root, "--key", "k00.png").code == 0
+
+
+def test_stats_are_printed(marked: Path, cli: Any) -> None:
+    shown = cli("inspect", marked, "--stats").out
+    for line in (
+        "objects: 12 objects (of 16 samples)",
+        "not annotated: 4 images; annotated and empty: 4",
+        "crowds: 4",
+        "objects in an image: 0 to 2, 1 at the median  ███",
+        "boxes: 8 small (under 32x32 pixels), 4 medium (under 96x96), 0 large; 0 without an area",
+        "side of a box as a share of the image's: 25.0% to 100.0%, 35.4% at the median",
+        "mask: pixels of each class, of 12 masks; 3,072 pixels of no class",
+    ):
+        assert line in shown
+    rows = [line.split() for line in shown.splitlines()]
+    assert ["person", "8", "8", "6", "2"] in rows
+    assert ["0", "nose", "4", "0", "0"] in rows
+    assert ["grass", "16,896", "45.8%", "12"] in rows
+    assert "objects (3 categories)" in shown, "not the long type of the column"
+    assert "--stats reads all" in cli("inspect", marked).out
+
+
+def test_a_mask_that_is_missing_is_no_unreadable_image(marked: Path, cli: Any) -> None:
+    assert cli("inspect", marked, "--stats", "--json").json["statistics"]["formats"] == {"PNG": 28}
+    assert "mask     missing" in cli("inspect", marked, "--key", "k02.png").out
+
+
+def test_stats_as_json(marked: Path, cli: Any) -> None:
+    found = cli("inspect", marked, "--stats", "--json").json
+    assert [each["field"] for each in found["objects"]] == ["objects"]
+    assert found["objects"][0]["categories"][0]["splits"]["val"] == {"objects": 2, "images": 2}
+    assert found["masks"][0]["ignored"] == 3072
+    assert "masks" not in cli("inspect", marked, "--json").json
+
+
+def test_a_dataset_without_objects_has_none(raw_dataset: Path, cli: Any) -> None:
+    assert cli("inspect", raw_dataset, "--stats", "--json").json["objects"] == []
+    assert "annotated" not in cli("inspect", raw_dataset, "--stats").out
+
+
+def test_the_objects_of_a_sample_are_a_table(marked: Path, cli: Any) -> None:
+    shown = cli("inspect", marked, "--key", "k00.png").out
+    rows = [line.split() for line in shown.splitlines()]
+    assert ["objects", "1", "person,", "1", "dog"] in rows
+    assert "objects: 2 objects; places are pixels of the upright image" in shown
+    assert ["0", "person", "4.0", "6.0", "16.0", "12.0", "2", "of", "3"] in rows
+    assert ["1", "dog", "32.0", "24.0", "24.0", "16.0", "1", "(3", "points)"] in rows
+    assert "objects  no objects" in cli("inspect", marked, "--key", "k01.png").out
+    assert "objects  not annotated" in cli("inspect", marked, "--key", "k02.png").out
+    assert "1 person" in cli("inspect", marked, "--where", "width > 60 and height == 48", "--head", 4).out
+    assert cli("inspect", marked, "--where", "width > 64", "--json").json["matches"] == 0
+
+
+def test_json_has_the_values_as_they_were(tmp_path: Path, cli: Any) -> None:
+    def with_fractions(sample: tuple[Any, ...]) -> tuple[Any, ...]:
+        key, image, objects, mask = sample
+        return key, image, together([{**PERSON, "bbox": [0.1, 0.2, 30.3, 1e9]}]) if key == "k00.png" else objects, mask
+
+    root = write_marked(tmp_path / "out", change=with_fractions)
+    objects = cli("inspect", root, "--key", "k00.png", "--json").json["values"]["objects"]
+    assert objects["bbox"] == [[0.1, 0.2, 30.3, 1000000000.0]], "32-bit numbers in their shortest form"
+    crowd = cli("inspect", root, "--key", "k03.png", "--json").json["records"][0]
+    assert crowd["values"]["objects"]["rle"] == [{"size": [48, 64], "counts": "P`1P`1"}]
+    assert "roles" not in crowd
+    cli("inspect", root, "--key", "k00.png", "--save", tmp_path / "saved")
+    saved = json.loads((tmp_path / "saved" / "k00.png.json").read_text())
+    assert saved["objects"] == objects
+
+
+def with_gaps(sample: tuple[Any, ...]) -> tuple[Any, ...]:
+    key, image, _, mask = sample
+    rle = [None, {"size": None, "counts": b"9"}, {"size": [4, None], "counts": b"9"}, {"size": [4, 4], "counts": None}]
+    polygons = [None, [None], [[None, 1.0, 2.0, 3.0, 4.0, 5.0]], [[]]]
+    points = [None, [None], [[None, 1.0, 2.0]], [[1.0, 2.0, None]]]
+    boxes = [None, [None, 1.0, 2.0, 3.0], [1.0, 2.0, 30.0, 20.0], [1.0, 2.0, 30.0, 20.0]]
+    flags = {"category": [None, 0, 1, 2], "iscrowd": [None, True, False, None]}
+    return key, image, {"bbox": boxes, "segmentation": polygons, "rle": rle, "keypoints": points, **flags}, mask
+
+
+def test_what_is_missing_in_objects_is_left_out(tmp_path: Path, cli: Any) -> None:
+    root = write_marked(tmp_path / "out", change=with_gaps)
+    found = object_statistics(root)["objects"]
+    assert (found.objects, found.degenerate, found.crowds, found.faults) == (64, 32, 16, ())
+    assert [(each.category, each.objects) for each in found.categories] == [(-1, 16), (0, 16), (1, 16), (2, 16)]
+    assert cli("inspect", root, "--images", tmp_path / "sheet.png").code == 0
+    shown = cli("inspect", root, "--key", "k00.png")
+    assert (shown.code, "1 person, 1 dog, 1 owl" in shown.out) == (0, True)
+    assert cli("inspect", root, "--stats").code == 0
+
+
+def test_a_column_of_another_type_is_no_objects(tmp_path: Path, cli: Any) -> None:
+    root, fields = (
+        tmp_path / "out",
+        pa.struct([("bbox", pa.list_(pa.list_(pa.float64()))), ("category", pa.list_(pa.string()))]),
+    )
+    rows = [("k", (png(np.zeros((8, 8, 3), np.uint8)), "k.png"), {"bbox": [[0.1, 1 / 3]], "category": ["cat"]})]
+    schema = pa.schema([("key", pa.string()), ("image", ENCODED_IMAGE), ("marks", fields)])
+    write_dataset(root, schema, rows, 5, roles={"marks": Objects()})
+    assert object_statistics(root) == {}
+    assert cli("inspect", root, "--images", tmp_path / "sheet.png").code == 0
+    assert cli("inspect", root, "--key", "k", "--json").json["values"]["marks"] == rows[0][2], "doubles as they are"
+    assert "cat" in cli("inspect", root, "--key", "k").out
+
+
+def sheet(cli: Any, root: Path, path: Path, *options: Any) -> Any:
+    assert cli("inspect", root, "--images", path, *options).code == 0
+    with Image.open(path) as opened:
+        return np.asarray(opened.convert("RGB"))
+
+
+def test_a_contact_sheet_has_the_objects_and_the_mask_in_it(marked: Path, tmp_path: Path, cli: Any) -> None:
+    plain = sheet(cli, marked, tmp_path / "plain.png", "--head", 4, "--no-annotations")
+    drawn = sheet(cli, marked, tmp_path / "drawn.png", "--head", 4)
+    assert plain.shape[1] == 8 * 164
+    assert drawn.shape[1] == 5 * 260, "larger pictures, fewer in a row"
+    top = (256 - 48 * 4) // 2 + 2
+    first = drawn[top : top + 192, 2 : 2 + 256]
+    assert not (first == 90).all(axis=2)[20:180, 4:120].any(), "grass"
+    assert (first[40:80, 140:250] == 90).all(), "background and no box"
+    assert not (first[150, 224] == 90).all(), "the edge of the dog"
+    assert (plain[58:106, 50:114] == 90).all()
+
+
+def test_annotations_are_left_out_only_where_there_are_pictures(marked: Path, cli: Any) -> None:
+    for options in (["--stats"], ["--head", 3], ["--diff", marked]):
+        refused = cli("inspect", marked, *options, "--no-annotations")
+        assert refused.code == 2
+        assert "contradict each other; leave out --no-annotations" in refused.err
+
+
+def test_the_page_can_leave_annotations_out(marked: Path) -> None:
+    from shardctl.report import dataset_page
+
+    pytest.importorskip("plotly")
+    assert 'class="pictures marked"' in dataset_page(marked)
+    assert 'class="pictures marked"' not in dataset_page(marked, annotated=False)
+
+
+def test_objects_that_differ_are_found(tmp_path: Path) -> None:
+    def with_masks(sample: tuple[Any, ...]) -> tuple[Any, ...]:
+        return *sample[:3], (png(classes_of_pixels()), "mask.png")
+
+    def moved(sample: tuple[Any, ...]) -> tuple[Any, ...]:
+        key, image, objects, mask = with_masks(sample)
+        return key, image, together([PERSON, PERSON]) if key == "k04.png" else objects, mask
+
+    before = write_marked(tmp_path / "before", change=with_masks)
+    found = differences(before, write_marked(tmp_path / "out", change=moved))
+    assert (found.in_both, found.changed, found.changed_fields) == (16, 1, {"objects": 1})
+
+
+def test_the_dataset_is_read_as_any_other(marked: Path) -> None:
+    ds = shardctl.open(marked)
+    assert ds.filter("width == 64 and image.height == 48").take([0], columns=["key"])["key"] == ["k00.png"]
