@@ -26,6 +26,7 @@ PICTURES_STYLE = """.pictures { display: grid; grid-template-columns: repeat(aut
 .pictures.marked { grid-template-columns: repeat(auto-fill, minmax(min(15rem, 100%), 1fr)); }
 .pictures.marked img { height: auto; max-height: 20rem; }
 .pictures i { display: inline-block; width: .7em; height: .7em; margin-right: .25em; border: 1px solid var(--rule); }
+.category { display: inline-block; }
 .pictures figcaption { font-weight: 400; font-size: .75rem; overflow-wrap: anywhere; }
 """
 """How a page shows pictures: those in an element of the class `pictures`, larger with `marked`."""
@@ -177,4 +178,5 @@ def counted_objects(picture: Picture) -> list[Html]:
 
 def _category(category: int, count: int, role: Objects) -> str:
     red, green, blue = colour_of(category)
-    return f'<i style="background: rgb({red},{green},{blue})"></i>{text(counted_name(category, count, role))}'
+    said = f'<i style="background: rgb({red},{green},{blue})"></i>{text(counted_name(category, count, role))}'
+    return f'<span class="category">{said}</span>'
