@@ -62,6 +62,8 @@ def cli() -> None:
       shardctl demo demo                                  make a small dataset to try things on
       shardctl advise demo/photos --resize 256 --crop 224 --consumer-rate 2500
                                                           how should it be stored?
+      shardctl preview demo/photos --random-crop 224 --flip 0.5 --html p.html
+                                                          what will a recipe do to the images?
       shardctl convert demo/photos out --resize 256 --crop 224 --store raw
       shardctl verify out                                 is it whole?
       shardctl repair out                                 rebuild damaged files from the sources

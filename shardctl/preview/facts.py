@@ -13,7 +13,6 @@ from shardctl.inspection.blocks import Record
 from shardctl.inspection.images import facts_of, is_encoded_image, is_objects
 from shardctl.motion import CENTRE
 from shardctl.preview.making import Preview, Tried
-from shardctl.recipe import Recipe
 from shardctl.storage import counted, format_bytes
 from shardctl.transforms.base import Transform
 from shardctl.transforms.settings import Span
@@ -122,9 +121,12 @@ def _in_words(value: Any, is_span: bool) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def storing_in_words(recipe: Recipe, annotated: bool) -> str:
-    """Return how samples are stored, what is drawn from what, and which objects are kept."""
-    said = [f"Stored as {recipe.store}", f"seed {recipe.seed}", f"{counted(recipe.variants, 'variant')} of each input"]
+def storing_in_words(preview: Preview, annotated: bool) -> str:
+    """Return how samples are stored, how many there are of each input, and which objects are kept."""
+    recipe = preview.recipe
+    said = [f"Stored as {recipe.store}", f"seed {recipe.seed}", f"{counted(preview.variants, 'variant')} of each input"]
+    if preview.variants > recipe.variants:
+        said[-1] += ", the first of which is stored without --variants"
     if annotated and recipe.image_transforms:
         rule = recipe.keep_objects
         seen = "its centre" if rule == CENTRE else f"{float(rule):.0%} of it"

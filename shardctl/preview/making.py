@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.annotations import AnnotationRule
@@ -41,7 +42,7 @@ from shardctl.storage import printable, scratch_folder
 from shardctl.tables import FILES, Reject, read_rejects
 
 VARIANTS = 4
-"""Variants that are made with a random recipe where no number is given."""
+"""Variants that are shown of a random recipe where no number is given."""
 
 SOURCE_STORE = "jpeg:95"
 """How the image of an input is stored before the recipe."""
@@ -69,9 +70,13 @@ class Tried:
 
 @dataclass(frozen=True)
 class Preview:
-    """Some of the `total` inputs, before and after a recipe. `notices` are those of the conversion."""
+    """Some of the `total` inputs, before and after a recipe. `notices` are those of the conversion.
+
+    There are `variants` of each input: more than the recipe says where it is random and says no number.
+    """
 
     recipe: Recipe
+    variants: int
     inputs: tuple[Tried, ...]
     total: int
     notices: tuple[str, ...]
@@ -97,9 +102,11 @@ def make_preview(
 ) -> Preview:
     """Convert a few inputs for a look at them, and write nothing but files for scratch.
 
-    They are those of `keys`, or else up to `inputs` all over the sources. `recipe` has the settings of a recipe; a random one
-    makes VARIANTS of each input where it says no number. `options` are those of conversion.options.Options. `on_line` gets the
-    lines that workers print. Raises UsageError if the inputs are no images, InputError, StorageError, WorkerError.
+    They are those of `keys`, or else up to `inputs` all over the sources. `recipe` has the settings of a recipe; of a random
+    one that says no number, VARIANTS are made of each input, the first of which is the sample that a conversion stores.
+    `options` are those of conversion.options.Options. `on_line` gets the lines that workers print.
+
+    Raises UsageError if the inputs are no images, InputError, StorageError, WorkerError.
     """
     chosen = Options(**options)
     chosen.check()
@@ -109,6 +116,7 @@ def make_preview(
     try:
         notices = settle_kind(settings, roots, engine)
         checked = _checked_recipe(settings)
+        variants = VARIANTS if settings.get("variants") is None and checked.random else checked.variants
         backend.require_one()
         rule = AnnotationRule(chosen.boxes, chosen.annotation_frame, chosen.task)
         labels = LabelRule.parse(chosen.labels, chosen.lenient_labels, chosen.drop_columns, rule)
@@ -116,20 +124,20 @@ def make_preview(
         with scratch_folder() as scratch:
             listing = list_files(roots, KINDS["image"], checked.reading, labels, scratch / "listing.arrow", lambda _: None)
             listing.notices[:0] = notices
-            return _Trial(listing, checked, plan_settings, chosen, engine, scratch).run(inputs, keys)
+            return _Trial(listing, checked, variants, plan_settings, chosen, engine, scratch).run(inputs, keys)
     finally:
         engine.close()
 
 
 def _checked_recipe(settings: dict[str, Any]) -> Recipe:
-    """Return the recipe, with several variants if it is random. Raises UsageError."""
+    """Return the recipe. Raises UsageError."""
     recipe = Recipe.from_settings(settings)
     if recipe.kind != "image":
         raise UsageError(
-            f"a preview is for images, and these inputs are {recipe.kind}; `shardctl convert SRC DST` and"
+            f"a preview is for images, and the kind of these inputs is {recipe.kind}; `shardctl convert SRC DST` and"
             " `shardctl inspect DST` show what becomes of them"
         )
-    return recipe if settings.get("variants") is not None or not recipe.random else replace(recipe, variants=VARIANTS)
+    return recipe
 
 
 class _Trial:
@@ -139,13 +147,14 @@ class _Trial:
         self,
         listing: Listing,
         recipe: Recipe,
+        variants: int,
         settings: PlanSettings,
         options: Options,
         engine: Engine,
         scratch: Path,
     ) -> None:
         self._listing, self._recipe, self._settings, self._options = listing, recipe, settings, options
-        self._engine, self._scratch = engine, scratch
+        self._variants, self._engine, self._scratch = variants, engine, scratch
         bases = (str((root if root.is_dir() else root.parent).resolve()) for root in listing.roots)
         self._bases = tuple(Root.of(base) for base in bases)
 
@@ -172,11 +181,16 @@ class _Trial:
         places = [self._place_of(key, draft) for key in dict.fromkeys(keys)] if keys else spread(total, inputs)
         job = replace(draft.job(Path(), self._bases, self._recipe, {}, None), draw=None)
         made = self._build(job, draft, places, self._scratch / f"samples-{all_types}", range(len(places)))
+        if self._variants > self._recipe.variants:
+            further = self._build(
+                self._with_variants(job), draft, places, self._scratch / f"further-{all_types}", range(len(places))
+            )
+            made = [_with_further(*each) for each in zip(made, further, strict=True)]
         shown = [place for place, result in enumerate(made) if result.reject is None or result.reject.stage not in UNREAD]
         sources = self._build(self._as_they_are(job, draft), draft, places, self._scratch / f"sources-{all_types}", shown)
         before = {place: next(iter(source.samples), None) for place, source in zip(shown, sources, strict=True)}
         tried = tuple(replace(each, source=before.get(place)) for place, each in enumerate(made))
-        return Preview(self._recipe, tried, total, tuple(self._listing.notices))
+        return Preview(self._recipe, self._variants, tried, total, tuple(self._listing.notices))
 
     def _place_of(self, key: str, draft: Draft) -> int:
         """Return the place of a record in the plan. Raises InputError."""
@@ -193,6 +207,17 @@ class _Trial:
                 f" {first}" + ("" if self._listing.whole else "#1, with the number of a record")
             )
         return place
+
+    def _with_variants(self, job: Job) -> Job:
+        """Return the job that makes all variants: not the one that makes the first, which is decoded alone in a conversion.
+
+        An image is decoded once for all of its variants, no larger than they need, and so the pixels of each depend on all.
+        """
+        columns = job.layout.columns
+        if "variant" not in columns.names:
+            columns = columns.append(pa.field("variant", pa.int32()))
+        recipe = replace(self._recipe, variants=self._variants)
+        return replace(job, recipe=recipe, layout=replace(job.layout, columns=columns))
 
     def _as_they_are(self, job: Job, draft: Draft) -> Job:
         """Return the job that makes upright images of the inputs, and does no step of the recipe."""
@@ -251,6 +276,13 @@ def _tried(job: Job, shard: int) -> Tried:
     size = planned.unit.size if job.fields is None else None
     records = tuple(_records(job.shard_path(shard)))
     return Tried(planned.key(), size, None, records, done.cut_off, reject)
+
+
+def _with_further(tried: Tried, further: Tried) -> Tried:
+    """Return an input with the samples that a conversion stores, and behind them those of more variants."""
+    samples = (*tried.samples, *further.samples[len(tried.samples) :])
+    cut_off = max(tried.cut_off, further.cut_off)  # the first variant sees the same part of the image in both
+    return replace(tried, samples=samples, cut_off=cut_off, reject=tried.reject or further.reject)
 
 
 def _records(path: Path) -> Iterator[Record]:

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from shardctl.codecs.image import Pixels
-from shardctl.codecs.sheet import contact_sheet, jpeg
+from shardctl.codecs.sheet import contact_sheet, enlarge, jpeg
 from shardctl.inspection.blocks import Record
 from shardctl.inspection.images import facts_of
 from shardctl.preview.facts import SampleFacts, sample_facts, size_in_words, steps_in_words, storing_in_words
@@ -103,7 +103,7 @@ def _recipe(preview: Preview, annotated: bool) -> Html:
         for step in steps_in_words(recipe.transforms)
     ]
     steps = table(rows, ("step", "settings")) if rows else paragraph("No step changes the images.")
-    return section("Recipe", steps, paragraph(storing_in_words(recipe, annotated), "soft"))
+    return section("Recipe", steps, paragraph(storing_in_words(preview, annotated), "soft"))
 
 
 def _row(tried: Tried) -> Html:
@@ -204,4 +204,7 @@ def _cells(tried: Tried, columns: int) -> Iterator[tuple[Pixels | None, Sequence
 
 def _cell(record: Record, said: str) -> tuple[Pixels | None, Sequence[str]]:
     picture = main_picture(record)
-    return (None, (said,)) if picture is None else (thumbnail(picture, SHEET_SIDE), (*picture.lines[:-1], said))
+    pixels = thumbnail(picture, SHEET_SIDE) if picture is not None else None
+    if picture is None or pixels is None:
+        return None, (said,)
+    return enlarge(pixels, SHEET_SIDE), (*picture.lines[:-1], said)
