@@ -229,12 +229,13 @@ def preview_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("preview")
     (root / "in").mkdir()
     lines = []
-    for number in range(3):
+    names = [f"{number}{'-long' * 20}.png" for number in range(4)]
+    for number, name in enumerate(names[:3]):
         picture = np.random.default_rng(number).integers(0, 256, (48, 64, 3), np.uint8)
-        Image.fromarray(picture).save(root / "in" / f"{number}.png")
-        lines.append({"file_name": f"{number}.png", "objects": {"bbox": [[0, 0, 8, 8], [30, 20, 10, 10]], "category": [0, 1]}})
-    (root / "in" / "3.png").write_bytes(b"bad")
-    lines.append({"file_name": "3.png", "objects": {"bbox": [], "category": []}})
+        Image.fromarray(picture).save(root / "in" / name)
+        lines.append({"file_name": name, "objects": {"bbox": [[0, 0, 8, 8], [30, 20, 10, 10]], "category": [0, 1]}})
+    (root / "in" / names[3]).write_bytes(b"bad")
+    lines.append({"file_name": names[3], "objects": {"bbox": [], "category": []}})
     (root / "in" / "metadata.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     recipe = {"transform": [{"name": "crop", "size": 32}, {"name": "hflip", "p": 0.5}]}
     page = preview_page(make_preview([root / "in"], recipe, 8, workers=0), ["in"])

@@ -39,7 +39,7 @@ _TYPES = {"JPEG": "jpeg", "PNG": "png", "WEBP": "webp", "GIF": "gif"}
 """Formats that every browser shows."""
 
 _STYLE = f"""<style>{PICTURES_STYLE}
-body {{ max-width: 100rem; }}
+body {{ max-width: 100rem; overflow-wrap: anywhere; }}
 .input h2 {{ margin: 1.8rem 0 .5rem; overflow-wrap: anywhere; }} .input h2 span {{ font-weight: 400; font-size: .85rem; }}
 .row {{ display: grid; grid-template-columns: repeat(2, minmax(0, 20rem)); gap: .6rem; align-items: start; }}
 .row figure.source {{ grid-column: 1 / -1; }}
