@@ -7,6 +7,8 @@ import io
 import json
 import re
 import shutil
+import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +195,30 @@ def test_an_image_that_ends_its_process_is_a_reject(
     assert (bad.reject.stage, bad.reject.error) == ("transform", "exited")
     assert bad.source is not None, "before the function it is an image as any other"
     assert "rejected, transform: exited" in preview_page(preview, ["photos"])
+
+
+def test_variants_that_would_be_rejected_are_told_beside_the_sample_that_is_stored(
+    photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def some(sample: dict[str, Any]) -> dict[str, Any]:
+        if sample["variant"] == 2:
+            raise ValueError("not this one")
+        return sample
+
+    functions = types.ModuleType("refuses_some")
+    vars(functions)["some"] = some
+    monkeypatch.setitem(sys.modules, "refuses_some", functions)
+    preview = make_preview([photos], {"transform": [{"name": "custom", "target": "refuses_some:some"}]}, 1, workers=0)
+    assert (preview.samples, preview.rejected) == (1, 0)
+    assert "further variants rejected, transform: ValueError" in preview_page(preview, ["photos"])
+
+
+def test_captions_are_on_the_page(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    Image.new("RGB", (8, 8)).save(tmp_path / "in" / "a.png")
+    (tmp_path / "in" / "a.txt").write_text("a dog to the left")
+    preview = make_preview([tmp_path / "in"], {"transform": [{"name": "hflip", "p": 1}]}, 1, labels="captions:", workers=0)
+    assert "a dog to the left" in preview_page(preview, ["in"])
 
 
 def test_nothing_is_written_but_the_page(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Any) -> None:

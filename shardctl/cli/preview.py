@@ -108,14 +108,15 @@ def _write(made: Preview, src: tuple[str, ...], given: dict[str, Any]) -> dict[s
 
 
 def _print(made: Preview, written: dict[str, str]) -> None:
+    from shardctl.preview.facts import reject_in_words
+
     rejected = f", {made.rejected:,} rejected" if made.rejected else ""
     click.echo(f"{len(made.inputs):,} of {counted(made.total, 'input')}: {counted(made.samples, 'sample')}{rejected}")
     if not written:
         print_table([row for each in made.inputs for row in _rows(each)])
     for each in made.inputs:
         if each.reject is not None:
-            reason = f"{each.reject.stage}: {each.reject.error}: {printable(each.reject.message)}"
-            click.echo(f"  {printable(each.key)} rejected, {reason}")
+            click.echo(f"  {printable(each.key)} {reject_in_words(each)}: {printable(each.reject.message)}")
     for what, path in written.items():
         click.echo(f"{'page' if what == 'page' else 'pictures'} written to {printable(path)}")
 

@@ -58,6 +58,20 @@ def size_in_words(facts: SampleFacts) -> str:
     return f"{size}{format_bytes(facts.bytes)}"
 
 
+def reject_in_words(tried: Tried) -> str:
+    """Return what was rejected, at which stage and for which reason, in a few words."""
+    assert tried.reject is not None, "asked of rejects alone"
+    what = "further variants rejected" if tried.samples else "rejected"
+    return f"{what}, {tried.reject.stage}: {tried.reject.error}"
+
+
+def captions_of(record: Record) -> list[str]:
+    """Return the captions of a sample."""
+    several = record.values.get("captions")
+    values = (record.values.get("caption"), *(several if isinstance(several, list) else ()))
+    return [value for value in values if isinstance(value, str)]
+
+
 def record_of(preview: Preview) -> dict[str, Any]:
     """Return a preview as plain data (docs/json.md)."""
     return {

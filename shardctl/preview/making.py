@@ -57,7 +57,8 @@ class Tried:
 
     `bytes` is the size of its file, None for a record of a table. `source` is it before the recipe: upright, with its
     annotations; None where it cannot be shown. `samples` are as a dataset stores them; of its objects the steps have cut off
-    `cut_off`, over all samples together. `reject` says why there are no samples.
+    `cut_off`, over all samples together. `reject` says why there are no samples, or only those that a conversion stores and
+    none of the further variants.
     """
 
     key: str
@@ -89,7 +90,7 @@ class Preview:
     @property
     def rejected(self) -> int:
         """How many inputs became no sample."""
-        return sum(each.reject is not None for each in self.inputs)
+        return sum(not each.samples for each in self.inputs)
 
 
 def make_preview(

@@ -13,12 +13,19 @@ from shardctl.codecs.image import Pixels
 from shardctl.codecs.sheet import contact_sheet, enlarge, jpeg
 from shardctl.inspection.blocks import Record
 from shardctl.inspection.images import facts_of
-from shardctl.preview.facts import SampleFacts, sample_facts, size_in_words, steps_in_words, storing_in_words
+from shardctl.preview.facts import (
+    SampleFacts,
+    captions_of,
+    reject_in_words,
+    sample_facts,
+    size_in_words,
+    steps_in_words,
+    storing_in_words,
+)
 from shardctl.preview.making import Preview, Tried
 from shardctl.report.page import Html, page, paragraph, section, table, text, tiles
 from shardctl.report.pictures import PICTURES_STYLE, Picture, caption, counted_objects, main_picture, thumbnail
 from shardctl.storage import counted, format_bytes
-from shardctl.tables import Reject
 
 SIDE = 448
 """The longer side of a picture in pixels. A stored image that is no larger is on the page with its own bytes."""
@@ -34,6 +41,9 @@ SMALL = 96
 
 MOST_COLUMNS = 6
 """Pictures beside each other in a wide window, at most."""
+
+CAPTIONS = 5
+"""Captions of an image that are shown, at most."""
 
 _TYPES = {"JPEG": "jpeg", "PNG": "png", "WEBP": "webp", "GIF": "gif"}
 """Formats that every browser shows."""
@@ -120,13 +130,16 @@ def _row(tried: Tried) -> Html:
         figures.append(_figure(record, name, size_in_words(facts), facts, before))
     columns = min(len(figures), MOST_COLUMNS)
     row = f'<div class="row" style="--columns: {columns}">{"".join(figures)}</div>' if figures else ""
-    reject = _reject(tried.reject) if tried.reject is not None else ""
-    return Html(f'<section class="input"><h2>{text(tried.key)} <span class="soft">{said}</span></h2>{row}{reject}</section>')
+    known = next((record for record in (*tried.samples, tried.source) if record is not None), None)
+    captions = "".join(paragraph(caption, "soft").text for caption in captions_of(known)[:CAPTIONS]) if known else ""
+    head = f'<h2>{text(tried.key)} <span class="soft">{said}</span></h2>{captions}'
+    return Html(f'<section class="input">{head}{row}{_reject(tried)}</section>')
 
 
-def _reject(reject: Reject) -> str:
-    reason = text(f"rejected, {reject.stage}: {reject.error}")
-    return f'<p class="reject"><b class="bad">{reason}</b><br>{text(reject.message)}</p>'
+def _reject(tried: Tried) -> str:
+    if tried.reject is None:
+        return ""
+    return f'<p class="reject"><b class="bad">{text(reject_in_words(tried))}</b><br>{text(tried.reject.message)}</p>'
 
 
 def _figure(record: Record, name: str, size: str, facts: SampleFacts, before: SampleFacts | None) -> str:
@@ -192,8 +205,7 @@ def preview_sheet(preview: Preview) -> bytes:
 
 def _cells(tried: Tried, columns: int) -> Iterator[tuple[Pixels | None, Sequence[str]]]:
     """Yield the pictures of an input with the lines below each, and blank ones up to the end of the row."""
-    reject = tried.reject
-    said = tried.key if reject is None else f"{tried.key}: {reject.stage}: {reject.error}"
+    said = tried.key if tried.reject is None else f"{tried.key}: {reject_in_words(tried)}"
     yield _cell(tried.source, said) if tried.source is not None else (None, (said,))
     for record in tried.samples:
         facts = sample_facts(record)
