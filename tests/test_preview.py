@@ -170,6 +170,19 @@ def test_a_broken_image_is_shown_with_its_reason(annotated: Path, cli: Any, tmp_
     assert size == (2 * 260, 5 * (256 + 6 + 2 * 14)), "two columns, two lines below each picture"
 
 
+def test_a_truncated_image_that_is_kept_is_shown_as_it_is(tmp_path: Path) -> None:
+    source = source_with(tmp_path, OBJECTS)
+    picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 60, 3), np.uint8))
+    picture.save(source / "b.jpg")
+    data = (source / "b.jpg").read_bytes()[:-900]
+    (source / "b.jpg").write_bytes(data)
+    with (source / "metadata.jsonl").open("a") as metadata:
+        metadata.write(json.dumps({"file_name": "b.jpg", "objects": OBJECTS}) + "\n")
+    preview = make_preview([source], {"truncated": "keep"}, 2, workers=0)
+    assert preview.rejected == 0
+    assert data in embedded(preview_page(preview, ["in"]))
+
+
 def test_all_inputs_may_be_broken(tmp_path: Path, cli: Any) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.jpg").write_bytes(b"bad")

@@ -166,13 +166,12 @@ def _images(picture: Picture, alt: str, small: bool, exact: bool) -> Iterator[st
         pixels = thumbnail(plain, SIDE)
         encoded = ("jpeg", jpeg(pixels, quality=85)) if pixels is not None else None
     if encoded is None:
-        yield '<p class="bad">does not decode</p>'
+        yield '<p class="bad">cannot be shown</p>'
         return
+    drawn = thumbnail(picture, SIDE) if picture.has_marks else None  # None for a truncated image, which browsers show
     style = " small" if small else ""
-    yield _img(*encoded, alt, f"{'bare' if picture.has_marks else ''}{style}")
-    if picture.has_marks:
-        drawn = thumbnail(picture, SIDE)
-        assert drawn is not None, "it has just been decoded"
+    yield _img(*encoded, alt, f"{'bare' if drawn is not None else ''}{style}")
+    if drawn is not None:
         yield _img("jpeg", jpeg(drawn, quality=75, fine_colours=True), f"{alt}, with annotations", f"drawn{style}")
 
 
