@@ -100,6 +100,11 @@ def test_inspect(check: Any, source: Path, tmp_path: Path, cli: Any) -> None:
     )
 
 
+def test_preview(check: Any, source: Path, tmp_path: Path) -> None:
+    shown = [source, "--flip", 0.5, "--inputs", 3, "--workers", 0]
+    check("preview", shown, [*shown, "--html", tmp_path / "p.html", "--images", tmp_path / "p.png"])
+
+
 def test_bench(check: Any, raw_dataset: Path, tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shardctl.benchmark.sweeping.SECONDS", 0.01)
     short = [raw_dataset, "--seconds", 0.02, "--runs", 1, "--threads", 1]
