@@ -88,7 +88,8 @@ def test_the_recipe_page_knows_every_setting_and_transform(tmp_path: Path) -> No
     assert all(f"`{name}`" in page for name in TRANSFORMS)
     (toml,) = snippets(page, "toml")
     (tmp_path / "recipe.toml").write_text(toml)
-    from shardctl.recipe import Recipe, load_recipe
+    from shardctl.recipe import Recipe
+    from shardctl.recipe_files.reading import load_recipe
 
     assert [step.name for step in Recipe.from_settings(load_recipe(tmp_path / "recipe.toml")).transforms] == [
         "random_resized_crop",

@@ -25,7 +25,7 @@ FLUSH_FAILED = 120
 OUTPUT_REFUSED = 3
 """The exit code if stdout or stderr cannot be written: the same as for any other full disk."""
 
-COMMANDS = ("advise", "bench", "convert", "demo", "inspect", "repair", "verify")
+COMMANDS = ("advise", "bench", "convert", "demo", "inspect", "recipe", "repair", "verify")
 
 
 def _show_version(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
