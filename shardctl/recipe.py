@@ -97,6 +97,9 @@ class Delimiter(Kind[str]):
 
 RECORDS = ("file", "line", "paragraph")
 
+DEEPEST = 16
+"""How deep steps may be inside of other steps. The recipe of a dataset is not trusted: reading it must end well."""
+
 UNDECIDED = "auto"
 """The kind where the sources say what it is."""
 
@@ -269,14 +272,10 @@ class Recipe(Settings):
     def values(cls, given: dict[str, Any], report: Report) -> dict[str, Any]:
         """Return those of the given settings that are right, after telling `report` of the others. None says nothing."""
         said = {key: value for key, value in given.items() if value is not None}  # a manifest has None for what is left out
-        told: list[SettingError] = []
-        try:
-            values = super().values(said, told.append)
-        except RecursionError:
-            told, values = [SettingError("there are steps in steps, too deep to be read", "transform")], {}
-        for error in told:
-            report(error)
-        return values
+        if _is_deep(said.get("transform")):
+            del said["transform"]
+            report(SettingError(f"there are steps in steps, deeper than {DEEPEST}", "transform"))
+        return super().values(said, report)
 
     def _decided(self) -> Recipe:
         """Return the recipe with what was left open."""
@@ -361,6 +360,18 @@ class Recipe(Settings):
 
 KEYS = tuple(settings_in(Recipe))
 """The keys of a recipe file."""
+
+
+def _is_deep(steps: Any) -> bool:
+    """Return whether there are steps in steps, more than DEEPEST times."""
+    level = [steps]
+    for _ in range(2 * DEEPEST):  # a list of steps, and a step that has another list
+        level = [
+            item
+            for value in level
+            for item in (value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ())
+        ]
+    return bool(level)
 
 
 def _of_step(place: int, problem: str) -> SettingError:

@@ -78,7 +78,7 @@ def parse_step_option(text: str) -> dict[str, Any]:
         try:
             end = end_of_value(text, match.end())
             step[match[1]] = _value(text[match.end() : end])
-        except ValueError:
+        except (ValueError, RecursionError):
             raise UsageError(
                 f'{shown}: the value of {match[1]} is not as TOML writes it: 0.4, true, [0.5, 1], "two words"'
             ) from None

@@ -176,10 +176,10 @@ def test_a_recipe_file_and_options_join(cli: Any, photos: Path, tmp_path: Path) 
     assert cli("convert", photos, tmp_path / "out", "--recipe", recipe, "--store", "webp:70", "--workers", 0).code == 0
     made = cli("inspect", tmp_path / "out", "--json").json["recipe"]
     assert (made["store"], made["seed"], made["transform"]) == (
-            "webp:70",
-            3,
-            [{"name": "resize", "size": "8x6", "side": "short"}],
-        )
+        "webp:70",
+        3,
+        [{"name": "resize", "size": "8x6", "side": "short"}],
+    )
     refused = cli("convert", photos, tmp_path / "out2", "--recipe", recipe, "--crop", 5)
     assert refused.code == 2
     assert "contradict" in refused.err
