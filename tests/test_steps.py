@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 from test_conversion import images
 
 import shardctl
 from shardctl.codecs import image
-from shardctl.errors import InputError
+from shardctl.errors import InputError, UsageError
 from shardctl.inspection.records import record_of_key
 from shardctl.tables import read_rejects
 from shardctl.transforms import TRANSFORMS, BatchTransform
@@ -278,3 +281,35 @@ def test_a_batch_transform_refuses_columns_before_anything_is_written(tmp_path: 
             tmp_path / "in.jsonl", tmp_path / "out", recipe={"transform": [{"name": "joined", "size": 4}]}, workers=0
         )
     assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+def test_the_parts_of_an_image_are_samples_of_their_own(tmp_path: Path) -> None:
+    """Two variants of five crops each: ten samples, numbered in `variant`."""
+    source = tmp_path / "in"
+    source.mkdir()
+    for number in (1, 2):
+        pixels = np.random.default_rng(number).integers(0, 256, (12, 16, 3), np.uint8)
+        Image.fromarray(pixels).save(source / f"{number}.png")
+    steps = [{"name": "five_crop", "size": 8}, {"name": "hflip", "p": 0.5}]
+    recipe = {"store": "raw", "variants": 2, "transform": steps}
+    shardctl.convert(source, tmp_path / "out", recipe=recipe, workers=0)
+    dataset = shardctl.open(tmp_path / "out")
+    assert [sample["variant"] for sample in dataset] == [*range(10), *range(10)]
+    plain = np.asarray(Image.open(source / "1.png"))
+    left = [sample["image"] for sample in dataset if sample["key"] == "1.png" and sample["variant"] in (0, 5)]
+    assert all(np.array_equal(cut, plain[:8, :8]) or np.array_equal(cut, plain[:8, 7::-1]) for cut in left)
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        (["hflip", "five_crop"], "hflip is random and must come after five_crop"),
+        (["ten_crop", "five_crop"], "five_crop: only one transform may make several samples"),
+        (["sequence"], "transform 1: sequence needs steps"),
+    ],
+)
+def test_steps_that_do_not_go_together_are_refused(tmp_path: Path, steps: list[str], message: str) -> None:
+    source = images(tmp_path / "in", "1.png")
+    transform = [{"name": name, **({"size": 8} if "crop" in name else {})} for name in steps]
+    with pytest.raises(UsageError, match=re.escape(message.removeprefix("transform 1: "))):
+        shardctl.convert(source, tmp_path / "out", recipe={"transform": transform}, workers=0)
