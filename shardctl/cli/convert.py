@@ -26,7 +26,7 @@ from shardctl.engines import WORKER
 from shardctl.engines.server import forked_early
 from shardctl.errors import UsageError
 from shardctl.importing import look_in_current_folder
-from shardctl.startup import import_without_threads, keep_pandas_out_of_arrow
+from shardctl.startup import import_without_threads, keep_pandas_out_of_arrow, reuse_memory
 from shardctl.storage import format_bytes, printable
 
 if TYPE_CHECKING:
@@ -163,6 +163,7 @@ def convert(paths: tuple[tuple[str, ...], str], output: Output, **given: Any) ->
     options = _options(given)
     import_without_threads()
     keep_pandas_out_of_arrow()
+    reuse_memory()
     from shardctl.conversion import convert as convert_dataset
 
     view = _View(show=not output.hides_progress, verbose=output.verbose)

@@ -43,6 +43,13 @@ class Picture:
         self._base: Base | None = None
         self._base_size = size
 
+    @classmethod
+    def of(cls, image: Image.Image) -> Picture:
+        """Return the picture of an image that is there."""
+        picture = cls(image.size)
+        picture._settle(image)
+        return picture
+
     def begin(self, base: Base) -> None:
         """Give the picture what its pixels are taken from."""
         self._base = base

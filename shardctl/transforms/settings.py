@@ -203,6 +203,30 @@ class Span(Kind[tuple[float, float]]):
 
 
 @dataclasses.dataclass(frozen=True)
+class WholeSpan(Kind[tuple[int, int]]):
+    """Two rising whole numbers within limits, or one number, which is both."""
+
+    low: int
+    high: int
+
+    def read(self, value: Any) -> tuple[int, int]:
+        """Return the two numbers."""
+        parts = value if isinstance(value, list | tuple) else [value] * 2
+        if len(parts) != 2 or any(type(part) is not int for part in parts) or not self.low <= parts[0] <= parts[1] <= self.high:
+            raise ValueError(f"must be one whole number, or two rising ones, from {self.low} to {self.high}")
+        return parts[0], parts[1]
+
+    def write(self, value: tuple[int, int]) -> int | list[int]:
+        """Return one number where both are the same."""
+        return value[0] if value[0] == value[1] else list(value)
+
+    def schema(self) -> dict[str, Any]:
+        """Return the schema of a number, or a list of two."""
+        number = Whole(self.low, self.high).schema()
+        return {"anyOf": [number, {"type": "array", "items": number, "minItems": 2, "maxItems": 2}]}
+
+
+@dataclasses.dataclass(frozen=True)
 class Numbers(Kind[tuple[float, ...]]):
     """A list of `count` numbers within limits (None: of any). One of them alone stands for all where `repeat` says so."""
 

@@ -1,0 +1,60 @@
+"""Which code adjusts colours and blurs, by the name that a recipe gives it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from PIL import Image
+
+from shardctl.pixels import blur
+from shardctl.pixels.colour import hue, hue_of_pillow, saturation
+from shardctl.pixels.tables import brightness, contrast
+
+Adjustment = tuple[str, float]
+"""brightness, contrast, saturation or hue, and the factor; for the hue the part of the circle."""
+
+Adjust = Callable[[Image.Image, Sequence[Adjustment]], Image.Image]
+Blur = Callable[[Image.Image, float, "int | None"], Image.Image]
+
+ADJUSTERS = ("numpy", "pillow", "opencv")
+BLURS = ("numpy", "opencv")
+
+
+def adjust(image: Image.Image, adjustments: Sequence[Adjustment]) -> Image.Image:
+    """Make adjustments in turn."""
+    for name, factor in adjustments:
+        image = _ADJUSTMENTS[name](image, factor)
+    return image
+
+
+def adjust_as_pillow(image: Image.Image, adjustments: Sequence[Adjustment]) -> Image.Image:
+    """Make adjustments in turn, the hue in Pillow's HSV: what torchvision makes of a Pillow image, bit for bit."""
+    for name, factor in adjustments:
+        image = hue_of_pillow(image, factor) if name == "hue" else _ADJUSTMENTS[name](image, factor)
+    return image
+
+
+def adjuster(backend: str) -> Adjust:
+    """Return what adjusts colours. Raises InstallError where OpenCV is wanted and is not there."""
+    if backend == "opencv":
+        from shardctl.pixels import with_opencv
+
+        return with_opencv.adjust
+    return adjust_as_pillow if backend == "pillow" else adjust
+
+
+def blurrer(backend: str) -> Blur:
+    """Return what blurs. Raises InstallError where OpenCV is wanted and is not there."""
+    if backend == "opencv":
+        from shardctl.pixels import with_opencv
+
+        return with_opencv.gaussian_blur
+    return blur.gaussian_blur
+
+
+_ADJUSTMENTS: dict[str, Callable[[Image.Image, float], Image.Image]] = {
+    "brightness": brightness,
+    "contrast": contrast,
+    "saturation": saturation,
+    "hue": hue,
+}

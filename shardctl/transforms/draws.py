@@ -1,0 +1,55 @@
+"""What the random transforms draw, from the generator of the sample: distributed as in torchvision's `transforms.v2`.
+
+The same seed gives other values than there: only the distributions are the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from shardctl.geometry import Size
+from shardctl.pixels.erasing import Box
+from shardctl.transforms.base import between
+
+Span = tuple[float, float]
+"""The lowest and the highest value of a uniform distribution."""
+
+TRIES = 10
+"""How often a rectangle is drawn until one fits."""
+
+
+def whole(rng: np.random.Generator, low: int, high: int) -> int:
+    """Draw a whole number from `low` to `high`, both included."""
+    return low + int(rng.random() * (high - low + 1))
+
+
+def order(rng: np.random.Generator, count: int) -> list[int]:
+    """Draw an order of the numbers below `count`, all orders being equally likely."""
+    return [int(place) for place in rng.permutation(count)]
+
+
+def jitter(rng: np.random.Generator, spans: Mapping[str, Span]) -> list[tuple[str, float]]:
+    """Draw in which order adjustments are made, and the factor of each: (its name, the factor)."""
+    names, factors = list(spans), [between(span, rng) for span in spans.values()]
+    return [(names[place], factors[place]) for place in order(rng, len(names))]
+
+
+def rectangle(rng: np.random.Generator, size: Size, scale: Span, ratio: Span) -> Box | None:
+    """Draw the rectangle of a random erasing in an image of `size`; None if none of ten fits.
+
+    Its share of the area is uniform in `scale`, the logarithm of height / width uniform between those of `ratio`, and its
+    place uniform. It is lower and narrower than the image.
+    """
+    width, height = size
+    logarithms = math.log(ratio[0]), math.log(ratio[1])
+    for _ in range(TRIES):
+        area = width * height * between(scale, rng)
+        aspect = math.exp(between(logarithms, rng))
+        h, w = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if h < height and w < width:
+            top = whole(rng, 0, height - h)
+            return whole(rng, 0, width - w), top, w, h
+    return None

@@ -1,0 +1,219 @@
+"""Operations on the values of pixels, against Pillow's own and against what they are defined to be."""
+
+from __future__ import annotations
+
+import colorsys
+import io
+import itertools
+import math
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image, ImageEnhance, ImageOps
+
+from shardctl.errors import InstallError
+from shardctl.pixels import artefacts, backends, blending, blur, colour, erasing, noise, tables
+
+
+def picture(seed: int, width: int = 41, height: int = 29) -> Image.Image:
+    """Smooth colours, with noise in one half: all values, few of them, and flat channels occur."""
+    rng = np.random.default_rng(seed)
+    low, high = np.sort(rng.integers(0, 256, (2, 3)), axis=0)
+    across = np.linspace(0, 1, width)[None, :, None]
+    pixels = np.broadcast_to(low + (high - low) * across, (height, width, 3)).astype(np.uint8)
+    half = pixels.copy()
+    half[height // 2 :] = rng.integers(0, 256, half[height // 2 :].shape)
+    return Image.fromarray(half if seed % 3 else pixels)
+
+
+def values(image: Image.Image) -> Any:
+    assert image.mode == "RGB"
+    return np.asarray(image).astype(int)
+
+
+seeds = st.integers(0, 2**31)
+sizes = st.integers(1, 60)
+factors = st.floats(0, 3)
+
+PILLOW: dict[str, tuple[Callable[..., Image.Image], Callable[..., Image.Image]]] = {
+    "brightness": (tables.brightness, lambda image, factor: ImageEnhance.Brightness(image).enhance(factor)),
+    "contrast": (tables.contrast, lambda image, factor: ImageEnhance.Contrast(image).enhance(factor)),
+    "saturation": (colour.saturation, lambda image, factor: ImageEnhance.Color(image).enhance(factor)),
+    "sharpness": (blur.sharpness, lambda image, factor: ImageEnhance.Sharpness(image).enhance(factor)),
+    "blend": (
+        lambda image, factor: blending.blend(ImageOps.mirror(image), image, factor),
+        lambda image, factor: Image.blend(ImageOps.mirror(image), image, factor),
+    ),
+    "autocontrast": (lambda image, _: tables.autocontrast(image), lambda image, _: ImageOps.autocontrast(image)),
+    "equalize": (lambda image, _: tables.equalize(image), lambda image, _: ImageOps.equalize(image)),
+    "invert": (lambda image, _: tables.invert(image), lambda image, _: ImageOps.invert(image)),
+    "posterize": (
+        lambda image, factor: tables.posterize(image, 1 + int(factor * 2)),
+        lambda image, factor: ImageOps.posterize(image, 1 + int(factor * 2)),
+    ),
+    "solarize": (
+        lambda image, factor: tables.solarize(image, factor * 85),
+        lambda image, factor: ImageOps.solarize(image, factor * 85),
+    ),
+    "grayscale": (lambda image, _: colour.grayscale(image), lambda image, _: ImageOps.grayscale(image).convert("RGB")),
+}
+
+
+@pytest.mark.parametrize("name", PILLOW)
+@given(seed=seeds, width=sizes, height=sizes, factor=factors)
+@examples(30)
+def test_bit_for_bit_what_pillow_makes(name: str, seed: int, width: int, height: int, factor: float) -> None:
+    ours, theirs = PILLOW[name]
+    image = picture(seed, width, height)
+    before = values(image)
+    assert np.array_equal(values(ours(image, factor)), values(theirs(image, factor)))
+    assert np.array_equal(values(image), before), "the image that was given has changed"
+
+
+def test_no_bits_are_black() -> None:
+    """Pillow 13 refuses it; the strongest AugMix asks for it."""
+    assert not values(tables.posterize(picture(1), 0)).any()
+
+
+@given(seed=seeds, width=sizes, height=sizes, turn=st.floats(-0.5, 0.5))
+@examples(30)
+def test_hue_is_exact_to_a_rounded_value(seed: int, width: int, height: int, turn: float) -> None:
+    image = picture(seed, width, height)
+    made = values(colour.hue(image, turn)).reshape(-1, 3)
+    for (red, green, blue), found in list(zip(values(image).reshape(-1, 3), made, strict=True))[:: max(1, len(made) // 50)]:
+        hue, saturation, value = colorsys.rgb_to_hsv(red / 255, green / 255, blue / 255)
+        wanted = np.array(colorsys.hsv_to_rgb((hue + turn) % 1, saturation, value)) * 255
+        assert np.abs(found - wanted).max() <= 0.76, (red, green, blue)
+
+
+def test_hue_in_several_strips_is_that_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = values(colour.hue(picture(1), 0.3))
+    monkeypatch.setattr(colour, "STRIP", 100)
+    assert np.array_equal(values(colour.hue(picture(1), 0.3)), whole)
+
+
+@given(seed=seeds, width=sizes, height=sizes, sigma=st.floats(0.1, 4), kernel=st.none() | st.integers(0, 12))
+@examples(40)
+def test_blur_is_the_sum_over_the_mirrored_image(seed: int, width: int, height: int, sigma: float, kernel: int | None) -> None:
+    image = picture(seed, width, height)
+    size = None if kernel is None else 2 * kernel + 1
+    radius = math.ceil(6 * sigma) if kernel is None else kernel
+    weights = np.exp(-0.5 * (np.arange(-radius, radius + 1) / sigma) ** 2)
+    weights /= weights.sum()
+    wanted = values(image).astype(float)
+    for axis, length in ((0, height), (1, width)):
+        if radius:
+            padding = [(radius, radius) if axis == each else (0, 0) for each in range(3)]
+            padded = np.pad(wanted, padding, "reflect" if length > 1 else "edge")
+            wanted = sum(weight * padded.take(range(at, at + length), axis) for at, weight in enumerate(weights))
+    assert np.abs(values(blur.gaussian_blur(image, sigma, size)) - wanted).max() < 0.6
+
+
+def test_a_blur_that_is_no_blur_is_a_copy() -> None:
+    image = picture(1)
+    made = blur.gaussian_blur(image, 5, kernel_size=1)
+    assert np.array_equal(values(made), values(image))
+    assert made is not image
+
+
+@given(seed=seeds, count=st.integers(1, 4))
+@examples(20)
+def test_a_mix_is_the_weighted_sum(seed: int, count: int) -> None:
+    images = [picture(seed + n) for n in range(count)]
+    weights = np.random.default_rng(seed).dirichlet([1.0] * count)
+    wanted = sum(weight * values(image) for weight, image in zip(weights, images, strict=True))
+    found = values(blending.mix(images, list(weights)))
+    assert ((found <= wanted + 1e-3) & (found > wanted - 1.001)).all()
+
+
+def test_a_mix_of_white_stays_white() -> None:
+    """Weights that add up to a hair over 1 must not turn white into black."""
+    white = Image.new("RGB", (5, 4), (255, 255, 255))
+    assert values(blending.mix([white, white, white], [0.5, 0.5, 1e-3])).min() == 255
+
+
+def test_channels_are_reordered_and_dropped() -> None:
+    image = picture(1)
+    assert np.array_equal(values(colour.permute_channels(image, (2, 0, 1))), values(image)[..., [2, 0, 1]])
+    dropped = values(colour.drop_channels(image, (0, 2), 7))
+    assert (dropped[..., [0, 2]] == 7).all()
+    assert np.array_equal(dropped[..., 1], values(image)[..., 1])
+
+
+@given(seed=seeds, data=st.data())
+@examples(30)
+def test_erasing_changes_the_rectangle_alone(seed: int, data: st.DataObject) -> None:
+    image = picture(seed)
+    left, top = data.draw(st.integers(0, 30)), data.draw(st.integers(0, 20))
+    width, height = data.draw(st.integers(1, 41 - left)), data.draw(st.integers(1, 29 - top))
+    wanted = values(image)
+    wanted[top : top + height, left : left + width] = (1, 2, 3)
+    box = (left, top, width, height)
+    assert np.array_equal(values(erasing.erase(image, box, (1, 2, 3))), wanted)
+    noisy = values(erasing.erase_with_noise(image, box, np.random.default_rng(seed)))
+    noisy[top : top + height, left : left + width] = (1, 2, 3)
+    assert np.array_equal(noisy, wanted)
+
+
+def test_noise_of_an_erased_rectangle_has_all_values_equally_often() -> None:
+    image = Image.new("RGB", (200, 200))
+    made = values(erasing.erase_with_noise(image, (0, 0, 200, 200), np.random.default_rng(1)))
+    expected = made.size / 256
+    chi2 = ((np.bincount(made.reshape(-1), minlength=256) - expected) ** 2 / expected).sum()
+    assert chi2 < 379  # 255 degrees of freedom, alpha 1e-6
+
+
+def test_a_jpeg_of_high_quality_is_close_and_of_low_quality_is_not() -> None:
+    smooth = picture(3, 64, 48)
+    error = {quality: np.abs(values(artefacts.jpeg(smooth, quality)) - values(smooth)).mean() for quality in (5, 95)}
+    assert error[95] < 1 < error[5]
+    data = io.BytesIO()
+    smooth.save(data, "JPEG", quality=30)
+    assert np.array_equal(values(artefacts.jpeg(smooth, 30)), values(Image.open(data).convert("RGB")))
+
+
+def test_gaussian_noise_has_its_mean_and_deviation() -> None:
+    grey = Image.new("RGB", (300, 200), (128, 128, 128))
+    made = values(noise.gaussian_noise(grey, np.random.default_rng(3), mean=0.05, sigma=0.1)) - 128
+    assert abs(made.mean() - 0.05 * 255) < 0.6  # the noise is cut towards 0
+    assert abs(made.std() - 0.1 * 255) < 0.4
+    dark = values(noise.gaussian_noise(Image.new("RGB", (300, 200)), np.random.default_rng(3), sigma=0.1))
+    assert 0.45 < (dark == 0).mean() < 0.56, "half of the noise is below black, and is cut"
+
+
+def test_salt_and_pepper_touch_their_share_of_whole_pixels() -> None:
+    grey = Image.new("RGB", (300, 200), (128, 128, 128))
+    made = values(noise.salt_and_pepper(grey, np.random.default_rng(4), amount=0.1, salt=0.25))
+    assert (made == made[..., :1]).all()
+    counts = [(made[..., 0] == value).sum() / 60_000 for value in (255, 0, 128)]
+    assert np.abs(np.array(counts) - (0.025, 0.075, 0.9)).max() < 0.006
+
+
+def test_opencv_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cv2", None)
+    monkeypatch.delitem(sys.modules, "shardctl.pixels.with_opencv", raising=False)
+    with pytest.raises(InstallError, match=r"pip install 'shardctl\[opencv\]'"):
+        import shardctl.pixels.with_opencv  # noqa: F401 - the import itself is refused
+
+
+def test_opencv_is_close_to_our_own() -> None:
+    pytest.importorskip("cv2")
+    from shardctl.pixels import with_opencv
+
+    limits = {"brightness": 0, "contrast": 2, "saturation": 2, "hue": 12}
+    for seed in range(6):
+        image = picture(seed)
+        for (name, limit), factor in itertools.product(limits.items(), (-0.4, 0.0, 0.13, 0.5)):
+            setting = [(name, factor if name == "hue" else 1 + factor)]
+            ours, theirs = backends.adjust(image, setting), with_opencv.adjust(image, setting)
+            assert np.abs(values(ours) - values(theirs)).max() <= limit, setting
+        for sigma in (0.3, 1.0, 2.5):
+            for kernel in (None, 3, 9):
+                ours, theirs = blur.gaussian_blur(image, sigma, kernel), with_opencv.gaussian_blur(image, sigma, kernel)
+                assert np.abs(values(ours) - values(theirs)).max() <= 1

@@ -1,0 +1,225 @@
+"""Against torchvision's `transforms.v2`, where it is installed: `make setup` installs it where it can.
+
+It stands beside the imaging package that is in use (torchvision itself asks for Pillow): results are compared within one of
+Pillow and Pillow-SIMD, whose resampling and grey values differ by up to 2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from test_pixels import picture, values
+
+from shardctl.pixels import artefacts, blur, colour, erasing, noise, tables
+from shardctl.transforms import draws, policies
+from shardctl.transforms.automatic import do
+from shardctl.transforms.picture import Picture
+from shardctl.transforms.table import parse_step
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture(scope="module")
+def v2() -> Any:
+    """torchvision.transforms.v2. PyPI's torchvision is built for CUDA: two of its operators are named for a torch without."""
+    if torch.version.cuda is None:
+        library = torch.library.Library("torchvision", "DEF")
+        for name in ("nms", "qnms"):
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    return pytest.importorskip("torchvision.transforms.v2")
+
+
+SIZES = [(224, 160), (41, 29), (1, 1), (2, 7)]
+FACTORS = (0.0, 0.31, 1.0, 1.7)
+
+EXACT: dict[str, tuple[Callable[..., Image.Image], str, tuple[Any, ...]]] = {
+    "brightness": (tables.brightness, "adjust_brightness", FACTORS),
+    "contrast": (tables.contrast, "adjust_contrast", FACTORS),
+    "saturation": (colour.saturation, "adjust_saturation", FACTORS),
+    "sharpness": (blur.sharpness, "adjust_sharpness", FACTORS),
+    "hue_of_pillow": (colour.hue_of_pillow, "adjust_hue", (-0.5, -0.1, 0.0, 0.03, 0.25, 0.5)),
+    "grayscale": (lambda image, _: colour.grayscale(image), "rgb_to_grayscale", (3,)),
+    "posterize": (tables.posterize, "posterize", (1, 4, 8)),
+    "solarize": (tables.solarize, "solarize", (0.0, 100.0, 127.5, 255.0)),
+    "permute_channels": (colour.permute_channels, "permute_channels", ([2, 0, 1], [1, 0, 2])),
+    "jpeg": (artefacts.jpeg, "jpeg", (1, 20, 75, 95, 100)),
+}
+WITHOUT_SETTING: dict[str, Callable[[Image.Image], Image.Image]] = {
+    "autocontrast": tables.autocontrast,
+    "equalize": tables.equalize,
+    "invert": tables.invert,
+}
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_bit_for_bit_what_it_makes_of_a_pillow_image(name: str, v2: Any) -> None:
+    ours, theirs, settings = EXACT[name]
+    for seed, size in enumerate(SIZES):
+        for setting in settings:
+            image = picture(seed, *size)
+            assert np.array_equal(values(ours(image, setting)), values(getattr(v2.functional, theirs)(image, setting))), setting
+
+
+@pytest.mark.parametrize("name", WITHOUT_SETTING)
+def test_bit_for_bit_where_there_is_nothing_to_set(name: str, v2: Any) -> None:
+    for seed, size in enumerate(SIZES):
+        image = picture(seed, *size)
+        assert np.array_equal(values(WITHOUT_SETTING[name](image)), values(getattr(v2.functional, name)(image)))
+
+
+def tensor(image: Image.Image) -> Any:
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1)
+
+
+def pixels(made: Any) -> Any:
+    return made.permute(1, 2, 0).numpy().astype(int)
+
+
+@pytest.mark.parametrize("turn", [-0.5, -0.13, 0.0, 0.02, 0.4])
+def test_hue_is_within_1_of_that_of_a_tensor(turn: float, v2: Any) -> None:
+    for seed, size in enumerate(SIZES):
+        image = picture(seed, *size)
+        theirs = pixels(v2.functional.adjust_hue(tensor(image), turn))
+        assert np.abs(values(colour.hue(image, turn)) - theirs).max() <= 1
+
+
+@pytest.mark.parametrize("kernel", [1, 3, 9, 23])
+@pytest.mark.parametrize("sigma", [0.1, 0.5, 1.0, 2.0])
+def test_blur_is_within_1(kernel: int, sigma: float, v2: Any) -> None:
+    for seed, size in enumerate(SIZES[:2]):
+        image = picture(seed, *size)
+        theirs = values(v2.functional.gaussian_blur(image, [kernel, kernel], [sigma, sigma]))
+        assert np.abs(values(blur.gaussian_blur(image, sigma, kernel)) - theirs).max() <= 1
+
+
+def test_erasing(v2: Any) -> None:
+    image = picture(1)
+    theirs = v2.functional.erase(image, 3, 5, 9, 11, torch.tensor([7, 8, 9])[:, None, None])
+    assert np.array_equal(values(erasing.erase(image, (5, 3, 11, 9), (7, 8, 9))), values(theirs))
+
+
+def test_gaussian_noise_has_the_same_distribution(v2: Any) -> None:
+    image = Image.new("RGB", (300, 300), (60, 128, 250))
+    ours = values(noise.gaussian_noise(image, np.random.default_rng(1), 0.02, 0.1))
+    torch.manual_seed(1)
+    theirs = pixels(v2.functional.gaussian_noise(tensor(image), 0.02, 0.1))
+    for channel in range(3):
+        counts = [np.bincount(each[..., channel].reshape(-1), minlength=256) for each in (ours, theirs)]
+        assert two_sample(*counts) < 1
+
+
+def two_sample(first: Any, second: Any) -> float:
+    """Return the distance of two distribution functions over Kolmogorov's limit for alpha = 1e-6."""
+    n, m = first.sum(), second.sum()
+    distance = np.abs(first.cumsum() / n - second.cumsum() / m).max()
+    return float(distance / math.sqrt(-math.log(1e-6 / 2) / 2 * (n + m) / (n * m)))
+
+
+def test_erased_rectangles_have_the_same_distribution(v2: Any) -> None:
+    """In a small image, where many tries do not fit."""
+    torch.manual_seed(1)
+    rng = np.random.default_rng(1)
+    image, erasing_ = tensor(picture(1, 31, 17)), v2.RandomErasing(scale=(0.1, 0.9))
+    drawn = [erasing_.make_params([image]) for _ in range(4000)]
+    theirs = np.array([[each["j"], each["i"], each["w"], each["h"]] for each in drawn if each["v"] is not None])
+    boxes = [draws.rectangle(rng, (31, 17), (0.1, 0.9), (0.3, 3.3)) for _ in range(4000)]
+    ours = np.array([box for box in boxes if box is not None])
+    assert abs(len(ours) - len(theirs)) < 4.9 * math.sqrt(2 * 4000 * 0.25)
+    for column in range(4):
+        assert two_sample(*(np.bincount(each[:, column], minlength=32) for each in (ours, theirs))) < 1
+
+
+NAMES = {
+    "ShearX": "shear_x",
+    "ShearY": "shear_y",
+    "TranslateX": "translate_x",
+    "TranslateY": "translate_y",
+    "Color": "saturation",
+    "AutoContrast": "autocontrast",
+}
+
+
+def named(theirs: str) -> str:
+    return NAMES.get(theirs, theirs.lower())
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "bins"),
+    [
+        (policies.RAND_AUGMENT, "RandAugment", 31),
+        (policies.RAND_AUGMENT, "RandAugment", 11),
+        (policies.TRIVIAL_AUGMENT, "TrivialAugmentWide", 31),
+        (policies.AUTO_AUGMENT, "AutoAugment", policies.AUTO_AUGMENT_BINS),
+        (policies.AUG_MIX, "AugMix", policies.AUG_MIX_BINS),
+    ],
+)
+def test_the_operations_of_a_policy_and_their_magnitudes(ours: policies.Space, theirs: str, bins: int, v2: Any) -> None:
+    space = getattr(v2, theirs)._AUGMENTATION_SPACE
+    assert set(ours) == {named(name) for name in space}
+    for name, (magnitudes, signed) in space.items():
+        strengths = ours[named(name)]
+        for width, height in ((224, 224), (500, 333), (32, 331)):
+            wanted = magnitudes(bins, height, width)
+            assert (strengths is None) == (wanted is None)
+            if strengths is not None:
+                found = [strengths.magnitude(index, bins, (width, height)) for index in range(bins)]
+                assert found == pytest.approx(wanted.tolist(), rel=1e-6, abs=1e-7)
+                # its numbers of 32 bits may be a hair below a whole pixel: 15.999999 of 16
+                assert [int(each) for each in found] == [int(each + 1e-5) for each in wanted.tolist()]
+                assert strengths.signed == signed
+
+
+def test_the_part_of_aug_mix_without_colours(v2: Any) -> None:
+    assert set(policies.AUG_MIX_PART) == {named(name) for name in v2.AugMix._PARTIAL_AUGMENTATION_SPACE}
+
+
+@pytest.mark.parametrize("policy", policies.POLICIES)
+def test_the_pairs_of_auto_augment(policy: str, v2: Any) -> None:
+    theirs = v2.AutoAugment(v2.AutoAugmentPolicy(policy))._policies
+    assert [tuple((named(name), p, index) for name, p, index in pair) for pair in theirs] == [*policies.POLICIES[policy]]
+
+
+@pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
+@pytest.mark.parametrize("name", sorted({*policies.TRIVIAL_AUGMENT, *policies.AUTO_AUGMENT}))
+def test_the_operations_of_policies_are_bit_for_bit_those_of_a_pillow_image(name: str, interpolation: str, v2: Any) -> None:
+    """Each with weak, usual and the strongest magnitudes, of both signs."""
+    theirs = {ours: name for name, ours in NAMES.items()}.get(name, name.capitalize())
+    how = v2.InterpolationMode(interpolation)
+    image = picture(1, 101, 77)
+    for space in (policies.RAND_AUGMENT, policies.TRIVIAL_AUGMENT, policies.AUTO_AUGMENT):
+        strengths = space.get(name)
+        signs = (1, -1) if strengths is not None and strengths.signed else (1,)
+        for index in (0, 1, 9, 17, 30) if strengths is not None else (0,):
+            for sign in signs:
+                magnitude = 0.0 if strengths is None else sign * strengths.magnitude(index, 31, image.size)
+                made = Picture.of(image)
+                do([(name, magnitude)], made, interpolation, (1, 2, 3))
+                wanted = v2.RandAugment()._apply_image_or_video_transform(
+                    image, theirs, magnitude, interpolation=how, fill={Image.Image: [1, 2, 3]}
+                )
+                # Pillow rounds the numbers of its own rotation: of the mean of four pixels, a rounding may differ.
+                limit = 1 if (name, interpolation) == ("rotate", "bilinear") else 0
+                assert np.abs(values(made.image) - values(wanted)).max() <= limit, magnitude
+
+
+def test_a_photometric_distortion_changes_as_much(v2: Any) -> None:
+    """Both draw what is changed, and by how much: the mean change of an image has the same distribution."""
+    image = picture(1, 16, 16)
+    step, theirs = parse_step({"name": "photometric_distort", "backend": "pillow"}), v2.RandomPhotometricDistort()
+    rng = np.random.default_rng(1)
+    torch.manual_seed(1)
+    found = [
+        np.array([made_by(image) for _ in range(1500)])
+        for made_by in (lambda i: change(step.pixels(i, rng), i), lambda i: change(theirs(i), i))
+    ]
+    edges = np.linspace(0, 255, 512)
+    assert two_sample(*(np.histogram(each, edges)[0] for each in found)) < 1
+
+
+def change(after: Image.Image, before: Image.Image) -> float:
+    return float(np.abs(values(after) - values(before)).mean())
