@@ -23,6 +23,9 @@ GAP = 4
 ARROW = 14
 """Pixels between the image before and those after, with an arrow in their middle."""
 
+KEY = "house"
+"""The key of the image, from which random numbers are drawn."""
+
 DRAWS = 4
 """How many times a random step is shown."""
 
@@ -51,6 +54,23 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "perspective": {"corners": [0.1, 0.05, 0.8, 0.2, 1.0, 0.95, 0.0, 0.8]},
     "random_perspective": {"p": 1.0},
     "elastic": {"alpha": 60, "sigma": 4},
+    "adjust_brightness": {"factor": 1.5},
+    "adjust_contrast": {"factor": 2},
+    "adjust_saturation": {"factor": 0.3},
+    "adjust_hue": {"factor": 0.3},
+    "color_jitter": {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.2},
+    "photometric_distort": {"p": 1.0},
+    "channel_dropout": {"p": 1.0},
+    "autocontrast": {"p": 1.0},
+    "equalize": {"p": 1.0},
+    "posterize": {"bits": 2, "p": 1.0},
+    "solarize": {"threshold": 128, "p": 1.0},
+    "invert": {"p": 1.0},
+    "gaussian_blur": {"sigma": [1.0, 3.0]},
+    "adjust_sharpness": {"factor": 6, "p": 1.0},
+    "jpeg": {"quality": 5},
+    "erase": {"left": 0.55, "top": 0.35, "width": 0.3, "height": 0.4},
+    "random_erasing": {"p": 1.0},
     "choice": {"steps": [{"name": "hflip", "p": 1.0}, {"name": "rotate", "angle": 30}, {"name": "crop", "size": 56}]},
     "maybe": {"steps": [{"name": "vflip", "p": 1.0}, {"name": "rotate", "angle": 20}]},
     "sequence": {"steps": [{"name": "hflip", "p": 1.0}, {"name": "rotate", "angle": 20}]},
@@ -101,7 +121,7 @@ def afterwards(name: str, image: Image.Image) -> list[Image.Image]:
     if recipe.random:
         recipe = Recipe.from_settings({"transform": [step], "variants": DRAWS})
     opened = open_image(data.getvalue(), recipe.max_pixels, recipe.keep_truncated)
-    return [picture.image for picture in ImageSteps(recipe).pictures(opened, name, lambda _: None)]
+    return [picture.image for picture in ImageSteps(recipe).pictures(opened, KEY, lambda _: None)]
 
 
 def picture(name: str) -> Image.Image:

@@ -127,7 +127,9 @@ class Recipe(Settings):
 
     name: ClassVar[str] = ""
     what: ClassVar[str] = "recipe key"
-    kind: str = setting(Word((UNDECIDED, *KINDS)), UNDECIDED, "Kind of the samples. auto: what the sources contain.")
+    kind: str = setting(
+        Word((UNDECIDED, *KINDS)), UNDECIDED, "Kind of the samples: image, text or table. auto: what the sources contain."
+    )
     store: Store | None = setting(
         Optional(Parsed(Store.parse, _STORES)),
         None,
@@ -141,8 +143,10 @@ class Recipe(Settings):
     seed: int = setting(Whole(0, 2**63 - 1), 0, "For random transforms and random splits.")
     variants: int = setting(Whole(1, 10_000), 1, "Samples made of every input, each with its own random numbers.")
     max_pixels: int = setting(Whole(1, 2**40), MAX_PIXELS, "Larger images are rejected.")
-    truncated: str = setting(Word(("reject", "keep")), "reject", "Images whose data ends too early.")
-    record: str = setting(Word(RECORDS), "file", "What a record of a text file is.")
+    truncated: str = setting(
+        Word(("reject", "keep")), "reject", "Images whose data ends too early: reject them, or keep what is there."
+    )
+    record: str = setting(Word(RECORDS), "file", "What a record of a text file is: file, line or paragraph.")
     encoding: str = setting(Parsed(_known_encoding), "utf-8", "Of text files: a name that Python knows, or detect.")
     columns: tuple[str, ...] = setting(Names(), (), "Names of the columns of CSV files without a header.")
     delimiter: str | None = setting(
@@ -150,7 +154,9 @@ class Recipe(Settings):
     )
     text_field: str | None = setting(Optional(Text()), None, "The field that becomes text.")
     label_field: str | None = setting(Optional(Text()), None, "The field that becomes label.")
-    image_field: str | None = setting(Optional(Text()), None, "The field of a table that is an image; none: no field is.")
+    image_field: str | None = setting(
+        Optional(Text()), None, "The field of a table that is an image; none: no field is. Default: found by type and name."
+    )
     schema: str | None = setting(
         Optional(Parsed(_written_schema)),
         None,

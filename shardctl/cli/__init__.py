@@ -63,6 +63,7 @@ def cli() -> None:
       shardctl advise demo/photos --resize 256 --crop 224 --consumer-rate 2500
                                                           how should it be stored?
       shardctl convert demo/photos out --resize 256 --crop 224 --store raw
+      shardctl recipe check recipe.toml                   what does a recipe do, and what is wrong with it?
       shardctl verify out                                 is it whole?
       shardctl repair out                                 rebuild damaged files from the sources
       shardctl inspect out                                what is in it?

@@ -176,7 +176,9 @@ def _value(value: Any) -> str:
             f"{item.get('name')} ({', '.join(f'{name} {_value(inner)}' for name, inner in item.items() if name != 'name')})"
             for item in value
         )
-    return value if isinstance(value, str) else json.dumps(value)
+    if isinstance(value, list):
+        return f"[{', '.join(_value(item) for item in value)}]"
+    return value if isinstance(value, str) else f"{value:.6g}" if isinstance(value, float) else json.dumps(value)
 
 
 def _by(found: Check, what: str) -> str:

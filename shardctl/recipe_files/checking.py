@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardctl.errors import InputError, UsageError
+from shardctl.errors import InputError, InstallError, UsageError
 from shardctl.geometry import Size
 from shardctl.recipe import Recipe
 from shardctl.recipe_files.reading import Problem, RecipeFile, TomlError
@@ -73,7 +73,11 @@ def check_recipe(path: Path, imports: bool = False) -> Check:
     except OSError as error:
         raise InputError(f"{shown}: cannot be read ({error.strerror})") from error
     told: list[SettingError] = []
-    recipe = Recipe.checked(file.settings, told.append)
+    try:
+        recipe = Recipe.checked(file.settings, told.append)
+    except InstallError as error:  # a step that needs a package
+        told.append(SettingError(str(error), "transform"))
+        recipe = None
     if recipe is not None and imports:
         for place, step in enumerate(recipe.transforms):
             try:
