@@ -144,7 +144,7 @@ def test_every_step_of_images_has_a_picture_and_they_are_small() -> None:
             pytest.fail(f"add the step {name} to EXAMPLES in scripts/draw_recipe_pictures.py: {error}")
     there = {path.stem: path.stat().st_size for path in (ROOT / "docs" / "images").glob("*.webp")}
     assert set(there) == set(script["pictured"]()), (
-        "run `make docs`: scripts/draw_recipe_pictures.py draws a picture of each step"
+        "run `make docs`, which draws a picture of each step"
     )
     assert sum(there.values()) < 300_000
 

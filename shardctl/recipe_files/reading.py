@@ -119,7 +119,7 @@ def steps_to(settings: Any, key: Key) -> Iterator[str]:
             at = at[part]
         except (LookupError, TypeError):
             return
-        if isinstance(part, int) and (isinstance(at, dict) or word == "transform"):
+        if isinstance(part, int):
             name = at.get("name") if isinstance(at, dict) else None
             yield f"{word} {part + 1}{f' ({name})' if isinstance(name, str) else ''}"
             word = "step"

@@ -134,7 +134,6 @@ def test_recipe(check: Any, photos: Path, tmp_path: Path, cli: Any) -> None:
         (["convert", "in", "out", "--workers", "many"], "neither auto nor a whole number"),
         (["polish"], "No such command 'polish'"),
         (["verify"], "Missing argument"),
-        (["recipe", "check"], "Missing argument 'FILE.toml'"),
         (["bench"], "Missing argument 'DST'"),
     ],
 )
