@@ -121,7 +121,7 @@ class Planner:
         a reading of all that is before them.
         """
         starts = np.cumsum([0, *(len(own) for own in self.order.units)])
-        chosen = spread(int(starts[-1]), units)
+        chosen = self._spread_over_the_kept(units)
         parts = []
         for place in chosen:
             split = int(np.searchsorted(starts, place, side="right")) - 1
@@ -135,6 +135,13 @@ class Planner:
         with _table(folder / PLAN, JOB_PLAN_SCHEMA) as plan:
             plan.write_table(table)
         return files
+
+    def _spread_over_the_kept(self, count: int) -> list[int]:
+        """Return the places, in the order of all splits, of some units that are no repeats of others."""
+        if self._units.repeats is None:
+            return spread(sum(map(len, self.order.units)), count)
+        kept = np.flatnonzero(~self._units.repeats.dropped[np.concatenate(self.order.units)])
+        return [int(place) for place in kept[spread(len(kept), count)]]
 
     def _records_of(self, split: int, number: int, shards: int) -> int:
         first, end = _share(self.records[split], number, shards)
@@ -155,7 +162,7 @@ class Planner:
         skip = np.maximum(first - starts, 0)
         taken = np.minimum(ends, end) - starts - skip
         base = self._units.first[units]
-        faults = [self._units.faults.get(unit) for unit in units.tolist()] if self._units.faults else []
+        faults = self._units.faults_at(units)
         columns = [
             self._units.file[units].astype(np.int32),
             self._units.offset[units],

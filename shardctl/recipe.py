@@ -13,6 +13,7 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.codecs.image import MAX_PIXELS, Store
+from shardctl.duplicates import KEEP_ALL, DuplicateRule
 from shardctl.errors import UsageError
 from shardctl.geometry import Size
 from shardctl.shard import Compression
@@ -20,7 +21,7 @@ from shardctl.sources.formats import CHOSEN, Reading
 from shardctl.sources.image_columns import NO_IMAGES
 from shardctl.sources.kinds import KINDS
 from shardctl.storage import printable
-from shardctl.transforms import BatchTransform, ImageTransform, SampleTransform, Transform
+from shardctl.transforms import BatchTransform, Filter, ImageTransform, SampleTransform, Transform
 from shardctl.transforms.settings import (
     Auto,
     Kind,
@@ -100,6 +101,9 @@ RECORDS = ("file", "line", "paragraph")
 DEEPEST = 16
 """How deep steps may be inside of other steps. The recipe of a dataset is not trusted: reading it must end well."""
 
+ADDED = frozenset(("duplicates",))
+"""Keys that older datasets have not recorded: left out where they have their default, so that those stay up to date."""
+
 UNDECIDED = "auto"
 """The kind where the sources say what it is."""
 
@@ -111,6 +115,7 @@ def _known_encoding(name: str) -> str:
 
 
 _STORES = {"pattern": r"^(source|png|raw|(jpeg|webp)(:[0-9]{1,3})?)$"}
+_DUPLICATES = {"pattern": "^(keep|exact|similar(:[0-9]{1,2})?)$"}
 _COMPRESSIONS = {"pattern": "^(none|lz4|zstd(:[0-9]{1,2})?)$"}
 
 
@@ -145,6 +150,11 @@ class Recipe(Settings):
     max_pixels: int = setting(Whole(1, 2**40), MAX_PIXELS, "Larger images are rejected.")
     truncated: str = setting(
         Word(("reject", "keep")), "reject", "Images whose data ends too early: reject them, or keep what is there."
+    )
+    duplicates: DuplicateRule = setting(
+        Parsed(DuplicateRule.parse, _DUPLICATES),
+        KEEP_ALL,
+        "Copies of an image: keep all, or reject them if they are exact, similar or similar:BITS.",
     )
     record: str = setting(Word(RECORDS), "file", "What a record of a text file is: file, line or paragraph.")
     encoding: str = setting(Parsed(_known_encoding), "utf-8", "Of text files: a name that Python knows, or detect.")
@@ -202,6 +212,16 @@ class Recipe(Settings):
         return tuple(step for step in self.transforms if isinstance(step, ImageTransform))
 
     @property
+    def filters(self) -> tuple[Filter, ...]:
+        """The steps that only reject images."""
+        return tuple(step for step in self.transforms if isinstance(step, Filter))
+
+    @property
+    def changes(self) -> tuple[Transform, ...]:
+        """The transforms that may change a sample: all but the filters."""
+        return tuple(step for step in self.transforms if not isinstance(step, Filter))
+
+    @property
     def parts(self) -> int:
         """How many samples the transforms make of one."""
         return math.prod(step.samples for step in self.image_transforms)
@@ -241,7 +261,11 @@ class Recipe(Settings):
 
     def settings(self) -> dict[str, Any]:
         """Return the recipe as plain data: what the manifest records and `from_settings` reads."""
-        return {key: field.metadata["kind"].write(getattr(self, key)) for key, field in settings_in(Recipe).items()}
+        return {
+            key: field.metadata["kind"].write(getattr(self, key))
+            for key, field in settings_in(Recipe).items()
+            if key not in ADDED or getattr(self, key) != field.default
+        }
 
     @classmethod
     def from_settings(cls, settings: dict[str, Any]) -> Recipe:
@@ -288,7 +312,7 @@ class Recipe(Settings):
         images = self.kind in (UNDECIDED, "image")
         store = self.store
         if store is None and images:
-            store = Store.parse("jpeg:90" if self.transforms else "source")
+            store = Store.parse("jpeg:90" if self.changes else "source")
         compression = self.compression
         if compression is None:
             # Encoded images do not shrink further, and raw pixels shrink by a seventh (docs/performance.md): both are worth
@@ -302,16 +326,23 @@ class Recipe(Settings):
             if self.store is not None:
                 yield SettingError(f"store {self.store} is for images, and these inputs are {self.kind}", "store")
             for place, step in enumerate(self.transforms):
-                if isinstance(step, ImageTransform):
+                if isinstance(step, ImageTransform | Filter):
                     yield _of_step(place, f"{step.name} is for images, and these inputs are {self.kind}")
+        if self.duplicates.mode != "keep" and (self.kind not in (UNDECIDED, "image") or self.reading.image is not None):
+            inputs = self.kind if self.kind != "image" else "tables with images"
+            yield SettingError(
+                f"duplicates {self.duplicates} compares images that are files of their own, and these inputs are {inputs};"
+                " leave it out",
+                "duplicates",
+            )
         yield from self._misfits_of_fields()
         if self.variants > 1 and not self.random:
             yield SettingError(
                 "variants above 1 would store the same sample several times: nothing in the recipe is random", "variants"
             )
-        if self.store and self.store.name == "source" and self.transforms:
+        if self.store and self.store.name == "source" and self.changes:
             yield SettingError(
-                f"store source keeps the original bytes, so {self.transforms[0].name} cannot apply;"
+                f"store source keeps the original bytes, so {self.changes[0].name} cannot apply;"
                 " use store jpeg:90, png, webp:80 or raw",
                 "store",
             )

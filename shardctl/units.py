@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from shardctl.duplicates import Repeats
 from shardctl.errors import Rejection
 from shardctl.sources.formats import Cut
 
@@ -19,7 +20,7 @@ class Units:
     """Units in the order of the walk. `file`, `offset`, `size`, `first` and `records` are (n,) int64.
 
     `file` counts along the listing. `first` is the number of a unit's first record in its file, from 1; 0 where the file is
-    one record. `faults` has the units that are not read, with the reason.
+    one record. `faults` has the units that are not read, with the reason; so are the `repeats` of others.
     """
 
     file: Numbers
@@ -28,6 +29,7 @@ class Units:
     first: Numbers
     records: Numbers
     faults: dict[int, Rejection]
+    repeats: Repeats | None = None
 
     def __len__(self) -> int:
         return len(self.file)
@@ -38,6 +40,14 @@ class Units:
         count = len(sizes)
         zero, one = (np.broadcast_to(np.int64(value), count) for value in (0, 1))
         return cls(np.arange(count), zero, sizes, zero, one, faults)
+
+    def faults_at(self, numbers: Numbers) -> list[Rejection | None]:
+        """Return why some units are not read; none at all if all of them are."""
+        faults = [self.faults.get(number) for number in numbers.tolist()] if self.faults else []
+        if self.repeats is None:
+            return faults
+        repeated = self.repeats.rejections(numbers)
+        return [fault or other for fault, other in zip(faults, repeated, strict=True)] if faults else repeated
 
     def readable(self) -> Numbers:
         """Return the numbers of the units that have no fault, in order."""

@@ -240,7 +240,7 @@ from shardctl.engines import inputs
 from shardctl.shard import ShardWriter
 
 AT = os.environ["STALL_AT"]
-_read, _read_range, _write, _add = inputs._read, inputs._read_range, ShardWriter._write_block, ShardWriter.add
+_read, _read_range, _write, _add = inputs.read_file, inputs._read_range, ShardWriter._write_block, ShardWriter.add
 
 def stall(path):
     if os.path.exists(os.path.join(AT, "source")) or ("7" in os.path.basename(path) and os.path.exists(os.path.join(AT, "7"))):
@@ -270,7 +270,7 @@ def add(self, values, size):
         self._block_bytes = size + 1
     _add(self, values, size)
 
-inputs._read, inputs._read_range, ShardWriter._write_block, ShardWriter.add = read, read_range, write, add
+inputs.read_file, inputs._read_range, ShardWriter._write_block, ShardWriter.add = read, read_range, write, add
 
 def same(sample):
     return sample
@@ -289,7 +289,7 @@ def at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "at" / "kills").mkdir(parents=True)
     monkeypatch.setenv("STALL_AT", str(tmp_path / "at"))
     monkeypatch.delitem(sys.modules, "stalls", raising=False)
-    for owner, name in ((inputs, "_read"), (inputs, "_read_range"), (ShardWriter, "_write_block"), (ShardWriter, "add")):
+    for owner, name in ((inputs, "read_file"), (inputs, "_read_range"), (ShardWriter, "_write_block"), (ShardWriter, "add")):
         monkeypatch.setattr(owner, name, getattr(owner, name))  # put back in this process, which imports the functions too
     return tmp_path / "at"
 

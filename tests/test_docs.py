@@ -99,15 +99,14 @@ def test_the_recipe_page_knows_every_setting_and_transform(tmp_path: Path) -> No
     page = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
     assert all(key in page for key in KEYS)
     assert all(f"`{name}`" in page for name in TRANSFORMS)
-    (toml,) = snippets(page, "toml")
-    (tmp_path / "recipe.toml").write_text(toml)
     from shardctl.recipe import Recipe
     from shardctl.recipe_files.reading import load_recipe
 
-    assert [step.name for step in Recipe.from_settings(load_recipe(tmp_path / "recipe.toml")).transforms] == [
-        "random_resized_crop",
-        "hflip",
-    ]
+    steps = []
+    for toml in snippets(page, "toml"):
+        (tmp_path / "recipe.toml").write_text(toml)
+        steps.append([step.name for step in Recipe.from_settings(load_recipe(tmp_path / "recipe.toml")).transforms])
+    assert steps == [["random_resized_crop", "hflip"], ["filter_size", "filter_aspect", "filter_blur", "filter_date"]]
 
 
 def test_the_steps_of_the_recipe_page_are_written_from_their_settings() -> None:
@@ -143,9 +142,7 @@ def test_every_step_of_images_has_a_picture_and_they_are_small() -> None:
         except UsageError as error:
             pytest.fail(f"add the step {name} to EXAMPLES in scripts/draw_recipe_pictures.py: {error}")
     there = {path.stem: path.stat().st_size for path in (ROOT / "docs" / "images").glob("*.webp")}
-    assert set(there) == set(script["pictured"]()), (
-        "run `make docs`, which draws a picture of each step"
-    )
+    assert set(there) == set(script["pictured"]()), "run `make docs`, which draws a picture of each step"
     assert sum(there.values()) < 300_000
 
 

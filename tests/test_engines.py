@@ -44,14 +44,14 @@ def test_a_disk_error_elsewhere_costs_one_input_where_others_answer(tmp_path: Pa
     (tmp_path / "in").mkdir()
     for name in "abcd":
         (tmp_path / "in" / f"{name}.txt").write_text(name)
-    read = inputs._read
+    read = inputs.read_file
 
     def bad_sector(path: str, size: int) -> object:
         if path.endswith("b.txt"):
             raise OSError(errno.EIO, "Input/output error")
         return read(path, size)
 
-    monkeypatch.setattr(inputs, "_read", bad_sector)
+    monkeypatch.setattr(inputs, "read_file", bad_sector)
     monkeypatch.setattr(local, "start", lambda *_: Elsewhere())
     steps = {"kind": "text", "transform": [{"name": "custom", "target": "same_steps:same"}]}
     result = shardctl.convert(tmp_path / "in", tmp_path / "out", recipe=steps, workers=0)

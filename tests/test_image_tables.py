@@ -263,14 +263,14 @@ def test_a_source_that_goes_away_stops_the_conversion(folder: Path, tmp_path: Pa
     source = source_of(folder, tmp_path / "in", "t.parquet", "path")
     from shardctl.engines import inputs
 
-    read = inputs._read
+    read = inputs.read_file
 
     def gone(path: str, size: int) -> Any:
         if path.endswith("p07.jpg") and (tmp_path / "out").exists():
             (tmp_path / "in").rename(tmp_path / "away")
         return read(path, size)
 
-    monkeypatch.setattr(inputs, "_read", gone)
+    monkeypatch.setattr(inputs, "read_file", gone)
     with pytest.raises(SourceGoneError, match="has gone away"):
         converted(source, tmp_path / "out", {**SMALL, "image_field": "photo"})
 

@@ -192,6 +192,7 @@ WRONG_VALUES = {
     "variants": True,
     "max_pixels": 1.5,
     "truncated": "maybe",
+    "duplicates": "some",
     "record": "word",
     "encoding": 8,
     "columns": ["a", 3],

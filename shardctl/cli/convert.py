@@ -117,6 +117,12 @@ def _sources_and_destination(
     help="Truncated images: reject them, or keep the part that is there and fill the rest with grey. Default: reject.",
 )
 @click.option(
+    "--duplicates",
+    metavar="keep|exact|similar[:BITS]",
+    help="Images: keep all, or reject a file of the same bytes as one before it (exact), or one that looks like it (similar:"
+    " up to BITS of 64 bits of a hash differ, 7 if not given). Default: keep.",
+)
+@click.option(
     "--input-timeout",
     callback=seconds_or_none,
     default="120",
@@ -216,7 +222,7 @@ class _View:
         on_line = self._on_line if self._verbose else Listener.on_line
         if not self._show:
             return Listener(on_line=on_line)
-        return Listener(self._listing, self._waiting, self._announce, self._resuming, self._progress, on_line)
+        return Listener(self._listing, self._waiting, self._announce, self._resuming, self._progress, on_line, self._comparing)
 
     def tell(self, result: ConvertResult) -> None:
         """Show the notices that were not shown before the work, and the warnings, even with --quiet."""
@@ -235,10 +241,25 @@ class _View:
         if self._verbose:
             click.echo(f"listed {counted(inputs, 'input')}", err=True)
 
+    def _comparing(self, inputs: int) -> None:
+        if not sys.stderr.isatty():
+            return
+        if self._bar is None:
+            from tqdm import tqdm  # 20 ms, by now beside the workers
+
+            self._bar = tqdm(unit=" inputs compared", dynamic_ncols=True)
+        self._bar.update(inputs - self._bar.n)
+
+    def _end_comparing(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
     def _waiting(self, owner: str) -> None:
         click.echo(f"another shardctl convert is writing it ({owner}); waiting until it ends", err=True)
 
     def _announce(self, estimate: Estimate) -> None:
+        self._end_comparing()
         for line in estimate_lines(estimate):
             click.echo(line, err=True)
         self._shown, self._rows = estimate.notices, estimate.records

@@ -195,10 +195,17 @@ class Decoded:
 
 def decoded(opened: Opened, looks: Sequence[Look]) -> Decoded:
     """Decode, turn upright and make RGB, with pixels enough for each of `looks`. Raises Rejection (stage `decode`)."""
+    return Decoded(upright(opened, _least(opened, looks)), opened.size)
+
+
+def upright(opened: Opened, least: Size | None) -> Image.Image:
+    """Decode, turn upright and make RGB. A JPEG may come smaller: `least` is that of `Opened.load`.
+
+    Raises Rejection (stage `decode`).
+    """
     try:
-        image = opened.load(_least(opened, looks))
-        upright = image.transpose(_TURNS[opened.orientation]) if opened.orientation in _TURNS else image
-        return Decoded(to_rgb(upright), opened.size)
+        image = opened.load(least)
+        return to_rgb(image.transpose(_TURNS[opened.orientation]) if opened.orientation in _TURNS else image)
     except _OUR_ERRORS:
         raise
     except Exception as error:
@@ -313,7 +320,7 @@ def _orientation(image: Image.Image, data: bytes) -> int:
         return 1
     try:
         if image.format == "PNG":
-            metadata = _png_metadata(data)
+            metadata = png_metadata(data)
             if metadata is None:
                 return 1
             image = Image.open(io.BytesIO(metadata), formats=("PNG",))
@@ -327,7 +334,7 @@ _PNG_METADATA = frozenset((b"eXIf", b"tEXt", b"zTXt", b"iTXt"))
 """PNG chunks that may say an orientation. They may come after the pixels."""
 
 
-def _png_metadata(data: bytes) -> bytes | None:
+def png_metadata(data: bytes) -> bytes | None:
     """Return a PNG that has no more than the size and the metadata of another; None if that one has no metadata."""
     parts, place, found = [data[:8]], 8, False
     while place + 12 <= len(data):

@@ -92,7 +92,8 @@ class Listener:
 
     `listing` gets the number of inputs found so far; `waiting` the owner of the lease for which the conversion waits;
     `announce` the estimate, before the work starts; `resuming` the number of finished shards and of all shards; `progress`
-    the work done since the last call; `on_line` each line that a worker prints.
+    the work done since the last call; `on_line` each line that a worker prints; `comparing` the number of inputs that have
+    been looked at for duplicates so far.
     """
 
     listing: Callable[[int], None] = lambda inputs: None
@@ -101,6 +102,7 @@ class Listener:
     resuming: Callable[[int, int], None] = lambda done, shards: None
     progress: Callable[[Progress], None] = lambda progress: None
     on_line: Callable[[str], None] = lambda line: None
+    comparing: Callable[[int], None] = lambda inputs: None
 
 
 def convert(
@@ -187,7 +189,10 @@ class _Conversion:
                 listing.side, listing.notices = side, list(notices)  # as they were, if this is not the first draft
                 options = self.options
                 try:
-                    return make_draft(listing, self.recipe, self.settings, options, self.bases, engine, scratch, all_types)
+                    comparing = self.listener.comparing
+                    return make_draft(
+                        listing, self.recipe, self.settings, options, self.bases, engine, scratch, all_types, comparing
+                    )
                 except TypesDifferError:
                     if all_types:
                         raise

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
 
 from shardctl.conversion.columns import compare_schema, known_layout, refuse_fields, renamed, with_images
+from shardctl.conversion.deduplicating import without_repeats
 from shardctl.conversion.options import Options
 from shardctl.conversion.surveying import DELIMITERS, Surveyor
+from shardctl.duplicates import Repeats
 from shardctl.engines.base import Engine
 from shardctl.engines.job import Job, Root
 from shardctl.engines.probe import Probe
@@ -25,6 +28,7 @@ from shardctl.sources.types import Types, without_nulls
 from shardctl.splitting import split_files
 from shardctl.storage import counted, format_bytes, printable
 from shardctl.tables import FILES
+from shardctl.units import Units
 
 SHARD_BYTES = 128 << 20
 """Default target size of a shard. Defaults and advice of other tools: 50 to 150 MB."""
@@ -40,6 +44,9 @@ so that the plan is too.
 
 Text is cheap to read, and compresses better in large blocks than in small ones: 32 files gave an estimate of twice the size.
 """
+
+PROBED_WITH_FILTERS = 4
+"""So many times as many images are tried where filters reject some of them: else none may be left to learn the size from."""
 
 MUCH_COMPRESSED = 256 << 20
 """Bytes of a compressed file that make a notice: it takes about ten seconds to decompress."""
@@ -105,14 +112,15 @@ def make_draft(
     engine: Engine,
     folder: Path,
     all_types: bool,
+    comparing: Callable[[int], None],
 ) -> Draft:
     """Plan a conversion, having probed some of its records. `folder` is for scratch, and only this process reads it.
 
     With `all_types`, the types of fields are found in all records, else in some of them where that is enough. Raises
-    InputError.
+    InputError. `comparing` is told how many files have been looked at for duplicates.
     """
     surveyor = Surveyor(listing, recipe.reading, settings.shuffle is not None, engine)
-    units = surveyor.find_units()
+    units = without_repeats(surveyor, surveyor.find_units(), recipe, roots, comparing)
     types = None
     if listing.whole:
         refuse_fields(recipe)
@@ -139,8 +147,12 @@ def make_draft(
     some, run = (PROBE_FILES[recipe.kind], 1) if listing.whole else (PROBE_RUNS, PROBE_RUN)
     if probe_job.has_images:
         run = PROBE_IMAGE_RUN
+    if recipe.filters:
+        some *= PROBED_WITH_FILTERS
     write_files(folder / FILES, listing, labelling, planner.write_some(folder, some, run))
-    probe = engine.probe(probe_job)
+    probe = _of_all(engine.probe(probe_job), units)
+    if units.repeats is not None:
+        listing.notices.append(_notice_on_duplicates(recipe, units.repeats))
     sample_bytes = _sample_bytes(probe, recipe, listing)
     splits = []
     for name, records, expected in zip(splitting.names, planner.records, planner.split_records, strict=True):
@@ -150,6 +162,21 @@ def make_draft(
         listing.notices += [*mixed_notices(types.mixed(), "field"), *_notices_on_cells(types, surveyor)]
     listing.notices += _notices_on_streams(surveyor, options)
     return Draft(listing, labelling, planner, fields, probe, sample_bytes, tuple(splits))
+
+
+def _of_all(probe: Probe, units: Units) -> Probe:
+    """Return what a record costs on average, given what those cost that are no repeats of others."""
+    share = 1.0 if units.repeats is None else 1 - float(units.repeats.dropped.mean())
+    return replace(probe, samples_per_record=probe.samples_per_record * share, record_seconds=probe.record_seconds * share)
+
+
+def _notice_on_duplicates(recipe: Recipe, repeats: Repeats) -> str:
+    dropped = int(repeats.dropped.sum())
+    if not dropped:
+        return f"none of {counted(len(repeats.kept_for), 'input')} is a duplicate of another (--duplicates {recipe.duplicates})"
+    are = "is a duplicate" if dropped == 1 else "are duplicates"
+    of_all = f"{dropped:,} of {counted(len(repeats.kept_for), 'input')}"
+    return f"{of_all} {are} of others, and rejected (--duplicates {recipe.duplicates})"
 
 
 def _notices_on_cells(types: Types, surveyor: Surveyor) -> list[str]:
@@ -189,7 +216,7 @@ def _sample_bytes(probe: Probe, recipe: Recipe, listing: Listing) -> float:
     Where large files make large samples, the few that were tried may be larger or smaller than most, and the sizes of all
     files are known. The photos of `shardctl demo` were estimated at 1.4 times their size before this was taken into account.
     """
-    if not probe.record_bytes or (recipe.store is not None and recipe.transforms):
+    if not probe.record_bytes or (recipe.store is not None and recipe.changes):
         return probe.sample_bytes
     return probe.sample_bytes * listing.total_bytes / len(listing) / probe.record_bytes
 

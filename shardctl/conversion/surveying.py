@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -66,21 +66,22 @@ class _Stretches:
     def __len__(self) -> int:
         return len(self.file)
 
-    def grouped(self) -> Numbers:
-        """Return where the surveys begin, and the end: small stretches are looked at together, a large one alone."""
-        ends = np.cumsum(self.size)
-        starts = array("q", [0])
-        while (start := starts[-1]) < len(self):
-            before = int(ends[start - 1]) if start else 0
-            fit = int(np.searchsorted(ends, before + PIECE_BYTES, side="right"))
-            starts.append(max(start + 1, min(start + STRETCHES, fit)))
-        return np.frombuffer(starts, np.int64)
-
     def unit(self, number: int) -> tuple[int, ...] | None:
         """Return the unit that a stretch is, None for a piece."""
         if self.first is None or self.records is None:
             return None
         return int(self.offset[number]), int(self.size[number]), 0, int(self.first[number]), int(self.records[number])
+
+
+def group(sizes: Numbers, most: int, most_bytes: int) -> Numbers:
+    """Return where surveys begin, and the end: small files of these sizes are looked at together, a large one alone."""
+    ends = np.cumsum(sizes)
+    starts = array("q", [0])
+    while (start := starts[-1]) < len(sizes):
+        before = int(ends[start - 1]) if start else 0
+        fit = int(np.searchsorted(ends, before + most_bytes, side="right"))
+        starts.append(max(start + 1, min(start + most, fit)))
+    return np.frombuffer(starts, np.int64)
 
 
 @dataclass
@@ -218,7 +219,7 @@ class Surveyor:
 
         found: dict[str, _Encoding] = {}
         chosen = spread(len(self.listing), DETECTED_FILES)
-        for number, opened in zip(chosen, self._opened(np.array(chosen, np.int64)), strict=True):
+        for number, opened in zip(chosen, self.opened(np.array(chosen, np.int64)), strict=True):
             with contextlib.suppress(OSError, Rejection), open(opened, "rb") as file:
                 found.setdefault(detect(file.read(DETECTED_BYTES)), _Encoding(0, number)).files += 1
         return found
@@ -285,20 +286,24 @@ class Surveyor:
         batches = self.listing.table.select(["path", "root"]).to_batches()
         return np.cumsum([0, *(batch.num_rows for batch in batches[:-1])]), batches
 
-    def _opened(self, files: Numbers) -> list[str]:
+    def opened(self, files: Numbers) -> list[str]:
         """Return the paths by which files are opened, given by their places in the listing, in increasing order."""
+        return [self.listing.opened(row) for row in self._rows(files)]
+
+    def paths(self, files: Numbers) -> list[str]:
+        """Return the paths of files below their sources, given by their places in the listing, in increasing order."""
+        return [row["path"] for row in self._rows(files)]
+
+    def _rows(self, files: Numbers) -> Iterator[dict[str, Any]]:
+        """Yield rows of the listing. Batch by batch: a take from the whole table would first copy it together."""
         starts, batches = self._batches
         of = np.searchsorted(starts, files, side="right") - 1
-        rows = (
-            row
-            for number in sorted(set(of.tolist()))
-            for row in batches[number].take(pa.array(files[of == number] - starts[number])).to_pylist()
-        )
-        return [self.listing.opened(row) for row in rows]
+        for number in sorted(set(of.tolist())):
+            yield from batches[number].take(pa.array(files[of == number] - starts[number])).to_pylist()
 
     def _look_at(self, stretches: _Stretches, take: Callable[[int, Survey, Found], None]) -> None:
         """Have stretches looked at. `take` gets the number of a survey's first stretch, the survey and what was found."""
-        starts = stretches.grouped()
+        starts = group(stretches.size, STRETCHES, PIECE_BYTES)
         begun: dict[int, Survey] = {}
 
         def survey(number: int) -> Survey:
@@ -306,7 +311,7 @@ class Surveyor:
             begun[number] = Survey(
                 tuple(
                     Stretch(path, _suffix(path), int(stretches.offset[row]), int(stretches.size[row]), stretches.unit(row))
-                    for row, path in zip(rows, self._opened(stretches.file[rows.start : rows.stop]), strict=True)
+                    for row, path in zip(rows, self.opened(stretches.file[rows.start : rows.stop]), strict=True)
                 ),
                 self.reading,
                 self.shuffled,

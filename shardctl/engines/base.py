@@ -7,7 +7,7 @@ from typing import Protocol
 
 from shardctl.engines.job import Job
 from shardctl.engines.probe import Probe
-from shardctl.engines.survey import Found, Survey
+from shardctl.engines.survey import Found, Look
 from shardctl.engines.task import Progress
 
 Report = Callable[[Progress], None]
@@ -22,7 +22,7 @@ class Engine(Protocol):
         """Get ready for work that is coming, beside what this process does meanwhile."""
         ...
 
-    def survey(self, surveys: Sequence[Survey], on_found: OnFound) -> None:
+    def survey(self, surveys: Sequence[Look], on_found: OnFound) -> None:
         """Look at files before there is a plan. `on_found` gets the place of each survey and what it found, in any order."""
         ...
 

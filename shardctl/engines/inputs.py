@@ -35,7 +35,7 @@ def read_whole(job: Job, planned: Planned) -> bytes:
     Raises Rejection (stages `plan`, `read`), SourceGoneError if the whole source has gone away or does not answer.
     """
     with reading(job, planned):
-        data, status = _read(job.path_of(planned.file), planned.unit.size)
+        data, status = read_file(job.path_of(planned.file), planned.unit.size)
         if not job.recorded and (status.st_mtime_ns != planned.file.mtime_ns or len(data) != planned.unit.size):
             raise changed(job, planned)
         return data
@@ -75,7 +75,7 @@ def read_beside(job: Job, planned: Planned, path: str, shown: str) -> bytes:
             limit = format_bytes(RECORD_BYTES)
             message = f"its image {printable(shown)} has {format_bytes(size)}, and at most {limit} are read; make it smaller"
             raise Rejection("read", "too-large", message)
-        return _read(path, RECORD_BYTES)[0]
+        return read_file(path, RECORD_BYTES)[0]
     except (FileNotFoundError, NotADirectoryError):
         job.check_root(planned.file)
         error = "gone" if job.recorded else "vanished"
@@ -218,10 +218,10 @@ def _read_range(path: str, offset: int, size: int) -> None:
             size -= len(data)
 
 
-def _read(path: str, size: int) -> tuple[bytes, os.stat_result]:
+def read_file(path: str, size: int) -> tuple[bytes, os.stat_result]:
     """Return `size` bytes of a file, or the part of them that exists, and the file's state after the last byte was read.
 
-    It is never more than the file has, whatever the plan says.
+    It is never more than the file has, whatever the plan says. Raises OSError.
     """
     with open(path, "rb", buffering=0, opener=open_at_once) as file:
         status = os.fstat(file.fileno())

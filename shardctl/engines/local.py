@@ -14,7 +14,7 @@ from shardctl.engines.instructions import Instructions
 from shardctl.engines.job import Job
 from shardctl.engines.pool import FATAL_KILLS, Death, Limits, OnLine, Pool, Task
 from shardctl.engines.probe import Probe, probe_records
-from shardctl.engines.survey import Survey, do_survey
+from shardctl.engines.survey import Look, do_survey
 from shardctl.engines.task import Progress, run_shard
 from shardctl.errors import WorkerError
 from shardctl.on_demand import OnDemand
@@ -38,7 +38,7 @@ class InProcess:
         """Probe the records."""
         return probe_records(job, Breadcrumb(), Instructions())
 
-    def survey(self, surveys: Sequence[Survey], on_found: OnFound) -> None:
+    def survey(self, surveys: Sequence[Look], on_found: OnFound) -> None:
         """Look at the files."""
         for number, survey in enumerate(surveys):
             on_found(number, do_survey(survey, Breadcrumb(), {}))
@@ -79,7 +79,7 @@ class LocalPool:
         self._pool.run([casualties.task(None)], on_message, casualties.judge)
         return found[0]
 
-    def survey(self, surveys: Sequence[Survey], on_found: OnFound) -> None:
+    def survey(self, surveys: Sequence[Look], on_found: OnFound) -> None:
         """Look at the files. A stretch that ends every process that looks at it is a fault of its own."""
         deaths: Counter[tuple[int, int | None]] = Counter()
 
@@ -93,11 +93,16 @@ class LocalPool:
                 raise WorkerError(f"{FATAL_ACCIDENTS} worker processes in a row {death} while they looked at the files")
             if death.place is None or times < (FATAL_KILLS if death.from_outside else FATAL_CRASHES):
                 return task
-            reason = ["read", "timed-out" if death.overtime else "crashed", f"the process that looked at it {death} every time"]
+            reason = [
+                death.stage,
+                "timed-out" if death.overtime else "crashed",
+                f"the process that looked at it {death} every time",
+            ]
             return {**task, "lost": [*task["lost"], [death.place, *reason]]}
 
         def task(number: int) -> Task:
-            return {"do": "survey", "number": number, "survey": surveys[number].to_json(), "lost": []}
+            survey = surveys[number]
+            return {"do": survey.task, "number": number, "survey": survey.to_json(), "lost": []}
 
         self._pool.run(OnDemand(len(surveys), task), on_message, died)
 

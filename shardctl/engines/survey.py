@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.errors import Rejection
@@ -12,6 +12,22 @@ from shardctl.sources.formats import PLAIN_TEXTS, Reading, Unit, find_format
 from shardctl.sources.types import Types
 
 CRASHED = "crashed"
+
+
+class Look(Protocol):
+    """Work on some things, one after the other, that is done before there is a plan. `task` is its name."""
+
+    task: ClassVar[str]
+
+    def __len__(self) -> int: ...
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        ...
+
+    def look_at(self, number: int, enter: Callable[[str], None]) -> dict[str, Any]:
+        """Look at one of them; `enter` is told the stage where it is not `read`. Raises Rejection, OSError, MemoryError."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -29,9 +45,17 @@ class Stretch:
 class Survey:
     """Work on some stretches: scan them, or find the types of their fields."""
 
+    task: ClassVar[str] = "survey"
     stretches: tuple[Stretch, ...]
     reading: Reading
     shuffled: bool
+
+    def __len__(self) -> int:
+        return len(self.stretches)
+
+    def look_at(self, number: int, enter: Callable[[str], None]) -> dict[str, Any]:
+        """Scan a stretch, or find the types of its fields."""
+        return _look_at(self.stretches[number], self)
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as plain data."""
@@ -46,18 +70,18 @@ class Survey:
 
 
 Found = list[Any]
-"""What was found in each stretch: {"scan": …}, {"types": …} or {"fault": [stage, error, message]}."""
+"""What was found in each stretch: {"scan": …}, {"types": …} or {"fault": [stage, error, message]}; of files {"hash": …}."""
 
 
-def do_survey(survey: Survey, crumb: Breadcrumb, lost: Mapping[int, Rejection]) -> Found:
-    """Look at every stretch. `lost` are those that end every process that looks at them."""
+def do_survey(survey: Look, crumb: Breadcrumb, lost: Mapping[int, Rejection]) -> Found:
+    """Look at everything. `lost` are those that end every process that looks at them."""
     found: Found = []
-    for number, stretch in enumerate(survey.stretches):
+    for number in range(len(survey)):
         crumb.drop(number)
         try:
             if number in lost:
                 raise lost[number]
-            found.append(_look_at(stretch, survey))
+            found.append(survey.look_at(number, crumb.enter))
         except Rejection as rejection:
             found.append({"fault": [rejection.stage, rejection.error, rejection.message]})
         except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import astuple
 from functools import lru_cache
 from pathlib import Path
@@ -11,23 +12,27 @@ import numpy.ma  # noqa: F401 - the first array that a worker gives to Arrow wou
 from PIL import Image
 
 from shardctl.engines.breadcrumb import Breadcrumb
+from shardctl.engines.hashing import Hashing
 from shardctl.engines.inputs import compare_reads
 from shardctl.engines.instructions import Instructions
 from shardctl.engines.job import Job
 from shardctl.engines.probe import probe_records
 from shardctl.engines.serve import Tell
-from shardctl.engines.survey import Survey, do_survey
+from shardctl.engines.survey import Look, Survey, do_survey
 from shardctl.engines.task import Progress, run_shard, try_units
 from shardctl.errors import Rejection
+
+LOOKS: dict[str, Callable[[dict[str, Any]], Look]] = {Survey.task: Survey.from_json, Hashing.task: Hashing.from_json}
+"""The tasks that look at files before there is a plan."""
 
 Image.preinit()  # the usual formats: loaded once, before workers are forked, and not by each of them
 
 
 def handle(task: dict[str, Any], tell: Tell, crumb: Breadcrumb) -> Any:
     """Do a task of casualties.py, or a survey."""
-    if task["do"] == "survey":
+    if task["do"] in LOOKS:
         lost = {place: Rejection(*reason) for place, *reason in task["lost"]}
-        return do_survey(Survey.from_json(task["survey"]), crumb, lost)
+        return do_survey(LOOKS[task["do"]](task["survey"]), crumb, lost)
     job = Job.unpacked(task["job"]) if task["shard"] is None else _job(task["job"])
     known = Instructions(
         {(unit, record): Rejection(*reason) for unit, record, *reason in task["lost"]}, frozenset(task["careful"])

@@ -20,6 +20,7 @@ from shardctl.pipeline.images import ImageSteps
 from shardctl.recipe import Recipe
 from shardctl.sample import Sample
 from shardctl.times import python_rows
+from shardctl.transforms.filters import judge
 from shardctl.transforms.values import UnfitValue, array_of, describe, for_column, quick_check
 
 Shape = tuple[int, int, int]
@@ -182,6 +183,7 @@ class SamplePipeline:
         self._enter("decode")
         data = sample["image"]
         opened = image.open_image(data, self._recipe.max_pixels, self._recipe.keep_truncated)
+        judge(self._recipe.filters, opened)
         if store.name == "source":
             return Applied([0], [{**sample, "image": (data, name), "variant": 0}], [()]), [_check_source(opened)]
         applied, shapes = Applied(), list[Shape | None]()

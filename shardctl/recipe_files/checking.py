@@ -11,7 +11,7 @@ from shardctl.geometry import Size
 from shardctl.recipe import Recipe
 from shardctl.recipe_files.reading import Problem, RecipeFile, TomlError
 from shardctl.storage import printable
-from shardctl.transforms import ImageTransform, Transform
+from shardctl.transforms import ImageTransform, SampleTransform, Transform
 from shardctl.transforms.base import EVERYTHING
 from shardctl.transforms.settings import SettingError, first_line
 
@@ -96,7 +96,7 @@ def summaries(steps: tuple[Transform, ...]) -> tuple[StepSummary, ...]:
         samples, moves = 1, None
         if isinstance(step, ImageTransform):
             size, samples, moves = step.output_size(size), step.samples, tuple(sorted(step.moves))
-        else:
+        elif isinstance(step, SampleTransform):
             size = None  # a person's function may change it
         found.append(StepSummary(step.name, step.settings(), first_line(type(step)), step.random, samples, moves, size))
     return tuple(found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import date, time
 from typing import Any
 
 from shardctl.recipe import KEYS
@@ -43,7 +44,7 @@ def _toml(value: Any) -> str:
     if isinstance(value, str):
         text = json.dumps(value, ensure_ascii=False)
         return "".join(character if character.isprintable() else _escaped(character) for character in text)
-    return json.dumps(value)
+    return value.isoformat() if isinstance(value, date | time) else json.dumps(value)
 
 
 def _escaped(character: str) -> str:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from shardctl.conversion.deduplicating import without_repeats
 from shardctl.conversion.surveying import Surveyor
 from shardctl.engines.base import Engine
 from shardctl.engines.builder import of_several
@@ -191,7 +192,8 @@ def fresh_job(folder: Path, made: Made, engine: Engine) -> Job:
     """Return the job that makes the dataset from its sources as they are now. Raises DatasetError, InputError."""
     fresh = list_again(folder, made)
     shuffle = made.manifest.settings["shuffle"]
-    units = Surveyor(fresh.listing, made.recipe.reading, shuffle is not None, engine).find_units()
+    surveyor = Surveyor(fresh.listing, made.recipe.reading, shuffle is not None, engine)
+    units = without_repeats(surveyor, surveyor.find_units(), made.recipe, made.roots)
     planner = Planner(units, order_units(units, fresh.splitting, shuffle))
     shards = {split.name: split.shards for split in made.manifest.splits}
     numbered = [shard_name(name, number) for name, count in shards.items() for number in range(count)]

@@ -1,8 +1,9 @@
 """What is done to a sample between its source and its shard: small, pure, and handed its randomness.
 
 The steps of images work on a `Picture` (picture.py). Those that only say which part is wanted, and how large, compose: the
-pixels are resampled once (geometry.py, codecs/resampling.py). A *sample* transform is a person's own function, called on the
-decoded sample. A *batch* transform works on Arrow batches of records of text and tables.
+pixels are resampled once (geometry.py, codecs/resampling.py). A *filter* rejects images and changes none. A *sample* transform
+is a person's own function, called on the decoded sample. A *batch* transform works on Arrow batches of records of text and
+tables.
 
 Names and settings are those of torchvision's transforms.v2, in lower case. What can be certain or random has a `p`.
 """
@@ -36,6 +37,15 @@ from shardctl.transforms.crop import Crop, FiveCrop, RandomCrop, RandomResizedCr
 from shardctl.transforms.custom import Custom
 from shardctl.transforms.elastic import Elastic
 from shardctl.transforms.erasing import Erase, RandomErasing
+from shardctl.transforms.filters import (
+    Filter,
+    FilterArea,
+    FilterAspect,
+    FilterBlur,
+    FilterDate,
+    FilterSize,
+    FilterUniform,
+)
 from shardctl.transforms.flip import HorizontalFlip, VerticalFlip
 from shardctl.transforms.noise import GaussianNoise, Jpeg, SaltAndPepper
 from shardctl.transforms.resize import Letterbox, Padding, Resize
@@ -55,6 +65,7 @@ _STEPS: tuple[type[Transform], ...] = (
     *(Erase, RandomErasing),
     *(RandAugment, TrivialAugment, AutoAugment, AugMix),
     *(Choice, Maybe, InOrder),
+    *(FilterSize, FilterAspect, FilterArea, FilterBlur, FilterUniform, FilterDate),
     Custom,
 )
 TRANSFORMS.update({step.name: step for step in _STEPS})
@@ -65,6 +76,7 @@ __all__ = [
     "BatchTransform",
     "Crop",
     "Custom",
+    "Filter",
     "HorizontalFlip",
     "ImageTransform",
     "PixelTransform",

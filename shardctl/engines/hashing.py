@@ -1,0 +1,96 @@
+"""What is found out about image files before there is a plan, so that duplicates are known: hashes of bytes, or of pictures."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, NamedTuple
+
+from shardctl.codecs.image import Opened, check, open_image, upright
+from shardctl.codecs.measures import HASH_SIDE, phash
+from shardctl.engines.inputs import NO_ANSWER, read_file
+from shardctl.errors import Rejection
+from shardctl.sources.formats import ranges
+from shardctl.transforms import Filter, parse_step
+from shardctl.transforms.base import settings_of
+from shardctl.transforms.filters import judge
+
+DIGEST_BYTES = 16
+"""Bytes of a SHA-256 that are compared. It is no hash for speed: files could be made that have the same one of those."""
+
+SILENT = "no-answer"
+"""The error of a file whose disk or server does not answer."""
+
+
+class Listed(NamedTuple):
+    """A file as it was listed: the path by which it is opened, its size in bytes, when it was changed last in ns."""
+
+    path: str
+    size: int
+    mtime_ns: int
+
+
+@dataclass(frozen=True)
+class Hashing:
+    """Work on some files: `what` is `bytes` (a hash of them), `decodes` (whether the image does) or `picture` (a hash of it).
+
+    Images that a filter of the recipe rejects are not compared: what is kept for them would be rejected in the end.
+
+    Found is {"hash": number} for each, {"hash": None} for one that cannot be compared, {"fault": …} as in survey.py.
+    """
+
+    task: ClassVar[str] = "hash"
+    files: tuple[Listed, ...]
+    what: str
+    max_pixels: int
+    keep_truncated: bool
+    filters: tuple[Filter, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        return {**asdict(self), "filters": list(map(settings_of, self.filters))}
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> Hashing:
+        """Build what `to_json` gave."""
+        files, filters = tuple(Listed(*file) for file in record["files"]), tuple(map(parse_step, record["filters"]))
+        return cls(**{**record, "files": files, "filters": filters})
+
+    def look_at(self, number: int, enter: Callable[[str], None]) -> dict[str, Any]:
+        """Read a file and hash it. Raises Rejection, OSError."""
+        data = _bytes_of(self.files[number])
+        if self.what == "bytes":
+            return {"hash": int.from_bytes(hashlib.sha256(data).digest()[:DIGEST_BYTES], "big")}
+        enter("decode")
+        opened = open_image(data, self.max_pixels, self.keep_truncated)
+        judge(self.filters, opened)
+        return {"hash": _HASHES[self.what](opened)}
+
+
+def _decodes(opened: Opened) -> int:
+    check(opened)
+    return 1
+
+
+def _of_picture(opened: Opened) -> int | None:
+    return phash(upright(opened, (HASH_SIDE, HASH_SIDE)))
+
+
+_HASHES: dict[str, Callable[[Opened], int | None]] = {"decodes": _decodes, "picture": _of_picture}
+
+
+def _bytes_of(file: Listed) -> bytes:
+    """Return the bytes of a file. Raises Rejection if it is not what was listed, OSError."""
+    try:
+        data, status = read_file(file.path, file.size)
+    except OSError as error:
+        if error.errno in NO_ANSWER:
+            raise Rejection("read", SILENT, f"cannot be read ({error.strerror})") from error
+        raise
+    if status.st_mtime_ns != file.mtime_ns or len(data) != file.size:
+        raise ranges.changed()
+    return data

@@ -1,0 +1,298 @@
+"""Duplicates across a whole dataset: which image is kept is a rule, and the others are rejects that name it."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from stopping import stopped_at
+from test_conversion import sums
+
+import shardctl
+from shardctl.conversion import Listener
+from shardctl.duplicates import Places, distances, first_of_equal, first_of_similar
+from shardctl.engines import hashing, local
+from shardctl.engines.breadcrumb import Breadcrumb
+from shardctl.engines.hashing import Hashing, Listed
+from shardctl.engines.survey import do_survey
+from shardctl.errors import DatasetError, Rejection, SourceGoneError, UsageError
+
+
+def scene(seed: int, size: tuple[int, int] = (96, 72)) -> Image.Image:
+    """Return a picture of soft shapes: another one for each seed."""
+    colours = np.random.default_rng(seed).integers(0, 256, (6, 8, 3), np.uint8)
+    return Image.fromarray(colours).resize(size, Image.Resampling.BICUBIC)
+
+
+def saved(picture: Image.Image, path: Path, **options: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    picture.save(path, **options)
+    return path
+
+
+def dropped(out: Path) -> dict[str, str]:
+    """Return the message of every reject that is a duplicate, by its key."""
+    rejects = (json.loads(line) for line in (out / "rejects.jsonl").read_text().splitlines())
+    return {
+        reject["key"]: reject["message"] for reject in rejects if (reject["stage"], reject["error"]) == ("plan", "duplicate")
+    }
+
+
+def keys(out: Path) -> list[str]:
+    return [sample["key"] for sample in shardctl.open(out)]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Eight scenes, copies of two of them, other versions of three, and two damaged files of the same bytes."""
+    root = tmp_path_factory.mktemp("duplicates") / "in"
+    for number in range(8):
+        saved(scene(number), root / f"b/{number}.png")
+    for name in ("a/copy_of_3.png", "c/copy_of_3.png"):
+        (root / name).parent.mkdir(exist_ok=True)
+        shutil.copy(root / "b/3.png", root / name)
+    shutil.copy(root / "b/5.png", root / "c/copy_of_5.png")
+    saved(scene(0).resize((48, 36)), root / "c/small.png")
+    saved(scene(1), root / "c/worse.jpg", quality=20)
+    saved(scene(2).resize((60, 90)), root / "c/squashed.png")
+    for name in ("c/broken.jpg", "c/broken_too.jpg"):
+        (root / name).write_bytes(b"\xff\xd8\xff and no picture")
+    return root
+
+
+EXACT = {
+    "b/3.png": "has the same bytes as a/copy_of_3.png, which is kept",
+    "c/copy_of_3.png": "has the same bytes as a/copy_of_3.png, which is kept",
+    "c/copy_of_5.png": "has the same bytes as b/5.png, which is kept",
+}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_of_files_with_the_same_bytes_the_first_in_the_listing_is_kept(source: Path, tmp_path: Path, workers: int) -> None:
+    result = shardctl.convert(source, tmp_path / "out", recipe={"duplicates": "exact"}, workers=workers)
+    assert dropped(tmp_path / "out") == EXACT
+    assert result.reasons == {"plan: duplicate": 3, "decode: damaged": 2}
+    assert result.notices[-1] == "3 of 16 inputs are duplicates of others, and rejected (--duplicates exact)"
+    assert not set(EXACT) & set(keys(tmp_path / "out"))
+
+
+def test_images_that_look_alike_are_found_in_another_size_encoding_and_shape(source: Path, tmp_path: Path) -> None:
+    made = []
+    for workers in (0, 2):
+        out = tmp_path / f"out{workers}"
+        shardctl.convert(source, out, recipe={"duplicates": "similar"}, workers=workers, samples_per_shard=3)
+        made.append(sums(out))
+    assert made[0] == made[1]
+    found = dropped(tmp_path / "out0")
+    assert {key: message.split(",")[0] for key, message in found.items()} == {
+        "b/3.png": "looks like a/copy_of_3.png",
+        "c/copy_of_3.png": "looks like a/copy_of_3.png",
+        "c/copy_of_5.png": "looks like b/5.png",
+        "c/small.png": "looks like b/0.png",
+        "c/worse.jpg": "looks like b/1.png",
+        "c/squashed.png": "looks like b/2.png",
+    }
+    assert found["c/copy_of_5.png"].endswith("which is kept (0 of 64 bits of their hashes differ, up to 7 may)")
+
+
+def test_the_upright_image_is_compared(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    saved(scene(1), tmp_path / "in/a.png")
+    saved(scene(1).transpose(Image.Transpose.ROTATE_90), tmp_path / "in/b.jpg", exif=exif, quality=95)
+    saved(scene(1).transpose(Image.Transpose.ROTATE_90), tmp_path / "in/c.png")
+    shardctl.convert(tmp_path / "in", tmp_path / "out", recipe={"duplicates": "similar"}, workers=0)
+    assert list(dropped(tmp_path / "out")) == ["b.jpg"]
+
+
+def test_images_without_contrast_are_all_kept_as_similar(tmp_path: Path) -> None:
+    for number, colour in enumerate(("white", "black", "#808080")):
+        saved(Image.new("RGB", (64, 64), colour), tmp_path / f"in/{number}.png")
+    result = shardctl.convert(tmp_path / "in", tmp_path / "out", recipe={"duplicates": "similar:16"}, workers=0)
+    assert (result.samples, result.rejected) == (3, 0)
+
+
+def test_keep_is_the_default_and_another_choice_is_another_dataset(source: Path, tmp_path: Path, cli: Any) -> None:
+    out = tmp_path / "out"
+    first = shardctl.convert(source, out, workers=0)
+    again = shardctl.convert(source, out, recipe={"duplicates": "keep"}, workers=0)
+    assert (again.status, again.fingerprint) == ("up-to-date", first.fingerprint)
+    with pytest.raises(DatasetError, match="differs in its recipe"):
+        shardctl.convert(source, out, recipe={"duplicates": "exact"}, workers=0)
+    ran = cli("convert", source, out, "--duplicates", "similar:3", "--overwrite", "--workers", 0, "--json")
+    assert ran.json["reject_reasons"]["plan: duplicate"] == len(dropped(out)) >= 3
+    assert json.loads((out / "manifest.json").read_text())["recipe"]["duplicates"] == "similar:3"
+    assert cli("convert", source, out, "--duplicates", "similar:3", "--workers", 0).out.startswith(f"{out} is up to date")
+
+
+def test_a_dry_run_counts_what_will_be_kept(source: Path, tmp_path: Path) -> None:
+    result = shardctl.convert(source, tmp_path / "out", recipe={"duplicates": "exact"}, workers=0, dry_run=True)
+    assert result.estimate is not None
+    assert (result.samples, result.estimate.inputs) == (13, 16)
+    assert "3 of 16 inputs are duplicates of others, and rejected (--duplicates exact)" in result.estimate.notices
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_inputs_that_are_tried_beforehand_are_no_duplicates(tmp_path: Path) -> None:
+    """Of 101 files two are kept: tried were up to 32 files from all over them, and none came through a function."""
+    saved(scene(0), tmp_path / "in/000.png")
+    for number in range(1, 101):
+        shutil.copy(tmp_path / "in/000.png", tmp_path / f"in/{number:03d}.png")
+    saved(scene(1), tmp_path / "in/050.png")
+    result = shardctl.convert(tmp_path / "in", tmp_path / "out", recipe={"duplicates": "exact"}, workers=0, dry_run=True)
+    assert result.estimate is not None
+    assert (result.samples, result.shards, result.estimate.probe_rejects) == (2, 1, 0)
+
+
+def test_rejected_duplicates_count_for_max_rejects(source: Path, tmp_path: Path, cli: Any) -> None:
+    ran = cli("convert", source, tmp_path / "out", "--duplicates", "exact", "--workers", 0, "--max-rejects", 4)
+    assert (ran.code, "5 inputs of 16 rejected so far" in ran.err) == (1, True)
+    assert cli("convert", source, tmp_path / "out", "--duplicates", "exact", "--workers", 0, "--max-rejects", 5).code == 0
+
+
+def test_a_killed_conversion_goes_on_with_the_same_duplicates(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: dict[str, Any] = {"recipe": {"duplicates": "similar"}, "workers": 0, "samples_per_shard": 3}
+    shardctl.convert(source, tmp_path / "whole", **options)
+    convert = lambda: shardctl.convert(source, tmp_path / "out", **options)  # noqa: E731 - two calls of the same
+    assert stopped_at(3, "kill", local, "run_shard", convert, monkeypatch)
+    assert convert().status == "resumed"
+    assert sums(tmp_path / "out") == sums(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("names", [("train-*",), ("train-*", "plan.arrow"), ("train-*", "plan.arrow", "rejects.jsonl")])
+def test_repair_brings_back_the_same_samples_and_rejects(source: Path, tmp_path: Path, names: tuple[str, ...]) -> None:
+    out = tmp_path / "out"
+    shardctl.convert(source, out, recipe={"duplicates": "similar"}, workers=0, samples_per_shard=4)
+    before = sums(out)
+    for name in names:
+        for path in out.glob(name):
+            path.unlink()
+    shardctl.repair(out, workers=0)
+    assert sums(out) == before
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"duplicates": "same"}, "duplicates must be keep, exact, similar or similar:DISTANCE"),
+        ({"duplicates": "similar:17"}, "with a distance of 0 to 16 bits; it is 'similar:17'"),
+        ({"duplicates": "similar:-1"}, "it is 'similar:-1'"),
+        ({"duplicates": "exact:3"}, "it is 'exact:3'"),
+        ({"duplicates": "exact", "kind": "text"}, "files of their own, and these inputs are text; leave it out"),
+        ({"duplicates": "exact", "image_field": "photo"}, "files of their own, and these inputs are tables with images"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(source: Path, tmp_path: Path, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        shardctl.convert(source, tmp_path / "out", recipe=settings, workers=0)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_listener_hears_how_many_files_were_looked_at(source: Path, tmp_path: Path) -> None:
+    heard: list[int] = []
+    listener = Listener(comparing=heard.append)
+    shardctl.convert(source, tmp_path / "out", recipe={"duplicates": "similar"}, workers=0, listener=listener)
+    assert heard[-1] == 16
+
+
+@pytest.mark.parametrize(("silent", "refused"), [(3, False), (4, True)])
+def test_a_source_that_does_not_answer_is_not_taken_for_one_without_duplicates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silent: int, refused: bool
+) -> None:
+    for number in range(6):
+        saved(scene(1), tmp_path / f"in/{number}.png")
+    read = hashing.read_file
+
+    def failing(path: str, size: int) -> object:
+        if int(Path(path).stem) < silent:
+            raise OSError(errno.EIO, "Input/output error")
+        return read(path, size)
+
+    monkeypatch.setattr(hashing, "read_file", failing)
+    convert = lambda: shardctl.convert(tmp_path / "in", tmp_path / "out", recipe={"duplicates": "exact"}, workers=0)  # noqa: E731
+    if refused:
+        with pytest.raises(SourceGoneError, match=r"does not respond: 4 files cannot be read, among them 0\.png"):
+            convert()
+    else:
+        convert()
+        assert dropped(tmp_path / "out") == dict.fromkeys(("4.png", "5.png"), "has the same bytes as 3.png, which is kept")
+
+
+def test_a_file_that_changed_or_ends_its_process_is_not_compared(tmp_path: Path) -> None:
+    path = saved(scene(1), tmp_path / "a.png")
+    state = path.stat()
+    listed = Listed(str(path), state.st_size, state.st_mtime_ns)
+    work = Hashing((listed, listed, listed._replace(mtime_ns=1)), "picture", 10**6, False)
+    again = Hashing.from_json(json.loads(json.dumps(work.to_json())))
+    found = do_survey(again, Breadcrumb(), {0: Rejection("decode", "crashed", "it crashed every time")})
+    assert found[0] == {"fault": ["decode", "crashed", "it crashed every time"]}
+    assert isinstance(found[1]["hash"], int)
+    assert found[2]["fault"][1] == "changed"
+
+
+def plainly(hashes: list[int], distance: int) -> list[int]:
+    """Do what first_of_similar does, one by one."""
+    first: list[int] = []
+    for place, value in enumerate(hashes):
+        near = (other for other in range(place) if first[other] == other and (hashes[other] ^ value).bit_count() <= distance)
+        first.append(next(near, place))
+    return first
+
+
+@st.composite
+def near_hashes(draw: st.DrawFn) -> list[int]:
+    """Draw hashes of which many are near each other: a few numbers, with some bits changed."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    base = rng.integers(0, 2**64, draw(st.integers(1, 40)), np.uint64)
+    hashes = base[rng.integers(0, len(base), draw(st.integers(1, 700)))]
+    for _ in range(draw(st.integers(0, 8))):
+        hashes = hashes ^ (np.uint64(1) << rng.integers(0, 64, len(hashes), np.uint64))
+    return [int(value) for value in hashes]
+
+
+@examples(15)
+@given(near_hashes(), st.integers(0, 16), st.booleans())
+def test_similar_hashes_are_found_as_by_comparing_each_with_each(hashes: list[int], distance: int, lookup: bool) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("shardctl.duplicates.LEAF", 16)
+        patch.setattr("shardctl.duplicates.SETUP", -(2**60) if lookup else 2**60)
+        found = first_of_similar(np.array(hashes, np.uint64), distance)
+    assert found.tolist() == plainly(hashes, distance)
+
+
+@examples(20)
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2))))
+def test_equal_digests_are_found_wherever_they_are(pairs: list[tuple[int, int]]) -> None:
+    found: Places = first_of_equal(np.array(pairs, np.uint64).reshape(-1, 2))
+    assert found.tolist() == [pairs.index(pair) for pair in pairs]
+
+
+@pytest.mark.parametrize("old_numpy", [False, True])
+def test_bits_are_counted_with_either_numpy(monkeypatch: pytest.MonkeyPatch, old_numpy: bool) -> None:
+    if old_numpy:
+        monkeypatch.delattr(np, "bitwise_count", raising=False)
+    some = np.random.default_rng(0).integers(0, 2**64, 50, np.uint64)
+    others = np.concatenate([some[:1], ~some[1:2], some[::-1][2:]])
+    assert distances(some, others).tolist() == [(int(a) ^ int(b)).bit_count() for a, b in zip(some, others, strict=True)]
+
+
+def test_a_larger_jpeg_is_decoded_at_a_smaller_scale_for_its_hash(tmp_path: Path) -> None:
+    data = io.BytesIO()
+    scene(4, (1600, 1200)).save(data, "JPEG")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/large.jpg").write_bytes(data.getvalue())
+    saved(scene(4, (400, 300)), tmp_path / "in/small.png")
+    shardctl.convert(tmp_path / "in", tmp_path / "out", recipe={"duplicates": "similar:2"}, workers=0)
+    assert list(dropped(tmp_path / "out")) == ["small.png"]

@@ -1,0 +1,313 @@
+"""Filters of images: each keeps what is within its limits, and names value and limit of what is not."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image, ImageFilter
+from test_conversion import sums
+from test_duplicates import dropped, keys, saved, scene
+
+import shardctl
+from shardctl.codecs.image import Opened, open_image, upright
+from shardctl.codecs.measures import blur_score, dhash, phash, taken_at, uniformity
+from shardctl.errors import Rejection, UsageError
+from shardctl.transforms import parse_step
+from shardctl.transforms.base import settings_of
+from shardctl.transforms.filters import judge
+
+DATE_TIME, EXIF_BLOCK, DATE_TIME_ORIGINAL, ORIENTATION = 0x0132, 0x8769, 0x9003, 0x0112
+
+
+def opened(picture: Image.Image, form: str = "PNG", **options: Any) -> Opened:
+    data = io.BytesIO()
+    picture.save(data, form, **options)
+    return open_image(data.getvalue())
+
+
+def dated(original: Any = None, changed: Any = None, orientation: int = 1) -> Image.Exif:
+    exif = Image.Exif()
+    exif[ORIENTATION] = orientation
+    if changed is not None:
+        exif[DATE_TIME] = changed
+    if original is not None:
+        exif.get_ifd(EXIF_BLOCK)[DATE_TIME_ORIGINAL] = original
+    return exif
+
+
+def noise(size: tuple[int, int] = (300, 280)) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(5).integers(0, 256, (size[1], size[0], 3), np.uint8))
+
+
+def flat(size: tuple[int, int], grey: int = 90) -> Image.Image:
+    return Image.new("RGB", size, (grey, grey, grey))
+
+
+def verdict(given: Opened, **step: Any) -> str | None:
+    """Return the message with which a filter rejects an image, None if it does not."""
+    one = parse_step(step)
+    assert settings_of(parse_step(settings_of(one))) == settings_of(one)
+    found: Rejection | None = None
+    try:
+        judge([one], given)
+    except Rejection as rejection:
+        found = rejection
+    assert found is None or (found.stage, found.error) == ("filter", step["name"])
+    return found.message if found is not None else None
+
+
+SIZES = [
+    ("filter_size", {"min_width": 40}, None),
+    ("filter_size", {"min_width": 41}, "width 40 is under 41"),
+    ("filter_size", {"min_height": 30, "max_height": 30}, None),
+    ("filter_size", {"min_height": 31}, "height 30 is under 31"),
+    ("filter_size", {"max_width": 39}, "width 40 is over 39"),
+    ("filter_size", {"max_height": 29}, "height 30 is over 29"),
+    ("filter_aspect", {"min": 1.3, "max": 1.34}, None),
+    ("filter_aspect", {"max": 1.3}, "width / height 1.333 is over 1.3"),
+    ("filter_aspect", {"max": 1.333}, "width / height 1.3333 is over 1.333"),
+    ("filter_aspect", {"min": 1.5}, "width / height 1.333 is under 1.5"),
+    ("filter_area", {"min": 1200, "max": 1200}, None),
+    ("filter_area", {"min": 1201}, "area 1200 is under 1201"),
+    ("filter_area", {"max": 1199}, "area 1200 is over 1199"),
+]
+
+
+@pytest.mark.parametrize(("name", "settings", "message"), SIZES)
+def test_limits_of_size_and_shape_belong_to_what_is_kept(name: str, settings: dict[str, Any], message: str | None) -> None:
+    assert verdict(opened(flat((40, 30))), name=name, **settings) == message
+    turned = opened(flat((30, 40)), "JPEG", exif=dated(orientation=6))
+    assert verdict(turned, name=name, **settings) == message
+
+
+def test_a_blurred_image_is_told_from_a_sharp_one() -> None:
+    sharp, blurred = noise(), noise().filter(ImageFilter.GaussianBlur(3))
+    assert verdict(opened(sharp), name="filter_blur") is None
+    message = verdict(opened(blurred), name="filter_blur", min=100)
+    assert message is not None
+    assert message.startswith("sharpness ")
+    assert message.endswith(" is under 100")
+    assert verdict(opened(flat((2, 2))), name="filter_blur", min=1) == "sharpness 0 is under 1"
+
+
+def test_sharpness_is_measured_at_one_size() -> None:
+    """The same picture with more pixels, which show no more, is about as sharp; also where a JPEG is decoded at 1/2 or less."""
+    picture = noise((80, 60)).resize((800, 600), Image.Resampling.BICUBIC)
+    score = blur_score(picture)
+    assert score == pytest.approx(blur_score(picture.resize((1600, 1200), Image.Resampling.BICUBIC)), rel=0.05)
+    large = upright(opened(picture.resize((3200, 2400), Image.Resampling.BICUBIC), "JPEG", quality=95), (512, 512))
+    assert large.size == (800, 600)
+    assert blur_score(large) == pytest.approx(score, rel=0.1)
+
+
+def test_the_laplacian_is_that_of_the_definition() -> None:
+    grey = np.zeros((5, 5), np.uint8)
+    grey[2, 2] = 90
+    values = np.array([[0, 90, 0], [90, -360, 90], [0, 90, 0]])
+    assert blur_score(Image.fromarray(grey)) == pytest.approx(values.var())
+
+
+def test_an_image_of_one_brightness_is_told_from_others() -> None:
+    half = np.zeros((40, 40), np.uint8)
+    half[20:] = 24
+    assert uniformity(Image.fromarray(half)) == 12.0
+    given = opened(Image.fromarray(half))
+    assert verdict(given, name="filter_uniform", min=12) is None
+    assert verdict(given, name="filter_uniform", min=12.5) == "standard deviation of grey 12 is under 12.5"
+    assert verdict(opened(flat((50, 50))), name="filter_uniform") == "standard deviation of grey 0 is under 10"
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
+def test_the_date_comes_from_exif(form: str) -> None:
+    def given(*dates: Any) -> datetime | None:
+        return taken_at(opened(scene(1), form, exif=dated(*dates)))
+
+    assert given("2019:05:04 03:02:01", "2021:01:01 00:00:00") == datetime(2019, 5, 4, 3, 2, 1)
+    assert given(None, "2021:01:01 00:00:00") == datetime(2021, 1, 1)
+    assert given("0000:00:00 00:00:00", "2021:01:01 00:00:00") == datetime(2021, 1, 1)
+    assert given("2019-05-04", "    :  :     :  :  ") is None
+    assert given() is None
+    assert taken_at(opened(scene(1), form)) is None
+
+
+def test_a_tiff_has_its_date_among_its_own_tags() -> None:
+    given = opened(scene(1), "TIFF", exif=dated(None, "2021:01:01 00:00:00"))  # Pillow writes no block of EXIF into it
+    assert taken_at(given) == datetime(2021, 1, 1)
+
+
+def test_the_date_of_a_png_may_come_after_the_pixels() -> None:
+    data = opened(scene(1), "PNG", exif=dated("2019:05:04 03:02:01")).data
+    start = data.index(b"eXIf") - 4
+    end = start + 12 + int.from_bytes(data[start : start + 4], "big")
+    last = data.index(b"IEND") - 4
+    moved = data[:start] + data[end:last] + data[start:end] + data[last:]
+    assert taken_at(open_image(moved)) == datetime(2019, 5, 4, 3, 2, 1)
+
+
+DATES = [
+    ({"after": "2019-05-04"}, None),
+    ({"after": "2019-05-04T03:02:02"}, "taken 2019-05-04T03:02:01, which is before 2019-05-04T03:02:02"),
+    ({"after": "2019-05-05", "before": "2020-01-01"}, "taken 2019-05-04T03:02:01, which is before 2019-05-05"),
+    ({"before": "2019-05-05"}, None),
+    ({"before": "2019-05-04"}, "taken 2019-05-04T03:02:01, which is not before 2019-05-04"),
+    ({"before": datetime(2019, 5, 4).date()}, "taken 2019-05-04T03:02:01, which is not before 2019-05-04"),
+]
+
+
+@pytest.mark.parametrize(("settings", "message"), DATES)
+def test_the_first_day_is_kept_and_the_last_is_not(settings: dict[str, Any], message: str | None) -> None:
+    given = opened(scene(1), "JPEG", exif=dated("2019:05:04 03:02:01"))
+    assert verdict(given, name="filter_date", **settings) == message
+
+
+def test_images_without_a_date_are_kept_unless_they_are_to_be_rejected() -> None:
+    given = opened(scene(1), "JPEG")
+    assert verdict(given, name="filter_date", after="2000-01-01") is None
+    message = verdict(given, name="filter_date", after="2000-01-01", undated="reject")
+    assert message == "its EXIF block has no date, or it has none"
+
+
+WRONG = [
+    ({"name": "filter_size"}, "filter_size: needs one of min_width, min_height, max_width, max_height"),
+    ({"name": "filter_size", "min_width": 0}, "filter_size: min_width must be a whole number from 1"),
+    ({"name": "filter_size", "min_width": 3, "max_width": 2}, "filter_size: max_width 2 is under min_width 3"),
+    ({"name": "filter_size", "min_widht": 3}, "did you mean min_width"),
+    ({"name": "filter_aspect", "min": 0}, "filter_aspect: min must be a number, over 0"),
+    ({"name": "filter_aspect", "min": 2, "max": 1.5}, "filter_aspect: max 1.5 is under min 2"),
+    ({"name": "filter_blur", "min": "sharp"}, "filter_blur: min must be a number"),
+    ({"name": "filter_uniform", "min": 128}, "filter_uniform: min must be a number from 0 to 127.5"),
+    ({"name": "filter_date"}, "filter_date needs one of after, before"),
+    ({"name": "filter_date", "after": "last year"}, "filter_date: after must be a day such as 2020-12-31"),
+    ({"name": "filter_date", "after": "2020-01-01T00:00:00+02:00"}, "without a time zone"),
+    ({"name": "filter_date", "after": "2020-01-01", "before": "2020-01-01"}, "before must be later than after"),
+    ({"name": "filter_date", "after": "2020-01-01", "undated": "drop"}, "undated must be keep or reject"),
+]
+
+
+@pytest.mark.parametrize(("step", "message"), WRONG)
+def test_limits_that_cannot_be_meant_are_refused(step: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        parse_step(step)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    root = tmp_path / "in"
+    saved(scene(0), root / "good.jpg", exif=dated("2019:05:04 03:02:01"))
+    saved(scene(1, (20, 72)), root / "narrow.png")
+    saved(flat((96, 72)), root / "blank.png")
+    saved(scene(2), root / "old.jpg", exif=dated("1999:12:31 23:59:59"))
+    (root / "broken.jpg").write_bytes(b"\xff\xd8\xff and no picture")
+    return root
+
+
+STEPS = """
+[[transform]]
+name = "filter_size"
+min_width = 30
+
+[[transform]]
+name = "filter_uniform"
+
+[[transform]]
+name = "filter_date"
+after = 2000-01-01
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_filtered_images_are_rejects_with_value_and_limit(source: Path, tmp_path: Path, workers: int, cli: Any) -> None:
+    (tmp_path / "recipe.toml").write_text(STEPS)
+    out = tmp_path / "out"
+    ran = cli("convert", source, out, "--recipe", tmp_path / "recipe.toml", "--workers", workers, "--json")
+    assert ran.code == 0
+    rejects = [json.loads(line) for line in (out / "rejects.jsonl").read_text().splitlines()]
+    assert {reject["key"]: (reject["stage"], reject["error"], reject["message"]) for reject in rejects} == {
+        "blank.png": ("filter", "filter_uniform", "standard deviation of grey 0 is under 10"),
+        "broken.jpg": ("decode", "damaged", rejects[1]["message"]),
+        "narrow.png": ("filter", "filter_size", "width 20 is under 30"),
+        "old.jpg": ("filter", "filter_date", "taken 1999-12-31T23:59:59, which is before 2000-01-01"),
+    }
+    assert ran.json["reject_reasons"]["filter: filter_date"] == 1
+    dataset = shardctl.open(out)
+    assert dataset.manifest.recipe["store"] == "source"
+    assert [sample["key"] for sample in dataset] == ["good.jpg"]
+    assert cli("convert", source, out, "--recipe", tmp_path / "recipe.toml", "--workers", 0).out.startswith(f"{out} is up")
+    assert cli("verify", out, "--level", "deep").code == 0
+
+
+def test_filters_look_at_the_source_wherever_they_stand(source: Path, tmp_path: Path) -> None:
+    steps = [{"name": "resize", "size": "10x10"}, {"name": "filter_size", "min_width": 30}]
+    shardctl.convert(source, tmp_path / "after", recipe={"store": "raw", "transform": steps}, workers=0)
+    shardctl.convert(source, tmp_path / "before", recipe={"store": "raw", "transform": steps[::-1]}, workers=0)
+    assert keys(tmp_path / "after") == keys(tmp_path / "before") == ["blank.png", "good.jpg", "old.jpg"]
+
+
+def test_filtered_samples_come_back_by_repair(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    recipe = {"transform": [{"name": "filter_uniform"}, {"name": "filter_date", "after": "2000-01-01"}]}
+    shardctl.convert(source, out, recipe=recipe, workers=0)
+    before = sums(out)
+    for path in [*out.glob("train-*"), out / "plan.arrow", out / "rejects.jsonl"]:
+        path.unlink()
+    shardctl.repair(out, workers=0)
+    assert sums(out) == before
+
+
+def test_images_in_tables_are_filtered(source: Path, tmp_path: Path) -> None:
+    images = [{"bytes": (source / name).read_bytes(), "path": name} for name in ("good.jpg", "narrow.png")]
+    pq.write_table(pa.table({"image": images}), tmp_path / "table.parquet")
+    recipe = {"transform": [{"name": "filter_size", "min_width": 30}]}
+    result = shardctl.convert(tmp_path / "table.parquet", tmp_path / "out", recipe=recipe, workers=0)
+    assert (result.samples, result.reasons) == (1, {"filter: filter_size": 1})
+
+
+def test_filters_are_refused_for_text(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.txt").write_text("words")
+    with pytest.raises(UsageError, match="filter_blur is for images, and these inputs are text"):
+        shardctl.convert(tmp_path / "in", tmp_path / "out", recipe={"transform": [{"name": "filter_blur"}]}, workers=0)
+
+
+@pytest.mark.parametrize("mode", ["exact", "similar"])
+def test_nothing_is_dropped_for_an_image_that_a_filter_rejects(tmp_path: Path, mode: str) -> None:
+    """The small image comes first, and would be kept: then the large one would be lost with it."""
+    root = tmp_path / "in"
+    saved(scene(0).resize((32, 24)), root / "a/small.png")
+    saved(scene(0).resize((32, 24)), root / "a/small_too.png")
+    saved(scene(0), root / "b/large.png")
+    saved(scene(0), root / "c/large_too.png")
+    recipe = {"duplicates": mode, "transform": [{"name": "filter_size", "min_width": 64}]}
+    for workers in (0, 2):
+        out = tmp_path / f"out{workers}"
+        result = shardctl.convert(root, out, recipe=recipe, workers=workers)
+        assert result.reasons == {"filter: filter_size": 2, "plan: duplicate": 1}
+        assert list(dropped(out)) == ["c/large_too.png"]
+        assert keys(out) == ["b/large.png"]
+
+
+@pytest.mark.parametrize("measure", [phash, dhash])
+def test_hashes_stay_near_for_the_same_picture_only(measure: Callable[[Image.Image], int | None]) -> None:
+    hashes = [measure(scene(seed)) for seed in range(12)]
+    others = [measure(scene(seed).resize((200, 100))) for seed in range(12)]
+    apart = np.array([[(one or 0) ^ (other or 0) for other in others] for one in hashes], dtype=object)
+    bits = np.vectorize(lambda value: int(value).bit_count())(apart)
+    assert bits.diagonal().max() <= 7
+    assert bits[~np.eye(12, dtype=bool)].min() > 10
+
+
+def test_a_symmetric_picture_has_the_same_hash_as_its_mirror_image() -> None:
+    """Frequencies that are 0 by symmetry are exactly 0: with rounding errors their bits would be drawn by the machine."""
+    half = np.asarray(scene(7, (16, 32)).convert("L"))
+    picture = Image.fromarray(np.concatenate([half, half[:, ::-1]], axis=1))
+    assert phash(picture) == phash(picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT))
+    assert phash(Image.new("RGB", (64, 64), "white")) is None
