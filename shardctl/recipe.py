@@ -138,7 +138,7 @@ class Recipe(Settings):
     store: Store | None = setting(
         Optional(Parsed(Store.parse, _STORES)),
         None,
-        "How images are stored: source, jpeg:QUALITY, png, webp:QUALITY, raw. Default: source, or jpeg:90 if there are steps.",
+        "How images are stored: source, jpeg:QUALITY, png, webp:QUALITY, raw. Default: source, or jpeg:90 if steps change it.",
     )
     compression: Compression = setting(
         Auto(Parsed(Compression.parse, _COMPRESSIONS)),

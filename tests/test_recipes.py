@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import shardctl
 from shardctl.cli.convert import convert as convert_command
-from shardctl.errors import UsageError
+from shardctl.errors import InstallError, UsageError
 from shardctl.manifest import Manifest
 from shardctl.recipe import KEYS, RECORDS, Recipe
 from shardctl.recipe_files.checking import check_recipe
@@ -27,7 +27,7 @@ from shardctl.recipe_files.reading import load_recipe
 from shardctl.recipe_files.schema import recipe_schema
 from shardctl.recipe_files.showing import show_recipe
 from shardctl.recipe_files.writing import recipe_toml
-from shardctl.transforms import TRANSFORMS
+from shardctl.transforms import TRANSFORMS, blur
 from shardctl.transforms.settings import SettingError, settings_in
 
 if sys.version_info >= (3, 11):
@@ -232,6 +232,22 @@ def test_converting_with_a_wrong_recipe_file_names_the_line(tmp_path: Path, phot
         UsageError, match=r"recipe\.toml:4: transform 1 \(crop\): setting 'siz' .* \(and 1 more: shardctl recipe check"
     ):
         shardctl.convert(photos, tmp_path / "out", recipe=recipe)
+
+
+def test_a_step_whose_package_is_missing_is_told_with_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise InstallError(f"pip install {name}")
+
+    monkeypatch.setattr(blur, "blurrer", missing)
+    steps = "".join(f'[[transform]]\nname = "gaussian_blur"\n{setting}' for setting in ("", "sigma = -2\n", ""))
+    found = check_recipe(written(tmp_path, f"seed = -1\n{steps}"))
+    assert [(problem.line, problem.key) for problem in found.problems] == [
+        (1, "seed"),
+        (2, "transform[0]"),
+        (6, "transform[1].sigma"),
+        (7, "transform[2]"),
+    ]
+    assert found.problems[1].message == "transform 1 (gaussian_blur): pip install numpy"
 
 
 # Places

@@ -14,6 +14,7 @@ from shardctl.storage import printable
 from shardctl.transforms import ImageTransform, SampleTransform, Transform
 from shardctl.transforms.base import EVERYTHING
 from shardctl.transforms.settings import SettingError, first_line
+from shardctl.transforms.table import checked_step
 
 
 @dataclass(frozen=True)
@@ -75,9 +76,8 @@ def check_recipe(path: Path, imports: bool = False) -> Check:
     told: list[SettingError] = []
     try:
         recipe = Recipe.checked(file.settings, told.append)
-    except InstallError as error:  # a step that needs a package
-        told.append(SettingError(str(error), "transform"))
-        recipe = None
+    except InstallError:
+        recipe, told = None, _without_packages(file.settings)
     if recipe is not None and imports:
         for place, step in enumerate(recipe.transforms):
             try:
@@ -86,6 +86,20 @@ def check_recipe(path: Path, imports: bool = False) -> Check:
                 told.append(SettingError(str(error), "transform", place))
     problems = sorted((file.problem(error) for error in told), key=lambda problem: (problem.line or 0, problem.column or 0))
     return Check(shown, tuple(problems), recipe if not problems else None)
+
+
+def _without_packages(settings: dict[str, Any]) -> list[SettingError]:
+    """Return what is wrong with a recipe of which a step needs a package that is not there, each step by itself."""
+    told: list[SettingError] = []
+    Recipe.values({key: value for key, value in settings.items() if key != "transform"}, told.append)
+    for place, given in enumerate(settings["transform"]):
+        of_step: list[SettingError] = []
+        try:
+            checked_step(given, of_step.append)
+        except InstallError as error:
+            of_step.append(SettingError(str(error)))
+        told += [error.within("transform", place) for error in of_step]
+    return told
 
 
 def summaries(steps: tuple[Transform, ...]) -> tuple[StepSummary, ...]:
