@@ -267,6 +267,11 @@ class Recipe(Settings):
             if key not in ADDED or getattr(self, key) != field.default
         }
 
+    def given(self) -> dict[str, Any]:
+        """Return the settings that differ from their defaults, as plain data."""
+        fields = settings_in(Recipe)
+        return {key: value for key, value in self.settings().items() if getattr(self, key) != fields[key].default}
+
     @classmethod
     def from_settings(cls, settings: dict[str, Any]) -> Recipe:
         """Build and check a recipe, and import its functions; what is left out takes its default. Raises UsageError."""

@@ -144,6 +144,10 @@ def _description(found: Check, made: Recipe) -> list[str]:
     undecided = images and made.kind == "auto" and not made.transforms
     compression = "none for images, zstd:3 for others" if undecided else str(made.compression)
     lines = [f"  for {kinds[made.kind]}{stored}, compression {compression}"]
+    said = ("kind", "store", "compression", "seed", "variants", "transform")
+    others = {key: value for key, value in made.given().items() if key not in said}
+    if others:
+        lines.append(printable(f"  {', '.join(f'{key} {_value(value)}' for key, value in others.items())}"))
     for number, step in enumerate(found.steps, 1):
         lines += [f"  {number}. {step.name}: {step.does}", f"     {_settings(step)}"]
     if images and found.steps:

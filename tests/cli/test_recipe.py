@@ -57,6 +57,17 @@ def test_check_says_what_a_recipe_does(cli: Any, recipe: Path) -> None:
     assert record["moves"] == ["boxes", "keypoints", "masks", "polygons"]
 
 
+def test_check_says_the_keys_that_are_not_the_defaults(cli: Any, recipe: Path) -> None:
+    recipe.write_text('kind = "table"\ncolumns = ["a", "b"]\ndelimiter = "tab"\nlabel_field = "b"\n')
+    said = cli("recipe", "check", recipe).out.splitlines()
+    assert said[1:] == [
+        "  for rows of tables, compression zstd:3",
+        "  columns [a, b], delimiter \\t, label_field b",
+        "  from each input: 1 sample",
+        "  random: no",
+    ]
+
+
 def test_check_names_what_cannot_move_with_the_images(cli: Any, recipe: Path) -> None:
     recipe.write_text('[[transform]]\nname = "five_crop"\nsize = 8\n[[transform]]\nname = "elastic"\n')
     said = cli("recipe", "check", recipe).out
