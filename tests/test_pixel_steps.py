@@ -8,6 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import examples
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 from test_geometry import centroid, done, picture_of, rectangle
 from test_pixels import picture, values
@@ -93,6 +96,16 @@ def test_what_has_no_probability_changes_nothing_and_draws_nothing(step: dict[st
     assert np.array_equal(done(IMAGE, never), values(IMAGE))
 
 
+@pytest.mark.parametrize("step", [*RANDOM, *(step for step, _ in FIXED)], ids=lambda step: step["name"])
+@given(width=st.integers(1, 40), height=st.integers(1, 40), narrow=st.booleans(), seed=st.integers(0, 2**31))
+@examples(15)
+def test_images_of_any_shape_keep_it(step: dict[str, Any], width: int, height: int, narrow: bool, seed: int) -> None:
+    width = 1 if narrow else width
+    made = done(picture(seed, width, height), step, seed=seed)
+    assert made.shape == (height, width, 3)
+    assert made.dtype == np.uint8
+
+
 def test_a_step_that_is_left_out_leaves_the_resampling_one() -> None:
     """Two crops with a step between them that is not done are one crop: nothing is blurred twice."""
     views = [{"name": "resize", "size": "30x20"}, {"name": "resize", "size": "17x13"}]
@@ -140,6 +153,7 @@ def test_opencv_that_is_missing_is_told_before_anything_is_written(
 ) -> None:
     monkeypatch.setitem(sys.modules, "cv2", None)
     monkeypatch.delitem(sys.modules, "shardctl.pixels.with_opencv", raising=False)
+    monkeypatch.delattr("shardctl.pixels.with_opencv", raising=False)  # a package keeps what was once imported
     for step in ({"name": "color_jitter", "hue": 0.1}, {"name": "gaussian_blur"}, {"name": "adjust_hue", "factor": 0.1}):
         with pytest.raises(InstallError, match=r"pip install 'shardctl\[opencv\]'"):
             shardctl.convert(photos, tmp_path / "out", recipe={"transform": [{**step, "backend": "opencv"}]}, workers=0)

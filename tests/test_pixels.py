@@ -198,6 +198,7 @@ def test_salt_and_pepper_touch_their_share_of_whole_pixels() -> None:
 def test_opencv_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cv2", None)
     monkeypatch.delitem(sys.modules, "shardctl.pixels.with_opencv", raising=False)
+    monkeypatch.delattr("shardctl.pixels.with_opencv", raising=False)  # a package keeps what was once imported
     with pytest.raises(InstallError, match=r"pip install 'shardctl\[opencv\]'"):
         import shardctl.pixels.with_opencv  # noqa: F401 - the import itself is refused
 

@@ -5,7 +5,6 @@ Against our own: hue differs by at most 12, saturation, contrast and blur by 1, 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 from PIL import Image
 
 from shardctl.errors import InstallError
+from shardctl.pixels.blur import gaussian_weights
 from shardctl.pixels.tables import blend_table
 
 try:
@@ -37,7 +37,7 @@ def adjust(image: Image.Image, adjustments: Sequence[tuple[str, float]]) -> Imag
 
 def gaussian_blur(image: Image.Image, sigma: float, kernel_size: int | None = None) -> Image.Image:
     """Blur with a Gaussian of standard deviation `sigma` in pixels, cut to `kernel_size` pixels; at the edges it mirrors."""
-    size = kernel_size or 2 * math.ceil(4 * sigma) + 1
+    size = 2 * len(gaussian_weights(sigma, kernel_size)) - 1  # OpenCV does not leave out the weights that do not count
     blurred: Pixels = cv2.GaussianBlur(np.asarray(image), (size, size), sigma, borderType=cv2.BORDER_REFLECT_101)
     return Image.fromarray(blurred)
 
