@@ -231,7 +231,7 @@ class _Trial:
 
     def _as_they_are(self, job: Job, draft: Draft) -> Job:
         """Return the job that makes upright images of the inputs, and does no step of the recipe."""
-        recipe = replace(self._recipe, transforms=(), variants=1, store=Store.parse(SOURCE_STORE))
+        recipe = replace(self._recipe, transform=(), variants=1, store=Store.parse(SOURCE_STORE))
         content = self._listing.kind.columns
         if draft.fields is not None:
             content = renamed(without_nulls(draft.fields), job.renames)

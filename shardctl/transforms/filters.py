@@ -69,11 +69,11 @@ class Filter(Transform):
         """Raise SettingError if no limit is given, or the largest is below the smallest."""
         limits = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]  # it is
         if all(limit is None for limit in limits.values()):
-            raise SettingError(f"{self.name} needs one of {', '.join(limits)}")
+            raise SettingError(f"needs one of {', '.join(limits)}")
         for name, most in limits.items():
             least = limits["min" + name[3:]] if name.startswith("max") else None
             if least is not None and most is not None and least > most:
-                raise SettingError(f"{self.name}: {name} {most:g} is under min{name[3:]} {least:g}", name)
+                raise SettingError(f"{name} {most:g} is under min{name[3:]} {least:g}", name)
 
 
 def judge(filters: Sequence[Filter], opened: Opened) -> None:
