@@ -56,14 +56,19 @@ def show_recipe(root: Path) -> ShownRecipe:
 
 def _options(settings: dict[str, Any]) -> list[str]:
     """Return the options of `convert` that gave these settings of a manifest; those that have their defaults are left out."""
+    labels = settings.get("labels", "auto")
+    sources = [labels] if isinstance(labels, str) else list(labels)
+    given = [f"--labels {shlex.quote(str(source))}" for source in sources if source != "auto" or len(sources) > 1]
     named = {
-        "labels": ("--labels", "auto"),
+        "boxes": ("--boxes", None),
+        "annotation_frame": ("--annotation-frame", None),
+        "task": ("--task", None),
         "split": ("--split", "auto"),
         "shuffle": ("--shuffle", None),
         "shard_size": ("--shard-size", None),
         "samples_per_shard": ("--samples-per-shard", None),
     }
-    options = [
+    options = given + [
         f"{option} {shlex.quote(str(settings[name]))}"
         for name, (option, default) in named.items()
         if settings.get(name) not in (None, default)

@@ -178,7 +178,7 @@ def test_a_recipe_file_and_options_join(cli: Any, photos: Path, tmp_path: Path) 
     assert (made["store"], made["seed"], made["transform"]) == (
         "webp:70",
         3,
-        [{"name": "resize", "size": "8x6", "side": "short"}],
+        [{"name": "resize", "size": "8x6"}],
     )
     refused = cli("convert", photos, tmp_path / "out2", "--recipe", recipe, "--crop", 5)
     assert refused.code == 2
