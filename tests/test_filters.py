@@ -23,7 +23,7 @@ from shardctl.codecs.measures import blur_score, dhash, phash, taken_at, uniform
 from shardctl.errors import Rejection, UsageError
 from shardctl.transforms import parse_step
 from shardctl.transforms.base import settings_of
-from shardctl.transforms.filters import judge
+from shardctl.transforms.filter import judge
 
 DATE_TIME, EXIF_BLOCK, DATE_TIME_ORIGINAL, ORIENTATION = 0x0132, 0x8769, 0x9003, 0x0112
 
