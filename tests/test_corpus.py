@@ -67,7 +67,8 @@ def test_huggingface_metadata(corpus: Path, tmp_path: Path) -> None:
     for line in lines:
         record = json.loads(line)
         if record["file_name"] in found:
-            assert found[record["file_name"]] == record["objects"]
+            objects = found[record["file_name"]]
+            assert {name: values.tolist() for name, values in objects.items()} == record["objects"]
 
 
 @pytest.mark.parametrize(("name", "lines"), [("text/gsm8k", None), ("text/jsonl", None), ("text/movie_reviews", 400)])

@@ -174,7 +174,10 @@ def test_huggingface_metadata_in_each_split_folder_is_read(tmp_path: Path) -> No
     for split, name, boxes in (("train", "1.png", [[1, 2, 3, 4]]), ("test", "2.png", [])):
         record = {"file_name": name, "objects": {"bbox": boxes, "category": [7] * len(boxes)}}
         (source / split / "metadata.jsonl").write_text(json.dumps(record) + "\n")
-    found = {sample["key"]: sample["objects"] for sample in converted(source, tmp_path / "out")}
+    found = {
+        sample["key"]: {name: values.tolist() for name, values in sample["objects"].items()}
+        for sample in converted(source, tmp_path / "out")
+    }
     assert found == {"train/1.png": {"bbox": [[1, 2, 3, 4]], "category": [7]}, "test/2.png": {"bbox": [], "category": []}}
 
 
