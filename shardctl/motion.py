@@ -55,7 +55,7 @@ class Motion:
 
     def then(self, matrix: Matrix, size: Size) -> Motion:
         """Return this motion followed by another one, onto a canvas of this size."""
-        left, top, right, bottom = bounds(apply(matrix, corners(self.seen)))
+        left, top, right, bottom = _around_moved(self.seen, matrix)
         seen = (max(left, 0.0), max(top, 0.0), min(right, float(size[0])), min(bottom, float(size[1])))
         return Motion(self.source, matrix @ self.matrix, size, seen)
 
@@ -67,14 +67,26 @@ class Motion:
     @property
     def is_still(self) -> bool:
         """Whether nothing moves, and nothing is cut off."""
-        still = Motion.still(self.source)
-        return self.size == still.size and self.seen == still.seen and np.array_equal(self.matrix, still.matrix)
+        whole = (0.0, 0.0, float(self.source[0]), float(self.source[1]))
+        return self.size == self.source and self.seen == whole and np.array_equal(self.matrix, np.eye(3))
 
     @property
     def keeps_boxes(self) -> bool:
         """Whether boxes stay boxes: no rotation, no shear, no perspective."""
-        m = self.matrix
-        return not (m[0, 1] or m[1, 0] or m[2, 0] or m[2, 1])
+        return _keeps_boxes(self.matrix)
+
+
+def _keeps_boxes(matrix: Matrix) -> bool:
+    return not (matrix[0, 1] or matrix[1, 0] or matrix[2, 0] or matrix[2, 1])
+
+
+def _around_moved(box: Box, matrix: Matrix) -> Box:
+    """Return the smallest box around the moved corners of one."""
+    if not _keeps_boxes(matrix):
+        return bounds(apply(matrix, corners(box)))
+    (across, _, right), (_, down, below), _ = matrix.tolist()  # numpy takes ten times as long for so few numbers
+    x, y = (box[0] * across + right, box[2] * across + right), (box[1] * down + below, box[3] * down + below)
+    return min(x), min(y), max(x), max(y)
 
 
 @dataclass(frozen=True)
