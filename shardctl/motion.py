@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardctl.geometry import Box, Displacement, Matrix, Size, Stage, apply, bounds, corners
+from shardctl.geometry import Box, Displacement, Matrix, Size, Stage, Warp, apply, bounds, corners, inverted
 from shardctl.outlines import Polygons
 from shardctl.roles import Objects
 
@@ -30,18 +30,20 @@ class Motion:
     """Where the points of an image of the size `source` have gone.
 
     `matrix` maps them to the output, whose size is `size`. `seen` is the part of the output where the image is to be seen:
-    less than all of it where it was put onto a larger canvas, or cut before.
+    less than all of it where it was put onto a larger canvas, or cut before. `before` is the motion that came before this one:
+    what is turned after it was cut was cut along other lines than those of the output.
     """
 
     source: Size
     matrix: Matrix
     size: Size
     seen: Box
+    before: Motion | None = None
 
     @classmethod
-    def still(cls, size: Size) -> Motion:
+    def still(cls, size: Size, before: Motion | None = None) -> Motion:
         """Return the motion that changes nothing of an image of this size."""
-        return cls(size, np.eye(3), size, (0.0, 0.0, float(size[0]), float(size[1])))
+        return cls(size, np.eye(3), size, (0.0, 0.0, float(size[0]), float(size[1])), before)
 
     @classmethod
     def of(cls, size: Size, stages: Iterable[Stage]) -> Motion:
@@ -50,23 +52,28 @@ class Motion:
         for stage in stages:
             if isinstance(stage, Displacement):
                 raise TypeError("a displacement has no matrix")
-            motion = motion.then(stage.matrix, stage.size)
+            if isinstance(stage, Warp):
+                motion = motion.then(stage.view.matrix, stage.view.size).then(inverted(stage.inverse_matrix), stage.size)
+            else:
+                motion = motion.then(stage.matrix, stage.size)
         return motion
 
     def then(self, matrix: Matrix, size: Size) -> Motion:
         """Return this motion followed by another one, onto a canvas of this size."""
+        if not _keeps_boxes(matrix) and not self.is_still:
+            return Motion.still(self.size, self).then(matrix, size)
         left, top, right, bottom = _around_moved(self.seen, matrix)
         seen = (max(left, 0.0), max(top, 0.0), min(right, float(size[0])), min(bottom, float(size[1])))
-        return Motion(self.source, matrix @ self.matrix, size, seen)
+        return Motion(self.source, matrix @ self.matrix, size, seen, self.before)
 
     @property
-    def mirrored(self) -> bool:
-        """Whether left and right have changed places."""
-        return bool(np.linalg.det(self.matrix[:2, :2]) < 0)
+    def legs(self) -> list[Motion]:
+        """The motions before this one, and this one at the end, each from where the one before it ends."""
+        return [*(self.before.legs if self.before else ()), self]
 
     @property
     def is_still(self) -> bool:
-        """Whether nothing moves, and nothing is cut off."""
+        """Whether nothing moves, and nothing is cut off, since the motion before it."""
         whole = (0.0, 0.0, float(self.source[0]), float(self.source[1]))
         return self.size == self.source and self.seen == whole and np.array_equal(self.matrix, np.eye(3))
 
@@ -125,31 +132,42 @@ def moved_objects(objects: Mapping[str, Any], motion: Motion, role: Objects, rul
     at the edge. Polygons are cut at the edge too; keypoints that are no longer seen become (0, 0, 0). In a mirrored image the
     keypoints of the left and of the right side change their names (`role.flip`).
     """
-    boxes = np.asarray(objects["bbox"], np.float64).reshape(-1, 4)
-    if motion.is_still or not len(boxes):
+    xywh = np.asarray(objects["bbox"], np.float64).reshape(-1, 4)
+    if not len(xywh) or (motion.is_still and motion.before is None):
         return dict(objects)
-    before = _moved_boxes(boxes, motion)
-    low, high = np.array(motion.seen[:2]), np.array(motion.seen[2:])
-    polygons = cut = None
-    if objects.get("segmentation") is not None:
-        polygons = _moved_polygons(Polygons.of(objects["segmentation"]), motion)
-        before = before if motion.keeps_boxes else _around(polygons, before)
-        cut = polygons.cut(low, high)
-    after = np.concatenate([np.maximum(before[:, :2], low), np.minimum(before[:, 2:], high)], axis=1)
-    visible = _share(before, after)
-    if polygons is not None and cut is not None and cut is not polygons:
-        whole = polygons.areas()
-        visible = np.divide(cut.areas(), whole, out=visible, where=whole > 0)
-    kept = rule.keeps(before, after, visible)
+    whole = boxes = np.concatenate([xywh[:, :2], xywh[:, :2] + xywh[:, 2:]], axis=1)
+    polygons = None if objects.get("segmentation") is None else Polygons.of(objects["segmentation"])
+    visible: Numbers = np.ones(len(boxes))
+    growth: Numbers | float = 1.0
+    kept = np.ones(len(boxes), bool)
+    for leg in motion.legs:
+        low, high = np.array(leg.seen[:2]), np.array(leg.seen[2:])
+        moved = None if polygons is None else _moved_polygons(polygons, leg)
+        cut = None if moved is None else moved.cut(low, high)
+        before = _moved_boxes(boxes, leg)
+        whole = before if whole is boxes else _moved_boxes(whole, leg)
+        if moved is not None and not leg.keeps_boxes:
+            before = _around(moved, before)
+        growth = growth * _growth(boxes, before, leg)
+        after = _between(before, low, high)
+        share = _share(before, after)
+        if moved is not None and cut is not None and cut is not moved:
+            areas = moved.areas()
+            share = np.divide(cut.areas(), areas, out=share, where=areas > 0)
+        visible *= share
+        there = (after[:, 2:] >= after[:, :2]).all(axis=1)
+        kept &= there & rule.keeps(whole, after if before is whole else _between(whole, low, high), visible)
+        boxes, polygons = after, cut
     places = np.flatnonzero(kept).tolist()
     made: dict[str, Any] = {
         name: [values[place] for place in places] for name, values in objects.items() if name not in _PLACES
     }
-    made["bbox"] = _xywh(after[kept])
+    made["bbox"] = _xywh(boxes[kept])
     if "area" in objects:
-        made["area"] = _moved_areas(objects["area"], boxes, before, visible, motion)[kept].astype(np.float32).tolist()
+        given = np.array([np.nan if value is None else value for value in objects["area"]], np.float64)
+        made["area"] = (given * growth * visible)[kept].astype(np.float32).tolist()
     if "segmentation" in objects:
-        made["segmentation"] = [[] for _ in places] if cut is None else cut.only(kept).without_slivers().lists()
+        made["segmentation"] = [[] for _ in places] if polygons is None else polygons.only(kept).without_slivers().lists()
     if "keypoints" in objects:
         points = objects["keypoints"] or [[]] * len(boxes)
         made["keypoints"] = [moved_keypoints(points[place], motion, role) for place in places]
@@ -162,29 +180,37 @@ _PLACES = frozenset(("bbox", "area", "segmentation", "keypoints"))
 def moved_keypoints(points: Any, motion: Motion, role: Objects) -> list[list[float]]:
     """Return the keypoints (k, 3) of one object after a motion: x, y and v each, (0, 0, 0) for those that are not seen."""
     given = np.asarray(points, np.float64).reshape(-1, 3)
-    moved = apply(motion.matrix, given[:, :2])
-    seen = ((moved >= motion.seen[:2]) & (moved <= motion.seen[2:])).all(axis=1) & (given[:, 2] > 0)
-    made = np.where(seen[:, None], np.column_stack([moved, given[:, 2]]), 0.0).astype(np.float32)
-    if motion.mirrored and role.flip is not None and len(made):  # an object may have no keypoints at all
+    places, seen, mirrored = given[:, :2], given[:, 2] > 0, False
+    for leg in motion.legs:
+        places = apply(leg.matrix, places)
+        seen = seen & ((places >= leg.seen[:2]) & (places <= leg.seen[2:])).all(axis=1)
+        mirrored ^= bool(np.linalg.det(leg.matrix[:2, :2]) < 0)
+    made = np.where(seen[:, None], np.column_stack([places, given[:, 2]]), 0.0).astype(np.float32)
+    if mirrored and role.flip is not None and len(made):  # an object may have no keypoints at all
         made = made[list(role.flip)]
     return made.tolist()  # type: ignore[no-any-return]  # numpy's lists are of any type
 
 
-def _moved_boxes(boxes: Numbers, motion: Motion) -> Numbers:
-    """Return boxes (n, 4) given as x, y, width, height, moved, as left, top, right, bottom."""
-    left, top, right, bottom = boxes[:, 0], boxes[:, 1], boxes[:, 0] + boxes[:, 2], boxes[:, 1] + boxes[:, 3]
-    if motion.keeps_boxes:
-        m = motion.matrix
+def _moved_boxes(boxes: Numbers, leg: Motion) -> Numbers:
+    """Return the smallest boxes around the moved corners of boxes (n, 4): left, top, right, bottom."""
+    left, top, right, bottom = boxes.T
+    if leg.keeps_boxes:
+        m = leg.matrix
         x, y = np.stack([left, right]) * m[0, 0] + m[0, 2], np.stack([top, bottom]) * m[1, 1] + m[1, 2]
     else:
         around = np.stack([left, top, right, top, right, bottom, left, bottom], axis=1).reshape(-1, 4, 2)
-        moved = apply(motion.matrix, around)
+        moved = apply(leg.matrix, around)
         x, y = moved[..., 0].T, moved[..., 1].T
     return np.stack([x.min(axis=0), y.min(axis=0), x.max(axis=0), y.max(axis=0)], axis=1)
 
 
-def _moved_polygons(polygons: Polygons, motion: Motion) -> Polygons:
-    points = apply(motion.matrix, polygons.points)
+def _between(boxes: Numbers, low: Numbers, high: Numbers) -> Numbers:
+    """Return what of boxes (n, 4) lies between two corners; one that is outside ends before it begins."""
+    return np.concatenate([np.maximum(boxes[:, :2], low), np.minimum(boxes[:, 2:], high)], axis=1)
+
+
+def _moved_polygons(polygons: Polygons, leg: Motion) -> Polygons:
+    points = apply(leg.matrix, polygons.points)
     finite = np.isfinite(points).all(axis=1)
     if finite.all():
         return polygons.at(points)
@@ -207,16 +233,13 @@ def _share(before: Numbers, after: Numbers) -> Numbers:
     return share
 
 
-def _moved_areas(given: Any, boxes: Numbers, before: Numbers, visible: Numbers, motion: Motion) -> Numbers:
-    """Return the areas of objects: scaled as the motion scales, of which the visible share is left."""
-    areas = np.array([np.nan if value is None else value for value in given], np.float64)
-    if motion.matrix[2, 0] or motion.matrix[2, 1]:
-        whole = boxes[:, 2] * boxes[:, 3]
-        scale = (before[:, 2:] - before[:, :2]).prod(axis=1) / np.where(whole > 0, whole, 1.0)
-    else:
-        scale = np.full(len(boxes), abs(np.linalg.det(motion.matrix[:2, :2])))
-    moved: Numbers = areas * scale * visible
-    return moved
+def _growth(boxes: Numbers, moved: Numbers, leg: Motion) -> Numbers | float:
+    """Return how many times as large areas become."""
+    if leg.matrix[2, 0] or leg.matrix[2, 1]:
+        whole = (boxes[:, 2:] - boxes[:, :2]).prod(axis=1)
+        grown: Numbers = (moved[:, 2:] - moved[:, :2]).prod(axis=1) / np.where(whole > 0, whole, 1.0)
+        return grown
+    return float(abs(np.linalg.det(leg.matrix[:2, :2])))
 
 
 def _xywh(boxes: Numbers) -> list[list[float]]:

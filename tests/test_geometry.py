@@ -356,3 +356,26 @@ def test_a_step_says_what_size_comes_out(name: str) -> None:
     assert expected is not None
     for seed in range(3):
         assert done(scene(50, 40), given_step, seed=seed).shape == (*expected[::-1], 3)
+
+
+@pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
+def test_what_was_cut_before_it_was_turned_was_cut_along_other_lines(interpolation: str) -> None:
+    """An object over all of the image: what is left of it is what is to be seen of the image, and not more."""
+    picture = picture_of(
+        Image.new("RGB", (200, 150), (255, 255, 255)),
+        {"name": "crop", "size": "100x80"},
+        {"name": "rotate", "angle": 30, "interpolation": interpolation},
+        {"name": "random_affine", "degrees": 0, "scale": [0.8, 0.8], "interpolation": interpolation},
+    )
+    seen = np.asarray(picture.image)[..., 0] > 127
+    objects = {
+        "bbox": [[0, 0, 200, 150]],
+        "category": [0],
+        "area": [30000.0],
+        "segmentation": [[[0, 0, 200, 0, 200, 150, 0, 150]]],
+    }
+    moved = moved_objects(objects, Motion.of((200, 150), picture.stages), Objects(), KeepRule(0.0))
+    assert area(moved["segmentation"][0][0]) == pytest.approx(seen.sum(), rel=0.02)
+    assert moved["area"][0] == pytest.approx(seen.sum(), rel=0.02)
+    (top, left), (bottom, right) = np.argwhere(seen).min(axis=0), np.argwhere(seen).max(axis=0) + 1
+    assert moved["bbox"][0] == pytest.approx([left, top, right - left, bottom - top], abs=1.5)
