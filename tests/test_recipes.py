@@ -541,3 +541,15 @@ def test_a_step_option_that_cannot_be_read_is_one_sentence(text: str, sentence: 
         parse_step_option(text)
     assert str(caught.value).startswith("--step '")
     assert sentence in str(caught.value)
+
+
+def test_a_recipe_that_an_older_version_recorded_is_recorded_in_the_same_way() -> None:
+    """Its datasets stay up to date: new keys and settings are recorded only where they are not the default."""
+    recorded = (
+        '{"kind": "image", "store": "jpeg:90", "compression": "none", "seed": 0, "variants": 1, "max_pixels": 100000000,'
+        ' "truncated": "reject", "record": "file", "encoding": "utf-8", "columns": [], "delimiter": null, "text_field": null,'
+        ' "label_field": null, "image_field": null, "schema": null, "transform": [{"name": "resize", "size": 64},'
+        ' {"name": "crop", "size": "48x48"}, {"name": "random_resized_crop", "size": "24x24", "scale": [0.08, 1.0],'
+        ' "ratio": [0.75, 1.3333333333333333]}, {"name": "hflip", "p": 0.5}]}'
+    )
+    assert json.dumps(Recipe.from_settings(json.loads(recorded)).settings()) == recorded

@@ -279,9 +279,7 @@ class Sides(Kind["int | Size"]):
 
     def write(self, value: int | Size) -> int | str:
         """Return 224, or 320x240."""
-        if not isinstance(value, int):
-            return value[0] if self.pair and value[0] == value[1] else f"{value[0]}x{value[1]}"
-        return value
+        return value if isinstance(value, int) else f"{value[0]}x{value[1]}"
 
     def schema(self) -> dict[str, Any]:
         """Return the schema of a number, a string with both, or a list of both."""
