@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardctl.geometry import Box, Displacement, Matrix, Size, Stage, apply, bounds, corners
+from shardctl.geometry import Box, Displacement, Matrix, Size, Stage, Warp, apply, bounds, corners, inverted
 from shardctl.outlines import Polygons
 from shardctl.roles import Objects
 
@@ -45,7 +45,10 @@ class Motion:
 
     @classmethod
     def of(cls, size: Size, stages: Iterable[Stage]) -> Motion:
-        """Return what stages do to an image of this size. Raises TypeError for one that no matrix describes."""
+        """Return what stages do to an image of this size as one map. Raises TypeError for one that no matrix describes.
+
+        Stages that turn what others have cut off are a `series`.
+        """
         motion = cls.still(size)
         for stage in stages:
             if isinstance(stage, Displacement):
@@ -53,11 +56,41 @@ class Motion:
             motion = motion.then(stage.matrix, stage.size)
         return motion
 
+    @classmethod
+    def series(cls, size: Size, stages: Iterable[Stage]) -> list[Motion]:
+        """Return what stages do to an image of this size as motions, each from the output of the one before.
+
+        What is cut off stays so: a map that turns or bends would carry a part of it back onto its canvas, where there is only
+        the fill, and `seen` cannot say that. So another motion begins at such a map if something was cut off before it.
+        Raises TypeError for a stage that no matrix describes.
+        """
+        motions, motion = list[Motion](), cls.still(size)
+        for stage in stages:
+            if isinstance(stage, Displacement):
+                raise TypeError("a displacement has no matrix")
+            if not isinstance(stage, Warp):
+                motion = motion.then(stage.matrix, stage.size)
+                continue
+            motion = motion.then(stage.view.matrix, stage.view.size)
+            if motion.cuts:
+                motions.append(motion)
+                motion = cls.still(stage.view.size)
+            matrix = inverted(stage.inverse_matrix)
+            motion = motion.then(matrix / matrix[2, 2], stage.size)
+        return [*motions, motion]
+
     def then(self, matrix: Matrix, size: Size) -> Motion:
         """Return this motion followed by another one, onto a canvas of this size."""
         left, top, right, bottom = bounds(apply(matrix, corners(self.seen)))
         seen = (max(left, 0.0), max(top, 0.0), min(right, float(size[0])), min(bottom, float(size[1])))
         return Motion(self.source, matrix @ self.matrix, size, seen)
+
+    @property
+    def cuts(self) -> bool:
+        """Whether a part of the image is not seen any more."""
+        width, height = self.source
+        whole = bounds(apply(self.matrix, corners((0.0, 0.0, float(width), float(height)))))
+        return not np.allclose(whole, self.seen, rtol=0.0, atol=1e-6)
 
     @property
     def mirrored(self) -> bool:
@@ -125,9 +158,9 @@ def moved_objects(objects: Mapping[str, Any], motion: Motion, role: Objects, rul
         cut = polygons.cut(low, high)
     after = np.concatenate([np.maximum(before[:, :2], low), np.minimum(before[:, 2:], high)], axis=1)
     visible = _share(before, after)
-    if polygons is not None and cut is not None and cut is not polygons:
+    if polygons is not None and cut is not None:
         whole = polygons.areas()
-        visible = np.divide(cut.areas(), whole, out=visible, where=whole > 0)
+        visible = np.divide(whole if cut is polygons else cut.areas(), whole, out=visible, where=whole > 0)
     kept = rule.keeps(before, after, visible)
     places = np.flatnonzero(kept).tolist()
     made: dict[str, Any] = {
@@ -135,7 +168,8 @@ def moved_objects(objects: Mapping[str, Any], motion: Motion, role: Objects, rul
     }
     made["bbox"] = _xywh(after[kept])
     if "area" in objects:
-        made["area"] = _moved_areas(objects["area"], boxes, before, visible, motion)[kept].astype(np.float32).tolist()
+        areas = _moved_areas(objects["area"], boxes, before, visible, motion).astype(np.float32).tolist()
+        made["area"] = [None if objects["area"][place] is None else areas[place] for place in places]
     if "segmentation" in objects:
         made["segmentation"] = [[] for _ in places] if cut is None else cut.only(kept).without_slivers().lists()
     if "keypoints" in objects:

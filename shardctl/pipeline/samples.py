@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image
 
+from shardctl.annotations.base import BAD
 from shardctl.annotations.finishing import finish_annotations
 from shardctl.codecs import image
 from shardctl.codecs.image import Opened, Pixels, Store
@@ -106,6 +107,10 @@ class SamplePipeline:
         for finished in self.finish(fields, origin):
             values = tuple(fill(finished) for fill in self._fill)
             label = values[self._label_column] if self._label_column >= 0 else None
+            if self._functions and (fault := self._annotated.fault(finished.fields)) is not None:
+                name, how = fault
+                message = f"{self._setter(name, finished)} set {name} {how}; it has lists of one item for each object"
+                raise Rejection("encode", BAD, message)
             objects = self._annotated.count(finished.fields)
             made.append(Made(values, row_size(values), finished.shape, label, objects, finished.cut_off))
         return made
@@ -205,7 +210,9 @@ class SamplePipeline:
         applied, facts = Applied(), list[tuple[Shape | None, int]]()
         for variant, picture in enumerate(self._steps.pictures(opened, sample["key"], self._enter)):
             moved, cut_off = self._annotated.moved(sample, opened.size, picture.stages) if self._annotated else ({}, 0)
-            fields = {**(unshared(sample) if self._functions else sample), **moved, "variant": variant}
+            fields = {**sample, **moved, "variant": variant}
+            if self._functions:  # they may change what they get, and a motion that moves nothing gives back what it got
+                fields = unshared(fields)
             if not self._functions:
                 self._enter("encode")
                 width, height = picture.size
