@@ -13,7 +13,7 @@ import numpy as np
 from shardctl.annotations.base import TASKS, AnnotationRule, Annotations, Source, fault, no_options
 from shardctl.annotations.beside import Beside, Digest, files_in, match_files, read_small, refuse_no_match, said_of_others
 from shardctl.annotations.inputs import Inputs
-from shardctl.annotations.objects import OBJECTS, ObjectsWriter, objects_field, said_of_boxes
+from shardctl.annotations.objects import BEYOND, OBJECTS, ObjectsWriter, objects_field, said_of_boxes
 from shardctl.errors import InputError, InstallError, Rejection, UsageError
 from shardctl.roles import Objects
 from shardctl.sources.walk import FoundFile
@@ -130,8 +130,8 @@ def parse(data: bytes, setup: Setup) -> dict[str, list[Any]]:
             values = [float(cell) for cell in line.split()]
         except ValueError:
             raise ValueError(f"line {number}: it has something else than numbers ({printable(line.strip()[:60])})") from None
-        if not all(map(math.isfinite, values)):
-            raise ValueError(f"line {number}: a number is not finite")
+        if not all(math.isfinite(value) and abs(value) < BEYOND for value in values):
+            raise ValueError(f"line {number}: a number is not finite, or beyond any image")
         category = int(values[0])
         if category != values[0] or category < 0 or (setup.names is not None and category >= len(setup.names)):
             known = f"; the classes are 0 to {len(setup.names) - 1}" if setup.names is not None else ""

@@ -178,3 +178,12 @@ def test_a_pose_without_a_data_file_is_refused(tmp_path: Path) -> None:
     root = labelled(tmp_path / "in", {"a.txt": "0 0.5 0.5 1 1"})
     with pytest.raises(UsageError, match=r"needs a data\.yaml"):
         converted(root / "images", tmp_path / "out", f"yolo:{root}/labels", task="pose")
+
+
+@pytest.mark.parametrize("line", ["1e30 .5 .5 .1 .1", "0 1e39 .5 .1 .1"])
+def test_numbers_beyond_any_image_reject_the_image(tmp_path: Path, line: str) -> None:
+    source = photos(tmp_path / "in", "a.png", "b.png")
+    (tmp_path / "labels").mkdir()
+    (tmp_path / "labels" / "a.txt").write_text(line)
+    converted(source, tmp_path / "out", f"yolo:{tmp_path}/labels")
+    assert rejects(tmp_path / "out")["a.png"][1].endswith("line 1: a number is not finite, or beyond any image")
