@@ -1,5 +1,5 @@
 # setup     .venv with shardctl and what its tests need      lint   ruff, mypy --strict, import-linter
-# demo      a small dataset, converted, verified, read       docs   write docs/cli.md, docs/api.md and the steps of docs/recipes.md
+# demo      a small dataset, converted, verified, read       docs   write docs/cli.md, docs/api.md, and of docs/recipes.md pictures, tables, schema
 # test      the tests, the same examples in every run        bench  the figures of docs/performance.md
 # fuzz      the property tests on new examples, for MINUTES=10
 # coverage  the tests, and what they do not reach: tracing every process makes them a third slower
@@ -34,6 +34,7 @@ lint: setup
 
 docs: setup
 	$(bin)/python scripts/write_cli_docs.py
+	$(bin)/python scripts/draw_recipe_pictures.py
 	$(bin)/python scripts/write_recipe_docs.py
 	$(bin)/python scripts/write_api_docs.py
 

@@ -26,7 +26,8 @@ from PIL import Image
 
 from shardctl.codecs import backend, image
 from shardctl.geometry import View
-from shardctl.transforms import Crop, Resize
+from shardctl.transforms.crop import Crop
+from shardctl.transforms.resize import Resize
 
 Decoder = Callable[[bytes], np.ndarray]
 RESIZE, CROP = Resize.parse(size=256), Crop.parse(size=224)

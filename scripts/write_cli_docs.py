@@ -13,9 +13,19 @@ def cli_docs() -> str:
     for name in cli.list_commands(group):
         command = cli.get_command(group, name)
         assert command is not None
-        context = command.make_context(name, [], parent=group, resilient_parsing=True, terminal_width=100)
-        parts += [f"## shardctl {name}", _help(context)]
+        parts += _pages(command, name, group, f"shardctl {name}")
     return "\n\n".join(parts) + "\n"
+
+
+def _pages(command: click.Command, name: str, parent: click.Context, title: str) -> list[str]:
+    """Return the help of a command, and of the commands that it has."""
+    context = command.make_context(name, [], parent=parent, resilient_parsing=True, terminal_width=100)
+    pages = [f"## {title}", _help(context)]
+    for inner in command.list_commands(context) if isinstance(command, click.Group) else ():
+        found = command.get_command(context, inner)
+        assert found is not None
+        pages += _pages(found, inner, context, f"{title} {inner}")
+    return pages
 
 
 def _help(context: click.Context) -> str:

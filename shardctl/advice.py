@@ -20,7 +20,8 @@ from shardctl.dataset import open_dataset
 from shardctl.errors import InputError, Interrupted, TooManyRejectsError, UsageError
 from shardctl.listing import detect_kind
 from shardctl.machine import memory_bytes
-from shardctl.recipe import Recipe, load_recipe
+from shardctl.recipe import Recipe
+from shardctl.recipe_files.reading import load_recipe
 from shardctl.sampling import take_inputs
 from shardctl.sources.kinds import KINDS
 from shardctl.storage import scratch_folder

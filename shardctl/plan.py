@@ -107,12 +107,7 @@ class Planner:
                         held, held_rows = [], 0
             if held:
                 plan.write_table(pa.Table.from_batches(held).combine_chunks())
-        with _table(folder / SHARDS, JOB_SHARDS_SCHEMA) as table:
-            columns = np.frombuffer(rows, np.int64).reshape(-1, len(JOB_SHARDS_SCHEMA)).T
-            arrays = [
-                pa.array(column.astype(f.type.to_pandas_dtype())) for column, f in zip(columns, JOB_SHARDS_SCHEMA, strict=True)
-            ]
-            table.write_batch(pa.record_batch(arrays, schema=JOB_SHARDS_SCHEMA))
+        _write_shards(folder, rows)
 
     def write_some(self, folder: Path, units: int, run: int) -> npt.NDArray[np.int64]:
         """Write a plan with the first `run` records of some units all over the splits; more of each if there are fewer units.
@@ -128,13 +123,38 @@ class Planner:
             ends, unit = self._ends[split], place - int(starts[split])
             first = int(ends[unit - 1]) if unit else 0
             parts.append(self._range(split, first, min(first + run * units // len(chosen), int(ends[unit]))))
-        table = pa.Table.from_batches(parts, JOB_PLAN_SCHEMA).combine_chunks()
-        file = table["file"].to_numpy()
-        files = np.array(sorted(set(file.tolist())), np.int64)
-        table = table.set_column(0, JOB_PLAN_SCHEMA.field(0), pa.array(np.searchsorted(files, file).astype(np.int32)))
-        with _table(folder / PLAN, JOB_PLAN_SCHEMA) as plan:
-            plan.write_table(table)
-        return files
+        return _write_plan(folder, parts)
+
+    def write_each(self, folder: Path, places: Sequence[int]) -> npt.NDArray[np.int64]:
+        """Write the tables of a job that makes a shard of each of some records; `places` count through all splits.
+
+        Returns the files that it has, as `write_some`.
+        """
+        starts = np.cumsum([0, *self.records])
+        parts, rows = [], array("q")
+        for number, place in enumerate(places):
+            split = int(np.searchsorted(starts, place, side="right")) - 1
+            first = place - int(starts[split])
+            parts.append(self._range(split, first, first + 1))
+            rows.extend((split, number, number, 1, 1))
+        _write_shards(folder, rows)
+        return _write_plan(folder, parts)
+
+    def place_of(self, file: int, record: int) -> int | None:
+        """Return the place of a record through all splits, as `write_each` takes it; None if there is no such record.
+
+        `file` counts along the listing; `record` is its number in its file, from 1, or 0 where the file is one record.
+        """
+        before = 0
+        for own, ends in zip(self.order.units, self._ends, strict=True):
+            here = np.flatnonzero(self._units.file[own] == file)
+            skipped = record - self._units.first[own[here]]
+            found = np.flatnonzero((skipped >= 0) & (skipped < self._units.records[own[here]]))
+            if len(found):
+                unit = here[found[0]]
+                return before + int(ends[unit] - self._units.records[own[unit]] + skipped[found[0]])
+            before += int(ends[-1]) if len(ends) else 0
+        return None
 
     def _spread_over_the_kept(self, count: int) -> list[int]:
         """Return the places, in the order of all splits, of some units that are no repeats of others."""
@@ -183,6 +203,25 @@ class Planner:
 def _share(records: int, number: int, shards: int) -> tuple[int, int]:
     """Return the range of a split's records that one of its shards has. Sizes differ by 1 at most."""
     return number * records // shards, (number + 1) * records // shards
+
+
+def _write_plan(folder: Path, parts: Sequence[pa.RecordBatch]) -> npt.NDArray[np.int64]:
+    """Write a small plan, and return the files that it has, (files,) int64: the plan counts along them."""
+    table = pa.Table.from_batches(parts, JOB_PLAN_SCHEMA).combine_chunks()
+    file = table["file"].to_numpy()
+    files = np.array(sorted(set(file.tolist())), np.int64)
+    table = table.set_column(0, JOB_PLAN_SCHEMA.field(0), pa.array(np.searchsorted(files, file).astype(np.int32)))
+    with _table(folder / PLAN, JOB_PLAN_SCHEMA) as plan:
+        plan.write_table(table)
+    return files
+
+
+def _write_shards(folder: Path, rows: array[int]) -> None:
+    """Write shards.arrow from the values of its rows, one after the other."""
+    columns = np.frombuffer(rows, np.int64).reshape(-1, len(JOB_SHARDS_SCHEMA)).T
+    arrays = [pa.array(column.astype(f.type.to_pandas_dtype())) for column, f in zip(columns, JOB_SHARDS_SCHEMA, strict=True)]
+    with _table(folder / SHARDS, JOB_SHARDS_SCHEMA) as table:
+        table.write_batch(pa.record_batch(arrays, schema=JOB_SHARDS_SCHEMA))
 
 
 @contextmanager

@@ -1,14 +1,12 @@
-"""A recipe, from a TOML file or from options: what is done to every input, and how the result is stored."""
+"""A recipe: what is done to every input, and how the result is stored. Files of recipes: recipe_files/."""
 
 from __future__ import annotations
 
-import json
 import math
-import sys
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -24,48 +22,185 @@ from shardctl.sources.formats import CHOSEN, Reading
 from shardctl.sources.image_columns import NO_IMAGES
 from shardctl.sources.kinds import KINDS
 from shardctl.storage import printable
-from shardctl.transforms import BatchTransform, Filter, ImageTransform, SampleTransform, Transform, parse_step
-from shardctl.transforms.base import settings_of
-from shardctl.transforms.settings import PROBABILITY, SettingError, unknown
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-KEYS = (
-    *("kind", "store", "compression", "seed", "variants", "max_pixels", "truncated", "duplicates"),
-    *("record", "encoding", "columns", "delimiter", "text_field", "label_field", "image_field", "schema"),
-    *("keep_objects", "transform"),
+from shardctl.transforms import BatchTransform, Filter, ImageTransform, SampleTransform, Transform
+from shardctl.transforms.settings import (
+    PROBABILITY,
+    Auto,
+    Kind,
+    Names,
+    Optional,
+    Parsed,
+    Report,
+    SettingError,
+    Settings,
+    Text,
+    Whole,
+    Word,
+    raise_it,
+    setting,
+    settings_in,
 )
-"""The keys of a recipe file."""
+from shardctl.transforms.table import Steps
+
+FIELD_TYPES: dict[str, pa.DataType] = {
+    "string": pa.string(),
+    "bool": pa.bool_(),
+    "int64": pa.int64(),
+    "float64": pa.float64(),
+}
+"""The types that a given schema may name."""
+
+_NAMES_OF_TYPES = {type_: name for name, type_ in FIELD_TYPES.items()}
+
+
+def parse_schema(text: str) -> pa.Schema:
+    """Read `name:type,name:type`, or the file of this name that has it. Raises UsageError."""
+    written = text if ":" in text else _file_of_schema(Path(text))
+    fields = []
+    for part in written.replace("\n", ",").split(","):
+        if not part.strip():
+            continue
+        name, _, type_ = part.strip().rpartition(":")
+        if not name or type_.strip() not in FIELD_TYPES:
+            raise UsageError(f"schema {part.strip()!r} is not of the form name:type with one of {', '.join(FIELD_TYPES)}")
+        fields.append(pa.field(name.strip(), FIELD_TYPES[type_.strip()]))
+    if not fields or len({f.name for f in fields}) < len(fields):
+        raise UsageError(f"schema {text!r} must have at least one field, and each name once")
+    return pa.schema(fields, {CHOSEN: b""})
+
+
+def _file_of_schema(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise UsageError(f"schema {printable(str(path))}: neither name:type,… nor a file that can be read ({reason})") from None
+
+
+def _written_schema(text: str) -> str:
+    """Return what a schema says, in one way: a file may change, and two ways to write the same are no two datasets."""
+    return ",".join(f"{f.name}:{_NAMES_OF_TYPES[f.type]}" for f in parse_schema(text))
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """A checked recipe. `store` is None for text and tables. `variants` samples are made of every record.
+class Delimiter(Kind[str]):
+    """One character that is between the cells of a line; `tab` for a tab."""
+
+    def read(self, value: Any) -> str:
+        """Return the character."""
+        text = {"tab": "\t", "\\t": "\t"}.get(value, value) if isinstance(value, str) else ""
+        if len(text) != 1 or not text.isascii() or text in '"\r\n' or text.isalnum():
+            raise ValueError("must be one character, such as ; or |, or tab")
+        return text
+
+    def schema(self) -> dict[str, Any]:
+        """Return the schema of a character, and of `tab`."""
+        return {"type": "string", "pattern": r"^([^\"\r\nA-Za-z0-9]|tab|\\t)$"}
+
+
+@dataclass(frozen=True)
+class KeptShare(Kind["float | str"]):
+    """A share of an area from 0 to 1, or `center`."""
+
+    def read(self, value: Any) -> float | str:
+        """Return the number, or the word."""
+        try:
+            return CENTRE if value == CENTRE else PROBABILITY.read(value)
+        except ValueError:
+            raise ValueError(f"must be a number from 0 to 1, or {CENTRE}") from None
+
+    def schema(self) -> dict[str, Any]:
+        """Return the schema of both."""
+        return {"anyOf": [PROBABILITY.schema(), {"const": CENTRE}]}
+
+
+RECORDS = ("file", "line", "paragraph")
+
+DEEPEST = 16
+"""How deep steps may be inside of other steps. The recipe of a dataset is not trusted: reading it must end well."""
+
+ADDED = frozenset(("duplicates", "keep_objects"))
+"""Keys that older datasets have not recorded: left out where they have their default, so that those stay up to date."""
+
+UNDECIDED = "auto"
+"""The kind where the sources say what it is."""
+
+
+def _known_encoding(name: str) -> str:
+    from shardctl.sources.formats.encodings import known_encoding
+
+    return known_encoding(name)
+
+
+_STORES = {"pattern": r"^(source|png|raw|(jpeg|webp)(:[0-9]{1,3})?)$"}
+_DUPLICATES = {"pattern": "^(keep|exact|similar(:[0-9]{1,2})?)$"}
+_COMPRESSIONS = {"pattern": "^(none|lz4|zstd(:[0-9]{1,2})?)$"}
+
+
+@dataclass(frozen=True)
+class Recipe(Settings):
+    """A checked recipe: its fields are the keys of a recipe file. `from_settings` makes one, and decides what is left open.
+
+    Then `store` is None for text and tables only. `variants` samples are made of every record.
 
     `text_field` and `label_field` name the fields of records that become `text` and `label`; `image_field` the one of a table
     that has the images (`auto`: it is to be found, None: images are files of their own), or for tables `none`: there is none.
-    `schema` has the types of the fields where they need not be found. `keep_objects` says which objects are kept where an image
-    is cut: the share of their area that must be visible, or `center` (motion.py).
+    `schema` has the types of the fields where they need not be found.
     """
 
-    kind: str
-    store: Store | None
-    compression: Compression
-    transforms: tuple[Transform, ...] = ()
-    seed: int = 0
-    variants: int = 1
-    max_pixels: int = MAX_PIXELS
-    truncated: str = "reject"
-    duplicates: DuplicateRule = KEEP_ALL
-    reading: Reading = field(default_factory=Reading)
-    text_field: str | None = None
-    label_field: str | None = None
-    image_field: str | None = None
-    schema: str | None = None
-    keep_objects: float | str = KEPT_SHARE
+    name: ClassVar[str] = ""
+    what: ClassVar[str] = "recipe key"
+    kind: str = setting(
+        Word((UNDECIDED, *KINDS)), UNDECIDED, "Kind of the samples: image, text or table. auto: what the sources contain."
+    )
+    store: Store | None = setting(
+        Optional(Parsed(Store.parse, _STORES)),
+        None,
+        "How images are stored: source, jpeg:QUALITY, png, webp:QUALITY, raw. Default: source, or jpeg:90 if steps change it.",
+    )
+    compression: Compression = setting(
+        Auto(Parsed(Compression.parse, _COMPRESSIONS)),
+        None,
+        "Of the blocks: none, lz4, zstd, zstd:LEVEL. auto: zstd:3 for text and tables, none for images.",
+    )
+    seed: int = setting(Whole(0, 2**63 - 1), 0, "For random transforms and random splits.")
+    variants: int = setting(Whole(1, 10_000), 1, "Samples made of every input, each with its own random numbers.")
+    max_pixels: int = setting(Whole(1, 2**40), MAX_PIXELS, "Larger images are rejected.")
+    truncated: str = setting(
+        Word(("reject", "keep")), "reject", "Images whose data ends too early: reject them, or keep what is there."
+    )
+    duplicates: DuplicateRule = setting(
+        Parsed(DuplicateRule.parse, _DUPLICATES),
+        KEEP_ALL,
+        "Copies of an image: keep all, or reject them if they are exact, similar or similar:BITS.",
+    )
+    record: str = setting(Word(RECORDS), "file", "What a record of a text file is: file, line or paragraph.")
+    encoding: str = setting(Parsed(_known_encoding), "utf-8", "Of text files: a name that Python knows, or detect.")
+    columns: tuple[str, ...] = setting(Names(), (), "Names of the columns of CSV files without a header.")
+    delimiter: str | None = setting(
+        Optional(Delimiter()), None, "What is between the cells of CSV files; tab too. Default: a comma, in .tsv files a tab."
+    )
+    text_field: str | None = setting(Optional(Text()), None, "The field that becomes text.")
+    label_field: str | None = setting(Optional(Text()), None, "The field that becomes label.")
+    image_field: str | None = setting(
+        Optional(Text()), None, "The field of a table that is an image; none: no field is. Default: found by type and name."
+    )
+    schema: str | None = setting(
+        Optional(Parsed(_written_schema)),
+        None,
+        "The fields to keep and their types, name:type,…, or a file with this. Default: all, with the types that are found.",
+    )
+    keep_objects: float | str = setting(
+        KeptShare(),
+        KEPT_SHARE,
+        "Objects in images that are cut: the share of the area that must be visible to keep one, or center: of its box.",
+    )
+    transform: tuple[Transform, ...] = setting(Steps(), (), "The steps, in the order in which they are done.")
+
+    @property
+    def transforms(self) -> tuple[Transform, ...]:
+        """The steps."""
+        return self.transform
 
     @property
     def renames(self) -> dict[str, str]:
@@ -78,19 +213,16 @@ class Recipe:
         """The types of the fields, where they are given."""
         return parse_schema(self.schema) if self.schema else None
 
-    @staticmethod
-    def reading_of(settings: dict[str, Any]) -> Reading:
-        """Return how records are read by the settings of a recipe. Raises UsageError."""
-        record, columns = str(settings.get("record") or "file"), settings.get("columns") or ()
-        if record not in RECORDS:
-            raise UsageError(f"record must be {', '.join(RECORDS[:-1])} or {RECORDS[-1]}; it is {record!r}")
-        names = columns.split(",") if isinstance(columns, str) else list(columns)
-        if not all(isinstance(name, str) and name for name in names) or len(set(names)) < len(names):
-            raise UsageError(f"columns must be different names, such as id,text,label; they are {','.join(map(str, names))!r}")
-        encoding = _encoding(str(settings.get("encoding") or "utf-8"))
-        image = _name(settings, "image_field") if settings.get("kind") == "image" else None
-        label = str(settings.get("label_field") or "label")
-        return Reading(record, encoding, tuple(names), _delimiter(settings.get("delimiter")), label, image)
+    @property
+    def reading(self) -> Reading:
+        """How records are read."""
+        image = self.image_field if self.kind == "image" else None
+        return Reading(self.record, self.encoding, self.columns, self.delimiter, self.label_field or "label", image)
+
+    @classmethod
+    def reading_of(cls, settings: dict[str, Any]) -> Reading:
+        """Return how records are read by settings whose kind need not be decided yet. Raises SettingError."""
+        return cls(**cls.values(settings, raise_it)).reading
 
     @property
     def keep_truncated(self) -> bool:
@@ -110,7 +242,7 @@ class Recipe:
     @property
     def changes(self) -> tuple[Transform, ...]:
         """The transforms that may change a sample: all but the filters."""
-        return _without_filters(self.transforms)
+        return tuple(step for step in self.transforms if not isinstance(step, Filter))
 
     @property
     def parts(self) -> int:
@@ -153,203 +285,162 @@ class Recipe:
     def settings(self) -> dict[str, Any]:
         """Return the recipe as plain data: what the manifest records and `from_settings` reads."""
         return {
-            "kind": self.kind,
-            "store": str(self.store) if self.store else None,
-            "compression": str(self.compression),
-            "seed": self.seed,
-            "variants": self.variants,
-            "max_pixels": self.max_pixels,
-            "truncated": self.truncated,
-            **({"duplicates": str(self.duplicates)} if self.duplicates.mode != "keep" else {}),  # older datasets record none
-            "record": self.reading.record,
-            "encoding": self.reading.encoding,
-            "columns": list(self.reading.columns),
-            "delimiter": self.reading.delimiter,
-            "text_field": self.text_field,
-            "label_field": self.label_field,
-            "image_field": self.image_field,
-            "schema": self.schema,
-            **({"keep_objects": self.keep_objects} if self.keep_objects != KEPT_SHARE else {}),
-            "transform": [settings_of(step) for step in self.transforms],
+            key: field.metadata["kind"].write(getattr(self, key))
+            for key, field in settings_in(Recipe).items()
+            if key not in ADDED or getattr(self, key) != field.default
         }
+
+    def given(self) -> dict[str, Any]:
+        """Return the settings that differ from their defaults, as plain data."""
+        fields = settings_in(Recipe)
+        return {key: value for key, value in self.settings().items() if getattr(self, key) != fields[key].default}
 
     @classmethod
     def from_settings(cls, settings: dict[str, Any]) -> Recipe:
-        """Build and check a recipe; what is left out takes its default. Raises UsageError."""
-        for key in settings:
-            if key not in KEYS:
-                raise SettingError(f"the recipe: {unknown('key', key, KEYS)}", key)
-        steps = settings.get("transform") or []
-        if not isinstance(steps, list):
-            raise SettingError("the recipe's transforms must be tables, each under its own [[transform]]", "transform")
-        transforms = tuple(_transform(number, step) for number, step in enumerate(steps))
-        kind = settings.get("kind") or "image"
-        store = _store(kind, settings.get("store"), transforms)
-        recipe = cls(
-            kind=kind,
-            store=store,
-            compression=_compression(store, str(settings.get("compression") or "auto")),
-            transforms=transforms,
-            seed=_whole(settings, "seed", 0, 0, 2**63 - 1),
-            variants=_whole(settings, "variants", 1, 1, 10_000),
-            max_pixels=_whole(settings, "max_pixels", MAX_PIXELS, 1, 2**40),
-            truncated=str(settings.get("truncated") or "reject"),
-            duplicates=DuplicateRule.parse(str(settings.get("duplicates") or "keep")),
-            reading=cls.reading_of(settings),
-            text_field=_name(settings, "text_field"),
-            label_field=_name(settings, "label_field"),
-            image_field=_name(settings, "image_field"),
-            schema=_written_schema(_name(settings, "schema")),
-            keep_objects=_kept(settings.get("keep_objects")),
-        )
-        recipe._check()
+        """Build and check a recipe, and import its functions; what is left out takes its default. Raises UsageError."""
+        decided = {**settings, "kind": "image"} if settings.get("kind") in (None, UNDECIDED) else settings
+        recipe = cls.parse(**decided)
+        for place, step in enumerate(recipe.transforms):
+            try:
+                step.load()
+            except SettingError as error:
+                raise error.within("transform", place) from None
         return recipe
 
-    def _check(self) -> None:
-        if self.truncated not in ("reject", "keep"):
-            raise UsageError(f"truncated must be reject or keep; it is {self.truncated!r}")
-        if self.kind != "image" and self.image_transforms:
-            raise UsageError(f"{self.image_transforms[0].name} is for images, and these inputs are {self.kind}")
-        if self.kind != "image" and self.filters:
-            raise UsageError(f"{self.filters[0].name} is for images, and these inputs are {self.kind}")
-        self._check_image_field()
-        if self.duplicates.mode != "keep" and (self.kind != "image" or self.reading.image is not None):
+    @classmethod
+    def checked(cls, given: dict[str, Any], report: Report) -> Recipe | None:
+        """Build from what a recipe says; None if something is wrong, after telling `report` of all that is.
+
+        Functions are not imported. Whether the settings fit each other is looked at only if the kind and the steps are right.
+        """
+        told: list[SettingError] = []
+        values = cls.values(given, told.append)
+        recipe = None
+        if not {"kind", "transform"} & {error.key[0] for error in told if error.key}:
+            try:
+                recipe = cls(**values)._decided()
+                told += recipe.misfits()
+            except UsageError as error:
+                told.append(error if isinstance(error, SettingError) else SettingError(str(error)))
+        for each in told:
+            report(each)
+        return None if told else recipe
+
+    @classmethod
+    def values(cls, given: dict[str, Any], report: Report) -> dict[str, Any]:
+        """Return those of the given settings that are right, after telling `report` of the others. None says nothing."""
+        said = {key: value for key, value in given.items() if value is not None}  # a manifest has None for what is left out
+        if _is_deep(said.get("transform")):
+            del said["transform"]
+            report(SettingError(f"there are steps in steps, deeper than {DEEPEST}", "transform"))
+        return super().values(said, report)
+
+    def _decided(self) -> Recipe:
+        """Return the recipe with what was left open."""
+        images = self.kind in (UNDECIDED, "image")
+        store = self.store
+        if store is None and images:
+            store = Store.parse("jpeg:90" if self.changes else "source")
+        compression = self.compression
+        if compression is None:
+            # Encoded images do not shrink further, and raw pixels shrink by a seventh (docs/performance.md): both are worth
+            # more where they can be read in place. Text is a third to a quarter of its size under zstd.
+            compression = Compression.parse("none" if images else "zstd:3")
+        return replace(self, store=store, compression=compression)
+
+    def misfits(self) -> Iterator[SettingError]:
+        """Yield what does not fit together, each with the key that says it."""
+        if self.kind not in (UNDECIDED, "image"):
+            if self.store is not None:
+                yield SettingError(f"store {self.store} is for images, and these inputs are {self.kind}", "store")
+            for place, step in enumerate(self.transforms):
+                if isinstance(step, ImageTransform | Filter):
+                    yield _of_step(place, f"{step.name} is for images, and these inputs are {self.kind}")
+        if self.duplicates.mode != "keep" and (self.kind not in (UNDECIDED, "image") or self.reading.image is not None):
             inputs = self.kind if self.kind != "image" else "tables with images"
-            raise UsageError(
+            yield SettingError(
                 f"duplicates {self.duplicates} compares images that are files of their own, and these inputs are {inputs};"
-                " leave it out"
+                " leave it out",
+                "duplicates",
             )
-        if self.text_field is not None and self.text_field == self.label_field:
-            raise UsageError(f"{printable(self.text_field)} cannot be the text and the label; name one field for each of them")
+        yield from self._misfits_of_fields()
         if self.variants > 1 and not self.random:
-            raise UsageError("variants above 1 would store the same sample several times: nothing in the recipe is random")
+            yield SettingError(
+                "variants above 1 would store the same sample several times: nothing in the recipe is random", "variants"
+            )
         if self.store and self.store.name == "source" and self.changes:
-            raise UsageError(
+            yield SettingError(
                 f"store source keeps the original bytes, so {self.changes[0].name} cannot apply;"
-                " use store jpeg:90, png, webp:80 or raw"
+                " use store jpeg:90, png, webp:80 or raw",
+                "store",
             )
         if self.store and self.store.name == "raw" and self.output_size is None and not self.sample_transforms:
-            raise UsageError(
+            yield SettingError(
                 "store raw needs every image to have the same size, and the recipe must say which, even if all images already"
-                " have it: add a resize to WIDTHxHEIGHT (--resize 32x32 for images of 32x32) or a crop (--crop 32)"
+                " have it: add a resize to WIDTHxHEIGHT (--resize 32x32 for images of 32x32) or a crop (--crop 32)",
+                "store",
             )
-        several = [place for place, step in enumerate(self.image_transforms) if step.samples > 1]
-        if len(several) > 1:
-            raise UsageError(f"{self.image_transforms[several[1]].name}: only one transform may make several samples of each")
-        early = next((step for step in self.image_transforms[: several[0]] if step.random), None) if several else None
-        if early is not None:
-            name = self.image_transforms[several[0]].name
-            raise UsageError(f"{early.name} is random and must come after {name}, whose samples are parts of the same image")
-        if self.batch_transforms and self.sample_transforms:
-            raise UsageError(f"{self.batch_transforms[0].name} cannot be used together with your own function")
-        if self.kind == "image" and self.batch_transforms:
-            raise UsageError(f"{self.batch_transforms[0].name} is for text and tables, and these inputs are images")
-        for place, step in enumerate(self.transforms):
-            own = any(isinstance(s, SampleTransform) for s in self.transforms[:place])
-            if own and not isinstance(step, SampleTransform):
-                raise UsageError(f"{step.name} must come before your own function, which works on what the others have made")
+        yield from self._misfits_of_steps()
 
-    def _check_image_field(self) -> None:
+    def _misfits_of_steps(self) -> Iterator[SettingError]:
+        several = [place for place, step in enumerate(self.transforms) if isinstance(step, ImageTransform) and step.samples > 1]
+        for place in several[1:]:
+            yield _of_step(place, f"{self.transforms[place].name}: only one transform may make several samples of each")
+        for place, step in enumerate(self.transforms[: several[0]] if several else ()):
+            if isinstance(step, ImageTransform) and step.random:
+                last = self.transforms[several[0]].name
+                yield _of_step(
+                    place, f"{step.name} is random and must come after {last}, whose samples are parts of the same image"
+                )
+        own = False
+        for place, step in enumerate(self.transforms):
+            if isinstance(step, BatchTransform) and self.sample_transforms:
+                yield _of_step(place, f"{step.name} cannot be used together with your own function")
+            if isinstance(step, BatchTransform) and self.kind == "image":
+                yield _of_step(place, f"{step.name} is for text and tables, and these inputs are images")
+            if own and not isinstance(step, SampleTransform):
+                yield _of_step(
+                    place, f"{step.name} must come before your own function, which works on what the others have made"
+                )
+            own = own or isinstance(step, SampleTransform)
+
+    def _misfits_of_fields(self) -> Iterator[SettingError]:
+        if self.text_field is not None and self.text_field == self.label_field:
+            yield SettingError(
+                f"{printable(self.text_field)} cannot be the text and the label; name one field for each of them", "label_field"
+            )
         if self.image_field is None:
             return
         if self.kind == "table" and self.image_field != NO_IMAGES:
-            raise UsageError(
+            yield SettingError(
                 f"--image-field {printable(self.image_field)} is for --kind image; as a table, all structs of bytes and path"
-                " are images, and with --image-field none no field is"
+                " are images, and with --image-field none no field is",
+                "image_field",
             )
         if self.kind == "text" or (self.kind == "image" and self.image_field == NO_IMAGES):
-            raise UsageError(f"--image-field {printable(self.image_field)} does not fit --kind {self.kind}; leave it out")
+            yield SettingError(
+                f"--image-field {printable(self.image_field)} does not fit --kind {self.kind}; leave it out", "image_field"
+            )
 
 
-RECORDS = ("file", "line", "paragraph")
-
-FIELD_TYPES: dict[str, pa.DataType] = {
-    "string": pa.string(),
-    "bool": pa.bool_(),
-    "int64": pa.int64(),
-    "float64": pa.float64(),
-}
-"""The types that a given schema may name."""
-
-_NAMES_OF_TYPES = {type_: name for name, type_ in FIELD_TYPES.items()}
+KEYS = tuple(settings_in(Recipe))
+"""The keys of a recipe file."""
 
 
-def parse_schema(text: str) -> pa.Schema:
-    """Read `name:type,name:type`, or the file of this name that has it. Raises UsageError."""
-    written = text if ":" in text else _file_of_schema(Path(text))
-    fields = []
-    for part in written.replace("\n", ",").split(","):
-        if not part.strip():
-            continue
-        name, _, type_ = part.strip().rpartition(":")
-        if not name or type_.strip() not in FIELD_TYPES:
-            raise UsageError(f"schema {part.strip()!r} is not of the form name:type with one of {', '.join(FIELD_TYPES)}")
-        fields.append(pa.field(name.strip(), FIELD_TYPES[type_.strip()]))
-    if not fields or len({f.name for f in fields}) < len(fields):
-        raise UsageError(f"schema {text!r} must have at least one field, and each name once")
-    return pa.schema(fields, {CHOSEN: b""})
+def _is_deep(steps: Any) -> bool:
+    """Return whether there are steps in steps, more than DEEPEST times."""
+    level = [steps]
+    for _ in range(2 * DEEPEST):  # a list of steps, and a step that has another list
+        level = [
+            item
+            for value in level
+            for item in (value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ())
+        ]
+    return bool(level)
 
 
-def _file_of_schema(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-        raise UsageError(f"schema {printable(str(path))}: neither name:type,… nor a file that can be read ({reason})") from None
-
-
-def _written_schema(text: str | None) -> str | None:
-    """Return what a schema says, in one way: a file may change, and two ways to write the same are no two datasets."""
-    return None if text is None else ",".join(f"{f.name}:{_NAMES_OF_TYPES[f.type]}" for f in parse_schema(text))
-
-
-def _delimiter(value: Any) -> str | None:
-    if value is None:
-        return None
-    text = {"tab": "\t", "\\t": "\t"}.get(str(value), str(value))
-    if len(text) != 1 or not text.isascii() or text in '"\r\n' or text.isalnum():
-        raise UsageError(f"delimiter must be one character, such as ; or |, or tab; it is {text!r}")
-    return text
-
-
-def _encoding(name: str) -> str:
-    from shardctl.sources.formats.encodings import known_encoding
-
-    return known_encoding(name)
-
-
-def _name(settings: dict[str, Any], key: str) -> str | None:
-    value = settings.get(key)
-    return None if value is None else str(value)
-
-
-def load_recipe(path: Path) -> dict[str, Any]:
-    """Read a recipe file: the settings as plain data, not yet checked. Raises UsageError."""
-    shown = printable(str(path))
-    try:
-        settings: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-        return settings
-    except FileNotFoundError:
-        raise UsageError(f"{shown}: no such recipe file") from None
-    except OSError as error:
-        raise UsageError(f"{shown}: cannot be read ({error.strerror})") from error
-    except ValueError as error:
-        raise UsageError(f"{shown}: not a TOML file that can be read ({error})") from error
-
-
-def recipe_toml(settings: dict[str, Any]) -> str:
-    """Return the settings in the format of a recipe file."""
-    lines = [
-        f"{name} = {_toml(settings[name])}" for name in KEYS if name != "transform" and settings.get(name) not in (None, [])
-    ]
-    for step in settings.get("transform") or []:
-        lines += ["", "[[transform]]", *(f"{name} = {_toml(value)}" for name, value in step.items())]
-    return "\n".join(lines) + "\n"
-
-
-def _toml(value: Any) -> str:
-    """Return a string or a number as TOML writes it, which is as JSON does."""
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+def _of_step(place: int, problem: str) -> SettingError:
+    return SettingError(problem, "transform", place)
 
 
 def refuse_unnamed_functions(settings: dict[str, Any], named: Iterable[str], root: Path, who: str) -> None:
@@ -368,55 +459,3 @@ def user_functions(settings: dict[str, Any]) -> list[str]:
     steps = settings.get("transform")
     steps = [step for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
     return [str(step.get("target")) for step in steps if str(step.get("name")) == "custom"]
-
-
-def _transform(number: int, step: Any) -> Transform:
-    try:
-        return parse_step(step)
-    except SettingError as error:
-        raise error.within("transform", number) from None
-
-
-def _kept(value: Any) -> float | str:
-    if value is None:
-        return KEPT_SHARE
-    if value == CENTRE:
-        return CENTRE
-    try:
-        return PROBABILITY.read(value)
-    except ValueError:
-        problem = f"keep_objects must be a number from 0 to 1, or {CENTRE}; it is {value!r}"
-        raise SettingError(problem, "keep_objects") from None
-
-
-def _store(kind: str, text: Any, transforms: tuple[Transform, ...]) -> Store | None:
-    if kind not in KINDS:
-        raise UsageError(f"kind {kind!r} is not known; there are {', '.join(KINDS)}")
-    if kind != "image":
-        if text is not None:
-            raise UsageError(f"store {text} is for images, and these inputs are {kind}")
-        return None
-    if text is not None:
-        return Store.parse(str(text))
-    return Store.parse("jpeg:90" if _without_filters(transforms) else "source")
-
-
-def _without_filters(transforms: tuple[Transform, ...]) -> tuple[Transform, ...]:
-    return tuple(step for step in transforms if not isinstance(step, Filter))
-
-
-def _compression(store: Store | None, text: str) -> Compression:
-    if text != "auto":
-        return Compression.parse(text)
-    # Encoded images do not shrink further, and raw pixels shrink by a seventh (docs/performance.md): both are worth
-    # more where they can be read in place. Text is a third to a quarter of its size under zstd.
-    return Compression.parse("none" if store else "zstd:3")
-
-
-def _whole(settings: dict[str, Any], name: str, default: int, low: int, high: int) -> int:
-    value = settings.get(name)
-    if value is None:
-        return default
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise UsageError(f"{name} must be a whole number from {low} to {high}; it is {value!r}")
-    return value

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 import shardctl
 from shardctl import advice
 from shardctl.errors import InputError, UsageError
-from shardctl.recipe import load_recipe, recipe_toml
+from shardctl.recipe_files.reading import load_recipe
+from shardctl.recipe_files.writing import recipe_toml
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -8,13 +8,17 @@ import re
 import runpy
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
+import shardctl
 from shardctl.cli import cli
+from shardctl.errors import UsageError
 from shardctl.recipe import KEYS
-from shardctl.transforms import TRANSFORMS
+from shardctl.transforms import TRANSFORMS, parse_step
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -28,11 +32,20 @@ def test_every_command_and_option_is_in_the_reference() -> None:
     written = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     made = runpy.run_path(str(ROOT / "scripts" / "write_cli_docs.py"))["cli_docs"]()
     assert written == made, "run `make docs`"
-    for name in cli.list_commands(None):
-        command = cli.get_command(None, name)
-        assert f"## shardctl {name}" in written
+    for name, command in commands_of(cli, "shardctl"):
+        assert f"## {name}\n" in written
         for parameter in command.params:
             assert all(option in written for option in parameter.opts if option.startswith("--"))
+
+
+def commands_of(group: click.Group, name: str) -> Iterator[tuple[str, click.Command]]:
+    context = click.Context(group)
+    for inner in group.list_commands(context):
+        command = group.get_command(context, inner)
+        assert command is not None
+        yield f"{name} {inner}", command
+        if isinstance(command, click.Group):
+            yield from commands_of(command, f"{name} {inner}")
 
 
 def test_every_public_function_and_class_is_in_the_reference() -> None:
@@ -86,7 +99,8 @@ def test_the_recipe_page_knows_every_setting_and_transform(tmp_path: Path) -> No
     page = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
     assert all(key in page for key in KEYS)
     assert all(f"`{name}`" in page for name in TRANSFORMS)
-    from shardctl.recipe import Recipe, load_recipe
+    from shardctl.recipe import Recipe
+    from shardctl.recipe_files.reading import load_recipe
 
     steps = []
     for toml in snippets(page, "toml"):
@@ -98,6 +112,47 @@ def test_the_recipe_page_knows_every_setting_and_transform(tmp_path: Path) -> No
 def test_the_steps_of_the_recipe_page_are_written_from_their_settings() -> None:
     page = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
     assert page == runpy.run_path(str(ROOT / "scripts" / "write_recipe_docs.py"))["page"](page), "run `make docs`"
+
+
+READY = sorted((ROOT / "docs" / "recipes").glob("*.toml"))
+
+
+@pytest.mark.parametrize("path", READY, ids=lambda path: path.stem)
+def test_a_recipe_that_is_ready_has_no_problems_and_converts_images(path: Path, photos: Path, tmp_path: Path) -> None:
+    from shardctl.recipe_files.checking import check_recipe
+
+    found = check_recipe(path)
+    assert [str(problem) for problem in found.problems] == []
+    assert f"](recipes/{path.name})" in (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
+    assert path.read_text().startswith("#:schema ../recipe.schema.json\n")
+    (tmp_path / "in").mkdir()
+    first = min(photos.rglob("*.jpg"))
+    (tmp_path / "in" / first.name).write_bytes(first.read_bytes())
+    made = shardctl.convert(tmp_path / "in", tmp_path / "out", recipe=path, workers=0)
+    assert (made.samples, made.rejected) == (found.recipe.samples_per_record, 0)
+
+
+def test_every_step_of_images_has_a_picture_and_they_are_small() -> None:
+    script = runpy.run_path(str(ROOT / "scripts" / "draw_recipe_pictures.py"))
+    unknown = {*script["EXAMPLES"], *script["WITHOUT_PICTURE"]} - set(TRANSFORMS)
+    assert not unknown, f"scripts/draw_recipe_pictures.py has settings for steps that are not there: {unknown}"
+    for name in script["pictured"]():
+        try:
+            parse_step({"name": name, **script["EXAMPLES"].get(name, {})})
+        except UsageError as error:
+            pytest.fail(f"add the step {name} to EXAMPLES in scripts/draw_recipe_pictures.py: {error}")
+    there = {path.stem: path.stat().st_size for path in (ROOT / "docs" / "images").glob("*.webp")}
+    assert set(there) == set(script["pictured"]()), "run `make docs`, which draws a picture of each step"
+    assert sum(there.values()) < 300_000
+
+
+def test_a_picture_shows_that_its_step_does_something() -> None:
+    script = runpy.run_path(str(ROOT / "scripts" / "draw_recipe_pictures.py"))
+    before = script["scene"]()
+    for name in script["pictured"]():
+        after = script["afterwards"](name, before)
+        shown = [image for image in after if image.size != before.size or image.tobytes() != before.tobytes()]
+        assert shown, f"{name}: its settings in EXAMPLES change nothing; write some that do"
 
 
 def test_the_loader_page_runs_and_knows_every_option(raw_dataset: Path) -> None:

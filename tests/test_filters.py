@@ -23,7 +23,7 @@ from shardctl.codecs.measures import blur_score, dhash, phash, taken_at, uniform
 from shardctl.errors import Rejection, UsageError
 from shardctl.transforms import parse_step
 from shardctl.transforms.base import settings_of
-from shardctl.transforms.filters import judge
+from shardctl.transforms.filter import judge
 
 DATE_TIME, EXIF_BLOCK, DATE_TIME_ORIGINAL, ORIENTATION = 0x0132, 0x8769, 0x9003, 0x0112
 
@@ -177,7 +177,7 @@ def test_images_without_a_date_are_kept_unless_they_are_to_be_rejected() -> None
 
 
 WRONG = [
-    ({"name": "filter_size"}, "filter_size needs one of min_width, min_height, max_width, max_height"),
+    ({"name": "filter_size"}, "filter_size: needs one of min_width, min_height, max_width, max_height"),
     ({"name": "filter_size", "min_width": 0}, "filter_size: min_width must be a whole number from 1"),
     ({"name": "filter_size", "min_width": 3, "max_width": 2}, "filter_size: max_width 2 is under min_width 3"),
     ({"name": "filter_size", "min_widht": 3}, "did you mean min_width"),

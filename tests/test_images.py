@@ -13,7 +13,9 @@ from shardctl.codecs import image
 from shardctl.codecs.image import Store, decode, open_image, render
 from shardctl.errors import Rejection, UsageError
 from shardctl.geometry import View
-from shardctl.transforms import Crop, HorizontalFlip, RandomResizedCrop, Resize
+from shardctl.transforms.crop import Crop, RandomResizedCrop
+from shardctl.transforms.flip import HorizontalFlip
+from shardctl.transforms.resize import Resize
 
 
 def encoded(picture: Image.Image, form: str = "PNG", **options: Any) -> bytes:

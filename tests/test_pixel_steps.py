@@ -138,7 +138,7 @@ def test_erasing_a_given_part() -> None:
         ({"name": "rand_augment", "magnitude": 31}, "magnitude must be 0 to 30; it is 31"),
         ({"name": "auto_augment", "policy": "mnist"}, "policy must be imagenet, cifar10 or svhn"),
         ({"name": "posterize", "bits": 9}, "bits must be a whole number from 0 to 8"),
-        ({"name": "posterize"}, "posterize needs bits"),
+        ({"name": "posterize"}, "posterize: needs bits"),
         ({"name": "random_erasing", "value": "noise"}, "or 'random'; it is 'noise'"),
         ({"name": "gausian_blur"}, "did you mean gaussian_blur"),
     ],

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from marked import write_marked
+from PIL import Image
 
 import shardctl
 from shardctl.report.page import Html, data, page, paragraph, table
@@ -214,6 +216,57 @@ def test_the_page_shows_what_is_marked_in_images(browser: Any, marked_report: Pa
     record = json.loads(seen.page.locator("script#objects").text_content())
     assert [(each["field"], each["objects"]) for each in record] == [("objects", 12)]
     for selector in ("figcaption", ".tile span", "td", ".xtick text", ".ytick text", ".cbaxis text"):
+        assert min(seen.contrasts(selector)) >= 4.5, selector
+    seen.context.close()
+
+
+@pytest.fixture(scope="module")
+def preview_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A preview of images with objects, one of them broken."""
+    from shardctl.preview import make_preview
+    from shardctl.preview.page import preview_page
+
+    root = tmp_path_factory.mktemp("preview")
+    (root / "in").mkdir()
+    lines = []
+    names = [f"{number}{'-long' * 20}.png" for number in range(4)]
+    for number, name in enumerate(names[:3]):
+        picture = np.random.default_rng(number).integers(0, 256, (48, 64, 3), np.uint8)
+        Image.fromarray(picture).save(root / "in" / name)
+        lines.append({"file_name": name, "objects": {"bbox": [[0, 0, 8, 8], [30, 20, 10, 10]], "category": [0, 1]}})
+    (root / "in" / names[3]).write_bytes(b"bad")
+    lines.append({"file_name": names[3], "objects": {"bbox": [], "category": []}})
+    (root / "in" / "metadata.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    recipe = {"transform": [{"name": "crop", "size": 32}, {"name": "hflip", "p": 0.5}]}
+    page = preview_page(make_preview([root / "in"], recipe, 8, workers=0), ["in"])
+    (root / "p.html").write_text(page, encoding="utf-8")
+    return root / "p.html"
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1400), ("dark", 390)])
+def test_the_preview_shows_samples_with_and_without_annotations(
+    browser: Any, preview_report: Path, scheme: str, width: int
+) -> None:
+    seen = Seen(browser, preview_report, scheme, width)
+    assert seen.complaints == []
+    assert seen.requests == [preview_report.as_uri()]
+    assert seen.page.locator(".input").count() == 4
+    pictures = seen.page.locator(".row img")
+    assert all(pictures.evaluate_all("images => images.map(image => image.complete && image.naturalWidth > 0)"))
+    drawn, bare = seen.page.locator(".row img.drawn:visible"), seen.page.locator(".row img.bare:visible")
+    assert (drawn.count(), bare.count()) == (15, 0), "each of three inputs, and four samples of it"
+    seen.page.locator(".switch").click()
+    assert (drawn.count(), bare.count()) == (0, 15)
+    seen.page.keyboard.press("Space")
+    assert (drawn.count(), bare.count()) == (15, 0), "by the keyboard too"
+    captions = seen.page.locator(".row figcaption").all_text_contents()
+    assert captions[0].startswith("source64x48, ")
+    assert captions[1].endswith("1 of 2 objects kept")
+    assert "rejected, decode: not-an-image" in seen.page.locator(".input").last.text_content()
+    assert seen.page.evaluate("document.documentElement.scrollWidth") <= width
+    first, second = (seen.page.locator(".row figure").nth(number).bounding_box() for number in (0, 1))
+    assert (first["y"] == second["y"]) is (width > 390), "in a narrow window the source has a row of its own"
+    for selector in ("figcaption", ".tile span", "td", ".soft", ".switch", ".bad"):
         assert min(seen.contrasts(selector)) >= 4.5, selector
     seen.context.close()
 

@@ -3,36 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 
 from shardctl.annotations.base import AnnotationFormat, AnnotationRule, Annotations, Source
-from shardctl.annotations.captions import Captions
-from shardctl.annotations.coco import Coco
-from shardctl.annotations.imagenet import Imagenet
 from shardctl.annotations.inputs import Inputs
-from shardctl.annotations.masks import Masks
-from shardctl.annotations.voc import Voc
-from shardctl.annotations.yolo import Yolo
 from shardctl.errors import UsageError
 
-FORMATS: dict[str, AnnotationFormat] = {form.name: form for form in (Coco(), Yolo(), Voc(), Masks(), Captions(), Imagenet())}
-"""The formats that `--labels` may name."""
+FORMATS = ("coco", "yolo", "voc", "masks", "captions", "imagenet")
+"""The formats that `--labels` may name. The module of this name has the class of this name, with a capital letter."""
+
+
+def format_of(name: str) -> AnnotationFormat:
+    """Return one of FORMATS. Its module is imported now: most conversions have no annotations."""
+    form: AnnotationFormat = getattr(import_module(f"shardctl.annotations.{name}"), name.capitalize())()
+    return form
 
 
 def parse_source(text: str) -> Source | None:
     """Read what `--labels` says; None if it does not begin with the name of a format. Raises UsageError."""
-    return Source.parse(text, FORMATS)
+    return Source.parse(text, FORMATS, format_of)
 
 
 def read_annotations(sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path) -> list[Annotations]:
     """Read annotations, those of one format together. Raises InputError, UsageError if two give the same column."""
     found: list[Annotations] = []
     given: dict[str, str] = {}
-    for name, form in FORMATS.items():
+    for name in FORMATS:
         of_format = [source for source in sources if source.format == name]
         if not of_format:
             continue
-        read = form.read(of_format, inputs, rule, scratch)
+        read = format_of(name).read(of_format, inputs, rule, scratch)
         for field in read.fields:
             if field.name in given:
                 raise UsageError(f"{given[field.name]} and {name} annotations both give {field.name}; use one of them")

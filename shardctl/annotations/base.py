@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Protocol
@@ -35,12 +35,12 @@ class Source:
     options: tuple[tuple[str, str], ...] = ()
 
     @classmethod
-    def parse(cls, text: str, formats: Mapping[str, AnnotationFormat]) -> Source | None:
+    def parse(cls, text: str, formats: Collection[str], format_of: Callable[[str], AnnotationFormat]) -> Source | None:
         """Read what `--labels` says; None if it does not begin with the name of a format. Raises UsageError."""
         found = _SOURCE.fullmatch(text)
         if found is None or found["format"] not in formats:
             return None
-        form = formats[found["format"]]
+        form = format_of(found["format"])
         given = [part.partition("=")[::2] for part in found["options"].split("+")[1:]]
         for name, value in given:
             form.check_option(name, value)

@@ -25,7 +25,7 @@ FLUSH_FAILED = 120
 OUTPUT_REFUSED = 3
 """The exit code if stdout or stderr cannot be written: the same as for any other full disk."""
 
-COMMANDS = ("advise", "bench", "convert", "demo", "inspect", "repair", "verify")
+COMMANDS = ("advise", "bench", "convert", "demo", "inspect", "preview", "recipe", "repair", "verify")
 
 
 def _show_version(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
@@ -62,7 +62,10 @@ def cli() -> None:
       shardctl demo demo                                  make a small dataset to try things on
       shardctl advise demo/photos --resize 256 --crop 224 --consumer-rate 2500
                                                           how should it be stored?
+      shardctl preview demo/photos --random-crop 224 --flip 0.5 --html p.html
+                                                          what will a recipe do to the images?
       shardctl convert demo/photos out --resize 256 --crop 224 --store raw
+      shardctl recipe check recipe.toml                   what does a recipe do, and what is wrong with it?
       shardctl verify out                                 is it whole?
       shardctl repair out                                 rebuild damaged files from the sources
       shardctl inspect out                                what is in it?

@@ -73,7 +73,7 @@ def advise(src: tuple[str, ...], output: Output, write: str | None, **given: Any
     """
     keep_pandas_out_of_arrow()
     from shardctl.advice import advise as find_advice
-    from shardctl.recipe import recipe_toml
+    from shardctl.recipe_files.writing import recipe_toml
 
     look_in_current_folder()
     names = ("consumer_rate", "consumer", "gpus", "inputs", "batch_size", "threads", "lossless", "workers")

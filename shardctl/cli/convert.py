@@ -47,6 +47,14 @@ def _sources_and_destination(
     return value[:-1], value[-1]
 
 
+def _number_or_word(_context: click.Context, _parameter: click.Parameter, value: str | None) -> float | str | None:
+    """Return a number where it is one; the recipe knows which words there are."""
+    try:
+        return None if value is None else float(value)
+    except ValueError:
+        return value
+
+
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="SRC... DST", type=click.Path(), callback=_sources_and_destination)
 @source_options
@@ -140,6 +148,13 @@ def _sources_and_destination(
     metavar="keep|exact|similar[:BITS]",
     help="Images: keep all, or reject a file of the same bytes as one before it (exact), or one that looks like it (similar:"
     " up to BITS of 64 bits of a hash differ, 7 if not given). Default: keep.",
+)
+@click.option(
+    "--keep-objects",
+    callback=_number_or_word,
+    metavar="SHARE|center",
+    help="Objects in images that are cut: keep those of which at least this share of the area is visible, or whose centre is."
+    " Default: 0.1.",
 )
 @click.option(
     "--input-timeout",

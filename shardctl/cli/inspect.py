@@ -350,6 +350,7 @@ def _for_people(sample: dict[str, Any], record: Record) -> dict[str, Any]:
     from shardctl.inspection.images import is_objects
 
     shown = {name: _image_text(value) for name, value in sample.items()}
+    shown |= {name: "missing" for name in record.images if name in shown and sample[name] is None}
     for name, role in record.roles.objects.items():
         if name in shown and (sample[name] is None or is_objects(sample[name])):
             shown[name] = objects_line(sample[name], role)

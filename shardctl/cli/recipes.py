@@ -9,18 +9,23 @@ from typing import Any
 import click
 
 from shardctl.errors import UsageError
+from shardctl.storage import printable
 
 Command = Callable[..., Any]
 
 _SOURCE = (
-    click.option("--recipe", type=click.Path(), help="A recipe file (TOML); options on the command line override it."),
+    click.option(
+        "--recipe",
+        type=click.Path(),
+        metavar="FILE.toml",
+        help="A recipe file (docs/recipes.md, `shardctl recipe --help`). Options change what it says: each has the key of its"
+        " name, and wins; --resize, --crop, --random-crop and --flip change the step of the file.",
+    ),
     click.option(
         "--kind",
         type=click.Choice(["auto", "image", "text", "table"]),
-        default="auto",
-        show_default=True,
         help="Kind of samples: images (files, or in tables); texts (.txt, .jsonl); rows of tables (.csv, .json, .parquet"
-        " and the like).",
+        " and the like). Default: auto, what the sources contain.",
     ),
     click.option(
         "--record",
@@ -57,6 +62,14 @@ _TRANSFORMS = (
     click.option("--random-crop", metavar="N|WxH", help="Images: cut out a random part and resize it (RandomResizedCrop)."),
     click.option("--flip", type=float, metavar="P", help="Images: mirror left to right with probability P."),
     click.option(
+        "--step",
+        "steps",
+        multiple=True,
+        metavar="'NAME KEY=VALUE…'",
+        help="Images: any step of docs/recipes.md, for instance 'random_rotation degrees=10 fill=[0, 0, 0]'; done after those"
+        " of the recipe and of the options above. May be given several times.",
+    ),
+    click.option(
         "--transform",
         "transforms",
         multiple=True,
@@ -82,36 +95,30 @@ def _with(command: Command, options: tuple[Callable[[Command], Command], ...]) -
     return command
 
 
+_STEPS = (
+    ("resize", "resize", "size"),
+    ("crop", "crop", "size"),
+    ("random_crop", "random_resized_crop", "size"),
+    ("flip", "hflip", "p"),
+)
+"""Options that give a setting of a step, in the order in which the steps are done: option, step, setting."""
+
+
 def recipe_of(given: dict[str, Any]) -> dict[str, Any]:
-    """Join the recipe file and the options: an option overrides the file, transforms come from one of the two."""
-    from shardctl.recipe import load_recipe
+    """Join the recipe file and the options: an option changes what the file says. Raises UsageError."""
+    from shardctl.recipe import KEYS
+    from shardctl.recipe_files.overriding import StepOption, parse_step_option, with_steps
+    from shardctl.recipe_files.reading import load_recipe
 
     settings = load_recipe(Path(given["recipe"])) if given["recipe"] else {}
-    steps = _steps(given)
-    if steps and settings.get("transform"):
-        raise UsageError(f"--{steps[0]['name']} and the transforms in {given['recipe']} contradict each other; use one of them")
-    if steps:
-        settings["transform"] = steps
-    reading = ("record", "text_field", "label_field", "image_field", "columns", "delimiter", "encoding", "schema")
-    for name in ("store", "compression", "seed", "variants", "max_pixels", "truncated", "duplicates", *reading):
-        if given.get(name) is not None:
-            settings[name] = given[name]
-    if given["kind"] != "auto":
-        settings["kind"] = given["kind"]
-    return settings
-
-
-def _steps(given: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the transforms that the options name, in the order in which they apply."""
-    if given["crop"] and given["random_crop"]:
+    settings |= {key: given[key] for key in KEYS if given.get(key) is not None}
+    named = [
+        StepOption(option.replace("_", "-"), name, setting, given[option])
+        for option, name, setting in _STEPS
+        if given[option] is not None
+    ]
+    if not settings.get("transform") and given["crop"] and given["random_crop"]:
         raise UsageError("--crop and --random-crop contradict each other; use one of them")
-    steps: list[dict[str, Any]] = []
-    for option, name, setting in (
-        ("resize", "resize", "size"),
-        ("crop", "crop", "size"),
-        ("random_crop", "random_resized_crop", "size"),
-        ("flip", "hflip", "p"),
-    ):
-        if given[option] is not None:
-            steps.append({"name": name, setting: given[option]})
-    return steps + [{"name": "custom", "target": target} for target in given["transforms"]]
+    more = [parse_step_option(text) for text in given["steps"]]
+    steps = with_steps(settings.get("transform"), named, more, given["transforms"], printable(str(given["recipe"])))
+    return {**settings, "transform": steps} if steps else settings

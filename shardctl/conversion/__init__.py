@@ -72,7 +72,8 @@ from shardctl.fingerprint import (
 from shardctl.labelling import PlanSettings
 from shardctl.listing import LabelRule, Listing, list_files
 from shardctl.manifest import Manifest
-from shardctl.recipe import Recipe, load_recipe
+from shardctl.recipe import Recipe
+from shardctl.recipe_files.reading import load_recipe
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.walk import place_of
 from shardctl.splitting import SplitRule

@@ -14,7 +14,7 @@ from shardctl.errors import Rejection
 from shardctl.sources.formats import ranges
 from shardctl.transforms import Filter, parse_step
 from shardctl.transforms.base import settings_of
-from shardctl.transforms.filters import judge
+from shardctl.transforms.filter import judge
 
 DIGEST_BYTES = 16
 """Bytes of a SHA-256 that are compared. It is no hash for speed: files could be made that have the same one of those."""

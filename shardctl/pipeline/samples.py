@@ -24,7 +24,7 @@ from shardctl.pipeline.images import ImageSteps
 from shardctl.recipe import Recipe
 from shardctl.sample import Sample
 from shardctl.times import python_rows
-from shardctl.transforms.filters import judge
+from shardctl.transforms.filter import judge
 from shardctl.transforms.values import UnfitValue, array_of, describe, for_column, quick_check
 
 Shape = tuple[int, int, int]

@@ -26,6 +26,7 @@ PICTURES_STYLE = """.pictures { display: grid; grid-template-columns: repeat(aut
 .pictures.marked { grid-template-columns: repeat(auto-fill, minmax(min(15rem, 100%), 1fr)); }
 .pictures.marked img { height: auto; max-height: 20rem; }
 .pictures i { display: inline-block; width: .7em; height: .7em; margin-right: .25em; border: 1px solid var(--rule); }
+.category { display: inline-block; }
 .pictures figcaption { font-weight: 400; font-size: .75rem; overflow-wrap: anywhere; }
 """
 """How a page shows pictures: those in an element of the class `pictures`, larger with `marked`."""
@@ -40,7 +41,7 @@ def picture_sheet(pictures: Iterable[Picture], columns: int | None = None) -> by
     large = any(picture.has_marks for picture in listed)
     side = MARKED_SIDE if large else SIDE
     return contact_sheet(
-        ((_thumbnail(picture, side), picture.lines) for picture in listed), columns or (5 if large else 8), side
+        ((thumbnail(picture, side), picture.lines) for picture in listed), columns or (5 if large else 8), side
     )
 
 
@@ -118,6 +119,13 @@ def _masks_of(record: Record) -> tuple[tuple[bytes | npt.NDArray[Any], Mask], ..
     return tuple((content, role) for content, role in masks if content is not None)
 
 
+def main_picture(record: Record) -> Picture | None:
+    """Return the main image of a record with all that is marked in it; None where there is none."""
+    main = record.roles.main_image
+    content = _content(record.values[main]) if main is not None else None
+    return None if content is None else Picture(content, caption(record), _objects_of(record), _masks_of(record))
+
+
 def caption(record: Record) -> tuple[str, ...]:
     """Return the caption of an image: its class or label if it has one, and its key."""
     labels = [(record.class_names[name], record.values[name]) for name in record.class_names]
@@ -125,7 +133,7 @@ def caption(record: Record) -> tuple[str, ...]:
     return (", ".join(said), str(record.values["key"])) if said else (str(record.values["key"]),)
 
 
-def _thumbnail(picture: Picture, side: int) -> Pixels | None:
+def thumbnail(picture: Picture, side: int) -> Pixels | None:
     """Return a small picture with what is marked in it; None where it does not decode."""
     try:
         if picture.classes is not None:
@@ -148,7 +156,7 @@ def _coloured(content: bytes | npt.NDArray[Any], role: Mask, side: int) -> Pixel
 
 def figure(picture: Picture, side: int) -> Html:
     """Return a picture no larger than `side` as a part of a page, with its lines below it."""
-    pixels, below = _thumbnail(picture, side), f"<figcaption>{_below(picture)}</figcaption>"
+    pixels, below = thumbnail(picture, side), f"<figcaption>{_below(picture)}</figcaption>"
     if pixels is None:
         return Html(f'<figure><p class="bad">does not decode</p>{below}</figure>')
     encoded = base64.b64encode(jpeg(pixels, fine_colours=picture.has_marks)).decode("ascii")
@@ -156,13 +164,19 @@ def figure(picture: Picture, side: int) -> Html:
 
 
 def _below(picture: Picture) -> str:
-    """Return the lines below a picture as HTML, each category behind its colour in the picture."""
+    """Return the lines below a picture as HTML."""
+    lines = (line.text for line in counted_objects(picture))
+    return "<br>".join([*map(text, picture.caption[:-1]), *lines, text(picture.caption[-1])])
+
+
+def counted_objects(picture: Picture) -> list[Html]:
+    """Return a line for each column of objects: how many of each category, behind its colour in the picture."""
     counted = ("&ensp;".join(_category(*each, role) for each in counted_categories(value)) for value, role in picture.objects)
     said = (objects_line(value, role) for value, role in picture.objects)
-    lines = [colours or text(line) for colours, line in zip(counted, said, strict=True)]
-    return "<br>".join([*map(text, picture.caption[:-1]), *lines, text(picture.caption[-1])])
+    return [Html(colours or text(line)) for colours, line in zip(counted, said, strict=True)]
 
 
 def _category(category: int, count: int, role: Objects) -> str:
     red, green, blue = colour_of(category)
-    return f'<i style="background: rgb({red},{green},{blue})"></i>{text(counted_name(category, count, role))}'
+    said = f'<i style="background: rgb({red},{green},{blue})"></i>{text(counted_name(category, count, role))}'
+    return f'<span class="category">{said}</span>'

@@ -106,7 +106,7 @@ class RandAugment(_Policy):
     def __post_init__(self) -> None:
         if self.magnitude >= self.num_magnitude_bins:
             most = self.num_magnitude_bins - 1
-            raise SettingError(f"rand_augment: magnitude must be 0 to {most}; it is {self.magnitude}", "magnitude")
+            raise SettingError(f"magnitude must be 0 to {most}; it is {self.magnitude}", "magnitude")
 
     def drawn(self, size: Size, rng: Rng) -> list[Operation]:
         """Draw the operations."""

@@ -30,6 +30,9 @@ class Transform(Settings, ABC):
         """Whether it draws from the generator that it is handed."""
         return False
 
+    def load(self) -> None:
+        """Import the code that does the work where it is not shardctl's own. Raises UsageError if it cannot be used."""
+
     def code_digest(self) -> str | None:
         """Return a digest of the code that does the work where it is not shardctl's own, else None."""
         return None

@@ -29,7 +29,7 @@ class GaussianBlur(PixelTransform):
 
     def __post_init__(self) -> None:
         if self.kernel_size is not None and self.kernel_size % 2 == 0:
-            raise SettingError(f"gaussian_blur: kernel_size must be odd; it is {self.kernel_size}", "kernel_size")
+            raise SettingError(f"kernel_size must be odd; it is {self.kernel_size}", "kernel_size")
         blurrer(self.backend)  # so that a missing package is known before anything is written
 
     @property

@@ -10,46 +10,41 @@ from typing import Any, ClassVar
 import numpy as np
 
 from shardctl.geometry import Size
-from shardctl.transforms.base import EVERYTHING, ImageTransform, Rng, Transform, drawn, settings_of
+from shardctl.transforms.base import EVERYTHING, ImageTransform, Rng, drawn
 from shardctl.transforms.picture import Picture
-from shardctl.transforms.settings import PROBABILITY, Kind, Numbers, Optional, SettingError, setting
-from shardctl.transforms.table import parse_step, schema_of_steps
+from shardctl.transforms.settings import PROBABILITY, Numbers, Optional, Report, SettingError, setting
+from shardctl.transforms.table import Steps
 
 
-class Steps(Kind[tuple[ImageTransform, ...]]):
-    """A list of steps of images, each with its `name` and its settings."""
+class StepsInside(Steps):
+    """A list of at least one step, each of which changes the image and makes one sample of each."""
 
-    def read(self, value: Any) -> tuple[ImageTransform, ...]:
-        """Return the steps."""
-        if not isinstance(value, list | tuple) or not value:
-            raise ValueError('must be a list of steps, as in [{name = "hflip"}, {name = "vflip"}]')
-        steps = []
-        for number, given in enumerate(value):
-            try:
-                step = parse_step(given)
-            except SettingError as error:
-                raise error.within(number) from None
+    def checked(self, value: Any, name: str, report: Report) -> tuple[ImageTransform, ...] | None:
+        """Return the steps; None if one is wrong, after telling `report` of all that is."""
+        if isinstance(value, list | tuple) and not value:
+            report(SettingError(f"{name} must have at least one step"))
+            return None
+        steps = super().checked(value, name, report)
+        if steps is None:
+            return None
+        for number, step in enumerate(steps):
             if not isinstance(step, ImageTransform):
-                raise SettingError(f"{step.name} cannot be inside another step", number)
-            if step.samples > 1:
-                raise SettingError(f"{step.name} makes several samples, and cannot be inside another step", number)
-            steps.append(step)
-        return tuple(steps)
-
-    def write(self, value: tuple[Transform, ...]) -> list[dict[str, Any]]:
-        """Return the steps as a recipe has them."""
-        return [settings_of(step) for step in value]
+                report(SettingError(f"{step.name} cannot be inside another step", number))
+            elif step.samples > 1:
+                report(SettingError(f"{step.name} makes several samples, and cannot be inside another step", number))
+        inside = tuple(step for step in steps if isinstance(step, ImageTransform) and step.samples == 1)
+        return inside if len(inside) == len(steps) else None
 
     def schema(self) -> dict[str, Any]:
-        """Return the schema of a list of steps."""
-        return {"type": "array", "items": schema_of_steps(), "minItems": 1}
+        """Return the schema of such a list."""
+        return {**super().schema(), "minItems": 1}
 
 
 @dataclass(frozen=True)
 class Composite(ImageTransform):
     """A step that does some of its `steps`."""
 
-    steps: tuple[ImageTransform, ...] = setting(Steps(), doc="The steps.")
+    steps: tuple[ImageTransform, ...] = setting(StepsInside(), doc="The steps.")
 
     @property
     def lazy(self) -> bool:
@@ -136,7 +131,7 @@ class Choice(Composite):
 
     def __post_init__(self) -> None:
         if self.weights is not None and (len(self.weights) != len(self.steps) or not sum(self.weights) > 0):
-            raise SettingError(f"choice: weights must have a number for each of the {len(self.steps)} steps", "weights")
+            raise SettingError(f"weights must have a number for each of the {len(self.steps)} steps", "weights")
 
     @property
     def random(self) -> bool:

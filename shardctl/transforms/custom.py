@@ -37,12 +37,9 @@ class Custom(SampleTransform):
     name: ClassVar[str] = "custom"
     target: str = setting(Text(), doc="MODULE:FUNCTION.")
 
-    @classmethod
-    def parse(cls, **given: Any) -> Any:
-        """Build from what a recipe or an option says, importing the function to be sure that it can be called."""
-        transform = super().parse(**given)
-        transform._call  # noqa: B018 - imported here, so that a wrong name is found before anything is written
-        return transform
+    def load(self) -> None:
+        """Import the function, to be sure that it can be called. Raises UsageError if it cannot."""
+        self._call  # noqa: B018 - imported once, and kept
 
     @property
     def draws(self) -> bool:

@@ -4,22 +4,13 @@ any step changes it, wherever in the recipe they stand."""
 from __future__ import annotations
 
 import dataclasses
-from abc import abstractmethod
-from collections.abc import Callable, Sequence
 from datetime import date, datetime, time
-from functools import cache
 from typing import Any, ClassVar
 
-from PIL import Image
-
-from shardctl.codecs.image import Opened, upright
-from shardctl.codecs.measures import SHARPNESS_SIDE, blur_score, taken_at, uniformity
-from shardctl.errors import Rejection
-from shardctl.transforms.base import Transform
+from shardctl.codecs.image import Opened
+from shardctl.codecs.measures import blur_score, taken_at, uniformity
+from shardctl.transforms.filter import Decoded, Filter
 from shardctl.transforms.settings import Kind, Number, Optional, SettingError, Whole, Word, setting
-
-Decoded = Callable[[], Image.Image]
-"""Gives the upright RGB picture, decoded when it is first asked for; a JPEG at a scale that is enough for what is measured."""
 
 MOST_SIDE, MOST_AREA = 1 << 31, 1 << 40
 
@@ -46,44 +37,6 @@ class When(Kind[datetime]):
     def schema(self) -> dict[str, Any]:
         """Return the schema of such a text."""
         return {"type": "string", "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9:.]+)?$"}
-
-
-class Filter(Transform):
-    """Rejects images that do not keep to a rule."""
-
-    @abstractmethod
-    def judge(self, opened: Opened, decoded: Decoded) -> None:
-        """Raise Rejection (stage `filter`, the error is the filter's name) for an image that does not keep to the rule."""
-
-    def _reject(self, why: str) -> Rejection:
-        return Rejection("filter", self.name, why)
-
-    def _check_limits(self, what: str, value: float, least: float | None, most: float | None) -> None:
-        """Raise Rejection for a value below `least` or above `most`."""
-        if least is not None and value < least:
-            raise self._reject(f"{what} {_shown(value, least)} is under {least:.15g}")
-        if most is not None and value > most:
-            raise self._reject(f"{what} {_shown(value, most)} is over {most:.15g}")
-
-    def _refuse_nothing(self) -> None:
-        """Raise SettingError if no limit is given, or the largest is below the smallest."""
-        limits = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]  # it is
-        if all(limit is None for limit in limits.values()):
-            raise SettingError(f"{self.name} needs one of {', '.join(limits)}")
-        for name, most in limits.items():
-            least = limits["min" + name[3:]] if name.startswith("max") else None
-            if least is not None and most is not None and least > most:
-                raise SettingError(f"{self.name}: {name} {most:g} is under min{name[3:]} {least:g}", name)
-
-
-def judge(filters: Sequence[Filter], opened: Opened) -> None:
-    """Raise Rejection for the first filter whose rule an image does not keep to (stage `filter`), or if it does not decode.
-
-    It is decoded only for filters that look at its pixels, once for all of them.
-    """
-    decoded = cache(lambda: upright(opened, (SHARPNESS_SIDE, SHARPNESS_SIDE)))
-    for each in filters:
-        each.judge(opened, decoded)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,11 +140,3 @@ class FilterDate(Filter):
             raise self._reject(f"taken {taken.isoformat()}, which is before {When().write(self.after)}")
         elif self.before is not None and taken >= self.before:
             raise self._reject(f"taken {taken.isoformat()}, which is not before {When().write(self.before)}")
-
-
-def _shown(value: float, limit: float) -> str:
-    """Return a number with 4 digits, or as many as show on which side of a limit it is."""
-    if isinstance(value, int):
-        return str(value)
-    texts = (f"{value:.{digits}g}" for digits in range(4, 18))
-    return next(text for text in texts if (float(text) < limit) == (value < limit) and (float(text) > limit) == (value > limit))

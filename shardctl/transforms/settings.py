@@ -1,6 +1,6 @@
-"""What the settings of a step may be: how each is read from a recipe, written into one, and described for an editor.
+"""What the settings of a recipe and of its steps may be: how each is read, written, and described for an editor.
 
-A step is a frozen dataclass. Each of its fields is made by `setting(kind)` or `setting(kind, default)`.
+A step is a frozen dataclass, and so is a recipe. Each of its fields is made by `setting(kind)` or `setting(kind, default)`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ import dataclasses
 import difflib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar, Generic, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from numbers import Real
+from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
 from shardctl.errors import UsageError
 from shardctl.geometry import Colour, Size
@@ -24,16 +25,26 @@ T = TypeVar("T")
 class SettingError(UsageError):
     """A setting of a recipe that is unknown, missing or impossible.
 
-    `key` is its place: names of keys, and numbers of the items of lists (from 0), from the outermost in.
+    `key` is its place: names of keys, and numbers of the items of lists (from 0), from the outermost in. `problem` is the
+    message without the name of the step, `owner`, that it begins with.
     """
 
-    def __init__(self, message: str, *key: str | int) -> None:
-        super().__init__(message)
-        self.key = key
+    def __init__(self, problem: str, *key: str | int, owner: str = "") -> None:
+        super().__init__(f"{owner}: {problem}" if owner else problem)
+        self.problem, self.key, self.owner = problem, key, owner
 
-    def within(self, *key: str | int) -> SettingError:
-        """Return the same error with its place told from further out."""
-        return SettingError(str(self), *key, *self.key)
+    def within(self, *key: str | int, owner: str = "") -> SettingError:
+        """Return the same error with its place told from further out. It keeps the owner that it has."""
+        return SettingError(self.problem, *key, *self.key, owner=self.owner or owner)
+
+
+Report = Callable[[SettingError], None]
+"""What is told of every setting that is wrong. One that raises ends the reading at the first."""
+
+
+def raise_it(error: SettingError) -> NoReturn:
+    """Raise the error: the report of those who need no more than the first."""
+    raise error
 
 
 class Kind(ABC, Generic[T]):
@@ -41,7 +52,17 @@ class Kind(ABC, Generic[T]):
 
     @abstractmethod
     def read(self, value: Any) -> T:
-        """Return the checked value. Raises ValueError, saying what it must be."""
+        """Return the checked value. Raises ValueError, saying what it must be, or UsageError with a whole sentence."""
+
+    def checked(self, value: Any, name: str, report: Report) -> T | None:
+        """Return the checked value of the setting `name`; None if it is wrong, after telling `report` of all that is."""
+        try:
+            return self.read(value)
+        except ValueError as error:
+            report(SettingError(f"{name} {error}; it is {_shown(value)}"))
+        except UsageError as error:
+            report(_as_setting_error(error))
+        return None
 
     def write(self, value: T) -> Any:
         """Return the value as a recipe has it."""
@@ -62,10 +83,7 @@ class Number(Kind[float]):
 
     def read(self, value: Any) -> float:
         """Return it as a float."""
-        try:
-            number = float(value) if not isinstance(value, bool) else math.nan
-        except (TypeError, ValueError):
-            number = math.nan
+        number = _number(value)
         if not (self.low <= number <= self.high and math.isfinite(number)) or (self.above and number == self.low):
             raise ValueError(f"must be a number{_limits(self.low, self.high, self.above)}")
         return number
@@ -156,12 +174,10 @@ class Span(Kind[tuple[float, float]]):
 
     def read(self, value: Any) -> tuple[float, float]:
         """Return the two numbers."""
-        if self.alone != "none" and isinstance(value, int | float) and not isinstance(value, bool):
-            value = self._of_one(float(value))
-        try:
-            first, last = (float(part) for part in value) if not isinstance(value, str) else (math.nan, math.nan)
-        except (TypeError, ValueError):
-            first = last = math.nan
+        if self.alone != "none" and math.isfinite(_number(value)):
+            value = self._of_one(_number(value))
+        two = isinstance(value, list | tuple) and len(value) == 2
+        first, last = (_number(value[0]), _number(value[1])) if two else (math.nan, math.nan)
         finite = math.isfinite(first) and math.isfinite(last)
         if not finite or not self.low <= first <= last <= self.high or (self.above and first == self.low):
             one = "" if self.alone == "none" else "one number, or "
@@ -222,7 +238,7 @@ class Numbers(Kind[tuple[float, ...]]):
     def read(self, value: Any) -> tuple[float, ...]:
         """Return the numbers."""
         number = Number(self.low, self.high)
-        if self.repeat and self.count and isinstance(value, int | float):
+        if self.repeat and self.count and math.isfinite(_number(value)):
             value = [value] * self.count
         count = "" if self.count is None else f"{self.count} "
         problem = f"must be a list of {count}numbers{_limits(self.low, self.high, False)}"
@@ -253,7 +269,7 @@ class Sides(Kind["int | Size"]):
 
     def read(self, value: Any) -> int | Size:
         """Return one number, or (width, height)."""
-        parts = str(value).lower().split("x") if not isinstance(value, list | tuple) else [str(part) for part in value]
+        parts = [str(part) for part in value] if isinstance(value, list | tuple) else str(value).lower().split("x")
         sides = [int(part) if part.isdecimal() and len(part) < 9 else 0 for part in parts]
         if len(sides) not in (1, 2) or any(not 1 <= side <= MAX_SIDE for side in sides):
             raise ValueError(f"must be 224, or 320x240 for width x height, with sides of 1 to {MAX_SIDE} pixels")
@@ -268,9 +284,10 @@ class Sides(Kind["int | Size"]):
         return value
 
     def schema(self) -> dict[str, Any]:
-        """Return the schema of a number, or a string with both."""
+        """Return the schema of a number, a string with both, or a list of both."""
         side = {"type": "integer", "minimum": 1, "maximum": MAX_SIDE}
-        return {"anyOf": [side, {"type": "string", "pattern": "^[0-9]+(x[0-9]+)?$"}]}
+        both = {"type": "array", "items": side, "minItems": 1, "maxItems": 2}
+        return {"anyOf": [side, {"type": "string", "pattern": "^[0-9]+([xX][0-9]+)?$"}, both]}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -314,59 +331,170 @@ class Optional(Kind["T | None"], Generic[T]):
         return self.kind.schema()
 
 
+@dataclasses.dataclass(frozen=True)
+class Auto(Kind["T | None"], Generic[T]):
+    """What another kind allows, or `auto`: it follows from the other settings, or from the sources."""
+
+    kind: Kind[T]
+
+    def read(self, value: Any) -> T | None:
+        """Return None for `auto`."""
+        return None if value == "auto" else self.kind.read(value)
+
+    def write(self, value: T | None) -> Any:
+        """Return `auto` for None."""
+        return "auto" if value is None else self.kind.write(value)
+
+    def schema(self) -> dict[str, Any]:
+        """Return the schema of the other kind, and of `auto`."""
+        return {"anyOf": [{"const": "auto"}, self.kind.schema()]}
+
+
+@dataclasses.dataclass(frozen=True)
+class Names(Kind[tuple[str, ...]]):
+    """Different names: a list, or one string with commas between them."""
+
+    def read(self, value: Any) -> tuple[str, ...]:
+        """Return the names."""
+        names = value.split(",") if isinstance(value, str) else value
+        listed = isinstance(names, list | tuple) and all(isinstance(name, str) and name for name in names)
+        if not listed or len(set(names)) < len(names):
+            raise ValueError("must be different names, such as id,text,label")
+        return tuple(names)
+
+    def write(self, value: tuple[str, ...]) -> list[str]:
+        """Return a list of them."""
+        return list(value)
+
+    def schema(self) -> dict[str, Any]:
+        """Return the schema of a list, and of a string."""
+        name = {"type": "string", "minLength": 1}
+        return {"anyOf": [{"type": "array", "items": name, "uniqueItems": True}, name]}
+
+
+@dataclasses.dataclass(frozen=True)
+class Parsed(Kind[T]):
+    """A string that `parse` reads, refusing it with a sentence of its own (UsageError), and `str` writes.
+
+    `form` is a JSON schema of such strings.
+    """
+
+    parse: Callable[[str], T]
+    form: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def read(self, value: Any) -> T:
+        """Return what the string says."""
+        return self.parse(Text().read(value))
+
+    def write(self, value: T) -> str:
+        """Return the string."""
+        return str(value)
+
+    def schema(self) -> dict[str, Any]:
+        """Return the schema of the strings."""
+        return {"type": "string", **self.form}
+
+
 PROBABILITY = Number(0.0, 1.0)
+
+C = TypeVar("C", bound="Settings")
 
 
 class Settings:
     """A dataclass whose fields are settings: read from a recipe by `parse`, written by `settings`."""
 
     name: ClassVar[str]
+    what: ClassVar[str] = "setting"
+    """What a setting is called in messages."""
 
     @classmethod
-    def parse(cls, **given: Any) -> Any:
+    def parse(cls: type[C], **given: Any) -> C:
         """Build from what a recipe or an option says. Raises SettingError, whose key is the one that is wrong."""
-        fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]  # each step is a dataclass
+        made = cls.checked(given, raise_it)
+        assert made is not None, "what is wrong was raised"
+        return made
+
+    @classmethod
+    def checked(cls: type[C], given: dict[str, Any], report: Report) -> C | None:
+        """Build from what a recipe says; None if something is wrong, after telling `report` of all that is."""
+        told: list[SettingError] = []
+        values = cls.values(given, told.append)
+        if not told:
+            try:
+                return cls(**values)
+            except UsageError as error:  # settings that do not fit each other
+                told.append(_as_setting_error(error).within(owner=cls.name))
+        for each in told:
+            report(each)
+        return None
+
+    @classmethod
+    def values(cls, given: dict[str, Any], report: Report) -> dict[str, Any]:
+        """Return those of the given settings that are right, after telling `report` of those that are wrong or missing."""
+        fields = settings_in(cls)
         for key in given:
             if key not in fields:
-                raise SettingError(f"{cls.name}: {unknown('setting', key, fields)}", key)
+                report(SettingError(unknown(cls.what, key, fields), key, owner=cls.name))
         values = {}
         for key, field in fields.items():
-            if key not in given:
-                if field.default is dataclasses.MISSING:
-                    raise SettingError(f"{cls.name} needs {key}", key)
-                continue
-            try:
-                values[key] = field.metadata["kind"].read(given[key])
-            except SettingError as error:
-                raise error.within(key) from None
-            except ValueError as error:
-                raise SettingError(f"{cls.name}: {key} {error}; it is {given[key]!r}", key) from None
-        return cls(**values)
+            if key in given:
+                told: list[SettingError] = []
+                value = field.metadata["kind"].checked(given[key], key, told.append)
+                for error in told:
+                    report(error.within(key, owner=cls.name))
+                if not told:
+                    values[key] = value
+            elif field.default is dataclasses.MISSING:
+                report(SettingError(f"needs {key}", owner=cls.name))
+        return values
 
     def settings(self) -> dict[str, Any]:
         """Return the settings as they are written in a recipe."""
-        fields = dataclasses.fields(self)  # type: ignore[arg-type]  # each step is a dataclass
-        values = {field: getattr(self, field.name) for field in fields}
         written = {
-            field.name: field.metadata["kind"].write(value)
-            for field, value in values.items()
-            if not (field.metadata["later"] and value == field.default)
+            name: field.metadata["kind"].write(getattr(self, name))
+            for name, field in settings_in(type(self)).items()
+            if not (field.metadata["later"] and getattr(self, name) == field.default)
         }
         return {name: value for name, value in written.items() if value is not None}
 
     @classmethod
+    def properties(cls) -> dict[str, Any]:
+        """Return JSON schemas of the settings, by their names."""
+        return {name: _schema(field) for name, field in settings_in(cls).items()}
+
+    @classmethod
     def json_schema(cls) -> dict[str, Any]:
         """Return a JSON schema of the step in a recipe."""
-        fields = dataclasses.fields(cls)  # type: ignore[arg-type]  # each step is a dataclass
-        properties = {field.name: field.metadata["kind"].schema() | {"description": field.metadata["doc"]} for field in fields}
-        needed = [field.name for field in fields if field.default is dataclasses.MISSING]
+        needed = [name for name, field in settings_in(cls).items() if field.default is dataclasses.MISSING]
         return {
             "type": "object",
-            "description": (cls.__doc__ or "").strip().splitlines()[0],
-            "properties": {"name": {"const": cls.name}, **properties},
+            "description": first_line(cls),
+            "properties": {"name": {"const": cls.name}, **cls.properties()},
             "required": ["name", *needed],
             "additionalProperties": False,
         }
+
+
+def settings_in(class_: type[Settings]) -> dict[str, dataclasses.Field[Any]]:
+    """Return the fields of a step that are settings, by their names."""
+    fields = dataclasses.fields(class_)  # type: ignore[arg-type]  # each step is a dataclass
+    return {field.name: field for field in fields}
+
+
+def default_of(field: dataclasses.Field[Any]) -> Any:
+    """Return the default of a setting as a recipe has it; None where it has none."""
+    return None if field.default is dataclasses.MISSING else field.metadata["kind"].write(field.default)
+
+
+def first_line(class_: type[Settings]) -> str:
+    """Return what a step does, in a sentence."""
+    return (class_.__doc__ or "").strip().splitlines()[0]
+
+
+def _schema(field: dataclasses.Field[Any]) -> dict[str, Any]:
+    default = default_of(field)
+    described = {"description": field.metadata["doc"]} if field.metadata["doc"] else {}
+    return {**field.metadata["kind"].schema(), **described, **({} if default is None else {"default": default})}
 
 
 def setting(kind: Kind[Any], default: Any = dataclasses.MISSING, doc: str = "", later: bool = False) -> Any:
@@ -383,6 +511,29 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(str(name), names, 1)
     hint = f"did you mean {near[0]}? " if near else ""
     return f"{what} {str(name)!r} is not known; {hint}there {'is' if len(names) == 1 else 'are'} {', '.join(names) or 'none'}"
+
+
+def _number(value: Any) -> float:
+    """Return a number as a float, NaN for anything else."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.nan
+
+
+def _as_setting_error(error: UsageError) -> SettingError:
+    return error if isinstance(error, SettingError) else SettingError(str(error))
+
+
+SHOWN = 60
+"""Most characters of a value in a message."""
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
 
 
 def _either(words: Sequence[str]) -> str:

@@ -58,7 +58,7 @@ def check(cli: Any) -> Any:
         known = documented(command)
         seen: set[str] = set()
         for way in ways:
-            ran = cli(command, *way, "--json")
+            ran = cli(*command.split(), *way, "--json")
             assert "error" not in ran.json, ran.json
             assert ran.out.count("\n") == 1
             found = set(keys_of(ran.json, known))
@@ -100,6 +100,11 @@ def test_inspect(check: Any, source: Path, tmp_path: Path, cli: Any) -> None:
     )
 
 
+def test_preview(check: Any, source: Path, tmp_path: Path) -> None:
+    shown = [source, "--flip", 0.5, "--inputs", 3, "--workers", 0]
+    check("preview", shown, [*shown, "--html", tmp_path / "p.html", "--images", tmp_path / "p.png"])
+
+
 def test_bench(check: Any, raw_dataset: Path, tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shardctl.benchmark.sweeping.SECONDS", 0.01)
     short = [raw_dataset, "--seconds", 0.02, "--runs", 1, "--threads", 1]
@@ -113,6 +118,16 @@ def test_advise(check: Any, photos: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(advice, "ROUND_SECONDS", 0.02)
     monkeypatch.setattr(advice, "PROOF_SECONDS", 0.1)
     check("advise", [photos, "--crop", 8, "--consumer-rate", 1000, "--inputs", 8, "--workers", 0, "--lossless"])
+
+
+def test_recipe(check: Any, photos: Path, tmp_path: Path, cli: Any) -> None:
+    (tmp_path / "good.toml").write_text('[[transform]]\nname = "crop"\nsize = 8\n')
+    (tmp_path / "bad.toml").write_text("seed = -1\n")
+    check("recipe check", [tmp_path / "good.toml"], [tmp_path / "bad.toml"])
+    assert (
+        cli("convert", photos, tmp_path / "out", "--recipe", tmp_path / "good.toml", "--shuffle", 1, "--workers", 0).code == 0
+    )
+    check("recipe show", [tmp_path / "out"])
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def known_encoding(name: str) -> str:
             raise LookupError
     except (LookupError, ValueError):
         message = (
-            f"--encoding {printable(name)}: there is no such encoding; known are utf-8, utf-16, gb18030, big5, cp932, latin-1"
+            f"encoding {printable(name)}: there is no such encoding; known are utf-8, utf-16, gb18030, big5, cp932, latin-1"
         )
         raise UsageError(f"{message} and all others that Python has, or detect") from None
     return "utf-8" if own == "utf-8-sig" else own

@@ -1,0 +1,137 @@
+"""`shardctl preview`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from shardctl.cli.convert import convert
+from shardctl.cli.output import Output, counted, output_options, print_json, print_table, printing_to_stderr
+from shardctl.cli.recipes import recipe_of
+from shardctl.engines import WORKER
+from shardctl.engines.server import forked_early
+from shardctl.errors import UsageError
+from shardctl.importing import look_in_current_folder
+from shardctl.startup import import_without_threads, keep_pandas_out_of_arrow
+from shardctl.storage import printable
+
+if TYPE_CHECKING:
+    from shardctl.preview import Preview, Tried
+
+INPUTS = 8
+"""How many inputs are shown where no number is given."""
+
+_OTHERS = frozenset(
+    ("paths", "variants", "compression", "shard_size", "samples_per_shard", "shuffle", "max_rejects", "copy_rejects")
+    + ("overwrite", "if_running", "dry_run", "as_json", "quiet", "verbose")
+)
+"""Parameters of convert that are about the dataset, or that this command has of its own. All others mean the same here."""
+
+_PLANNING = ("boxes", "annotation_frame", "task", "lenient_labels", "split", "workers", "input_timeout", "worker_memory")
+"""Options of convert that are no part of the recipe and are passed on as they are."""
+
+
+@click.command()
+@click.argument("src", nargs=-1, required=True, metavar="SRC...", type=click.Path())
+@click.option("--html", type=click.Path(), metavar="FILE", help="Write an HTML page: each input beside its samples.")
+@click.option("--images", type=click.Path(), metavar="FILE", help="Draw the same into one PNG file.")
+@click.option(
+    "--inputs", type=click.IntRange(1, 1000), metavar="N", help=f"Show N inputs from all over the sources. Default: {INPUTS}."
+)
+@click.option("--key", "keys", multiple=True, metavar="KEY", help="Show this input. May be given several times.")
+@click.option(
+    "--variants",
+    type=int,
+    metavar="K",
+    help="Make K samples of every input, each with other random numbers. Default: as the recipe says, else 4 if it is random.",
+)
+@output_options
+def preview(src: tuple[str, ...], output: Output, **given: Any) -> None:
+    """Show what convert would make of a few images, before it does: each before and after, with its annotations.
+
+    Samples have the bytes that a conversion with the same options stores. Of a random recipe 4 variants of each input are
+    shown; the first is the one that is stored without --variants. Inputs that would be rejected are shown with the reason.
+    Nothing is written but the page and the picture that are asked for; with neither, a table is printed.
+
+    \b
+      shardctl preview photos --random-crop 224 --flip 0.5 --html p.html
+      shardctl preview images --labels coco:instances.json --recipe recipe.toml --html p.html
+      shardctl preview photos --recipe recipe.toml --key cat/001.jpg --variants 16 --images p.png
+    """
+    if given["inputs"] is not None and given["keys"]:
+        raise UsageError("--inputs and --key contradict each other; use one of them")
+    look_in_current_folder()
+    import_without_threads()
+    keep_pandas_out_of_arrow()
+    from shardctl.preview import make_preview
+
+    options = {name: given[name] for name in _PLANNING}
+    labels = list(given["labels"]) if len(given["labels"]) > 1 else next(iter(given["labels"]), "auto")
+    options |= {"labels": labels, "drop_columns": given["drop_columns"] or ()}
+    show_lines = (lambda line: click.echo(printable(line), err=True)) if output.verbose else (lambda line: None)
+    with _workers_ahead(options), printing_to_stderr():
+        made = make_preview(src, recipe_of(given), given["inputs"] or INPUTS, given["keys"], show_lines, **options)
+    written = _write(made, src, given)
+    if not output.quiet:
+        for notice in made.notices:
+            click.echo(f"note: {notice}", err=True)
+    if output.as_json:
+        from shardctl.preview.facts import record_of
+
+        print_json({**record_of(made), **written})
+    else:
+        _print(made, written)
+
+
+def _workers_ahead(options: dict[str, Any]) -> AbstractContextManager[None]:
+    return nullcontext() if options["workers"] == 0 else forked_early(WORKER, options["worker_memory"] or 0)
+
+
+def _write(made: Preview, src: tuple[str, ...], given: dict[str, Any]) -> dict[str, str]:
+    """Write what is asked for, and return the paths by what they are."""
+    written = {}
+    if given["html"] is not None or given["images"] is not None:
+        from shardctl.preview.page import preview_page, preview_sheet
+        from shardctl.report.page import write_file, write_page
+
+        if given["html"] is not None:
+            write_page(Path(given["html"]), preview_page(made, src))
+            written["page"] = given["html"]
+        if given["images"] is not None:
+            write_file(Path(given["images"]), preview_sheet(made))
+            written["sheet"] = given["images"]
+    return written
+
+
+def _print(made: Preview, written: dict[str, str]) -> None:
+    from shardctl.preview.facts import reject_in_words
+
+    rejected = f", {made.rejected:,} rejected" if made.rejected else ""
+    click.echo(f"{len(made.inputs):,} of {counted(made.total, 'input')}: {counted(made.samples, 'sample')}{rejected}")
+    if not written:
+        print_table([row for each in made.inputs for row in _rows(each)])
+    for each in made.inputs:
+        if each.reject is not None:
+            click.echo(f"  {printable(each.key)} {reject_in_words(each)}: {printable(each.reject.message)}")
+    for what, path in written.items():
+        click.echo(f"{'page' if what == 'page' else 'pictures'} written to {printable(path)}")
+
+
+def _rows(tried: Tried) -> Iterator[tuple[str, ...]]:
+    """Yield a line for an input, and one for each of its samples: what it is, its size, its objects."""
+    from shardctl.preview.facts import sample_facts, size_in_words
+
+    for record in (tried.source, *tried.samples):
+        if record is not None:
+            facts = sample_facts(record)
+            is_source = record is tried.source
+            size = f"{facts.width}x{facts.height}" if is_source else size_in_words(facts)
+            objects = "" if facts.objects is None else counted(facts.objects, "object")
+            yield tried.key if is_source else f"  variant {facts.variant}", size, objects
+
+
+preview.params[-3:-3] = [parameter for parameter in convert.params if parameter.name not in _OTHERS]  # before --json

@@ -1,0 +1,189 @@
+"""`shardctl recipe`: check, show and describe recipe files."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from shardctl.cli.output import Output, counted, output_options, print_json
+from shardctl.importing import look_in_current_folder
+from shardctl.startup import keep_pandas_out_of_arrow
+from shardctl.storage import printable
+
+if TYPE_CHECKING:
+    from shardctl.recipe import Recipe
+    from shardctl.recipe_files.checking import Check, StepSummary
+
+PROBLEMS_FOUND = 1
+
+
+@click.group()
+def recipe() -> None:
+    """Write, check and reuse recipes: TOML files that say what is done to every input.
+
+    \b
+    A recipe.toml:
+      store = "jpeg:90"              # each option of convert is a key here
+      [[transform]]                  # the steps, in order
+      name = "random_resized_crop"
+      size = 224
+      [[transform]]
+      name = "hflip"
+
+    \b
+      shardctl recipe check recipe.toml               what is wrong with it, and what does it do?
+      shardctl convert photos out --recipe recipe.toml
+      shardctl recipe show out                        the recipe of a dataset, to use it again
+      shardctl recipe schema > recipe.schema.json     for editors: they complete and check recipes
+
+    docs/recipes.md has all keys and steps, with pictures, and recipes that are ready to use (docs/recipes/).
+    """
+
+
+@recipe.command()
+@click.argument("file", metavar="FILE.toml", type=click.Path())
+@click.option(
+    "--import",
+    "imports",
+    is_flag=True,
+    help="Import the functions that the recipe names too, and check that they can be called. This runs their modules.",
+)
+@output_options
+def check(file: str, output: Output, imports: bool) -> int:
+    """Find everything that is wrong with a recipe file, and say what it does.
+
+    Each problem is a line with its place: recipe.toml:12: transform 2 (crop): size must be …. Without problems, the steps are
+    printed with all their settings, the size of the images that come out, and the annotations that can move with them.
+
+    Exit codes: 0 nothing is wrong, 1 problems, 3 no such file.
+    """
+    keep_pandas_out_of_arrow()
+    from shardctl.recipe_files.checking import check_recipe
+
+    look_in_current_folder()
+    found = check_recipe(Path(file), imports)
+    if output.as_json:
+        print_json(_record(found))
+    elif found.recipe is None:
+        for problem in found.problems:
+            click.echo(str(problem))
+        click.echo(f"{counted(len(found.problems), 'problem')} in {found.file}")
+    else:
+        click.echo(f"{found.file}: no problems found")
+        if not output.quiet:
+            for line in _description(found, found.recipe):
+                click.echo(line)
+    return 0 if found.ok else PROBLEMS_FOUND
+
+
+@recipe.command()
+@click.argument("dst", metavar="DST", type=click.Path())
+@output_options
+def show(dst: str, output: Output) -> None:
+    """Print the recipe that made the dataset DST, as a recipe file.
+
+    It has every key and every setting, defaults too, so that it means the same in later versions. What is no part of a recipe
+    (sources, labels, splits, the order) is in the comment at its top.
+
+    \b
+      shardctl recipe show out > recipe.toml
+      shardctl convert photos again --recipe recipe.toml
+    """
+    keep_pandas_out_of_arrow()
+    from shardctl.recipe_files.showing import show_recipe
+
+    found = show_recipe(Path(dst))
+    if output.as_json:
+        print_json({**asdict(found)})
+        return
+    click.echo(found.toml, nl=False)
+    for misfit in found.misfits:
+        click.echo(f"WARNING: this version of shardctl would refuse it: {printable(misfit)}", err=True)
+
+
+@recipe.command()
+@output_options
+def schema(output: Output) -> None:
+    """Print the JSON schema of recipe files, with which editors complete and check them.
+
+    Write it beside your recipes, and name it in their first line; editors with Taplo (Even Better TOML in VS Code) read that:
+
+    \b
+      shardctl recipe schema > recipe.schema.json
+      #:schema ./recipe.schema.json                   <- the first line of recipe.toml
+    """
+    keep_pandas_out_of_arrow()
+    from shardctl.recipe_files.schema import recipe_schema
+
+    click.echo(json.dumps(recipe_schema(), indent=None if output.as_json else 2))
+
+
+def _record(found: Check) -> dict[str, Any]:
+    record: dict[str, Any] = {"ok": found.ok, "file": found.file, "problems": [asdict(problem) for problem in found.problems]}
+    if found.recipe is not None:
+        record |= {
+            "recipe": found.recipe.settings(),
+            "steps": [asdict(step) for step in found.steps],
+            "random": found.recipe.random,
+            "samples_per_input": found.recipe.samples_per_record,
+            "size": found.recipe.output_size,
+            "moves": found.moves,
+        }
+    return record
+
+
+def _description(found: Check, made: Recipe) -> list[str]:
+    """Say what a recipe does, in lines."""
+    kinds = {"image": "images", "text": "texts", "table": "rows of tables", "auto": "whatever the sources hold"}
+    images = made.store is not None
+    stored = f", images stored as {made.store}" if images else ""
+    undecided = images and made.kind == "auto" and not made.transforms
+    compression = "none for images, zstd:3 for others" if undecided else str(made.compression)
+    lines = [f"  for {kinds[made.kind]}{stored}, compression {compression}"]
+    said = ("kind", "store", "compression", "seed", "variants", "transform")
+    others = {key: value for key, value in made.given().items() if key not in said}
+    if others:
+        lines.append(printable(f"  {', '.join(f'{key} {_value(value)}' for key, value in others.items())}"))
+    for number, step in enumerate(found.steps, 1):
+        lines += [f"  {number}. {step.name}: {step.does}", f"     {_settings(step)}"]
+    if images and found.steps:
+        size = f"{made.output_size[0]}x{made.output_size[1]} pixels" if made.output_size else "of different sizes"
+        lines.append(f"  images that come out: {size}")
+    each = "1 sample" if made.samples_per_record == 1 else counted(made.samples_per_record, "sample")
+    variants = f" ({made.variants} variants)" if made.variants > 1 else ""
+    functions = ", unless your own functions make more or fewer" if made.sample_transforms else ""
+    lines.append(f"  from each input: {each}{variants}{functions}")
+    lines.append(f"  random: {'yes, seed ' + str(made.seed) if made.random else 'no'}")
+    if images and made.image_transforms:
+        still = [
+            f"{what} ({_by(found, what)})" for what in ("boxes", "polygons", "keypoints", "masks") if what not in found.moves
+        ]
+        moved = ", ".join(found.moves) or "none"
+        lines.append(f"  annotations that move with the images: {moved}")
+        if still:
+            lines.append(f"  refused if the inputs have them: {', '.join(still)}")
+    return lines
+
+
+def _settings(step: StepSummary) -> str:
+    settings = ", ".join(f"{name} {_value(value)}" for name, value in step.settings.items()) or "no settings"
+    return printable(f"{settings}{'; random' if step.random else ''}")
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
+        return "; ".join(
+            f"{item.get('name')} ({', '.join(f'{name} {_value(inner)}' for name, inner in item.items() if name != 'name')})"
+            for item in value
+        )
+    if isinstance(value, list):
+        return f"[{', '.join(_value(item) for item in value)}]"
+    return value if isinstance(value, str) else f"{value:.6g}" if isinstance(value, float) else json.dumps(value)
+
+
+def _by(found: Check, what: str) -> str:
+    return ", ".join(dict.fromkeys(step.name for step in found.steps if step.moves is not None and what not in step.moves))

@@ -1,0 +1,179 @@
+"""`shardctl recipe`, and how options and the recipe of a file join."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import shardctl
+from shardctl.manifest import Manifest
+
+RECIPE = """\
+store = "png"
+seed = 3
+kind = "image"
+[[transform]]
+name = "resize"
+size = 40
+side = "long"
+[[transform]]
+name = "maybe"
+p = 0.4
+steps = [{ name = "hflip", p = 0.2 }]
+[[transform]]
+name = "crop"
+size = 24
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    (tmp_path / "recipe.toml").write_text(RECIPE)
+    return tmp_path / "recipe.toml"
+
+
+def test_check_says_what_a_recipe_does(cli: Any, recipe: Path) -> None:
+    ran = cli("recipe", "check", recipe)
+    assert ran.code == 0
+    for line in (
+        f"{recipe}: no problems found",
+        "  for images, images stored as png, compression none",
+        "  1. resize: One number: a side becomes that long, the shape is kept.",
+        "     size 40, side long",
+        "     steps hflip (p 0.2), p 0.4; random",
+        "  images that come out: 24x24 pixels",
+        "  from each input: 1 sample",
+        "  random: yes, seed 3",
+        "  annotations that move with the images: boxes, keypoints, masks, polygons",
+    ):
+        assert line in ran.out
+    record = cli("recipe", "check", recipe, "--json").json
+    assert (record["ok"], record["problems"], record["size"], record["samples_per_input"]) == (True, [], [24, 24], 1)
+    assert [step["name"] for step in record["steps"]] == ["resize", "maybe", "crop"]
+    assert record["steps"][1]["settings"]["steps"] == [{"name": "hflip", "p": 0.2}]
+    assert record["moves"] == ["boxes", "keypoints", "masks", "polygons"]
+
+
+def test_check_says_the_keys_that_are_not_the_defaults(cli: Any, recipe: Path) -> None:
+    recipe.write_text('kind = "table"\ncolumns = ["a", "b"]\ndelimiter = "tab"\nlabel_field = "b"\n')
+    said = cli("recipe", "check", recipe).out.splitlines()
+    assert said[1:] == [
+        "  for rows of tables, compression zstd:3",
+        "  columns [a, b], delimiter \\t, label_field b",
+        "  from each input: 1 sample",
+        "  random: no",
+    ]
+
+
+def test_check_names_what_cannot_move_with_the_images(cli: Any, recipe: Path) -> None:
+    recipe.write_text('[[transform]]\nname = "five_crop"\nsize = 8\n[[transform]]\nname = "elastic"\n')
+    said = cli("recipe", "check", recipe).out
+    assert "refused if the inputs have them: boxes (elastic), polygons (elastic), keypoints (elastic)" in said
+    assert "from each input: 5 samples" in said
+
+
+def test_check_prints_all_problems_and_exits_with_one(cli: Any, recipe: Path) -> None:
+    recipe.write_text('seed = "x"\n[[transform]]\nname = "crop"\nsize = 0\n')
+    ran = cli("recipe", "check", recipe)
+    assert ran.code == 1
+    assert ran.out.splitlines()[0] == f"{recipe}:1: seed must be a whole number from 0 to {2**63 - 1}; it is 'x'"
+    assert ran.out.splitlines()[1].startswith(f"{recipe}:4: transform 1 (crop): size must be 224, or 320x240")
+    assert ran.out.splitlines()[2] == f"2 problems in {recipe}"
+    record = cli("recipe", "check", recipe, "--json").json
+    assert record["ok"] is False
+    assert [(problem["line"], problem["column"], problem["key"]) for problem in record["problems"]] == [
+        (1, 1, "seed"),
+        (4, 1, "transform[0].size"),
+    ]
+
+
+def test_check_of_a_file_that_is_not_there_or_is_a_folder(cli: Any, tmp_path: Path) -> None:
+    ran = cli("recipe", "check", tmp_path / "absent.toml")
+    assert (ran.code, ran.err) == (3, f"shardctl: {tmp_path}/absent.toml: no such file\n")
+    ran = cli("recipe", "check", tmp_path)
+    assert ran.code == 3
+    assert "cannot be read (Is a directory)" in ran.err
+
+
+def test_show_prints_a_recipe_that_makes_the_same_dataset(cli: Any, recipe: Path, photos: Path, tmp_path: Path) -> None:
+    options = ("--workers", 0, "--split", "train=0.5,val=0.5", "--shuffle", 3)
+    assert cli("convert", photos, tmp_path / "out", "--recipe", recipe, *options).code == 0
+    shown = cli("recipe", "show", tmp_path / "out")
+    assert (shown.code, shown.err) == (0, "")
+    first, second = shown.out.splitlines()[:2]
+    assert first.startswith(f"# The recipe of {tmp_path}/out, made 20")
+    assert second.startswith("# Again: shardctl convert ")
+    assert second.endswith(" DST --recipe FILE --split train=0.5,val=0.5 --shuffle 3")
+    recipe.write_text(shown.out)
+    ran = cli("convert", photos, tmp_path / "out", "--recipe", recipe, *options)
+    assert (ran.code, "is up to date" in ran.out) == (0, True)
+    record = cli("recipe", "show", tmp_path / "out", "--json").json
+    assert record["toml"] == shown.out
+    assert record["recipe"]["transform"][1] == {"name": "maybe", "steps": [{"name": "hflip", "p": 0.2}], "p": 0.4}
+
+
+def test_show_of_what_has_no_recipe(cli: Any, tmp_path: Path) -> None:
+    ran = cli("recipe", "show", tmp_path / "absent")
+    assert (ran.code, "no such dataset" in ran.err) == (3, True)
+    shardctl.write(tmp_path / "out", [{"key": "a", "n": 1}])
+    ran = cli("recipe", "show", tmp_path / "out")
+    assert (ran.code, "was written from Python (shardctl.write), with no recipe" in ran.err) == (3, True)
+
+
+def test_the_schema_is_one_json_object(cli: Any) -> None:
+    ran = cli("recipe", "schema")
+    assert json.loads(ran.out)["properties"]["seed"]["type"] == "integer"
+    assert cli("recipe", "schema", "--json").json == json.loads(ran.out)
+
+
+def test_an_option_wins_over_the_file(cli: Any, recipe: Path, photos: Path, tmp_path: Path) -> None:
+    arguments = ("--resize", 48, "--flip", 1, "--crop", "16x8", "--step", "vflip p=1", "--step", "random_rotation degrees=5")
+    arguments += ("--kind", "auto", "--store", "jpeg:70", "--seed", 9, "--workers", 0)
+    assert cli("convert", photos, tmp_path / "out", "--recipe", recipe, *arguments).code == 0
+    made = Manifest.load(tmp_path / "out").recipe
+    assert (made["kind"], made["store"], made["seed"]) == ("image", "jpeg:70", 9)
+    rotation = {"name": "random_rotation", "degrees": [-5.0, 5.0], "expand": False, "interpolation": "nearest", "fill": 0}
+    assert made["transform"] == [
+        {"name": "resize", "size": 48, "side": "long"},
+        {"name": "maybe", "steps": [{"name": "hflip", "p": 1.0}], "p": 0.4},
+        {"name": "crop", "size": "16x8"},
+        {"name": "vflip", "p": 1.0},
+        rotation,
+    ]
+
+
+def test_options_alone_are_the_steps(cli: Any, photos: Path, tmp_path: Path) -> None:
+    arguments = ("--step", "vflip", "--crop", 8, "--resize", 16, "--workers", 0, "--variants", 2)
+    assert cli("convert", photos, tmp_path / "out", *arguments).code == 0
+    steps = Manifest.load(tmp_path / "out").recipe["transform"]
+    assert [step["name"] for step in steps] == ["resize", "crop", "vflip"]
+
+
+@pytest.mark.parametrize(
+    ("more", "arguments", "sentence"),
+    [
+        ("", ["--random-crop", "9"], "has no step random_resized_crop (it has resize, maybe, hflip, crop); add it with --step"),
+        ('[[transform]]\nname = "crop"\nsize = 9\n', ["--crop", "8"], "has 2 steps crop; change the one that is meant"),
+        ('[[transform]]\nname = "hflip"\n', ["--flip", "1"], "has 2 steps hflip; change the one that is meant"),
+        ("", ["--crop", "0"], "crop: size must be 224, or 320x240"),
+        ("", ["--step", "crop"], "crop: needs size"),
+        ("", ["--step", "crop 9"], "'9' is not of the form setting=value"),
+        ('[[transform]]\nname = "custom"\ntarget = "json:dumps"\n', ["--transform", "json:dumps"], "has this function already"),
+        (
+            '[[transform]]\nname = "custom"\ntarget = "json:dumps"\n',
+            ["--step", "hflip"],
+            "hflip must come before your own function",
+        ),
+    ],
+)
+def test_an_option_that_does_not_fit_the_file_is_refused(
+    cli: Any, recipe: Path, photos: Path, tmp_path: Path, more: str, arguments: list[str], sentence: str
+) -> None:
+    recipe.write_text(RECIPE + more)
+    ran = cli("convert", photos, tmp_path / "out", "--recipe", recipe, *arguments)
+    assert sentence in ran.err
+    assert ran.code == 2
+    assert not (tmp_path / "out").exists()
