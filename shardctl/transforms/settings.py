@@ -278,10 +278,8 @@ class Sides(Kind["int | Size"]):
         return sides[0], sides[1]
 
     def write(self, value: int | Size) -> int | str:
-        """Return 224, or 320x240."""
-        if not isinstance(value, int):
-            return value[0] if self.pair and value[0] == value[1] else f"{value[0]}x{value[1]}"
-        return value
+        """Return 224, or 320x240: a pair as a pair, as older datasets have it in their recipe, which must stay the same."""
+        return value if isinstance(value, int) else f"{value[0]}x{value[1]}"
 
     def schema(self) -> dict[str, Any]:
         """Return the schema of a number, a string with both, or a list of both."""
