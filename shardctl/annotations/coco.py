@@ -290,6 +290,8 @@ def _members(element: dict[str, Any]) -> dict[str, Any]:
     if points is not None and (not isinstance(points, list) or len(points) % 3):
         raise _BadError("has keypoints that are no triples of x, y and v")
     crowd, own, area = element.get("iscrowd"), element.get("id"), element.get("area")
+    if crowd not in (None, 0, 1):
+        raise _BadError("has an iscrowd that is neither 0 nor 1")
     return {
         "id": own if type(own) is int else None,
         "category": category,
@@ -500,7 +502,8 @@ def _keypoints_of(
         return None, None, True
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         return None, None, False
-    lines = categories[0].get("skeleton") or []
+    lines = categories[0].get("skeleton")
+    lines = lines if isinstance(lines, list) else []
     pairs = [
         (line[0] - 1, line[1] - 1)  # COCO counts from 1
         for line in lines

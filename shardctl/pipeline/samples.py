@@ -49,7 +49,7 @@ class Made:
     """A finished sample. `values` are in the layout's order, `size` is about their bytes.
 
     `label` is its class, None if it has none or the dataset has no classes. `objects` is the number of objects that are marked
-    in it, `cut_off` of those that the steps have cut off.
+    in it, `cut_off` of those that the steps have cut off, or that the rule for boxes has dropped.
     """
 
     values: tuple[Any, ...]
@@ -203,13 +203,14 @@ class SamplePipeline:
         self._enter("decode")
         data = sample["image"]
         opened = image.open_image(data, self._recipe.max_pixels, self._recipe.keep_truncated)
-        finish_annotations(sample, opened)
+        dropped = finish_annotations(sample, opened)
         judge(self._recipe.filters, opened)
         if store.name == "source":
-            return Applied([0], [{**sample, "image": (data, name), "variant": 0}], [()]), [(_check_source(opened), 0)]
+            return Applied([0], [{**sample, "image": (data, name), "variant": 0}], [()]), [(_check_source(opened), dropped)]
         applied, facts = Applied(), list[tuple[Shape | None, int]]()
         for variant, picture in enumerate(self._steps.pictures(opened, sample["key"], self._enter)):
             moved, cut_off = self._annotated.moved(sample, opened.size, picture.stages) if self._annotated else ({}, 0)
+            cut_off += dropped
             fields = {**sample, **moved, "variant": variant}
             if self._functions:  # they may change what they get, and a motion that moves nothing gives back what it got
                 fields = unshared(fields)

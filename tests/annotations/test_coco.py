@@ -429,3 +429,12 @@ def test_an_object_with_fewer_keypoints_than_have_names_rejects_its_image(tmp_pa
     converted(source, tmp_path / "out", f"coco:{file}", recipe={"transform": [{"name": "hflip", "p": 1}]})
     assert rejects(tmp_path / "out") == {"a.png": ("bad-annotation", "an object has 1 keypoint, and the categories name 2")}
     assert samples(tmp_path / "out")["b.png"]["objects"]["keypoints"] == [[[5.5, 2.5, 2], [6.5, 1.5, 2]], []]
+
+
+def test_odd_values_cost_an_image_and_no_more(tmp_path: Path, source: Path) -> None:
+    images = [(1, "a.png"), (2, "b.png"), (3, "/elsewhere/\0.png")]
+    cats = [{"id": 3, "name": "cat", "keypoints": ["nose"], "skeleton": 5}]
+    file = coco_file(tmp_path / "c.json", images, [box(1, iscrowd="0"), box(2, iscrowd=1)], cats)
+    converted(source, tmp_path / "out", f"coco:{file}")
+    assert "has an iscrowd that is neither 0 nor 1" in rejects(tmp_path / "out")["a.png"][1]
+    assert samples(tmp_path / "out")["b.png"]["objects"]["iscrowd"] == [True]

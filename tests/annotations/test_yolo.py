@@ -187,3 +187,25 @@ def test_numbers_beyond_any_image_reject_the_image(tmp_path: Path, line: str) ->
     (tmp_path / "labels" / "a.txt").write_text(line)
     converted(source, tmp_path / "out", f"yolo:{tmp_path}/labels")
     assert rejects(tmp_path / "out")["a.png"][1].endswith("line 1: a number is not finite, or beyond any image")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (
+            "a: &a [x, x]\n" + "".join(f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 9)}]\n" for n in range(9)),
+            "1,000,000 values",
+        ),
+        ("names: &a [*a]\n", "1,000,000 values"),
+        ('names: [x]\nkpt_shape: [2, 3]\nflip_idx: ["1", "0"]\n', "flip_idx has each of the 2 keypoints once"),
+    ],
+    ids=["aliases of aliases", "an alias of itself", "words"],
+)
+def test_a_data_yaml_that_is_odd_is_one_sentence(tmp_path: Path, text: str, why: str) -> None:
+    pytest.importorskip("yaml")
+    source = photos(tmp_path / "images", "a.png")
+    (tmp_path / "labels").mkdir()
+    (tmp_path / "labels" / "a.txt").write_text("0 .5 .5 .1 .1")
+    (tmp_path / "data.yaml").write_text("train: images\n" + text.replace("*a0", "*a"))
+    with pytest.raises(InputError, match=why):
+        converted(source, tmp_path / "out", f"yolo:{tmp_path}/data.yaml")
