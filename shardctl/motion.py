@@ -12,7 +12,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardctl.geometry import Box, Displacement, Matrix, Size, Stage, Warp, apply, bounds, corners, inverted
+from shardctl.geometry import (
+    Box,
+    Displacement,
+    Matrix,
+    Size,
+    Stage,
+    Warp,
+    apply,
+    bounds,
+    corners,
+    inverted,
+    moving,
+    scaling,
+)
 from shardctl.outlines import Polygons
 from shardctl.roles import Objects
 
@@ -75,8 +88,7 @@ class Motion:
             if motion.cuts:
                 motions.append(motion)
                 motion = cls.still(stage.view.size)
-            matrix = inverted(stage.inverse_matrix)
-            motion = motion.then(matrix / matrix[2, 2], stage.size)
+            motion = motion.then(_forward(stage), stage.size)
         return [*motions, motion]
 
     def then(self, matrix: Matrix, size: Size) -> Motion:
@@ -108,6 +120,15 @@ class Motion:
         """Whether boxes stay boxes: no rotation, no shear, no perspective."""
         m = self.matrix
         return not (m[0, 1] or m[1, 0] or m[2, 0] or m[2, 1])
+
+
+def _forward(warp: Warp) -> Matrix:
+    """Return the map from the view of a warp to its output. What became a line is nowhere, and all that is marked in it."""
+    try:
+        matrix = inverted(warp.inverse_matrix)
+    except np.linalg.LinAlgError:
+        return moving(-1.0, -1.0) @ scaling(0.0, 0.0)
+    return matrix / matrix[2, 2]  # type: ignore[no-any-return]  # numpy's quotient is of any type
 
 
 @dataclass(frozen=True)
@@ -224,7 +245,8 @@ def _around(polygons: Polygons, boxes: Numbers) -> Numbers:
 def _share(before: Numbers, after: Numbers) -> Numbers:
     """Return the share of the area of boxes (n, 4) that is left of them, (n,)."""
     sides = np.clip(after[:, 2:] - after[:, :2], 0.0, None)
-    whole = (before[:, 2:] - before[:, :2]).prod(axis=1)
+    with np.errstate(invalid="ignore"):  # a perspective puts some corners at infinity
+        whole = (before[:, 2:] - before[:, :2]).prod(axis=1)
     share: Numbers = sides.prod(axis=1) / np.where(whole > 0, whole, 1.0)
     return share
 
@@ -234,10 +256,12 @@ def _moved_areas(given: Any, boxes: Numbers, before: Numbers, visible: Numbers, 
     areas = np.array([np.nan if value is None else value for value in given], np.float64)
     if motion.matrix[2, 0] or motion.matrix[2, 1]:
         whole = boxes[:, 2] * boxes[:, 3]
-        scale = (before[:, 2:] - before[:, :2]).prod(axis=1) / np.where(whole > 0, whole, 1.0)
+        with np.errstate(invalid="ignore"):
+            scale = (before[:, 2:] - before[:, :2]).prod(axis=1) / np.where(whole > 0, whole, 1.0)
     else:
         scale = np.full(len(boxes), abs(np.linalg.det(motion.matrix[:2, :2])))
-    moved: Numbers = areas * scale * visible
+    with np.errstate(invalid="ignore"):
+        moved: Numbers = areas * scale * visible
     return moved
 
 
