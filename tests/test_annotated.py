@@ -19,7 +19,7 @@ from PIL import Image
 from test_geometry import centroid, rectangle
 
 import shardctl
-from shardctl.errors import UsageError
+from shardctl.errors import TooManyRejectsError, UsageError
 from shardctl.manifest import Manifest
 from shardctl.tables import read_rejects
 
@@ -200,3 +200,151 @@ def test_a_missing_mask_is_none_and_is_filled_in_batches(tmp_path: Path) -> None
         next(iter(plain.loader(batch_size=2, crop=8)))
     (batch,) = plain.loader(batch_size=2, crop=8, fill={"mask": 7})
     assert np.unique(batch["mask"][1]).tolist() == [7]
+
+
+def test_what_a_crop_cut_off_does_not_come_back_when_the_rest_is_turned(tmp_path: Path) -> None:
+    """The left box lies just beside the crop: turned, its place is in a corner of the canvas, where there is only the fill."""
+    source = tmp_path / "in"
+    source.mkdir()
+    rectangle((300, 100), (88, 44, 8, 12)).save(source / "a.png")
+    boxes = [[88, 44, 8, 12], [140, 40, 20, 20]]
+    (source / "metadata.jsonl").write_text(
+        json.dumps({"file_name": "a.png", "objects": {"bbox": boxes, "category": [0, 1]}}) + "\n"
+    )
+    sample = converted(source, [{"name": "crop", "size": "100x100"}, {"name": "rotate", "angle": 45}])
+    assert not (np.asarray(sample["image"]) > 127).any(), "nothing of the left box is to be seen"
+    assert list(sample["objects"]["category"]) == [1]
+    assert np.asarray(sample["objects"]["bbox"])[0] == pytest.approx([35.858, 35.858, 28.284, 28.284], abs=1e-3)
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_whether_an_object_is_kept_does_not_depend_on_the_others(tmp_path: Path, others: int) -> None:
+    small, whole = [[[20, 15, 25, 15, 25, 20]]], [[[0, 0, 60, 0, 60, 40, 0, 40]]]
+    number = 1 + others
+    objects = {
+        "bbox": [[0, 0, 40, 40]] + [[0, 0, 60, 40]] * others,
+        "category": list(range(number)),
+        "segmentation": small + whole * others,
+    }
+    sample = converted(source_with(tmp_path, objects), [{"name": "crop", "size": "30x20"}], recipe={"keep_objects": 0.5})
+    assert list(sample["objects"]["category"]) == [0], "its polygon is visible as a whole"
+
+
+def test_an_area_that_is_not_known_stays_so(tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    for name in "ab":
+        rectangle((WIDTH, HEIGHT), (20, 15, 10, 8)).save(source / f"{name}.png")
+    lines = [
+        {"file_name": f"{name}.png", "objects": {"bbox": [[20, 15, 10, 8]], "category": [0], "area": [area]}}
+        for name, area in (("a", None), ("b", 80.0))
+    ]
+    (source / "metadata.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    shardctl.convert(source, tmp_path / "out", recipe={"transform": CROP_AND_FLIP}, workers=0)
+    stored = pa.ipc.open_file(tmp_path / "out" / "train-00000.arrow").read_all()["objects"].to_pylist()
+    assert sorted((each["area"] for each in stored), key=str) == [[80.0], [None]]
+
+
+def adds_a_box(sample: dict[str, Any]) -> dict[str, Any]:
+    sample["objects"]["bbox"][0][0] += 1
+    sample["objects"]["bbox"].append([1.0, 1.0, 1.0, 1.0])
+    sample["objects"]["category"].append(1)
+    return sample
+
+
+def forgets_the_boxes(sample: dict[str, Any]) -> dict[str, Any]:
+    return {**sample, "objects": {"category": [1]}}
+
+
+def adds_a_category(sample: dict[str, Any]) -> dict[str, Any]:
+    sample["objects"]["category"].append(1)
+    return sample
+
+
+def test_a_function_gets_objects_that_no_other_variant_has_changed(tmp_path: Path) -> None:
+    """Mirrored, inverted and mirrored again: nothing has moved in the end, but there are stages."""
+    source = source_with(tmp_path, {"bbox": [[20, 15, 10, 8]], "category": [0]})
+    flip = {"name": "hflip", "p": 1}
+    steps = [flip, {"name": "random_erasing", "p": 1}, flip, {"name": "custom", "target": "test_annotated:adds_a_box"}]
+    shardctl.convert(source, tmp_path / "out", recipe={"transform": steps, "variants": 3}, workers=0)
+    for sample in shardctl.open(tmp_path / "out"):
+        assert np.asarray(sample["objects"]["bbox"]).tolist() == [[21, 15, 10, 8], [1, 1, 1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [(forgets_the_boxes, "without bbox"), (adds_a_category, "with 1 of bbox and 2 of category")],
+)
+def test_a_function_that_makes_objects_uneven_costs_the_sample(tmp_path: Path, function: Any, why: str) -> None:
+    source = source_with(tmp_path, {"bbox": [[20, 15, 10, 8]], "category": [0]})
+    steps = [{"name": "custom", "target": f"test_annotated:{function.__name__}"}]
+    with pytest.raises(TooManyRejectsError, match=f"set objects {why}; it has lists of one item for each object"):
+        shardctl.convert(source, tmp_path / "out", recipe={"transform": steps}, workers=0)
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"segmentation": [[[1.0, 2, 3, 4, 5, 6, 7], [1.0, 2, 3, 4, 5, 6, 7]]]}, "a polygon of objects is not a list"),
+        ({"segmentation": [[None]]}, "a polygon of objects is not a list"),
+        ({"segmentation": [[[1.0, 2, None, 4, 5, 6]]]}, "a polygon of objects is not a list"),
+        ({"bbox": None}, "objects has 0 of bbox and 1 of category"),
+        ({"bbox": [[math.nan, 1.0, 2, 3]]}, "a bbox of objects is not four numbers"),
+        ({"keypoints": [[[1.0, 2]]]}, "a keypoint of objects is not three numbers"),
+        ({"rle": [{"size": [4, 5], "counts": b"d0"}]}, "an RLE of objects is of 5x4, and the image has 60x40"),
+        ({"rle": [{"size": [4], "counts": b"d0"}]}, "an RLE of objects is not one"),
+    ],
+)
+def test_objects_of_tables_that_cannot_be_moved_are_rejects(tmp_path: Path, changed: dict[str, Any], why: str) -> None:
+    good = {
+        "bbox": [[20.0, 15, 10, 8]],
+        "category": [0],
+        "segmentation": [[[20.0, 15, 30, 15, 30, 23]]],
+        "keypoints": [None],
+        "rle": [None],
+    }
+    data = io.BytesIO()
+    rectangle((WIDTH, HEIGHT), (20, 15, 10, 8)).save(data, "PNG")
+    image = {"bytes": data.getvalue(), "path": "a.png"}
+    keypoints, rle = (
+        pa.list_(pa.list_(pa.list_(pa.float64()))),
+        pa.struct([("size", pa.list_(pa.int32())), ("counts", pa.binary())]),
+    )
+    of_boxes, of_polygons = pa.list_(pa.list_(pa.float64())), pa.list_(pa.list_(pa.list_(pa.float64())))
+    members = [("bbox", of_boxes), ("category", pa.list_(pa.int64())), ("segmentation", of_polygons)]
+    type_ = pa.struct([*members, ("keypoints", keypoints), ("rle", pa.list_(rle))])
+    (tmp_path / "in").mkdir()
+    table = {"image": pa.array([image, image]), "objects": pa.array([good, {**good, **changed}], type_)}
+    pq.write_table(pa.table(table), tmp_path / "in" / "t.parquet")
+    shardctl.convert(tmp_path / "in", tmp_path / "out", recipe={"kind": "image", "transform": CROP_AND_FLIP[:1]}, workers=0)
+    assert len(shardctl.open(tmp_path / "out")) == 1
+    (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")
+    assert reject.message.startswith(why)
+
+
+def test_a_mask_of_8_bits_is_filled_with_a_number_that_only_those_of_16_have(tmp_path: Path) -> None:
+    source = source_with(tmp_path, None, Image.fromarray(np.full((HEIGHT, WIDTH), 7, np.uint8)))
+    rectangle((WIDTH, HEIGHT), (20, 15, 10, 8)).save(source / "b.png")
+    Image.fromarray(np.full((HEIGHT, WIDTH), 300, np.uint16)).save(tmp_path / "masks" / "b.png")
+    labels = f"masks+ignore=65535:{tmp_path / 'masks'}"
+    recipe = {"transform": [{"name": "pad", "margin": 1}]}
+    shardctl.convert(source, tmp_path / "out", recipe=recipe, labels=labels, workers=0)
+    found = {sample["key"]: np.asarray(sample["mask"]) for sample in shardctl.open(tmp_path / "out")}
+    assert {key: (mask[0, 0], mask[1, 1]) for key, mask in found.items()} == {"a.png": (65535, 7), "b.png": (65535, 300)}
+
+
+@pytest.mark.parametrize("variants", [1, 2])
+def test_the_parts_of_images_are_verified_and_repaired(tmp_path: Path, variants: int) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    for name in "abcd":
+        rectangle((WIDTH, HEIGHT), (20, 15, 10, 8)).save(source / f"{name}.png")
+    steps = [{"name": "five_crop", "size": "30x20"}, {"name": "hflip"}]
+    recipe = {"transform": steps, "variants": variants}
+    shardctl.convert(source, tmp_path / "out", recipe=recipe, workers=0, shard_size=10000)
+    assert shardctl.verify(tmp_path / "out", level="deep").findings == ()
+    before = (tmp_path / "out" / "SHA256SUMS").read_text()
+    (tmp_path / "out" / "train-00000.arrow").unlink()
+    assert shardctl.repair(tmp_path / "out").status == "repaired"
+    assert (tmp_path / "out" / "SHA256SUMS").read_text() == before
+    assert shardctl.verify(tmp_path / "out", level="deep").ok

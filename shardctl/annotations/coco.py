@@ -106,6 +106,11 @@ class _Rows:
         parts = [batch.column(name).fill_null(NO_ID).to_numpy() for batch in self._batches]
         return np.concatenate([np.zeros(0, np.int64), *parts])
 
+    def boxes(self) -> npt.NDArray[np.float32]:
+        """Return the boxes of all rows, (n, 4)."""
+        parts = [batch.column("bbox").flatten().to_numpy(zero_copy_only=False).reshape(-1, 4) for batch in self._batches]
+        return np.concatenate([np.zeros((0, 4), np.float32), *parts])
+
     def batches(self) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yield the number of the first row of each batch, and the batch."""
         yield from zip(self._starts.tolist(), self._batches, strict=False)
@@ -224,8 +229,11 @@ def _add_annotations(file: _File, first: int, elements: list[Any], objects: Tabl
     marked: list[dict[str, Any]] = []
     said: list[tuple[int, str]] = []
     for number, element in enumerate(elements, first):
-        if not isinstance(element, dict) or type(element.get("image_id")) is not int:
-            raise InputError(f"{file.shown}: annotation {number} of annotations has no image_id that is a whole number")
+        image = element.get("image_id") if isinstance(element, dict) else None
+        if type(image) is not int or not -(2**63) < image < 2**63:
+            raise InputError(
+                f"{file.shown}: annotation {number} of annotations has no image_id that is a whole number of 64 bits"
+            )
         caption = element.get("caption")
         if caption is None:
             marked.append(_object(file, number, element))
@@ -282,6 +290,8 @@ def _members(element: dict[str, Any]) -> dict[str, Any]:
     if points is not None and (not isinstance(points, list) or len(points) % 3):
         raise _BadError("has keypoints that are no triples of x, y and v")
     crowd, own, area = element.get("iscrowd"), element.get("id"), element.get("area")
+    if crowd not in (None, 0, 1):
+        raise _BadError("has an iscrowd that is neither 0 nor 1")
     return {
         "id": own if type(own) is int else None,
         "category": category,
@@ -455,6 +465,8 @@ def _categories(files: list[_File]) -> tuple[_Categories, list[str]]:
         for category in file.categories:
             if not isinstance(category, dict) or type(category.get("id")) is not int or type(category.get("name")) is not str:
                 raise InputError(f"{file.shown}: a category has no id that is a whole number, or no name")
+            if not -(2**63) < category["id"] < 2**63:
+                raise InputError(f"{file.shown}: the id of the category {printable(category['name'])} is beyond 64 bits")
             before = found.setdefault(category["id"], category)
             if before["name"] != category["name"]:
                 raise InputError(
@@ -490,7 +502,8 @@ def _keypoints_of(
         return None, None, True
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         return None, None, False
-    lines = categories[0].get("skeleton") or []
+    lines = categories[0].get("skeleton")
+    lines = lines if isinstance(lines, list) else []
     pairs = [
         (line[0] - 1, line[1] - 1)  # COCO counts from 1
         for line in lines
@@ -581,7 +594,7 @@ class _Joined:
         row[np.isin(row, np.array(list(self._faults), np.int64))] = -1
         main = np.arange(len(row))
         if len(self._files) > 1:
-            main = _first_of_same(row, ids, file_of)
+            main = self._without_others(_first_of_same(row, ids, file_of))
         chosen = np.flatnonzero((main == np.arange(len(row))) & (row >= 0))
         chosen = chosen[np.argsort(row[chosen], kind="stable")]
         self._note_repeated_ids(ids, file_of, chosen)
@@ -593,6 +606,19 @@ class _Joined:
             mine = there[file_of[there] == number]
             source[order[main[mine]]] = place[mine]
         return row[chosen], np.arange(len(chosen)), sources
+
+    def _without_others(self, main: Numbers) -> Numbers:
+        """Return the main object of each one without those of another category or box: tools count from 1 in every file."""
+        parts = [file.objects for file in self._files if file.objects is not None]
+        categories = np.concatenate([part.column("category") for part in parts])
+        boxes = np.concatenate([part.boxes() for part in parts])
+        same = (categories == categories[main]) & (np.abs(boxes - boxes[main]) <= OUTSIDE_PIXELS).all(axis=1)
+        if others := int((~same).sum()):
+            one = counted(others, "annotation has", "annotations have")
+            self.notices.append(
+                f"{one} the id of another one of the same image in an earlier file, but another category or bbox: all are kept"
+            )
+        return np.where(same, main, np.arange(len(main)))
 
     def _note_categories(self, file: _File, categories: Numbers, rows: Numbers) -> None:
         unknown = np.flatnonzero(~np.isin(categories, self._categories.ids) & (rows >= 0))
@@ -669,6 +695,8 @@ class _Joined:
         offsets = pa.array(np.concatenate([[0], np.cumsum(ends - starts)]).astype(np.int32))
         values = {name: self._values(name, taken) for name in self._members}
         self._count_boxes(values["bbox"], np.repeat(rows, ends - starts))
+        if "keypoints" in values:
+            self._check_points(values["keypoints"], np.repeat(rows, ends - starts))
         type_ = objects_type(self._members)
         lists = [pa.ListArray.from_arrays(offsets, values[f.name]) for f in type_]
         return pa.StructArray.from_arrays(lists, fields=list(type_), mask=pa.array(~marked))
@@ -690,6 +718,16 @@ class _Joined:
         outside = (x < -OUTSIDE_PIXELS) | (y < -OUTSIDE_PIXELS) | (x + width > right) | (y + height > bottom)
         self._outside += int((outside & (self._sizes[rows, 0] > 0)).sum())
         self._degenerate += int(((width <= 0) | (height <= 0)).sum())
+
+    def _check_points(self, points: pa.Array, rows: Numbers) -> None:
+        """Note images with an object that has some keypoints, but not as many as have names."""
+        names = self._categories.role.keypoints
+        if names is None:
+            return
+        counts = np.diff(points.offsets.to_numpy())
+        for place in np.flatnonzero((counts != 0) & (counts != len(names))).tolist():
+            message = f"an object has {counted(int(counts[place]), 'keypoint')}, and the categories name {len(names)}"
+            self._faults.setdefault(int(rows[place]), fault(message))
 
     def _captions_of(self, rows: Numbers, said: npt.NDArray[np.bool_]) -> pa.Array:
         of_caption, sources = self._captions

@@ -26,17 +26,22 @@ Points = npt.NDArray[np.float64]
 """Places in an image, (n, 2): x and y, in corner coordinates."""
 
 
-def finish_annotations(sample: Sample, opened: Opened) -> None:
+def finish_annotations(sample: Sample, opened: Opened) -> int:
     """Make the annotations of a sample those of its upright image. What was for this step only is taken out of the sample.
 
-    Raises Rejection (stage `decode`) if they are of an image of another size.
+    Returns how many objects the rule for boxes has dropped. Raises Rejection (stage `decode`) if they are of an image of
+    another size.
     """
     how = sample.pop(ANNOTATED, None)
     file = sample.pop(MASK_FILE, None)
+    dropped = 0
     if how is not None and sample.get(OBJECTS) is not None:
-        sample[OBJECTS] = finished_objects(sample[OBJECTS], how, opened.size, opened.orientation)
+        given = sample[OBJECTS]
+        sample[OBJECTS] = finished_objects(given, how, opened.size, opened.orientation)
+        dropped = len(given["bbox"]) - len(sample[OBJECTS]["bbox"])
     if file is not None and sample.get(MASK) is not None:
         sample[MASK] = _finished_mask(sample[MASK], file["frame"], file["bits"], opened)
+    return dropped
 
 
 def finished_objects(objects: dict[str, Any], how: dict[str, Any], upright: Size, orientation: int) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from shardctl.annotations.base import AnnotationRule, Annotations, fault
 from shardctl.annotations.objects import (
     ANNOTATED,
     ANNOTATED_TYPE,
+    BEYOND,
     ITEMS,
     OBJECTS,
     annotated,
@@ -106,7 +107,7 @@ def _objects(value: dict[str, Any], members: list[str], names: list[str] | None)
     if len(boxes) != len(categories):
         raise ValueError(f"objects has {counted(len(boxes), 'bbox', 'bboxes')} and {len(categories)} of category")
     for box in boxes:
-        if box is None or len(box) != 4 or not all(number is not None and math.isfinite(number) for number in box):
+        if box is None or len(box) != 4 or not all(map(_is_place, box)):
             raise ValueError("a bbox of objects is not four finite numbers: x, y, width, height")
     if None in categories or (names is None and any(number < 0 for number in categories)):
         raise ValueError("a category of objects is missing, or below 0")
@@ -122,13 +123,17 @@ def _objects(value: dict[str, Any], members: list[str], names: list[str] | None)
     return result
 
 
+def _is_place(number: float | None) -> bool:
+    return number is not None and math.isfinite(number) and abs(number) < BEYOND
+
+
 def _items(name: str, items: list[Any] | None, count: int) -> list[Any]:
     if name in ("segmentation", "keypoints"):
         found = items or [[]] * count
         for each in found:
             for part in each or []:
                 wrong = part is None or (len(part) != 3 if name == "keypoints" else len(part) < 6 or len(part) % 2)
-                if wrong or not all(number is not None and math.isfinite(number) for number in part):
+                if wrong or not all(map(_is_place, part)):
                     raise ValueError(f"objects has {name} that is not made of finite numbers as it should be")
         return [each or [] for each in found]
     if name in ("iscrowd", "difficult", "truncated"):

@@ -56,6 +56,9 @@ ANNOTATED_TYPE = pa.struct(
 ROWS_AT_ONCE = 4096
 """Images whose objects are Python objects at a time."""
 
+BEYOND = 2**31
+"""Places from here on are in no image; and numbers up to it are finite in float32."""
+
 OUTSIDE_PIXELS = 0.5
 """How far a box may reach over the edge: less is a rounding."""
 

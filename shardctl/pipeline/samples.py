@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image
 
+from shardctl.annotations.base import BAD
 from shardctl.annotations.finishing import finish_annotations
 from shardctl.codecs import image
 from shardctl.codecs.image import Opened, Pixels, Store
@@ -48,7 +49,7 @@ class Made:
     """A finished sample. `values` are in the layout's order, `size` is about their bytes.
 
     `label` is its class, None if it has none or the dataset has no classes. `objects` is the number of objects that are marked
-    in it, `cut_off` of those that the steps have cut off.
+    in it, `cut_off` of those that the steps have cut off, or that the rule for boxes has dropped.
     """
 
     values: tuple[Any, ...]
@@ -106,6 +107,10 @@ class SamplePipeline:
         for finished in self.finish(fields, origin):
             values = tuple(fill(finished) for fill in self._fill)
             label = values[self._label_column] if self._label_column >= 0 else None
+            if self._functions and (fault := self._annotated.fault(finished.fields)) is not None:
+                name, how = fault
+                message = f"{self._setter(name, finished)} set {name} {how}; it has lists of one item for each object"
+                raise Rejection("encode", BAD, message)
             objects = self._annotated.count(finished.fields)
             made.append(Made(values, row_size(values), finished.shape, label, objects, finished.cut_off))
         return made
@@ -198,14 +203,17 @@ class SamplePipeline:
         self._enter("decode")
         data = sample["image"]
         opened = image.open_image(data, self._recipe.max_pixels, self._recipe.keep_truncated)
-        finish_annotations(sample, opened)
+        dropped = finish_annotations(sample, opened)
         judge(self._recipe.filters, opened)
         if store.name == "source":
-            return Applied([0], [{**sample, "image": (data, name), "variant": 0}], [()]), [(_check_source(opened), 0)]
+            return Applied([0], [{**sample, "image": (data, name), "variant": 0}], [()]), [(_check_source(opened), dropped)]
         applied, facts = Applied(), list[tuple[Shape | None, int]]()
         for variant, picture in enumerate(self._steps.pictures(opened, sample["key"], self._enter)):
             moved, cut_off = self._annotated.moved(sample, opened.size, picture.stages) if self._annotated else ({}, 0)
-            fields = {**(unshared(sample) if self._functions else sample), **moved, "variant": variant}
+            cut_off += dropped
+            fields = {**sample, **moved, "variant": variant}
+            if self._functions:  # they may change what they get, and a motion that moves nothing gives back what it got
+                fields = unshared(fields)
             if not self._functions:
                 self._enter("encode")
                 width, height = picture.size
