@@ -213,7 +213,8 @@ def _moved_boxes(boxes: Numbers, leg: Motion) -> Numbers:
         around = np.stack([left, top, right, top, right, bottom, left, bottom], axis=1).reshape(-1, 4, 2)
         moved = apply(leg.matrix, around)
         x, y = moved[..., 0].T, moved[..., 1].T
-    return np.clip(np.stack([x.min(axis=0), y.min(axis=0), x.max(axis=0), y.max(axis=0)], axis=1), -_FAR, _FAR)
+    made: Numbers = np.stack([x.min(axis=0), y.min(axis=0), x.max(axis=0), y.max(axis=0)], axis=1)
+    return made.clip(-_FAR, _FAR)
 
 
 _FAR = 1e7
