@@ -1,4 +1,4 @@
-"""What the random transforms draw, from the generator of the sample: distributed as in torchvision's `transforms.v2`.
+"""What random steps draw, from the generator of the sample: distributed as in torchvision's `transforms.v2`.
 
 The same seed gives other values than there: only the distributions are the same.
 """
