@@ -90,7 +90,7 @@ def turned_points(points: Points, orientation: int, stored: Size) -> Points:
     """Return where points of an image as it is stored, (n, 2), are in the upright one."""
     x, y = points[:, 0], points[:, 1]
     width, height = stored
-    turned = {
+    places = {
         1: (x, y),
         2: (width - x, y),
         3: (width - x, height - y),
@@ -100,7 +100,7 @@ def turned_points(points: Points, orientation: int, stored: Size) -> Points:
         7: (height - y, width - x),
         8: (y, width - x),
     }[orientation]
-    return np.stack(turned, axis=1)
+    return np.stack(places, axis=1)
 
 
 def turned_objects(objects: dict[str, Any], orientation: int, stored: Size) -> dict[str, Any]:

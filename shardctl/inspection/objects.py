@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from shardctl.annotations.objects import OUTSIDE_PIXELS
 from shardctl.errors import DatasetError, Rejection
 from shardctl.inspection.blocks import Placed, some_blocks
 from shardctl.inspection.statistics import BINS, Distribution
@@ -196,7 +197,7 @@ class _Tally:
         if not len(boxes):
             return
         ends = boxes[:, :2] + boxes[:, 2:]
-        self.outside += int(((boxes[:, :2] < -_SLACK) | (ends > size + _SLACK)).any(axis=1).sum())
+        self.outside += int(((boxes[:, :2] < -OUTSIDE_PIXELS) | (ends > size + OUTSIDE_PIXELS)).any(axis=1).sum())
         shares = np.sqrt(areas / size.prod(axis=1))
         self.least_share, self.most_share = (
             min(self.least_share, float(shares.min())),
@@ -265,10 +266,6 @@ class _Tally:
         edges = tuple(np.linspace(0, 1, SHARE_BINS + 1).round(3).tolist())
         low, median, high = (round(share, 4) for share in (self.least_share, (middle + 0.5) / _FINE_BINS, self.most_share))
         return Distribution(what, low, min(max(median, low), high), high, edges, tuple(counts.tolist()))
-
-
-_SLACK = 0.5
-"""Pixels that a box may reach out of its image before it counts as outside: annotation tools round."""
 
 
 def _binned(shares: npt.NDArray[np.float64], bins: int) -> npt.NDArray[np.int64]:

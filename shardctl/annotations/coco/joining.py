@@ -24,6 +24,7 @@ from shardctl.annotations.objects import (
     TableWriter,
     objects_field,
     objects_type,
+    odd_boxes,
     said_of_boxes,
 )
 from shardctl.errors import Rejection
@@ -219,11 +220,9 @@ class Joined:
         return array
 
     def _count_boxes(self, boxes: pa.Array, rows: Numbers) -> None:
-        x, y, width, height = boxes.flatten().to_numpy().astype(np.float64).reshape(-1, 4).T
-        right, bottom = self._sizes[rows].astype(np.float64).T + OUTSIDE_PIXELS
-        outside = (x < -OUTSIDE_PIXELS) | (y < -OUTSIDE_PIXELS) | (x + width > right) | (y + height > bottom)
-        self._outside += int((outside & (self._sizes[rows, 0] > 0)).sum())
-        self._degenerate += int(((width <= 0) | (height <= 0)).sum())
+        outside, degenerate = odd_boxes(boxes.flatten().to_numpy().reshape(-1, 4), self._sizes[rows])
+        self._outside += outside
+        self._degenerate += degenerate
 
     def _check_points(self, points: pa.Array, rows: Numbers) -> None:
         """Note images with an object that has some keypoints, but not as many as have names."""
