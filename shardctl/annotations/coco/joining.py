@@ -52,14 +52,14 @@ class Joined:
         self._faults: dict[int, Rejection] = {}
         members = set(ALWAYS).union(*(file.members for file in marking))
         self._members = [name for name in ITEMS if name in members]
-        self._image_ids, self._sizes = self._facts(inputs)
+        self._image_ids, self._sizes = self._facts()
         self._objects = self._sorted_objects()
         self._captions = self._sorted_captions()
         self._outside = self._degenerate = 0
         if any(file.crowds for file in marking) and all(file.crowds == len(file.objects or ()) for file in marking):
             self.notices.append("all annotations have iscrowd 1, as some tools write for every RLE; they are kept as crowds")
 
-    def _facts(self, inputs: Inputs) -> tuple[Numbers, npt.NDArray[np.int32]]:
+    def _facts(self) -> tuple[Numbers, npt.NDArray[np.int32]]:
         """Return the image id of each input, NO_ID where it has none, and the size that is said of it (0, 0: none)."""
         ids, sizes = np.full(self._count, NO_ID, np.int64), np.zeros((self._count, 2), np.int32)
         for file in reversed([*self._files, *(file for file in self._captioning if file not in self._files)]):
@@ -85,8 +85,8 @@ class Joined:
                 self._faults.setdefault(int(file.rows[place]), fault(message))
         return rows
 
-    def _sorted_objects(self) -> tuple[Numbers, Numbers, list[Numbers]]:
-        """Return the input of each object in increasing order, its number, and for each file the row of the object (or -1)."""
+    def _sorted_objects(self) -> tuple[Numbers, list[Numbers]]:
+        """Return the input of each object in increasing order, and for each file the row of the object (or -1)."""
         rows, own, of_file = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], []
         for number, file in enumerate(self._files):
             assert file.objects is not None, "files with objects"
@@ -112,7 +112,7 @@ class Joined:
         for number, source in enumerate(sources):
             mine = there[file_of[there] == number]
             source[order[main[mine]]] = place[mine]
-        return row[chosen], np.arange(len(chosen)), sources
+        return row[chosen], sources
 
     def _without_others(self, main: Numbers) -> Numbers:
         """Return the main object of each one without those of another category or box: tools count from 1 in every file."""
@@ -194,7 +194,7 @@ class Joined:
 
     def _objects_of(self, rows: Numbers, marked: npt.NDArray[np.bool_]) -> pa.Array:
         """Return the objects of some inputs, null for those that no file with objects lists."""
-        of_object, _, sources = self._objects
+        of_object, sources = self._objects
         ends = np.searchsorted(of_object, rows, side="right")
         starts = np.searchsorted(of_object, rows, side="left")
         chosen = np.concatenate([np.zeros(0, np.int64), *(np.arange(a, b) for a, b in zip(starts, ends, strict=True))])
