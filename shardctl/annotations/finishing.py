@@ -1,6 +1,6 @@
 """What becomes of annotations beside their image: shares of its size become pixels, and all is in the frame of the upright one.
 
-Pure functions of plain values; only the first two know of an image.
+The image is opened before, and its pixels are not needed: only those of masks are.
 """
 
 from __future__ import annotations
