@@ -24,7 +24,7 @@ try:
 except ImportError as error:  # pragma: no cover - the tests have it, or skip
     raise ImportError("shardctl.torch needs PyTorch: pip install 'shardctl[torch]'") from error
 
-from shardctl.codecs.outline import object_masks
+from shardctl.codecs.object_masks import object_masks
 from shardctl.dataset import Dataset
 from shardctl.errors import UsageError
 from shardctl.loader import Loader as BatchLoader

@@ -14,7 +14,7 @@ from PIL import Image
 from test_images import encoded, scene
 
 from shardctl.codecs.image import Decoded, decoded, open_image
-from shardctl.codecs.outline import inside
+from shardctl.codecs.object_masks import inside
 from shardctl.codecs.resampling import resampled, resampled_mask
 from shardctl.geometry import Displacement, Pad, View, Warp, apply, inverted
 from shardctl.motion import CENTRE, KeepRule, Motion, moved_objects

@@ -305,7 +305,7 @@ def test_the_parts_of_an_image_are_samples_of_their_own(tmp_path: Path) -> None:
     ("steps", "message"),
     [
         (["hflip", "five_crop"], "hflip is random and must come after five_crop"),
-        (["ten_crop", "five_crop"], "five_crop: only one transform may make several samples"),
+        (["ten_crop", "five_crop"], "five_crop: only one step may make several samples"),
         (["sequence"], "sequence: needs steps"),
     ],
 )

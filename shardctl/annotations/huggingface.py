@@ -66,7 +66,7 @@ def take_objects(column: pa.ChunkedArray, side_rows: npt.NDArray[np.int64], rule
     for row, value in zip(there.tolist(), taken.to_pylist(), strict=True):
         try:
             objects.append(None if value is None else _objects(value, members, names))
-            degenerate += odd_boxes(objects[-1]["bbox"], None)[1] if objects[-1] is not None else 0
+            degenerate += odd_boxes(objects[-1]["bbox"], (0, 0))[1] if objects[-1] is not None else 0
         except ValueError as error:
             faults[row] = fault(f"{shown}: {error}")
             objects.append(None)

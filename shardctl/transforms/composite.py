@@ -63,7 +63,7 @@ class Composite(ImageTransform):
 
     @property
     def random(self) -> bool:
-        """Whether any step does."""
+        """Whether any step is."""
         return any(step.random for step in self.steps)
 
     @abstractmethod

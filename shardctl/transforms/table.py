@@ -83,7 +83,7 @@ def checked_step(given: Any, report: Report) -> Transform | None:
     if name is None:
         report(SettingError(f"a step needs its name, one of {', '.join(TRANSFORMS)}"))
     elif not isinstance(name, str) or name not in TRANSFORMS:
-        report(SettingError(unknown("transform", name, TRANSFORMS), "name"))
+        report(SettingError(unknown("step", name, TRANSFORMS), "name"))
     else:
         return TRANSFORMS[name].checked({key: value for key, value in given.items() if key != "name"}, report)
     return None
