@@ -348,3 +348,13 @@ def test_the_parts_of_images_are_verified_and_repaired(tmp_path: Path, variants:
     assert shardctl.repair(tmp_path / "out").status == "repaired"
     assert (tmp_path / "out" / "SHA256SUMS").read_text() == before
     assert shardctl.verify(tmp_path / "out", level="deep").ok
+
+
+def test_a_step_that_leaves_pixels_in_their_places_is_not_refused_beside_coordinates(tmp_path: Path) -> None:
+    source = source_with(tmp_path, None)
+    (source / "metadata.jsonl").write_text(json.dumps({"file_name": "a.png", "bbox": [1, 2, 3, 4]}) + "\n")
+    steps = [{"name": "maybe", "p": 1, "steps": [{"name": "invert", "p": 1}, {"name": "grayscale"}]}]
+    sample = converted(source, steps)
+    assert list(sample["bbox"]) == [1, 2, 3, 4]
+    with pytest.raises(UsageError, match="hflip moves what is in the images"):
+        shardctl.convert(source, tmp_path / "other", recipe={"transform": [*steps, {"name": "hflip"}]}, workers=0)
