@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from itertools import repeat
 from typing import Any, NamedTuple
 
@@ -218,7 +219,9 @@ class SamplePipeline:
             _raise_rejection(made)
             for place, (each, given) in enumerate(zip(made.samples, made.given, strict=True)):
                 self._enter("encode")
-                final = self._checked_pixels(each.get("image"), Finished(each, None, given))
+                finished = Finished(each, None, given)
+                final = self._checked_pixels(each.get("image"), finished)
+                self._annotated.check(each, partial(self._setter, finished=finished))
                 pixels = final if store.name == "raw" else _encoded(final, name, store)
                 made.samples[place] = {**each, "image": pixels}
                 facts.append((final.shape, cut_off))
