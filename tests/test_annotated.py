@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from PIL import Image
 from test_geometry import centroid, rectangle
 
 import shardctl
-from shardctl.errors import TooManyRejectsError, UsageError
+from shardctl.conversion import ConvertResult
+from shardctl.errors import InputError, UsageError
 from shardctl.manifest import Manifest
 from shardctl.tables import read_rejects
 
@@ -120,6 +122,96 @@ def test_boxes_masks_and_pixels_stay_together_through_a_recipe(
     x, y, w, h = np.asarray(sample["objects"]["bbox"])[0]
     assert math.dist((x + w / 2, y + h / 2), expected) < 0.15
     assert math.dist(centroid(sample["mask"]), expected) < 0.51
+
+
+OWN_FUNCTIONS = """
+def setting(make):
+    def step(sample):
+        objects = sample["objects"]
+        if sample["key"] == "a.png":
+            objects.update(make(objects))
+        return sample
+    return step
+
+fewer = setting(lambda objects: {"area": objects["area"][:1]})
+without = setting(lambda objects: {"area": None})
+no_such = setting(lambda objects: {"category": [0, 2]})
+below = setting(lambda objects: {"category": [-1, 0]})
+nan = setting(lambda objects: {"bbox": [[1.0, 2.0, 3.0, 4.0], [float("nan"), 2.0, 3.0, 4.0]]})
+three = setting(lambda objects: {"bbox": [[1.0, 2.0, 3.0], [1.0, 2.0, 3.0, 4.0]]})
+odd = setting(lambda objects: {"segmentation": [[], [[1.0, 2.0, 3.0]]]})
+same = setting(lambda objects: {"bbox": [[1, 2, 3, 4], (5, 6, 7, 8)], "category": [1, 0]})
+nothing = setting(lambda objects: {name: [] for name in objects})
+score = setting(lambda objects: {"score": [0.5, 0.25]})
+
+def all_named(sample):
+    sample["objects"]["category"] = ["cat" for _ in sample["objects"]["category"]]
+    return sample
+"""
+
+
+def result_of_function(folder: Path, monkeypatch: pytest.MonkeyPatch, function: str) -> ConvertResult:
+    """Convert two images with objects and a function of OWN_FUNCTIONS."""
+    objects = {"bbox": [[20, 15, 10, 8], [0, 0, 5, 5]], "category": ["cat", "dog"], "area": [80, 25]}
+    objects["segmentation"] = [[], [[0, 0, 5, 0, 5, 5]]]
+    source = source_with(folder, None)
+    rectangle((WIDTH, HEIGHT), (20, 15, 10, 8)).save(source / "b.png")
+    lines = [json.dumps({"file_name": name, "objects": objects}) + "\n" for name in ("a.png", "b.png")]
+    (source / "metadata.jsonl").write_text("".join(lines))
+    (folder / "own_objects.py").write_text(OWN_FUNCTIONS)
+    monkeypatch.syspath_prepend(folder)
+    sys.modules.pop("own_objects", None)
+    recipe = {"store": "png", "transform": [{"name": "custom", "target": f"own_objects:{function}"}]}
+    return shardctl.convert(source, folder / "out", recipe=recipe, workers=0)
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        ("fewer", "with 2 of bbox and 1 of area; there must be one for each object"),
+        ("without", "without area; it must have the lists area, bbox, category, segmentation"),
+        ("no_such", "whose category[1] is 2 (int); categories are whole numbers from 0 to 1"),
+        ("below", "whose category[0] is -1 (int)"),
+        ("nan", "whose bbox[1] is [nan, 2.0, 3.0, 4.0]; it must be four finite numbers: x, y, width, height"),
+        ("three", "whose bbox[0] is a list of length 3; it must be four finite numbers"),
+        ("odd", "whose segmentation[1] has a polygon of 3 numbers"),
+    ],
+)
+def test_objects_of_a_function_that_could_not_be_read_reject_their_sample(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str, says: str
+) -> None:
+    result = result_of_function(tmp_path, monkeypatch, function)
+    assert (result.samples, result.reasons) == (1, {"transform: bad-annotation": 1})
+    (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")
+    assert reject.key == "a.png"
+    assert reject.message.startswith(f"own_objects:{function} set objects to a dict {says}")
+    assert shardctl.verify(tmp_path / "out").ok
+
+
+@pytest.mark.parametrize(("function", "categories"), [("same", [1, 0]), ("nothing", [])])
+def test_objects_of_a_function_that_fit_stay_objects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str, categories: list[int]
+) -> None:
+    assert result_of_function(tmp_path, monkeypatch, function).reasons == {}
+    dataset = shardctl.open(tmp_path / "out")
+    assert {sample["key"]: list(sample["objects"]["category"]) for sample in dataset} == {"a.png": categories, "b.png": [0, 1]}
+    assert dataset.manifest.fields["objects"]["role"] == "objects"
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        ("score", "added score to it"),
+        ("all_named", "made its category list<item: string> instead of list<item: int64>"),
+    ],
+)
+def test_a_function_after_which_objects_are_a_field_like_any_other_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str, says: str
+) -> None:
+    result = result_of_function(tmp_path, monkeypatch, function)
+    (notice,) = [each for each in result.notices if "no longer" in each]
+    assert notice.startswith(f"objects is no longer a column of objects, because own_objects:{function} {says}")
+    assert "objects" not in Manifest.load(tmp_path / "out").fields
 
 
 def test_variants_have_annotations_of_their_own(tmp_path: Path) -> None:
@@ -273,12 +365,12 @@ def test_a_function_gets_objects_that_no_other_variant_has_changed(tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("function", "why"),
-    [(forgets_the_boxes, "without bbox"), (adds_a_category, "with 1 of bbox and 2 of category")],
+    [(forgets_the_boxes, "to a dict without bbox"), (adds_a_category, "to a dict with 1 of bbox and 2 of category")],
 )
 def test_a_function_that_makes_objects_uneven_costs_the_sample(tmp_path: Path, function: Any, why: str) -> None:
     source = source_with(tmp_path, {"bbox": [[20, 15, 10, 8]], "category": [0]})
     steps = [{"name": "custom", "target": f"test_annotated:{function.__name__}"}]
-    with pytest.raises(TooManyRejectsError, match=f"set objects {why}; it has lists of one item for each object"):
+    with pytest.raises(InputError, match=f"set objects {why}"):
         shardctl.convert(source, tmp_path / "out", recipe={"transform": steps}, workers=0)
 
 

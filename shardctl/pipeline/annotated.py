@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 from PIL import Image
 
 from shardctl.annotations.base import BAD
@@ -24,6 +26,8 @@ from shardctl.layout import Layout
 from shardctl.motion import KeepRule, Motion, moved_objects
 from shardctl.roles import Mask, Objects, Roles
 from shardctl.sample import Sample
+from shardctl.storage import counted
+from shardctl.transforms.values import describe
 
 
 class Annotated:
@@ -39,6 +43,7 @@ class Annotated:
         self._of_table = bool(of_table)
         self._masks = tuple((name, role) for name, role in roles.images.items() if isinstance(role, Mask))
         self._rule = rule
+        self._marked = tuple((name, role, _members(layout, name)) for name, role in roles.objects.items())
 
     def __bool__(self) -> bool:
         return bool(self._objects or self._masks)
@@ -48,22 +53,20 @@ class Annotated:
         found = (sample.get(name) for name, _ in self._objects)
         return sum(len(objects.get("bbox") or ()) for objects in found if isinstance(objects, dict))
 
-    def fault(self, sample: Sample) -> tuple[str, str] | None:
-        """Return the column of objects whose lists do not go together, and in what; None if there is none.
+    def check(self, sample: Sample, setter: Callable[[str], str]) -> None:
+        """Raise Rejection if a person's functions made objects that could not be read. `setter` names who set a field.
 
-        Those of tables stay as they came.
+        Whether a value fits the type of its column is not looked at here.
         """
-        for name, _ in () if self._of_table else self._objects:
+        for name, role, members in self._marked:
             objects = sample.get(name)
-            if not isinstance(objects, dict):
+            if not isinstance(objects, dict) or not members.issuperset(objects):
                 continue
-            counts = {member: 0 if items is None else len(items) for member, items in objects.items()}
-            boxes = counts.get("bbox", 0)
-            missing = [member for member in ("category", "bbox") if member not in objects]
-            other = next((member for member, count in counts.items() if count != boxes), None)
-            if missing or other is not None:
-                return name, f"without {missing[0]}" if missing else f"with {boxes} of bbox and {counts[str(other)]} of {other}"
-        return None
+            lists = {member: objects.get(member) for member in sorted(members)}
+            if all(items is None or isinstance(items, list | tuple | np.ndarray) for items in lists.values()):
+                fault = next(_faults(lists, role), None)
+                if fault:
+                    raise Rejection("transform", "bad-annotation", f"{setter(name)} set {name} to a dict {fault}")
 
     def moved(self, sample: Sample, size: Size, stages: Sequence[Stage]) -> tuple[Sample, int]:
         """Return the annotations of a sample after an image of this size went through stages, and how many objects fell away.
@@ -92,6 +95,70 @@ class Annotated:
         if runs:
             made["rle"] = [_moved_rle(runs[place], stages) for place in made["rle"]]
         return made
+
+
+def _members(layout: Layout | None, name: str) -> frozenset[str]:
+    """Return the members of a column of objects."""
+    type_ = layout.columns.field(name).type if layout else None
+    return frozenset(f.name for f in type_) if type_ is not None and pa.types.is_struct(type_) else frozenset()
+
+
+def _faults(lists: dict[str, Any], role: Objects) -> Iterator[str]:
+    """Yield what is wrong with objects as the end of a sentence; places in lists are counted from 0."""
+    missing = [member for member, items in lists.items() if items is None]
+    if missing:
+        yield f"without {missing[0]}; it must have the lists {', '.join(lists)}"
+        return
+    count = len(lists["bbox"])
+    for member, items in lists.items():
+        if len(items) != count:
+            yield f"with {count} of bbox and {len(items)} of {member}; there must be one for each object"
+            return
+    for place, box in _not_boxes(lists["bbox"]):
+        yield f"whose bbox[{place}] is {_shown(box)}; it must be four finite numbers: x, y, width, height"
+    most = "" if role.names is None else f" to {len(role.names) - 1}"
+    for place, category in enumerate(lists["category"]):
+        is_number = isinstance(category, int | np.integer) and not isinstance(category, bool)
+        is_known = is_number and category >= 0 and (role.names is None or category < len(role.names))
+        if category is None or (is_number and not is_known):
+            yield f"whose category[{place}] is {describe(category)}; categories are whole numbers from 0{most}"
+    for place, polygons in enumerate(lists.get("segmentation", ())):
+        odd = [len(polygon) for polygon in _lists_in(polygons) if len(polygon) % 2]
+        if odd:
+            yield f"whose segmentation[{place}] has a polygon of {counted(odd[0], 'number')}; they are x, y, x, y, …"
+    if role.keypoints is not None:
+        for place, points in enumerate(lists.get("keypoints", ())):
+            if _is_list(points) and len(points) not in (0, len(role.keypoints)):
+                given = counted(len(points), "point")
+                yield f"whose keypoints[{place}] are {given}; {len(role.keypoints)} have names, and there may be none"
+
+
+def _not_boxes(boxes: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+    """Yield the place and the value of what is no box, or one with numbers that are not finite."""
+    with suppress(TypeError, ValueError, OverflowError):  # all at once: there may be many
+        if not len(boxes) or np.isfinite(np.asarray(boxes, np.float64).reshape(len(boxes), 4)).all():
+            return
+    for place, box in enumerate(boxes):
+        if not _is_list(box) or len(box) != 4:
+            yield place, box
+        else:
+            numbers = [isinstance(each, int | float | np.integer | np.floating) for each in box]
+            if not all(numbers) or not np.isfinite(np.asarray(box, np.float64)).all():
+                yield place, box
+
+
+def _shown(box: Any) -> str:
+    if _is_list(box) and len(box) == 4:
+        return f"[{', '.join(str(each) if isinstance(each, int | float) else describe(each) for each in box)}]"
+    return describe(box)
+
+
+def _lists_in(items: Any) -> list[Any]:
+    return [each for each in items if _is_list(each)] if _is_list(items) else []
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list | tuple | np.ndarray)
 
 
 def _checked(objects: dict[str, Any], name: str, size: Size) -> dict[str, Any]:

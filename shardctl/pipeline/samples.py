@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from itertools import repeat
 from typing import Any, NamedTuple
 
@@ -11,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image
 
-from shardctl.annotations.base import BAD
 from shardctl.annotations.finishing import finish_annotations
 from shardctl.codecs import image
 from shardctl.codecs.image import Opened, Pixels, Store
@@ -107,10 +107,6 @@ class SamplePipeline:
         for finished in self.finish(fields, origin):
             values = tuple(fill(finished) for fill in self._fill)
             label = values[self._label_column] if self._label_column >= 0 else None
-            if self._functions and (fault := self._annotated.fault(finished.fields)) is not None:
-                name, how = fault
-                message = f"{self._setter(name, finished)} set {name} {how}; it has lists of one item for each object"
-                raise Rejection("encode", BAD, message)
             objects = self._annotated.count(finished.fields)
             made.append(Made(values, row_size(values), finished.shape, label, objects, finished.cut_off))
         return made
@@ -226,7 +222,9 @@ class SamplePipeline:
             _raise_rejection(made)
             for place, (each, given) in enumerate(zip(made.samples, made.given, strict=True)):
                 self._enter("encode")
-                final = self._checked_pixels(each.get("image"), Finished(each, None, given))
+                finished = Finished(each, None, given)
+                final = self._checked_pixels(each.get("image"), finished)
+                self._annotated.check(each, partial(self._setter, finished=finished))
                 pixels = final if store.name == "raw" else _encoded(final, name, store)
                 made.samples[place] = {**each, "image": pixels}
                 facts.append((final.shape, cut_off))

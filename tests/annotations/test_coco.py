@@ -228,6 +228,34 @@ def test_a_wrong_annotation_rejects_its_image_alone(tmp_path: Path, source: Path
     assert samples(tmp_path / "out")["b.png"]["objects"]["category"] == [0]
 
 
+@pytest.mark.parametrize("count", [1, 4])
+@pytest.mark.parametrize("category", [3, 7])
+def test_an_object_with_more_or_fewer_keypoints_than_have_names_rejects_its_image(
+    tmp_path: Path, source: Path, count: int, category: int
+) -> None:
+    categories = [{"id": 3, "name": "cat", "keypoints": ["nose", "left_eye", "right_eye"]}, {"id": 7, "name": "dog"}]
+    objects = [box(1, category=category, keypoints=[1, 2, 2] * count), box(1), box(2, keypoints=[1, 2, 2] * 3)]
+    file = coco_file(tmp_path / "coco.json", [(1, "a.png"), (2, "b.png")], objects, categories)
+    converted(source, tmp_path / "out", f"coco:{file}")
+    ((key, (error, message)),) = rejects(tmp_path / "out").items()
+    assert (key, error) == ("a.png", "bad-annotation")
+    assert f"an object has {count} keypoint" in message
+    assert "where 3 have names" in message
+    read = {sample["key"]: sample["objects"] for sample in shardctl.open(tmp_path / "out")}
+    assert read["b.png"]["keypoints"].shape == (1, 3, 3)
+
+
+def test_categories_may_have_different_numbers_of_keypoints(tmp_path: Path, source: Path) -> None:
+    categories = [{"id": 3, "name": "cat", "keypoints": ["nose"]}, {"id": 7, "name": "car", "keypoints": ["front", "back"]}]
+    objects = [box(1, keypoints=[1, 2, 2]), box(1, category=7, keypoints=[1, 2, 2, 3, 4, 2]), box(2, keypoints=[5, 2, 2])]
+    file = coco_file(tmp_path / "coco.json", [(1, "a.png"), (2, "b.png")], objects, categories)
+    made = converted(source, tmp_path / "out", f"coco:{file}")
+    assert "its categories have different keypoints, whose names are left out" in made.notices
+    read = {sample["key"]: sample["objects"] for sample in shardctl.open(tmp_path / "out")}
+    assert read["a.png"]["keypoints"].tolist() == [[[1.5, 2.5, 2], [0, 0, 0]], [[1.5, 2.5, 2], [3.5, 4.5, 2]]]
+    assert read["b.png"]["keypoints"][0, 0].tolist() == [5.5, 2.5, 2]
+
+
 def test_a_box_is_drawn_around_polygons_that_have_none(tmp_path: Path, source: Path) -> None:
     assert objects_of(tmp_path, source, [box(1, [], segmentation=[[1, 2, 4, 2, 4, 5]])])["a.png"]["bbox"] == [[1, 2, 3, 3]]
 
