@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.annotations import AnnotationRule, Annotations, Inputs, Source, parse_source, read_annotations
+from shardctl.annotations.counting import said_of_annotations
 from shardctl.annotations.huggingface import named_category, take_objects, without_category
 from shardctl.annotations.objects import OBJECTS
 from shardctl.errors import InputError, UsageError
@@ -217,6 +218,7 @@ def list_files(
         raise UsageError(f"--drop-columns {','.join(rule.drop)} takes columns of a labels file, and there is none{lines}")
     if rule.annotations:
         _annotate(listing, rule)
+    listing.notices += said_of_annotations(listing.annotations, len(listing))
     listing.notices += [notice for each in listing.annotations for notice in each.notices]
     return listing
 
