@@ -35,10 +35,16 @@ STALE_SECONDS = 30.0
 LOOK_SECONDS = 0.25
 """Seconds between checks of a waiting process whether the lease is free."""
 
+ENDING_SECONDS = 60.0
+"""How long a waiting process believes that the owner is just ending, while nothing else is seen: file servers show what was
+removed for seconds. After that something else must be wrong."""
+
 SETTLE_SECONDS = 1.0
 """Seconds that a process that takes over a lease without a lock waits, to see whether another one does the same."""
 
 RECORD_BYTES = 512
+
+_ENDING = "one that is just ending"
 
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP)
 """The errors of file systems without locks: Lustre mounted without them, some NFS, some FUSE."""
@@ -137,12 +143,20 @@ def hold(staging: Path, waiting: Callable[[str], None] | None) -> Iterator[Lease
 def _acquire(staging: Path, me: Owner, waiting: Callable[[str], None] | None) -> int:
     """Return the descriptor of the lease, once it belongs to `me`."""
     told = ""
+    seen = time.monotonic()
     while True:
         descriptor, other = _try(staging, me)
         if other is None:
             return descriptor
         if waiting is None:
             raise BusyError(f"{_shown(staging / LEASE)}: another shardctl is writing it ({other})")
+        if other != _ENDING:
+            seen = time.monotonic()
+        elif time.monotonic() - seen > ENDING_SECONDS:
+            raise StorageError(
+                f"{_shown(staging / LEASE)}: cannot write here: {printable(str(staging / LEASE))} could not be made for"
+                f" {ENDING_SECONDS:.0f} seconds, and no other shardctl was seen that writes it"
+            )
         if other != told:
             waiting(other)
             told = other
@@ -152,14 +166,19 @@ def _acquire(staging: Path, me: Owner, waiting: Callable[[str], None] | None) ->
 def _try(staging: Path, me: Owner) -> tuple[int, str | None]:
     """Open the lease and try to get it. Return its descriptor, and who else has it; then the descriptor is closed."""
     descriptor, other = -1, None
+    # Another writer takes away no more than these two folders. What is wrong with those above, or with making the first one
+    # in a folder that is there, is no sign of one.
+    staging.parent.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        staging.parent.mkdir(exist_ok=True)
     try:
-        staging.mkdir(parents=True, exist_ok=True)
+        staging.mkdir(exist_ok=True)
         descriptor, made = _open(staging / LEASE)
         other = _other_owner(descriptor, made, staging, me)
     except (FileNotFoundError, FileExistsError):
         if staging.exists() and not staging.is_dir():
             raise
-        other = "one that is just ending"  # it has just taken the file or the folder away
+        other = _ENDING  # it has just taken the file or the folder away
     except BaseException:
         _close(descriptor)
         raise
@@ -191,7 +210,7 @@ def _other_owner(descriptor: int, made: bool, staging: Path, me: Owner) -> str |
         return "one that cannot be read"
     owner = _owner(descriptor)
     if not _is_at(descriptor, staging / LEASE):
-        return "one that is just ending"
+        return _ENDING
     # A lock that is free proves that the owner is gone, if that was a process of this machine. The locks of other
     # machines need not be seen here, and some file systems have none at all: then the heartbeat decides.
     if made or (locked and (owner is None or owner.boot == boot())):

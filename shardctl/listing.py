@@ -17,7 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.annotations import AnnotationRule, Annotations, Inputs, Source, parse_source, read_annotations
-from shardctl.annotations.huggingface import has_objects, take_objects
+from shardctl.annotations.counting import said_of_annotations
+from shardctl.annotations.huggingface import named_category, take_objects, without_category
 from shardctl.annotations.objects import OBJECTS
 from shardctl.errors import InputError, UsageError
 from shardctl.sources import labels
@@ -204,15 +205,20 @@ def list_files(
         listing.side = labels.load(side_files, rule.drop)
         listing.notices += listing.side.notices
         listing.side_rows = _rows_of_labels(listing, listing.side, rule)
-        if kind.name == "image" and listing.whole and has_objects(listing.side.columns.schema):
-            column, side = listing.side.columns[OBJECTS], listing.side
-            listing.side = side.without(OBJECTS)
-            listing.annotations.append(take_objects(column, listing.side_rows, rule.annotation_rule, side.shown))
+        if kind.name == "image" and listing.whole:
+            side = listing.side
+            if (category := named_category(side.columns.schema)) is not None:
+                column = side.columns[OBJECTS]
+                listing.side = side.without(OBJECTS)
+                taken = take_objects(column, listing.side_rows, rule.annotation_rule, side.shown, category)
+                listing.annotations.append(taken)
+            listing.notices += without_category(side.columns.schema, side.shown)
     elif rule.drop:
         lines = "; fields of the inputs themselves cannot be left out" if not listing.whole else ""
         raise UsageError(f"--drop-columns {','.join(rule.drop)} takes columns of a labels file, and there is none{lines}")
     if rule.annotations:
         _annotate(listing, rule)
+    listing.notices += said_of_annotations(listing.annotations, len(listing))
     listing.notices += [notice for each in listing.annotations for notice in each.notices]
     return listing
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from test_conversion import images
@@ -17,7 +18,7 @@ from test_conversion import images
 import shardctl
 from shardctl import lease
 from shardctl.conversion import Listener, publish
-from shardctl.errors import BusyError, DiskFullError
+from shardctl.errors import BusyError, DiskFullError, StorageError
 from shardctl.lease import LEASE, STALE_SECONDS, Owner
 
 
@@ -210,6 +211,37 @@ def test_a_lease_that_was_taken_over_and_ended_is_lost_too(tmp_path: Path) -> No
         path.unlink()
         with pytest.raises(BusyError, match="another one took over"):
             held.check()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is a folder in which nothing can be made, and says ENOENT")
+def test_a_folder_that_cannot_be_made_is_no_sign_of_another_converter(tmp_path: Path) -> None:
+    def waiting(owner: str) -> None:
+        raise AssertionError(f"it waits for {owner}")
+
+    for place in ("/proc/shardctl-test", "/proc/shardctl-test/below"):
+        for mode in ("wait", "fail"):
+            with pytest.raises(StorageError, match=r"^/proc/shardctl-test\S*: cannot write here"):
+                shardctl.convert(
+                    images(tmp_path / "in", "1.png"), place, workers=0, if_running=mode, listener=Listener(waiting=waiting)
+                )
+
+
+def test_one_that_is_just_ending_is_not_waited_for_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "ENDING_SECONDS", 0.0)
+    monkeypatch.setattr(lease, "LOOK_SECONDS", 0.001)
+    real = os.open
+
+    def open_nothing(path: Any, *given: Any, **more: Any) -> int:
+        if Path(path).name == LEASE:
+            raise FileNotFoundError(errno.ENOENT, "gone")
+        return real(path, *given, **more)
+
+    monkeypatch.setattr(os, "open", open_nothing)
+    with (
+        pytest.raises(StorageError, match="could not be made for 0 seconds, and no other shardctl was seen"),
+        lease.hold(tmp_path / "out" / ".shardctl", lambda _: None),
+    ):
+        pass
 
 
 def test_a_lease_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,13 +36,17 @@ class Beside:
 
 def files_in(folder: Path, suffixes: Collection[str], what: str) -> list[FoundFile]:
     """Return the files in a folder and below whose names have these endings. Raises InputError if there are none."""
-    shown = printable(str(folder))
-    if not folder.is_dir():
-        raise InputError(f"{shown}: no such folder; give the folder of the {what}")
-    found = [file for file in walk([folder], lambda _: None) if file.suffix in suffixes and file.fault is None]
+    found = walked(folder, suffixes, what)
     if not found:
-        raise InputError(f"{shown}: holds no {what} ({' or '.join(sorted(suffixes))})")
+        raise InputError(f"{printable(str(folder))}: holds no {what} ({' or '.join(sorted(suffixes))})")
     return found
+
+
+def walked(folder: Path, suffixes: Collection[str], what: str) -> list[FoundFile]:
+    """Return the files in a folder and below whose names have these endings, if any. Raises InputError without the folder."""
+    if not folder.is_dir():
+        raise InputError(f"{printable(str(folder))}: no such folder; give the folder of the {what}")
+    return [file for file in walk([folder], lambda _: None) if file.suffix in suffixes and file.fault is None]
 
 
 def match_files(

@@ -24,23 +24,54 @@ from shardctl.annotations.objects import (
 )
 from shardctl.errors import Rejection
 from shardctl.roles import Objects
-from shardctl.storage import counted
+from shardctl.storage import counted, printable
 
 READ = ("id", "category", "bbox", "area", "iscrowd", "difficult", "truncated", "segmentation", "keypoints")
 """Members that are taken over, as far as they are lists of what they should be."""
 
 
+CATEGORIES = ("category", "categories", "label", "labels", "category_id")
+"""What data sets call the categories of the objects. The first of them that is there is taken."""
+
+
 def has_objects(schema: pa.Schema) -> bool:
-    """Return whether there is the column `objects` with lists of boxes and of categories."""
+    """Return whether there is the column `objects` with lists of boxes and of `category`."""
+    return _has_boxes(schema) and _is_list_of(_member(schema.field(OBJECTS).type, "category"), _may_be_categories)
+
+
+def named_category(schema: pa.Schema) -> str | None:
+    """Return the member of `objects` that has the categories, by any of the usual names; None if there is none, or no boxes."""
+    if not _has_boxes(schema):
+        return None
+    type_ = schema.field(OBJECTS).type
+    return next((name for name in CATEGORIES if _is_list_of(_member(type_, name), _may_be_categories)), None)
+
+
+def without_category(schema: pa.Schema, shown: str) -> list[str]:
+    """Say that a column `objects` has boxes and is not read, if it is so for the want of categories."""
+    if not _has_boxes(schema) or named_category(schema) is not None:
+        return []
+    others = ", ".join(f.name for f in schema.field(OBJECTS).type if f.name != "bbox")
+    return [
+        f"{shown}: objects has bbox and no list of categories, numbers or names ({' or '.join(CATEGORIES)}"
+        f"{f'; it has {printable(others)}' if others else ''}),"
+        " so it is a plain column, whose boxes are not moved with the pixels"
+    ]
+
+
+def _has_boxes(schema: pa.Schema) -> bool:
     if OBJECTS not in schema.names or not pa.types.is_struct(schema.field(OBJECTS).type):
         return False
-    type_ = schema.field(OBJECTS).type
-    if {"bbox", "category"} - {f.name for f in type_}:
-        return False
-    box, category = type_.field("bbox").type, type_.field("category").type
-    return _is_list_of(box, lambda inner: _is_list_of(inner, _is_number)) and _is_list_of(
-        category, lambda inner: pa.types.is_integer(inner) or pa.types.is_string(inner)
-    )
+    return _is_list_of(_member(schema.field(OBJECTS).type, "bbox"), lambda inner: _is_list_of(inner, _is_number))
+
+
+def _member(type_: pa.StructType, name: str) -> pa.DataType:
+    place = type_.get_field_index(name)
+    return type_.field(place).type if place >= 0 else pa.null()
+
+
+def _may_be_categories(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(type_) or pa.types.is_string(type_))
 
 
 def _is_list_of(type_: pa.DataType, holds: Any) -> bool:
@@ -52,8 +83,14 @@ def _is_number(type_: pa.DataType) -> bool:
     return bool(pa.types.is_integer(type_) or pa.types.is_floating(type_))
 
 
-def take_objects(column: pa.ChunkedArray, side_rows: npt.NDArray[np.int64], rule: AnnotationRule, shown: str) -> Annotations:
-    """Return the objects of a labels file as annotations. `side_rows` has the row of each input, -1 for none."""
+def take_objects(
+    column: pa.ChunkedArray, side_rows: npt.NDArray[np.int64], rule: AnnotationRule, shown: str, category: str
+) -> Annotations:
+    """Return the objects of a labels file as annotations. `side_rows` has the row of each input, -1 for none.
+
+    `category` is the member that has the categories.
+    """
+    column = _renamed(column, category, "category")
     type_ = column.type
     names = _names(column) if pa.types.is_string(type_.field("category").type.value_type) else None
     members = [name for name in READ if name in [f.name for f in type_] and _fits(name, type_.field(name).type)]
@@ -79,6 +116,20 @@ def take_objects(column: pa.ChunkedArray, side_rows: npt.NDArray[np.int64], rule
         notices.append(f"{shown}: left out: {', '.join(left_out)} of objects, which the column of objects has no place for")
     role = Objects(tuple(names) if names else None)
     return Annotations(table, rows, (objects_field(members),), (), {OBJECTS: role}, faults=faults, notices=tuple(notices))
+
+
+def _renamed(column: pa.ChunkedArray, name: str, new: str) -> pa.ChunkedArray:
+    """Return a column of structs whose member `name` is called `new`; a member that was called so before is left out."""
+    if name == new:
+        return column
+    kept = [f.with_name(new) if f.name == name else f for f in column.type if f.name != new]
+    chunks = [
+        pa.StructArray.from_arrays(
+            [chunk.field(name if f.name == new else f.name) for f in kept], fields=kept, mask=chunk.is_null()
+        )
+        for chunk in column.chunks
+    ]
+    return pa.chunked_array(chunks, pa.struct(kept))
 
 
 def _fits(name: str, type_: pa.DataType) -> bool:

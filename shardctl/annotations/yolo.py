@@ -11,11 +11,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from shardctl.annotations.base import TASKS, AnnotationRule, Annotations, Source, fault, no_options
-from shardctl.annotations.beside import Beside, Digest, files_in, match_files, read_small, refuse_no_match, said_of_others
+from shardctl.annotations.beside import Beside, Digest, match_files, read_small, refuse_no_match, said_of_others, walked
 from shardctl.annotations.inputs import Inputs
 from shardctl.annotations.objects import BEYOND, OBJECTS, ObjectsWriter, objects_field, said_of_boxes
 from shardctl.errors import InputError, InstallError, Rejection, UsageError
 from shardctl.roles import Objects
+from shardctl.sources.labels import some
 from shardctl.sources.walk import FoundFile
 from shardctl.storage import printable
 
@@ -29,10 +30,16 @@ YAML = (".yaml", ".yml")
 MOST_VALUES = 1_000_000
 """Values that a data.yaml may have."""
 
+OVERSHOOT = 0.01
+"""How far places may lie outside of 0 to 1. Tools write roundings such as 1.0000001; Ultralytics takes up to 0.01, too."""
+
 
 @dataclass(frozen=True)
 class Setup:
-    """What is known of the labels beside the lines. `points` are how many keypoints an object has, of how many numbers each."""
+    """What is known of the labels beside the lines. `points` are how many keypoints an object has, of how many numbers each.
+
+    `missing` are folders of labels that are not there, of images that are.
+    """
 
     folders: tuple[Path, ...]
     names: tuple[str, ...] | None = None
@@ -40,6 +47,7 @@ class Setup:
     points: tuple[int, int] | None = None
     flip: tuple[int, ...] | None = None
     point_names: tuple[str, ...] | None = None
+    missing: tuple[Path, ...] = ()
 
 
 class Yolo:
@@ -60,8 +68,10 @@ class Yolo:
         setup = _read_yaml(path, digest, rule) if path.suffix.lower() in YAML else _of_folder(path, digest, rule)
         matched: list[Beside] = []
         lost: list[FoundFile] = []
-        for folder in setup.folders:
-            found = [file for file in files_in(folder, (".txt",), "labels") if file.path.rpartition("/")[2] not in NAMES]
+        labelled = {folder: _labels_in(folder) for folder in setup.folders}
+        if not any(labelled.values()):
+            raise InputError(f"{printable(str(setup.folders[0]))}: holds no labels (.txt)")
+        for found in labelled.values():
             here, others = match_files(found, inputs, "labels", _image_of)
             matched += here
             lost += others
@@ -91,12 +101,20 @@ class Yolo:
         table, members = writer.finish()
         without = len(inputs) - len(by_row)
         notices = said_of_others(lost, without, inputs, "file of labels", "background, with no object")
+        empty = [str(folder) for folder in (*(folder for folder in labelled if not labelled[folder]), *setup.missing)]
+        if empty:
+            notices.append(f"no labels in {some(empty)}: the images of this split are background, with no object")
         notices += said_of_boxes(writer.outside, writer.degenerate, rule)
         role = Objects(setup.names, keypoints=setup.point_names, flip=setup.flip if setup.point_names else None)
         rows = np.arange(len(inputs))
         return Annotations(
             table, rows, (objects_field(members),), (digest.hex(),), {OBJECTS: role}, faults=faults, notices=tuple(notices)
         )
+
+
+def _labels_in(folder: Path) -> list[FoundFile]:
+    """Return the files of labels in a folder and below; none in a split of background. Raises InputError."""
+    return [file for file in walked(folder, (".txt",), "labels") if file.path.rpartition("/")[2] not in NAMES]
 
 
 def _image_of(labels: Path) -> Path:
@@ -140,6 +158,7 @@ def parse(data: bytes, setup: Setup) -> dict[str, list[Any]]:
             known = f"; the classes are 0 to {len(setup.names) - 1}" if setup.names is not None else ""
             raise ValueError(f"line {number}: {line.split()[0]} is no number of a class{known}")
         bbox, polygon, points = _places(values[1:], number, setup)
+        _check_shares(values[1:], bbox, polygon, points, number, setup)
         objects["category"].append(category)
         objects["bbox"].append(bbox)
         objects["segmentation"].append([polygon] if polygon else [])
@@ -164,13 +183,38 @@ def _places(values: list[float], number: int, setup: Setup) -> tuple[list[float]
         return _box(values), [], []
     if task == "detect" or count % 2 or count < 6:
         takes = "5 (a class and a box)" if task == "detect" else "5 (a box), or an odd number from 7 on (a polygon)"
-        raise ValueError(f"line {number}: {count + 1} numbers, and it takes {takes}")
+        pose = f"; {NO_SHAPE}" if count > 4 and setup.points is None else ""
+        raise ValueError(f"line {number}: {count + 1} numbers, and it takes {takes}{pose}")
     if count == 8 and task is None:
         raise NineNumbersError(
             f"line {number}: nine numbers may be a polygon of four points or a turned box; say which they are:"
             " --task segment or --task obb"
         )
     return _around(values), values, []
+
+
+NO_SHAPE = "if it has keypoints, give a data.yaml that says kpt_shape"
+"""What to do about a line of keypoints that was read as something else."""
+
+
+def _check_shares(
+    values: list[float], bbox: list[float], polygon: list[float], points: list[list[float]], number: int, setup: Setup
+) -> None:
+    """Raise ValueError if the places of a line cannot be shares of the image's size. `values` are those after the class.
+
+    A corner of a turned box may lie far outside of the image: for these the box around it counts, as for Ultralytics.
+    """
+    x, y, width, height = bbox
+    whole = not polygon or setup.task == "obb"
+    places = [x + width / 2, y + height / 2] if whole else polygon
+    places = places + [place for point in points if point[2] > 0 for place in point[:2]]
+    odd = next((place for place in places if not -OVERSHOOT <= place <= 1 + OVERSHOOT), None)
+    if odd is None and whole:
+        odd = next((length for length in (width, height) if not 0 <= length <= 1 + OVERSHOOT), None)
+    if odd is not None:
+        # Points that are read as a polygon may be a box with keypoints, whose v is 2.
+        pose = f"; {NO_SHAPE}" if polygon and setup.task is None and len(values) > 8 else ""
+        raise ValueError(f"line {number}: {odd:g} is no share of the image's size, 0 to 1, as all numbers of YOLO are{pose}")
 
 
 def _box(values: list[float]) -> list[float]:
@@ -241,8 +285,8 @@ def _read_yaml(path: Path, digest: Digest, rule: AnnotationRule) -> Setup:
     if task == "pose" and points is None:
         raise InputError(f"{shown}: task pose needs kpt_shape, for instance [17, 3]")
     point_names = _point_names(said.get("kpt_names"), points) if points else None
-    folders = _folders_of(said, path, shown)
-    return Setup(tuple(folders), names, task, points, flip, point_names)
+    folders, missing = _folders_of(said, path, shown)
+    return Setup(tuple(folders), names, task, points, flip, point_names, tuple(missing))
 
 
 def _is_small(said: Any) -> bool:
@@ -293,8 +337,8 @@ def _point_names(given: Any, points: tuple[int, int]) -> tuple[str, ...]:
     return tuple(str(number) for number in range(points[0]))
 
 
-def _folders_of(said: dict[str, Any], path: Path, shown: str) -> list[Path]:
-    """Return the folders of labels, by those of the images: `images` in their paths is `labels`."""
+def _folders_of(said: dict[str, Any], path: Path, shown: str) -> tuple[list[Path], list[Path]]:
+    """Return the folders of labels, by those of the images: `images` in their paths is `labels`; and those that are missing."""
     base = path.parent
     if isinstance(said.get("path"), str):
         base = next((place for place in (base / said["path"], Path(said["path"])) if place.is_dir()), base)
@@ -309,11 +353,13 @@ def _folders_of(said: dict[str, Any], path: Path, shown: str) -> list[Path]:
                 continue
             found = [images] if images.is_dir() else _folders_in_list(images, base)
             folders += [_labels_of(folder) for folder in found]
+    missing = [folder for folder in dict.fromkeys(folders) if not folder.is_dir()]
     folders = [folder for folder in dict.fromkeys(folders) if folder.is_dir()]
     if not folders:
         named = f" ({', '.join(map(printable, tried))})" if tried else ""
         raise InputError(f"{shown}: no folder of labels was found by its train, val and test{named}; give --labels yolo:FOLDER")
-    return [folder for folder in folders if not any(other != folder and folder.is_relative_to(other) for other in folders)]
+    outer = [folder for folder in folders if not any(other != folder and folder.is_relative_to(other) for other in folders)]
+    return outer, missing
 
 
 def _places_of(base: Path, beside: Path, place: str) -> list[Path]:

@@ -333,6 +333,9 @@ def estimate_lines(estimate: Estimate) -> list[str]:
     splits = ", ".join(f"{split.name} {split.expected:,}" for split in estimate.splits)
     classes = counted(estimate.classes, "class", "classes") if estimate.classes is not None else "labels"
     labels = "no labels" if estimate.labelled_by == "nothing" else f"{classes} from the {estimate.labelled_by}"
+    if estimate.annotated:
+        marks = f"annotations: {', '.join(estimate.annotated)}"
+        labels = marks if estimate.labelled_by == "nothing" else f"{labels}; {marks}"
     inputs = counted(estimate.inputs, f"{estimate.kind} input")
     lines = [
         f"{inputs}, {format_bytes(estimate.input_bytes)}; {labels}; splits: {splits}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from shardctl.annotations.counting import annotated_columns
 from shardctl.conversion.options import Options
 from shardctl.engines.job import Job
 from shardctl.labelling import LABEL
@@ -21,8 +22,8 @@ class Estimate:
     `inputs` are the records; `records` counts those of a unit that several splits share once for each. `rows` are the samples
     if none is rejected. `bytes` is the size of all shards, also of those that an earlier run finished, where as many
     records are rejected as of those that were tried: `probe_rejects`. `seconds` is the time for all of it, `classes` the number
-    of classes, None without names. `ignored` counts files that are no inputs by the ending of their name; `notices` say what
-    was decided.
+    of classes, None without names. `annotated` are the columns that mark images. `ignored` counts files that are no inputs by
+    the ending of their name; `notices` say what was decided.
     """
 
     kind: str
@@ -34,6 +35,7 @@ class Estimate:
     shards: int
     classes: int | None
     labelled_by: str
+    annotated: tuple[str, ...]
     bytes: int
     free_bytes: int
     seconds: float
@@ -69,6 +71,7 @@ def estimate(job: Job, listing: Listing, options: Options, target: Path) -> Esti
         shards=job.shards,
         classes=len(classes) if classes is not None else None,
         labelled_by=_origin_of_labels(job, listing),
+        annotated=annotated_columns(listing.annotations),
         bytes=int(samples * job.sample_bytes) + job.shards * job.shard_bytes,
         free_bytes=free_bytes(target),
         seconds=job.inputs * job.record_seconds / workers,

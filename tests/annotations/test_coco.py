@@ -240,7 +240,7 @@ def test_an_object_with_more_or_fewer_keypoints_than_have_names_rejects_its_imag
     ((key, (error, message)),) = rejects(tmp_path / "out").items()
     assert (key, error) == ("a.png", "bad-annotation")
     assert f"an object has {count} keypoint" in message
-    assert "where 3 have names" in message
+    assert "and the categories name 3" in message
     read = {sample["key"]: sample["objects"] for sample in shardctl.open(tmp_path / "out")}
     assert read["b.png"]["keypoints"].shape == (1, 3, 3)
 

@@ -37,6 +37,31 @@ def test_objects_of_metadata_become_the_column_of_all_formats(tmp_path: Path) ->
     assert any("left out: colour of objects" in notice for notice in said)
 
 
+@pytest.mark.parametrize("name", ["categories", "label", "labels", "category_id"])
+def test_categories_are_known_by_the_usual_names(tmp_path: Path, name: str) -> None:
+    source = labelled(tmp_path / "in", {"bbox": [[0, 0, 1, 1]], name: [2]}, None, {"bbox": [], name: []})
+    converted(source, tmp_path / "out")
+    found = [{"category": [2], "bbox": [[0, 0, 1, 1]]}, None, {"category": [], "bbox": []}]
+    assert objects_of(tmp_path / "out") == found
+
+
+def test_names_under_another_name_become_numbers_too_and_the_first_name_counts(tmp_path: Path) -> None:
+    source = labelled(tmp_path / "in", {"bbox": [[0, 0, 1, 1]] * 2, "labels": ["x", "y"], "categories": ["dog", "cat"]})
+    said = converted(source, tmp_path / "out").notices
+    assert objects_of(tmp_path / "out")[0]["category"] == [1, 0]
+    assert shardctl.open(tmp_path / "out").manifest.fields["objects"]["names"] == ["cat", "dog"]
+    assert any("left out: labels of objects" in notice for notice in said)
+
+
+def test_boxes_without_categories_stay_a_plain_column_and_a_note_says_so(tmp_path: Path) -> None:
+    source = labelled(tmp_path / "in", {"bbox": [[0, 0, 1, 1]], "kind": ["x"], "category": [[0, 1]]})
+    said = converted(source, tmp_path / "out").notices
+    assert objects_of(tmp_path / "out") == [{"bbox": [[0, 0, 1, 1]], "kind": ["x"], "category": [[0, 1]]}]
+    (notice,) = [notice for notice in said if "no list of categories" in notice]
+    assert "objects has bbox and no list of categories" in notice
+    assert "it has kind, category" in notice or "it has category, kind" in notice
+
+
 def test_names_of_categories_become_numbers(tmp_path: Path) -> None:
     source = labelled(tmp_path / "in", {"bbox": [[0, 0, 1, 1]] * 2, "category": ["dog", "cat"]})
     converted(source, tmp_path / "out")

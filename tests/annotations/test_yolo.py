@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,16 @@ def test_shares_are_of_the_upright_image_unless_the_frame_is_named(tmp_path: Pat
         ("2 0.5 0.5 0.5 0.5", "line 2: 2 is no number of a class; the classes are 0 to 1"),
         ("0.5 0.5 0.5 0.5 0.5", "line 2: 0.5 is no number of a class"),
         ("-1 0.5 0.5 0.5 0.5", "line 2: -1 is no number of a class"),
+        ("0 320 200 100 80", "line 2: 320 is no share of the image's size, 0 to 1, as all numbers of YOLO are"),
+        ("0 0.5 -0.02 0.5 0.5", "line 2: -0.02 is no share"),
+        ("0 0.5 0.5 -0.1 0.5", "line 2: -0.1 is no share"),
+        ("0 0.5 0.5 0.5 1.02", "line 2: 1.02 is no share"),
+        ("0 0 0 0.5 0 0.5 2", "line 2: 2 is no share"),
+        (
+            "0 " + "0.5 " * 13,
+            "line 2: 14 numbers, and it takes 5 .*; if it has keypoints, give a data.yaml that says kpt_shape",
+        ),
+        ("0 0.5 0.5 1 1" + " 0.5 0.5 2" * 2, "line 2: 2 is no share of .*; if it has keypoints, give a data.yaml"),
     ],
 )
 def test_a_wrong_line_rejects_its_image_alone(tmp_path: Path, line: str, says: str) -> None:
@@ -117,7 +128,42 @@ def test_a_wrong_line_rejects_its_image_alone(tmp_path: Path, line: str, says: s
     ((key, (error, message)),) = rejects(tmp_path / "out").items()
     assert (key, error) == ("a.png", "bad-annotation")
     assert "a.txt, " in message
-    assert says in message
+    assert re.search(says, message)
+
+
+@pytest.mark.parametrize(
+    ("task", "line"),
+    [
+        (None, "0 1.005 0.5 1.01 0"),
+        (None, "0 -0.01 0 0.5 0 0.5 1.01"),
+        ("obb", "0 -0.2 0.5 0.2 0.1 0.6 0.5 0.2 0.9"),
+        ("pose", "0 0.5 0.5 1 1 -3 7 0 0.5 0.5 2"),
+    ],
+)
+def test_what_tools_write_close_to_the_edge_is_taken(task: str | None, line: str) -> None:
+    assert parse(line.encode(), Setup((), None, task, (2, 3)))["category"] == [0]
+
+
+def test_a_keypoint_in_pixels_is_refused() -> None:
+    with pytest.raises(ValueError, match="line 1: 40 is no share"):
+        parse(b"0 0.5 0.5 1 1 40 0.5 2 0 0 0", Setup((), None, "pose", (2, 3)))
+
+
+@pytest.mark.parametrize("empty", [True, False])
+def test_a_split_without_labels_is_background(tmp_path: Path, empty: bool) -> None:
+    root = labelled(tmp_path / "in", {"train/a.txt": "0 0.5 0.5 1 1"}, ("train/a.png", "val/b.png"))
+    if empty:
+        (root / "labels" / "val").mkdir()
+    (root / "data.yaml").write_text("train: images/train\nval: images/val\nnames: [cat]\n")
+    said = converted(root / "images", tmp_path / "out", f"yolo:{root}/data.yaml").notices
+    assert samples(tmp_path / "out")["val/b.png"]["objects"]["category"] == []
+    assert any("no labels in " in notice and "labels/val" in notice and "background" in notice for notice in said)
+
+
+def test_a_folder_with_nothing_but_names_is_refused(tmp_path: Path) -> None:
+    root = labelled(tmp_path / "in", {"classes.txt": "cat"})
+    with pytest.raises(InputError, match=r"labels: holds no labels"):
+        converted(root / "images", tmp_path / "out", f"yolo:{root}/labels")
 
 
 @pytest.mark.parametrize(
@@ -164,7 +210,7 @@ def test_a_wrong_data_file_is_refused(tmp_path: Path, text: str, says: str) -> N
 
 
 def test_labels_of_no_image_are_counted_and_those_of_none_at_all_refused(tmp_path: Path) -> None:
-    root = labelled(tmp_path / "in", {"a.txt": "0 0.5 0.5 1.2 1", "gone.txt": "0 0.5 0.5 1 1"})
+    root = labelled(tmp_path / "in", {"a.txt": "0 0.4 0.5 1 1", "gone.txt": "0 0.5 0.5 1 1"})
     said = converted(root / "images", tmp_path / "out", f"yolo:{root}/labels").notices
     assert any("1 file of labels without an image among the inputs (gone.txt); skipped" in notice for notice in said)
     assert any("1 of 2 inputs without file of labels: background" in notice for notice in said)
