@@ -245,7 +245,8 @@ def _add_annotations(file: _File, first: int, elements: list[Any], objects: Tabl
 
 def _object(file: _File, number: int, element: dict[str, Any]) -> dict[str, Any]:
     """Return an object with the members of our column. What is wrong with it is noted in the file's faults."""
-    record: dict[str, Any] = {"image": element["image_id"], "number": number}
+    own = element.get("id")
+    record: dict[str, Any] = {"image": element["image_id"], "number": number, "id": own if type(own) is int else None}
     try:
         return record | _members(element)
     except _BadError as error:
@@ -253,8 +254,9 @@ def _object(file: _File, number: int, element: dict[str, Any]) -> dict[str, Any]
 
 
 def _bad(file: _File, record: dict[str, Any], why: str) -> dict[str, Any]:
-    number = record["number"]
-    file.faults.setdefault(record["image"], f"{file.shown}: annotation {number} of annotations {why}")
+    number, own = record["number"], record["id"]
+    of_id = f" (id {own})" if own is not None else ""
+    file.faults.setdefault(record["image"], f"{file.shown}: annotation {number} of annotations{of_id} {why}")
     return {
         "image": record["image"],
         "number": number,
@@ -281,9 +283,8 @@ def _members(element: dict[str, Any]) -> dict[str, Any]:
         raise _BadError("has no bbox of four numbers")
     if points is not None and (not isinstance(points, list) or len(points) % 3):
         raise _BadError("has keypoints that are no triples of x, y and v")
-    crowd, own, area = element.get("iscrowd"), element.get("id"), element.get("area")
+    crowd, area = element.get("iscrowd"), element.get("area")
     return {
-        "id": own if type(own) is int else None,
         "category": category,
         "bbox": bbox,
         "area": area if type(area) in (int, float) else None,
@@ -340,10 +341,10 @@ def _columns(file: _File, marked: list[dict[str, Any]]) -> list[pa.Array]:
         columns = _arrays(marked)
         wrong = _not_finite(columns)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        wrong, columns = np.array([not _fits(each) for each in marked]), []
+        wrong, columns = np.array([_odd_member(each) is not None for each in marked]), []
     if wrong.any():
         marked = [
-            _bad(file, each, "has something else than finite numbers") if bad else each
+            _bad(file, each, f"has something else than finite numbers as its {_odd_member(each)}") if bad else each
             for each, bad in zip(marked, wrong.tolist(), strict=True)
         ]
         columns = _arrays(marked)
@@ -354,11 +355,18 @@ def _columns(file: _File, marked: list[dict[str, Any]]) -> list[pa.Array]:
     return columns
 
 
-def _fits(each: dict[str, Any]) -> bool:
-    try:
-        return not bool(_not_finite(_arrays([each]))[0])
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        return False
+def _odd_member(each: dict[str, Any]) -> str | None:
+    """Return the member of an object, as COCO calls it, whose values are no numbers, not finite or beyond their type."""
+    own_names = {"image": "image_id", "category": "category_id", "rle": "segmentation"}
+    for f in _STORED:
+        try:
+            values = pa.array([each.get(f.name)], f.type).to_pylist()
+            odd = f.name in ("bbox", "segmentation", "keypoints") and not _is_finite(values)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            odd = True
+        if odd:
+            return str(own_names.get(f.name, f.name))
+    return None
 
 
 def _arrays(marked: list[dict[str, Any]]) -> list[pa.Array]:
@@ -464,6 +472,9 @@ def _categories(files: list[_File]) -> tuple[_Categories, list[str]]:
             if "keypoints" in category:
                 found[category["id"]] = {**before, **category}
     ids = sorted(found)
+    without = next((file for file in files if file.objects is not None and len(file.objects)), None)
+    if not ids and without is not None:
+        raise InputError(f"{without.shown}: it has annotations of objects, and no categories; add the list of their names")
     times = Counter(found[number]["name"] for number in ids)
     twice = [name for name, count in times.items() if count > 1]
     names = [f"{found[n]['name']} (id {n})" if times[found[n]["name"]] > 1 else found[n]["name"] for n in ids]
@@ -596,8 +607,12 @@ class _Joined:
 
     def _note_categories(self, file: _File, categories: Numbers, rows: Numbers) -> None:
         unknown = np.flatnonzero(~np.isin(categories, self._categories.ids) & (rows >= 0))
+        ids = file.objects.column("id") if len(unknown) and file.objects is not None else unknown
         for place in unknown.tolist():
-            message = f"{file.shown}: an annotation has the category {categories[place]}, which is not among the categories"
+            of_id = f" {ids[place]}" if ids[place] != NO_ID else ""
+            message = (
+                f"{file.shown}: the annotation{of_id} has the category {categories[place]}, which is not among the categories"
+            )
             self._faults.setdefault(int(rows[place]), fault(message))
 
     def _note_repeated_ids(self, ids: Numbers, file_of: Numbers, chosen: Numbers) -> None:
