@@ -25,6 +25,7 @@ from shardctl.recipe_files.reading import load_recipe
 from shardctl.sampling import take_inputs
 from shardctl.sources.kinds import KINDS
 from shardctl.storage import scratch_folder
+from shardctl.transforms.parts import samples_per_record
 
 INPUTS = 300
 IMAGE_STORES = ("source", "jpeg:90", "webp:80", "png", "raw")
@@ -195,8 +196,7 @@ class _Trial:
             done = replace(choice, sample_bytes=size, samples_per_s=round(speed, 1), utilization=min(1.0, speed / rate))
             tried.append(done)
         best, proven = self._recommend(tried, rate)
-        variants = int(self._settings.get("variants") or 1)
-        total = int(best.sample_bytes * inputs * variants)
+        total = int(best.sample_bytes * inputs * samples_per_record(self._settings))
         return Advice(
             choices=tuple(sorted(tried, key=lambda choice: (choice.error is not None, choice.sample_bytes))),
             best=best,

@@ -20,9 +20,6 @@ from shardctl.storage import printable
 DISTANCE, MOST_DISTANCE = 7, 16
 """How many of 64 bits may differ in the hashes of images that are alike: by default, and at most."""
 
-NONE = -1
-"""The place of no image."""
-
 Hashes = npt.NDArray[np.uint64]
 Places = npt.NDArray[np.int64]
 

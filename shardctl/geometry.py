@@ -141,8 +141,13 @@ class Warp:
 
     @cached_property
     def inverse_matrix(self) -> Matrix:
-        """The map from the output to the output of the view."""
-        return np.array(self.inverse, np.float64).reshape(3, 3)
+        """The map from the output to the output of the view, with a positive depth where the view is seen.
+
+        A perspective whose horizon lies between the first pixel of the output and the view has it the other way round.
+        """
+        matrix = np.array(self.inverse, np.float64).reshape(3, 3)
+        forward = (matrix[0, 0] * matrix[1, 1] - matrix[0, 1] * matrix[1, 0]) * np.linalg.det(matrix)  # of the inverse's sign
+        return -matrix if not self.is_affine and forward < 0 else matrix
 
     @property
     def matrix(self) -> Matrix:

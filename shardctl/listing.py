@@ -179,7 +179,7 @@ def list_files(
     forms: dict[Form, str] = {}
     files = walk(roots, notices.append)
     if masks := _folders_of_masks(rule, roots):
-        files = (file for file in files if not file.path.startswith(masks))
+        files = (file for file in files if not any(file.root == root and file.path.startswith(at) for root, at in masks))
     wanted = _wanted_files(files, kind, reading, rule, side_files, ignored, unreachable)
     # A scratch file: it need not outlive the process, so it is neither synced nor renamed.
     with naming_the_path(path), pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, LISTING_SCHEMA) as writer:
@@ -245,12 +245,19 @@ def _annotate(listing: Listing, rule: LabelRule) -> None:
         raise UsageError("--labels folder and the annotations both give label; use one of them")
 
 
-def _folders_of_masks(rule: LabelRule, roots: list[Path]) -> tuple[str, ...]:
-    """Return where masks lie below the sources, as paths of files begin: they are images, and no inputs."""
+def _folders_of_masks(rule: LabelRule, roots: list[Path]) -> tuple[tuple[int, str], ...]:
+    """Return where masks lie below the sources: the number of each source, and how paths of files begin there.
+
+    They are images, and no inputs.
+    """
     folders = [Path(source.path).resolve() for source in rule.annotations if source.format == "masks"]
-    bases = [root.resolve() for root in roots if root.is_dir()]
-    below = [(folder, base) for folder in folders for base in bases if folder.is_relative_to(base) and folder != base]
-    return tuple(f"{folder.relative_to(base).as_posix()}/" for folder, base in below)
+    bases = [(number, root.resolve()) for number, root in enumerate(roots) if root.is_dir()]
+    return tuple(
+        (number, f"{folder.relative_to(base).as_posix()}/")
+        for folder in folders
+        for number, base in bases
+        if folder.is_relative_to(base) and folder != base
+    )
 
 
 def _wanted_files(

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardctl.geometry import Box, Displacement, Matrix, Size, Stage, Warp, apply, bounds, corners, inverted
+from shardctl.geometry import Box, Displacement, Matrix, Size, Stage, Warp, apply, bounds, corners, inverted, moving, scaling
 from shardctl.outlines import Polygons
 from shardctl.roles import Objects
 
@@ -53,7 +53,7 @@ class Motion:
             if isinstance(stage, Displacement):
                 raise TypeError("a displacement has no matrix")
             if isinstance(stage, Warp):
-                motion = motion.then(stage.view.matrix, stage.view.size).then(inverted(stage.inverse_matrix), stage.size)
+                motion = motion.then(stage.view.matrix, stage.view.size).then(_forward(stage), stage.size)
             else:
                 motion = motion.then(stage.matrix, stage.size)
         return motion
@@ -81,6 +81,16 @@ class Motion:
     def keeps_boxes(self) -> bool:
         """Whether boxes stay boxes: no rotation, no shear, no perspective."""
         return _keeps_boxes(self.matrix)
+
+
+def _forward(warp: Warp) -> Matrix:
+    """Return the map from the view of a warp to its output. What became a line is nowhere, and all that is marked in it."""
+    try:
+        matrix = inverted(warp.inverse_matrix)
+    except np.linalg.LinAlgError:
+        return moving(-1.0, -1.0) @ scaling(0.0, 0.0)
+    matrix /= matrix[2, 2]
+    return matrix
 
 
 def _keeps_boxes(matrix: Matrix) -> bool:
@@ -151,9 +161,10 @@ def moved_objects(objects: Mapping[str, Any], motion: Motion, role: Objects, rul
         growth = growth * _growth(boxes, before, leg)
         after = _between(before, low, high)
         share = _share(before, after)
-        if moved is not None and cut is not None and cut is not moved:
+        if moved is not None and cut is not None:
             areas = moved.areas()
-            share = np.divide(cut.areas(), areas, out=share, where=areas > 0)
+            share = np.divide(areas if cut is moved else cut.areas(), areas, out=share, where=areas > 0)
+            after = after if leg.keeps_boxes else _around(cut, after)
         visible *= share
         there = (after[:, 2:] >= after[:, :2]).all(axis=1)
         kept &= there & rule.keeps(whole, after if before is whole else _between(whole, low, high), visible)
@@ -164,8 +175,9 @@ def moved_objects(objects: Mapping[str, Any], motion: Motion, role: Objects, rul
     }
     made["bbox"] = _xywh(boxes[kept])
     if "area" in objects:
-        given = np.array([np.nan if value is None else value for value in objects["area"]], np.float64)
-        made["area"] = (given * growth * visible)[kept].astype(np.float32).tolist()
+        left = np.broadcast_to(growth * visible, len(boxes)).tolist()
+        given = objects["area"]
+        made["area"] = [None if given[place] is None else float(np.float32(given[place] * left[place])) for place in places]
     if "segmentation" in objects:
         made["segmentation"] = [[] for _ in places] if polygons is None else polygons.only(kept).without_slivers().lists()
     if "keypoints" in objects:
@@ -201,7 +213,12 @@ def _moved_boxes(boxes: Numbers, leg: Motion) -> Numbers:
         around = np.stack([left, top, right, top, right, bottom, left, bottom], axis=1).reshape(-1, 4, 2)
         moved = apply(leg.matrix, around)
         x, y = moved[..., 0].T, moved[..., 1].T
-    return np.stack([x.min(axis=0), y.min(axis=0), x.max(axis=0), y.max(axis=0)], axis=1)
+    made: Numbers = np.stack([x.min(axis=0), y.min(axis=0), x.max(axis=0), y.max(axis=0)], axis=1)
+    return made.clip(-_FAR, _FAR)
+
+
+_FAR = 1e7
+"""Coordinates that a perspective puts at infinity, or behind the eye: far away from any image."""
 
 
 def _between(boxes: Numbers, low: Numbers, high: Numbers) -> Numbers:

@@ -163,7 +163,7 @@ class Recipe(Settings):
         None,
         "Of the blocks: none, lz4, zstd, zstd:LEVEL. auto: zstd:3 for text and tables, none for images.",
     )
-    seed: int = setting(Whole(0, 2**63 - 1), 0, "For random transforms and random splits.")
+    seed: int = setting(Whole(0, 2**63 - 1), 0, "For random steps and random splits.")
     variants: int = setting(Whole(1, 10_000), 1, "Samples made of every input, each with its own random numbers.")
     max_pixels: int = setting(Whole(1, 2**40), MAX_PIXELS, "Larger images are rejected.")
     truncated: str = setting(
@@ -385,7 +385,8 @@ class Recipe(Settings):
     def _misfits_of_steps(self) -> Iterator[SettingError]:
         several = [place for place, step in enumerate(self.transforms) if isinstance(step, ImageTransform) and step.samples > 1]
         for place in several[1:]:
-            yield _of_step(place, f"{self.transforms[place].name}: only one transform may make several samples of each")
+            name = self.transforms[place].name
+            yield SettingError("only one step may make several samples of each image", "transform", place, owner=name)
         for place, step in enumerate(self.transforms[: several[0]] if several else ()):
             if isinstance(step, ImageTransform) and step.random:
                 last = self.transforms[several[0]].name

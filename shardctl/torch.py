@@ -24,7 +24,7 @@ try:
 except ImportError as error:  # pragma: no cover - the tests have it, or skip
     raise ImportError("shardctl.torch needs PyTorch: pip install 'shardctl[torch]'") from error
 
-from shardctl.codecs.outline import object_masks
+from shardctl.codecs.object_masks import object_masks
 from shardctl.dataset import Dataset
 from shardctl.errors import UsageError
 from shardctl.loader import Loader as BatchLoader
@@ -66,7 +66,7 @@ def detection(
     - `masks`: tv_tensors.Mask (objects, H, W) uint8, 1 where the polygons or the RLE of the object are, if there are any and
       unless `masks` is False.
     - `area`, `iscrowd` and all other members that are numbers, and `image_id` if it is in the batch.
-    - `mask`: tv_tensors.Mask (H, W) of that field, if it is in the batch.
+    - `mask`: tv_tensors.Mask (H, W) of that field, if it is in the batch and the sample has one.
 
     The target of a sample that is not annotated is None. Raises UsageError if the batch does not have what is needed,
     ImportError without torchvision.
@@ -91,7 +91,7 @@ def detection(
         target = None
         if members is not None:
             target = _target(tv_tensors, members, picture, label_offset, box_format, masks)
-            if mask in batch:
+            if mask in batch and batch[mask][place] is not None:
                 target["mask"] = tv_tensors.Mask(torch.as_tensor(batch[mask][place], device=picture.device))
             if "image_id" in batch:
                 target["image_id"] = int(batch["image_id"][place])

@@ -120,7 +120,7 @@ def test_text_is_tried_with_every_compression(cli: Any, demo: Path, tmp_path: Pa
         (None, {"consumer": "resnet"}, "no consumer 'resnet'"),
         (None, {"consumer": "mine:step"}, "advise takes presets only"),
         ({"store": "raw"}, {"consumer_rate": 1000}, "advise itself decides store"),
-        ({"transform": [{"name": "swirl"}]}, {"consumer_rate": 1000}, "transform 'swirl' is not known"),
+        ({"transform": [{"name": "swirl"}]}, {"consumer_rate": 1000}, "step 'swirl' is not known"),
         (None, {"consumer_rate": 0.001}, "too long to measure in 60 s; give a smaller --batch-size$"),
     ],
 )

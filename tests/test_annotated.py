@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from PIL import Image
 from test_geometry import centroid, rectangle
 
 import shardctl
-from shardctl.errors import UsageError
+from shardctl.conversion import ConvertResult
+from shardctl.errors import InputError, UsageError
 from shardctl.manifest import Manifest
 from shardctl.tables import read_rejects
 
@@ -122,6 +124,96 @@ def test_boxes_masks_and_pixels_stay_together_through_a_recipe(
     assert math.dist(centroid(sample["mask"]), expected) < 0.51
 
 
+OWN_FUNCTIONS = """
+def setting(make):
+    def step(sample):
+        objects = sample["objects"]
+        if sample["key"] == "a.png":
+            objects.update(make(objects))
+        return sample
+    return step
+
+fewer = setting(lambda objects: {"area": objects["area"][:1]})
+without = setting(lambda objects: {"area": None})
+no_such = setting(lambda objects: {"category": [0, 2]})
+below = setting(lambda objects: {"category": [-1, 0]})
+nan = setting(lambda objects: {"bbox": [[1.0, 2.0, 3.0, 4.0], [float("nan"), 2.0, 3.0, 4.0]]})
+three = setting(lambda objects: {"bbox": [[1.0, 2.0, 3.0], [1.0, 2.0, 3.0, 4.0]]})
+odd = setting(lambda objects: {"segmentation": [[], [[1.0, 2.0, 3.0]]]})
+same = setting(lambda objects: {"bbox": [[1, 2, 3, 4], (5, 6, 7, 8)], "category": [1, 0]})
+nothing = setting(lambda objects: {name: [] for name in objects})
+score = setting(lambda objects: {"score": [0.5, 0.25]})
+
+def all_named(sample):
+    sample["objects"]["category"] = ["cat" for _ in sample["objects"]["category"]]
+    return sample
+"""
+
+
+def result_of_function(folder: Path, monkeypatch: pytest.MonkeyPatch, function: str) -> ConvertResult:
+    """Convert two images with objects and a function of OWN_FUNCTIONS."""
+    objects = {"bbox": [[20, 15, 10, 8], [0, 0, 5, 5]], "category": ["cat", "dog"], "area": [80, 25]}
+    objects["segmentation"] = [[], [[0, 0, 5, 0, 5, 5]]]
+    source = source_with(folder, None)
+    rectangle((WIDTH, HEIGHT), (20, 15, 10, 8)).save(source / "b.png")
+    lines = [json.dumps({"file_name": name, "objects": objects}) + "\n" for name in ("a.png", "b.png")]
+    (source / "metadata.jsonl").write_text("".join(lines))
+    (folder / "own_objects.py").write_text(OWN_FUNCTIONS)
+    monkeypatch.syspath_prepend(folder)
+    sys.modules.pop("own_objects", None)
+    recipe = {"store": "png", "transform": [{"name": "custom", "target": f"own_objects:{function}"}]}
+    return shardctl.convert(source, folder / "out", recipe=recipe, workers=0)
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        ("fewer", "with 2 of bbox and 1 of area; there must be one for each object"),
+        ("without", "without area; it must have the lists area, bbox, category, segmentation"),
+        ("no_such", "whose category[1] is 2 (int); categories are whole numbers from 0 to 1"),
+        ("below", "whose category[0] is -1 (int)"),
+        ("nan", "whose bbox[1] is [nan, 2.0, 3.0, 4.0]; it must be four finite numbers: x, y, width, height"),
+        ("three", "whose bbox[0] is a list of length 3; it must be four finite numbers"),
+        ("odd", "whose segmentation[1] has a polygon of 3 numbers"),
+    ],
+)
+def test_objects_of_a_function_that_could_not_be_read_reject_their_sample(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str, says: str
+) -> None:
+    result = result_of_function(tmp_path, monkeypatch, function)
+    assert (result.samples, result.reasons) == (1, {"transform: bad-annotation": 1})
+    (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")
+    assert reject.key == "a.png"
+    assert reject.message.startswith(f"own_objects:{function} set objects to a dict {says}")
+    assert shardctl.verify(tmp_path / "out").ok
+
+
+@pytest.mark.parametrize(("function", "categories"), [("same", [1, 0]), ("nothing", [])])
+def test_objects_of_a_function_that_fit_stay_objects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str, categories: list[int]
+) -> None:
+    assert result_of_function(tmp_path, monkeypatch, function).reasons == {}
+    dataset = shardctl.open(tmp_path / "out")
+    assert {sample["key"]: list(sample["objects"]["category"]) for sample in dataset} == {"a.png": categories, "b.png": [0, 1]}
+    assert dataset.manifest.fields["objects"]["role"] == "objects"
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        ("score", "added score to it"),
+        ("all_named", "made its category list<item: string> instead of list<item: int64>"),
+    ],
+)
+def test_a_function_after_which_objects_are_a_field_like_any_other_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str, says: str
+) -> None:
+    result = result_of_function(tmp_path, monkeypatch, function)
+    (notice,) = [each for each in result.notices if "no longer" in each]
+    assert notice.startswith(f"objects is no longer a column of objects, because own_objects:{function} {says}")
+    assert "objects" not in Manifest.load(tmp_path / "out").fields
+
+
 def test_variants_have_annotations_of_their_own(tmp_path: Path) -> None:
     source = source_with(tmp_path, {"bbox": [[20, 15, 10, 8]], "category": [0]})
     recipe = {"store": "png", "variants": 8, "transform": [{"name": "random_crop", "size": "50x30"}]}
@@ -200,3 +292,161 @@ def test_a_missing_mask_is_none_and_is_filled_in_batches(tmp_path: Path) -> None
         next(iter(plain.loader(batch_size=2, crop=8)))
     (batch,) = plain.loader(batch_size=2, crop=8, fill={"mask": 7})
     assert np.unique(batch["mask"][1]).tolist() == [7]
+
+
+def test_what_a_crop_cut_off_does_not_come_back_when_the_rest_is_turned(tmp_path: Path) -> None:
+    """The left box lies just beside the crop: turned, its place is in a corner of the canvas, where there is only the fill."""
+    source = tmp_path / "in"
+    source.mkdir()
+    rectangle((300, 100), (88, 44, 8, 12)).save(source / "a.png")
+    boxes = [[88, 44, 8, 12], [140, 40, 20, 20]]
+    (source / "metadata.jsonl").write_text(
+        json.dumps({"file_name": "a.png", "objects": {"bbox": boxes, "category": [0, 1]}}) + "\n"
+    )
+    sample = converted(source, [{"name": "crop", "size": "100x100"}, {"name": "rotate", "angle": 45}])
+    assert not (np.asarray(sample["image"]) > 127).any(), "nothing of the left box is to be seen"
+    assert list(sample["objects"]["category"]) == [1]
+    assert np.asarray(sample["objects"]["bbox"])[0] == pytest.approx([35.858, 35.858, 28.284, 28.284], abs=1e-3)
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_whether_an_object_is_kept_does_not_depend_on_the_others(tmp_path: Path, others: int) -> None:
+    small, whole = [[[20, 15, 25, 15, 25, 20]]], [[[0, 0, 60, 0, 60, 40, 0, 40]]]
+    number = 1 + others
+    objects = {
+        "bbox": [[0, 0, 40, 40]] + [[0, 0, 60, 40]] * others,
+        "category": list(range(number)),
+        "segmentation": small + whole * others,
+    }
+    sample = converted(source_with(tmp_path, objects), [{"name": "crop", "size": "30x20"}], recipe={"keep_objects": 0.5})
+    assert list(sample["objects"]["category"]) == [0], "its polygon is visible as a whole"
+
+
+def test_an_area_that_is_not_known_stays_so(tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    for name in "ab":
+        rectangle((WIDTH, HEIGHT), (20, 15, 10, 8)).save(source / f"{name}.png")
+    lines = [
+        {"file_name": f"{name}.png", "objects": {"bbox": [[20, 15, 10, 8]], "category": [0], "area": [area]}}
+        for name, area in (("a", None), ("b", 80.0))
+    ]
+    (source / "metadata.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    shardctl.convert(source, tmp_path / "out", recipe={"transform": CROP_AND_FLIP}, workers=0)
+    stored = pa.ipc.open_file(tmp_path / "out" / "train-00000.arrow").read_all()["objects"].to_pylist()
+    assert sorted((each["area"] for each in stored), key=str) == [[80.0], [None]]
+
+
+def adds_a_box(sample: dict[str, Any]) -> dict[str, Any]:
+    sample["objects"]["bbox"][0][0] += 1
+    sample["objects"]["bbox"].append([1.0, 1.0, 1.0, 1.0])
+    sample["objects"]["category"].append(1)
+    return sample
+
+
+def forgets_the_boxes(sample: dict[str, Any]) -> dict[str, Any]:
+    return {**sample, "objects": {"category": [1]}}
+
+
+def adds_a_category(sample: dict[str, Any]) -> dict[str, Any]:
+    sample["objects"]["category"].append(1)
+    return sample
+
+
+def test_a_function_gets_objects_that_no_other_variant_has_changed(tmp_path: Path) -> None:
+    """Mirrored, inverted and mirrored again: nothing has moved in the end, but there are stages."""
+    source = source_with(tmp_path, {"bbox": [[20, 15, 10, 8]], "category": [0]})
+    flip = {"name": "hflip", "p": 1}
+    steps = [flip, {"name": "random_erasing", "p": 1}, flip, {"name": "custom", "target": "test_annotated:adds_a_box"}]
+    shardctl.convert(source, tmp_path / "out", recipe={"transform": steps, "variants": 3}, workers=0)
+    for sample in shardctl.open(tmp_path / "out"):
+        assert np.asarray(sample["objects"]["bbox"]).tolist() == [[21, 15, 10, 8], [1, 1, 1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [(forgets_the_boxes, "to a dict without bbox"), (adds_a_category, "to a dict with 1 of bbox and 2 of category")],
+)
+def test_a_function_that_makes_objects_uneven_costs_the_sample(tmp_path: Path, function: Any, why: str) -> None:
+    source = source_with(tmp_path, {"bbox": [[20, 15, 10, 8]], "category": [0]})
+    steps = [{"name": "custom", "target": f"test_annotated:{function.__name__}"}]
+    with pytest.raises(InputError, match=f"set objects {why}"):
+        shardctl.convert(source, tmp_path / "out", recipe={"transform": steps}, workers=0)
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"segmentation": [[[1.0, 2, 3, 4, 5, 6, 7], [1.0, 2, 3, 4, 5, 6, 7]]]}, "a polygon of objects is not a list"),
+        ({"segmentation": [[None]]}, "a polygon of objects is not a list"),
+        ({"segmentation": [[[1.0, 2, None, 4, 5, 6]]]}, "a polygon of objects is not a list"),
+        ({"bbox": None}, "objects has 0 of bbox and 1 of category"),
+        ({"bbox": [[math.nan, 1.0, 2, 3]]}, "a bbox of objects is not four numbers"),
+        ({"keypoints": [[[1.0, 2]]]}, "a keypoint of objects is not three numbers"),
+        ({"rle": [{"size": [4, 5], "counts": b"d0"}]}, "an RLE of objects is of 5x4, and the image has 60x40"),
+        ({"rle": [{"size": [4], "counts": b"d0"}]}, "an RLE of objects is not one"),
+    ],
+)
+def test_objects_of_tables_that_cannot_be_moved_are_rejects(tmp_path: Path, changed: dict[str, Any], why: str) -> None:
+    good = {
+        "bbox": [[20.0, 15, 10, 8]],
+        "category": [0],
+        "segmentation": [[[20.0, 15, 30, 15, 30, 23]]],
+        "keypoints": [None],
+        "rle": [None],
+    }
+    data = io.BytesIO()
+    rectangle((WIDTH, HEIGHT), (20, 15, 10, 8)).save(data, "PNG")
+    image = {"bytes": data.getvalue(), "path": "a.png"}
+    keypoints, rle = (
+        pa.list_(pa.list_(pa.list_(pa.float64()))),
+        pa.struct([("size", pa.list_(pa.int32())), ("counts", pa.binary())]),
+    )
+    of_boxes, of_polygons = pa.list_(pa.list_(pa.float64())), pa.list_(pa.list_(pa.list_(pa.float64())))
+    members = [("bbox", of_boxes), ("category", pa.list_(pa.int64())), ("segmentation", of_polygons)]
+    type_ = pa.struct([*members, ("keypoints", keypoints), ("rle", pa.list_(rle))])
+    (tmp_path / "in").mkdir()
+    table = {"image": pa.array([image, image]), "objects": pa.array([good, {**good, **changed}], type_)}
+    pq.write_table(pa.table(table), tmp_path / "in" / "t.parquet")
+    shardctl.convert(tmp_path / "in", tmp_path / "out", recipe={"kind": "image", "transform": CROP_AND_FLIP[:1]}, workers=0)
+    assert len(shardctl.open(tmp_path / "out")) == 1
+    (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")
+    assert reject.message.startswith(why)
+
+
+def test_a_mask_of_8_bits_is_filled_with_a_number_that_only_those_of_16_have(tmp_path: Path) -> None:
+    source = source_with(tmp_path, None, Image.fromarray(np.full((HEIGHT, WIDTH), 7, np.uint8)))
+    rectangle((WIDTH, HEIGHT), (20, 15, 10, 8)).save(source / "b.png")
+    Image.fromarray(np.full((HEIGHT, WIDTH), 300, np.uint16)).save(tmp_path / "masks" / "b.png")
+    labels = f"masks+ignore=65535:{tmp_path / 'masks'}"
+    recipe = {"transform": [{"name": "pad", "margin": 1}]}
+    shardctl.convert(source, tmp_path / "out", recipe=recipe, labels=labels, workers=0)
+    found = {sample["key"]: np.asarray(sample["mask"]) for sample in shardctl.open(tmp_path / "out")}
+    assert {key: (mask[0, 0], mask[1, 1]) for key, mask in found.items()} == {"a.png": (65535, 7), "b.png": (65535, 300)}
+
+
+@pytest.mark.parametrize("variants", [1, 2])
+def test_the_parts_of_images_are_verified_and_repaired(tmp_path: Path, variants: int) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    for name in "abcd":
+        rectangle((WIDTH, HEIGHT), (20, 15, 10, 8)).save(source / f"{name}.png")
+    steps = [{"name": "five_crop", "size": "30x20"}, {"name": "hflip"}]
+    recipe = {"transform": steps, "variants": variants}
+    shardctl.convert(source, tmp_path / "out", recipe=recipe, workers=0, shard_size=10000)
+    assert shardctl.verify(tmp_path / "out", level="deep").findings == ()
+    before = (tmp_path / "out" / "SHA256SUMS").read_text()
+    (tmp_path / "out" / "train-00000.arrow").unlink()
+    assert shardctl.repair(tmp_path / "out").status == "repaired"
+    assert (tmp_path / "out" / "SHA256SUMS").read_text() == before
+    assert shardctl.verify(tmp_path / "out", level="deep").ok
+
+
+def test_a_step_that_leaves_pixels_in_their_places_is_not_refused_beside_coordinates(tmp_path: Path) -> None:
+    source = source_with(tmp_path, None)
+    (source / "metadata.jsonl").write_text(json.dumps({"file_name": "a.png", "bbox": [1, 2, 3, 4]}) + "\n")
+    steps = [{"name": "maybe", "p": 1, "steps": [{"name": "invert", "p": 1}, {"name": "grayscale"}]}]
+    sample = converted(source, steps)
+    assert list(sample["bbox"]) == [1, 2, 3, 4]
+    with pytest.raises(UsageError, match="hflip moves what is in the images"):
+        shardctl.convert(source, tmp_path / "other", recipe={"transform": [*steps, {"name": "hflip"}]}, workers=0)

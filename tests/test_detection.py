@@ -96,3 +96,12 @@ def test_without_torchvision_it_says_what_to_install(tmp_path: Path, monkeypatch
     (batch,) = write(tmp_path / "out", SAMPLES).loader(4, **OPTIONS)
     with pytest.raises(ImportError, match="detection needs torchvision: pip install torchvision"):
         detection(batch)
+
+
+def test_a_sample_without_a_mask_has_a_target_without_one(tmp_path: Path, torchvision: Any) -> None:
+    from shardctl.torch import detection
+
+    (batch,) = write(tmp_path / "out", SAMPLES).loader(4, **OPTIONS)
+    masks = [mask if place else None for place, mask in enumerate(batch["mask"])]
+    targets = detection({**batch, "mask": masks})[1]
+    assert ["mask" in target for target in targets if target is not None] == [False, True, True]

@@ -296,3 +296,16 @@ def test_a_larger_jpeg_is_decoded_at_a_smaller_scale_for_its_hash(tmp_path: Path
     saved(scene(4, (400, 300)), tmp_path / "in/small.png")
     shardctl.convert(tmp_path / "in", tmp_path / "out", recipe={"duplicates": "similar:2"}, workers=0)
     assert list(dropped(tmp_path / "out")) == ["small.png"]
+
+
+@pytest.mark.parametrize("rule", ["exact", "similar"])
+def test_an_image_with_wrong_annotations_is_none_that_others_are_dropped_for(tmp_path: Path, rule: str) -> None:
+    saved(scene(1), tmp_path / "in" / "a.png")
+    shutil.copy(tmp_path / "in" / "a.png", tmp_path / "in" / "b.png")
+    (tmp_path / "labels").mkdir()
+    (tmp_path / "labels" / "a.txt").write_text("0 .5 .5 wide .1")
+    (tmp_path / "labels" / "b.txt").write_text("0 .5 .5 .1 .1")
+    labels = f"yolo:{tmp_path / 'labels'}"
+    shardctl.convert(tmp_path / "in", tmp_path / "out", recipe={"duplicates": rule}, labels=labels, workers=0)
+    assert keys(tmp_path / "out") == ["b.png"]
+    assert dropped(tmp_path / "out") == {}

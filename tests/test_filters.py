@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from test_duplicates import dropped, keys, saved, scene
 
 import shardctl
 from shardctl.codecs.image import Opened, open_image, upright
-from shardctl.codecs.measures import blur_score, dhash, phash, taken_at, uniformity
+from shardctl.codecs.measures import blur_score, phash, taken_at, uniformity
 from shardctl.errors import Rejection, UsageError
 from shardctl.transforms import parse_step
 from shardctl.transforms.base import settings_of
@@ -185,7 +184,7 @@ WRONG = [
     ({"name": "filter_aspect", "min": 2, "max": 1.5}, "filter_aspect: max 1.5 is under min 2"),
     ({"name": "filter_blur", "min": "sharp"}, "filter_blur: min must be a number"),
     ({"name": "filter_uniform", "min": 128}, "filter_uniform: min must be a number from 0 to 127.5"),
-    ({"name": "filter_date"}, "filter_date needs one of after, before"),
+    ({"name": "filter_date"}, "filter_date: needs one of after, before"),
     ({"name": "filter_date", "after": "last year"}, "filter_date: after must be a day such as 2020-12-31"),
     ({"name": "filter_date", "after": "2020-01-01T00:00:00+02:00"}, "without a time zone"),
     ({"name": "filter_date", "after": "2020-01-01", "before": "2020-01-01"}, "before must be later than after"),
@@ -295,10 +294,9 @@ def test_nothing_is_dropped_for_an_image_that_a_filter_rejects(tmp_path: Path, m
         assert keys(out) == ["b/large.png"]
 
 
-@pytest.mark.parametrize("measure", [phash, dhash])
-def test_hashes_stay_near_for_the_same_picture_only(measure: Callable[[Image.Image], int | None]) -> None:
-    hashes = [measure(scene(seed)) for seed in range(12)]
-    others = [measure(scene(seed).resize((200, 100))) for seed in range(12)]
+def test_hashes_stay_near_for_the_same_picture_only() -> None:
+    hashes = [phash(scene(seed)) for seed in range(12)]
+    others = [phash(scene(seed).resize((200, 100))) for seed in range(12)]
     apart = np.array([[(one or 0) ^ (other or 0) for other in others] for one in hashes], dtype=object)
     bits = np.vectorize(lambda value: int(value).bit_count())(apart)
     assert bits.diagonal().max() <= 7

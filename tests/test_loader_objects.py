@@ -17,7 +17,7 @@ from PIL import Image as Pictures
 
 import shardctl
 from shardctl.codecs import rle
-from shardctl.codecs.outline import object_masks
+from shardctl.codecs.object_masks import object_masks
 from shardctl.errors import DatasetError, UsageError
 from shardctl.geometry import apply
 from shardctl.layout import ENCODED_IMAGE, image_tensor

@@ -52,14 +52,14 @@ options = st.builds(
 )
 
 
-@examples(100)
+@examples(70)
 @given(starts=starts, options=options, epoch=st.integers(0, 50))
 def test_every_order_has_every_sample_once(starts: Any, options: OrderOptions, epoch: int) -> None:
     order = Ordering(starts, options).epoch(epoch)
     assert np.array_equal(np.sort(order.samples(np.arange(starts[-1]))), np.arange(starts[-1]))
 
 
-@examples(100)
+@examples(70)
 @given(starts=starts, options=options, epoch=st.integers(0, 5), data=st.data())
 def test_ranks_share_any_stretch_evenly(starts: Any, options: OrderOptions, epoch: int, data: st.DataObject) -> None:
     order, size = Ordering(starts, options).epoch(epoch), int(starts[-1])

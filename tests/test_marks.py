@@ -15,7 +15,8 @@ from PIL import Image
 
 import shardctl
 from shardctl.inspection.differences import differences
-from shardctl.inspection.objects import mask_statistics, object_statistics
+from shardctl.inspection.masks import mask_statistics
+from shardctl.inspection.objects import object_statistics
 from shardctl.layout import ENCODED_IMAGE
 from shardctl.roles import Objects
 

@@ -102,13 +102,13 @@ def test_every_problem_is_told_with_its_line_column_and_key(tmp_path: Path) -> N
     for sentence in (
         "recipe.toml:1: recipe key 'stor' is not known; did you mean store? there are kind, store,",
         "recipe.toml:2: variants must be a whole number from 1 to 10000; it is 0",
-        "recipe.toml:12: transform 1 (random_resized_crop): scale must be two rising numbers over 0 and at most 1; it is",
-        "recipe.toml:17: transform 2 (choice), step 1 (hflop): transform 'hflop' is not known; did you mean hflip?",
-        "recipe.toml:18: transform 2 (choice), step 2 (elastic): alpha must be a number",
-        "recipe.toml:18: transform 2 (choice), step 3: a step is a table with its name and its settings",
-        "recipe.toml:19: transform 2 (choice), step 4 (maybe), step 1 (hflip): p must be a number from 0 to 1; it is 2",
-        "recipe.toml:21: transform 3: a step needs its name, one of resize,",
-        "recipe.toml:24: transform 4 (letterbox): needs size",
+        "recipe.toml:12: step 1 (random_resized_crop): scale must be two rising numbers over 0 and at most 1; it is",
+        "recipe.toml:17: step 2 (choice), step 1 (hflop): step 'hflop' is not known; did you mean hflip?",
+        "recipe.toml:18: step 2 (choice), step 2 (elastic): alpha must be a number",
+        "recipe.toml:18: step 2 (choice), step 3: a step is a table with its name and its settings",
+        "recipe.toml:19: step 2 (choice), step 4 (maybe), step 1 (hflip): p must be a number from 0 to 1; it is 2",
+        "recipe.toml:21: step 3: a step needs its name, one of resize,",
+        "recipe.toml:24: step 4 (letterbox): needs size",
     ):
         assert sentence in sentences
 
@@ -232,7 +232,7 @@ def test_a_function_is_imported_only_when_that_is_asked_for(tmp_path: Path, monk
 def test_converting_with_a_wrong_recipe_file_names_the_line(tmp_path: Path, photos: Path) -> None:
     recipe = written(tmp_path, '[[transform]]\nname = "crop"\nsize = -1\nsiz = 3\n')
     with pytest.raises(
-        UsageError, match=r"recipe\.toml:4: transform 1 \(crop\): setting 'siz' .* \(and 1 more: shardctl recipe check"
+        UsageError, match=r"recipe\.toml:4: step 1 \(crop\): setting 'siz' .* \(and 1 more: shardctl recipe check"
     ):
         shardctl.convert(photos, tmp_path / "out", recipe=recipe)
 
@@ -250,7 +250,7 @@ def test_a_step_whose_package_is_missing_is_told_with_its_line(tmp_path: Path, m
         (6, "transform[1].sigma"),
         (7, "transform[2]"),
     ]
-    assert found.problems[1].message == "transform 1 (gaussian_blur): pip install numpy"
+    assert found.problems[1].message == "step 1 (gaussian_blur): pip install numpy"
 
 
 # Places
@@ -537,7 +537,7 @@ def test_values_of_a_step_option_are_toml_and_words_need_no_quotes(text: str, st
     ],
 )
 def test_names_of_other_libraries_are_answered_with_ours(name: str, step: str) -> None:
-    with pytest.raises(UsageError, match=re.escape(f"transform '{name}' is not known; did you mean {step}?")):
+    with pytest.raises(UsageError, match=re.escape(f"step '{name}' is not known; did you mean {step}?")):
         parse_step({"name": name})
 
 
@@ -555,7 +555,7 @@ def test_all_names_of_torchvision_steps_lead_to_steps_that_are_there() -> None:
     [
         ("", "write the name of a step"),
         ("p=1", "write the name of a step"),
-        ("hflop p=1", "transform 'hflop' is not known; did you mean hflip?"),
+        ("hflop p=1", "step 'hflop' is not known; did you mean hflip?"),
         ("hflip 0.5", "'0.5' is not of the form setting=value"),
         ("hflip p=", "the value of p is not as TOML writes it"),
         ("hflip p=1,2", "the value of p is not as TOML writes it"),

@@ -21,7 +21,8 @@ from shardctl.codecs import image
 from shardctl.errors import InputError, UsageError
 from shardctl.inspection.records import record_of_key
 from shardctl.tables import read_rejects
-from shardctl.transforms import TRANSFORMS, BatchTransform
+from shardctl.transforms import TRANSFORMS, BatchTransform, parse_step
+from shardctl.transforms.base import settings_of
 from shardctl.transforms.settings import Whole, setting
 
 FUNCTIONS = """
@@ -304,7 +305,7 @@ def test_the_parts_of_an_image_are_samples_of_their_own(tmp_path: Path) -> None:
     ("steps", "message"),
     [
         (["hflip", "five_crop"], "hflip is random and must come after five_crop"),
-        (["ten_crop", "five_crop"], "five_crop: only one transform may make several samples"),
+        (["ten_crop", "five_crop"], "five_crop: only one step may make several samples"),
         (["sequence"], "sequence: needs steps"),
     ],
 )
@@ -313,3 +314,16 @@ def test_steps_that_do_not_go_together_are_refused(tmp_path: Path, steps: list[s
     transform = [{"name": name, **({"size": 8} if "crop" in name else {})} for name in steps]
     with pytest.raises(UsageError, match=re.escape(message)):
         shardctl.convert(source, tmp_path / "out", recipe={"transform": transform}, workers=0)
+
+
+def test_a_step_is_written_as_it_was_in_the_recipes_of_older_datasets() -> None:
+    """Another way to write the same would be another fingerprint: such datasets would have to be made again."""
+    given = [
+        {"name": "resize", "size": 40},
+        {"name": "resize", "size": "32x32"},
+        {"name": "crop", "size": "32x32"},
+        {"name": "random_resized_crop", "size": "32x32", "scale": [0.08, 1.0], "ratio": [0.75, 1.3333333333333333]},
+        {"name": "hflip", "p": 0.5},
+    ]
+    assert [settings_of(parse_step(step)) for step in given] == given
+    assert settings_of(parse_step({"name": "crop", "size": 32})) == {"name": "crop", "size": "32x32"}

@@ -131,7 +131,7 @@ Json = st.recursive(
 )
 
 
-@examples(300)
+@examples(200)
 @given(data=st.data())
 def test_only_named_errors_come_out_of_a_manifest_that_was_made_up(whole: Path, tmp_path: Path, data: st.DataObject) -> None:
     record = json.loads((whole / "manifest.json").read_text())

@@ -1,4 +1,4 @@
-"""Annotations of images from the files of other tools: docs/annotations.md. One file for each format, and a line in FORMATS."""
+"""Annotations of images from the files of other tools: docs/annotations.md. A module for each format, named in FORMATS."""
 
 from __future__ import annotations
 

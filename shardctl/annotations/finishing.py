@@ -1,11 +1,12 @@
 """What becomes of annotations beside their image: shares of its size become pixels, and all is in the frame of the upright one.
 
-Pure functions of plain values; only the first two know of an image.
+The image is opened before, and its pixels are not needed: only those of masks are.
 """
 
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from PIL import Image
 from shardctl.annotations.masks import MASK, MASK_FILE
 from shardctl.annotations.objects import ANNOTATED, OBJECTS, OUTSIDE_PIXELS
 from shardctl.codecs import rle
-from shardctl.codecs.image import MAX_PIXELS, Opened, decode_mask, turn_of
+from shardctl.codecs.image import MAX_PIXELS, Opened, decode_mask, turned
 from shardctl.errors import Rejection
 from shardctl.sample import Sample
 
@@ -26,17 +27,22 @@ Points = npt.NDArray[np.float64]
 """Places in an image, (n, 2): x and y, in corner coordinates."""
 
 
-def finish_annotations(sample: Sample, opened: Opened) -> None:
+def finish_annotations(sample: Sample, opened: Opened) -> int:
     """Make the annotations of a sample those of its upright image. What was for this step only is taken out of the sample.
 
-    Raises Rejection (stage `decode`) if they are of an image of another size.
+    Returns how many objects the rule for boxes has dropped. Raises Rejection (stage `decode`) if they are of an image of
+    another size.
     """
     how = sample.pop(ANNOTATED, None)
     file = sample.pop(MASK_FILE, None)
+    dropped = 0
     if how is not None and sample.get(OBJECTS) is not None:
-        sample[OBJECTS] = finished_objects(sample[OBJECTS], how, opened.size, opened.orientation)
+        given = sample[OBJECTS]
+        sample[OBJECTS] = finished_objects(given, how, opened.size, opened.orientation)
+        dropped = len(given["bbox"]) - len(sample[OBJECTS]["bbox"])
     if file is not None and sample.get(MASK) is not None:
         sample[MASK] = _finished_mask(sample[MASK], file["frame"], file["bits"], opened)
+    return dropped
 
 
 def finished_objects(objects: dict[str, Any], how: dict[str, Any], upright: Size, orientation: int) -> dict[str, Any]:
@@ -84,7 +90,7 @@ def turned_points(points: Points, orientation: int, stored: Size) -> Points:
     """Return where points of an image as it is stored, (n, 2), are in the upright one."""
     x, y = points[:, 0], points[:, 1]
     width, height = stored
-    turned = {
+    places = {
         1: (x, y),
         2: (width - x, y),
         3: (width - x, height - y),
@@ -94,18 +100,7 @@ def turned_points(points: Points, orientation: int, stored: Size) -> Points:
         7: (height - y, width - x),
         8: (y, width - x),
     }[orientation]
-    return np.stack(turned, axis=1)
-
-
-def turned_pixels(pixels: npt.NDArray[Any], orientation: int) -> npt.NDArray[Any]:
-    """Return the pixels of an image, (height, width), as they are in the upright one."""
-    if orientation >= 5:
-        pixels = pixels.T
-    if orientation in (3, 4, 7, 8):
-        pixels = pixels[::-1]
-    if orientation in (2, 3, 6, 7):
-        pixels = pixels[:, ::-1]
-    return pixels
+    return np.stack(places, axis=1)
 
 
 def turned_objects(objects: dict[str, Any], orientation: int, stored: Size) -> dict[str, Any]:
@@ -114,15 +109,11 @@ def turned_objects(objects: dict[str, Any], orientation: int, stored: Size) -> d
     def moved(points: Points) -> Points:
         return turned_points(points, orientation, stored)
 
-    result = dict(objects)
     boxes = np.asarray(objects["bbox"], np.float64).reshape(-1, 4)
     one, other = moved(boxes[:, :2]), moved(boxes[:, :2] + boxes[:, 2:])
     corner = np.minimum(one, other)
-    result["bbox"] = np.concatenate([corner, np.maximum(one, other) - corner], axis=1).tolist()
-    if "segmentation" in objects:
-        result["segmentation"] = [[_polygon(moved, each) for each in polygons] for polygons in objects["segmentation"]]
-    if "keypoints" in objects:
-        result["keypoints"] = [_keypoints(moved, points) for points in objects["keypoints"]]
+    boxes = np.concatenate([corner, np.maximum(one, other) - corner], axis=1)
+    result = {**objects, "bbox": boxes.tolist(), **_moved_points(objects, moved)}
     if "rle" in objects:
         result["rle"] = [_turned_rle(each, orientation) for each in objects["rle"]]
     return result
@@ -132,7 +123,8 @@ def _turned_rle(runs: dict[str, Any] | None, orientation: int) -> dict[str, Any]
     if runs is None:
         return None
     height, width = runs["size"]
-    mask = turned_pixels(rle.decode(runs["counts"], (height, width)), orientation)
+    stored = rle.decode(runs["counts"], (height, width)).astype(np.uint8)
+    mask = np.asarray(turned(Image.fromarray(stored), orientation)).astype(bool)
     return {"size": list(mask.shape), "counts": rle.encode(mask)}
 
 
@@ -144,7 +136,12 @@ def in_pixels(objects: dict[str, Any], size: Size) -> dict[str, Any]:
         return points * scale
 
     boxes = np.asarray(objects["bbox"], np.float64).reshape(-1, 4) * np.tile(scale, 2)
-    result = {**objects, "bbox": boxes.tolist()}
+    return {**objects, "bbox": boxes.tolist(), **_moved_points(objects, moved)}
+
+
+def _moved_points(objects: dict[str, Any], moved: Callable[[Points], Points]) -> dict[str, Any]:
+    """Return the polygons and keypoints of objects, as far as they have such, where `moved` puts them."""
+    result: dict[str, Any] = {}
     if "segmentation" in objects:
         result["segmentation"] = [[_polygon(moved, each) for each in polygons] for polygons in objects["segmentation"]]
     if "keypoints" in objects:
@@ -152,12 +149,12 @@ def in_pixels(objects: dict[str, Any], size: Size) -> dict[str, Any]:
     return result
 
 
-def _polygon(moved: Any, numbers: list[float]) -> list[float]:
+def _polygon(moved: Callable[[Points], Points], numbers: list[float]) -> list[float]:
     points: list[float] = moved(np.asarray(numbers, np.float64).reshape(-1, 2)).ravel().tolist()
     return points
 
 
-def _keypoints(moved: Any, points: list[list[float]]) -> list[list[float]]:
+def _keypoints(moved: Callable[[Points], Points], points: list[list[float]]) -> list[list[float]]:
     """Return moved keypoints; one that is not there stays at 0, 0."""
     values = np.asarray(points, np.float64).reshape(-1, 3)
     there = values[:, 2:] > 0
@@ -227,5 +224,5 @@ def _turned_png(data: bytes, orientation: int) -> bytes:
     """Return a mask turned as an image of this EXIF orientation is, as PNG with the same numbers and palette."""
     target = io.BytesIO()
     with Image.open(io.BytesIO(data)) as image:
-        image.transpose(turn_of(orientation)).save(target, "PNG")
+        turned(image, orientation).save(target, "PNG")
     return target.getvalue()

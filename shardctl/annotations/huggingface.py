@@ -13,6 +13,7 @@ from shardctl.annotations.base import AnnotationRule, Annotations, fault
 from shardctl.annotations.objects import (
     ANNOTATED,
     ANNOTATED_TYPE,
+    BEYOND,
     ITEMS,
     OBJECTS,
     annotated,
@@ -102,7 +103,7 @@ def take_objects(
     for row, value in zip(there.tolist(), taken.to_pylist(), strict=True):
         try:
             objects.append(None if value is None else _objects(value, members, names))
-            degenerate += odd_boxes(objects[-1]["bbox"], None)[1] if objects[-1] is not None else 0
+            degenerate += odd_boxes(objects[-1]["bbox"], (0, 0))[1] if objects[-1] is not None else 0
         except ValueError as error:
             faults[row] = fault(f"{shown}: {error}")
             objects.append(None)
@@ -157,7 +158,7 @@ def _objects(value: dict[str, Any], members: list[str], names: list[str] | None)
     if len(boxes) != len(categories):
         raise ValueError(f"objects has {counted(len(boxes), 'bbox', 'bboxes')} and {len(categories)} of category")
     for box in boxes:
-        if box is None or len(box) != 4 or not all(number is not None and math.isfinite(number) for number in box):
+        if box is None or len(box) != 4 or not all(map(_is_place, box)):
             raise ValueError("a bbox of objects is not four finite numbers: x, y, width, height")
     if None in categories or (names is None and any(number < 0 for number in categories)):
         raise ValueError("a category of objects is missing, or below 0")
@@ -173,13 +174,17 @@ def _objects(value: dict[str, Any], members: list[str], names: list[str] | None)
     return result
 
 
+def _is_place(number: float | None) -> bool:
+    return number is not None and math.isfinite(number) and abs(number) < BEYOND
+
+
 def _items(name: str, items: list[Any] | None, count: int) -> list[Any]:
     if name in ("segmentation", "keypoints"):
         found = items or [[]] * count
         for each in found:
             for part in each or []:
                 wrong = part is None or (len(part) != 3 if name == "keypoints" else len(part) < 6 or len(part) % 2)
-                if wrong or not all(number is not None and math.isfinite(number) for number in part):
+                if wrong or not all(map(_is_place, part)):
                     raise ValueError(f"objects has {name} that is not made of finite numbers as it should be")
         return [each or [] for each in found]
     if name in ("iscrowd", "difficult", "truncated"):

@@ -57,7 +57,10 @@ class Inputs:
 
     def below(self, path: Path) -> str | None:
         """Return where a path lies below one of the sources, as paths of inputs are written; None if below none of them."""
-        resolved = path.resolve()
+        try:
+            resolved = path.resolve()
+        except ValueError:  # a name with a null byte, which no file has
+            return None
         for root in self.roots:
             folder = (root if root.is_dir() else root.parent).resolve()
             if resolved.is_relative_to(folder):

@@ -69,7 +69,9 @@ class Masks:
         rows[[file.row for file in matched]] = np.arange(len(matched))
         table = pa.table({MASK_FILE: pa.array(places, MASK_FILE_TYPE)})
         ignore = next((int(value) for name, value in sources[0].options if name == IGNORE), None)
-        role = Mask("source", None, _names(folder / CLASSES), ignore, bits)
+        if bits == 8 and ignore is not None and ignore > 255:
+            raise UsageError(f"--labels {sources[0]}: the masks have numbers of 8 bits, up to 255, and none is {ignore}")
+        role = Mask("source", None, _names(folder / CLASSES, digest), ignore, bits)
         said = said_of_others(lost, len(inputs) - len(matched), inputs, "mask", "it is null there")
         field = pa.field(MASK, ENCODED_IMAGE)
         return Annotations(table, rows, (field,), (digest.hex(),), {MASK: role}, notices=tuple(said))
@@ -89,11 +91,13 @@ _PNG_BITS = 24
 """Where a PNG says how many bits a number of it has."""
 
 
-def _names(path: Path) -> tuple[str, ...] | None:
+def _names(path: Path, digest: Digest) -> tuple[str, ...] | None:
     """Return the names of the numbers, None if they have none."""
     if not path.is_file():
         return None
     try:
-        return tuple(path.read_text("utf-8").splitlines()) or None
+        data = path.read_bytes()
+        digest.add(path.name, data)
+        return tuple(data.decode("utf-8").splitlines()) or None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: the names of the classes cannot be read ({error})") from error

@@ -56,8 +56,11 @@ ANNOTATED_TYPE = pa.struct(
 ROWS_AT_ONCE = 4096
 """Images whose objects are Python objects at a time."""
 
+BEYOND = 2**31
+"""Places from here on are in no image; and numbers up to it are finite in float32."""
+
 OUTSIDE_PIXELS = 0.5
-"""How far a box may reach over the edge: less is a rounding."""
+"""How far a box may reach over the edge before it counts as outside: annotation tools round."""
 
 
 def objects_type(members: Collection[str]) -> pa.StructType:
@@ -110,7 +113,7 @@ class ObjectsWriter:
     def add(self, objects: dict[str, list[Any]], size: tuple[int, int] | None) -> None:
         """Add the objects of an image, whose size (width, height) the annotations say to be this."""
         self._members |= {name for name, items in objects.items() if items}
-        outside, degenerate = odd_boxes(objects["bbox"], (1, 1) if self._relative else size, self._relative)
+        outside, degenerate = odd_boxes(objects["bbox"], (1, 1) if self._relative else size or (0, 0), self._relative)
         self.outside += outside
         self.degenerate += degenerate
         count = len(objects["bbox"])
@@ -159,17 +162,17 @@ def trimmed(table: pa.Table, members: Sequence[str], categories: npt.NDArray[np.
     return table.set_column(place, objects_field(members), pa.chunked_array(chunks, type_))
 
 
-def odd_boxes(boxes: Sequence[Sequence[float]], size: tuple[int, int] | None, relative: bool = False) -> tuple[int, int]:
-    """Return how many boxes reach outside of an image (0 if its size is not known), and how many have no area."""
-    if not boxes:
-        return 0, 0
-    x, y, width, height = np.asarray(boxes, np.float64).T
+def odd_boxes(boxes: npt.ArrayLike, sizes: npt.ArrayLike, relative: bool = False) -> tuple[int, int]:
+    """Return how many boxes (n, 4) reach outside of their image, and how many have no area.
+
+    `sizes` is the (width, height) of the image, (2,), or that of each box, (n, 2): 0, 0 where it is not known, so that nothing
+    is outside. `relative` boxes are shares of the size, which is (1, 1).
+    """
+    given, limit = np.asarray(boxes, np.float64).reshape(-1, 4), np.asarray(sizes, np.float64)
+    low, sides = given[:, :2], given[:, 2:]
     margin = 1e-3 if relative else OUTSIDE_PIXELS
-    outside = np.zeros(len(x), bool)
-    if size is not None:
-        right, bottom = size[0] + margin, size[1] + margin
-        outside = (x < -margin) | (y < -margin) | (x + width > right) | (y + height > bottom)
-    return int(outside.sum()), int(((width <= 0) | (height <= 0)).sum())
+    outside = ((low < -margin) | (low + sides > limit + margin)).any(axis=1) & (limit > 0).all(axis=-1)
+    return int(outside.sum()), int((sides <= 0).any(axis=1).sum())
 
 
 def said_of_boxes(outside: int, degenerate: int, rule: AnnotationRule) -> list[str]:

@@ -172,6 +172,8 @@ def parse(data: bytes) -> Parsed:
         parser.Parse(data, True)
     except expat.ExpatError as error:
         raise ValueError(f"line {error.lineno}: not XML ({expat.errors.messages[error.code]})") from None
+    except LookupError as error:  # no such encoding
+        raise ValueError(f"line 1: not XML that can be read ({error})") from None
     return parsed
 
 

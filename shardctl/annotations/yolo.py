@@ -13,7 +13,7 @@ import numpy as np
 from shardctl.annotations.base import TASKS, AnnotationRule, Annotations, Source, fault, no_options
 from shardctl.annotations.beside import Beside, Digest, match_files, read_small, refuse_no_match, said_of_others, walked
 from shardctl.annotations.inputs import Inputs
-from shardctl.annotations.objects import OBJECTS, ObjectsWriter, objects_field, said_of_boxes
+from shardctl.annotations.objects import BEYOND, OBJECTS, ObjectsWriter, objects_field, said_of_boxes
 from shardctl.errors import InputError, InstallError, Rejection, UsageError
 from shardctl.roles import Objects
 from shardctl.sources.labels import some
@@ -26,6 +26,9 @@ NAMES = ("classes.txt", "obj.names")
 SPLITS = ("train", "val", "test", "minival")
 
 YAML = (".yaml", ".yml")
+
+MOST_VALUES = 1_000_000
+"""Values that a data.yaml may have."""
 
 OVERSHOOT = 0.01
 """How far places may lie outside of 0 to 1. Tools write roundings such as 1.0000001; Ultralytics takes up to 0.01, too."""
@@ -148,8 +151,8 @@ def parse(data: bytes, setup: Setup) -> dict[str, list[Any]]:
             values = [float(cell) for cell in line.split()]
         except ValueError:
             raise ValueError(f"line {number}: it has something else than numbers ({printable(line.strip()[:60])})") from None
-        if not all(map(math.isfinite, values)):
-            raise ValueError(f"line {number}: a number is not finite")
+        if not all(math.isfinite(value) and abs(value) < BEYOND for value in values):
+            raise ValueError(f"line {number}: a number is not finite, or beyond any image")
         category = int(values[0])
         if category != values[0] or category < 0 or (setup.names is not None and category >= len(setup.names)):
             known = f"; the classes are 0 to {len(setup.names) - 1}" if setup.names is not None else ""
@@ -272,6 +275,8 @@ def _read_yaml(path: Path, digest: Digest, rule: AnnotationRule) -> Setup:
         raise InputError(f"{shown}: not YAML ({' '.join(str(error).split())})") from None
     if not isinstance(said, dict):
         raise InputError(f"{shown}: not a data.yaml, which has names, train and val")
+    if not _is_small(said):
+        raise InputError(f"{shown}: has over {MOST_VALUES:,} values, those that aliases (*name) repeat included; write less")
     names = _names_of(said.get("names"), shown)
     points, flip = _shape_of(said.get("kpt_shape"), said.get("flip_idx"), shown)
     task = rule.task or said.get("task") or ("pose" if points else None)
@@ -282,6 +287,21 @@ def _read_yaml(path: Path, digest: Digest, rule: AnnotationRule) -> Setup:
     point_names = _point_names(said.get("kpt_names"), points) if points else None
     folders, missing = _folders_of(said, path, shown)
     return Setup(tuple(folders), names, task, points, flip, point_names, tuple(missing))
+
+
+def _is_small(said: Any) -> bool:
+    """Return whether there are not too many values: aliases of aliases may stand for billions, or for themselves."""
+    left, count = [said], 0
+    while left:
+        value = left.pop()
+        count += 1
+        if isinstance(value, dict):
+            left += [*value, *value.values()]
+        elif isinstance(value, list | tuple | set):
+            left += value
+        if count + len(left) > MOST_VALUES:
+            return False
+    return True
 
 
 def _names_of(given: Any, shown: str) -> tuple[str, ...] | None:
@@ -302,7 +322,8 @@ def _shape_of(shape: Any, flip: Any, shown: str) -> tuple[tuple[int, int] | None
     fits = isinstance(shape, list) and len(shape) == 2 and all(type(n) is int for n in shape)
     if not fits or not 0 < shape[0] < 2**16 or shape[1] not in (2, 3):
         raise InputError(f"{shown}: kpt_shape is a number of keypoints and 2 or 3, for instance [17, 3]")
-    if flip is not None and (not isinstance(flip, list) or sorted(map(str, flip)) != sorted(map(str, range(shape[0])))):
+    numbers = flip if isinstance(flip, list) and all(type(number) is int for number in flip) else []
+    if flip is not None and sorted(numbers) != list(range(shape[0])):
         raise InputError(f"{shown}: flip_idx has each of the {shape[0]} keypoints once")
     return (shape[0], shape[1]), tuple(flip) if flip else None
 

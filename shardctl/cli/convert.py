@@ -107,7 +107,7 @@ def _number_or_word(_context: click.Context, _parameter: click.Parameter, value:
 @click.option(
     "--store",
     metavar="source|jpeg:Q|png|webp:Q|raw",
-    help="How images are stored. Default: source (the original bytes), or jpeg:90 after a transform.",
+    help="How images are stored. Default: source (the original bytes), or jpeg:90 if a step changes the image.",
 )
 @click.option(
     "--compression",
@@ -128,7 +128,7 @@ def _number_or_word(_context: click.Context, _parameter: click.Parameter, value:
     show_default=True,
     help="Store the samples of each split in a random order, drawn from SEED.",
 )
-@click.option("--seed", type=int, metavar="S", help="Seed of random transforms and splits. Default: 0.")
+@click.option("--seed", type=int, metavar="S", help="Seed of random steps and splits. Default: 0.")
 @click.option(
     "--variants", type=int, metavar="K", help="Make K samples of every input, each with other random numbers. Default: 1."
 )

@@ -20,7 +20,8 @@ from shardctl.storage import is_file, printable
 
 if TYPE_CHECKING:
     from shardctl.inspection.blocks import Record
-    from shardctl.inspection.objects import MaskStatistics, ObjectStatistics
+    from shardctl.inspection.masks import MaskStatistics
+    from shardctl.inspection.objects import ObjectStatistics
     from shardctl.inspection.shards import ShardOverview
     from shardctl.roles import Roles
 
@@ -199,7 +200,8 @@ def _marks(
     """Count objects, and with --stats pixels of masks; most datasets have neither, and need not wait for the imports."""
     if not roles.objects and all(role.name != "mask" for role in roles.images.values()):
         return {}, {}
-    from shardctl.inspection.objects import mask_statistics, object_statistics
+    from shardctl.inspection.masks import mask_statistics
+    from shardctl.inspection.objects import object_statistics
     from shardctl.inspection.statistics import BLOCKS, IMAGES
 
     objects = object_statistics(root, None if stats else BLOCKS, None if stats else IMAGES, split)

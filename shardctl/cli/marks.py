@@ -10,7 +10,8 @@ from shardctl.cli.output import bars, counted, print_table
 from shardctl.storage import printable
 
 if TYPE_CHECKING:
-    from shardctl.inspection.objects import MaskStatistics, ObjectStatistics
+    from shardctl.inspection.masks import MaskStatistics
+    from shardctl.inspection.objects import ObjectStatistics
     from shardctl.roles import Objects
 
 SHOWN_OBJECTS = 50

@@ -56,7 +56,7 @@ def recipe() -> None:
 def check(file: str, output: Output, imports: bool) -> int:
     """Find everything that is wrong with a recipe file, and say what it does.
 
-    Each problem is a line with its place: recipe.toml:12: transform 2 (crop): size must be …. Without problems, the steps are
+    Each problem is a line with its place: recipe.toml:12: step 2 (crop): size must be …. Without problems, the steps are
     printed with all their settings, the size of the images that come out, and the annotations that can move with them.
 
     Exit codes: 0 nothing is wrong, 1 problems, 3 no such file.

@@ -26,7 +26,7 @@ from PIL import Image, ImageFile, UnidentifiedImageError
 from shardctl.codecs import backend
 from shardctl.codecs.formats import COMMON_FORMATS, FORMATS, lacks_library, other_formats
 from shardctl.codecs.jpeg import decode_lossless, is_lossless
-from shardctl.codecs.resampling import least_scale, resampled
+from shardctl.codecs.resampling import least_scale, resampled, resampled_mask
 from shardctl.errors import Rejection, UsageError
 from shardctl.geometry import Look, Size, View
 
@@ -204,8 +204,7 @@ def upright(opened: Opened, least: Size | None) -> Image.Image:
     Raises Rejection (stage `decode`).
     """
     try:
-        image = opened.load(least)
-        return to_rgb(image.transpose(_TURNS[opened.orientation]) if opened.orientation in _TURNS else image)
+        return to_rgb(turned(opened.load(least), opened.orientation))
     except _OUR_ERRORS:
         raise
     except Exception as error:
@@ -241,7 +240,7 @@ def resample(pixels: Pixels, size: Size) -> Pixels:
     """Resize pixels to (width, height), by the filter that `render` uses."""
     if pixels.shape[1::-1] == size:
         return pixels
-    resized: Pixels = np.asarray(Image.fromarray(pixels).resize(size, Image.Resampling.BILINEAR))
+    resized: Pixels = np.asarray(resampled(Image.fromarray(pixels), _resizing(pixels, size)))
     return resized
 
 
@@ -256,9 +255,7 @@ def decode_mask(
     opened = open_image(data, max_pixels, keep_truncated)
     try:
         stored = opened.load(None)
-        values: npt.NDArray[Any] = np.asarray(
-            stored.transpose(_TURNS[opened.orientation]) if opened.orientation in _TURNS else stored
-        )
+        values: npt.NDArray[Any] = np.asarray(turned(stored, opened.orientation))
     except _OUR_ERRORS:
         raise
     except Exception as error:
@@ -272,16 +269,19 @@ def decode_mask(
     return values.astype(np.uint8, copy=False)
 
 
-def turn_of(orientation: int) -> Image.Transpose:
-    """Return what makes an image of an EXIF orientation from 2 to 8 upright."""
-    return _TURNS[orientation]
+def turned(image: Image.Image, orientation: int) -> Image.Image:
+    """Return an image of an EXIF orientation, 1 to 8, upright: the same one where it is so already."""
+    return image.transpose(_TURNS[orientation]) if orientation in _TURNS else image
 
 
 def nearest(values: npt.NDArray[Any], size: Size) -> npt.NDArray[Any]:
     """Resize a mask (height, width) of any type to (width, height), by the pixel that is nearest to each new one."""
-    rows, columns = ((np.arange(new) * 2 + 1) * old // (2 * new) for old, new in zip(values.shape, reversed(size), strict=True))
-    resized: npt.NDArray[Any] = values[rows[:, None], columns]
-    return resized
+    return resampled_mask(values, _resizing(values, size), 0)
+
+
+def _resizing(values: npt.NDArray[Any], size: Size) -> View:
+    """Return the view of all of an image or mask at another size."""
+    return View.whole((values.shape[1], values.shape[0])).scaled(size)
 
 
 def to_rgb(image: Image.Image) -> Image.Image:

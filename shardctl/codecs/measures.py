@@ -83,13 +83,6 @@ def phash(picture: Image.Image) -> int | None:
     return _packed(frequencies > np.median(frequencies))
 
 
-def dhash(picture: Image.Image) -> int:
-    """Return a 64-bit hash of what an image looks like: each bit says whether one of 8 x 8 fields is brighter than the one
-    left of it. It tells unrelated images apart less well than `phash`."""
-    grey = _grey(picture, (9, 8))
-    return _packed(grey[:, 1:] > grey[:, :-1])
-
-
 def taken_at(opened: Opened) -> datetime | None:
     """Return when an image was taken, as its EXIF block says (DateTimeOriginal, else DateTime), without a time zone.
 

@@ -177,7 +177,7 @@ def _named_step(step: ImageTransform, kinds: frozenset[str]) -> str:
 
 def _moved_roles(recipe: Recipe, roles: dict[str, Role]) -> dict[str, Role]:
     """Return the roles of annotations after the steps of a recipe: a mask that was moved is a PNG."""
-    if not recipe.image_transforms:
+    if all(step.in_place for step in recipe.image_transforms):
         return roles
     return {name: replace(role, store="png") if isinstance(role, Mask) else role for name, role in roles.items()}
 
@@ -193,10 +193,11 @@ def _annotation_kinds(role: Role, type_: pa.DataType) -> frozenset[str]:
 
 def _refuse_places(recipe: Recipe, fields: list[pa.Field]) -> None:
     """Raise UsageError if columns look like places in the image, and the recipe moves the pixels."""
-    places = place_columns(fields) if recipe.image_transforms else []
+    moving = [step for step in recipe.image_transforms if not step.in_place]
+    places = place_columns(fields) if moving else []
     if places:
         columns = ",".join(dict.fromkeys(name.partition(".")[0] for name in places))
-        step = recipe.image_transforms[0].name
+        step = moving[0].name
         raise UsageError(
             f"{step} moves what is in the images, but not the places in {some(places)}, which are no `objects` as"
             f" docs/annotations.md describes them; leave {step} out, or the columns: those of a labels file with"

@@ -15,6 +15,7 @@ from shardctl.engines.inputs import OTHERS
 from shardctl.engines.job import Root
 from shardctl.engines.survey import Found
 from shardctl.errors import SourceGoneError
+from shardctl.listing import Listing
 from shardctl.on_demand import OnDemand
 from shardctl.recipe import Recipe
 from shardctl.storage import counted, printable
@@ -36,9 +37,9 @@ def without_repeats(
 ) -> Units:
     """Return the units with those marked that are duplicates of others by the rule of a recipe.
 
-    Files that cannot be read, and images that do not decode or that a filter of the recipe rejects, are not compared: they
-    become rejects later. `comparing` is told how many files have been looked at. Raises SourceGoneError if a source has gone
-    away or does not answer.
+    Files that cannot be read, and images that do not decode, that a filter of the recipe rejects or whose annotations are
+    wrong, are not compared: they become rejects later. `comparing` is told how many files have been looked at. Raises
+    SourceGoneError if a source has gone away or does not answer.
     """
     if recipe.duplicates.mode == "keep":
         return units
@@ -65,7 +66,7 @@ class _Search:
         """Find the files of the same bytes. Only those are read of whose size there are several."""
         listing = self.surveyor.listing
         sizes = listing.table["size"].to_numpy()
-        readable = np.flatnonzero((sizes > 0) & listing.table["error"].is_null().to_numpy())
+        readable = np.flatnonzero((sizes > 0) & _readable(listing))
         _, size_of, count = np.unique(sizes[readable], return_inverse=True, return_counts=True)
         hashed = self._hashed(readable[count[size_of] > 1], "bytes")
         first = first_of_equal(hashed.hashes)
@@ -76,7 +77,7 @@ class _Search:
     def similar(self) -> Repeats:
         """Find the images that look like others."""
         listing = self.surveyor.listing
-        readable = np.flatnonzero(listing.table["error"].is_null().to_numpy())
+        readable = np.flatnonzero(_readable(listing))
         hashed = self._hashed(readable, "picture")
         hashes = hashed.hashes[:, 1]
         first = first_of_similar(hashes, self.recipe.duplicates.distance)
@@ -135,3 +136,11 @@ class _Search:
                 f"the source does not respond: {counted(len(silent), 'file')} cannot be read, among them {path}; check its disk"
                 " or server"
             )
+
+
+def _readable(listing: Listing) -> npt.NDArray[np.bool_]:
+    """Return which files of a listing have no fault yet, nor have their annotations: (n,)."""
+    readable: npt.NDArray[np.bool_] = listing.table["error"].is_null().to_numpy().copy()
+    for each in listing.annotations:
+        readable[list(each.faults)] = False
+    return readable

@@ -151,6 +151,7 @@ def make_draft(
         some *= PROBED_WITH_FILTERS
     write_files(folder / FILES, listing, labelling, planner.write_some(folder, some, run))
     probe = _of_all(engine.probe(probe_job), units)
+    listing.notices += probe.notices
     if units.repeats is not None:
         listing.notices.append(_notice_on_duplicates(recipe, units.repeats))
     sample_bytes = _sample_bytes(probe, recipe, listing)

@@ -50,12 +50,14 @@ def missing_labels(manifest: Manifest, listing: Listing) -> tuple[str, ...]:
 
 
 def cut_objects(manifest: Manifest) -> tuple[str, ...]:
-    """Say how many objects the recipe has cut off."""
+    """Say how many objects the recipe has cut off, and the rule for boxes has dropped."""
     if not manifest.objects or not manifest.objects["cut_off"]:
         return ()
     total = manifest.objects["kept"] + manifest.objects["cut_off"]
-    rule = manifest.recipe.get("keep_objects", KEPT_SHARE)
-    return (f"{manifest.objects['cut_off']:,} of {counted(total, 'object')} were cut off (keep_objects: {rule})",)
+    rule = f"keep_objects: {manifest.recipe.get('keep_objects', KEPT_SHARE)}"
+    if (boxes := manifest.settings.get("boxes")) is not None:
+        rule = f"{rule}, boxes: {boxes}"
+    return (f"{manifest.objects['cut_off']:,} of {counted(total, 'object')} were cut off ({rule})",)
 
 
 def warnings_of(manifest: Manifest) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -37,7 +37,8 @@ class Probe:
 
     On average a sample takes `sample_bytes` in a shard, and a record, rejected or not, has `record_bytes` (0: not known),
     becomes `samples_per_record` and takes `record_seconds`, beside the `unit_seconds` that it takes to read a unit of many;
-    a shard without samples has `shard_bytes`. Of the `records` that were tried `rejected` could not be converted.
+    a shard without samples has `shard_bytes`. Of the `records` that were tried `rejected` could not be converted. `notices`
+    say which fields are no longer what they were, because of a user's function.
     """
 
     layout: Layout
@@ -49,6 +50,7 @@ class Probe:
     samples_per_record: float
     records: int
     rejected: int
+    notices: list[str] = field(default_factory=list)
 
     def record(self) -> dict[str, Any]:
         """Return everything as plain data."""
@@ -67,8 +69,12 @@ def probe_records(job: Job, crumb: Breadcrumb, known: Instructions) -> Probe:
     any of them, or fields without a type, SourceGoneError if a source does not answer.
     """
     units = list(job.units(0, job.plan.num_rows))
+    notices: list[str] = []
     if job.recipe.sample_transforms:
-        job = job.with_layout(_with_own_fields(job, *_own_samples(job, units, crumb, known)))
+        samples, setters = _own_samples(job, units, crumb, known)
+        layout = _with_own_fields(job, samples, setters)
+        notices = _notices_on_roles(job.layout, layout, setters)
+        job = job.with_layout(layout)
     sink = pa.BufferOutputStream()
     builder = ShardBuilder(job, ShardPlace(0, "probe", 0, 0, 0, 0), sink, _ignore, crumb, known)
     added = [_timed(partial(builder.add, planned)) for planned in units]
@@ -88,6 +94,7 @@ def probe_records(job: Job, crumb: Breadcrumb, known: Instructions) -> Probe:
         samples_per_record=rows / max(1, records - builder.rejected),
         records=records,
         rejected=builder.rejected,
+        notices=notices,
     )
 
 
@@ -184,6 +191,33 @@ def _with_own_fields(job: Job, samples: list[Finished], setters: dict[str, str])
         if f.name in known and f.type == known[f.name].type and isinstance(role := job.layout.roles.get(f.name), Mask | Objects)
     }
     return Layout.by_name(job.layout.kind, pa.schema(result), image, job.layout.classes, kept, roles)
+
+
+def _notices_on_roles(before: Layout, after: Layout, setters: dict[str, str]) -> list[str]:
+    """Say which objects and masks a user's function made a field of another type."""
+    notices = []
+    for name, role in before.roles.by_name.items():
+        if isinstance(role, Mask | Objects) and name in after.columns.names and after.roles.get(name) is None:
+            was, found = (layout.columns.field(name).type for layout in (before, after))
+            what = "a column of objects" if isinstance(role, Objects) else "a mask"
+            notices.append(
+                f"{name} is no longer {what}, because {setters[name]} {_changed(was, found)}: the loader does not move it"
+                " with its image. To keep it, return the types that it had, and put more into fields of their own"
+            )
+    return notices
+
+
+def _changed(before: pa.DataType, after: pa.DataType) -> str:
+    """Say how a function changed the type of a field."""
+    if not (pa.types.is_struct(before) and pa.types.is_struct(after)):
+        return f"made it {after}"
+    was, now = ({f.name: f.type for f in type_} for type_ in (before, after))
+    if added := [name for name in now if name not in was]:
+        return f"added {', '.join(added)} to it"
+    if gone := [name for name in was if name not in now]:
+        return f"took {', '.join(gone)} from it"
+    other = next(name for name in was if was[name] != now[name])
+    return f"made its {other} {now[other]} instead of {was[other]}"
 
 
 def _own_type(name: str, samples: list[Finished], who: str, known: pa.DataType | None) -> pa.DataType:

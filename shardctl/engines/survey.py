@@ -11,8 +11,6 @@ from shardctl.errors import Rejection
 from shardctl.sources.formats import PLAIN_TEXTS, Reading, Unit, find_format
 from shardctl.sources.types import Types
 
-CRASHED = "crashed"
-
 
 class Look(Protocol):
     """Work on some things, one after the other, that is done before there is a plan. `task` is its name."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,9 +16,12 @@ from shardctl.layout import ENCODED_IMAGE
 from shardctl.manifest import Manifest
 from shardctl.reader import python_values
 from shardctl.roles import Roles
-from shardctl.shard import ShardReader
+from shardctl.shard import BlockFile, ShardReader, map_file
 from shardctl.spread import spread
 from shardctl.tables import SHARDS, ShardEntry, ShardTable
+
+_ALL = 1 << 62
+"""More blocks than there are."""
 
 
 @dataclass(frozen=True)
@@ -244,3 +247,24 @@ def some_records(target: Path, split: str | None, count: int, blocks: int = 64) 
     for number, block in enumerate(placed):
         share = (number + 1) * count // len(placed) - number * count // len(placed)
         yield from (block.record(place) for place in spread(block.data.num_rows, share))
+
+
+def blocks_and_share(
+    target: Path, split: str | None, blocks: int | None, images: int | None
+) -> tuple[Iterable[Placed], int | None]:
+    """Return blocks of a dataset, None for all, and how many images of each to look at, so that they are `images` together."""
+    if blocks is None and images is None:
+        return some_blocks(target, split, _ALL), None
+    placed = list(some_blocks(target, split, _ALL if blocks is None else blocks))
+    return placed, None if images is None else max(1, images // max(1, len(placed)))
+
+
+def checked_columns(block: Placed, columns: list[str]) -> pa.RecordBatch:
+    """Return some columns of a block, checked. Raises DatasetError."""
+    file = BlockFile(block.shard.path, map_file, [block.reader.schema.get_field_index(name) for name in columns])
+    batch = file.fetch(block.number)[0]
+    try:
+        batch.validate(full=True)
+    except pa.ArrowException as error:
+        raise file.unreadable(block.number, error) from error
+    return batch

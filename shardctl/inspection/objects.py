@@ -1,4 +1,4 @@
-"""What is marked in the images of a dataset: objects by category and split, their sizes and places; pixels of masks by class.
+"""The objects that are marked in the images of a dataset: by category and split, their sizes, places and keypoints.
 
 Blocks are read one after the other, only the columns that are needed, and counted in Arrow's flat arrays: memory does not grow
 with the dataset, and no Python object is made of an object.
@@ -7,7 +7,6 @@ with the dataset, and no Python object is made of an object.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,12 +16,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from shardctl.annotations.objects import OUTSIDE_PIXELS
 from shardctl.errors import DatasetError, Rejection
-from shardctl.inspection.blocks import Placed, some_blocks
+from shardctl.inspection.blocks import Placed, blocks_and_share, checked_columns
 from shardctl.inspection.statistics import BINS, Distribution
 from shardctl.layout import ENCODED_IMAGE
-from shardctl.roles import Mask, Objects
-from shardctl.shard import BlockFile, map_file
+from shardctl.roles import Objects
 from shardctl.spread import spread
 
 SMALL, MEDIUM = 32**2, 96**2
@@ -35,10 +34,8 @@ SHARE_BINS = 20
 _FINE_BINS = 1000
 """Bins from which the median of shares is computed: to a thousandth."""
 
-_MOST_POINTS, _MOST_CLASS = 1000, 4095
-"""Keypoints of an object, and numbers of classes, beyond which nothing is counted."""
-
-_ALL = 1 << 62
+_MOST_POINTS = 1000
+"""Keypoints of an object beyond which nothing is counted."""
 
 HEAD_BYTES = 1 << 16
 """Bytes of a JPEG that its header is looked for in first: the rest need not come from the disk."""
@@ -94,35 +91,6 @@ class ObjectStatistics:
     centres: tuple[tuple[int, ...], ...]
     keypoints: tuple[PointCount, ...]
     faults: tuple[str, ...]
-
-    def record(self) -> dict[str, Any]:
-        """Return everything as plain data."""
-        return asdict(self)
-
-
-@dataclass(frozen=True)
-class ClassPixels:
-    """The pixels of a class of masks, and the masks that have any."""
-
-    number: int
-    name: str | None
-    pixels: int
-    masks: int
-
-
-@dataclass(frozen=True)
-class MaskStatistics:
-    """What was found in `masks` masks of a column, evenly spaced. `ignored` pixels are of no class.
-
-    `missing` counts samples without a mask, `unreadable` masks that do not decode.
-    """
-
-    masks: int
-    missing: int
-    unreadable: int
-    pixels: int
-    ignored: int
-    classes: tuple[ClassPixels, ...]
 
     def record(self) -> dict[str, Any]:
         """Return everything as plain data."""
@@ -196,7 +164,7 @@ class _Tally:
         if not len(boxes):
             return
         ends = boxes[:, :2] + boxes[:, 2:]
-        self.outside += int(((boxes[:, :2] < -_SLACK) | (ends > size + _SLACK)).any(axis=1).sum())
+        self.outside += int(((boxes[:, :2] < -OUTSIDE_PIXELS) | (ends > size + OUTSIDE_PIXELS)).any(axis=1).sum())
         shares = np.sqrt(areas / size.prod(axis=1))
         self.least_share, self.most_share = (
             min(self.least_share, float(shares.min())),
@@ -250,11 +218,11 @@ class _Tally:
     def _category(self, number: int, splits: list[str]) -> CategoryCount:
         parts = {s: {"objects": self.objects.get((s, number), 0), "images": self.images.get((s, number), 0)} for s in splits}
         of_all = {what: sum(part[what] for part in parts.values()) for what in ("objects", "images")}
-        return CategoryCount(number, _name(number, self.role.names), of_all["objects"], of_all["images"], parts)
+        return CategoryCount(number, name_at(number, self.role.names), of_all["objects"], of_all["images"], parts)
 
     def _point(self, number: int) -> PointCount:
         absent, hidden, visible = self.points[number].tolist()
-        return PointCount(_name(number, self.role.keypoints), visible, hidden, absent)
+        return PointCount(name_at(number, self.role.keypoints), visible, hidden, absent)
 
     def _spread_of_shares(self) -> Distribution:
         what, total = "side of a box as a share of the image's", int(self.shares.sum())
@@ -267,17 +235,14 @@ class _Tally:
         return Distribution(what, low, min(max(median, low), high), high, edges, tuple(counts.tolist()))
 
 
-_SLACK = 0.5
-"""Pixels that a box may reach out of its image before it counts as outside: annotation tools round."""
-
-
 def _binned(shares: npt.NDArray[np.float64], bins: int) -> npt.NDArray[np.int64]:
     """Return in which of so many bins of 0..1 a number is; what is over 1 is in the last."""
     binned: npt.NDArray[np.int64] = np.minimum(shares * bins, bins - 1).astype(np.int64)
     return binned
 
 
-def _name(number: int, names: tuple[str, ...] | None) -> str | None:
+def name_at(number: int, names: tuple[str, ...] | None) -> str | None:
+    """Return the name of a category, class or keypoint; None where it has none."""
     return names[number] if names is not None and 0 <= number < len(names) else None
 
 
@@ -317,7 +282,7 @@ def object_statistics(
     """
     tallies: dict[str, _Tally] = {}
     faults: list[str] = []
-    placed, share = _blocks(target, split, blocks, images)
+    placed, share = blocks_and_share(target, split, blocks, images)
     for block in placed:
         try:
             if not block.shard.roles.objects:
@@ -328,21 +293,13 @@ def object_statistics(
     return {name: tally.result(faults) for name, tally in tallies.items()}
 
 
-def _blocks(target: Path, split: str | None, blocks: int | None, images: int | None) -> tuple[Iterable[Placed], int | None]:
-    """Return blocks of a dataset, None for all, and how many images of each to look at, so that they are `images` together."""
-    if blocks is None and images is None:
-        return some_blocks(target, split, _ALL), None
-    placed = list(some_blocks(target, split, _ALL if blocks is None else blocks))
-    return placed, None if images is None else max(1, images // max(1, len(placed)))
-
-
 def _count_objects(block: Placed, share: int | None, tallies: dict[str, _Tally]) -> None:
     """Count the objects of a block, with the sizes of up to `share` images. Raises DatasetError."""
     schema, roles = block.reader.schema, block.shard.roles
     columns = roles.objects
     main = roles.main_image
     encoded = [main] if main is not None and schema.field(main).type.equals(ENCODED_IMAGE) else []
-    batch = _read(block, [*columns, *encoded])
+    batch = checked_columns(block, [*columns, *encoded])
     if encoded:
         sizes = _encoded_sizes(batch.column(main).field("bytes"), share)
     else:
@@ -353,17 +310,6 @@ def _count_objects(block: Placed, share: int | None, tallies: dict[str, _Tally])
             tallies.setdefault(name, _Tally(role)).add(str(block.reader.info["split"]), batch.column(name), sizes)
         except ValueError as error:
             raise block.reader.unreadable(block.number, error) from error
-
-
-def _read(block: Placed, columns: list[str]) -> pa.RecordBatch:
-    """Return some columns of a block, checked. Raises DatasetError."""
-    file = BlockFile(block.shard.path, map_file, [block.reader.schema.get_field_index(name) for name in columns])
-    batch = file.fetch(block.number)[0]
-    try:
-        batch.validate(full=True)
-    except pa.ArrowException as error:
-        raise file.unreadable(block.number, error) from error
-    return batch
 
 
 def _encoded_sizes(images: pa.BinaryArray, share: int | None) -> npt.NDArray[np.float64]:
@@ -388,78 +334,3 @@ def _encoded_size(data: pa.Buffer) -> tuple[float, float]:
             continue
         return width, height
     return np.nan, np.nan
-
-
-def mask_statistics(target: Path, masks: int, split: str | None = None) -> dict[str, MaskStatistics]:
-    """Count the pixels of each class in up to `masks` masks of each column, evenly spaced, by the name of the column.
-
-    A mask with numbers above 4095 (depths, instances) has no classes that could be counted: it counts as unreadable. Raises as
-    `object_statistics`.
-    """
-    tallies: dict[str, _MaskTally] = {}
-    placed, share = _blocks(target, split, masks, masks)
-    for block in placed:
-        try:
-            if not any(isinstance(role, Mask) for role in block.reader.layout.roles.images.values()):
-                break
-            _count_pixels(block, share, tallies)
-        except DatasetError:
-            continue  # the statistics of columns say so
-    return {name: tally.result() for name, tally in tallies.items() if tally.classes}
-
-
-def _count_pixels(block: Placed, share: int | None, tallies: dict[str, _MaskTally]) -> None:
-    """Count the pixels of up to `share` masks of a block. Raises DatasetError."""
-    roles = {name: role for name, role in block.reader.layout.roles.images.items() if isinstance(role, Mask)}
-    batch = _read(block, list(roles))
-    for name, role in roles.items():
-        tally = tallies.setdefault(name, _MaskTally(role))
-        for place in spread(batch.num_rows, batch.num_rows if share is None else share):
-            tally.add(batch.column(name).slice(place, 1))
-
-
-@dataclass
-class _MaskTally:
-    """What was counted so far in one column of masks."""
-
-    role: Mask
-    masks: int = 0
-    missing: int = 0
-    unreadable: int = 0
-    classes: Counter[int] = field(default_factory=Counter)
-    with_class: Counter[int] = field(default_factory=Counter)
-
-    def add(self, value: pa.Array) -> None:
-        """Count the pixels of a mask: an array of one value."""
-        from shardctl.codecs.image import decode_mask
-
-        if isinstance(value.type, pa.FixedShapeTensorType):
-            numbers = value.to_numpy_ndarray()[0]
-        else:
-            data = value.field("bytes")[0].as_py()
-            if data is None:
-                self.missing += 1
-                return
-            try:
-                numbers = decode_mask(data)
-            except Rejection:
-                self.unreadable += 1
-                return
-        if numbers.min() < 0 or numbers.max() > _MOST_CLASS:
-            self.unreadable += 1
-            return
-        self.masks += 1
-        counts = np.bincount(numbers.reshape(-1))
-        there = np.flatnonzero(counts).tolist()
-        self.classes.update({number: int(counts[number]) for number in there})
-        self.with_class.update(there)
-
-    def result(self) -> MaskStatistics:
-        """Return all of it."""
-        numbers = set(range(len(self.role.names or ()))) | set(self.classes)
-        numbers.discard(-1 if self.role.ignore is None else self.role.ignore)
-        classes = [ClassPixels(n, _name(n, self.role.names), self.classes[n], self.with_class[n]) for n in sorted(numbers)]
-        ignored = 0 if self.role.ignore is None else self.classes[self.role.ignore]
-        ranked = tuple(sorted(classes, key=lambda each: (-each.pixels, each.number)))
-        pixels = sum(self.classes.values())
-        return MaskStatistics(self.masks, self.missing, self.unreadable, pixels, ignored, ranked)

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 from PIL import Image
 
+from shardctl.annotations.base import BAD
 from shardctl.annotations.huggingface import has_objects
 from shardctl.annotations.objects import OBJECTS
 from shardctl.codecs import rle
-from shardctl.codecs.image import decode_mask
+from shardctl.codecs.image import MAX_PIXELS, decode_mask
 from shardctl.codecs.resampling import resampled_mask
 from shardctl.errors import Rejection
 from shardctl.geometry import Size, Stage
@@ -21,6 +26,8 @@ from shardctl.layout import Layout
 from shardctl.motion import KeepRule, Motion, moved_objects
 from shardctl.roles import Mask, Objects, Roles
 from shardctl.sample import Sample
+from shardctl.storage import counted
+from shardctl.transforms.values import describe
 
 
 class Annotated:
@@ -33,8 +40,10 @@ class Annotated:
         roles = layout.roles if layout else Roles()
         of_table = {OBJECTS: Objects()} if layout and not roles.objects and has_objects(layout.columns) else {}
         self._objects = tuple((roles.objects or of_table).items())
+        self._of_table = bool(of_table)
         self._masks = tuple((name, role) for name, role in roles.images.items() if isinstance(role, Mask))
         self._rule = rule
+        self._marked = tuple((name, role, _members(layout, name)) for name, role in roles.objects.items())
 
     def __bool__(self) -> bool:
         return bool(self._objects or self._masks)
@@ -42,7 +51,22 @@ class Annotated:
     def count(self, sample: Sample) -> int:
         """Return how many objects are marked in a sample."""
         found = (sample.get(name) for name, _ in self._objects)
-        return sum(len(objects["bbox"]) for objects in found if isinstance(objects, dict))
+        return sum(len(objects.get("bbox") or ()) for objects in found if isinstance(objects, dict))
+
+    def check(self, sample: Sample, setter: Callable[[str], str]) -> None:
+        """Raise Rejection if a person's functions made objects that could not be read. `setter` names who set a field.
+
+        Whether a value fits the type of its column is not looked at here.
+        """
+        for name, role, members in self._marked:
+            objects = sample.get(name)
+            if not isinstance(objects, dict) or not members.issuperset(objects):
+                continue
+            lists = {member: objects.get(member) for member in sorted(members)}
+            if all(items is None or isinstance(items, list | tuple | np.ndarray) for items in lists.values()):
+                fault = next(_faults(lists, role), None)
+                if fault:
+                    raise Rejection("transform", "bad-annotation", f"{setter(name)} set {name} to a dict {fault}")
 
     def moved(self, sample: Sample, size: Size, stages: Sequence[Stage]) -> tuple[Sample, int]:
         """Return the annotations of a sample after an image of this size went through stages, and how many objects fell away.
@@ -55,36 +79,130 @@ class Annotated:
             motion = Motion.of(size, stages) if self._objects else None
             for name, role in self._objects:
                 given = sample.get(name)
-                if given is not None and motion is not None and given["bbox"]:
-                    changed[name] = self._moved_objects(_checked(given, name), motion, stages, role)
-                    lost += len(given["bbox"]) - len(changed[name]["bbox"])
+                if given is not None and motion is not None and any(given.values()):
+                    checked = _checked(given, name, size) if self._of_table else given
+                    changed[name] = self._moved_objects(checked, motion, stages, role)
+                    lost += len(checked["bbox"]) - len(changed[name]["bbox"])
             for name, mask in self._masks:
                 if sample.get(name) is not None:
-                    changed[name] = _moved_mask(sample[name], stages, mask)
+                    changed[name] = _moved_mask(sample[name], stages, mask, size)
         return changed, lost
 
     def _moved_objects(self, given: dict[str, Any], motion: Motion, stages: Sequence[Stage], role: Objects) -> dict[str, Any]:
-        if not given.get("rle") or all(runs is None for runs in given["rle"]):
-            return moved_objects(given, motion, role, self._rule)
-        numbered = {**given, "rle": list(range(len(given["bbox"])))}
+        runs = given.get("rle")
+        numbered = {**given, "rle": list(range(len(runs)))} if runs else given
         made = moved_objects(numbered, motion, role, self._rule)
-        made["rle"] = [_moved_rle(given["rle"][place], stages) for place in made["rle"]]
+        if runs:
+            made["rle"] = [_moved_rle(runs[place], stages) for place in made["rle"]]
         return made
 
 
-def _checked(objects: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return objects whose lists go together, those that are missing as lists of nothing. Raises Rejection.
+def _members(layout: Layout | None, name: str) -> frozenset[str]:
+    """Return the members of a column of objects."""
+    type_ = layout.columns.field(name).type if layout else None
+    return frozenset(f.name for f in type_) if type_ is not None and pa.types.is_struct(type_) else frozenset()
 
-    Those of annotations are checked when they are read; those of tables come as they are.
+
+def _faults(lists: dict[str, Any], role: Objects) -> Iterator[str]:
+    """Yield what is wrong with objects as the end of a sentence; places in lists are counted from 0."""
+    missing = [member for member, items in lists.items() if items is None]
+    if missing:
+        yield f"without {missing[0]}; it must have the lists {', '.join(lists)}"
+        return
+    count = len(lists["bbox"])
+    for member, items in lists.items():
+        if len(items) != count:
+            yield f"with {count} of bbox and {len(items)} of {member}; there must be one for each object"
+            return
+    for place, box in _not_boxes(lists["bbox"]):
+        yield f"whose bbox[{place}] is {_shown(box)}; it must be four finite numbers: x, y, width, height"
+    most = "" if role.names is None else f" to {len(role.names) - 1}"
+    for place, category in enumerate(lists["category"]):
+        is_number = isinstance(category, int | np.integer) and not isinstance(category, bool)
+        is_known = is_number and category >= 0 and (role.names is None or category < len(role.names))
+        if category is None or (is_number and not is_known):
+            yield f"whose category[{place}] is {describe(category)}; categories are whole numbers from 0{most}"
+    for place, polygons in enumerate(lists.get("segmentation", ())):
+        odd = [len(polygon) for polygon in _lists_in(polygons) if len(polygon) % 2]
+        if odd:
+            yield f"whose segmentation[{place}] has a polygon of {counted(odd[0], 'number')}; they are x, y, x, y, …"
+    if role.keypoints is not None:
+        for place, points in enumerate(lists.get("keypoints", ())):
+            if _is_list(points) and len(points) not in (0, len(role.keypoints)):
+                given = counted(len(points), "point")
+                yield f"whose keypoints[{place}] are {given}; {len(role.keypoints)} have names, and there may be none"
+
+
+def _not_boxes(boxes: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+    """Yield the place and the value of what is no box, or one with numbers that are not finite."""
+    with suppress(TypeError, ValueError, OverflowError):  # all at once: there may be many
+        if not len(boxes) or np.isfinite(np.asarray(boxes, np.float64).reshape(len(boxes), 4)).all():
+            return
+    for place, box in enumerate(boxes):
+        if not _is_list(box) or len(box) != 4:
+            yield place, box
+        else:
+            numbers = [isinstance(each, int | float | np.integer | np.floating) for each in box]
+            if not all(numbers) or not np.isfinite(np.asarray(box, np.float64)).all():
+                yield place, box
+
+
+def _shown(box: Any) -> str:
+    if _is_list(box) and len(box) == 4:
+        return f"[{', '.join(str(each) if isinstance(each, int | float) else describe(each) for each in box)}]"
+    return describe(box)
+
+
+def _lists_in(items: Any) -> list[Any]:
+    return [each for each in items if _is_list(each)] if _is_list(items) else []
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list | tuple | np.ndarray)
+
+
+def _checked(objects: dict[str, Any], name: str, size: Size) -> dict[str, Any]:
+    """Return objects of a table whose lists go together, those that are missing as lists of nothing. Raises Rejection.
+
+    Those of annotations are checked when they are read; those of tables come as they are. `size` is that of the image.
     """
-    count = len(objects["bbox"])
+    count = len(objects["bbox"] or ())
     for member, items in objects.items():
         if items is not None and len(items) != count:
             message = f"{name} has {count} of bbox and {len(items)} of {member}; there must be one for each object"
-            raise Rejection("transform", "bad-annotation", message)
-    if any(box is None or len(box) != 4 or None in box for box in objects["bbox"]):
-        raise Rejection("transform", "bad-annotation", f"a bbox of {name} is not four numbers: x, y, width, height")
-    return {member: [None] * count if items is None else items for member, items in objects.items()}
+            raise Rejection("transform", BAD, message)
+    if not all(_are_numbers(box, 4) for box in objects["bbox"] or ()):
+        raise Rejection("transform", BAD, f"a bbox of {name} is not four numbers: x, y, width, height")
+    for polygon in chain.from_iterable(each or () for each in objects.get("segmentation") or ()):
+        if not _are_numbers(polygon) or len(polygon) % 2:
+            raise Rejection("transform", BAD, f"a polygon of {name} is not a list of numbers: x, y, x, y, …")
+    for point in chain.from_iterable(each or () for each in objects.get("keypoints") or ()):
+        if not isinstance(point, list) or len(point) != 3 or not all(type(number) in (int, float) for number in point):
+            raise Rejection("transform", BAD, f"a keypoint of {name} is not three numbers: x, y, v")
+    for runs in objects.get("rle") or ():
+        if runs is not None:
+            _check_runs(runs, name, size)
+    made = {member: [None] * count if items is None else items for member, items in objects.items()}
+    if "keypoints" in made:
+        made["keypoints"] = [each or [] for each in made["keypoints"]]
+    return made
+
+
+def _are_numbers(values: Any, count: int | None = None) -> bool:
+    fits = isinstance(values, list) and (count is None or len(values) == count)
+    return fits and all(type(value) in (int, float) and math.isfinite(value) for value in values)
+
+
+def _check_runs(runs: Any, name: str, size: Size) -> None:
+    """Raise Rejection for the RLE of an object that is none, or is not of the size of its image."""
+    try:
+        height, width = runs["size"]
+        rle.decode(runs["counts"], (height, width))
+    except (TypeError, KeyError, ValueError):
+        raise Rejection("transform", BAD, f"an RLE of {name} is not one, with a size and counts") from None
+    if (width, height) != size:
+        message = f"an RLE of {name} is of {width}x{height}, and the image has {size[0]}x{size[1]}"
+        raise Rejection("transform", BAD, message)
 
 
 def _moved_rle(runs: dict[str, Any] | None, stages: Sequence[Stage]) -> dict[str, Any] | None:
@@ -98,14 +216,16 @@ def _moved_rle(runs: dict[str, Any] | None, stages: Sequence[Stage]) -> dict[str
     return {"size": list(values.shape), "counts": rle.encode(values)}
 
 
-def _moved_mask(mask: dict[str, Any], stages: Sequence[Stage], role: Mask) -> dict[str, Any]:
-    """Return a mask after stages, as a PNG with the same kind of numbers and palette."""
-    values = decode_mask(mask["bytes"])
+def _moved_mask(mask: dict[str, Any], stages: Sequence[Stage], role: Mask, size: Size) -> dict[str, Any]:
+    """Return the mask of an image of this size after stages, as a PNG with the same kind of numbers and palette."""
+    values, fill = decode_mask(mask["bytes"], max(MAX_PIXELS, size[0] * size[1])), role.ignore or 0
+    if fill > np.iinfo(values.dtype).max:  # a mask of 8 bits among those of 16
+        values = values.astype(np.uint16)
     for stage in stages:
-        values = resampled_mask(values, stage, role.ignore or 0)
+        values = resampled_mask(values, stage, fill)
     with Image.open(io.BytesIO(mask["bytes"])) as before:
         made = Image.fromarray(np.ascontiguousarray(values))
-        if before.mode == "P" and (palette := before.getpalette()):
+        if before.mode == "P" and values.dtype == np.uint8 and (palette := before.getpalette()):
             made.putpalette(palette)
     target = io.BytesIO()
     made.save(target, "PNG")

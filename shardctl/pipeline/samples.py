@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from itertools import repeat
 from typing import Any, NamedTuple
 
@@ -48,7 +49,7 @@ class Made:
     """A finished sample. `values` are in the layout's order, `size` is about their bytes.
 
     `label` is its class, None if it has none or the dataset has no classes. `objects` is the number of objects that are marked
-    in it, `cut_off` of those that the steps have cut off.
+    in it, `cut_off` of those that the steps have cut off, or that the rule for boxes has dropped.
     """
 
     values: tuple[Any, ...]
@@ -198,14 +199,17 @@ class SamplePipeline:
         self._enter("decode")
         data = sample["image"]
         opened = image.open_image(data, self._recipe.max_pixels, self._recipe.keep_truncated)
-        finish_annotations(sample, opened)
+        dropped = finish_annotations(sample, opened)
         judge(self._recipe.filters, opened)
         if store.name == "source":
-            return Applied([0], [{**sample, "image": (data, name), "variant": 0}], [()]), [(_check_source(opened), 0)]
+            return Applied([0], [{**sample, "image": (data, name), "variant": 0}], [()]), [(_check_source(opened), dropped)]
         applied, facts = Applied(), list[tuple[Shape | None, int]]()
         for variant, picture in enumerate(self._steps.pictures(opened, sample["key"], self._enter)):
             moved, cut_off = self._annotated.moved(sample, opened.size, picture.stages) if self._annotated else ({}, 0)
-            fields = {**(unshared(sample) if self._functions else sample), **moved, "variant": variant}
+            cut_off += dropped
+            fields = {**sample, **moved, "variant": variant}
+            if self._functions:  # they may change what they get, and a motion that moves nothing gives back what it got
+                fields = unshared(fields)
             if not self._functions:
                 self._enter("encode")
                 width, height = picture.size
@@ -218,7 +222,9 @@ class SamplePipeline:
             _raise_rejection(made)
             for place, (each, given) in enumerate(zip(made.samples, made.given, strict=True)):
                 self._enter("encode")
-                final = self._checked_pixels(each.get("image"), Finished(each, None, given))
+                finished = Finished(each, None, given)
+                final = self._checked_pixels(each.get("image"), finished)
+                self._annotated.check(each, partial(self._setter, finished=finished))
                 pixels = final if store.name == "raw" else _encoded(final, name, store)
                 made.samples[place] = {**each, "image": pixels}
                 facts.append((final.shape, cut_off))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from PIL import Image
 
-Box = tuple[int, int, int, int]
+Rectangle = tuple[int, int, int, int]
 """left, top, width, height, in pixels."""
 
 
-def erase(image: Image.Image, box: Box, colour: tuple[int, int, int] = (0, 0, 0)) -> Image.Image:
+def erase(image: Image.Image, box: Rectangle, colour: tuple[int, int, int] = (0, 0, 0)) -> Image.Image:
     """Return the image with a rectangle of one colour."""
     left, top, width, height = box
     made = image.copy()
@@ -17,7 +17,7 @@ def erase(image: Image.Image, box: Box, colour: tuple[int, int, int] = (0, 0, 0)
     return made
 
 
-def erase_with_noise(image: Image.Image, box: Box, rng: np.random.Generator) -> Image.Image:
+def erase_with_noise(image: Image.Image, box: Rectangle, rng: np.random.Generator) -> Image.Image:
     """Return the image with a rectangle whose values are drawn uniformly from 0 to 255."""
     left, top, width, height = box
     made = image.copy()

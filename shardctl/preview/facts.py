@@ -15,7 +15,7 @@ from shardctl.motion import CENTRE
 from shardctl.preview.making import Preview, Tried
 from shardctl.storage import counted, format_bytes
 from shardctl.transforms.base import Transform
-from shardctl.transforms.settings import Span
+from shardctl.transforms.settings import Span, first_line
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def steps_in_words(steps: Sequence[Transform], depth: int = 0) -> Iterator[Step]
                 inner.append(value)
             elif value is not None:
                 settings.append(f"{field.name} {_in_words(kind.write(value), isinstance(kind, Span))}")
-        yield Step(depth, step.name, ", ".join(settings), (type(step).__doc__ or "").strip().splitlines()[0].replace("`", ""))
+        yield Step(depth, step.name, ", ".join(settings), first_line(type(step)).replace("`", ""))
         for each in inner:
             yield from steps_in_words(each, depth + 1)
 

@@ -17,14 +17,11 @@ from shardctl.reader.locate import DamagedValues, Wanted
 from shardctl.reader.marked import BOX, POLYGONS, Malformed, Marked, MemberType, member_types
 from shardctl.reader.memory import Batch, BatchMemory
 from shardctl.reader.moves import Moves, TooSmall, moves_of
-from shardctl.reader.pictures import encoded_images
+from shardctl.reader.pictures import ANY_SIZE, encoded_images
 from shardctl.reader.shards import VERIFY_ADVICE, Shards
 from shardctl.reader.sources import Sources
 from shardctl.reader.transforms import Transforms
 from shardctl.reader.unreadable import Unreadable, unreadable_sample
-
-_ANY_SIZE = 2**62
-"""Pixels of the largest image: what was converted is read."""
 
 
 class ObjectReader:
@@ -104,7 +101,7 @@ class ObjectReader:
         found = []
         for place, data in enumerate(self._encoded(image, sources).rows()):
             try:
-                size = plain_size(data) or open_image(data.tobytes(), _ANY_SIZE, self._keep_truncated).size
+                size = plain_size(data) or open_image(data.tobytes(), ANY_SIZE, self._keep_truncated).size
             except Rejection as rejection:
                 why = f"it does not decode: {rejection.message}; {VERIFY_ADVICE}"
                 raise self._faulty(image, sources.wanted, place, why) from rejection

@@ -26,7 +26,7 @@ from shardctl.reader.transforms import Transforms
 from shardctl.reader.unreadable import Unreadable, name_of, unreadable_sample
 from shardctl.roles import Mask
 
-_ANY_SIZE = 2**62
+ANY_SIZE = 2**62
 """Pixels of the largest image: what was converted is read."""
 
 
@@ -120,16 +120,16 @@ class PictureReader:
         """Decode one image or mask, in the size that is wanted. Raises Rejection, and whatever a decoder raises."""
         transforms = self._transforms
         if isinstance(column.picture, Mask):
-            values = image.decode_mask(data.tobytes(), _ANY_SIZE, self._keep_truncated)
+            values = image.decode_mask(data.tobytes(), ANY_SIZE, self._keep_truncated)
             return image.nearest(values, transforms.resized_view(*values.shape[::-1]).size) if transforms.resize else values
         if transforms.resize is not None:
-            opened = image.open_image(data.tobytes(), _ANY_SIZE, self._keep_truncated)
+            opened = image.open_image(data.tobytes(), ANY_SIZE, self._keep_truncated)
             return image.render(opened, transforms.resized_view(*opened.size))
         try:
             pixels = self._jpeg_decoder().decode(data, out)
         except Exception:  # noqa: BLE001 - the slow way decides about what the fast one cannot read
             pixels = None
-        return image.decode(data.tobytes(), _ANY_SIZE, self._keep_truncated) if pixels is None else pixels
+        return image.decode(data.tobytes(), ANY_SIZE, self._keep_truncated) if pixels is None else pixels
 
     def _faulty(self, column: Column, wanted: Wanted, place: int, why: str) -> Unreadable:
         return unreadable_sample(self._shards, wanted, place, f"{column.name}: {why}")

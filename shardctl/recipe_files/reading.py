@@ -112,8 +112,8 @@ def load_recipe(path: Path) -> dict[str, Any]:
 
 
 def steps_to(settings: Any, key: Key) -> Iterator[str]:
-    """Yield the steps on the way to a setting, from the outermost in: "transform 2 (choice)", "step 1 (hflip)"."""
-    at, word = settings, "transform"
+    """Yield the steps on the way to a setting, from the outermost in: "step 2 (choice)", "step 1 (hflip)"."""
+    at = settings
     for part in key if key[:1] == ("transform",) else ():
         try:
             at = at[part]
@@ -121,8 +121,7 @@ def steps_to(settings: Any, key: Key) -> Iterator[str]:
             return
         if isinstance(part, int):
             name = at.get("name") if isinstance(at, dict) else None
-            yield f"{word} {part + 1}{f' ({name})' if isinstance(name, str) else ''}"
-            word = "step"
+            yield f"step {part + 1}{f' ({name})' if isinstance(name, str) else ''}"
 
 
 def shown_key(key: Iterable[str | int]) -> str:

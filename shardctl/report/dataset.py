@@ -10,7 +10,8 @@ from typing import Any
 from shardctl.codecs.drawing import objects_line
 from shardctl.inspection.blocks import Record, some_records
 from shardctl.inspection.images import is_objects
-from shardctl.inspection.objects import mask_statistics, object_statistics
+from shardctl.inspection.masks import mask_statistics
+from shardctl.inspection.objects import object_statistics
 from shardctl.inspection.overview import Overview, overview
 from shardctl.inspection.records import describe_value
 from shardctl.inspection.statistics import Statistics, statistics_of

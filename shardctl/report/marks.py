@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 
-from shardctl.inspection.objects import MaskStatistics, ObjectStatistics
+from shardctl.inspection.masks import MaskStatistics
+from shardctl.inspection.objects import ObjectStatistics
 from shardctl.inspection.statistics import Distribution
 from shardctl.report import charts
 from shardctl.report.page import Html, figures, paragraph, section, table, tiles

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from shardctl.restoration.evidence import list_folder
 from shardctl.restoration.outcomes import LOST
 from shardctl.storage import is_file, is_regular_file, printable, sha256_of
 from shardctl.tables import CHECKSUMS, MANIFEST, REJECTS, SHARDS, TABLES, ShardEntry, ShardTable, read_checksums, read_rejects
-from shardctl.transforms import Custom, ImageTransform, parse_step
+from shardctl.transforms.parts import samples_per_record
 from shardctl.version import __version__
 
 LOST_PART = ""
@@ -115,20 +114,13 @@ def remake_manifest(root: Path, sources: tuple[str, ...]) -> Manifest:
         files=with_sizes(root, {name: FileFacts(0, sums[name]) for name in (*TABLES, CHECKSUMS)}),
         created=_created(left, root / CHECKSUMS),
         shardctl_version=__version__,
-        dropped=_dropped(root / REJECTS) * _samples_per_record(making.recipe),
+        dropped=_dropped(root / REJECTS) * samples_per_record(making.recipe),
         seconds=left["seconds"] if isinstance(left.get("seconds"), float) else None,
         class_counts=left["class_counts"] if are_class_counts(left.get("class_counts"), layout.classes) else None,
         environment=left["environment"] if are_versions(left.get("environment")) else None,
         records=making.records,
         objects=left["objects"] if are_object_counts(left.get("objects")) else None,
     )
-
-
-def _samples_per_record(recipe: dict[str, Any]) -> int:
-    """Return how many samples a recipe makes of a record, the functions of a person left aside: none is imported."""
-    steps = [parse_step(step) for step in recipe.get("transform") or [] if step.get("name") != Custom.name]
-    parts = math.prod(step.samples for step in steps if isinstance(step, ImageTransform))
-    return int(recipe.get("variants") or 1) * parts
 
 
 def _proven_sums(root: Path) -> dict[str, str] | None:

@@ -24,11 +24,8 @@ from shardctl.transforms.policies import (
     draw_trivial_augment,
 )
 from shardctl.transforms.settings import Fill, Flag, Number, SettingError, Whole, Word, setting
-from shardctl.transforms.warp import affine, rotation, warp_whole
+from shardctl.transforms.warp import HOW_TAKEN, INTERPOLATION, OUTSIDE, affine, rotation, warp_whole
 
-_INTERPOLATION = Word(("nearest", "bilinear"))
-_HOW = "How pixels are taken: nearest, or bilinear."
-_OUTSIDE = "Colour of what lies outside of the image."
 _BINS = Whole(2, 1000)
 _CORNER, _STILL = (0.0, 0.0), (0.0, 0.0)
 
@@ -100,8 +97,8 @@ class RandAugment(_Policy):
     num_ops: int = setting(Whole(0, 100), 2, "How many operations are done.")
     magnitude: int = setting(Whole(0, 999), 9, "Their strength, from 0 to one below the number of bins.")
     num_magnitude_bins: int = setting(_BINS, 31, "Into how many steps the strengths are divided.")
-    interpolation: str = setting(_INTERPOLATION, "nearest", _HOW)
-    fill: Colour = setting(Fill(), BLACK, _OUTSIDE)
+    interpolation: str = setting(INTERPOLATION, "nearest", HOW_TAKEN)
+    fill: Colour = setting(Fill(), BLACK, OUTSIDE)
 
     def __post_init__(self) -> None:
         if self.magnitude >= self.num_magnitude_bins:
@@ -123,8 +120,8 @@ class TrivialAugment(_Policy):
 
     name: ClassVar[str] = "trivial_augment"
     num_magnitude_bins: int = setting(_BINS, 31, "Into how many steps the strengths are divided.")
-    interpolation: str = setting(_INTERPOLATION, "nearest", _HOW)
-    fill: Colour = setting(Fill(), BLACK, _OUTSIDE)
+    interpolation: str = setting(INTERPOLATION, "nearest", HOW_TAKEN)
+    fill: Colour = setting(Fill(), BLACK, OUTSIDE)
 
     def drawn(self, size: Size, rng: Rng) -> list[Operation]:
         """Draw the operation."""
@@ -141,8 +138,8 @@ class AutoAugment(_Policy):
 
     name: ClassVar[str] = "auto_augment"
     policy: str = setting(Word(tuple(POLICIES)), "imagenet", "The dataset that the pairs were found on.")
-    interpolation: str = setting(_INTERPOLATION, "nearest", _HOW)
-    fill: Colour = setting(Fill(), BLACK, _OUTSIDE)
+    interpolation: str = setting(INTERPOLATION, "nearest", HOW_TAKEN)
+    fill: Colour = setting(Fill(), BLACK, OUTSIDE)
 
     def drawn(self, size: Size, rng: Rng) -> list[Operation]:
         """Draw a pair."""
@@ -164,8 +161,8 @@ class AugMix(ImageTransform):
     chain_depth: int = setting(Whole(-1, 100), -1, "How many operations a chain has; -1 and 0: 1 to 3, drawn.")
     alpha: float = setting(Number(0.0, 1000.0, above=True), 1.0, "How even the weights are.")
     all_ops: bool = setting(Flag(), True, "Also with brightness, contrast, saturation and sharpness.")
-    interpolation: str = setting(_INTERPOLATION, "bilinear", _HOW)
-    fill: Colour = setting(Fill(), BLACK, _OUTSIDE)
+    interpolation: str = setting(INTERPOLATION, "bilinear", HOW_TAKEN)
+    fill: Colour = setting(Fill(), BLACK, OUTSIDE)
 
     @property
     def random(self) -> bool:

@@ -47,6 +47,11 @@ class ImageTransform(Transform):
         return False
 
     @property
+    def in_place(self) -> bool:
+        """Whether every pixel stays in its place."""
+        return False
+
+    @property
     def moves(self) -> frozenset[str]:
         """The annotations that stay right beside an image that the step has changed."""
         return EVERYTHING
@@ -89,6 +94,11 @@ class ViewTransform(ImageTransform):
 
 class PixelTransform(ImageTransform):
     """Changes the values of pixels, and neither their places nor their number."""
+
+    @property
+    def in_place(self) -> bool:
+        """They stay."""
+        return True
 
     @abstractmethod
     def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:

@@ -52,6 +52,11 @@ class Composite(ImageTransform):
         return all(step.lazy for step in self.steps)
 
     @property
+    def in_place(self) -> bool:
+        """Whether pixels stay in their places in all steps."""
+        return all(step.in_place for step in self.steps)
+
+    @property
     def moves(self) -> frozenset[str]:
         """What all of the steps can move."""
         return EVERYTHING.intersection(*(step.moves for step in self.steps))
@@ -63,7 +68,7 @@ class Composite(ImageTransform):
 
     @property
     def random(self) -> bool:
-        """Whether any step does."""
+        """Whether any step is."""
         return any(step.random for step in self.steps)
 
     @abstractmethod

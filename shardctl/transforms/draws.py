@@ -1,4 +1,4 @@
-"""What the random transforms draw, from the generator of the sample: distributed as in torchvision's `transforms.v2`.
+"""What random steps draw, from the generator of the sample: distributed as in torchvision's `transforms.v2`.
 
 The same seed gives other values than there: only the distributions are the same.
 """
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from shardctl.geometry import Size
-from shardctl.pixels.erasing import Box
+from shardctl.pixels.erasing import Rectangle
 from shardctl.transforms.base import between
 
 Span = tuple[float, float]
@@ -37,7 +37,7 @@ def jitter(rng: np.random.Generator, spans: Mapping[str, Span]) -> list[tuple[st
     return [(names[place], factors[place]) for place in order(rng, len(names))]
 
 
-def rectangle(rng: np.random.Generator, size: Size, scale: Span, ratio: Span) -> Box | None:
+def rectangle(rng: np.random.Generator, size: Size, scale: Span, ratio: Span) -> Rectangle | None:
     """Draw the rectangle of a random erasing in an image of `size`; None if none of ten fits.
 
     Its share of the area is uniform in `scale`, the logarithm of height / width uniform between those of `ratio`, and its

@@ -11,7 +11,8 @@ import numpy.typing as npt
 from shardctl.geometry import BLACK, Colour, Displacement
 from shardctl.transforms.base import ImageTransform, Rng
 from shardctl.transforms.picture import Picture
-from shardctl.transforms.settings import Fill, Number, Word, setting
+from shardctl.transforms.settings import Fill, Number, setting
+from shardctl.transforms.warp import HOW_TAKEN, INTERPOLATION, OUTSIDE
 
 
 @dataclass(frozen=True)
@@ -24,8 +25,8 @@ class Elastic(ImageTransform):
     name: ClassVar[str] = "elastic"
     alpha: float = setting(Number(0.0), 50.0, "How far pixels move.")
     sigma: float = setting(Number(0.0, 1000.0, above=True), 5.0, "How smooth the field is: sigma of its blur, in pixels.")
-    interpolation: str = setting(Word(("nearest", "bilinear")), "bilinear", "How pixels are taken: nearest, or bilinear.")
-    fill: Colour = setting(Fill(), BLACK, "Colour of what lies outside of the image.")
+    interpolation: str = setting(INTERPOLATION, "bilinear", HOW_TAKEN)
+    fill: Colour = setting(Fill(), BLACK, OUTSIDE)
 
     @property
     def random(self) -> bool:

@@ -39,7 +39,7 @@ class Value(Kind["Colour | None"]):
 _VALUE = "Colour of the rectangle, or random: each value is drawn evenly from 0 to 255."
 
 
-def _erased(image: Image.Image, box: erasing.Box, value: Colour | None, rng: Rng) -> Image.Image:
+def _erased(image: Image.Image, box: erasing.Rectangle, value: Colour | None, rng: Rng) -> Image.Image:
     if value is not None:
         return erasing.erase(image, box, value)
     assert rng is not None, "a random step is handed a generator"

@@ -126,9 +126,9 @@ class FilterDate(Filter):
 
     def __post_init__(self) -> None:
         if self.after is None and self.before is None:
-            raise SettingError("filter_date needs one of after, before")
+            raise SettingError("needs one of after, before")
         if self.after is not None and self.before is not None and self.after >= self.before:
-            raise SettingError("filter_date: before must be later than after", "before")
+            raise SettingError("before must be later than after", "before")
 
     def judge(self, opened: Opened, decoded: Decoded) -> None:
         """Read the date."""

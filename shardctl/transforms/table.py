@@ -118,8 +118,8 @@ def unknown_step(name: Any) -> str:
     plain = _plain(str(name).rpartition(".")[2])
     meant = next((step for step in TRANSFORMS if _plain(step) == plain), CALLED_ELSEWHERE.get(plain))
     if meant is None:
-        return unknown("transform", name, TRANSFORMS)
-    return f"transform {str(name)!r} is not known; did you mean {meant}? there are {', '.join(TRANSFORMS)}"
+        return unknown("step", name, TRANSFORMS)
+    return f"step {str(name)!r} is not known; did you mean {meant}? there are {', '.join(TRANSFORMS)}"
 
 
 def _plain(name: str) -> str:

@@ -17,9 +17,9 @@ from shardctl.transforms.base import ImageTransform, Rng, between, drawn
 from shardctl.transforms.picture import Picture
 from shardctl.transforms.settings import PROBABILITY, Fill, Flag, Number, Numbers, Span, Word, setting
 
-_INTERPOLATION = Word(("nearest", "bilinear"))
-_HOW = "How pixels are taken: nearest, or bilinear."
-_OUTSIDE = "Colour of what lies outside of the image."
+INTERPOLATION = Word(("nearest", "bilinear"))
+HOW_TAKEN = "How pixels are taken: nearest, or bilinear."
+OUTSIDE = "Colour of what lies outside of the image."
 
 
 def rotation(size: Size, angle: float, expand: bool) -> tuple[Matrix, Size]:
@@ -82,8 +82,8 @@ class Rotate(ImageTransform):
     name: ClassVar[str] = "rotate"
     angle: float = setting(Number(-360.0, 360.0), doc="Degrees, counter-clockwise.")
     expand: bool = setting(Flag(), False, "Make the output large enough to hold all of the image.")
-    interpolation: str = setting(_INTERPOLATION, "nearest", _HOW)
-    fill: Colour = setting(Fill(), BLACK, _OUTSIDE)
+    interpolation: str = setting(INTERPOLATION, "nearest", HOW_TAKEN)
+    fill: Colour = setting(Fill(), BLACK, OUTSIDE)
 
     def apply(self, picture: Picture, rng: Rng) -> None:
         """Turn."""
@@ -102,8 +102,8 @@ class RandomRotation(ImageTransform):
     name: ClassVar[str] = "random_rotation"
     degrees: tuple[float, float] = setting(Span(-360.0, 360.0, alone="around"), doc="The angles; n alone is -n to n.")
     expand: bool = setting(Flag(), False, "Make the output large enough to hold all of the image.")
-    interpolation: str = setting(_INTERPOLATION, "nearest", _HOW)
-    fill: Colour = setting(Fill(), BLACK, _OUTSIDE)
+    interpolation: str = setting(INTERPOLATION, "nearest", HOW_TAKEN)
+    fill: Colour = setting(Fill(), BLACK, OUTSIDE)
 
     @property
     def random(self) -> bool:
@@ -129,8 +129,8 @@ class Affine(ImageTransform):
     translate: tuple[float, ...] = setting(Numbers(2), (0.0, 0.0), "Pixels to the right and down.")
     scale: float = setting(Number(0.0, above=True), 1.0, "How much larger things become.")
     shear: tuple[float, ...] = setting(Numbers(2, -89.0, 89.0), (0.0, 0.0), "Degrees along x and along y.")
-    interpolation: str = setting(_INTERPOLATION, "nearest", _HOW)
-    fill: Colour = setting(Fill(), BLACK, _OUTSIDE)
+    interpolation: str = setting(INTERPOLATION, "nearest", HOW_TAKEN)
+    fill: Colour = setting(Fill(), BLACK, OUTSIDE)
 
     def apply(self, picture: Picture, rng: Rng) -> None:
         """Warp."""
@@ -149,8 +149,8 @@ class RandomAffine(ImageTransform):
     scale: tuple[float, float] = setting(Span(0.0, above=True), (1.0, 1.0), "How much larger things become.")
     shear: tuple[float, float] = setting(Span(-89.0, 89.0, alone="around"), (0.0, 0.0), "Degrees along x; n alone is -n to n.")
     shear_y: tuple[float, float] = setting(Span(-89.0, 89.0, alone="around"), (0.0, 0.0), "Degrees along y.")
-    interpolation: str = setting(_INTERPOLATION, "nearest", _HOW)
-    fill: Colour = setting(Fill(), BLACK, _OUTSIDE)
+    interpolation: str = setting(INTERPOLATION, "nearest", HOW_TAKEN)
+    fill: Colour = setting(Fill(), BLACK, OUTSIDE)
 
     @property
     def random(self) -> bool:
@@ -178,8 +178,8 @@ class Perspective(ImageTransform):
         Numbers(8, -4.0, 5.0),
         doc="Where the corners go: x and y of the top left, top right, bottom right, bottom left, as shares of the size.",
     )
-    interpolation: str = setting(_INTERPOLATION, "bilinear", _HOW)
-    fill: Colour = setting(Fill(), BLACK, _OUTSIDE)
+    interpolation: str = setting(INTERPOLATION, "bilinear", HOW_TAKEN)
+    fill: Colour = setting(Fill(), BLACK, OUTSIDE)
 
     def apply(self, picture: Picture, rng: Rng) -> None:
         """Warp."""
@@ -195,8 +195,8 @@ class RandomPerspective(ImageTransform):
     name: ClassVar[str] = "random_perspective"
     distortion_scale: float = setting(Number(0.0, 1.0), 0.5, "Most that a corner moves, by half of the side.")
     p: float = setting(PROBABILITY, 0.5, "Probability of doing it.")
-    interpolation: str = setting(_INTERPOLATION, "bilinear", _HOW)
-    fill: Colour = setting(Fill(), BLACK, _OUTSIDE)
+    interpolation: str = setting(INTERPOLATION, "bilinear", HOW_TAKEN)
+    fill: Colour = setting(Fill(), BLACK, OUTSIDE)
 
     @property
     def random(self) -> bool:
@@ -224,8 +224,8 @@ class Shear(ImageTransform):
     name: ClassVar[str] = "shear"
     x: float = setting(Number(-8.0, 8.0), 0.0, "Pixels to the right per pixel down.")
     y: float = setting(Number(-8.0, 8.0), 0.0, "Pixels down per pixel to the right.")
-    interpolation: str = setting(_INTERPOLATION, "nearest", _HOW)
-    fill: Colour = setting(Fill(), BLACK, _OUTSIDE)
+    interpolation: str = setting(INTERPOLATION, "nearest", HOW_TAKEN)
+    fill: Colour = setting(Fill(), BLACK, OUTSIDE)
 
     def apply(self, picture: Picture, rng: Rng) -> None:
         """Shear."""

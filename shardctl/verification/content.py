@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from shardctl.recipe import user_functions
 from shardctl.stored import MOST, Numbers, StoredDataset
+from shardctl.transforms.parts import samples_per_record
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class ShardContent:
     def __init__(self, stored: StoredDataset, shard: int) -> None:
         self._stored, self._shard, self.units = stored, shard, stored.units(shard)
         recipe = stored.manifest.recipe
-        self._variants = int(recipe.get("variants") or 1)
+        self._samples_per_record = samples_per_record(recipe)
         self._numbered = "variant" in dict(stored.manifest.schema)
         self._by_functions = bool(user_functions(recipe))  # which may make any number of samples of one
         self._joined = bool((stored.manifest.records or {}).get("joined"))
@@ -57,9 +58,11 @@ class ShardContent:
         if len(places) != 1:
             return None
         unit = self.units[int(places[0])]
-        if unit.first and (not self.units.in_order or self._by_functions or unit.samples != unit.records * self._variants):
+        if unit.first and (
+            not self.units.in_order or self._by_functions or unit.samples != unit.records * self._samples_per_record
+        ):
             return None
-        record = unit.first + (row - unit.first_row) // self._variants if unit.first else 0
+        record = unit.first + (row - unit.first_row) // self._samples_per_record if unit.first else 0
         return self._stored.file(unit.file).key(record)
 
     def first_wrong_key(self, blocks: Iterable[pa.RecordBatch]) -> tuple[int, str | None] | None:
@@ -153,7 +156,7 @@ class ShardContent:
         if not self._numbered:
             return np.ones(block.num_rows, bool)
         variant = self._variant(block)
-        return (variant >= 0) & (self._by_functions | (variant < self._variants)) & self._has_variants(block)
+        return (variant >= 0) & (self._by_functions | (variant < self._samples_per_record)) & self._has_variants(block)
 
     def _has_variants(self, block: pa.RecordBatch) -> bool:
         return "variant" in block.schema.names and bool(pa.types.is_integer(block.schema.field("variant").type))

@@ -19,6 +19,10 @@ from shardctl.storage import is_regular_file, sha256_of
 from shardctl.tables import PLAN, ShardEntry, shard_name
 from shardctl.verification.content import ShardContent
 from shardctl.verification.finding import Finding, error, reading, unreadable
+from shardctl.verification.marks import undecodable_objects, wrong_objects
+
+Place = tuple[int, int, str | None, str]
+"""A block, a row in the shard, its key, and what is wrong there."""
 
 REBUILD = "`shardctl repair` builds it again from the sources"
 OTHER_BUILD = "another build may read it (`shardctl --version` names this one), else convert without it"
@@ -77,7 +81,8 @@ class ShardCheck:
         if found:
             return
         kept: list[pa.RecordBatch] = []
-        damaged = list(self._damaged_blocks(ShardReader(self._path), kept))
+        marked: list[Place] = []
+        damaged = list(self._damaged_blocks(ShardReader(self._path), kept, marked))
         # Of a mapped file, what the system cannot read looks like zeros. Only a plain read raises OSError.
         sha256 = sha256_of(self._path)
         yield from damaged
@@ -87,6 +92,8 @@ class ShardCheck:
             yield self._error("wrong-checksum", "its SHA-256 differs, outside the blocks: in the file's own metadata")
         for block, row, key, what in _unnamed_labels(kept, self._manifest.roles):
             yield error("no-such-class", what, self._entry.path, block, row, *self._of(row, key))
+        for block, row, key, what in marked:
+            yield error("bad-annotation", what, self._entry.path, block, row, *self._of(row, key))
         yield from self._wrong_keys(kept)
 
     def _deep(self) -> Iterator[Finding]:
@@ -104,13 +111,17 @@ class ShardCheck:
     def _error(self, kind: str, what: str) -> Finding:
         return error(kind, f"{what}; {REBUILD}", self._entry.path)
 
-    def _damaged_blocks(self, reader: ShardReader, kept: list[pa.RecordBatch]) -> Iterator[Finding]:
-        """Yield the damaged blocks; the keys and labels of each of the others are added to `kept`."""
+    def _damaged_blocks(self, reader: ShardReader, kept: list[pa.RecordBatch], marked: list[Place]) -> Iterator[Finding]:
+        """Yield the damaged blocks.
+
+        Of each of the others the keys and labels are added to `kept`, the samples whose objects are wrong to `marked`.
+        """
         first = 0
         for block, rows in enumerate(self._entry.block_rows):
             data, wrong = _read_block(reader, block)
             if data is not None:
                 kept.append(_names_and_labels(data, self._manifest.roles))
+                marked += _wrong_objects(data, self._manifest.roles, block, first)
                 if data.num_rows != rows:
                     wrong = "rows-differ", f"the block has {data.num_rows} rows where {rows} were written"
             if wrong:
@@ -172,9 +183,11 @@ def _lone_shard(path: Path, level: str, crumb: Breadcrumb, fatal: dict[int, str]
     except DatasetError as problem:
         return 0, [error("unreadable-shard", str(problem), path.name)]
     samples, findings, kept = 0, [], []
+    marked: list[Place] = []
     for block in range(len(reader)):
         data, wrong = _read_block(reader, block)
         if data is not None:
+            marked += _wrong_objects(data, reader.layout.roles, block, samples)
             samples += data.num_rows
             kept.append(_names_and_labels(data, reader.layout.roles))
         if wrong:
@@ -182,6 +195,7 @@ def _lone_shard(path: Path, level: str, crumb: Breadcrumb, fatal: dict[int, str]
     if not findings:
         unnamed = _unnamed_labels(kept, reader.layout.roles)
         findings += [error("no-such-class", what, path.name, block, row, key) for block, row, key, what in unnamed]
+        findings += [error("bad-annotation", what, path.name, block, row, key) for block, row, key, what in marked]
     if level == "deep" and not findings:
         # Only the manifest knows whether truncated images were accepted: here they are findings.
         for block, row, key, fault in _undecodable(reader, False, crumb, fatal):
@@ -189,10 +203,8 @@ def _lone_shard(path: Path, level: str, crumb: Breadcrumb, fatal: dict[int, str]
     return samples, findings
 
 
-def _undecodable(
-    reader: ShardReader, keep_truncated: bool, crumb: Breadcrumb, fatal: dict[int, str]
-) -> Iterator[tuple[int, int, str | None, str]]:
-    """Yield the block, the row in the shard, the key and the fault of every encoded image that does not decode.
+def _undecodable(reader: ShardReader, keep_truncated: bool, crumb: Breadcrumb, fatal: dict[int, str]) -> Iterator[Place]:
+    """Yield the block, the row in the shard, the key and the fault of every encoded image and every RLE that does not decode.
 
     Raw pixels and text have no form that could be wrong.
     """
@@ -207,6 +219,8 @@ def _undecodable(
                 if fault:
                     what = f"{_picture(name, role)} has not changed since it was written, and does not decode"
                     yield number, row, _text(block.column("key")[inside]), f"{what}: {fault}; {OTHER_BUILD}"
+        for inside, what in undecodable_objects(block, reader.layout.roles):
+            yield number, first + inside, _text(block.column("key")[inside]), f"{what}; {CONVERT_AGAIN}"
         first += block.num_rows
 
 
@@ -230,7 +244,13 @@ def _names_and_labels(block: pa.RecordBatch, roles: Roles) -> pa.RecordBatch:
     return block.select([name for name in block.schema.names if name in ("key", "variant") or name in roles.names])
 
 
-def _unnamed_labels(blocks: list[pa.RecordBatch], roles: Roles) -> Iterator[tuple[int, int, str | None, str]]:
+def _wrong_objects(block: pa.RecordBatch, roles: Roles, number: int, first: int) -> Iterator[Place]:
+    """Yield the samples of a block whose objects are wrong. `first` is the row in the shard of the block's first sample."""
+    for row, what in wrong_objects(block, roles):
+        yield number, first + row, _text(block.column("key")[row]), f"{what}; {CONVERT_AGAIN}"
+
+
+def _unnamed_labels(blocks: list[pa.RecordBatch], roles: Roles) -> Iterator[Place]:
     """Yield the block, the row in the shard, the key and the fault of every label that is not the number of a class.
 
     Such a shard is what was written: an older shardctl did not look at the labels that a function set.
@@ -240,7 +260,7 @@ def _unnamed_labels(blocks: list[pa.RecordBatch], roles: Roles) -> Iterator[tupl
             yield from _unnamed_in(name, classes, blocks)
 
 
-def _unnamed_in(name: str, classes: Sequence[str], blocks: list[pa.RecordBatch]) -> Iterator[tuple[int, int, str | None, str]]:
+def _unnamed_in(name: str, classes: Sequence[str], blocks: list[pa.RecordBatch]) -> Iterator[Place]:
     row = 0
     for number, block in enumerate(blocks):
         labels, keys = block.column(name), block.column("key")

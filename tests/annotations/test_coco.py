@@ -10,7 +10,7 @@ from making import box, coco_file, converted, photo, photos, rejects, samples
 
 import shardctl
 from shardctl.annotations import json_parts
-from shardctl.annotations.coco import mirrored_points
+from shardctl.annotations.coco.categories import mirrored_points
 from shardctl.codecs import rle
 from shardctl.errors import DatasetError, InputError, UsageError
 
@@ -96,7 +96,7 @@ def test_keypoints_are_swapped_by_left_and_right_only_where_all_have_a_partner(n
 def test_instances_keypoints_and_captions_of_several_files_are_joined(tmp_path: Path, source: Path) -> None:
     images = [(1, "a.png"), (2, "b.png")]
     instances = [box(1, id=5, area=6, segmentation=[[1, 2, 4, 2, 4, 4]]), box(1, category=7, id=6), box(2, id=7)]
-    points = [box(1, (0, 0, 1, 1), id=5, keypoints=[1, 1, 2]), box(2, id=8, keypoints=[2, 2, 1])]
+    points = [box(1, id=5, area=7, keypoints=[1, 1, 2]), box(2, id=8, keypoints=[2, 2, 1])]
     said = [{"image_id": 2, "id": 1, "caption": "two"}, {"image_id": 1, "id": 2, "caption": "one"}]
     files = [
         coco_file(tmp_path / "instances.json", images, instances),
@@ -248,6 +248,34 @@ def test_a_wrong_annotation_rejects_its_image_alone(tmp_path: Path, source: Path
     assert samples(tmp_path / "out")["b.png"]["objects"]["category"] == [0]
 
 
+@pytest.mark.parametrize("count", [1, 4])
+@pytest.mark.parametrize("category", [3, 7])
+def test_an_object_with_more_or_fewer_keypoints_than_have_names_rejects_its_image(
+    tmp_path: Path, source: Path, count: int, category: int
+) -> None:
+    categories = [{"id": 3, "name": "cat", "keypoints": ["nose", "left_eye", "right_eye"]}, {"id": 7, "name": "dog"}]
+    objects = [box(1, category=category, keypoints=[1, 2, 2] * count), box(1), box(2, keypoints=[1, 2, 2] * 3)]
+    file = coco_file(tmp_path / "coco.json", [(1, "a.png"), (2, "b.png")], objects, categories)
+    converted(source, tmp_path / "out", f"coco:{file}")
+    ((key, (error, message)),) = rejects(tmp_path / "out").items()
+    assert (key, error) == ("a.png", "bad-annotation")
+    assert f"an object has {count} keypoint" in message
+    assert "and the categories name 3" in message
+    read = {sample["key"]: sample["objects"] for sample in shardctl.open(tmp_path / "out")}
+    assert read["b.png"]["keypoints"].shape == (1, 3, 3)
+
+
+def test_categories_may_have_different_numbers_of_keypoints(tmp_path: Path, source: Path) -> None:
+    categories = [{"id": 3, "name": "cat", "keypoints": ["nose"]}, {"id": 7, "name": "car", "keypoints": ["front", "back"]}]
+    objects = [box(1, keypoints=[1, 2, 2]), box(1, category=7, keypoints=[1, 2, 2, 3, 4, 2]), box(2, keypoints=[5, 2, 2])]
+    file = coco_file(tmp_path / "coco.json", [(1, "a.png"), (2, "b.png")], objects, categories)
+    made = converted(source, tmp_path / "out", f"coco:{file}")
+    assert "its categories have different keypoints, whose names are left out" in made.notices
+    read = {sample["key"]: sample["objects"] for sample in shardctl.open(tmp_path / "out")}
+    assert read["a.png"]["keypoints"].tolist() == [[[1.5, 2.5, 2], [0, 0, 0]], [[1.5, 2.5, 2], [3.5, 4.5, 2]]]
+    assert read["b.png"]["keypoints"][0, 0].tolist() == [5.5, 2.5, 2]
+
+
 def test_a_box_is_drawn_around_polygons_that_have_none(tmp_path: Path, source: Path) -> None:
     assert objects_of(tmp_path, source, [box(1, [], segmentation=[[1, 2, 4, 2, 4, 5]])])["a.png"]["bbox"] == [[1, 2, 3, 3]]
 
@@ -311,7 +339,7 @@ def test_a_file_is_the_same_in_whatever_parts_it_is_read(
 
 def test_more_images_and_annotations_than_are_held_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_parts, "ELEMENTS_AT_ONCE", 7)
-    monkeypatch.setattr("shardctl.annotations.coco.IMAGES_AT_ONCE", 3)
+    monkeypatch.setattr("shardctl.annotations.coco.joining.IMAGES_AT_ONCE", 3)
     source = photos(tmp_path / "in", *(f"{number}.png" for number in range(20)))
     rng = np.random.default_rng(0)
     annotations = [
@@ -419,3 +447,42 @@ def test_objects_with_numbers_that_a_faster_parser_refuses_are_read_all_the_same
     converted(source, tmp_path / "two", f"coco:{file}")
     assert samples(tmp_path / "one") == samples(tmp_path / "two")
     assert samples(tmp_path / "one")["a.png"]["objects"]["id"] == list(range(20))
+
+
+def test_objects_of_the_same_id_in_two_files_that_differ_are_all_kept(tmp_path: Path, source: Path) -> None:
+    """Tools count from 1 in every file."""
+    images = [(1, "a.png")]
+    one = coco_file(tmp_path / "1.json", images, [box(1, (1, 1, 2, 2), id=1), box(1, (0, 0, 2, 2), id=2)])
+    two = coco_file(tmp_path / "2.json", images, [box(1, (4, 1, 2, 2), id=1), box(1, (0, 0, 2, 2), 7, id=2)])
+    said = converted(source, tmp_path / "out", f"coco:{one}", f"coco:{two}").notices
+    found = samples(tmp_path / "out")["a.png"]["objects"]
+    assert found["bbox"] == [[1, 1, 2, 2], [0, 0, 2, 2], [4, 1, 2, 2], [0, 0, 2, 2]]
+    assert found["category"] == [0, 0, 0, 1]
+    assert any(notice.startswith("2 annotations have the id of another one of the same image") for notice in said)
+
+
+def test_numbers_beyond_64_bits_are_named(tmp_path: Path, source: Path) -> None:
+    file = coco_file(tmp_path / "c.json", [(1, "a.png")], [box(10**30)])
+    with pytest.raises(InputError, match="annotation 0 of annotations has no image_id that is a whole number of 64 bits"):
+        converted(source, tmp_path / "out", f"coco:{file}")
+    file = coco_file(tmp_path / "c.json", [(1, "a.png")], [box(1)], [{"id": 3, "name": "cat"}, {"id": 10**30, "name": "dog"}])
+    with pytest.raises(InputError, match="the id of the category dog is beyond 64 bits"):
+        converted(source, tmp_path / "out", f"coco:{file}")
+
+
+def test_an_object_with_fewer_keypoints_than_have_names_rejects_its_image(tmp_path: Path, source: Path) -> None:
+    cats = [{"id": 3, "name": "cat", "keypoints": ["left_eye", "right_eye"]}]
+    two = box(2, keypoints=[1, 1, 2, 2, 2, 2])
+    file = coco_file(tmp_path / "c.json", [(1, "a.png"), (2, "b.png")], [box(1, keypoints=[1, 1, 2]), two, box(2)], cats)
+    converted(source, tmp_path / "out", f"coco:{file}", recipe={"transform": [{"name": "hflip", "p": 1}]})
+    assert rejects(tmp_path / "out") == {"a.png": ("bad-annotation", "an object has 1 keypoint, and the categories name 2")}
+    assert samples(tmp_path / "out")["b.png"]["objects"]["keypoints"] == [[[5.5, 2.5, 2], [6.5, 1.5, 2]], []]
+
+
+def test_odd_values_cost_an_image_and_no_more(tmp_path: Path, source: Path) -> None:
+    images = [(1, "a.png"), (2, "b.png"), (3, "/elsewhere/\0.png")]
+    cats = [{"id": 3, "name": "cat", "keypoints": ["nose"], "skeleton": 5}]
+    file = coco_file(tmp_path / "c.json", images, [box(1, iscrowd="0"), box(2, iscrowd=1)], cats)
+    converted(source, tmp_path / "out", f"coco:{file}")
+    assert "has an iscrowd that is neither 0 nor 1" in rejects(tmp_path / "out")["a.png"][1]
+    assert samples(tmp_path / "out")["b.png"]["objects"]["iscrowd"] == [True]

@@ -13,7 +13,7 @@ from PIL import Image
 
 from shardctl.annotations import finishing
 from shardctl.codecs import rle
-from shardctl.codecs.image import turn_of
+from shardctl.codecs.image import turned
 from shardctl.errors import Rejection
 
 PLAIN = {"width": None, "height": None, "relative": False, "frame": "auto", "boxes": "keep"}
@@ -32,7 +32,7 @@ def pixels_in(box: list[float], size: tuple[int, int]) -> np.ndarray:  # type: i
 def test_what_is_marked_in_a_stored_image_is_marked_in_the_upright_one(orientation: int, box: tuple[int, ...]) -> None:
     stored = (7, 5)
     mask = pixels_in(list(map(float, box)), stored)
-    expected = np.asarray(Image.fromarray(mask.astype(np.uint8)).transpose(turn_of(orientation))).astype(bool)
+    expected = np.asarray(turned(Image.fromarray(mask.astype(np.uint8)), orientation)).astype(bool)
     x, y, width, height = map(float, box)
     objects = {
         "category": [0],
@@ -52,8 +52,8 @@ def test_what_is_marked_in_a_stored_image_is_marked_in_the_upright_one(orientati
     point, absent = moved["keypoints"][0]
     first = np.zeros_like(mask)
     first[round(y), round(x)] = True
-    turned = np.asarray(Image.fromarray(first.astype(np.uint8)).transpose(turn_of(orientation)))
-    assert turned[int(point[1]), int(point[0])] == 1
+    found = np.asarray(turned(Image.fromarray(first.astype(np.uint8)), orientation))
+    assert found[int(point[1]), int(point[0])] == 1
     assert absent == [0.0, 0.0, 0.0]
 
 

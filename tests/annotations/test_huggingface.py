@@ -128,3 +128,14 @@ def test_objects_open_in_hugging_face_datasets_with_named_categories(tmp_path: P
     assert row["mask"].size == (8, 6)
     assert found[1]["objects"]["category"] == []
     assert found[2]["objects"] is None
+
+
+@pytest.mark.parametrize(("rule", "kept"), [("keep", 3), ("clip", 2), ("drop", 1)])
+def test_boxes_that_a_rule_drops_are_counted_though_no_size_is_known(tmp_path: Path, rule: str, kept: int) -> None:
+    source = photos(tmp_path / "in", "a.png")
+    objects = {"bbox": [[1, 1, 2, 2], [5, 3, 9, 2], [20, 20, 2, 2]], "category": [0, 1, 2]}
+    (source / "metadata.jsonl").write_text(json.dumps({"file_name": "a.png", "objects": objects}) + "\n")
+    result = shardctl.convert(source, tmp_path / "out", workers=0, boxes=rule)
+    assert shardctl.open(tmp_path / "out").manifest.objects == {"kept": kept, "cut_off": 3 - kept}
+    said = [notice for notice in result.notices if "cut off" in notice]
+    assert said == ([] if kept == 3 else [f"{3 - kept} of 3 objects were cut off (keep_objects: 0.1, boxes: {rule})"])

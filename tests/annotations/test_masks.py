@@ -104,3 +104,26 @@ def test_wrong_masks_are_refused_before_anything_is_written(tmp_path: Path, sour
         converted(source, tmp_path / "out", f"masks:{tmp_path}/masks")
     with pytest.raises(UsageError, match="from 0 to 65535"):
         converted(source, tmp_path / "out", f"masks+ignore=-1:{tmp_path}/masks")
+
+
+def test_other_names_of_the_numbers_make_another_dataset(tmp_path: Path, source: Path) -> None:
+    mask(tmp_path / "masks" / "a.png", values_of((8, 6)))
+    for names, number in (("sky\nroad\n", 1), ("road\nsky\n", 2)):
+        (tmp_path / "masks" / "classes.txt").write_text(names)
+        if number == 1:
+            converted(source, tmp_path / "out", f"masks:{tmp_path}/masks")
+    with pytest.raises(DatasetError, match="differs in its labels"):
+        converted(source, tmp_path / "out", f"masks:{tmp_path}/masks")
+
+
+def test_a_number_that_is_ignored_must_fit_the_masks(tmp_path: Path, source: Path) -> None:
+    mask(tmp_path / "masks" / "a.png", values_of((8, 6)))
+    with pytest.raises(UsageError, match="the masks have numbers of 8 bits, up to 255, and none is 300"):
+        converted(source, tmp_path / "out", f"masks+ignore=300:{tmp_path}/masks")
+
+
+def test_only_the_folder_of_the_masks_is_left_out_and_not_that_of_another_source(tmp_path: Path) -> None:
+    one, two = photos(tmp_path / "one", "a.png"), photos(tmp_path / "two", "masks/z.png")
+    mask(one / "masks" / "a.png", values_of((8, 6)))
+    shardctl.convert([one, two], tmp_path / "out", labels=f"masks:{one}/masks", workers=0)
+    assert set(samples(tmp_path / "out")) == {"a.png", "masks/z.png"}

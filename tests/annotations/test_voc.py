@@ -118,3 +118,11 @@ def test_two_files_of_one_image_are_named(tmp_path: Path, source: Path) -> None:
 def test_a_folder_without_xml_is_refused(tmp_path: Path, source: Path, folder: str) -> None:
     with pytest.raises(InputError, match=folder):
         converted(source, tmp_path / "out", f"voc:{source / folder}")
+
+
+def test_an_encoding_that_nobody_knows_rejects_the_image(tmp_path: Path) -> None:
+    source = photos(tmp_path / "in", "a.png", "b.png")
+    (tmp_path / "xml").mkdir()
+    (tmp_path / "xml" / "a.xml").write_text('<?xml version="1.0" encoding="foo"?><annotation/>')
+    converted(source, tmp_path / "out", f"voc:{tmp_path}/xml")
+    assert rejects(tmp_path / "out")["a.png"][1].endswith("a.xml: line 1: not XML that can be read (unknown encoding: foo)")

@@ -224,3 +224,34 @@ def test_a_pose_without_a_data_file_is_refused(tmp_path: Path) -> None:
     root = labelled(tmp_path / "in", {"a.txt": "0 0.5 0.5 1 1"})
     with pytest.raises(UsageError, match=r"needs a data\.yaml"):
         converted(root / "images", tmp_path / "out", f"yolo:{root}/labels", task="pose")
+
+
+@pytest.mark.parametrize("line", ["1e30 .5 .5 .1 .1", "0 1e39 .5 .1 .1"])
+def test_numbers_beyond_any_image_reject_the_image(tmp_path: Path, line: str) -> None:
+    source = photos(tmp_path / "in", "a.png", "b.png")
+    (tmp_path / "labels").mkdir()
+    (tmp_path / "labels" / "a.txt").write_text(line)
+    converted(source, tmp_path / "out", f"yolo:{tmp_path}/labels")
+    assert rejects(tmp_path / "out")["a.png"][1].endswith("line 1: a number is not finite, or beyond any image")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (
+            "a: &a [x, x]\n" + "".join(f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 9)}]\n" for n in range(9)),
+            "1,000,000 values",
+        ),
+        ("names: &a [*a]\n", "1,000,000 values"),
+        ('names: [x]\nkpt_shape: [2, 3]\nflip_idx: ["1", "0"]\n', "flip_idx has each of the 2 keypoints once"),
+    ],
+    ids=["aliases of aliases", "an alias of itself", "words"],
+)
+def test_a_data_yaml_that_is_odd_is_one_sentence(tmp_path: Path, text: str, why: str) -> None:
+    pytest.importorskip("yaml")
+    source = photos(tmp_path / "images", "a.png")
+    (tmp_path / "labels").mkdir()
+    (tmp_path / "labels" / "a.txt").write_text("0 .5 .5 .1 .1")
+    (tmp_path / "data.yaml").write_text("train: images\n" + text.replace("*a0", "*a"))
+    with pytest.raises(InputError, match=why):
+        converted(source, tmp_path / "out", f"yolo:{tmp_path}/data.yaml")

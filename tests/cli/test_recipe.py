@@ -80,7 +80,7 @@ def test_check_prints_all_problems_and_exits_with_one(cli: Any, recipe: Path) ->
     ran = cli("recipe", "check", recipe)
     assert ran.code == 1
     assert ran.out.splitlines()[0] == f"{recipe}:1: seed must be a whole number from 0 to {2**63 - 1}; it is 'x'"
-    assert ran.out.splitlines()[1].startswith(f"{recipe}:4: transform 1 (crop): size must be 224, or 320x240")
+    assert ran.out.splitlines()[1].startswith(f"{recipe}:4: step 1 (crop): size must be 224, or 320x240")
     assert ran.out.splitlines()[2] == f"2 problems in {recipe}"
     record = cli("recipe", "check", recipe, "--json").json
     assert record["ok"] is False

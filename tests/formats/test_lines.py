@@ -69,7 +69,7 @@ def units_of(cuts: list[Cut]) -> list[Unit]:
 CONTENT = st.lists(st.sampled_from([b"\n", b"a", b"bc", b"\r\n", b"\x00"]), max_size=40).map(b"".join)
 
 
-@examples(400)
+@examples(240)
 @given(
     st.sampled_from([b"", b"", b"!", b"x\ny!", b"long head\n!"]),
     CONTENT,
