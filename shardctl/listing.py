@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.annotations import AnnotationRule, Annotations, Inputs, Source, parse_source, read_annotations
+from shardctl.annotations import AnnotationRule, Annotations, Inputs, Source, hint_of_format, parse_source, read_annotations
 from shardctl.annotations.counting import said_of_annotations
 from shardctl.annotations.huggingface import named_category, take_objects, without_category
 from shardctl.annotations.objects import OBJECTS
@@ -202,7 +202,13 @@ def list_files(
     listing.notices = notices
     _refuse_repeated_paths(listing)
     if side_files:
-        listing.side = labels.load(side_files, rule.drop)
+        try:
+            listing.side = labels.load(side_files, rule.drop)
+        except InputError as error:
+            hint = hint_of_format(rule.file) if rule.file is not None else ""
+            if hint:
+                raise InputError(f"{error}; {hint}") from None
+            raise
         listing.notices += listing.side.notices
         listing.side_rows = _rows_of_labels(listing, listing.side, rule)
         if kind.name == "image" and listing.whole:

@@ -234,7 +234,7 @@ def test_variants_have_annotations_of_their_own(tmp_path: Path) -> None:
         (
             {"segmentation": [[[0, 0, 5, 0, 5, 5]]]},
             {"name": "maybe", "steps": [{"name": "elastic"}]},
-            "maybe cannot move boxes and polygons",
+            "elastic in maybe cannot move boxes and polygons",
         ),
         ({"keypoints": [[[1, 1, 2]]]}, {"name": "hflip"}, "hflip mirrors the images, and it is not known which keypoints"),
     ],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -9,6 +11,7 @@ from pathlib import Path
 from shardctl.annotations.base import AnnotationFormat, AnnotationRule, Annotations, Source
 from shardctl.annotations.inputs import Inputs
 from shardctl.errors import UsageError
+from shardctl.storage import printable
 
 FORMATS = ("coco", "yolo", "voc", "masks", "captions", "imagenet")
 """The formats that `--labels` may name. The module of this name has the class of this name, with a capital letter."""
@@ -23,6 +26,30 @@ def format_of(name: str) -> AnnotationFormat:
 def parse_source(text: str) -> Source | None:
     """Read what `--labels` says; None if it does not begin with the name of a format. Raises UsageError."""
     return Source.parse(text, FORMATS, format_of)
+
+
+_MEMBERS_OF_COCO = re.compile(rb'"(images|annotations)"\s*:\s*\[')
+
+LOOKED_AT = 1 << 20
+"""Bytes at the beginning of a file that are looked at to know whether it is a COCO file."""
+
+
+def hint_of_format(path: Path) -> str:
+    """Say which format may be meant by what was taken for the path of a labels file, and could not be read; "" if none."""
+    word, colon, _ = str(path).partition(":")
+    if colon and not path.exists():
+        word = word.partition("+")[0]
+        near = difflib.get_close_matches(word, FORMATS, 1)
+        meant = f", perhaps {near[0]}" if near else ""
+        return f"if {printable(word)} should be a format of annotations{meant}: the formats are {', '.join(FORMATS)}"
+    try:
+        with open(path, "rb") as file:
+            begin = file.read(LOOKED_AT)
+    except OSError:
+        return ""
+    if begin.lstrip().startswith(b"{") and _MEMBERS_OF_COCO.search(begin):
+        return f"if it is a COCO file, give coco:{printable(str(path))}"
+    return ""
 
 
 def read_annotations(sources: Sequence[Source], inputs: Inputs, rule: AnnotationRule, scratch: Path) -> list[Annotations]:
@@ -42,4 +69,4 @@ def read_annotations(sources: Sequence[Source], inputs: Inputs, rule: Annotation
     return found
 
 
-__all__ = ["FORMATS", "AnnotationRule", "Annotations", "Inputs", "Source", "parse_source", "read_annotations"]
+__all__ = ["FORMATS", "AnnotationRule", "Annotations", "Inputs", "Source", "hint_of_format", "parse_source", "read_annotations"]

@@ -22,6 +22,7 @@ from shardctl.sources.image_columns import AUTO, KEPT, NO_IMAGES, ROLE, choose_c
 from shardctl.sources.labels import some
 from shardctl.sources.types import WRITTEN
 from shardctl.storage import printable
+from shardctl.transforms.base import ImageTransform
 
 
 def with_images(fields: pa.Schema, recipe: Recipe, listing: Listing) -> pa.Schema:
@@ -157,8 +158,8 @@ def _refuse_immovable(recipe: Recipe, roles: dict[str, Role], fields: list[pa.Fi
             role, fixed = roles[name], sorted(of_field - step.moves)
             if fixed:
                 raise UsageError(
-                    f"{step.name} cannot move {' and '.join(fixed)}, which the images have ({printable(name)}); leave out the"
-                    f" step or these annotations"
+                    f"{_named_step(step, of_field)} cannot move {' and '.join(fixed)}, which the images have"
+                    f" ({printable(name)}); leave out the step or these annotations"
                 )
             if step.mirrors and "keypoints" in of_field and isinstance(role, Objects) and role.flip is None:
                 raise UsageError(
@@ -166,6 +167,12 @@ def _refuse_immovable(recipe: Recipe, roles: dict[str, Role], fields: list[pa.Fi
                     f" change places then ({printable(name)}); leave out the step, or say it in the source (flip_idx of YOLO,"
                     " names such as left_eye and right_eye)"
                 )
+
+
+def _named_step(step: ImageTransform, kinds: frozenset[str]) -> str:
+    """Return the name of a step that cannot move something, with that of the step inside of it that is why."""
+    inside = next((each for each in getattr(step, "steps", ()) if kinds - each.moves), None)
+    return step.name if inside is None else f"{_named_step(inside, kinds)} in {step.name}"
 
 
 def _moved_roles(recipe: Recipe, roles: dict[str, Role]) -> dict[str, Role]:

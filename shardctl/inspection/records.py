@@ -16,9 +16,10 @@ from shardctl.errors import DatasetError, UsageError
 from shardctl.inspection.blocks import Placed, Record, Shard, all_blocks, is_image
 from shardctl.inspection.images import facts_of, is_encoded_image, is_objects, plain_objects
 from shardctl.layout import Layout
+from shardctl.manifest import Manifest
 from shardctl.reader import Column, askable_headers, headers_of
 from shardctl.shard import ShardReader
-from shardctl.storage import printable
+from shardctl.storage import exists, printable
 from shardctl.stored import Place, StoredDataset, possible_names
 from shardctl.tables import PLAN, REJECTS, Reject, ShardEntry, read_rejects
 from shardctl.where import Where, first_line, kept_rows, parse_where, quoted
@@ -74,7 +75,12 @@ def _source(root: Path, entry: ShardEntry, found: Record) -> str | None:
 
 
 def record_of_key(root: Path, key: str) -> list[Record]:
-    """Return the samples made of one record (several with variants). Raises UsageError, with near keys, for an unknown one."""
+    """Return the samples made of one record (several with variants).
+
+    Raises UsageError, with near keys, for an unknown one, DatasetError if there is no dataset.
+    """
+    if not exists(root):
+        Manifest.load(root)  # says that there is no such dataset
     stored = StoredDataset(root)
     if not stored.files.num_rows:
         return _written_with_key(stored, key)

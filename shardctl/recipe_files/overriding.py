@@ -11,7 +11,7 @@ from shardctl.errors import UsageError
 from shardctl.recipe_files.places import end_of_value
 from shardctl.storage import printable
 from shardctl.transforms import TRANSFORMS
-from shardctl.transforms.settings import unknown
+from shardctl.transforms.table import unknown_step
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -67,7 +67,7 @@ def parse_step_option(text: str) -> dict[str, Any]:
     if head is None or text[head.end() : head.end() + 1] == "=":
         raise UsageError(f"{shown}: write the name of a step, then its settings, as in --step 'color_jitter brightness=0.4'")
     if head[1] not in TRANSFORMS:
-        raise UsageError(f"{shown}: {unknown('step', head[1], TRANSFORMS)}")
+        raise UsageError(f"{shown}: {unknown_step(head[1])}")
     step, at = {"name": head[1]}, head.end()
     while at < len(text):
         match = _ASSIGNMENT.match(text, at)

@@ -83,10 +83,47 @@ def checked_step(given: Any, report: Report) -> Transform | None:
     if name is None:
         report(SettingError(f"a step needs its name, one of {', '.join(TRANSFORMS)}"))
     elif not isinstance(name, str) or name not in TRANSFORMS:
-        report(SettingError(unknown("step", name, TRANSFORMS), "name"))
+        report(SettingError(unknown_step(name), "name"))
     else:
         return TRANSFORMS[name].checked({key: value for key, value in given.items() if key != "name"}, report)
     return None
+
+
+CALLED_ELSEWHERE = {
+    "randomhorizontalflip": "hflip",
+    "horizontalflip": "hflip",
+    "randomverticalflip": "vflip",
+    "verticalflip": "vflip",
+    "centercrop": "crop",
+    "elastictransform": "elastic",
+    "trivialaugmentwide": "trivial_augment",
+    "randomgrayscale": "grayscale",
+    "randominvert": "invert",
+    "randomposterize": "posterize",
+    "randomsolarize": "solarize",
+    "randomautocontrast": "autocontrast",
+    "randomequalize": "equalize",
+    "randomadjustsharpness": "adjust_sharpness",
+    "randomphotometricdistort": "photometric_distort",
+    "randomchannelpermutation": "channel_permutation",
+    "randomapply": "maybe",
+    "randomchoice": "choice",
+    "compose": "sequence",
+}
+"""What steps are called in torchvision and Albumentations, where that is more than another way to write our name."""
+
+
+def unknown_step(name: Any) -> str:
+    """Say that there is no such step, and which one is meant if that is how another library writes one."""
+    plain = _plain(str(name).rpartition(".")[2])
+    meant = next((step for step in TRANSFORMS if _plain(step) == plain), CALLED_ELSEWHERE.get(plain))
+    if meant is None:
+        return unknown("step", name, TRANSFORMS)
+    return f"step {str(name)!r} is not known; did you mean {meant}? there are {', '.join(TRANSFORMS)}"
+
+
+def _plain(name: str) -> str:
+    return name.casefold().replace("_", "").replace("-", "")
 
 
 class Steps(Kind[tuple[Transform, ...]]):

@@ -187,6 +187,21 @@ def test_a_file_of_other_images_is_refused(tmp_path: Path, source: Path) -> None
         converted(source, tmp_path / "out", f"coco:{file}")
 
 
+def test_objects_without_any_list_of_categories_are_refused_as_a_whole(tmp_path: Path, source: Path) -> None:
+    file = coco_file(tmp_path / "coco.json", [(1, "a.png")], [box(1)], [])
+    with pytest.raises(InputError, match=r"coco\.json: it has annotations of objects, and no categories; add the list"):
+        notices(source, tmp_path, file)
+    other = coco_file(tmp_path / "other.json", [(2, "b.png")], [box(2)])
+    converted(source, tmp_path / "out", f"coco:{file}", f"coco:{other}")
+    assert samples(tmp_path / "out")["a.png"]["objects"]["category"] == [0], "those of another file count"
+
+
+def test_an_unknown_category_is_said_with_the_id_of_its_annotation(tmp_path: Path, source: Path) -> None:
+    file = coco_file(tmp_path / "coco.json", [(1, "a.png")], [box(1, id=5, category=99)])
+    converted(source, tmp_path / "out", f"coco:{file}")
+    assert "the annotation 5 has the category 99, which is not among" in rejects(tmp_path / "out")["a.png"][1]
+
+
 def test_repeated_ids_and_crowds_are_kept_and_said(tmp_path: Path, source: Path) -> None:
     file = coco_file(tmp_path / "coco.json", [(1, "a.png")], [box(1, id=4, iscrowd=1), box(1, id=4, iscrowd=1)])
     said = notices(source, tmp_path, file)
@@ -198,21 +213,26 @@ def test_repeated_ids_and_crowds_are_kept_and_said(tmp_path: Path, source: Path)
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        (box(1, [1, 2, float("nan"), 2]), "annotation 1 of annotations has something else than finite numbers"),
-        (box(1, [1, 2, 1e300, 2]), "has something else than finite numbers"),
+        (
+            box(1, [1, 2, float("nan"), 2], id=17),
+            "annotation 1 of annotations (id 17) has something else than finite numbers as its bbox",
+        ),
+        (box(1, [1, 2, 1e300, 2]), "annotation 1 of annotations has something else than finite numbers as its bbox"),
         (box(1, [1, 2, "3", 2]), "has something else than finite numbers"),
         (box(1, [1, 2, 3]), "has no bbox of four numbers"),
         (box(1, None), "has no bbox of four numbers"),
         (box(1, segmentation=[[1, 2, 3]]), "has a polygon of 3 numbers; it takes an even number from 6 on"),
         (box(1, segmentation=[[1, 2, 3, 4, 5, 6, 7]]), "has a polygon of 7 numbers"),
         (box(1, segmentation=[[1, 2, 3, 4]]), "has a polygon of 4 numbers"),
-        (box(1, segmentation=[[1, 2, 3, 4, 5, float("inf")]]), "has something else than finite numbers"),
+        (box(1, segmentation=[[1, 2, 3, 4, 5, float("inf")]]), "has something else than finite numbers as its segmentation"),
         (box(1, segmentation=[[1, 2, 3, 4, 5, [6]]]), "has something else than finite numbers"),
         (box(1, segmentation={"size": [6, 8], "counts": [3]}), "has an RLE of 3 pixels, and its size 8x6 has 48"),
         (box(1, segmentation={"counts": [48]}), "has an RLE without a size"),
         (box(1, segmentation=7), "has a segmentation that is neither polygons nor RLE"),
         (box(1, keypoints=[1, 2]), "has keypoints that are no triples"),
-        (box(1, keypoints=[1, 2, None]), "has something else than finite numbers"),
+        (box(1, keypoints=[1, 2, None]), "has something else than finite numbers as its keypoints"),
+        (box(1, id=2**70, area=10**400), "has something else than finite numbers as its id"),
+        (box(1, id=6, area=10**400), "annotation 1 of annotations (id 6) has something else than finite numbers as its area"),
         (box(1, category=99), "has the category 99, which is not among the categories"),
         (box(1, category=None), "has no category_id"),
         ({"image_id": 1, "caption": 5}, "the caption of annotation 1 is no text"),

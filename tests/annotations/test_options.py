@@ -8,7 +8,7 @@ from making import box, coco_file, photos, samples
 
 import shardctl
 from shardctl.annotations import parse_source
-from shardctl.errors import UsageError
+from shardctl.errors import InputError, UsageError
 from shardctl.listing import LabelRule
 
 
@@ -116,3 +116,26 @@ def test_workers_and_a_shuffle_give_the_same_objects(tmp_path: Path) -> None:
     shardctl.convert(source, tmp_path / "one", workers=0, labels=f"coco:{file}")
     shardctl.convert(source, tmp_path / "two", workers=2, labels=f"coco:{file}", shuffle=3)
     assert samples(tmp_path / "one") == samples(tmp_path / "two")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        (
+            "yolov5:labels",
+            None,
+            r"yolov5:labels: .*; if yolov5 should be a format .*, perhaps yolo: the formats are coco, yolo,",
+        ),
+        ("x.json", '{"images": [], "annotations": []}', r"; if it is a COCO file, give coco:\S*x\.json$"),
+        ("x.json", '{\n  "info": {},\n  "annotations": [\n]}', r"; if it is a COCO file, give coco:\S*x\.json$"),
+        ("x.json", '{"name": "a"}', r"must be called file_name [^;]*$"),
+        ("absent.csv", None, r"absent\.csv: cannot be read [^;]*$"),
+    ],
+)
+def test_a_labels_file_that_should_be_annotations_is_said(tmp_path: Path, name: str, text: str | None, says: str) -> None:
+    source = photos(tmp_path / "in", "a.png")
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    given = name if ":" in name else str(tmp_path / name)
+    with pytest.raises(InputError, match=says):
+        shardctl.convert(source, tmp_path / "out", workers=0, labels=given)

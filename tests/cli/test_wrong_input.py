@@ -75,6 +75,7 @@ WRONG: list[tuple[list[str], int, str]] = [
     (["convert", IN], 2, "Missing argument"),
     (["convert", IN, OUT, "--colour"], 2, "No such option"),
     (["verify", "absent"], 3, "absent: no such dataset"),
+    (["inspect", "absent", "--key", "x"], 3, "absent: no such dataset"),
     (["verify", "full"], 3, "full: not a dataset (it has no manifest.json)"),
     (["inspect", "absent"], 3, "absent: no such dataset"),
     (["inspect", "file"], 3, "file: not a readable Arrow file"),

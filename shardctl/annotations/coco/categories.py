@@ -24,7 +24,7 @@ class Categories:
 
 
 def joined_categories(files: list[CocoFile]) -> tuple[Categories, list[str]]:
-    """Join the categories of all files. Raises InputError for one id with two names."""
+    """Join the categories of all files. Raises InputError for one id with two names, and for objects without any."""
     found: dict[int, dict[str, Any]] = {}
     for file in files:
         for category in file.categories:
@@ -41,6 +41,9 @@ def joined_categories(files: list[CocoFile]) -> tuple[Categories, list[str]]:
             if "keypoints" in category:
                 found[category["id"]] = {**before, **category}
     ids = sorted(found)
+    without = next((file for file in files if file.objects is not None and len(file.objects)), None)
+    if not ids and without is not None:
+        raise InputError(f"{without.shown}: it has annotations of objects, and no categories; add the list of their names")
     times = Counter(found[number]["name"] for number in ids)
     twice = [name for name, count in times.items() if count > 1]
     names = [f"{found[n]['name']} (id {n})" if times[found[n]["name"]] > 1 else found[n]["name"] for n in ids]

@@ -129,8 +129,12 @@ class Joined:
 
     def _note_categories(self, file: CocoFile, categories: Numbers, rows: Numbers) -> None:
         unknown = np.flatnonzero(~np.isin(categories, self._categories.ids) & (rows >= 0))
+        ids = file.objects.column("id") if len(unknown) and file.objects is not None else unknown
         for place in unknown.tolist():
-            message = f"{file.shown}: an annotation has the category {categories[place]}, which is not among the categories"
+            of_id = f" {ids[place]}" if ids[place] != NO_ID else ""
+            message = (
+                f"{file.shown}: the annotation{of_id} has the category {categories[place]}, which is not among the categories"
+            )
             self._faults.setdefault(int(rows[place]), fault(message))
 
     def _note_repeated_ids(self, ids: Numbers, file_of: Numbers, chosen: Numbers) -> None:

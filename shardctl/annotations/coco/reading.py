@@ -107,7 +107,8 @@ def _add_annotations(file: CocoFile, first: int, elements: list[Any], objects: T
 
 def _object(file: CocoFile, number: int, element: dict[str, Any]) -> dict[str, Any]:
     """Return an object with the members of our column. What is wrong with it is noted in the file's faults."""
-    record: dict[str, Any] = {"image": element["image_id"], "number": number}
+    own = element.get("id")
+    record: dict[str, Any] = {"image": element["image_id"], "number": number, "id": own if type(own) is int else None}
     try:
         return record | members_of(element)
     except BadError as error:
@@ -115,8 +116,9 @@ def _object(file: CocoFile, number: int, element: dict[str, Any]) -> dict[str, A
 
 
 def _bad(file: CocoFile, record: dict[str, Any], why: str) -> dict[str, Any]:
-    number = record["number"]
-    file.faults.setdefault(record["image"], f"{file.shown}: annotation {number} of annotations {why}")
+    number, own = record["number"], record["id"]
+    of_id = f" (id {own})" if own is not None else ""
+    file.faults.setdefault(record["image"], f"{file.shown}: annotation {number} of annotations{of_id} {why}")
     return {
         "image": record["image"],
         "number": number,
@@ -133,10 +135,10 @@ def _columns(file: CocoFile, marked: list[dict[str, Any]]) -> list[pa.Array]:
         columns = _arrays(marked)
         wrong = _not_finite(columns)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        wrong, columns = np.array([not _fits(each) for each in marked]), []
+        wrong, columns = np.array([_odd_member(each) is not None for each in marked]), []
     if wrong.any():
         marked = [
-            _bad(file, each, "has something else than finite numbers") if bad else each
+            _bad(file, each, f"has something else than finite numbers as its {_odd_member(each)}") if bad else each
             for each, bad in zip(marked, wrong.tolist(), strict=True)
         ]
         columns = _arrays(marked)
@@ -147,11 +149,18 @@ def _columns(file: CocoFile, marked: list[dict[str, Any]]) -> list[pa.Array]:
     return columns
 
 
-def _fits(each: dict[str, Any]) -> bool:
-    try:
-        return not bool(_not_finite(_arrays([each]))[0])
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        return False
+def _odd_member(each: dict[str, Any]) -> str | None:
+    """Return the member of an object, as COCO calls it, whose values are no numbers, not finite or beyond their type."""
+    own_names = {"image": "image_id", "category": "category_id", "rle": "segmentation"}
+    for f in OBJECT_COLUMNS:
+        try:
+            values = pa.array([each.get(f.name)], f.type).to_pylist()
+            odd = f.name in ("bbox", "segmentation", "keypoints") and not _is_finite(values)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            odd = True
+        if odd:
+            return str(own_names.get(f.name, f.name))
+    return None
 
 
 def _arrays(marked: list[dict[str, Any]]) -> list[pa.Array]:
