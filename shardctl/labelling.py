@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.errors import InputError
+from shardctl.errors import InputError, Rejection
 from shardctl.listing import CHUNK_ROWS, LabelRule, Listing
 from shardctl.sources.labels import SideTable, some
 from shardctl.sources.splits import named_as_splits
@@ -153,11 +153,11 @@ def write_files(path: Path, listing: Listing, labelling: Labelling, rows: npt.ND
     """Write files.arrow: the listed files, or some rows of them, with their labels and the columns of the labels files."""
     schema = job_files_schema(listing)
     with replacing(path) as sink, pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema) as writer:
-        first = 0
+        first, wrong = 0, _wrong(listing)
         for batch in listing.table.to_batches(max_chunksize=ANNOTATED_ROWS if listing.annotations else CHUNK_ROWS):
             wanted = None if rows is None else rows[(rows >= first) & (rows < first + batch.num_rows)] - first
             if wanted is None or len(wanted):
-                labels = {**_labels(listing, labelling, batch, first), **_faults(listing, batch, first)}
+                labels = {**_labels(listing, labelling, batch, first), **_faults(wrong, batch, first)}
                 columns = [labels[f.name] if f.name in labels else batch.column(f.name) for f in schema]
                 made = pa.record_batch(columns, schema=schema)
                 writer.write_batch(made if wanted is None else made.take(pa.array(wanted)))
@@ -183,10 +183,14 @@ def _labels(listing: Listing, labelling: Labelling, batch: pa.RecordBatch, first
     return columns
 
 
-def _faults(listing: Listing, batch: pa.RecordBatch, first: int) -> dict[str, pa.Array]:
+def _wrong(listing: Listing) -> dict[int, Rejection]:
+    """Return what is wrong with the annotations of files, by row; of several faults of a file, the first one."""
+    return {row: fault for each in reversed(listing.annotations) for row, fault in each.faults.items()}
+
+
+def _faults(wrong: dict[int, Rejection], batch: pa.RecordBatch, first: int) -> dict[str, pa.Array]:
     """Return `error` and `message` of some files where annotations of one are wrong; a fault of the file itself comes first."""
-    wrong = {row: fault for each in reversed(listing.annotations) for row, fault in each.faults.items()}
-    here = [row for row in wrong if first <= row < first + batch.num_rows]
+    here = [row for row in range(first, first + batch.num_rows) if row in wrong] if wrong else []
     if not here:
         return {}
     errors, messages = batch["error"].to_pylist(), batch["message"].to_pylist()

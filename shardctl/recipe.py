@@ -119,9 +119,6 @@ RECORDS = ("file", "line", "paragraph")
 DEEPEST = 16
 """How deep steps may be inside of other steps. The recipe of a dataset is not trusted: reading it must end well."""
 
-ADDED = frozenset(("duplicates", "keep_objects"))
-"""Keys that older datasets have not recorded: left out where they have their default, so that those stay up to date."""
-
 UNDECIDED = "auto"
 """The kind where the sources say what it is."""
 
@@ -173,6 +170,7 @@ class Recipe(Settings):
         Parsed(DuplicateRule.parse, _DUPLICATES),
         KEEP_ALL,
         "Copies of an image: keep all, or reject them if they are exact, similar or similar:BITS.",
+        later=True,
     )
     record: str = setting(Word(RECORDS), "file", "What a record of a text file is: file, line or paragraph.")
     encoding: str = setting(Parsed(_known_encoding), "utf-8", "Of text files: a name that Python knows, or detect.")
@@ -194,6 +192,7 @@ class Recipe(Settings):
         KeptShare(),
         KEPT_SHARE,
         "Objects in images that are cut: the share of the area that must be visible to keep one, or center: of its box.",
+        later=True,
     )
     transform: tuple[Transform, ...] = setting(Steps(), (), "The steps, in the order in which they are done.")
 
@@ -287,7 +286,7 @@ class Recipe(Settings):
         return {
             key: field.metadata["kind"].write(getattr(self, key))
             for key, field in settings_in(Recipe).items()
-            if key not in ADDED or getattr(self, key) != field.default
+            if not (field.metadata["later"] and getattr(self, key) == field.default)
         }
 
     def given(self) -> dict[str, Any]:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from shardctl.annotations.base import BAD
 from shardctl.annotations.masks import MASK, MASK_FILE
 from shardctl.annotations.objects import ANNOTATED, OBJECTS, OUTSIDE_PIXELS
 from shardctl.codecs import rle
@@ -174,10 +176,10 @@ def _check_rle(objects: dict[str, Any], stored: Size) -> None:
         try:
             total = int(rle.decompress(runs["counts"]).sum())
         except ValueError as error:
-            raise Rejection("decode", "bad-annotation", f"the RLE of an object is {error}") from None
+            raise Rejection("decode", BAD, f"the RLE of an object is {error}") from None
         if total != height * width:
             message = f"the RLE of an object has runs of {total} pixels, and {width}x{height} are {width * height}"
-            raise Rejection("decode", "bad-annotation", message)
+            raise Rejection("decode", BAD, message)
 
 
 def fitted(objects: dict[str, Any], size: Size, rule: str) -> dict[str, Any]:
@@ -205,10 +207,21 @@ def fitted(objects: dict[str, Any], size: Size, rule: str) -> dict[str, Any]:
     return {name: [items[place] for place in places] for name, items in result.items()}
 
 
+@lru_cache(maxsize=1)
+def mask_values(data: bytes, size: Size) -> npt.NDArray[np.unsignedinteger[Any]]:
+    """Return the numbers of the mask of an image of this size, (height, width), not to be changed. Raises Rejection.
+
+    The last ones are kept: a mask is looked at when its image is opened, and again for each variant that moves it.
+    """
+    values = decode_mask(data, max(MAX_PIXELS, size[0] * size[1]))
+    values.flags.writeable = False
+    return values
+
+
 def _finished_mask(mask: dict[str, Any], frame: str, bits: int, opened: Opened) -> dict[str, Any]:
     """Return a mask file as it is where it fits the upright image, else turned. Raises Rejection."""
     try:
-        values = decode_mask(mask["bytes"], max(MAX_PIXELS, opened.size[0] * opened.size[1]))
+        values = mask_values(mask["bytes"], opened.size)
     except Rejection as rejection:
         raise Rejection("decode", rejection.error, f"its mask: {rejection.message}") from None
     if values.dtype.itemsize * 8 > bits:

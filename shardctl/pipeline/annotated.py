@@ -15,10 +15,10 @@ import pyarrow as pa
 from PIL import Image
 
 from shardctl.annotations.base import BAD
+from shardctl.annotations.finishing import mask_values
 from shardctl.annotations.huggingface import has_objects
 from shardctl.annotations.objects import OBJECTS
 from shardctl.codecs import rle
-from shardctl.codecs.image import MAX_PIXELS, decode_mask
 from shardctl.codecs.resampling import resampled_mask
 from shardctl.errors import Rejection
 from shardctl.geometry import Size, Stage
@@ -66,7 +66,7 @@ class Annotated:
             if all(items is None or isinstance(items, list | tuple | np.ndarray) for items in lists.values()):
                 fault = next(_faults(lists, role), None)
                 if fault:
-                    raise Rejection("transform", "bad-annotation", f"{setter(name)} set {name} to a dict {fault}")
+                    raise Rejection("transform", BAD, f"{setter(name)} set {name} to a dict {fault}")
 
     def moved(self, sample: Sample, size: Size, stages: Sequence[Stage]) -> tuple[Sample, int]:
         """Return the annotations of a sample after an image of this size went through stages, and how many objects fell away.
@@ -218,7 +218,7 @@ def _moved_rle(runs: dict[str, Any] | None, stages: Sequence[Stage]) -> dict[str
 
 def _moved_mask(mask: dict[str, Any], stages: Sequence[Stage], role: Mask, size: Size) -> dict[str, Any]:
     """Return the mask of an image of this size after stages, as a PNG with the same kind of numbers and palette."""
-    values, fill = decode_mask(mask["bytes"], max(MAX_PIXELS, size[0] * size[1])), role.ignore or 0
+    values, fill = mask_values(mask["bytes"], size), role.ignore or 0
     if fill > np.iinfo(values.dtype).max:  # a mask of 8 bits among those of 16
         values = values.astype(np.uint16)
     for stage in stages:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import takewhile
 
 from shardctl.codecs import image
 from shardctl.codecs.image import Opened
 from shardctl.recipe import Recipe
+from shardctl.transforms.base import Rng
 from shardctl.transforms.picture import Picture
 
 
@@ -19,7 +21,7 @@ class ImageSteps:
     """
 
     def __init__(self, recipe: Recipe) -> None:
-        self._recipe = recipe
+        self._recipe, self._parts, self._samples = recipe, recipe.parts, recipe.samples_per_record
         steps = recipe.image_transforms
         self._first = tuple(takewhile(lambda step: step.lazy, steps))
         self._rest = steps[len(self._first) :]
@@ -30,16 +32,17 @@ class ImageSteps:
 
         `enter` is called with the name of a stage when it begins.
         """
-        begun = []
-        for number in range(self._recipe.samples_per_record):
-            picture = Picture(opened.size, number % self._recipe.parts)
+        begun = deque[tuple[Picture, Rng]]()
+        for number in range(self._samples):
+            picture = Picture(opened.size, number % self._parts)
             rng = self._recipe.rng(key, number) if self._random else None
             for step in self._first:
                 step.apply(picture, rng)
             begun.append((picture, rng))
         decoded = image.decoded(opened, [picture.look for picture, _ in begun])
         enter("transform")
-        for picture, rng in begun:
+        while begun:  # each is let go before the next one has pixels: there may be thousands
+            picture, rng = begun.popleft()
             picture.begin(decoded)
             for step in self._rest:
                 step.apply(picture, rng)

@@ -92,7 +92,7 @@ class SamplePipeline:
         self._recipe = recipe
         self._enter = enter
         known = layout or known
-        self._steps = ImageSteps(recipe)
+        self._steps, self._filters = ImageSteps(recipe), recipe.filters
         self._annotated = Annotated(known, KeepRule.of(recipe.keep_objects))
         self._functions = Functions(recipe, layout is None or "variant" in layout.columns.names, traced=layout is None)
         self._store = recipe.store
@@ -114,7 +114,9 @@ class SamplePipeline:
     def finish(self, fields: Sample, origin: Origin) -> list[Finished]:
         """Do all that the recipe says to one record. Raises Rejection."""
         columns = origin.columns or {}
-        sample = {**fields, **(unshared(columns) if self._functions else columns)}  # functions may change what they get
+        # Functions may change what they get; for images, each variant gets a copy of its own.
+        shared = not self._functions or self._store is not None
+        sample = {**fields, **(columns if shared else unshared(columns))}
         if origin.label is not None:
             sample["label"] = origin.label
         elif self._classes is not None and sample.get("label") == "":
@@ -200,7 +202,8 @@ class SamplePipeline:
         data = sample["image"]
         opened = image.open_image(data, self._recipe.max_pixels, self._recipe.keep_truncated)
         dropped = finish_annotations(sample, opened)
-        judge(self._recipe.filters, opened)
+        if self._filters:
+            judge(self._filters, opened)
         if store.name == "source":
             return Applied([0], [{**sample, "image": (data, name), "variant": 0}], [()]), [(_check_source(opened), dropped)]
         applied, facts = Applied(), list[tuple[Shape | None, int]]()

@@ -11,32 +11,7 @@ from shardctl.transforms.settings import PROBABILITY, setting
 
 
 @dataclass(frozen=True)
-class HorizontalFlip(ViewTransform):
-    """Mirror left to right, with a probability."""
-
-    name: ClassVar[str] = "hflip"
-    p: float = setting(PROBABILITY, 0.5, "Probability of mirroring.")
-
-    @property
-    def random(self) -> bool:
-        """Whether it is drawn."""
-        return 0 < self.p < 1
-
-    @property
-    def mirrors(self) -> bool:
-        """Left and right change places."""
-        return self.p > 0
-
-    def view(self, look: Look, rng: Rng) -> Look:
-        """Mirror, or leave it."""
-        return look.mirrored() if drawn(self.p, rng) else look
-
-
-@dataclass(frozen=True)
-class VerticalFlip(ViewTransform):
-    """Turn upside down as a mirror does, with a probability."""
-
-    name: ClassVar[str] = "vflip"
+class _Flip(ViewTransform):
     p: float = setting(PROBABILITY, 0.5, "Probability of mirroring.")
 
     @property
@@ -48,6 +23,24 @@ class VerticalFlip(ViewTransform):
     def mirrors(self) -> bool:
         """Left and right change places, as seen from the thing itself."""
         return self.p > 0
+
+
+@dataclass(frozen=True)
+class HorizontalFlip(_Flip):
+    """Mirror left to right, with a probability."""
+
+    name: ClassVar[str] = "hflip"
+
+    def view(self, look: Look, rng: Rng) -> Look:
+        """Mirror, or leave it."""
+        return look.mirrored() if drawn(self.p, rng) else look
+
+
+@dataclass(frozen=True)
+class VerticalFlip(_Flip):
+    """Turn upside down as a mirror does, with a probability."""
+
+    name: ClassVar[str] = "vflip"
 
     def view(self, look: Look, rng: Rng) -> Look:
         """Mirror, or leave it."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from shardctl.annotations.base import BAD
 from shardctl.codecs import image
 from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.errors import DatasetError, Rejection
@@ -93,7 +94,7 @@ class ShardCheck:
         for block, row, key, what in _unnamed_labels(kept, self._manifest.roles):
             yield error("no-such-class", what, self._entry.path, block, row, *self._of(row, key))
         for block, row, key, what in marked:
-            yield error("bad-annotation", what, self._entry.path, block, row, *self._of(row, key))
+            yield error(BAD, what, self._entry.path, block, row, *self._of(row, key))
         yield from self._wrong_keys(kept)
 
     def _deep(self) -> Iterator[Finding]:
@@ -195,7 +196,7 @@ def _lone_shard(path: Path, level: str, crumb: Breadcrumb, fatal: dict[int, str]
     if not findings:
         unnamed = _unnamed_labels(kept, reader.layout.roles)
         findings += [error("no-such-class", what, path.name, block, row, key) for block, row, key, what in unnamed]
-        findings += [error("bad-annotation", what, path.name, block, row, key) for block, row, key, what in marked]
+        findings += [error(BAD, what, path.name, block, row, key) for block, row, key, what in marked]
     if level == "deep" and not findings:
         # Only the manifest knows whether truncated images were accepted: here they are findings.
         for block, row, key, fault in _undecodable(reader, False, crumb, fatal):
