@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 import shardctl
 from shardctl.cli import run
 from shardctl.demo import make_demo
+from shardctl.machine import usable_cores
 
 FUZZ = int(os.environ.get("SHARDCTL_FUZZ", "0"))
 """How many times as many examples property tests draw, anew in each run (`make fuzz`). 0: the same examples in every run."""
@@ -35,6 +36,11 @@ settings.load_profile("shardctl")
 def examples(count: int) -> settings:
     """Return the settings of a property test with so many examples."""
     return settings(max_examples=count * max(1, FUZZ))
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Run three tests at a time on two cores: many of them wait for a process, a time limit or the disk."""
+    return usable_cores() * 3 // 2
 
 
 CROP = {"store": "raw", "transform": [{"name": "resize", "size": 40}, {"name": "crop", "size": 32}]}

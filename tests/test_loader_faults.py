@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from conftest import CROP
 from handmade import repeat_shard, write_dataset
 
 import shardctl
@@ -180,9 +181,9 @@ def test_a_bus_error_of_somebody_else_is_theirs(tmp_path: Path) -> None:
 
 
 def test_a_dataset_replaced_under_a_running_loader_is_named(photos: Path, tmp_path: Path) -> None:
-    shardctl.convert(photos, tmp_path / "out", recipe={"store": "png"}, workers=0)
+    shardctl.convert(photos, tmp_path / "out", recipe={**CROP, "store": "png"}, workers=0)
     ds = shardctl.open(tmp_path / "out")
-    shardctl.convert(photos, tmp_path / "out", recipe={"store": "jpeg"}, workers=0, overwrite=True)
+    shardctl.convert(photos, tmp_path / "out", recipe={**CROP, "store": "jpeg"}, workers=0, overwrite=True)
     with pytest.raises(DatasetError, match=r"replaced by another dataset while it was read; open it again"):
         list(ds.loader(8, mmap=False))
 

@@ -414,7 +414,7 @@ def own_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_no_code_is_run_that_only_the_dataset_names(made: Path, tmp_path: Path, own_function: Path) -> None:
-    recipe: dict[str, Any] = {"store": "png", "transform": [{"name": "custom", "target": "dim_steps:dim"}]}
+    recipe: dict[str, Any] = {"store": "jpeg", "transform": [{"name": "custom", "target": "dim_steps:dim"}]}
     shardctl.convert(made / "in", tmp_path / "out", recipe=recipe, workers=0)
     good = sums(tmp_path / "out")
     own_function.unlink()

@@ -265,7 +265,7 @@ def test_a_file_that_does_not_belong_is_a_warning(dataset: Path) -> None:
 
 
 def test_a_shard_of_another_dataset_with_the_same_name_is_found(dataset: Path, demo: Path, tmp_path: Path) -> None:
-    shardctl.convert(demo / "photos", tmp_path / "other", recipe={"store": "png"}, workers=0)
+    shardctl.convert(demo / "photos", tmp_path / "other", recipe={**CROP, "store": "png"}, workers=0)
     shutil.copy(tmp_path / "other" / SHARD, dataset / SHARD)
     assert {finding.kind for finding in shardctl.verify(dataset, "quick").findings} == {"wrong-size"}
 

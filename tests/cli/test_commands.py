@@ -232,7 +232,11 @@ def test_stopping_ends_at_once_with_130_and_nothing_that_looks_whole(
     photos: Path, tmp_path: Path, stop: signal.Signals
 ) -> None:
     (tmp_path / "slow.py").write_text(
-        "import threading\ndef wait(sample):\n    threading.Event().wait(0.1)\n    return sample\n"
+        "import os, threading\n"
+        "def wait(sample):\n"
+        "    is_building = len(os.listdir('out/.shardctl')) > 1  # beside the lease: the inputs are no longer only tried\n"
+        "    threading.Event().wait(3600 if is_building else 0)\n"
+        "    return sample\n"
     )
     command = [sys.executable, "-m", "shardctl", "convert", photos, "out", "--transform", "slow:wait", "--workers", "2"]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as job:
