@@ -6,6 +6,7 @@ few microseconds for each sample; where there are more cores than fit into that,
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import pickle
@@ -82,6 +83,7 @@ class Processes:
             self._end()
             workers: list[_Worker] = []
             self._ended = weakref.finalize(self, _end, os.getpid(), workers)
+            self._ended.atexit = False  # _close_all does it, which also tells the threads that wait
             try:
                 message = pickle.dumps(self._stream, protocol=5)
                 for number in range(self._count):
@@ -370,4 +372,10 @@ def _keep_all_leased() -> None:
         processes._keep_leased()
 
 
+def _close_all() -> None:
+    for processes in list(_ALIVE):
+        processes.close()
+
+
+atexit.register(_close_all)
 os.register_at_fork(after_in_child=_forget_all, after_in_parent=_keep_all_leased)
