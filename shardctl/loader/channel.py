@@ -1,7 +1,7 @@
 """What a loader and its worker processes send to each other, over a Unix socket for each thread of a worker.
 
-A question: QUESTION (bytes of the message), the message. An answer: ANSWER (bytes of the message, of the batch, of the small
-arrays), these three, and then the descriptors of new segments of shared memory, up to DESCRIPTORS with a byte each time.
+A question: QUESTION (bytes of the message), the message. An answer: ANSWER (bytes of the small arrays, of the message, of the
+batch), these three, and then the descriptors of new segments of shared memory, up to DESCRIPTORS with a byte each time.
 Messages are pickles: both ends are processes of this package, and nobody else has the socket.
 """
 
@@ -32,6 +32,10 @@ INLINE = -1
 """In the place of the number of a segment: the array is among the small ones, which come with the answer."""
 
 
+Place = tuple[int, int, int]
+"""The number of a segment, the first byte in it, and the number of bytes."""
+
+
 @dataclass(frozen=True)
 class Question:
     """The samples that are wanted, and the numbers of segments that are free again, or whose memory is to be given up."""
@@ -47,14 +51,16 @@ class Found:
     """What an answer says besides the batch.
 
     `failed` says that the batch is an error. `there` (n,) is which samples are present. `arrays` has, for each array of the
-    batch that is not in its pickle, the number of the segment, the first byte in it, and the size. `segments` are the numbers
-    and sizes of new segments, `dropped` the numbers of those that are no longer used. `counts` and `stages` are those of the
-    process so far, `cpu_s` its processor time in seconds.
+    batch that is not in its pickle, the number of the segment, the first byte in it, and the size. `pickled` is the same for
+    the pickle itself, if it is not sent with the answer. `segments` are the numbers and sizes of new segments, `dropped` the
+    numbers of those that are no longer used. `counts` and `stages` are those of the process so far, `cpu_s` its processor
+    time in seconds.
     """
 
     failed: bool
     there: npt.NDArray[np.bool_] | None = None
-    arrays: list[tuple[int, int, int]] = field(default_factory=list)
+    arrays: list[Place] = field(default_factory=list)
+    pickled: Place | None = None
     segments: list[tuple[int, int]] = field(default_factory=list)
     dropped: list[int] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
@@ -84,14 +90,17 @@ def send_answer(
     """Send an answer. Raises OSError."""
     message = pickle.dumps(found, protocol=5)
     size = sum(array.nbytes for array in small)
-    channel.sendall(b"".join([ANSWER.pack(len(message), len(batch), size), message, batch, *small]))
+    channel.sendall(b"".join([ANSWER.pack(size, len(message), len(batch)), *small, message, batch]))
     for first in range(0, len(descriptors), DESCRIPTORS):
         socket.send_fds(channel, [b"d"], descriptors[first : first + DESCRIPTORS])
 
 
-def receive_answer(channel: socket.socket) -> tuple[Found, bytearray, bytearray, list[int]]:
+def receive_answer(channel: socket.socket) -> tuple[Found, memoryview, memoryview, list[int]]:
     """Return what is known of a batch, its pickle, its small arrays, and the descriptors of new segments. Raises Ended."""
-    message, batch, small = (receive(channel, size) for size in ANSWER.unpack(receive(channel, ANSWER.size)))
+    sizes = ANSWER.unpack(receive(channel, ANSWER.size))
+    content = memoryview(receive(channel, sum(sizes)))
+    first, second = sizes[0], sizes[0] + sizes[1]
+    small, message, batch = content[:first], content[first:second], content[second:]
     found: Found = pickle.loads(message)
     descriptors: list[int] = []
     try:

@@ -259,10 +259,11 @@ class _Worker:
         if found.failed:
             raise_again(pickle.loads(batch))
         assert found.there is not None
-        inline = memoryview(small)
-        buffers = [
-            (inline if number == INLINE else leases[number])[first : first + size] for number, first, size in found.arrays
-        ]
+        leases[INLINE] = small
+        if found.pickled is not None:
+            number, first, size = found.pickled
+            batch = leases[number][first : first + size]
+        buffers = [leases[number][first : first + size] for number, first, size in found.arrays]
         return pickle.loads(batch, buffers=buffers), found.there
 
     def _leased(self, found: Found, descriptors: list[int]) -> dict[int, memoryview]:
@@ -278,7 +279,7 @@ class _Worker:
                 del self._pages[number]
                 self.seen_by_others.discard(number)
             leases = {}
-            for number in {number for number, _, _ in found.arrays} - {INLINE}:
+            for number in {number for number, _, _ in [*found.arrays, *filter(None, [found.pickled])]} - {INLINE}:
                 # A new array of the pages each time: every array of the batch, and every view of one, refers to it.
                 whole = self._pages[number].bytes()
                 self.leases[number] = weakref.ref(whole, partial(_lease_ended, number, self.leases, self._free))

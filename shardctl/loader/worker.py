@@ -23,6 +23,7 @@ from shardctl.loader.channel import (
     INLINE,
     Ended,
     Found,
+    Place,
     Question,
     receive_question,
     send_answer,
@@ -95,20 +96,24 @@ class _Worker:
         self._pool.give_back(question.free, question.given_up)
         memory = SharedMemory(self._pool)
         small: list[memoryview] = []
-        arrays: list[tuple[int, int, int]] = []
-        there = None
+        arrays: list[Place] = []
+        pickled = there = None
         try:
             batch, there = self._stream.gather(question.samples, question.epoch, memory)
             message, arrays, small = _packed(batch, memory)
+            if len(message) >= SMALL:
+                pickled, message = _put(message, memory), b""
             failed = False
         except Exception as error:  # noqa: BLE001 - the loader's process raises it
             message, failed = pickle.dumps(portable(error), protocol=5), True
-        used = memory.keep({segment for segment, _, _ in arrays})
+            arrays, small, pickled = [], [], None
+        used = memory.keep({segment for segment, _, _ in [*arrays, *filter(None, [pickled])]})
         new = [segment for segment in used if segment.descriptor is not None]
         found = Found(
             failed,
             there,
             arrays,
+            pickled,
             [(segment.number, segment.size) for segment in new],
             self._pool.dropped(),
             self._stream.counts(),
@@ -125,7 +130,14 @@ def _descriptor(segment: Segment) -> int:
     return segment.descriptor
 
 
-def _packed(batch: Batch, memory: SharedMemory) -> tuple[bytes, list[tuple[int, int, int]], list[memoryview]]:
+def _put(data: bytes, memory: SharedMemory) -> Place:
+    """Copy bytes into shared memory, and return where they are."""
+    segment = memory.take(len(data))
+    segment.bytes[: len(data)] = np.frombuffer(data, np.uint8)
+    return segment.number, 0, len(data)
+
+
+def _packed(batch: Batch, memory: SharedMemory) -> tuple[bytes, list[Place], list[memoryview]]:
     """Return the pickle of a batch without its large arrays, where these are, and those that are sent with it.
 
     Arrays that are not in shared memory yet are copied there, unless they are few bytes together.
@@ -140,7 +152,7 @@ def _packed(batch: Batch, memory: SharedMemory) -> tuple[bytes, list[tuple[int, 
         return False
 
     message = pickle.dumps(batch, protocol=5, buffer_callback=leave_in)
-    arrays: list[tuple[int, int, int]] = []
+    arrays: list[Place] = []
     loose: list[tuple[int, npt.NDArray[np.uint8]]] = []
     for array in outside:
         place = memory.place_of(array)
