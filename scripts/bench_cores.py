@@ -113,7 +113,7 @@ def measure(name: str, case: Case, rounds: int) -> dict[str, Any]:
         f" {sample / held:.0f} cores; processes take {handed_over:.2f} us here: they end at {sample / handed_over:.0f}"
     )
     for label, contender in contenders.items():
-        print(f"    {label:<44} {contender.rate:>12,.0f} samples/s")
+        print(f"    {label:<44} {contender.rate:>12,.0f} samples/s, {contender.together_us:>7.2f} us of processors")
     sys.stdout.flush()
     return {
         "case": name,
@@ -122,6 +122,7 @@ def measure(name: str, case: Case, rounds: int) -> dict[str, Any]:
         "cores": sample / held,
         "handed_over_us": handed_over,
         "samples_per_s": {label: contender.rate for label, contender in contenders.items()},
+        "together_us": {label: contender.together_us for label, contender in contenders.items()},
     }
 
 
@@ -135,6 +136,7 @@ class Contender:
         self.loader = shardctl.open(dataset).loader(BATCH, shuffle=True, repeat=case.epochs, **how, **case.options)
         self._rates: list[float] = []
         self._processor: list[float] = []
+        self._elsewhere: list[float] = []
 
     def run(self, keep: bool = False) -> None:
         """Read once; the figures count if they are to be kept."""
@@ -143,12 +145,14 @@ class Contender:
         simplejpeg.FREE = self._free
         os.environ["BENCH_CORES_FREE"] = "01"[self._free]
         self.loader.start()
+        elsewhere = self.loader.stats().processes_cpu_s
         used, began, samples = time.process_time(), time.perf_counter(), 0
         for batch in self.loader:
             samples += len(next(iter(batch.values())))
         if keep:
             self._rates.append(samples / (time.perf_counter() - began))
             self._processor.append((time.process_time() - used) / samples * 1e6)
+            self._elsewhere.append((self.loader.stats().processes_cpu_s - elsewhere) / samples * 1e6)
 
     @property
     def rate(self) -> float:
@@ -160,15 +164,25 @@ class Contender:
         """Processor time of this process for a sample, in microseconds."""
         return statistics.median(self._processor)
 
+    @property
+    def together_us(self) -> float:
+        """Processor time of all processes together for a sample, in microseconds."""
+        return self.processor_us + statistics.median(self._elsewhere)
 
-def jpeg(folder: Path, **options: Any) -> Case:
+
+def jpeg(folder: Path) -> Case:
     """JPEG of 256 px, 4:2:0, quality 90."""
-    return Case(jpegs(folder, LARGE), jpegs(folder, TINY), 2, {"columns": ["image"], **options}, decodes=True)
+    return Case(jpegs(folder, LARGE), jpegs(folder, TINY), 2, {"columns": ["image"]}, decodes=True)
 
 
 def raw(folder: Path) -> Case:
     """Pixels of 224 px."""
     return Case(arrays(folder, 224 * 224 * 3), arrays(folder, 16), 4, {"columns": ["x"]})
+
+
+def compressed(folder: Path) -> Case:
+    """The same, compressed: every process decompresses every block."""
+    return Case(arrays(folder, 224 * 224 * 3, compression="zstd"), arrays(folder, 16), 2, {"columns": ["x"]})
 
 
 def tokens(folder: Path) -> Case:
@@ -181,7 +195,7 @@ def text(folder: Path) -> Case:
     return Case(lines(folder, "zstd"), lines(folder, "none"), 1, {"columns": ["text"]})
 
 
-CASES: dict[str, Callable[[Path], Case]] = {"jpeg": jpeg, "raw": raw, "tokens": tokens, "text": text}
+CASES: dict[str, Callable[[Path], Case]] = {"jpeg": jpeg, "raw": raw, "raw zstd": compressed, "tokens": tokens, "text": text}
 
 
 def jpegs(folder: Path, side: int) -> Path:
@@ -206,18 +220,19 @@ def jpegs(folder: Path, side: int) -> Path:
     return path
 
 
-def arrays(folder: Path, width: int, times: int = 1) -> Path:
+def arrays(folder: Path, width: int, times: int = 1, compression: str = "none") -> Path:
     import numpy as np
     import pyarrow as pa
     from handmade import write_dataset
 
-    path = folder / f"arrays-{width}-{times}"
+    path = folder / f"arrays-{width}-{times}-{compression}"
     if not path.exists():
         dtype = np.uint8 if times == 1 else np.uint16
-        some = [np.full(width, n, dtype) for n in range(64)]
+        numbers = np.random.default_rng(0)
+        some = [numbers.integers(0, 24, width).astype(dtype) for _ in range(64)]
         columns = pa.schema([("key", pa.string()), ("x", pa.fixed_shape_tensor(pa.from_numpy_dtype(dtype), [width]))])
         rows: Iterator[tuple[Any, ...]] = ((f"k{n}", some[n % 64]) for n in range(SAMPLES * times))
-        write_dataset(path, columns, rows, SAMPLES * times // 4, sample_bytes=some[0].nbytes)
+        write_dataset(path, columns, rows, SAMPLES * times // 4, compression, sample_bytes=some[0].nbytes)
     return path
 
 

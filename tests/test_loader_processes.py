@@ -359,7 +359,7 @@ def test_a_forked_process_has_processes_of_its_own_and_keeps_the_batches_it_saw(
     [
         ({"processes": 0}, "processes must be a number from 1 to 256, or None; it is 0"),
         ({"processes": "2"}, "processes"),
-        ({"processes": 3, "threads": 2}, "3 processes have 2 threads together, and each needs one"),
+        ({"processes": 3, "threads": 2}, "processes=3 and threads=2: each process needs a thread"),
         ({"processes": 2, "cache": 10**6}, "cache= keeps images in one process"),
     ],
 )

@@ -73,7 +73,7 @@ class LoaderOptions:
             raise UsageError(f"processes must be a number from 1 to {MOST_PROCESSES}, or None; it is {self.processes}")
         if self.threads != "auto" and int(self.threads) < self.processes:
             raise UsageError(
-                f"{self.processes} processes have {self.threads} threads together, and each needs one: give"
+                f"processes={self.processes} and threads={self.threads}: each process needs a thread; give"
                 f" threads={self.processes} or more, or 'auto'"
             )
 

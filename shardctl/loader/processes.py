@@ -29,6 +29,7 @@ import numpy.typing as npt
 from shardctl.errors import WorkerError
 from shardctl.loader.channel import (
     INLINE,
+    QUESTION,
     Ended,
     Found,
     Question,
@@ -36,6 +37,7 @@ from shardctl.loader.channel import (
     receive_question,
     send_question,
 )
+from shardctl.loader.segments import no_shared_memory
 from shardctl.loader.stream import Stream
 from shardctl.machine import allow_open_files
 from shardctl.mapping import SharedPages
@@ -193,13 +195,14 @@ class _Worker:
         self.seen_by_others: set[int] = set()
         self._free: deque[int] = deque()
         allow_open_files(2 * threads + 8)
-        with contextlib.ExitStack() as theirs:
+        mine: list[socket.socket] = []
+        with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
             try:
-                self._lifeline, lifeline = socket.socketpair()
-                theirs.enter_context(lifeline)
-                pairs = [socket.socketpair() for _ in range(threads)]
-                ends = [theirs.enter_context(end) for _, end in pairs]
-                numbers = [end.fileno() for end in (lifeline, *ends)]
+                numbers = []
+                for _ in range(1 + threads):
+                    end, other = socket.socketpair()
+                    mine.append(ours.enter_context(end))
+                    numbers.append(theirs.enter_context(other).fileno())
                 self.process = subprocess.Popen(
                     [sys.executable, "-c", COMMAND.format(numbers[0], numbers[1:])],
                     stdin=subprocess.DEVNULL,
@@ -209,7 +212,8 @@ class _Worker:
                 )
             except OSError as error:
                 raise WorkerError(f"no worker process can be started: {sys.executable}: {error.strerror or error}") from error
-        self._channels = [mine for mine, _ in pairs]
+            ours.pop_all()
+        self._lifeline, *self._channels = mine
         self.idle = list(self._channels)
 
     def give(self, channel: socket.socket) -> None:
@@ -227,7 +231,7 @@ class _Worker:
     def open(self, stream: bytes) -> None:
         """Send the pickled stream."""
         with contextlib.suppress(OSError):  # wait_open finds that it is gone
-            self._lifeline.sendall(len(stream).to_bytes(8, sys.byteorder) + stream)
+            self._lifeline.sendall(QUESTION.pack(len(stream)) + stream)
 
     def wait_open(self) -> None:
         """Wait until it has opened the stream. Raises what that raises, and WorkerError."""
@@ -241,8 +245,9 @@ class _Worker:
     def ask(self, channel: socket.socket, samples: Indices, epoch: int) -> tuple[Batch, npt.NDArray[np.bool_]]:
         """Have a batch made."""
         free: list[int] = []
-        while self._free:
-            free.append(self._free.popleft())
+        with contextlib.suppress(IndexError):  # other threads take some of them too
+            while True:
+                free.append(self._free.popleft())
         given_up = [number for number in free if number in self.seen_by_others]
         try:
             send_question(channel, Question(samples, epoch, [n for n in free if n not in given_up], given_up))
@@ -255,7 +260,6 @@ class _Worker:
             self._broken = True  # nobody knows what comes next on this channel
             self._close()
             raise
-        self.tally.note(found)
         if found.failed:
             raise_again(pickle.loads(batch))
         assert found.there is not None
@@ -267,11 +271,15 @@ class _Worker:
         return pickle.loads(batch, buffers=buffers), found.there
 
     def _leased(self, found: Found, descriptors: list[int]) -> dict[int, memoryview]:
-        """Map new segments, and return the bytes of those of a batch. When nothing refers to them, the segment is free."""
+        """Note what the process has done, map new segments, and return the bytes of those of a batch.
+
+        When nothing refers to the bytes of a segment any more, it is free.
+        """
         with self._lock:
+            self.tally.note(found)
             try:
                 for (number, size), descriptor in zip(found.segments, descriptors, strict=True):
-                    self._pages[number] = SharedPages(descriptor, size)
+                    self._pages[number] = _mapped(descriptor, size)
             finally:
                 for descriptor in descriptors:
                     os.close(descriptor)
@@ -328,6 +336,14 @@ class _Worker:
         """Close the descriptors, in a forked child, so that the parent's end is the only one."""
         for end in (self._lifeline, *self._channels):
             end.close()
+
+
+def _mapped(descriptor: int, size: int) -> SharedPages:
+    """Map a segment. Raises WorkerError."""
+    try:
+        return SharedPages(descriptor, size)
+    except OSError as error:
+        raise no_shared_memory(size, error) from error
 
 
 def _lease_ended(number: int, leases: dict[int, Any], free: deque[int], _: Any) -> None:

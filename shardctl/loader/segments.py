@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from shardctl.errors import WorkerError
 from shardctl.mapping import SharedPages
 from shardctl.reader import BatchMemory
 
@@ -29,13 +30,17 @@ class Segment:
     """A piece of shared memory. `descriptor` is open until the loader's process has been sent it, then None."""
 
     def __init__(self, number: int, size: int) -> None:
+        """Make one. Raises WorkerError."""
         self.number = number
-        self.descriptor: int | None = file_in_memory(size)
         try:
-            self.pages = SharedPages(self.descriptor, size)
-        except OSError:
-            os.close(self.descriptor)
-            raise
+            self.descriptor: int | None = file_in_memory(size)
+            try:
+                self.pages = SharedPages(self.descriptor, size)
+            except OSError:
+                os.close(self.descriptor)
+                raise
+        except OSError as error:
+            raise no_shared_memory(size, error) from error
         self.bytes = self.pages.bytes()
 
     @property
@@ -128,6 +133,11 @@ class SharedMemory(BatchMemory):
         """Give back the segments that are not among these, and return those that are."""
         self._pool.give_back([segment.number for segment in self.segments if segment.number not in numbers], [])
         return [segment for segment in self.segments if segment.number in numbers]
+
+
+def no_shared_memory(size: int, error: OSError) -> WorkerError:
+    """Return the error for memory that the system does not give."""
+    return WorkerError(f"no {size} bytes of shared memory can be had ({error.strerror or error}); keep fewer batches")
 
 
 def file_in_memory(size: int) -> int:
