@@ -137,7 +137,7 @@ def _values(record: dict[str, Any], metric: str) -> list[float]:
 
 
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
-    pairs = [(name, before.get(name, _EARLIER.get(name)), now.get(name)) for name in _SETTINGS]
+    pairs = [(name, before.get(name, _EARLIER.get(name)), now.get(name, _EARLIER.get(name))) for name in _SETTINGS]
     there, here = _part(before, "environment"), _part(now, "environment")
     pairs += [(name.replace("_", " "), there.get(name), here.get(name)) for name in _ENVIRONMENT]
     versions, own = _part(there, "versions"), _part(here, "versions")

@@ -28,6 +28,9 @@ DESCRIPTORS = 64
 
 _CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
+ALIGNED = 64
+"""Arrays begin at multiples of so many bytes, as Arrow's do."""
+
 INLINE = -1
 """In the place of the number of a segment: the array is among the small ones, which come with the answer."""
 
@@ -98,7 +101,10 @@ def send_answer(
 def receive_answer(channel: socket.socket) -> tuple[Found, memoryview, memoryview, list[int]]:
     """Return what is known of a batch, its pickle, its small arrays, and the descriptors of new segments. Raises Ended."""
     sizes = ANSWER.unpack(receive(channel, ANSWER.size))
-    content = memoryview(receive(channel, sum(sizes)))
+    space = np.empty(sum(sizes) + ALIGNED, np.uint8)
+    begin = -space.ctypes.data % ALIGNED
+    content = space[begin : begin + sum(sizes)].data
+    _fill(channel, content)
     first, second = sizes[0], sizes[0] + sizes[1]
     small, message, batch = content[:first], content[first:second], content[second:]
     found: Found = pickle.loads(message)
@@ -119,7 +125,11 @@ def receive_answer(channel: socket.socket) -> tuple[Found, memoryview, memoryvie
 def receive(channel: socket.socket, size: int) -> bytearray:
     """Return exactly so many bytes. Raises Ended."""
     data = bytearray(size)
-    left = memoryview(data)
+    _fill(channel, memoryview(data))
+    return data
+
+
+def _fill(channel: socket.socket, left: memoryview) -> None:
     while left:
         try:
             count = channel.recv_into(left)
@@ -128,4 +138,3 @@ def receive(channel: socket.socket, size: int) -> bytearray:
         if not count:
             raise Ended
         left = left[count:]
-    return data

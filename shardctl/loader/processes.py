@@ -336,6 +336,7 @@ class _Worker:
         """Close the descriptors, in a forked child, so that the parent's end is the only one."""
         for end in (self._lifeline, *self._channels):
             end.close()
+        self.process.returncode = 0  # it is the parent's to wait for
 
 
 def _mapped(descriptor: int, size: int) -> SharedPages:

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from shardctl.errors import DatasetError, ShardctlError
 from shardctl.loader.channel import (
+    ALIGNED,
     INLINE,
     Ended,
     Found,
@@ -38,9 +39,6 @@ from shardctl.startup import keep_pandas_out_of_arrow, reuse_memory
 _IN_PICKLE = 2 << 10
 """Bytes of the largest array that is copied into the pickle of its batch."""
 
-_ALIGNED = 64
-"""Arrays begin at multiples of so many bytes, as Arrow's and numpy's own do."""
-
 _SPARE = 4
 """Segments of a worker that may be free, for each thread: those of batches that were given up at the same time."""
 
@@ -51,27 +49,34 @@ def main(lifeline: int, channels: list[int]) -> None:
     The first message on the lifeline is the stream; the answer to it is None, or the error that opening it raised.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the loader's process to handle
-    control = socket.socket(fileno=lifeline)
+    code = 0
+    try:
+        _run(socket.socket(fileno=lifeline), [socket.socket(fileno=descriptor) for descriptor in channels])
+    except (Ended, OSError):
+        pass  # the loader's process is gone
+    except BaseException:  # noqa: BLE001 - a fault of ours
+        code = 1
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)  # at once: the threads may be in the middle of a batch that nobody waits for
+
+
+def _run(lifeline: socket.socket, channels: list[socket.socket]) -> None:
     keep_pandas_out_of_arrow()
     reuse_memory()
     try:
-        try:
-            stream = receive_question(control)
-        except Ended:
-            raise
-        except BaseException as error:  # noqa: BLE001 - the loader's process raises it
-            send_question(control, portable(error))
-            return
-        worker = _Worker(stream, SegmentPool(_SPARE * len(channels) + _SPARE))
-        for descriptor in channels:
-            channel = socket.socket(fileno=descriptor)
-            threading.Thread(target=worker.serve, args=(channel,), daemon=True).start()
-        send_question(control, None)
-        control.recv(1)  # it never comes
-    except (Ended, OSError):
-        pass
-    finally:
-        os._exit(0)  # at once: the threads may be in the middle of a batch that nobody waits for
+        stream = receive_question(lifeline)
+    except Ended:
+        raise
+    except BaseException as error:  # noqa: BLE001 - the loader's process raises it
+        send_question(lifeline, portable(error))
+        return
+    worker = _Worker(stream, SegmentPool(_SPARE * len(channels) + _SPARE))
+    for channel in channels:
+        threading.Thread(target=worker.serve, args=(channel,), daemon=True).start()
+    send_question(lifeline, None)
+    lifeline.recv(1)  # nothing comes but the end
 
 
 class _Worker:
@@ -162,7 +167,7 @@ def _packed(batch: Batch, memory: SharedMemory) -> tuple[bytes, list[Place], lis
     first, starts = 0, []
     for _, array in loose:
         starts.append(first)
-        first += -(-array.nbytes // _ALIGNED) * _ALIGNED
+        first += -(-array.nbytes // ALIGNED) * ALIGNED
     segment = memory.take(first) if first >= SMALL else None
     small: list[memoryview] = []
     for (at, array), start in zip(loose, starts, strict=True):
@@ -170,7 +175,7 @@ def _packed(batch: Batch, memory: SharedMemory) -> tuple[bytes, list[Place], lis
         if segment is not None:
             segment.bytes[start : start + array.nbytes] = array
         else:
-            small += [array.data, memoryview(bytes(-array.nbytes % _ALIGNED))]
+            small += [array.data, memoryview(bytes(-array.nbytes % ALIGNED))]
     if mended() != before:  # a mapped file shrank, perhaps one of those that were copied now
         raise DatasetError("a shard was cut short while it was copied; run `shardctl verify` on the dataset")
     return message, arrays, small
