@@ -38,10 +38,13 @@ _spec.loader.exec_module(_real)
 sys.modules["simplejpeg"] = _fake
 __version__, decode_jpeg_header, encode_jpeg = _real.__version__, _real.decode_jpeg_header, _real.encode_jpeg
 FREE = os.environ.get("BENCH_CORES_FREE") == "1"
+_sizes = {}
 def decode_jpeg(data, colorspace="RGB", *args, buffer=None, **options):
     if not FREE or buffer is None:
         return _real.decode_jpeg(data, colorspace, *args, buffer=buffer, **options)
-    height, width, _, _ = decode_jpeg_header(data)
+    if len(data) not in _sizes:  # images of one length have one size here
+        _sizes[len(data)] = decode_jpeg_header(data)[:2]
+    height, width = _sizes[len(data)]
     return buffer[: height * width * 3].reshape(height, width, 3)
 '''
 """Stands before the real module on the path of this process, and of those that it starts."""
