@@ -190,7 +190,7 @@ def compressed(folder: Path) -> Case:
 
 def tokens(folder: Path) -> Case:
     """Blocks of 2,048 tokens, made int64."""
-    return Case(arrays(folder, 2048, 16), arrays(folder, 16, 16), 16, {"columns": ["x"], "dtype": {"x": "int64"}})
+    return Case(arrays(folder, 2048, 16), arrays(folder, 16, 16), 4, {"columns": ["x"], "dtype": {"x": "int64"}})
 
 
 def text(folder: Path) -> Case:
