@@ -237,7 +237,7 @@ class _Trial:
                 self._doing(f"reading {choice.name}")
                 run = Throughput()
                 loader = open_loader(self._folder(choice), self._reading, None, drop_last=True)
-                run.run(iter(loader), ROUND_SECONDS, lambda _: None)
+                run.run(loader, ROUND_SECONDS, lambda _: None)
                 found.append(run.rate)
         return [statistics.median(found) for found in rates]
 

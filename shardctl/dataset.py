@@ -226,6 +226,7 @@ class Dataset:
         on_error: str = "raise",
         reuse: bool = False,
         profile: bool = False,
+        processes: int | None = None,
     ) -> Loader:
         """Return a loader of batches; docs/loader.md says what every option does. Raises UsageError.
 
@@ -272,7 +273,12 @@ class Dataset:
             mapping("bucket", bucket),
             transforms.seed,
             truth("reuse", reuse),
+            processes,
         )
+        if processes is not None and gather.cache_bytes:
+            raise UsageError(
+                "cache= keeps images in one process, and another would decode them; leave out cache= or processes="
+            )
         loader = Loader(stream, options)
         label = self.roles.main_label
         if label is not None and label not in (fill or {}) and any(column.name == label for column in stream.columns):

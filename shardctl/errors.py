@@ -60,7 +60,7 @@ class ConsumerError(ShardctlError):
 class WorkerError(ShardctlError):
     """Worker processes keep dying while they work on no input, so that no input can be rejected as the cause.
 
-    Or they cannot be started, because this process may not open enough files.
+    Or they cannot be started, because this process may not open enough files; or one that makes batches for a loader died.
     """
 
 

@@ -23,6 +23,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 _MAP_FIXED = 0x10
@@ -72,6 +74,24 @@ def map_whole(path: Path, large_pages: bool) -> pa.Buffer:
     with _lock:
         _watched.add(mapping)
     return pa.foreign_buffer(address, status.st_size, base=mapping)
+
+
+class SharedPages:
+    """Pages of a file that another process has mapped too, writable, for as long as this object or an array of it is there."""
+
+    def __init__(self, descriptor: int, size: int) -> None:
+        """Map `size` bytes. Takes no file descriptor beyond this call. Raises OSError."""
+        address = _libc().mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, 0)
+        if address in (None, _FAILED):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        self.address, self.size = int(address), size
+        # What numpy makes an array of, which then keeps this object.
+        self.__array_interface__ = {"data": (self.address, False), "shape": (size,), "typestr": "|u1", "version": 3}
+        weakref.finalize(self, _libc().munmap, self.address, size).atexit = False
+
+    def bytes(self) -> npt.NDArray[np.uint8]:
+        """Return a new array (size,) of the bytes."""
+        return np.asarray(self)
 
 
 def resident_pages(path: Path) -> tuple[int, int] | None:

@@ -136,6 +136,16 @@ def test_a_cache_that_cannot_be_dropped_is_said(cli: Any, raw_dataset: Path) -> 
         shutil.rmtree(held, ignore_errors=True)
 
 
+def test_worker_processes_are_part_of_what_is_measured(cli: Any, raw_dataset: Path) -> None:
+    options = ("--threads", 2, "--batch-size", 8, "--runs", 1, "--epochs", 2)
+    measured = cli("bench", raw_dataset, "--processes", 1, *options, "--json").json
+    assert (measured["processes"], measured["threads"], measured["samples"]) == (1, 2, 120)
+    assert measured["own_mb"] is None or measured["own_mb"] > 0
+    refused = cli("bench", raw_dataset, "--processes", 3, *options)
+    assert refused.code == 2
+    assert "processes=3 and threads=2: each process needs a thread" in refused.err
+
+
 def test_a_split_is_read_alone(raw_dataset: Path) -> None:
     (val,) = [split for split in shardctl.open(raw_dataset).manifest.splits if split.name == "val"]
     assert shardctl.bench(raw_dataset, split="val", epochs=1, runs=1).samples == val.samples

@@ -571,6 +571,30 @@ def test_the_order_and_the_state_do_not_depend_on_objects(tmp_path: Path) -> Non
     assert whole[0]["key"] == next(iter(ds.loader(5, shuffle=True, columns=["key"])))["key"]
 
 
+@pytest.mark.parametrize("pad", [{}, {"objects": 0}])
+def test_objects_made_by_a_worker_process_are_those_of_threads_and_are_counted_alike(tmp_path: Path, pad: Any) -> None:
+    ds = write(tmp_path / "out", SAMPLES * 4)
+    options: dict[str, Any] = {"shuffle": True, "crop": 6, "crop_from": "random", "flip": True, "pad": pad, "keep_objects": 0.9}
+    threads, loader = (ds.loader(5, **options, processes=processes) for processes in (None, 1))
+    for found, expected in zip(loader, threads, strict=True):
+        assert list(found) == list(expected)
+        assert_equal([found[name] for name in expected], [expected[name] for name in expected])
+    assert loader.stats().objects_cut == threads.stats().objects_cut > 0
+    loader.close()
+
+
+def assert_equal(found: Any, expected: Any) -> None:
+    """Compare arrays in lists and dicts."""
+    if isinstance(expected, dict | list):
+        places = list(expected) if isinstance(expected, dict) else range(len(expected))
+        assert len(found) == len(expected)
+        for place in places:
+            assert_equal(found[place], expected[place])
+    else:
+        np.testing.assert_array_equal(found, expected)
+        assert getattr(found, "dtype", None) == getattr(expected, "dtype", None)
+
+
 @pytest.mark.parametrize("orientation", [None, 1, 3, 6, 8])
 @pytest.mark.parametrize("read", [["objects"], ["image", "objects"]])
 def test_the_size_of_an_image_is_that_of_the_upright_one(tmp_path: Path, orientation: int | None, read: list[str]) -> None:

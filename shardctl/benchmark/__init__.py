@@ -100,9 +100,10 @@ def _result(
         batch_ms_mean=round(statistics.median(run.batch_ms for run in found.runs), 3),
         batch_ms_p50=_median(medians),
         batch_ms_p99=_median(nineties),
-        rss_mb=round(peak_memory_mb(), 1),
+        rss_mb=round(max(found.peak, peak_memory_mb()), 1),
         own_mb=round(found.memory, 1) if found.memory is not None else None,
         threads=found.threads,
+        processes=options.processes or 0,
         samples=found.samples,
         batches=found.batches,
         seconds=round(found.seconds, 3),
@@ -165,6 +166,7 @@ class _PacedConsumer:
             fed = feed_paced(batches, total, self.options.consumer_seconds, listener.samples)
         time = ThreadTime()
         time.add(loader)
+        loader.close()
         return _consumer_result(self.name, self.rate, self.options.gpus, fed, found, time, self.notes)
 
 
@@ -191,6 +193,7 @@ class _FunctionConsumer:
             with closing(iter(_on_device(loader, self.options.device)[0])) as batches:
                 fed = feed_step(batches, step, rate, self.options.consumer_seconds, listener.samples, pulse)
             time.add(loader)
+            loader.close()
             return rate, fed
 
         rate, fed = watched(self.name, run, self.options.consumer_timeout)

@@ -38,7 +38,10 @@ LEAST_RUNS = 3
 _MOST_LOAD = 0.9
 """Largest share of the processor used by other programs that is counted as noise."""
 
-_SETTINGS = ("threads", "batch_size", "shuffle", "split", "cold", "decode", "consumer", "consumer_rate", "gpus")
+_SETTINGS = ("threads", "processes", "batch_size", "shuffle", "split", "cold", "decode", "consumer", "consumer_rate", "gpus")
+_EARLIER = {"processes": 0}
+"""Settings of measurements by versions that did not have them."""
+
 _ENVIRONMENT = ("cpu", "cores", "memory_bytes", "system", "file_system", "python")
 
 
@@ -134,7 +137,7 @@ def _values(record: dict[str, Any], metric: str) -> list[float]:
 
 
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
-    pairs = [(name, before.get(name), now.get(name)) for name in _SETTINGS]
+    pairs = [(name, before.get(name, _EARLIER.get(name)), now.get(name, _EARLIER.get(name))) for name in _SETTINGS]
     there, here = _part(before, "environment"), _part(now, "environment")
     pairs += [(name.replace("_", " "), there.get(name), here.get(name)) for name in _ENVIRONMENT]
     versions, own = _part(there, "versions"), _part(here, "versions")

@@ -6,6 +6,7 @@ import math
 import resource
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -152,10 +153,10 @@ class CpuMeter:
         """Begin a stretch."""
         self._began = time.perf_counter(), time.process_time(), _core_ticks()
 
-    def end(self) -> float:
-        """End the period, and return the processor seconds that this process used in it."""
+    def end(self, elsewhere: float = 0.0) -> float:
+        """End the period, and return the processor seconds used in it by this process, and by others (`elsewhere`)."""
         wall, own, before = self._began
-        used = time.process_time() - own
+        used = time.process_time() - own + elsewhere
         self._wall += time.perf_counter() - wall
         self._own += used
         for core, (idle, total) in _core_ticks().items():
@@ -189,19 +190,34 @@ def _core_ticks() -> dict[int, tuple[int, int]]:
     return ticks
 
 
-def peak_memory_mb() -> float:
-    """Return the peak memory of this process so far, with mapped files, in units of 10^6 bytes."""
+def peak_memory_mb(processes: Sequence[int] = ()) -> float:
+    """Return the peak memory of this process so far, with mapped files, in units of 10^6 bytes.
+
+    The peaks of other `processes` are added where the system reports them, with the memory that they share in each.
+    """
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6
+    others = sum(_status_mb(process, "VmHWM") or 0.0 for process in processes)
+    return (peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6) + others
 
 
-def own_memory_mb() -> float | None:
-    """Return the current memory of this process without mapped files, in 10^6 bytes; None if the system does not report it."""
+def own_memory_mb(processes: Sequence[int] = ()) -> float | None:
+    """Return the current memory of this process without mapped files, in 10^6 bytes; None if the system does not report it.
+
+    Added is that of other `processes`, and what they share with this one.
+    """
+    own = _status_mb("self", "RssAnon")
+    if own is None:
+        return None
+    return own + sum(_status_mb(process, part) or 0.0 for process in processes for part in ("RssAnon", "RssShmem"))
+
+
+def _status_mb(process: int | str, part: str) -> float | None:
+    """Return a line of a process's status (proc_pid_status(5)) in 10^6 bytes."""
     try:
-        status = Path("/proc/self/status").read_text(encoding="ascii")
+        status = Path(f"/proc/{process}/status").read_text(encoding="ascii")
     except OSError:
         return None
-    return next((int(line.split()[1]) * 1024 / 1e6 for line in status.splitlines() if line.startswith("RssAnon")), None)
+    return next((int(line.split()[1]) * 1024 / 1e6 for line in status.splitlines() if line.startswith(part)), None)
 
 
 def count_of(batch: Batch) -> int:

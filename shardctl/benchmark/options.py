@@ -30,6 +30,7 @@ class BenchOptions:
     or the name of an order. `decode=False` returns the stored bytes of images. `cold` drops the dataset from the page cache
     before every epoch. `consumer_rate` is in samples per second of one GPU, `consumer` a preset or module:function. Such a
     function is called with batches on `device` (numpy arrays for None), with a limit of `consumer_timeout` seconds for each.
+    With `processes` that many worker processes make the batches, together in `threads` threads.
     `baseline` also runs the recipe on the raw inputs (`transforms` names the user's functions in it that may be called),
     `sweep` tries other threads, batch sizes and orders.
     """
@@ -51,6 +52,7 @@ class BenchOptions:
     baseline: bool = False
     transforms: tuple[str, ...] = ()
     sweep: bool = False
+    processes: int | None = None
 
     def check(self) -> None:
         """Raise UsageError for impossible numbers and for options that contradict each other."""

@@ -90,7 +90,8 @@ class BenchResult:
     """One measurement. Rates and times are medians of the runs.
 
     `mb_per_s` counts the bytes of the returned batches, `stored_mb_per_s` their bytes on disk, in units of 10^6, as do
-    `rss_mb` (peak memory) and `own_mb` (without mapped files). `batch_ms_mean` is the time of a run / its batches, in ms;
+    `rss_mb` (peak memory) and `own_mb` (without mapped files), of all processes together. `processes` is the number of the
+    loader's worker processes, 0 for threads in this one. `batch_ms_mean` is the time of a run / its batches, in ms;
     `batch_ms_p50` and `batch_ms_p99` are times from one batch to the next, None if no run had two batches. `first_batch_s`
     is in s from opening the dataset. `by_run` has the values of each run behind a median, `runs` those of samples/s, and
     `spread` is (fastest - slowest) / median of them. `time` is the time of the loader's threads by stage, as shares.
@@ -109,6 +110,7 @@ class BenchResult:
     rss_mb: float
     own_mb: float | None
     threads: int
+    processes: int
     samples: int
     batches: int
     seconds: float

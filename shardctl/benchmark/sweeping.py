@@ -27,7 +27,7 @@ def sweep(root: Path, options: BenchOptions, report: Callable[[int], None]) -> t
 
     Settings take turns, round after round, so that a slow minute of the machine affects all of them.
     """
-    threads = _thread_counts()
+    threads = [count for count in _thread_counts() if count >= (options.processes or 0)] or [options.processes or 1]
     first = [(order, count, options.batch_size) for order in (IN_ORDER, *_random_orders()) for count in threads]
     points = _measure(root, options, first, report)
     best = next(point for point in best_of(points) if point.shuffle != IN_ORDER)
@@ -60,5 +60,6 @@ def _rate(root: Path, options: BenchOptions, setting: _Setting, report: Callable
     if options.cold:
         evict(root)
     loader, run = open_loader(root, chosen, 1 if options.cold else None), Throughput()
-    run.run(iter(loader), SECONDS, report)
+    run.run(loader, SECONDS, report)
+    loader.close()
     return run.rate

@@ -5,18 +5,18 @@ from __future__ import annotations
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from shardctl.benchmark.meters import CpuMeter, Latencies, RateSeries, Weights, count_of, own_memory_mb
+from shardctl.benchmark.meters import CpuMeter, Latencies, RateSeries, Weights, count_of, own_memory_mb, peak_memory_mb
 from shardctl.benchmark.options import BenchOptions
 from shardctl.benchmark.page_cache import evict, residency
 from shardctl.dataset import open_dataset
 from shardctl.errors import DatasetError
 from shardctl.loader import Loader
-from shardctl.reader import Batch, zeros
+from shardctl.reader import zeros
 from shardctl.storage import printable
 
 WARM_UP_SECONDS = 0.5
@@ -35,7 +35,7 @@ def open_loader(root: Path, options: BenchOptions, repeat: int | None, drop_last
     if not len(dataset):
         of_split = f" in split {options.split}" if options.split else ""
         raise DatasetError(f"{printable(str(root))}: there is no sample to read{of_split}")
-    return dataset.loader(
+    loader = dataset.loader(
         options.batch_size,
         shuffle=options.shuffle,
         threads=options.threads,
@@ -44,7 +44,10 @@ def open_loader(root: Path, options: BenchOptions, repeat: int | None, drop_last
         drop_last=drop_last and len(dataset) >= options.batch_size,
         profile=True,
         fill=zeros(dataset.schema),
+        processes=options.processes,
     )
+    loader.start()
+    return loader
 
 
 @dataclass
@@ -102,7 +105,10 @@ class Run:
 
 @dataclass
 class Throughput:
-    """The measurements of several runs. `memory` is in 10^6 bytes, None if the system does not report it.
+    """The measurements of several runs.
+
+    `memory` and `peak` (with mapped files) are in 10^6 bytes, of all processes together; `memory` is None if the system does
+    not report it.
 
     `shuffle` is the name of their order. `left_in_cache` is the largest share of the dataset (0 to 1) that was still in the
     page cache after dropping it; None if nothing was dropped or the system does not report it.
@@ -117,6 +123,7 @@ class Throughput:
     threads: int = 0
     shuffle: str = IN_ORDER
     memory: float | None = None
+    peak: float = 0.0
     left_in_cache: float | None = None
 
     @property
@@ -156,14 +163,15 @@ class Throughput:
         """Begin a new run: later batches count for it."""
         self.runs.append(Run())
 
-    def run(self, batches: Iterator[Batch], most_seconds: float | None, report: Callable[[int], None]) -> float:
+    def run(self, loader: Loader, most_seconds: float | None, report: Callable[[int], None]) -> float:
         """Begin a run, and read as in `read`."""
         self.begin_run()
-        return self.read(batches, most_seconds, report)
+        return self.read(loader, most_seconds, report)
 
-    def read(self, batches: Iterator[Batch], most_seconds: float | None, report: Callable[[int], None]) -> float:
-        """Read until the batches end, or for `most_seconds`. Return the seconds to the first batch."""
-        run, earlier = self.runs[-1], self.seconds
+    def read(self, loader: Loader, most_seconds: float | None, report: Callable[[int], None]) -> float:
+        """Iterate over a loader to its end, or for `most_seconds`. Return the seconds to the first batch."""
+        run, earlier, batches = self.runs[-1], self.seconds, iter(loader)
+        elsewhere = loader.stats().processes_cpu_s
         self.cpu.begin()
         began = last = time.perf_counter()
         samples, first = 0, 0.0
@@ -183,10 +191,11 @@ class Throughput:
                 last = now
                 if most_seconds is not None and now - began >= most_seconds:
                     break
-            run.cpu_seconds += self.cpu.end()
+            run.cpu_seconds += self.cpu.end(loader.stats().processes_cpu_s - elsewhere)
         run.samples += samples
         run.seconds += last - began
-        self.memory = max(self.memory or 0.0, own_memory_mb() or 0.0) or None
+        self.memory = max(self.memory or 0.0, own_memory_mb(loader.process_ids) or 0.0) or None
+        self.peak = max(self.peak, peak_memory_mb(loader.process_ids))
         return first
 
 
@@ -199,9 +208,11 @@ def measure(root: Path, options: BenchOptions, report: Callable[[int], None]) ->
     else:
         loader = _warm_loader(root, options, result)
         for _ in range(options.runs):
-            result.run(iter(loader), options.run_seconds, report)
+            result.begin_run()
+            result.read(loader, options.run_seconds, report)
             result.time.add(loader)
         result.note(loader)
+        loader.close()
     return result
 
 
@@ -210,7 +221,7 @@ def _warm_loader(root: Path, options: BenchOptions, result: Throughput) -> Loade
     opened = time.perf_counter()
     loader = open_loader(root, options, options.run_epochs)
     opening = time.perf_counter() - opened
-    result.first_batches.append(opening + Throughput().run(iter(loader), WARM_UP_SECONDS, lambda _: None))
+    result.first_batches.append(opening + Throughput().run(loader, WARM_UP_SECONDS, lambda _: None))
     loader.set_epoch(0)  # the warm-up stopped in the middle of an epoch; the first run begins with a new one
     result.time.begin(loader)
     return loader
@@ -243,6 +254,7 @@ def _cold_epoch(
     loader = open_loader(root, options, 1)
     opening = time.perf_counter() - opened
     result.time.begin(loader)
-    result.first_batches.append(opening + result.read(iter(loader), most_seconds, report))
+    result.first_batches.append(opening + result.read(loader, most_seconds, report))
     result.time.add(loader)
     result.note(loader)
+    loader.close()

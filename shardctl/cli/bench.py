@@ -43,6 +43,12 @@ _ALMOST_NONE = 0.01
     help="Threads that read and decode; auto finds the number while it reads.",
 )
 @click.option(
+    "--processes",
+    type=int,
+    metavar="N",
+    help="Make the batches in N worker processes, in which the threads are then: past a few cores (docs/loader.md).",
+)
+@click.option(
     "--shuffle/--no-shuffle", default=True, show_default=True, help="Read in a random order, or in the order of the shards."
 )
 @click.option(
@@ -193,9 +199,10 @@ def _print_throughput(result: BenchResult, dataset: str) -> None:
     order = "in order" if result.shuffle == "in-order" else f"random order ({result.shuffle})"
     split = f" of split {result.split}" if result.split else ""
     stored = "" if result.decode else ", stored bytes (not decoded)"
+    readers = counted(result.threads, "thread") + _of_processes(result)
     click.echo(
         f"{printable(dataset)}: {counted(result.dataset['samples'], 'sample')}{split}, {format_bytes(result.dataset['bytes'])};"
-        f" batches of {result.batch_size}, {order}, {counted(result.threads, 'thread')}{stored}; {_cache(result)}"
+        f" batches of {result.batch_size}, {order}, {readers}{stored}; {_cache(result)}"
     )
     low, high = min(result.runs), max(result.runs)
     several = f"median of {len(result.runs)} runs from {low:,.0f} to {high:,.0f}"
@@ -209,6 +216,10 @@ def _print_throughput(result: BenchResult, dataset: str) -> None:
     own = f"at the peak; {result.own_mb:,.0f} MB without the mapped shards" if result.own_mb is not None else "at the peak"
     _line(f"{result.rss_mb:,.0f} MB of memory", own)
     _line("time of the threads", _shares(result.time))
+
+
+def _of_processes(result: BenchResult) -> str:
+    return f" in {counted(result.processes, 'process', 'processes')}" if result.processes else ""
 
 
 def _waits(result: BenchResult) -> str:

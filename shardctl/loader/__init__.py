@@ -17,7 +17,8 @@ from shardctl.errors import UsageError
 from shardctl.loader.bucketing import BucketedOrder
 from shardctl.loader.mixing import Mixture, check_mixture
 from shardctl.loader.options import LoaderOptions, StreamOptions
-from shardctl.loader.prefetch import Prefetcher, Tuner, Waits
+from shardctl.loader.prefetch import MOST_AUTO_THREADS, Prefetcher, Tuner, Waits
+from shardctl.loader.processes import Processes, Tally
 from shardctl.loader.stream import DatasetStream, Selection, Stream
 from shardctl.machine import usable_cores
 from shardctl.order import EpochOrder, InOrder, neighbours
@@ -50,10 +51,13 @@ class LoaderStats:
     finished batches were not yet taken, `making_s` that threads worked; the last two are sums over all threads. `threads`
     is the number of threads in use, also for "auto". `objects_cut` is the number of objects of images that were left out
     because too little of them was inside of the cut image, also in batches that are made ahead. `stages` is the time of the
-    loader's threads by stage, in seconds since the loader was made; it is measured with `profile`.
+    loader's threads by stage, in seconds since the loader was made; it is measured with `profile`. `processes` is the number
+    of worker processes, 0 if the threads are those of this process, and `processes_cpu_s` their processor time in seconds
+    since the loader was made. The figures of worker processes are part of all sums.
     """
 
     threads: int
+    processes: int
     batches: int
     samples: int
     seconds: float
@@ -68,6 +72,7 @@ class LoaderStats:
     skipped: int
     objects_cut: int
     stages: dict[str, float]
+    processes_cpu_s: float
 
 
 @dataclass(frozen=True)
@@ -111,6 +116,11 @@ class _Position:
     samples: int = 0
 
 
+def _tuner(processes: int) -> Tuner:
+    """Return a tuner that begins with a thread for each core, and for each process."""
+    return Tuner(max(usable_cores(), processes), max(MOST_AUTO_THREADS, processes))
+
+
 class Loader:
     """An iterable of batches; each batch is a dict of field name to values. One iteration is one epoch.
 
@@ -126,7 +136,8 @@ class Loader:
         self.stream = stream
         self._at = self._next = _Position()
         self._task_batches = self._batches_per_task()
-        self._tuner = Tuner(usable_cores()) if options.threads == "auto" else None
+        self._tuner = _tuner(options.processes or 0) if options.threads == "auto" else None
+        self._processes = Processes(stream, options.processes, self._most_threads) if options.processes else None
         self._waits = Waits()
         self._spare: deque[BatchMemory] = deque()
         self._batches = self._samples = 0
@@ -172,6 +183,31 @@ class Loader:
     def threads(self) -> int:
         """The number of threads in use."""
         return self._tuner.threads if self._tuner else int(self.options.threads)
+
+    @property
+    def _most_threads(self) -> int:
+        return self._tuner.most if self._tuner else self.threads
+
+    @property
+    def process_ids(self) -> list[int]:
+        """The process ids of the worker processes that have been started."""
+        return self._processes.ids if self._processes else []
+
+    def start(self) -> None:
+        """Start the worker processes, which the first iteration does otherwise, and wait until they have opened the dataset.
+
+        Does nothing without `processes`, and where they are there. Raises WorkerError, DatasetError.
+        """
+        if self._processes:
+            self._processes.begin()
+
+    def close(self) -> None:
+        """End the worker processes, as the end of this object does. An iteration that is under way raises WorkerError then.
+
+        The next iteration starts new ones. Does nothing without `processes`.
+        """
+        if self._processes:
+            self._processes.close()
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration start at the beginning of this epoch. Raises UsageError for a negative epoch."""
@@ -221,8 +257,12 @@ class Loader:
     def stats(self) -> LoaderStats:
         """Return what was done since the start of the last iteration, and how fast."""
         seconds = self._ended - self._began
+        done = Tally(self.stream.counts(), self.stream.stages())
+        if self._processes:
+            done += self._processes.tally()
         return LoaderStats(
             threads=self.threads,
+            processes=self.options.processes or 0,
             batches=self._batches,
             samples=self._samples,
             seconds=round(seconds, 6),
@@ -230,19 +270,20 @@ class Loader:
             wait_get_s=round(self._waits.get, 6),
             wait_put_s=round(self._waits.put, 6),
             making_s=round(self._waits.making, 6),
-            **self.stream.counts(),
-            stages=self.stream.stages(),
+            **done.counts,
+            stages=done.stages,
+            processes_cpu_s=round(done.cpu_s, 6),
         )
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the batches of the next epoch, or the rest of the epoch of a loaded state."""
-        threads = self._tuner.most if self._tuner else self.threads
+        self.start()
         depth = max(1, self.options.prefetch // self._task_batches) if self.options.prefetch else None
         self._batches = self._samples = 0
         self._began = self._ended = time.perf_counter()
         begin = self._at = self._next
         self._next = _Position(begin.epoch + 1)
-        with Prefetcher(self._make, self._tasks(begin), threads, depth, self._tuner) as prefetcher:
+        with Prefetcher(self._make, self._tasks(begin), self._most_threads, depth, self._tuner) as prefetcher:
             self._waits = prefetcher.waits
             for made in prefetcher:
                 for batch, size, end in made.batches:
@@ -320,7 +361,11 @@ class Loader:
 
     def _make(self, task: _Task) -> _Made:
         memory = self._memory()
-        batch, there = self.stream.gather(task.order.samples(task.positions), task.epoch, memory)
+        samples = task.order.samples(task.positions)
+        if self._processes:
+            batch, there = self._processes.gather(samples, task.epoch)
+        else:
+            batch, there = self.stream.gather(samples, task.epoch, memory)
         if len(task.sizes) == 1:
             return _Made(task.epoch, [(batch, int(there.sum()), task.ends[0])], memory)
         cuts = np.concatenate([[0], np.cumsum(there)])[np.cumsum([0, *task.sizes])].tolist()

@@ -47,6 +47,7 @@ class Mixture:
 
     def __init__(self, streams: Sequence[Stream], weights: Sequence[float], samples: int | None, seed: int) -> None:
         self._streams, self._seed = list(streams), seed
+        self._made_of = (self._streams, weights, samples, seed)
         self._size = sum(map(len, streams)) if samples is None else samples
         self._weights = [float(weight) for weight in weights]
         self._counts = _apportion(np.asarray(weights, np.float64), _ROUND)
@@ -55,6 +56,10 @@ class Mixture:
 
     def __len__(self) -> int:
         return self._size
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Make the same mixture when it is unpickled."""
+        return Mixture, self._made_of
 
     def epoch(self, epoch: int) -> EpochOrder:
         """Return the order of an epoch: the next len(self) positions."""

@@ -12,6 +12,7 @@ from shardctl.reader import GatherOptions, Transforms
 
 REMAINDERS = ("uneven", "pad", "drop")
 MOST_THREADS = 1024
+MOST_PROCESSES = 256
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class LoaderOptions:
     out. `prefetch` is the number of batches made ahead, `repeat` the number of epochs in one iteration, None for no end.
     `bucket` {column: batches} makes batches of samples of similar length in that column, by sorting the samples of each
     group of that many batches; `seed` shuffles those batches. With `reuse`, the next batch overwrites the arrays of this one.
+    With `processes`, that many worker processes make the batches, together in `threads` threads; None uses this process.
     """
 
     batch_size: int
@@ -37,6 +39,7 @@ class LoaderOptions:
     bucket: Mapping[str, int] = field(default_factory=dict)
     seed: int = 0
     reuse: bool = False
+    processes: int | None = None
 
     def check(self) -> None:
         """Raise UsageError for impossible numbers."""
@@ -50,6 +53,7 @@ class LoaderOptions:
             raise UsageError(f"rank {rank} is not one of a world of {world_size}")
         if self.threads != "auto" and not (type(self.threads) is int and 1 <= self.threads <= MOST_THREADS):
             raise UsageError(f"threads must be auto or a number from 1 to {MOST_THREADS}; it is {self.threads!r}")
+        self._check_processes()
         if self.remainder not in REMAINDERS:
             raise UsageError(f"remainder {self.remainder!r} is not known; use {', '.join(REMAINDERS)}")
         if self.drop_last and self.remainder == "pad":
@@ -60,6 +64,18 @@ class LoaderOptions:
             raise UsageError(f"bucket names one column and a number of batches to sort; it is {dict(self.bucket)}")
         if self.repeat is not None and self.repeat < 1:
             raise UsageError(f"repeat must be at least 1, or None for no end; it is {self.repeat}")
+
+    def _check_processes(self) -> None:
+        """Raise UsageError for an impossible number of processes."""
+        if self.processes is None:
+            return
+        if not 1 <= whole_number("processes", self.processes) <= MOST_PROCESSES:
+            raise UsageError(f"processes must be a number from 1 to {MOST_PROCESSES}, or None; it is {self.processes}")
+        if self.threads != "auto" and int(self.threads) < self.processes:
+            raise UsageError(
+                f"processes={self.processes} and threads={self.threads}: each process needs a thread; give"
+                f" threads={self.processes} or more, or 'auto'"
+            )
 
     def check_keeping(self, who: str) -> None:
         """Raise UsageError if `reuse` is set: `who` keeps batches for longer than it allows."""

@@ -1,6 +1,7 @@
 """Results made by several threads and returned in order, and tuning of the number of threads.
 
-Threads, not processes: Arrow, numpy and libjpeg-turbo let other threads run while they work.
+Threads, not processes: Arrow, numpy and libjpeg-turbo let other threads run while they work. Where worker processes make the
+results, these threads wait for them.
 """
 
 from __future__ import annotations
@@ -151,8 +152,8 @@ class Prefetcher(Generic[Task, Result]):
 class Tuner:
     """Finds a number of threads: one more if the consumer waits and that helps; one less if nothing waits."""
 
-    def __init__(self, cores: int) -> None:
-        self._most = max(2, min(MOST_AUTO_THREADS, 2 * cores))
+    def __init__(self, cores: int, most: int = MOST_AUTO_THREADS) -> None:
+        self._most = max(2, min(most, 2 * cores))
         self.threads = min(self._most, max(1, cores))
         self._since = time.perf_counter()
         self._before = Waits()

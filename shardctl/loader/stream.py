@@ -105,6 +105,10 @@ class DatasetStream:
     def __len__(self) -> int:
         return len(self._selection)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Make the same stream when it is unpickled."""
+        return DatasetStream, (self._selection, self._options)
+
     def relabelled(self, labels: Mapping[str, tuple[int, ...]]) -> DatasetStream:
         """Return the same stream with other labels: in each of these columns `labels[column][n]` in the place of n."""
         transforms = replace(self._options.transforms, relabel=labels)

@@ -21,16 +21,23 @@ class BatchMemory:
     It is Arrow's, which keeps freed pages for a while; numpy's go back to the system.
     """
 
+    views = True
+    """Whether values that need no change may be views of the dataset's files, instead of copies in this memory."""
+
     def __init__(self) -> None:
-        self._buffers: dict[str, pa.Buffer] = {}
+        self._buffers: dict[str, Any] = {}
 
     def array(self, field: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         """Return an array for the values of a field, whatever is in it: where the last one lay, if there is room for it."""
         count = int(np.prod(shape, dtype=np.int64))
         buffer = self._buffers.get(field)
         if buffer is None or buffer.size < count * dtype.itemsize:
-            buffer = self._buffers[field] = pa.allocate_buffer(count * dtype.itemsize)
+            buffer = self._buffers[field] = self._allocate(count * dtype.itemsize)
         return np.frombuffer(buffer, dtype, count).reshape(shape)
+
+    def _allocate(self, size: int) -> Any:
+        """Return new memory of `size` bytes or more: what numpy takes for a buffer, with its `size` in bytes."""
+        return pa.allocate_buffer(size)
 
 
 def without_views(batch: Batch) -> Batch:

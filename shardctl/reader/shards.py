@@ -12,6 +12,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -82,6 +83,10 @@ class Shards:
     def __len__(self) -> int:
         """Return the number of samples."""
         return int(self.starts[-1])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Open the same shards when it is unpickled. Raises DatasetError there if the dataset was replaced meanwhile."""
+        return _open_same, (self.root, self.split, self._identity)
 
     def _renew(self) -> None:
         """Take fresh locks: in a forked child the old ones may be held by a thread that is not there."""
@@ -180,8 +185,7 @@ class Shards:
         return opened
 
     def _open_now(self, shard: int, opener: Opener, fields: tuple[int, ...] | None) -> OpenShard:
-        if identity(self._manifest) != self._identity:
-            raise DatasetError(f"{printable(str(self.root))}: replaced by another dataset while it was read; open it again")
+        self.check_same(self._identity)
         path = self.path(shard)
         file = BlockFile(path, opener, fields)
         status = identity(path)
@@ -193,6 +197,11 @@ class Shards:
         if shard and not file.schema.equals(self._schema(fields)):
             raise self._other(path, "its columns are not those of the dataset")
         return OpenShard(file, status, [time.monotonic()])
+
+    def check_same(self, expected: tuple[int, int, int] | None) -> None:
+        """Raise DatasetError if the manifest, or the one that was opened, is another one than this."""
+        if not expected == self._identity == identity(self._manifest):
+            raise DatasetError(f"{printable(str(self.root))}: replaced by another dataset while it was read; open it again")
 
     def _schema(self, fields: tuple[int, ...] | None) -> pa.Schema:
         columns = self.layout.columns
@@ -219,6 +228,12 @@ def identity(path: str | Path) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _open_same(root: Path, split: str | None, expected: tuple[int, int, int] | None) -> Shards:
+    shards = Shards(root, split)
+    shards.check_same(expected)
+    return shards
 
 
 @cache

@@ -38,9 +38,10 @@ def _headline(result: BenchResult) -> Html:
     order = "in order" if result.shuffle == "in-order" else f"in random order ({result.shuffle})"
     split = f" of split {result.split}" if result.split else ""
     read = "from the disk" if result.cold else "with the page cache warm"
+    processes = f" in {result.processes} worker processes" if result.processes else ""
     return paragraph(
         f"{result.dataset['samples']:,} samples{split}, {format_bytes(result.dataset['bytes'])}, read {order} in batches of"
-        f" {result.batch_size} by {result.threads} threads, {read}{'' if result.decode else ', not decoded'}",
+        f" {result.batch_size} by {result.threads} threads{processes}, {read}{'' if result.decode else ', not decoded'}",
         "soft",
     )
 

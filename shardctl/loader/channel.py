@@ -1,0 +1,140 @@
+"""What a loader and its worker processes send to each other, over a Unix socket for each thread of a worker.
+
+A question: QUESTION (bytes of the message), the message. An answer: ANSWER (bytes of the small arrays, of the message, of the
+batch), these three, and then the descriptors of new segments of shared memory, up to DESCRIPTORS with a byte each time.
+Messages are pickles: both ends are processes of this package, and nobody else has the socket.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardctl.reader import Indices
+
+QUESTION = struct.Struct("<Q")
+ANSWER = struct.Struct("<QQQ")
+
+DESCRIPTORS = 64
+"""The most descriptors in one message: Linux allows 253."""
+
+_CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+
+ALIGNED = 64
+"""Arrays begin at multiples of so many bytes, as Arrow's do."""
+
+INLINE = -1
+"""In the place of the number of a segment: the array is among the small ones, which come with the answer."""
+
+
+Place = tuple[int, int, int]
+"""The number of a segment, the first byte in it, and the number of bytes."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """The samples that are wanted, and the numbers of segments that are free again, or whose memory is to be given up."""
+
+    samples: Indices
+    epoch: int
+    free: list[int]
+    given_up: list[int]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What an answer says besides the batch.
+
+    `failed` says that the batch is an error. `there` (n,) is which samples are present. `arrays` has, for each array of the
+    batch that is not in its pickle, the number of the segment, the first byte in it, and the size. `pickled` is the same for
+    the pickle itself, if it is not sent with the answer. `segments` are the numbers and sizes of new segments, `dropped` the
+    numbers of those that are no longer used. `counts` and `stages` are those of the process so far, `cpu_s` its processor
+    time in seconds.
+    """
+
+    failed: bool
+    there: npt.NDArray[np.bool_] | None = None
+    arrays: list[Place] = field(default_factory=list)
+    pickled: Place | None = None
+    segments: list[tuple[int, int]] = field(default_factory=list)
+    dropped: list[int] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+    stages: dict[str, float] = field(default_factory=dict)
+    cpu_s: float = 0.0
+
+
+class Ended(Exception):
+    """The other end of a socket is gone."""
+
+
+def send_question(channel: socket.socket, question: Any) -> None:
+    """Send any object. Raises OSError."""
+    message = pickle.dumps(question, protocol=5)
+    channel.sendall(QUESTION.pack(len(message)) + message)
+
+
+def receive_question(channel: socket.socket) -> Any:
+    """Return what was sent. Raises Ended, and what unpickling raises."""
+    (size,) = QUESTION.unpack(receive(channel, QUESTION.size))
+    return pickle.loads(receive(channel, size))
+
+
+def send_answer(
+    channel: socket.socket, found: Found, batch: bytes, small: Sequence[memoryview], descriptors: Sequence[int]
+) -> None:
+    """Send an answer. Raises OSError."""
+    message = pickle.dumps(found, protocol=5)
+    size = sum(array.nbytes for array in small)
+    channel.sendall(b"".join([ANSWER.pack(size, len(message), len(batch)), *small, message, batch]))
+    for first in range(0, len(descriptors), DESCRIPTORS):
+        socket.send_fds(channel, [b"d"], descriptors[first : first + DESCRIPTORS])
+
+
+def receive_answer(channel: socket.socket) -> tuple[Found, memoryview, memoryview, list[int]]:
+    """Return what is known of a batch, its pickle, its small arrays, and the descriptors of new segments. Raises Ended."""
+    sizes = ANSWER.unpack(receive(channel, ANSWER.size))
+    space = np.empty(sum(sizes) + ALIGNED, np.uint8)
+    begin = -space.ctypes.data % ALIGNED
+    content = space[begin : begin + sum(sizes)].data
+    _fill(channel, content)
+    first, second = sizes[0], sizes[0] + sizes[1]
+    small, message, batch = content[:first], content[first:second], content[second:]
+    found: Found = pickle.loads(message)
+    descriptors: list[int] = []
+    try:
+        while len(descriptors) < len(found.segments):
+            data, more, _, _ = socket.recv_fds(channel, 1, DESCRIPTORS, _CLOSE_ON_EXEC)
+            descriptors += more
+            if not data or not more:
+                raise Ended
+    except BaseException:
+        for descriptor in descriptors:
+            os.close(descriptor)
+        raise
+    return found, batch, small, descriptors
+
+
+def receive(channel: socket.socket, size: int) -> bytearray:
+    """Return exactly so many bytes. Raises Ended."""
+    data = bytearray(size)
+    _fill(channel, memoryview(data))
+    return data
+
+
+def _fill(channel: socket.socket, left: memoryview) -> None:
+    while left:
+        try:
+            count = channel.recv_into(left)
+        except OSError as error:
+            raise Ended from error
+        if not count:
+            raise Ended
+        left = left[count:]

@@ -1,0 +1,384 @@
+"""Loaders whose batches are made by worker processes: they give what threads give, and leave nothing behind."""
+
+from __future__ import annotations
+
+import gc
+import io
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from handmade import write_dataset
+from PIL import Image as Pictures
+
+import shardctl
+from shardctl.errors import DatasetError, ShardctlError, WorkerError
+from shardctl.layout import ENCODED_IMAGE
+from shardctl.loader import Loader
+from shardctl.loader.segments import file_in_memory
+from shardctl.mapping import SharedPages
+
+SAMPLES, WIDE = 120, 20_000
+FIELDS = pa.schema(
+    [
+        ("key", pa.string()),
+        ("label", pa.int64()),
+        ("image", ENCODED_IMAGE),
+        ("wide", pa.fixed_shape_tensor(pa.uint16(), [WIDE])),
+        ("narrow", pa.fixed_shape_tensor(pa.uint8(), [300])),
+        ("tokens", pa.list_(pa.int32())),
+        ("score", pa.float32()),
+    ]
+)
+
+
+def png(number: int) -> tuple[bytes, str]:
+    target = io.BytesIO()
+    pixels = np.random.default_rng(number).integers(0, 255, (40, 40 + number % 2, 3), dtype=np.uint8)
+    Pictures.fromarray(pixels).save(target, "PNG")
+    return target.getvalue(), "x.png"
+
+
+def make(root: Path, compression: str = "none") -> Path:
+    rows = (
+        (
+            f"k{n:03d}",
+            n % 7,
+            png(n),
+            np.full(WIDE, n, np.uint16),
+            np.full(300, n, np.uint8),
+            list(range(n * 37 % 900)),
+            None if n % 9 == 0 else n / 4,
+        )
+        for n in range(SAMPLES)
+    )
+    write_dataset(root, FIELDS, rows, 40, compression, sample_bytes=100_000 if compression == "none" else 50_000)
+    return root
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make(tmp_path_factory.mktemp("processes") / "out")
+
+
+@pytest.fixture(scope="module")
+def loader(root: Path) -> Iterator[Loader]:
+    """A loader with two processes, which several tests use: its processes stay from one iteration to the next."""
+    made = shardctl.open(root).loader(8, shuffle=True, seed=3, processes=2, threads=2)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def epochs(root: Path) -> list[list[dict[str, Any]]]:
+    """The first two epochs of the same loader with threads."""
+    threads = shardctl.open(root).loader(8, shuffle=True, seed=3, threads=2)
+    return [list(threads), list(threads)]
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    """Fail unless both are the same in values and types."""
+    assert type(found) is type(expected)
+    if isinstance(expected, np.ndarray):
+        assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+        np.testing.assert_array_equal(found, expected)
+    elif isinstance(expected, list):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            assert_same(one, other)
+    elif isinstance(expected, dict):
+        assert list(found) == list(expected)
+        for name in expected:
+            assert_same(found[name], expected[name])
+    else:
+        assert found == expected
+
+
+def test_batches_are_those_of_threads_and_stay_as_they_are_while_others_are_made(
+    loader: Loader, epochs: list[list[dict[str, Any]]]
+) -> None:
+    loader.set_epoch(0)
+    kept = [list(loader), list(loader)]
+    views = [batch["wide"][1:] for epoch in kept for batch in epoch]
+    stats = loader.stats()
+    assert (stats.processes, stats.threads, stats.samples, stats.batches) == (2, 2, SAMPLES, 15)
+    assert stats.processes_cpu_s > 0
+    assert_same(kept, epochs)
+    assert all(batch[name].flags.writeable for batch in kept[0] for name in ("wide", "narrow", "label"))
+    first = kept[0][0]  # the others may lie behind it
+    assert [first[name].ctypes.data % 64 for name in ("wide", "narrow")] == [0, 0]
+    kept[0][0]["wide"][:] = 7
+    del kept, first
+    gc.collect()
+    for _ in loader:
+        pass
+    for view, batch in zip(views[1:], [batch for epoch in epochs for batch in epoch][1:], strict=True):
+        assert_same(view, batch["wide"][1:])
+    assert (views[0] == 7).all()
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="the system does not tell what is mapped")
+def test_memory_is_used_again_when_nothing_refers_to_it(loader: Loader) -> None:
+    for _ in range(20):
+        for _ in loader:
+            pass
+    segments = {line.split()[4] for line in Path("/proc/self/maps").read_text().splitlines() if "memfd:shardctl" in line}
+    assert 0 < len(segments) <= 60, "20 epochs have 300 batches"
+    descriptors = [Path(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")]
+    assert not any("memfd:shardctl" in str(each.readlink()) for each in descriptors if each.is_symlink())
+
+
+def test_an_iteration_continues_from_a_state_of_threads_and_the_reverse(
+    root: Path, loader: Loader, epochs: list[list[dict[str, Any]]]
+) -> None:
+    threads = shardctl.open(root).loader(8, shuffle=True, seed=3)
+    loader.set_epoch(1)
+    batches = iter(loader)
+    assert_same([next(batches) for _ in range(6)], epochs[1][:6])
+    state = loader.state_dict()
+    batches.close()
+    threads.load_state_dict(state)
+    assert_same(list(threads), epochs[1][6:])
+    loader.load_state_dict(state)
+    assert_same(list(loader), epochs[1][6:])
+    assert loader.state_dict() == threads.state_dict()
+
+
+OPTIONS: list[tuple[int, str, dict[str, Any]]] = [
+    (
+        2,
+        "zstd",
+        {
+            "shuffle": "window",
+            "pad": {"tokens": -1},
+            "dtype": {"tokens": "int64", "wide": "float32"},
+            "normalize": {"image": (100, 50)},
+            "crop": 32,
+            "crop_from": "random",
+            "flip": True,
+            "channels_first": True,
+            "bucket": {"tokens": 2},
+        },
+    ),
+    (
+        1,
+        "none",
+        {"shuffle": False, "repeat": 2, "remainder": "drop", "rank": 1, "world_size": 2, "decode": False, "reuse": True},
+    ),
+]
+
+
+@pytest.mark.parametrize(("processes", "compression", "options"), OPTIONS)
+def test_whatever_the_options_are_batches_are_those_of_threads(
+    tmp_path: Path, root: Path, processes: int, compression: str, options: dict[str, Any]
+) -> None:
+    ds = shardctl.open(root if compression == "none" else make(tmp_path / "out", compression))
+    threads = ds.loader(16, seed=5, **options)
+    loader = ds.loader(16, seed=5, processes=processes, profile=True, **options)
+    copies = [[dict(batch) if options.get("reuse") is None else copied(batch) for batch in each] for each in (loader, threads)]
+    assert_same(*copies)
+    assert len(loader) == len(threads)
+    assert loader.state_dict() == threads.state_dict()
+    assert sum(loader.stats().stages.values()) > 0
+    loader.close()
+
+
+def copied(batch: dict[str, Any]) -> dict[str, Any]:
+    return {name: values.copy() if isinstance(values, np.ndarray) else values for name, values in batch.items()}
+
+
+def test_a_mixture_of_filtered_datasets(root: Path) -> None:
+    ds = shardctl.open(root)
+    mix = shardctl.mix([ds.filter("label < 3"), ds.limit(50)], [2, 1])
+    threads, loader = (mix.loader(16, seed=1, shuffle=True, processes=processes) for processes in (None, 1))
+    for _ in range(2):
+        assert_same(list(loader), list(threads))
+    loader.close()
+
+
+def read_keys(loader: Loader, keys: list[str]) -> None:
+    for batch in loader:
+        keys += batch["key"]
+
+
+def test_damage_is_named_or_skipped_and_counted_as_by_threads(tmp_path: Path) -> None:
+    root = make(tmp_path / "out")
+    ds = shardctl.open(root)
+    encoded = ds[70]["image"], ds.take([70], decode=False)["image"][0]
+    data = (root / "train-00001.arrow").read_bytes()
+    (root / "train-00001.arrow").write_bytes(data.replace(encoded[1], b"x" * len(encoded[1])))
+    found = []
+    for processes in (None, 1):
+        loader = shardctl.open(root).loader(8, processes=processes)
+        keys: list[str] = []
+        with pytest.raises(DatasetError, match="row 30, key 'k070': image: it does not decode") as caught:
+            read_keys(loader, keys)
+        found.append((str(caught.value), keys))
+        loader.close()
+    assert found[0] == found[1]
+    assert len(found[0][1]) == 64, "all that came before it"
+    threads, loader = (shardctl.open(root).loader(8, on_error="skip", processes=processes) for processes in (None, 2))
+    assert_same(list(loader), list(threads))
+    assert loader.stats().skipped == threads.stats().skipped == 1
+    loader.close()
+
+
+def test_a_dataset_that_was_replaced_before_the_processes_opened_it(tmp_path: Path) -> None:
+    root = make(tmp_path / "out")
+    loader = shardctl.open(root).loader(8, processes=1)
+    text = (root / "manifest.json").read_text()
+    (root / "manifest.json").unlink()
+    (root / "manifest.json").write_text(text + "\n")
+    with pytest.raises(DatasetError, match="replaced by another dataset"):
+        next(iter(loader))
+    assert loader.process_ids == []
+
+
+def test_a_process_that_dies_is_named_and_the_next_iteration_has_new_ones(root: Path) -> None:
+    loader = shardctl.open(root).loader(1, processes=2, threads=2, columns=["wide"])
+    batches = iter(loader)
+    next(batches)
+    first = loader.process_ids
+    os.kill(first[1], signal.SIGKILL)
+    with pytest.raises(WorkerError, match=rf"process 2 of 2 of the loader \(process id {first[1]}\) was killed by signal 9"):
+        for _ in batches:
+            pass
+    assert len(list(loader)) == SAMPLES
+    assert not set(first) & set(loader.process_ids)
+    batches = iter(loader)
+    next(batches)
+    loader.close()
+    with pytest.raises(WorkerError, match="the loader was closed while it was read"):
+        for _ in batches:
+            pass
+    assert loader.process_ids == []
+
+
+def test_processes_end_with_the_loader_and_ignore_an_interrupt(root: Path) -> None:
+    loader = shardctl.open(root).loader(16, processes=1, columns=["label"])
+    batches = iter(loader)
+    next(batches)
+    (process,) = loader.process_ids
+    os.kill(process, signal.SIGINT)
+    assert len(list(batches)) == 7
+    assert loader.process_ids == [process]
+    del batches, loader
+    gc.collect()
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, 0)
+
+
+def environment() -> dict[str, str]:
+    """Return the environment for a script elsewhere that is to use the same shardctl."""
+    return {**os.environ, "PYTHONPATH": str(Path(shardctl.__file__).parent.parent)}
+
+
+SCRIPT = """
+import sys
+import shardctl
+print("begun", flush=True)
+loader = shardctl.open(sys.argv[1]).loader(8, shuffle=True, processes=2, threads=2)
+batches = iter(loader)
+kept = [next(batches)]
+print(*loader.process_ids, flush=True)
+if len(sys.argv) > 2:
+    sys.stdin.read()
+"""
+"""A program without `if __name__ == "__main__"`: a second process that imported it would print too."""
+
+
+def test_a_script_without_a_guard_runs_once_and_ends_in_the_middle_of_an_epoch(root: Path, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    # The processes have its stdout and stderr, so that run() comes back only when all of them are gone.
+    ran = subprocess.run([sys.executable, script, root], capture_output=True, text=True, timeout=60, env=environment())
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.startswith("begun\n")
+    assert len(ran.stdout.split()) == 3
+
+
+def test_processes_of_a_program_that_is_killed_end(root: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, root, "wait"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "begun\n"
+        processes = program.stdout.readline().split()
+        program.kill()
+        _, errors = program.communicate(timeout=60)  # ends when nobody has its stdout any more: its processes neither
+    assert len(processes) == 2
+    assert errors == ""
+
+
+def read_in_fork(loader: Loader, held: Any, before: Any, go_on: Any, queue: Any) -> None:
+    """Read an epoch in a forked process; then say whether what the parent had is as it was, after the parent has read on."""
+    keys = [key for batch in loader for key in batch["key"]]
+    queue.put((keys, loader.process_ids))
+    loader.close()
+    go_on.wait(60)
+    queue.put(bool((held == before).all()))
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_process_has_processes_of_its_own_and_keeps_the_batches_it_saw(root: Path, loader: Loader) -> None:
+    loader.set_epoch(0)
+    batches = iter(loader)
+    held = next(batches)["wide"]
+    before = held.copy()
+    mine = loader.process_ids
+    context = multiprocessing.get_context("fork")
+    queue, go_on = context.Queue(), context.Event()
+    child = context.Process(target=read_in_fork, args=(loader, held, before, go_on, queue))
+    child.start()
+    keys, theirs = queue.get(timeout=60)
+    del held
+    rest = list(batches)
+    assert len(rest) == 14
+    del rest
+    again = [key for batch in loader for key in batch["key"]]
+    assert loader.process_ids == mine
+    go_on.set()
+    assert queue.get(timeout=60), "shared memory that a forked process sees is not used again"
+    child.join(60)
+    assert not set(mine) & set(theirs)
+    assert sorted(keys) == sorted(again) == [f"k{n:03d}" for n in range(SAMPLES)]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"processes": 0}, "processes must be a number from 1 to 256, or None; it is 0"),
+        ({"processes": "2"}, "processes"),
+        ({"processes": 3, "threads": 2}, "processes=3 and threads=2: each process needs a thread"),
+        ({"processes": 2, "cache": 10**6}, "cache= keeps images in one process"),
+    ],
+)
+def test_impossible_numbers_of_processes_are_refused(root: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ShardctlError, match=message):
+        shardctl.open(root).loader(8, **options)
+
+
+@pytest.mark.parametrize("with_memfd", [True, False])
+def test_memory_that_is_shared_has_no_name(with_memfd: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not with_memfd:
+        pytest.importorskip("_posixshmem")
+        monkeypatch.delattr(os, "memfd_create", raising=False)
+    before = set(os.listdir("/dev/shm")) if Path("/dev/shm").is_dir() else set()
+    descriptor = file_in_memory(8192)
+    pages = [SharedPages(descriptor, 8192) for _ in range(2)]
+    os.close(descriptor)
+    pages[0].bytes()[5000] = 9
+    assert pages[1].bytes()[5000] == 9
+    assert before >= (set(os.listdir("/dev/shm")) if Path("/dev/shm").is_dir() else set())
