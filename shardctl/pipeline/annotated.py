@@ -75,7 +75,7 @@ class Annotated:
                 continue
             lists = {member: objects.get(member) for member in sorted(members)}
             if all(items is None or isinstance(items, list | tuple | np.ndarray) for items in lists.values()):
-                fault = next(_faults(lists, role), None)
+                fault = next(object_faults(lists, role), None)
                 if fault:
                     raise Rejection("transform", BAD, f"{setter(name)} set {name} to a dict {fault}")
 
@@ -129,8 +129,8 @@ def _members(layout: Layout | None, name: str) -> frozenset[str]:
     return frozenset(f.name for f in type_) if type_ is not None and pa.types.is_struct(type_) else frozenset()
 
 
-def _faults(lists: dict[str, Any], role: Objects) -> Iterator[str]:
-    """Yield what is wrong with objects as the end of a sentence; places in lists are counted from 0."""
+def object_faults(lists: dict[str, Any], role: Objects) -> Iterator[str]:
+    """Yield what is wrong with objects that Python made, as the end of a sentence; places in lists are counted from 0."""
     missing = [member for member, items in lists.items() if items is None]
     if missing:
         yield f"without {missing[0]}; it must have the lists {', '.join(lists)}"
@@ -207,7 +207,7 @@ def _checked(objects: dict[str, Any], name: str, size: Size) -> dict[str, Any]:
             raise Rejection("transform", BAD, f"a keypoint of {name} is not three numbers: x, y, v")
     for runs in objects.get("rle") or ():
         if runs is not None:
-            _check_runs(runs, name, size)
+            check_runs(runs, name, size)
     made = {member: [None] * count if items is None else items for member, items in objects.items()}
     if "keypoints" in made:
         made["keypoints"] = [each or [] for each in made["keypoints"]]
@@ -219,7 +219,7 @@ def _are_numbers(values: Any, count: int | None = None) -> bool:
     return fits and all(type(value) in (int, float) and math.isfinite(value) for value in values)
 
 
-def _check_runs(runs: Any, name: str, size: Size) -> None:
+def check_runs(runs: Any, name: str, size: Size) -> None:
     """Raise Rejection for the RLE of an object that is none, or is not of the size of its image."""
     try:
         height, width = runs["size"]
