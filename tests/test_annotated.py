@@ -450,3 +450,26 @@ def test_a_step_that_leaves_pixels_in_their_places_is_not_refused_beside_coordin
     assert list(sample["bbox"]) == [1, 2, 3, 4]
     with pytest.raises(UsageError, match="hflip moves what is in the images"):
         shardctl.convert(source, tmp_path / "other", recipe={"transform": [*steps, {"name": "hflip"}]}, workers=0)
+
+
+def test_shards_do_not_depend_on_how_many_objects_are_moved_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    lines = []
+    for number in range(12):
+        rectangle((WIDTH, HEIGHT), (20, 15, 10, 8)).save(source / f"{number}.png")
+        boxes = [[3 * place, 2 * number, 9, 8] for place in range(number % 5)]
+        objects = {"bbox": boxes, "category": [0] * len(boxes)} if number % 4 else None
+        lines.append(json.dumps({"file_name": f"{number}.png", "objects": objects}))
+    (source / "metadata.jsonl").write_text("\n".join(lines))
+    recipe = {"variants": 2, "transform": [{"name": "random_crop", "size": 20}, {"name": "hflip"}]}
+    made = []
+    for rows, size in ((1, 1 << 20), (5, 1 << 20), (64, 900), (64, 1 << 20)):
+        monkeypatch.setattr("shardctl.engines.rows.SETTLED_ROWS", rows)
+        monkeypatch.setattr("shardctl.engines.rows.SETTLED_BYTES", size)
+        out = tmp_path / f"{rows}-{size}"
+        result = shardctl.convert(source, out, recipe=recipe, workers=0)
+        made.append(([(path.name, path.read_bytes()) for path in sorted(out.glob("train-*.arrow"))], result.notices))
+        assert made[-1] == made[0]
+    assert made[0][0]
+    assert "objects were cut off" in str(made[0][1])

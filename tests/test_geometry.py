@@ -17,7 +17,7 @@ from shardctl.codecs.image import Decoded, decoded, open_image
 from shardctl.codecs.object_masks import inside
 from shardctl.codecs.resampling import resampled, resampled_mask
 from shardctl.geometry import Displacement, Pad, View, Warp, apply, inverted
-from shardctl.motion import CENTRE, KeepRule, Motion, moved_objects
+from shardctl.motion import CENTRE, KeepRule, Motion, moved_objects, moved_together
 from shardctl.outlines import Polygons
 from shardctl.roles import Objects
 from shardctl.transforms.base import ImageTransform
@@ -436,3 +436,50 @@ def test_a_mask_is_there_where_the_horizon_lies_before_the_image() -> None:
     white = np.asarray(picture.image)[..., 0] > 127
     assert white.sum() > 500
     assert ((mask > 0) != white).sum() <= 0.1 * white.sum(), "they agree up to the edge"
+
+
+NUMBERS = st.integers(-20, 220).map(lambda number: number / 2)
+OBJECT = st.fixed_dictionaries(
+    {
+        "bbox": st.tuples(NUMBERS, NUMBERS, st.integers(0, 60), st.integers(0, 60)).map(list),
+        "area": st.none() | st.floats(0, 1000),
+        "segmentation": st.lists(
+            st.integers(3, 6).flatmap(lambda n: st.lists(NUMBERS, min_size=2 * n, max_size=2 * n)), max_size=2
+        ),
+        "keypoints": st.just([]) | st.lists(st.tuples(NUMBERS, NUMBERS, st.integers(0, 2)).map(list), min_size=3, max_size=3),
+        "category": st.integers(0, 3),
+    }
+)
+MOTION = st.lists(
+    st.sampled_from(
+        [
+            {"name": "hflip", "p": 1},
+            {"name": "vflip", "p": 1},
+            {"name": "random_crop", "size": "40x30"},
+            {"name": "random_resized_crop", "size": 50},
+            {"name": "resize", "size": "33x71"},
+            {"name": "pad", "size": "150x120"},
+            {"name": "rotate", "angle": 30},
+        ]
+    ),
+    max_size=3,
+)
+
+
+@examples(60)
+@given(
+    st.lists(st.tuples(st.lists(OBJECT, max_size=4), MOTION, st.integers(0, 9)), max_size=5),
+    st.sets(st.sampled_from(["area", "segmentation", "keypoints"])),
+    st.sampled_from([0.0, 0.1, 0.5, CENTRE]),
+)
+def test_objects_of_many_images_are_moved_as_those_of_each(samples: Any, absent: set[str], keep: Any) -> None:
+    role = Objects(keypoints=("nose", "left", "right"), flip=(0, 2, 1))
+    members = [name for name in ("bbox", "area", "segmentation", "keypoints", "category") if name not in absent]
+    given_ones = []
+    for objects, steps, seed in samples:
+        stages = picture_of(Image.new("RGB", (101, 83)), *steps, seed=seed).stages
+        lists = {name: [each[name] for each in objects] for name in members}
+        given_ones.append((lists, Motion.of((101, 83), stages)))
+    together = moved_together(given_ones, role, KeepRule.of(keep))
+    alone = [moved_objects(objects, motion, role, KeepRule.of(keep)) for objects, motion in given_ones]
+    assert repr(together) == repr(alone)

@@ -618,3 +618,36 @@ def test_differences_of_objects_between_datasets_are_found(tmp_path: Path, cli: 
     done = cli("inspect", tmp_path / "a", "--diff", tmp_path / "b")
     assert "objects" in done.out
     assert cli("inspect", tmp_path / "b", "--diff", tmp_path / "c").code == 0
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "named"),
+    [
+        ("bbox", [1.0, 2.0, 3.0, 4.0], "bbox"),
+        ("objects", {"bbox": [[1, 2, 3, 4]], "category": [0]}, "objects.bbox"),
+        ("marks", [{"polygon": [1.0, 2.0]}], "marks.polygon"),
+    ],
+)
+@pytest.mark.parametrize("option", [{"resize": 8}, {"crop": 4}, {"flip": 0.5}])
+def test_columns_that_look_like_places_and_cannot_be_moved_are_refused(
+    tmp_path: Path, field: str, value: Any, named: str, option: dict[str, Any]
+) -> None:
+    image = np.zeros((12, 16, 3), np.uint8)
+    shardctl.write(tmp_path / "out", [{"image": image, field: value, "numbers": [1.0, 2.0, 3.0]}])
+    ds = shardctl.open(tmp_path / "out")
+    (name,) = option
+    with pytest.raises(UsageError, match=f"{name} moves what is in the images, but not the places in {named}, .*columns="):
+        ds.loader(1, **option)
+    (batch,) = ds.loader(1, **option, columns=["key", "image", "numbers"])
+    assert batch["numbers"][0].tolist() == [1, 2, 3]
+    (batch,) = ds.loader(1, channels_first=True)
+    assert field in batch
+
+
+def test_corners_in_columns_of_their_own_are_refused_only_together(tmp_path: Path) -> None:
+    image = np.zeros((12, 16, 3), np.uint8)
+    shardctl.write(tmp_path / "out", [{"image": image, "xmin": 1, "ymin": 1, "xmax": 2, "ymax": 2, "left": 7}])
+    ds = shardctl.open(tmp_path / "out")
+    with pytest.raises(UsageError, match="places in xmin, ymin, xmax"):
+        ds.loader(1, crop=4)
+    assert next(iter(ds.loader(1, crop=4, columns=["image", "left"])))["left"].tolist() == [7]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
+
+import pyarrow as pa
 
 from shardctl.errors import InputError
 from shardctl.storage import HashingReader, printable
@@ -30,6 +32,9 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 _BETWEEN = re.compile(r"\}[ \t\r\n]*,(?=[ \t\r\n]*\{)")
 """A comma between two objects, and the bracket before it."""
 
+_LAST = re.compile(r"\}[ \t\r\n]*\]")
+"""What is most often the end of the array: a bracket after an object."""
+
 LEAST_TOGETHER = 1 << 16
 """Characters that must have been read for elements to be parsed together; and how far from their end the last comma may be."""
 
@@ -37,35 +42,45 @@ _BLANK = ("", " ", "\t", "\r", "\n")
 
 
 class Part(NamedTuple):
-    """Some elements of the array with this name, the first of which is number `first` of it, from 0."""
+    """Some elements of the array with this name, the first of which is number `first` of it, from 0.
+
+    They are `elements`, or `columns` with a row for each where the reader of the array made these.
+    """
 
     name: str
     first: int
     elements: list[Any]
+    columns: pa.RecordBatch | None = None
+
+
+Columns = Callable[[str], pa.RecordBatch | None]
+"""Makes columns of the text of JSON objects with commas between them; None if it cannot, and they are to be Python objects."""
 
 
 class JsonParts:
     """Reads a file that is one JSON object, and yields the elements of the arrays in it. `sha256` is known at the end.
 
-    Values of the object that are no arrays are left out. Raises InputError: it cannot be read, is not UTF-8, or no such JSON.
+    `columns` are readers of arrays by their names. Values of the object that are no arrays are left out. Raises InputError: it
+    cannot be read, is not UTF-8, or no such JSON.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, columns: Mapping[str, Columns] | None = None) -> None:
         self.path = path
         self.sha256 = ""
+        self._columns = columns or {}
         self._shown = printable(str(path))
 
     def __iter__(self) -> Iterator[Part]:
         try:
             with open(self.path, "rb", buffering=0) as file, HashingReader(file) as raw:
                 with _Text(raw, self._shown) as text:
-                    yield from _parts_of(text)
+                    yield from _parts_of(text, self._columns)
                 self.sha256 = raw.sha256
         except OSError as error:
             raise InputError(f"{self._shown}: cannot be read ({error.strerror or error})") from error
 
 
-def _parts_of(text: _Text) -> Iterator[Part]:
+def _parts_of(text: _Text, columns: Mapping[str, Columns]) -> Iterator[Part]:
     if text.mark("{") != "{":
         raise text.wrong("it is no object of JSON")
     if text.mark('}"', take=False) == "}":
@@ -76,7 +91,7 @@ def _parts_of(text: _Text) -> Iterator[Part]:
             if not isinstance(name, str) or text.mark(":") != ":":
                 raise text.wrong("a name and a colon were expected")
             if text.mark("[", take=False) == "[":
-                yield from _elements(text, name)
+                yield from _elements(text, name, columns.get(name, _no_columns))
             else:
                 text.value(name, None)
             mark = text.mark(",}")
@@ -88,14 +103,25 @@ def _parts_of(text: _Text) -> Iterator[Part]:
         raise text.wrong("something follows the object")
 
 
-def _elements(text: _Text, name: str) -> Iterator[Part]:
+def _no_columns(_: str) -> None:
+    return None
+
+
+def _elements(text: _Text, name: str, columns: Columns) -> Iterator[Part]:
     text.mark("[")
     first, elements = 0, list[Any]()
     if text.mark("]", take=False) == "]":
         text.mark("]")
     else:
         while True:
-            elements += text.several()
+            found = text.several(columns)
+            if isinstance(found, pa.RecordBatch):
+                if elements:
+                    yield Part(name, first, elements)
+                yield Part(name, first + len(elements), [], found)
+                first, elements = first + len(elements) + found.num_rows, []
+            else:
+                elements += found
             elements.append(text.value(name, first + len(elements)))
             mark = text.mark(",]")
             if len(elements) >= ELEMENTS_AT_ONCE:
@@ -134,7 +160,7 @@ class _Text:
         self._decoder = codecs.getincrementaldecoder("utf-8-sig")()
         self._json = json.JSONDecoder()
         self._buffer, self._place, self._before, self._ended = "", 0, 0, False
-        self._tried = False
+        self._tried = 0
 
     def __enter__(self) -> _Text:
         return self
@@ -186,26 +212,29 @@ class _Text:
                     self._place = end
                     return value
 
-    def several(self) -> list[Any]:
+    def several(self, columns: Columns) -> list[Any] | pa.RecordBatch:
         """Return objects that follow and that have been read as a whole, and step over the comma after them; else none.
 
         Text from the beginning of an element to a comma is elements if it is JSON between brackets: a comma within an element
-        would leave a bracket or a string open.
+        would leave a bracket or a string open. They are columns where these can be made of them.
         """
-        start = max(self._place, len(self._buffer) - LEAST_TOGETHER)
-        if self._tried or len(self._buffer) - self._place < LEAST_TOGETHER:
+        if self._place < self._tried or len(self._buffer) - self._place < LEAST_TOGETHER:
             return []
-        self._tried = True
+        last = _LAST.search(self._buffer, self._place)
+        self._tried = end = last.end() if last else len(self._buffer)
         cut = None
-        for cut in _BETWEEN.finditer(self._buffer, start):  # noqa: B007 - the last one
+        for cut in _BETWEEN.finditer(self._buffer, max(self._place, end - LEAST_TOGETHER), end):  # noqa: B007 - the last one
             pass
         if cut is None:
             return []
-        decode, errors = _decoder()
-        try:
-            elements: list[Any] = decode(f"[{self._buffer[self._place : cut.start() + 1]}]")
-        except errors:  # a broken element, or that comma is within one: they are looked at one by one
-            return []
+        together = self._buffer[self._place : cut.start() + 1]
+        elements: list[Any] | pa.RecordBatch | None = columns(together)
+        if elements is None:
+            decode, errors = _decoder()
+            try:
+                elements = decode(f"[{together}]")
+            except errors:  # a broken element, or that comma is within one: they are looked at one by one
+                return []
         self._place = cut.end()
         return elements
 
@@ -227,5 +256,5 @@ class _Text:
         more = self._decoder.decode(data, final=self._ended)
         self._before += self._place
         self._buffer, self._place = self._buffer[self._place :] + more, 0
-        self._tried = False
+        self._tried = 0
         return True

@@ -88,9 +88,10 @@ class ShardBuilder:
         self._job, self._split, self._write_reject, self._crumb, self._known = job, place.split, reject, crumb, known
         self._writer = ShardWriter(sink, shard_schema(job.layout, place.split_name, place.number), job.recipe.compression)
         mixed = job.fields is not None and job.shuffle is not None
-        self._rows = ShuffledRows(self._writer, job.shuffle or 0, place.name) if mixed else Rows(self._writer)
         self._kind = KINDS[job.recipe.kind]
         self._pipeline = SamplePipeline(job.recipe, job.layout, crumb.enter)
+        settle = self._pipeline.settle
+        self._rows = ShuffledRows(self._writer, settle, job.shuffle or 0, place.name) if mixed else Rows(self._writer, settle)
         self._images = TableImages(job, crumb) if job.has_images else None
         self._batches = BatchPipeline(job.recipe.batch_transforms)
         self._by_sample = bool(job.recipe.sample_transforms) or job.recipe.store is not None or self._images is not None
@@ -99,12 +100,21 @@ class ShardBuilder:
         self.shapes: set[Shape] = set()
         self.labels: Counter[int] = Counter()
         self.inputs = self._inputs_before = 0
-        self.objects = self.cut_off = 0
 
     @property
     def rejected(self) -> int:
         """How many records became no sample."""
         return sum(outcome.rejected for outcome in self.outcomes)
+
+    @property
+    def objects(self) -> int:
+        """How many objects are marked in the samples that were written."""
+        return self._rows.objects
+
+    @property
+    def cut_off(self) -> int:
+        """How many objects of these samples were cut off."""
+        return self._rows.cut_off
 
     @property
     def raw_bytes(self) -> int:
@@ -384,8 +394,6 @@ class ShardBuilder:
         outcome.samples += len(made)
         for sample in made:
             self._rows.add(sample, self._crumb)
-            self.objects += sample.objects
-            self.cut_off += sample.cut_off
             if sample.label is not None:
                 self.labels[sample.label] += 1
             if sample.shape and len(self.shapes) < 2:

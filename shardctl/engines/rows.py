@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 import pyarrow as pa
 import xxhash
@@ -15,12 +17,27 @@ SHUFFLED_BYTES = 32 << 20
 """Bytes of records that are in memory together where the records of a shard are shuffled."""
 
 
-class Rows:
-    """The rows of a shard on their way into its file. `first_row` is that of the next rows."""
+SETTLED_ROWS = 64
+"""Samples whose objects are moved together, at most."""
 
-    def __init__(self, writer: ShardWriter) -> None:
-        self._writer = writer
-        self.first_row = 0
+SETTLED_BYTES = 4 << 20
+"""Their bytes."""
+
+Settle = Callable[[Sequence[Made]], list[Made]]
+"""Finishes samples that wait for others, such as SamplePipeline.settle."""
+
+
+class Rows:
+    """The rows of a shard on their way into its file. `first_row` is that of the next rows.
+
+    `objects` and `cut_off` count those of samples. Samples that wait are held until there are some to settle.
+    """
+
+    def __init__(self, writer: ShardWriter, settle: Settle) -> None:
+        self._writer, self._settle = writer, settle
+        self._waiting: list[Made] = []
+        self._waiting_bytes = 0
+        self.first_row = self.objects = self.cut_off = 0
 
     def add(self, made: Made, crumb: Breadcrumb) -> None:
         """Append a sample.
@@ -28,12 +45,29 @@ class Rows:
         Whatever happens while a block of many samples is written is the fault of none of them. Only the memory for a block
         that one sample fills is that sample's.
         """
-        if self._writer.fills_a_block(made.size):
-            crumb.enter("write")
-        else:
-            crumb.leave()
-        self._writer.add(made.values, made.size)
         self.first_row += 1
+        place, record = crumb.place, crumb.record
+        crumb.leave()
+        if self._writer.fills_a_block(made.size):
+            self._write_waiting()
+            crumb.drop(place, record, "write")
+        elif made.waits or self._waiting:
+            self._waiting.append(made)
+            self._waiting_bytes += made.size
+            if len(self._waiting) >= SETTLED_ROWS or self._waiting_bytes >= SETTLED_BYTES:
+                self._write_waiting()
+            return
+        self._write([made])
+
+    def _write_waiting(self) -> None:
+        made, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        self._write(made)
+
+    def _write(self, made: list[Made]) -> None:
+        for each in self._settle(made) if any(each.waits for each in made) else made:
+            self._writer.add(each.values, each.size)
+            self.objects += each.objects
+            self.cut_off += each.cut_off
 
     def add_batch(self, batch: pa.RecordBatch, crumb: Breadcrumb) -> None:
         """Append the rows of a batch that has the columns of the shard. As `add`."""
@@ -46,13 +80,14 @@ class Rows:
 
     def flush(self) -> None:
         """All rows have come."""
+        self._write_waiting()
 
 
 class ShuffledRows(Rows):
     """Mixes the rows of neighbouring units, some of them in memory at a time: `first_row` is that of all of these."""
 
-    def __init__(self, writer: ShardWriter, seed: int, name: str) -> None:
-        super().__init__(writer)
+    def __init__(self, writer: ShardWriter, settle: Settle, seed: int, name: str) -> None:
+        super().__init__(writer, settle)
         self._seed, self._name, self._windows = seed, name, 0
         self._made: list[Made] = []
         self._batches: list[pa.RecordBatch] = []
@@ -82,8 +117,8 @@ class ShuffledRows(Rows):
         count = len(made) + sum(batch.num_rows for batch in batches)
         stream = xxhash.xxh3_64_intdigest(f"{self._name}\0{self._windows}".encode()) >> 1
         order = Permutation(count, self._seed, stream)(np.arange(count))
-        for place in order.tolist() if made else ():
-            self._writer.add(made[place].values, made[place].size)
+        if made:
+            self._write([made[place] for place in order.tolist()])
         if batches:
             self._writer.add_batch(pa.concat_batches(batches).take(pa.array(order)))
         self.first_row += count

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from shardctl.codecs.image import Opened, Pixels, Store
 from shardctl.errors import Rejection
 from shardctl.layout import Layout
 from shardctl.motion import KeepRule
-from shardctl.pipeline.annotated import Annotated
+from shardctl.pipeline.annotated import Annotated, Waiting
 from shardctl.pipeline.functions import Applied, Functions, Given, unshared
 from shardctl.pipeline.images import ImageSteps
 from shardctl.recipe import Recipe
@@ -49,7 +49,8 @@ class Made:
     """A finished sample. `values` are in the layout's order, `size` is about their bytes.
 
     `label` is its class, None if it has none or the dataset has no classes. `objects` is the number of objects that are marked
-    in it, `cut_off` of those that the steps have cut off, or that the rule for boxes has dropped.
+    in it, `cut_off` of those that the steps have cut off, or that the rule for boxes has dropped. `waits` says that values are
+    Waiting, which `SamplePipeline.settle` replaces: size and numbers are without these until then.
     """
 
     values: tuple[Any, ...]
@@ -58,6 +59,7 @@ class Made:
     label: int | None
     objects: int = 0
     cut_off: int = 0
+    waits: bool = False
 
 
 class Finished(NamedTuple):
@@ -95,6 +97,7 @@ class SamplePipeline:
         self._steps, self._filters = ImageSteps(recipe), recipe.filters
         self._annotated = Annotated(known, KeepRule.of(recipe.keep_objects))
         self._functions = Functions(recipe, layout is None or "variant" in layout.columns.names, traced=layout is None)
+        self._moves_later = layout is not None and not self._functions  # who finishes samples without a layout looks at them
         self._store = recipe.store
         self._classes = known.classes if known else None
         self._fill = [self._filler(f) for f in layout.columns] if layout else []
@@ -108,8 +111,14 @@ class SamplePipeline:
             values = tuple(fill(finished) for fill in self._fill)
             label = values[self._label_column] if self._label_column >= 0 else None
             objects = self._annotated.count(finished.fields)
-            made.append(Made(values, row_size(values), finished.shape, label, objects, finished.cut_off))
+            waits = any(isinstance(value, Waiting) for value in values)
+            made.append(Made(values, row_size(values), finished.shape, label, objects, finished.cut_off, waits))
         return made
+
+    def settle(self, made: Sequence[Made]) -> list[Made]:
+        """Return samples as they are written, of which some had to wait."""
+        moved = iter(self._annotated.settled([each for one in made for each in one.values if isinstance(each, Waiting)]))
+        return [_settled(one, moved) if one.waits else one for one in made]
 
     def finish(self, fields: Sample, origin: Origin) -> list[Finished]:
         """Do all that the recipe says to one record. Raises Rejection."""
@@ -208,7 +217,10 @@ class SamplePipeline:
             return Applied([0], [{**sample, "image": (data, name), "variant": 0}], [()]), [(_check_source(opened), dropped)]
         applied, facts = Applied(), list[tuple[Shape | None, int]]()
         for variant, picture in enumerate(self._steps.pictures(opened, sample["key"], self._enter)):
-            moved, cut_off = self._annotated.moved(sample, opened.size, picture.stages) if self._annotated else ({}, 0)
+            moved: Sample = {}
+            cut_off = 0
+            if self._annotated:
+                moved, cut_off = self._annotated.moved(sample, opened.size, picture.stages, self._moves_later)
             cut_off += dropped
             fields = {**sample, **moved, "variant": variant}
             if self._functions:  # they may change what they get, and a motion that moves nothing gives back what it got
@@ -304,6 +316,19 @@ class SamplePipeline:
         except UnfitValue as problem:
             message = f"{self._setter(name, finished)} set {name} to {problem}; its column is of type {field.type}"
             raise Rejection("encode", "other-type", message) from problem
+
+
+def _settled(made: Made, moved: Iterator[dict[str, Any]]) -> Made:
+    before, kept, values = 0, 0, list[Any]()
+    for value in made.values:
+        if isinstance(value, Waiting):
+            before += len(value.objects["bbox"])
+            value = next(moved)
+            kept += len(value["bbox"])
+        values.append(value)
+    objects, cut_off = made.objects + kept, made.cut_off + before - kept
+    together = tuple(values)
+    return replace(made, values=together, size=row_size(together), objects=objects, cut_off=cut_off, waits=False)
 
 
 def _column(type_: pa.DataType, fill: Callable[[Finished], Any], applied: Applied) -> pa.Array:

@@ -16,6 +16,8 @@ from shardctl.geometry import View
 from shardctl.motion import KEPT_SHARE
 from shardctl.reader.column import Column
 from shardctl.roles import Mask
+from shardctl.sources.boxes import place_columns
+from shardctl.sources.labels import some
 
 if TYPE_CHECKING:
     from shardctl.transforms.resize import Resize
@@ -80,6 +82,7 @@ class Transforms:
         self._check_pictures([column for column in columns if column.picture], bool(objects))
         for column in objects:
             self._check_flip(column)
+        self._refuse_places(columns)
 
     def _check_value(self, option: str, column: Column, value: Any) -> None:
         """Raise UsageError for a value that a column of a batch cannot hold."""
@@ -108,6 +111,21 @@ class Transforms:
             raise UsageError(
                 f"flip: the keypoints of {column.name} do not say which point is which in a mirrored image; convert them with"
                 f" the flips of their points, or leave them out: columns=[…, '{column.name}.bbox', '{column.name}.category']"
+            )
+
+    def _refuse_places(self, columns: Sequence[Column]) -> None:
+        """Raise UsageError if columns look like places in the image, which would no longer be where they say."""
+        if not self.moves:
+            return
+        plain = [column for column in columns if column.objects is None and column.picture is None]
+        places = place_columns(pa.field(column.name, column.type) for column in plain)
+        if places:
+            wrong = {name.partition(".")[0] for name in places}
+            asked = next(option for option in ("resize", "crop", "flip") if getattr(self, option))
+            kept = ", ".join(repr(column.name) for column in columns if column.name not in wrong)
+            raise UsageError(
+                f"{asked} moves what is in the images, but not the places in {some(places)}, which are no `objects` as"
+                f" docs/annotations.md describes them; leave out {asked}, or these columns: columns=[{kept}]"
             )
 
     @property

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +31,7 @@ from shardctl.tables import MADE_BY, MANIFEST, STAGING
 from shardctl.writing.fields import Fields, Given
 from shardctl.writing.finishing import finish
 from shardctl.writing.keys import Keys
+from shardctl.writing.marks import roles_of
 from shardctl.writing.series import ShardSeries
 
 FIRST_SAMPLES = 1024
@@ -55,6 +57,7 @@ def write(
     schema: pa.Schema | None = None,
     *,
     classes: Sequence[str] | None = None,
+    roles: Mapping[str, str | Mapping[str, Any]] | None = None,
     store: str | None = None,
     compression: str = "auto",
     shard_size: int | None = None,
@@ -69,8 +72,11 @@ def write(
     000000001. No two samples have the same key, in whichever splits, unless a field `variant` tells them apart; a repeated one
     is found when all are written. `image` is an encoded image (bytes, which are kept) or pixels, (H, W, 3) uint8, kept as
     `store` says: `raw` (the default; one shape for all), `png`, `jpeg:90`, `webp:80`. With `classes`, their names, `label` is a
-    name or a number. `schema` gives the Arrow type of every field; without it, types are found in the first 1,024 samples. No
-    value is changed: one that does not fit its column is an error. A shard has `shard_size` bytes (by default 128 MiB) or
+    name or a number. `roles` says which fields are marked in the image, so that the loader moves them with it: `"objects"`, a
+    dict of lists (bbox as x, y, width, height in pixels, category, …) with an item for each object, or `"mask"`, (H, W) uint8
+    or uint16 or the bytes of a PNG; `{"role": "objects", "names": ["cat", "dog"]}` has facts too. `schema` gives the Arrow type
+    of every field; without it, types are found in the first 1,024 samples. No value is changed, but for places of objects,
+    which are float32: one that does not fit its column is an error. A shard has `shard_size` bytes (by default 128 MiB) or
     `samples_per_shard`.
 
     Nothing is at `dst` before all of it is. Raises InputError for a sample that cannot be written, UsageError, StorageError,
@@ -78,6 +84,7 @@ def write(
     """
     began = time.monotonic()
     limits = _Limits.of(shard_size, samples_per_shard)
+    given = Given(schema, tuple(classes) if classes else None, store, compression, roles_of(roles))
     check_if_running(if_running)
     parts = dict(samples) if isinstance(samples, Mapping) else {"train": samples}
     _refuse_bad_names(parts)
@@ -93,7 +100,7 @@ def write(
         try:
             with naming_the_path(new):
                 new.mkdir(parents=True)
-            manifest = _write_all(new, parts, Given(schema, tuple(classes) if classes else None, store, compression), limits)
+            manifest = _write_all(new, parts, given, limits)
             held.check()
             publish.publish(new, target)
         finally:

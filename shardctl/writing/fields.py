@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -14,7 +15,7 @@ from shardctl.codecs import image
 from shardctl.codecs.image import Store
 from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.layout import ENCODED_IMAGE, Layout, image_tensor
-from shardctl.roles import Image
+from shardctl.roles import Image, Mask, Objects, Role
 from shardctl.sample import Sample
 from shardctl.storage import printable
 from shardctl.transforms.values import (
@@ -27,6 +28,7 @@ from shardctl.transforms.values import (
     plain_value,
     python_value,
 )
+from shardctl.writing.marks import mask_value, objects_column, objects_value, size_of
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class Given:
     classes: tuple[str, ...] | None
     store: str | None
     compression: str
+    roles: Mapping[str, Role] = field(default_factory=dict)
 
 
 class Fields:
@@ -45,7 +48,7 @@ class Fields:
     def __init__(self, first: list[Sample], given: Given) -> None:
         for number, sample in enumerate(first):
             _refuse_no_sample(sample, number)
-        self._schema, self._classes = given.schema, given.classes
+        self._schema, self._classes, self._roles = given.schema, given.classes, given.roles
         names = list(given.schema.names) if given.schema is not None else list(dict.fromkeys(chain.from_iterable(first)))
         names = [name for name in names if name != "key"]
         self._names = frozenset((*names, "key"))
@@ -56,6 +59,8 @@ class Fields:
             values = [sample.get(name) for sample in first]
             if name == "image":
                 columns.append(pa.field(name, self._image_type(values, given.store)))
+            elif name in given.roles:
+                columns.append(pa.field(name, self._marked_type(name, values, given.roles[name])))
             elif name == "label" and given.classes:
                 columns.append(pa.field(name, pa.int64()))
             else:
@@ -64,10 +69,11 @@ class Fields:
             raise UsageError("classes name the values of label, and the samples have none")
         if given.store and self._store is None:
             raise UsageError(f"store {given.store} is for images, and the samples have none")
+        self._refuse_roles(names)
         self._shapes: set[tuple[int, int, int]] = set()
         kind = "image" if self._store else "text"
         role = Image(str(self._store), self._shape) if self._store else None
-        self.layout = Layout.by_name(kind, pa.schema(columns), role, given.classes)
+        self.layout = Layout.by_name(kind, pa.schema(columns), role, given.classes, annotated=given.roles)
         self.label = self.layout.columns.get_field_index("label")
 
     @property
@@ -93,6 +99,21 @@ class Fields:
         assert self._shape is not None, "of pixels"
         return image_tensor(self._shape)
 
+    def _marked_type(self, name: str, values: list[Any], role: Role) -> pa.DataType:
+        given = self._schema.field(name).type if self._schema is not None else None
+        if isinstance(role, Objects):
+            return objects_column(name, values, given, role)
+        if given is not None and not given.equals(ENCODED_IMAGE):
+            raise UsageError(f"roles: {printable(name)} is a mask, whose type is {ENCODED_IMAGE}; the schema says {given}")
+        return ENCODED_IMAGE
+
+    def _refuse_roles(self, names: list[str]) -> None:
+        missing = next((name for name in self._roles if name not in names), None)
+        if missing is not None:
+            raise UsageError(f"roles: the samples have no field {printable(missing)}; they have {', '.join(names)}")
+        if self._roles and self._store is None:
+            raise UsageError("roles: objects and masks are of an image, and the samples have none")
+
     def values(self, sample: Sample, number: int) -> tuple[Any, ...]:
         """Return the row of a sample. Raises InputError."""
         _refuse_no_sample(sample, number)
@@ -104,10 +125,15 @@ class Fields:
         if odd is not None:
             known = "the schema does not have" if self._schema is not None else "the first samples do not have; give a schema"
             raise InputError(f"{who} has a field {printable(str(odd))}, which {known}")
-        return (key, *(self._value(field, sample.get(field.name), key, who) for field in list(self.layout.columns)[1:]))
+        return (key, *(self._value(field, sample, key, who) for field in list(self.layout.columns)[1:]))
 
-    def _value(self, field: pa.Field, value: Any, key: str, who: str) -> Any:
+    def _value(self, field: pa.Field, sample: Sample, key: str, who: str) -> Any:
+        value, role = sample.get(field.name), self._roles.get(field.name)
         try:
+            if isinstance(role, Objects):
+                return objects_value(value, field.type, role, field.name, size_of(sample.get("image")))
+            if isinstance(role, Mask):
+                return mask_value(value, role, f"{key}.png", who, size_of(sample.get("image")))
             if field.name == "image" and self._store is not None:
                 return self._image(value, key, who)
             if field.name == "label" and self._classes:

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from shardctl.annotations.coco.elements import BadError, members_of
 from shardctl.annotations.coco.file import CAPTION_COLUMNS, MEMBERS, NO_ID, OBJECT_COLUMNS, CocoFile, Numbers, Rows
+from shardctl.annotations.coco.plain import PlainObjects
 from shardctl.annotations.inputs import Inputs
 from shardctl.annotations.json_parts import JsonParts
 from shardctl.annotations.objects import TableWriter
@@ -27,7 +28,7 @@ def read_file(path: Path, inputs: Inputs, scratch: Path) -> CocoFile:
     names: list[pa.Array] = []
     sizes: list[npt.NDArray[np.int32]] = []
     seen: set[str] = set()
-    parts = JsonParts(path)
+    parts = JsonParts(path, {"annotations": PlainObjects()})
     for part in parts:
         seen.add(part.name)
         if part.name == "images":
@@ -35,6 +36,8 @@ def read_file(path: Path, inputs: Inputs, scratch: Path) -> CocoFile:
             ids.append(_of_int64([image["id"] for image in part.elements], file, "an id of images"))
             names.append(_strings([image["file_name"] for image in part.elements], file))
             sizes.append(np.array([_size(image) for image in part.elements], np.int32).reshape(-1, 2))
+        elif part.columns is not None:
+            _add_plain(file, part.columns, objects)
         elif part.name == "annotations":
             _add_annotations(file, part.first, part.elements, objects, captions)
         elif part.name == "categories":
@@ -103,6 +106,16 @@ def _add_annotations(file: CocoFile, first: int, elements: list[Any], objects: T
             captions.write([pa.array(_of_int64(list(images), file, "an image_id")), pa.array(texts, pa.string())])
         except UnicodeEncodeError:
             raise InputError(f"{file.shown}: a caption has half of a surrogate pair, which is no text") from None
+
+
+def _add_plain(file: CocoFile, columns: pa.RecordBatch, objects: TableWriter) -> None:
+    objects.write(columns.columns)
+    file.crowds += columns.column("iscrowd").true_count
+    for name in MEMBERS:
+        column = columns.column(name)
+        is_list = pa.types.is_list(column.type)
+        if len(column.values if is_list else column.drop_null()):
+            file.members.add(name)
 
 
 def _object(file: CocoFile, number: int, element: dict[str, Any]) -> dict[str, Any]:
