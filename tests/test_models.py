@@ -118,6 +118,21 @@ class NoCall:
 class OddVersion(Recorder):
     version = 3
 
+class StopsOnce(Recorder):
+    def fault(self, sample):
+        if not os.path.exists(os.environ["STOPPED"]):
+            open(os.environ["STOPPED"], "w").close()
+            raise KeyboardInterrupt
+
+class Threads(Recorder):
+    def made(self, sample, keys):
+        return {**sample, "threads": os.environ.get("OMP_NUM_THREADS", "any")}
+
+class Hangs(Recorder):
+    def fault(self, sample):
+        while True:
+            pass
+
 def seen(sample):
     sample["before"] = sample.get("call", "")
     return sample
@@ -289,13 +304,13 @@ def test_records_of_a_file_are_called_by_their_numbers(lines: Path, tmp_path: Pa
 
 def test_of_a_file_whose_records_are_in_several_splits_those_of_one_are_called_together(lines: Path, tmp_path: Path) -> None:
     convert(lines, tmp_path / "out", step("Raises", 3, bad="a.jsonl#3"), split="train=0.5,val=0.5")
-    for split in ("train", "val"):
-        found = calls(tmp_path / "out", split)
-        for name in "ab":
-            own = [key for key in found if key[0] == name]
-            places = [*own, "a.jsonl#3"] if name == "a" and split == "train" else own
-            places.sort(key=lambda key: int(key.partition("#")[2]))
-            assert {key: found[key] for key in own} in (slots(places, 3, "a.jsonl#3"), slots(own, 3))
+    found = {split: calls(tmp_path / "out", split) for split in ("train", "val")}
+    numbered = [key for key in (f"a.jsonl#{n}" for n in range(1, 11))]
+    assert min(map(len, found.values())) > 3
+    for of_split, others in (found["train"], found["val"]), (found["val"], found["train"]):
+        own = [key for key in numbered if key in of_split]
+        with_rejected = [key for key in numbered if key not in others]
+        assert {key: of_split[key] for key in own} in (slots(own, 3), slots(with_rejected, 3, "a.jsonl#3"))
     repaired(tmp_path / "out", "Raises")
 
 
@@ -385,3 +400,117 @@ def test_features_without_images_are_a_dataset_that_everything_reads(
 def test_store_none_needs_something_else_to_keep(source: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="store none keeps no image, and nothing in the recipe makes another field of it"):
         shardctl.convert(source, tmp_path / "out", recipe={"store": "none"}, workers=0)
+
+
+def test_an_interrupted_conversion_ends_with_the_same_bytes(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STOPPED", str(tmp_path / "stopped"))
+    with pytest.raises(KeyboardInterrupt):
+        convert(source, tmp_path / "out", step("StopsOnce", bad="12"), samples_per_shard=3)
+    convert(source, tmp_path / "out", step("StopsOnce", bad="12"), samples_per_shard=3)
+    convert(source, tmp_path / "whole", step("StopsOnce", bad="12"), samples_per_shard=3)
+    assert sums(tmp_path / "out") == sums(tmp_path / "whole")
+
+
+def test_a_record_for_which_a_model_never_ends_is_found(source: Path, tmp_path: Path) -> None:
+    convert(source, tmp_path / "out", step("Hangs", bad="05"), workers=1, input_timeout=0.5)
+    assert rejected(tmp_path / "out") == [("05.png", "timed-out")]
+    assert calls(tmp_path / "out") == slots(NAMES, 4, "05")
+
+
+@pytest.mark.parametrize(("given", "threads"), [(None, "1"), ("3", "3")])
+def test_workers_compute_in_one_thread_unless_the_environment_says_otherwise(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str | None, threads: str
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if given:
+        monkeypatch.setenv("OMP_NUM_THREADS", given)
+    convert(source, tmp_path / "out", step("Threads"), workers=1)
+    assert {sample["threads"] for sample in shardctl.open(tmp_path / "out")} == {threads}
+
+
+def test_whole_texts_are_called_together_too(tmp_path: Path) -> None:
+    (tmp_path / "texts").mkdir()
+    names = [f"{n}.txt" for n in range(6)]
+    for name in names:
+        (tmp_path / "texts" / name).write_text("words " + name)
+    convert(tmp_path / "texts", tmp_path / "out", step("Raises", bad="1.txt"), recipe={"kind": "text"})
+    assert calls(tmp_path / "out") == slots(names, 4, "1.txt")
+    repaired(tmp_path / "out", "Raises")
+
+
+def test_images_of_a_table_are_called_by_their_rows(source: Path, tmp_path: Path) -> None:
+    (source / "05.png").write_bytes(b"broken")
+    rows = [{"image": name, "n": number} for number, name in enumerate(NAMES)]
+    (source / "table.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    convert(source / "table.jsonl", tmp_path / "out", step("Raises", bad="#9"), recipe={"kind": "image", "store": "png"})
+    keys = [f"table.jsonl#{n}" for n in range(1, 15)]
+    assert calls(tmp_path / "out") == {
+        key: " ".join(each for each in call.split() if each != keys[5]) for key, call in slots(keys, 4, "#9").items() if key != keys[5]
+    }
+    assert [key for key, _ in rejected(tmp_path / "out")] == [keys[5], keys[8]]
+    repaired(tmp_path / "out", "Raises")
+
+
+def test_a_preview_shows_what_a_model_makes(source: Path, tmp_path: Path) -> None:
+    from shardctl.preview import make_preview
+
+    preview = make_preview([source], {"transform": [step("Recorder")]}, 3, workers=0)
+    assert [[record.values["call"] for record in each.samples] for each in preview.inputs] == [
+        [each.key] for each in preview.inputs
+    ]
+
+
+def test_without_images_the_annotations_stay(source: Path, tmp_path: Path) -> None:
+    """A dataset of features is read by the loader, whatever else is in it."""
+    (source / "labels.csv").write_text("".join(["file_name,label,weight\n", *(f"{name},{n % 2},{n}.5\n" for n, name in enumerate(NAMES))]))
+    resize = {"name": "resize", "size": "8x8"}
+    convert(source, tmp_path / "out", resize, step("Features"), recipe={"store": "none"}, labels=str(source / "labels.csv"))
+    ds = shardctl.open(tmp_path / "out")
+    assert [sample["weight"] for sample in ds][:2] == [0.5, 1.5]
+    assert {"label", "features"} <= set(next(iter(ds.loader(batch_size=4))))
+
+
+def test_features_are_those_of_a_plain_loop_over_the_same_batches(source: Path, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    (tmp_path / "nets.py").write_text(NET)
+    sys.modules.pop("nets", None)
+    resize = {"name": "resize", "size": "16x16"}
+    net = {"name": "model", "target": "nets:Encoder", "batch": 4}
+    convert(source, tmp_path / "out", resize, net, recipe={"store": "png"})
+    import nets  # type: ignore[import-not-found]  # written above
+
+    encoder = nets.Encoder()
+    ds = shardctl.open(tmp_path / "out")
+    pixels = np.stack([sample["image"] for sample in ds])
+    wanted = np.concatenate([encoder.features(list(pixels[at : at + 4])) for at in range(0, 14, 4)])
+    loaded = next(iter(ds.loader(batch_size=14, shuffle=False, decode=False)))["features"]
+    assert loaded.shape == (14, 8)
+    assert (loaded == wanted).all()
+    assert torch.is_tensor(torch.from_numpy(loaded))
+
+
+NET = """
+import numpy as np
+import torch
+
+class Encoder:
+    version = "seed 0"
+
+    def __init__(self):
+        torch.manual_seed(0)
+        torch.set_num_threads(1)
+        self.net = torch.nn.Sequential(
+            torch.nn.Conv2d(3, 8, 3, stride=2), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()
+        ).eval()
+
+    @torch.inference_mode()
+    def features(self, images):
+        batch = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).float() / 255
+        return self.net(batch).numpy()
+
+    def __call__(self, samples):
+        vectors = self.features([sample["image"] for sample in samples])
+        return [{**sample, "features": vector} for sample, vector in zip(samples, vectors)]
+"""
