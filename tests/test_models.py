@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -305,7 +306,7 @@ def test_records_of_a_file_are_called_by_their_numbers(lines: Path, tmp_path: Pa
 def test_of_a_file_whose_records_are_in_several_splits_those_of_one_are_called_together(lines: Path, tmp_path: Path) -> None:
     convert(lines, tmp_path / "out", step("Raises", 3, bad="a.jsonl#3"), split="train=0.5,val=0.5")
     found = {split: calls(tmp_path / "out", split) for split in ("train", "val")}
-    numbered = [key for key in (f"a.jsonl#{n}" for n in range(1, 11))]
+    numbered = [f"a.jsonl#{n}" for n in range(1, 11)]
     assert min(map(len, found.values())) > 3
     for of_split, others in (found["train"], found["val"]), (found["val"], found["train"]):
         own = [key for key in numbered if key in of_split]
@@ -332,14 +333,16 @@ def test_a_record_that_ends_its_worker_is_found_and_no_other_is_lost(
     bad = "05" if kind == "source" else "a.jsonl#5"
     result = convert(inputs, tmp_path / "out", step(name, bad=bad), workers=1)
     keys = NAMES if kind == "source" else [f"a.jsonl#{n}" for n in range(1, 11)]
-    assert [each for each in rejected(tmp_path / "out")] == [(next(key for key in keys if bad in key), error)]
+    assert rejected(tmp_path / "out") == [(next(key for key in keys if bad in key), error)]
     assert {key: call for key, call in calls(tmp_path / "out").items() if key[0] != "b"} == slots(keys, 4, bad)
     assert result.rejected == 1
     repaired(tmp_path / "out", name)
 
 
 def test_a_model_that_dies_of_no_single_record_ends_the_conversion(source: Path, tmp_path: Path) -> None:
-    with pytest.raises(WorkerError, match=r"models:LeavesInCompany was called with several inputs, from 00\.png on.*batch lower"):
+    with pytest.raises(
+        WorkerError, match=r"models:LeavesInCompany was called with several inputs, from 00\.png on.*batch lower"
+    ):
         convert(source, tmp_path / "out", step("LeavesInCompany"), workers=1)
 
 
@@ -367,15 +370,15 @@ def test_a_class_that_cannot_be_used_is_refused(
 
 
 def test_a_model_that_returns_too_few_is_told_what_to_return(source: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"Short returned a list of length 0 for a list of 1; it must return a list of the same"):
+    with pytest.raises(
+        InputError, match=r"Short returned a list of length 0 for a list of 1; it must return a list of the same"
+    ):
         convert(source, tmp_path / "out", step("Short"))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"), [(3, "arguments must be a table"), ({"a": None}, "arguments must be a table"), ({"a": float("nan")}, "table")]
-)  # fmt: skip
-def test_arguments_are_a_table_of_what_a_file_can_say(source: Path, tmp_path: Path, arguments: Any, says: str) -> None:
-    with pytest.raises(UsageError, match=says):
+@pytest.mark.parametrize("arguments", [3, {"a": None}, {"a": float("nan")}])
+def test_arguments_are_a_table_of_what_a_file_can_say(source: Path, tmp_path: Path, arguments: Any) -> None:
+    with pytest.raises(UsageError, match="arguments must be a table of numbers, strings"):
         convert(source, tmp_path / "out", {**step("Recorder"), "arguments": arguments})
 
 
@@ -447,7 +450,9 @@ def test_images_of_a_table_are_called_by_their_rows(source: Path, tmp_path: Path
     convert(source / "table.jsonl", tmp_path / "out", step("Raises", bad="#9"), recipe={"kind": "image", "store": "png"})
     keys = [f"table.jsonl#{n}" for n in range(1, 15)]
     assert calls(tmp_path / "out") == {
-        key: " ".join(each for each in call.split() if each != keys[5]) for key, call in slots(keys, 4, "#9").items() if key != keys[5]
+        key: " ".join(each for each in call.split() if each != keys[5])
+        for key, call in slots(keys, 4, "#9").items()
+        if key != keys[5]
     }
     assert [key for key, _ in rejected(tmp_path / "out")] == [keys[5], keys[8]]
     repaired(tmp_path / "out", "Raises")
@@ -464,7 +469,9 @@ def test_a_preview_shows_what_a_model_makes(source: Path, tmp_path: Path) -> Non
 
 def test_without_images_the_annotations_stay(source: Path, tmp_path: Path) -> None:
     """A dataset of features is read by the loader, whatever else is in it."""
-    (source / "labels.csv").write_text("".join(["file_name,label,weight\n", *(f"{name},{n % 2},{n}.5\n" for n, name in enumerate(NAMES))]))
+    (source / "labels.csv").write_text(
+        "".join(["file_name,label,weight\n", *(f"{name},{n % 2},{n}.5\n" for n, name in enumerate(NAMES))])
+    )
     resize = {"name": "resize", "size": "8x8"}
     convert(source, tmp_path / "out", resize, step("Features"), recipe={"store": "none"}, labels=str(source / "labels.csv"))
     ds = shardctl.open(tmp_path / "out")
@@ -472,45 +479,23 @@ def test_without_images_the_annotations_stay(source: Path, tmp_path: Path) -> No
     assert {"label", "features"} <= set(next(iter(ds.loader(batch_size=4))))
 
 
-def test_features_are_those_of_a_plain_loop_over_the_same_batches(source: Path, tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
-    (tmp_path / "nets.py").write_text(NET)
-    sys.modules.pop("nets", None)
-    resize = {"name": "resize", "size": "16x16"}
-    net = {"name": "model", "target": "nets:Encoder", "batch": 4}
-    convert(source, tmp_path / "out", resize, net, recipe={"store": "png"})
-    import nets  # type: ignore[import-not-found]  # written above
+def test_the_example_of_the_docs_gives_the_features_of_a_plain_loop(source: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    page = (Path(__file__).parent.parent / "docs" / "recipes.md").read_text(encoding="utf-8")
+    section = page.partition("\n## Models\n")[2]
+    (tmp_path / "encoder.py").write_text(re.findall(r"```python\n(.*?)```", section, re.DOTALL)[0])
+    (tmp_path / "features.toml").write_text(
+        re.findall(r"```toml\n(.*?)```", section, re.DOTALL)[0].replace("batch = 32", "batch = 4")
+    )
+    sys.modules.pop("encoder", None)
+    shardctl.convert(source, tmp_path / "out", recipe=str(tmp_path / "features.toml"), workers=0)
+    kept = {"kind": "image", "store": "png", "transform": [{"name": "resize", "size": "224x224"}]}
+    shardctl.convert(source, tmp_path / "pixels", recipe=kept, workers=0)
+    from encoder import Encoder  # type: ignore[import-not-found]  # written above
 
-    encoder = nets.Encoder()
-    ds = shardctl.open(tmp_path / "out")
-    pixels = np.stack([sample["image"] for sample in ds])
-    wanted = np.concatenate([encoder.features(list(pixels[at : at + 4])) for at in range(0, 14, 4)])
-    loaded = next(iter(ds.loader(batch_size=14, shuffle=False, decode=False)))["features"]
-    assert loaded.shape == (14, 8)
-    assert (loaded == wanted).all()
-    assert torch.is_tensor(torch.from_numpy(loaded))
-
-
-NET = """
-import numpy as np
-import torch
-
-class Encoder:
-    version = "seed 0"
-
-    def __init__(self):
-        torch.manual_seed(0)
-        torch.set_num_threads(1)
-        self.net = torch.nn.Sequential(
-            torch.nn.Conv2d(3, 8, 3, stride=2), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()
-        ).eval()
-
-    @torch.inference_mode()
-    def features(self, images):
-        batch = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).float() / 255
-        return self.net(batch).numpy()
-
-    def __call__(self, samples):
-        vectors = self.features([sample["image"] for sample in samples])
-        return [{**sample, "features": vector} for sample, vector in zip(samples, vectors)]
-"""
+    encoder, samples = Encoder(width=64), list(shardctl.open(tmp_path / "pixels"))
+    made = [each for at in range(0, 14, 4) for each in encoder([dict(sample) for sample in samples[at : at + 4]])]
+    loaded = next(iter(shardctl.open(tmp_path / "out").loader(batch_size=14, shuffle=False)))["features"]
+    assert (loaded.shape, loaded.dtype) == ((14, 64), np.float32)
+    assert (loaded == np.stack([sample["features"] for sample in made])).all()
+    assert shardctl.verify(tmp_path / "out", level="deep").ok
