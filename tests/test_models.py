@@ -467,6 +467,17 @@ def test_a_preview_shows_what_a_model_makes(source: Path, tmp_path: Path) -> Non
     ]
 
 
+def test_a_preview_of_images_that_are_not_stored_shows_what_a_model_gets(source: Path, tmp_path: Path, cli: Any) -> None:
+    recipe = ("--recipe", str(tmp_path / "r.toml"), "--html", tmp_path / "p.html", "--workers", "0")
+    (tmp_path / "r.toml").write_text(
+        'store = "none"\n[[transform]]\nname = "resize"\nsize = "8x8"\n[[transform]]\nname = "model"\ntarget = "models:Features"\n'
+    )
+    ran = cli("preview", source, *recipe)
+    assert ran.code == 0
+    assert "the images are shown as your functions get them" in ran.out + ran.err
+    assert "8x8" in (tmp_path / "p.html").read_text() or "8 x 8" in (tmp_path / "p.html").read_text()
+
+
 def test_without_images_the_annotations_stay(source: Path, tmp_path: Path) -> None:
     """A dataset of features is read by the loader, whatever else is in it."""
     (source / "labels.csv").write_text(
