@@ -315,6 +315,14 @@ def test_of_a_file_whose_records_are_in_several_splits_those_of_one_are_called_t
     repaired(tmp_path / "out", "Raises")
 
 
+def test_records_that_are_shuffled_are_called_as_they_come(lines: Path, tmp_path: Path) -> None:
+    convert(lines, tmp_path / "out", step("Raises", bad="a.jsonl#3"), shuffle=1)
+    found = calls(tmp_path / "out")
+    assert {key: call for key, call in found.items() if key[0] == "b"} == slots([f"b.jsonl#{n}" for n in range(1, 11)], 4)
+    assert list(found) != sorted(found)
+    repaired(tmp_path / "out", "Raises")
+
+
 def repaired(out: Path, name: str) -> None:
     """Make sure that all shards can be made again, byte by byte."""
     before = sums(out)
