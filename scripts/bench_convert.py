@@ -9,8 +9,8 @@ it does for a user. The long case repeats the photos through links, so that star
 Medians over the rounds; the ratio is that of the medians.
 
 With --model, the features that a small torch model makes of 256 photos (scripts/bare_model.py), in calls of 32 and of 1, beside
-a bare loop that reads, decodes, resizes and calls the same model. One worker, one process; in processor time of all processes,
-without what a run with 32 photos takes: start-up, torch's import in each process, and the photos that are tried beforehand.
+a bare loop that reads, decodes, resizes and calls the same model. One process, without workers, one thread; in processor time,
+without what a run with 32 photos takes: start-up, torch's import, and the photos that are tried beforehand.
 """
 
 from __future__ import annotations
@@ -114,6 +114,7 @@ def measure_model(corpus: Path, runs: int, scratch: Path) -> None:
         for number, path in enumerate(chosen):
             (folders[name] / f"{number:04d}{Path(path).suffix}").symlink_to(Path(path).resolve())
     os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH", "")])
+    os.environ["OMP_NUM_THREADS"] = "1"
     seconds: dict[str, list[float]] = {}
     for _ in range(runs):
         for who, batch, command in (
@@ -126,7 +127,7 @@ def measure_model(corpus: Path, runs: int, scratch: Path) -> None:
             for name, folder in folders.items():
                 recipe, out = scratch / "recipe.toml", scratch / "out"
                 recipe.write_text(MODEL_RECIPE.format(batch=batch))
-                convert = ["-m", "shardctl", "convert", str(folder), str(out), "--recipe", str(recipe), "--workers", "1", "-q"]
+                convert = ["-m", "shardctl", "convert", str(folder), str(out), "--recipe", str(recipe), "--workers", "0", "-q"]
                 bare = [str(HERE / "bare_model.py"), str(folder), str(batch)]
                 before = resource.getrusage(resource.RUSAGE_CHILDREN)
                 timed([sys.executable, *(convert if command else bare)])

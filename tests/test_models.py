@@ -478,7 +478,8 @@ def test_a_preview_shows_what_a_model_makes(source: Path, tmp_path: Path) -> Non
 def test_a_preview_of_images_that_are_not_stored_shows_what_a_model_gets(source: Path, tmp_path: Path, cli: Any) -> None:
     recipe = ("--recipe", str(tmp_path / "r.toml"), "--html", tmp_path / "p.html", "--workers", "0")
     (tmp_path / "r.toml").write_text(
-        'store = "none"\n[[transform]]\nname = "resize"\nsize = "8x8"\n[[transform]]\nname = "model"\ntarget = "models:Features"\n'
+        'store = "none"\n[[transform]]\nname = "resize"\nsize = "8x8"\n'
+        '[[transform]]\nname = "model"\ntarget = "models:Features"\n'
     )
     ran = cli("preview", source, *recipe)
     assert ran.code == 0
