@@ -332,8 +332,7 @@ def repaired(out: Path, name: str) -> None:
     assert sums(out) == before
 
 
-@pytest.mark.parametrize(("name", "error"), [("Leaves", "exited"), ("Segfaults", "crashed")])
-@pytest.mark.parametrize("kind", ["source", "lines"])
+@pytest.mark.parametrize(("name", "error", "kind"), [("Leaves", "exited", "lines"), ("Segfaults", "crashed", "source")])
 def test_a_record_that_ends_its_worker_is_found_and_no_other_is_lost(
     request: pytest.FixtureRequest, tmp_path: Path, name: str, error: str, kind: str
 ) -> None:
@@ -360,18 +359,17 @@ def test_a_call_that_fails_for_no_single_record_ends_the_conversion(source: Path
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "says"),
+    ("name", "arguments", "workers", "says"),
     [
-        ("NoCall", {}, "models:NoCall: is a class without __call__, which is called with a list of samples"),
-        ("OddVersion", {}, r"its version must be a string; it is 3 \(int\)"),
-        ("NeedsMore", {}, "models:NeedsMore: making it failed: models:NeedsMore raised TypeError: .*'weights'"),
-        ("NeedsMore", {"depth": 3}, r'models:NeedsMore: making it with arguments \{"depth": 3\} failed: .*'),
-        ("seen", {}, "models:seen: is no class; a step model needs one, and custom takes functions"),
+        ("NoCall", {}, 0, "models:NoCall: is a class without __call__, which is called with a list of samples"),
+        ("OddVersion", {}, 0, r"its version must be a string; it is 3 \(int\)"),
+        ("NeedsMore", {}, 0, "models:NeedsMore: making it failed: models:NeedsMore raised TypeError: .*'weights'"),
+        ("NeedsMore", {"depth": 3}, 1, r'models:NeedsMore: making it with arguments \{"depth": 3\} failed: .*'),
+        ("seen", {}, 0, "models:seen: is no class; a step model needs one, and custom takes functions"),
     ],
 )
-@pytest.mark.parametrize("workers", [0, 1])
 def test_a_class_that_cannot_be_used_is_refused(
-    source: Path, tmp_path: Path, name: str, arguments: dict[str, Any], says: str, workers: int
+    source: Path, tmp_path: Path, name: str, arguments: dict[str, Any], workers: int, says: str
 ) -> None:
     with pytest.raises(UsageError, match=says):
         convert(source, tmp_path / "out", step(name, **arguments), workers=workers)
