@@ -1,11 +1,16 @@
 """How fast `shardctl convert` is, beside a bare loop that does only read + decode + resize with the same library.
 
     .venv/bin/python scripts/bench_convert.py [CORPUS] [--runs 7] [--json FILE]
+    .venv/bin/python scripts/bench_convert.py [CORPUS] --model     (needs torch)
 
 CORPUS is a folder with photos/ and small/cifar10/ (default: $SHARDCTL_CORPUS, else ../shared/data; without either, images
 that `shardctl demo` draws). Every round runs each contender once, in turn, as a process of its own: start-up counts, as
 it does for a user. The long case repeats the photos through links, so that start-up weighs as little as in real work.
 Medians over the rounds; the ratio is that of the medians.
+
+With --model, the features that a small torch model makes of 256 photos (scripts/bare_model.py), in calls of 32 and of 1, beside
+a bare loop that reads, decodes, resizes and calls the same model. One process, without workers, one thread; in processor time,
+without what a run with 32 photos takes: start-up, torch's import, and the photos that are tried beforehand.
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import shutil
 import statistics
 import subprocess
@@ -30,8 +36,12 @@ def main() -> None:
     parser.add_argument("corpus", nargs="?", default=os.environ.get("SHARDCTL_CORPUS", HERE.parent.parent / "shared" / "data"))
     parser.add_argument("--runs", type=int, default=7)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--model", action="store_true", help="only the model")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=HERE.parent) as folder:
+        if options.model:
+            measure_model(Path(options.corpus), options.runs, Path(folder))
+            return
         results = [measure(case, options.runs, Path(folder)) for case in cases(Path(options.corpus), Path(folder))]
     if options.json:
         options.json.write_text(json.dumps(results, indent=1))
@@ -90,6 +100,63 @@ def measure(case: tuple[str, Path, int, list[str]], runs: int, scratch: Path) ->
         print(f"  {who:10} {rates[who]:9,.0f}/s   ({count / max(times):,.0f} to {count / min(times):,.0f})")
     print(f"  ratio      {ratio:9.2f}", flush=True)
     return {"case": name, "inputs": count, "rates": rates, "seconds": seconds, "ratio": ratio}
+
+
+def measure_model(corpus: Path, runs: int, scratch: Path) -> None:
+    """Print how many photos a second of processor time become features."""
+    paths = images(corpus / "photos")
+    many = paths[:: max(1, len(paths) // MODEL_IMAGES)][:MODEL_IMAGES]
+    few = many[: MODEL_IMAGES // 8]
+    folders = {}
+    for name, chosen in (("few", few), ("many", many)):
+        folders[name] = scratch / name
+        folders[name].mkdir()
+        for number, path in enumerate(chosen):
+            (folders[name] / f"{number:04d}{Path(path).suffix}").symlink_to(Path(path).resolve())
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH", "")])
+    os.environ["OMP_NUM_THREADS"] = "1"
+    seconds: dict[str, list[float]] = {}
+    for _ in range(runs):
+        for who, batch, command in (
+            ("bare loop, 32", 32, None),
+            ("shardctl, 32", 32, "shardctl"),
+            ("bare loop, 1", 1, None),
+            ("shardctl, 1", 1, "shardctl"),
+        ):
+            times = {}
+            for name, folder in folders.items():
+                recipe, out = scratch / "recipe.toml", scratch / "out"
+                recipe.write_text(MODEL_RECIPE.format(batch=batch))
+                convert = ["-m", "shardctl", "convert", str(folder), str(out), "--recipe", str(recipe), "--workers", "0", "-q"]
+                bare = [str(HERE / "bare_model.py"), str(folder), str(batch)]
+                before = resource.getrusage(resource.RUSAGE_CHILDREN)
+                timed([sys.executable, *(convert if command else bare)])
+                after = resource.getrusage(resource.RUSAGE_CHILDREN)
+                times[name] = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+                shutil.rmtree(out, ignore_errors=True)
+            seconds.setdefault(who, []).append(times["many"] - times["few"])
+    count = len(many) - len(few)
+    rates = {who: count / statistics.median(times) for who, times in seconds.items()}
+    print(f"features of {len(many):,} photos, medians of {runs} interleaved runs, images a second of processor time")
+    for who, rate in rates.items():
+        print(f"  {who:15} {rate:7,.0f}/s")
+    for batch in (32, 1):
+        print(f"  ratio, {batch:2}       {rates[f'shardctl, {batch}'] / rates[f'bare loop, {batch}']:7.2f}")
+    print(f"  shardctl, 32 to 1 {rates['shardctl, 32'] / rates['shardctl, 1']:5.2f}")
+
+
+MODEL_IMAGES = 256
+MODEL_RECIPE = """
+kind = "image"
+store = "none"
+[[transform]]
+name = "resize"
+size = "224x224"
+[[transform]]
+name = "model"
+target = "bare_model:Encoder"
+batch = {batch}
+"""
 
 
 def warm(folder: Path) -> None:

@@ -103,3 +103,7 @@ class Rejection(Exception):
         self.stage = stage
         self.error = error
         self.message = message
+
+    def bare(self) -> Rejection:
+        """Return the same without the stack that it was raised in: that holds on to samples."""
+        return Rejection(self.stage, self.error, self.message)

@@ -22,7 +22,7 @@ from shardctl.sources.formats import CHOSEN, Reading
 from shardctl.sources.image_columns import NO_IMAGES
 from shardctl.sources.kinds import KINDS
 from shardctl.storage import printable
-from shardctl.transforms import BatchTransform, Filter, ImageTransform, SampleTransform, Transform
+from shardctl.transforms import BatchTransform, Filter, GroupTransform, ImageTransform, SampleTransform, Transform
 from shardctl.transforms.settings import (
     PROBABILITY,
     Auto,
@@ -129,7 +129,7 @@ def _known_encoding(name: str) -> str:
     return known_encoding(name)
 
 
-_STORES = {"pattern": r"^(source|png|raw|(jpeg|webp)(:[0-9]{1,3})?)$"}
+_STORES = {"pattern": r"^(source|png|raw|none|(jpeg|webp)(:[0-9]{1,3})?)$"}
 _DUPLICATES = {"pattern": "^(keep|exact|similar(:[0-9]{1,2})?)$"}
 _COMPRESSIONS = {"pattern": "^(none|lz4|zstd(:[0-9]{1,2})?)$"}
 
@@ -153,7 +153,7 @@ class Recipe(Settings):
     store: Store | None = setting(
         Optional(Parsed(Store.parse, _STORES)),
         None,
-        "How images are stored: source, jpeg:QUALITY, png, webp:QUALITY, raw. Default: source, or jpeg:90 if steps change it.",
+        "How images are stored: source, jpeg:QUALITY, png, webp:QUALITY, raw, none. Default: source, jpeg:90 if changed.",
     )
     compression: Compression = setting(
         Auto(Parsed(Compression.parse, _COMPRESSIONS)),
@@ -259,6 +259,16 @@ class Recipe(Settings):
         return tuple(step for step in self.transforms if isinstance(step, SampleTransform))
 
     @property
+    def models(self) -> tuple[GroupTransform, ...]:
+        """Those of the user's own functions that are called on many samples."""
+        return tuple(step for step in self.transforms if isinstance(step, GroupTransform))
+
+    @property
+    def records_together(self) -> int:
+        """How many records the models need together, so that their calls are as large as they may be; 1 without models."""
+        return max((max(1, model.batch // self.samples_per_record) for model in self.models), default=1)
+
+    @property
     def batch_transforms(self) -> tuple[BatchTransform, ...]:
         """The transforms of whole batches of records."""
         return tuple(step for step in self.transforms if isinstance(step, BatchTransform))
@@ -299,12 +309,16 @@ class Recipe(Settings):
         """Build and check a recipe, and import its functions; what is left out takes its default. Raises UsageError."""
         decided = {**settings, "kind": "image"} if settings.get("kind") in (None, UNDECIDED) else settings
         recipe = cls.parse(**decided)
+        steps = []
         for place, step in enumerate(recipe.transforms):
             try:
-                step.load()
+                steps.append(step.loaded())
             except SettingError as error:
                 raise error.within("transform", place) from None
-        return recipe
+        loaded = replace(recipe, transform=tuple(steps))
+        for misfit in loaded.misfits():  # a custom step whose target is a class has become a model
+            raise misfit
+        return loaded
 
     @classmethod
     def checked(cls, given: dict[str, Any], report: Report) -> Recipe | None:
@@ -377,6 +391,12 @@ class Recipe(Settings):
             yield SettingError(
                 "store raw needs every image to have the same size, and the recipe must say which, even if all images already"
                 " have it: add a resize to WIDTHxHEIGHT (--resize 32x32 for images of 32x32) or a crop (--crop 32)",
+                "store",
+            )
+        if self.store and self.store.name == "none" and not self.sample_transforms:
+            yield SettingError(
+                "store none keeps no image, and nothing in the recipe makes another field of it: add your own function or model"
+                " (--transform), or store the images",
                 "store",
             )
         yield from self._misfits_of_steps()
@@ -458,4 +478,4 @@ def user_functions(settings: dict[str, Any]) -> list[str]:
     """Return the names of the user functions in the recipe of a dataset, which is not trusted. None is imported."""
     steps = settings.get("transform")
     steps = [step for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
-    return [str(step.get("target")) for step in steps if str(step.get("name")) == "custom"]
+    return [str(step.get("target")) for step in steps if str(step.get("name")) in ("custom", "model")]

@@ -44,6 +44,19 @@ def keep_pandas_out_of_arrow() -> None:
         sys.meta_path.remove(refusal)
 
 
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+"""Settings by which torch, OpenCV and other libraries that a person's code imports compute in one thread."""
+
+
+def one_thread_each() -> None:
+    """Let libraries that are imported later compute in one thread, unless the environment says otherwise.
+
+    There is a worker for each core. And sums are added up in another order with another number of threads.
+    """
+    for name, value in ONE_THREAD.items():
+        os.environ.setdefault(name, value)
+
+
 def reuse_memory() -> None:
     """Let the C library keep memory that was freed, up to 64 MB, for the next image. Where it is not glibc, nothing changes.
 

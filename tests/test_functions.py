@@ -296,7 +296,7 @@ def test_a_builtin_is_called_with_the_sample(source: Path, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        ("steps:Adder", "steps:Adder: is a class; name a function"),
+        ("steps:Adder", "steps:Adder: its __call__ takes \\(self, sample, rng\\); it is called with a list"),
         ("steps:later", "steps:later: is async"),
         ("steps:three", r"steps:three: takes \(sample, rng, more\); it is called with"),
         ("steps:STEPS", "steps has no STEPS"),

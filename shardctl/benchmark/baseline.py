@@ -109,7 +109,7 @@ class _Inputs:
             root,
             tuple(map(Root.anywhere, bases)),
             # Training needs pixels: they are not encoded again, and stored bytes are decoded.
-            dataclasses.replace(recipe, store=Store.parse("raw")) if recipe.store else recipe,
+            dataclasses.replace(recipe, store=Store.parse("raw")) if recipe.store and recipe.store.name != "none" else recipe,
             layout,
             (),
             manifest.fingerprint_parts,

@@ -106,7 +106,7 @@ def _number_or_word(_context: click.Context, _parameter: click.Parameter, value:
 @transform_options
 @click.option(
     "--store",
-    metavar="source|jpeg:Q|png|webp:Q|raw",
+    metavar="source|jpeg:Q|png|webp:Q|raw|none",
     help="How images are stored. Default: source (the original bytes), or jpeg:90 if a step changes the image.",
 )
 @click.option(

@@ -73,8 +73,9 @@ _TRANSFORMS = (
         "--transform",
         "transforms",
         multiple=True,
-        metavar="MODULE:FUNCTION",
-        help="Your own function, called with every sample. May be given several times.",
+        metavar="MODULE:NAME",
+        help="Your own function, called with every sample; or your own class, such as a model, of which each worker makes an"
+        " object, called with lists of samples. May be given several times.",
     ),
 )
 

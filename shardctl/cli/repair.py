@@ -33,8 +33,8 @@ SHOWN = 10
     "--transform",
     "transforms",
     multiple=True,
-    metavar="MODULE:FUNCTION",
-    help="Your own function with which the dataset was made. Repair runs only functions that are named here.",
+    metavar="MODULE:NAME",
+    help="Your own function or class with which the dataset was made. Repair runs only those that are named here.",
 )
 @click.option(
     "--drop-lost",

@@ -370,7 +370,7 @@ def _least(opened: Opened, looks: Sequence[Look]) -> Size | None:
 
 @dataclass(frozen=True)
 class Store:
-    """How an image is kept in a shard: `source`, `jpeg:Q`, `png`, `webp:Q` or `raw`."""
+    """How an image is kept in a shard: `source`, `jpeg:Q`, `png`, `webp:Q` or `raw`; `none`: it is not, its sample is."""
 
     name: str
     quality: int | None = None
@@ -379,14 +379,14 @@ class Store:
     def parse(cls, text: str) -> Store:
         """Read the name of a storage choice. Raises UsageError."""
         name, _, quality = text.partition(":")
-        if name in ("source", "png", "raw") and text == name:
+        if name in ("source", "png", "raw", "none") and text == name:
             return cls(name)
         if name in ("jpeg", "webp") and text == name:
             return cls(name, {"jpeg": 90, "webp": 80}[name])
         if name in ("jpeg", "webp") and quality.isdecimal() and 1 <= int(quality) <= 100:
             return cls(name, int(quality))
         raise UsageError(
-            f"store {text!r} is not known; use source, jpeg:QUALITY, png, webp:QUALITY or raw, with a quality of 1 to 100"
+            f"store {text!r} is not known; use source, jpeg:QUALITY, png, webp:QUALITY, raw or none, with a quality of 1 to 100"
         )
 
     def __str__(self) -> str:

@@ -57,7 +57,8 @@ def known_layout(
     size = recipe.output_size
     shape = (size[1], size[0], 3) if size else None
     if recipe.store is not None:
-        fields.append(pa.field("image", image_tensor(shape) if recipe.store.name == "raw" and shape else ENCODED_IMAGE))
+        if recipe.store.name != "none":
+            fields.append(pa.field("image", image_tensor(shape) if recipe.store.name == "raw" and shape else ENCODED_IMAGE))
         content = pa.schema([f for f in content or [] if f.name != "image"])
     fields += [f for f in content or [] if not (labelling.by_field and f.name == LABEL)]
     _refuse_reserved(f for f in content or [] if f.name not in kept_images)
@@ -89,7 +90,7 @@ def known_layout(
         roles = _moved_roles(recipe, roles)
     if recipe.samples_per_record > 1:
         fields.append(pa.field("variant", pa.int32()))
-    image = Image(str(recipe.store), shape) if recipe.store else None
+    image = Image(str(recipe.store), shape) if recipe.store and recipe.store.name != "none" else None
     return Layout.by_name(recipe.kind, pa.schema(fields), image, labelling.classes, kept_images, roles)
 
 

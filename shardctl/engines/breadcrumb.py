@@ -29,6 +29,11 @@ WHOLE = -1
 """The record of a worker that works on all records of its place together."""
 
 
+TOGETHER = -2
+"""The record, as this number or a lower one, of a worker that calls a model with several records: those of its place, or where
+places are records, those of its place and of the next ones. Each call has another number, so that its time can be told."""
+
+
 class Breadcrumb:
     """A place (the row of the plan, for instance), the record in it, and the stage of the work on it.
 

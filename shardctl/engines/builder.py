@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
 from shardctl.annotations.masks import MASK
-from shardctl.engines.breadcrumb import NOWHERE, WHOLE, Breadcrumb
+from shardctl.engines.breadcrumb import NOWHERE, TOGETHER, WHOLE, Breadcrumb
 from shardctl.engines.image_files import TableImages
 from shardctl.engines.inputs import changed, check_digest, digest_of, read_whole
 from shardctl.engines.instructions import Instructions
@@ -22,7 +23,8 @@ from shardctl.engines.rows import Rows, ShuffledRows
 from shardctl.errors import Rejection, TypesDifferError
 from shardctl.layout import Layout
 from shardctl.pipeline.batches import BatchPipeline, keyed, lay_out, make_keys
-from shardctl.pipeline.samples import Origin, SamplePipeline, Shape
+from shardctl.pipeline.samples import Made, Origin, SamplePipeline, Shape
+from shardctl.pipeline.together import OUT_OF_MEMORY_MESSAGE, Together
 from shardctl.sample import Sample
 from shardctl.shard import ShardWriter, shard_schema
 from shardctl.sources.formats import Choose, ColumnMisfit, Misfit, Parsed, Unit
@@ -30,8 +32,6 @@ from shardctl.sources.kinds import KINDS
 from shardctl.storage import HashingFile, printable
 from shardctl.tables import Reject
 from shardctl.times import python_rows
-
-OUT_OF_MEMORY_MESSAGE = "needs more memory than there is, or than --worker-memory allows"
 
 FITTED_RECORDS = 1024
 """The most records that are read together where some do not fit the types that were given."""
@@ -73,8 +73,40 @@ class CarefulUnitError(Exception):
         self.unit = unit
 
 
+@dataclass
+class _Held:
+    """A record that waits for the others that models are called with: `number` among these, or why it is rejected already.
+
+    `record` is its number in its file, None if it is the file. `read` are digests of image files (TableImages.read).
+    """
+
+    planned: Planned
+    outcome: UnitOutcome
+    record: int | None
+    number: int = -1
+    rejection: Rejection | None = None
+    read: list[int] = field(default_factory=list)
+
+
+class _CallCrumbs:
+    """Records each call of a function on a record of one place, or of a model on several."""
+
+    def __init__(self, crumb: Breadcrumb) -> None:
+        self._crumb = crumb
+
+    def one(self, record: int) -> None:
+        self._crumb.enter_call(record)
+
+    def many(self, records: list[int]) -> None:
+        self._crumb.enter_call(records[0] if len(records) == 1 else TOGETHER)
+
+
 class ShardBuilder:
-    """Makes the samples of units, and writes them into one shard. What becomes of each unit is in `outcomes`."""
+    """Makes the samples of units, and writes them into one shard. What becomes of each unit is in `outcomes`.
+
+    Where the recipe has models, records wait until those are there that belong into the same calls: `_slot_records` places of
+    the shard that follow each other, or of a unit of many records, whether they became samples or not.
+    """
 
     def __init__(
         self,
@@ -96,15 +128,19 @@ class ShardBuilder:
         self._batches = BatchPipeline(job.recipe.batch_transforms)
         self._by_sample = bool(job.recipe.sample_transforms) or job.recipe.store is not None or self._images is not None
         self._lost_ahead: list[int] = []
+        self._first_unit = place.first_unit
+        self._slot_records = job.recipe.records_together
+        self._together = Together[Made](self._pipeline, self._pipeline.laid_out, self) if job.recipe.models else None
+        self._held: list[_Held] = []
+        self._by_number: dict[int, _Held] = {}
+        self._slot = self._calls = 0
+        self._ranks: npt.NDArray[np.int64] | None = None
+        self._late_rejects: list[tuple[int, Rejection]] = []
         self.outcomes: list[UnitOutcome] = []
         self.shapes: set[Shape] = set()
         self.labels: Counter[int] = Counter()
         self.inputs = self._inputs_before = 0
-
-    @property
-    def rejected(self) -> int:
-        """How many records became no sample."""
-        return sum(outcome.rejected for outcome in self.outcomes)
+        self.samples = self.rejected = 0
 
     @property
     def objects(self) -> int:
@@ -122,7 +158,8 @@ class ShardBuilder:
         return self._writer.raw_bytes
 
     def finish(self) -> tuple[int, ...]:
-        """Write what is held, and return the number of rows of every block."""
+        """Write what is held, and return the number of rows of every block. Raises InputError."""
+        self.finish_held()
         for held in self._batches.finish():
             self._add_batch(lay_out(held, self._job.layout), self.outcomes[-1])
         self._rows.flush()
@@ -131,8 +168,10 @@ class ShardBuilder:
     def add(self, planned: Planned) -> UnitOutcome:
         """Add the samples of a unit.
 
-        Raises LostUnitError, CarefulUnitError, UnfitUnitError, TypesDifferError, SourceGoneError.
+        Raises LostUnitError, CarefulUnitError, UnfitUnitError, TypesDifferError, SourceGoneError, InputError.
         """
+        if self._held and planned.number not in self.slot_of(self._held[0].planned.number):
+            self.finish_held()
         outcome = UnitOutcome(self._rows.first_row)
         self.outcomes.append(outcome)
         self._inputs_before = self.inputs
@@ -173,7 +212,7 @@ class ShardBuilder:
             raise lost
         self._crumb.enter("decode")
         fields = self._kind.fields(data, planned.file.path, self._job.recipe.reading)
-        self._add_sample(fields if mask is None else {**fields, MASK: mask}, planned, outcome, planned.key())
+        self._add_sample(fields if mask is None else {**fields, MASK: mask}, planned, outcome, None)
 
     def _add_records(self, planned: Planned, outcome: UnitOutcome) -> None:
         """Add the samples of a unit of a file of many records."""
@@ -181,6 +220,9 @@ class ShardBuilder:
             raise self._known.lost[planned.number, None]
         lost = self._known.lost_records(planned.number)
         self._lost_ahead = [record for record in lost if self._is_ours(planned, record)]
+        self._late_rejects = []
+        if self._together is not None:
+            self._ranks = self._ranks_of(planned)
         if self._images is not None:
             self._images.begin()
         if planned.number in self._known.careful:
@@ -197,6 +239,7 @@ class ShardBuilder:
                 if planned.unit.records == 1:
                     raise
                 raise CarefulUnitError(planned.number) from None
+        self.finish_held()
         self._write_rejects(planned, outcome, [], None)
         if self._images is not None:
             self._add_image_digest(planned, outcome, self._images)
@@ -260,7 +303,7 @@ class ShardBuilder:
 
     def _has_begun(self) -> bool:
         """Return whether a record of the unit has been counted, as a sample, a reject, or one that a step still holds."""
-        return self.inputs > self._inputs_before
+        return self.inputs > self._inputs_before or bool(self._held)
 
     def _take_misfit(self, planned: Planned, unit: Unit, outcome: UnitOutcome, misfit: Misfit) -> None:
         """Do what must be done where a value does not fit the types of the fields."""
@@ -321,8 +364,8 @@ class ShardBuilder:
         rejects = list(parsed.rejects)
         batch, file = parsed.batch, planned.file
         if self._by_sample:
-            together = self._job.recipe.store is None and self._images is None
-            rejects += (self._add_together if together else self._add_images)(planned, parsed, outcome)
+            together = self._job.recipe.store is None and self._images is None and self._together is None
+            rejects += (self._add_together if together else self._add_each)(planned, parsed, outcome)
         elif batch.num_rows:
             self.inputs += batch.num_rows
             for made in self._batches.apply(keyed(batch, file.path, parsed.numbers)):
@@ -330,13 +373,13 @@ class ShardBuilder:
         seen = [*parsed.numbers[-1:].tolist(), *(record for record, _ in rejects)]
         self._write_rejects(planned, outcome, rejects, max(seen, default=0))
 
-    def _add_images(self, planned: Planned, parsed: Parsed, outcome: UnitOutcome) -> list[tuple[int, Rejection]]:
-        """Add the samples of records that hold images, and return those that are rejected, each with its number."""
+    def _add_each(self, planned: Planned, parsed: Parsed, outcome: UnitOutcome) -> list[tuple[int, Rejection]]:
+        """Add the samples of records one by one, and return those that are rejected, each with its number."""
         rejects: list[tuple[int, Rejection]] = []
         for record, fields in zip(parsed.numbers.tolist(), self._rows_of(parsed.batch), strict=True):
             self._crumb.drop(planned.number, record)
             try:
-                self._add_sample(fields, planned, outcome, planned.key(record))
+                self._add_sample(fields, planned, outcome, record)
             except Rejection as rejection:
                 rejects.append((record, rejection))
         self._crumb.drop(planned.number)
@@ -346,8 +389,8 @@ class ShardBuilder:
         """Add the samples that functions make of records, and return those that are rejected, each with its number."""
         file, numbers = planned.file, parsed.numbers
         keys = make_keys(file.path, numbers).to_pylist()
-        begin = self._crumb.enter_call
-        applied = self._pipeline.finish_records(parsed.batch, numbers.tolist(), keys, file.label, file.columns, begin)
+        calls = _CallCrumbs(self._crumb)
+        applied = self._pipeline.finish_records(parsed.batch, numbers.tolist(), keys, file.label, file.columns, calls)
         self._crumb.drop(planned.number, int(numbers[0]) if len(numbers) == 1 else WHOLE)
         batch = self._pipeline.lay_out(applied)
         self.inputs += len(numbers) - len(applied.rejects)  # those that gave no sample too
@@ -361,15 +404,22 @@ class ShardBuilder:
             self._crumb.drop(place, record)
         self.labels.update(labels_of(batch, self._job.layout))
         outcome.samples += batch.num_rows
+        self.samples += batch.num_rows
 
     def _write_rejects(
         self, planned: Planned, outcome: UnitOutcome, rejects: list[tuple[int, Rejection]], last: int | None
     ) -> None:
-        """Reject some records, and those up to `last` (None: to the end of the unit) that are lost, in order."""
+        """Reject some records, and those up to `last` (None: to the end of the unit) that are lost, in order.
+
+        Where records wait, what comes after the first of them is told later.
+        """
         ahead = [record for record in self._lost_ahead if last is None or record <= last]
         self._lost_ahead = self._lost_ahead[len(ahead) :]
         known = [(record, self._known.lost[planned.number, record]) for record in ahead]
-        for record, rejection in sorted([*rejects, *known], key=lambda found: found[0]):
+        told = sorted([*self._late_rejects, *rejects, *known], key=lambda found: found[0])
+        waiting = self._held[0].record if self._held else None
+        self._late_rejects = [] if waiting is None else [each for each in told if each[0] > waiting]
+        for record, rejection in told[: len(told) - len(self._late_rejects)]:
             self._reject(planned, outcome, record, rejection)
 
     def _rows_of(self, batch: pa.RecordBatch) -> Iterator[Sample]:
@@ -382,16 +432,31 @@ class ShardBuilder:
         for row in range(rows.num_rows):  # not all at once: each holds a copy of its images
             yield rows.slice(row, 1).to_pylist()[0]
 
-    def _add_sample(self, fields: Sample, planned: Planned, outcome: UnitOutcome, key: str) -> None:
-        """Add the samples of one record. Raises Rejection."""
-        origin = Origin(key, planned.file.label, planned.file.columns)
+    def _add_sample(self, fields: Sample, planned: Planned, outcome: UnitOutcome, record: int | None) -> None:
+        """Add the samples of one record, None: of the file that is one. Raises Rejection."""
+        origin = Origin(planned.key(record), planned.file.label, planned.file.columns)
+        if self._together is not None and record is not None:
+            slot = self._slot_of_record(planned, record)
+            if slot != self._slot:
+                self.finish_held()
+                self._slot = slot
+                self._crumb.drop(planned.number, record)
         if self._images is not None:
             fields, origin = self._images.take(fields, origin, planned)
-        made = self._pipeline.make(fields, origin)
+        read = [] if self._images is None else self._images.read
+        if self._together is not None:
+            number = self._together.add(fields, origin)
+            self._held.append(_Held(planned, outcome, record, number, read=read))
+            return
+        self._add_made(self._pipeline.make(fields, origin), outcome, read)
+
+    def _add_made(self, made: list[Made], outcome: UnitOutcome, read: list[int]) -> None:
+        """Add the samples of one record, whose images were in files with these digests."""
         if self._images is not None:
-            self._images.became_samples()
+            self._images.became_samples(read)
         self.inputs += 1
         outcome.samples += len(made)
+        self.samples += len(made)
         for sample in made:
             self._rows.add(sample, self._crumb)
             if sample.label is not None:
@@ -399,12 +464,64 @@ class ShardBuilder:
             if sample.shape and len(self.shapes) < 2:
                 self.shapes.add(sample.shape)
 
+    def finish_held(self) -> None:
+        """Do the rest to the records that wait, and add their samples. Raises InputError."""
+        if self._together is None or not self._held:
+            return
+        held = self._held
+        self._by_number = {each.number: each for each in held if each.rejection is None}
+        result = self._together.finish(held[0].planned.number in self._known.careful)
+        self._held, self._by_number = [], {}
+        for each in held:
+            found: list[Made] | Rejection = each.rejection or result[each.number]
+            if each.record is None:
+                each.outcome.first_row = self._rows.first_row
+            if isinstance(found, Rejection):
+                if each.record is None:
+                    self._reject(each.planned, each.outcome, each.planned.unit.first, found)
+                else:
+                    self._late_rejects.append((each.record, found))
+                continue
+            self._crumb.drop(each.planned.number, WHOLE if each.record is None else each.record, "encode")
+            self._add_made(found, each.outcome, each.read)
+        self._crumb.leave()
+
+    def slot_of(self, number: int) -> range:
+        """Return the units that this one must be made with: those of its slot, where units are records and there are models."""
+        if self._together is None or self._job.fields is not None:
+            return range(number, number + 1)
+        first = number - (number - self._first_unit) % self._slot_records
+        return range(first, first + self._slot_records)
+
+    def _slot_of_record(self, planned: Planned, record: int) -> int:
+        """Return the slot of a record in its unit: they are counted as they are planned, whatever becomes of them."""
+        place = record - planned.unit.first
+        return int(place if self._ranks is None else self._ranks[place]) // self._slot_records
+
+    def _ranks_of(self, planned: Planned) -> npt.NDArray[np.int64] | None:
+        """Return the places of a unit's records among those of the same split, (records,); None if all are of this one."""
+        ours, unit = self._job.choose(planned, self._split), planned.unit
+        return None if ours is None else np.cumsum(ours(np.arange(unit.first, unit.first + unit.records))) - 1
+
+    def on(self, record: int, stage: str) -> None:
+        """Record that work on a record which waits begins, or reaches a stage."""
+        held = self._by_number[record]
+        self._crumb.drop(held.planned.number, WHOLE if held.record is None else held.record, stage)
+
+    def on_all(self) -> None:
+        """Record that a model is called with several of the records that wait."""
+        self._calls += 1
+        self._crumb.drop(self._held[0].planned.number, TOGETHER - self._calls, "transform")
+
     def _choose(self, planned: Planned) -> Choose | None:
         """Return what tells which records of a unit are read: those of this split, but for those that end a worker."""
         return self._known.without_lost(planned.number, self._job.choose(planned, self._split))
 
     def _reject_unit(self, planned: Planned, outcome: UnitOutcome, rejection: Rejection) -> None:
         """Reject all records of a unit that are of this split."""
+        if self._together is not None and self._job.fields is None:  # in its turn
+            self._held.append(_Held(planned, outcome, None, rejection=rejection.bare()))
+            return
         unit, ours = planned.unit, self._job.choose(planned, self._split)
         first, count = unit.first, unit.records
         if ours is not None:
@@ -418,6 +535,7 @@ class ShardBuilder:
         key = planned.key(record)
         self._write_reject(Reject(planned.file.path, key, rejection.stage, rejection.error, message, records))
         outcome.rejected += records
+        self.rejected += records
         self.inputs += records
 
 

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shardctl.engines.builder import OUT_OF_MEMORY_MESSAGE
+from shardctl.engines.breadcrumb import TOGETHER
 from shardctl.engines.job import Job
 from shardctl.engines.pool import FATAL_KILLS, Death, Limits
 from shardctl.errors import SourceGoneError, WorkerError
 from shardctl.on_demand import OnDemand
+from shardctl.pipeline.together import OUT_OF_MEMORY_MESSAGE
 from shardctl.storage import printable
 
 Task = dict[str, Any]
@@ -25,7 +26,10 @@ FATAL_ACCIDENTS = 4
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a worker died: `unit` is None if it was at none, `record` None if at all records of the unit."""
+    """Where a worker died: `unit` is None if it was at none, `record` None if at all records of the unit.
+
+    `record` is TOGETHER if a model was called with several records, from `unit` on.
+    """
 
     shard: int | None
     unit: int | None
@@ -48,9 +52,9 @@ class Casualties:
         """Return the task of a shard (None: the probe) that nothing has gone wrong with yet.
 
         `lost` are records that are given up: [unit, record or None, stage, error, message]. The records of the units in
-        `careful` are read one by one. `trial` is a unit that is tried before the shard is built, and with `on` all that come
-        after it, so that the shard is not built from its beginning for every record that ends a worker. `suspect` is [unit,
-        attempt] of one that could not be read in time.
+        `careful` are read one by one, and a model is called with each alone before it is with several. `trial` is a unit that
+        is tried before the shard is built, and with `on` all that come after it, so that the shard is not built from its
+        beginning for every record that ends a worker. `suspect` is [unit, attempt] of one that could not be read in time.
         """
         return {
             "do": "shard",
@@ -76,12 +80,15 @@ class Casualties:
             raise SourceGoneError(self._no_answer(task, death))
         unit = None if death.stage == "compare" else death.place
         unread = death.overtime and death.stage == "read"
+        together = death.record is not None and death.record <= TOGETHER
         of_many = unit is not None and death.record is None and not unread and self._has_many(unit)
-        if of_many and unit not in task["careful"]:
+        if (of_many or together) and unit not in task["careful"]:
             return {**task, "careful": [*task["careful"], unit], "trial": unit}
-        place = _Place(task["shard"], unit, death.record, death.from_outside)
+        place = _Place(task["shard"], unit, TOGETHER if together else death.record, death.from_outside)
         self._deaths[place] += 1
         deaths = self._deaths[place]
+        if together and deaths >= (FATAL_KILLS if death.from_outside else FATAL_CRASHES):
+            raise WorkerError(self._only_together(death))
         if unit is None and deaths >= FATAL_ACCIDENTS:
             raise WorkerError(self._accident(task, death))
         # A read that took too long tells nothing of the record before another read of its source has not.
@@ -122,6 +129,17 @@ class Casualties:
         return (
             f"{FATAL_ACCIDENTS} worker processes in a row {death} while they {what}, at no input of theirs{said};"
             " nothing was committed"
+        )
+
+    def _only_together(self, death: Death) -> str:
+        assert death.place is not None, "it was calling a model"
+        first = printable(self._job.planned_at(death.place).key())
+        models = ", ".join(str(step.settings().get("target", step.name)) for step in self._job.recipe.models)
+        how = f"took longer than {self._limits.seconds:g} s" if death.overtime else f"{death}"
+        return (
+            f"a worker process {how} every time {models} was called with several inputs, from {first} on, and with each of them"
+            " alone it works; nothing was committed. Set batch lower, or use fewer --workers, a higher --worker-memory or"
+            " --input-timeout"
         )
 
     def _no_answer(self, task: Task, death: Death) -> str:

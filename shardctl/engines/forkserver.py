@@ -22,7 +22,7 @@ from typing import Any
 
 from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.serve import serve
-from shardctl.startup import import_without_threads, keep_pandas_out_of_arrow, reuse_memory
+from shardctl.startup import import_without_threads, keep_pandas_out_of_arrow, one_thread_each, reuse_memory
 
 ORDER = struct.Struct("<cI")
 """What to do, and the number of the worker."""
@@ -44,6 +44,7 @@ def run(control: socket.socket, module: str, memory: int) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # whoever started the command may have it ignored: no exit codes then
     keep_pandas_out_of_arrow()
     reuse_memory()
+    one_thread_each()
     handle = importlib.import_module(module).handle
     gc.freeze()  # what is loaded now stays shared: the collector of a worker would write to every page of it
     processes: dict[int, int] = {}

@@ -19,13 +19,14 @@ from shardctl.storage import printable
 class TableImages:
     """Finds the images of the records of units, one unit after the other.
 
-    `digest` covers the files that images of the unit's samples were read from, None while there is none.
+    `digest` covers the files that images of the unit's samples were read from, None while there is none. `read` has the digests
+    of those of the record that was taken last.
     """
 
     def __init__(self, job: Job, crumb: Breadcrumb) -> None:
         self._job, self._crumb = job, crumb
         self._digest: xxhash.xxh3_64 | None = None
-        self._read: list[int] = []
+        self.read: list[int] = []
         self.missing: Rejection | None = None
 
     def begin(self) -> None:
@@ -38,7 +39,7 @@ class TableImages:
         The image that the recipe works on becomes its bytes; those that are kept are structs of bytes and path, and were
         decoded once to see that they can be.
         """
-        self._read = []
+        self.read = []
         self._crumb.enter("read")
         filled = dict(fields)
         for name in self._job.kept_images:
@@ -53,9 +54,9 @@ class TableImages:
             origin = origin._replace(file_name=path)
         return filled, origin
 
-    def became_samples(self) -> None:
-        """The record that was taken last became samples: its files count for the digest of the unit."""
-        for digest in self._read:
+    def became_samples(self, read: list[int]) -> None:
+        """A record became samples: its files, which were `read`, count for the digest of the unit."""
+        for digest in read:
             self._digest = self._digest or xxhash.xxh3_64()
             self._digest.update(digest.to_bytes(8, "little"))
 
@@ -84,7 +85,7 @@ class TableImages:
         except Rejection as rejection:
             self.missing = self.missing or rejection
             raise
-        self._read.append(digest_of(found))
+        self.read.append(digest_of(found))
         return found, path
 
     def _file(self, path: str, planned: Planned) -> str:

@@ -19,8 +19,9 @@ Place = tuple[int, int | None]
 class Instructions:
     """What is known of a shard beforehand. `lost` are records, and whole units, that no worker survives, with the reason.
 
-    `careful` are units whose records are read one by one, since one of them has ended a worker. `unfit` are units that have
-    records which do not fit the types that were given.
+    `careful` are units whose records are read one by one, since one of them has ended a worker; or, where models are called
+    with several units that are records, the first of these, and the model is called with each alone before. `unfit` are units
+    that have records which do not fit the types that were given.
     """
 
     lost: Mapping[Place, Rejection] = field(default_factory=dict)

@@ -28,7 +28,7 @@ from shardctl.roles import Mask, Objects
 from shardctl.shard import Compression, ShardWriter, shard_schema
 from shardctl.storage import counted
 from shardctl.tables import Reject
-from shardctl.transforms.values import UnfitValue, check_fit, column_type, describe, plain_value, python_value
+from shardctl.transforms.values import UnfitValue, array_type, check_fit, column_type, describe, plain_value, python_value
 
 
 @dataclass(frozen=True)
@@ -166,6 +166,7 @@ def _own_samples(
 def _with_own_fields(job: Job, samples: list[Finished], setters: dict[str, str]) -> Layout:
     """Return the layout after a user's functions: fields that they dropped are gone, those that they made are added."""
     fields, image = list(job.layout.columns), job.layout.image
+    models = {step.settings()["target"] for step in job.recipe.models}
     if image is not None:
         shape = samples[0].fields["image"].shape if image.store == "raw" else None
         image = replace(image, shape=shape)
@@ -177,7 +178,8 @@ def _with_own_fields(job: Job, samples: list[Finished], setters: dict[str, str])
     for name in names:
         if name == "variant" or (name in known and (name not in setters or name in ("key", "image", "label"))):
             continue
-        found = pa.field(name, _own_type(name, samples, setters[name], known[name].type if name in known else None))
+        type_ = _array_type(name, samples) if setters[name] in models and name not in known else None
+        found = pa.field(name, type_ or _own_type(name, samples, setters[name], known[name].type if name in known else None))
         if name in known:
             result[[f.name for f in result].index(name)] = found
         else:
@@ -251,6 +253,11 @@ def _own_type(name: str, samples: list[Finished], who: str, known: pa.DataType |
             f"{who} set {name} to values that have no type in common, such as {describe(other)} and {describe(odd)}"
         )
     return type_
+
+
+def _array_type(name: str, samples: list[Finished]) -> pa.DataType | None:
+    """Return the type of a field of a model if all of its values are arrays of one shape, None if not."""
+    return array_type([sample.fields.get(name) for sample in samples])
 
 
 def _common_type(values: list[Any]) -> pa.DataType:

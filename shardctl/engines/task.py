@@ -109,9 +109,12 @@ def _build(job: Job, shard: int, report: Callable[[Progress], None], crumb: Brea
     with replacing(job.shard_path(shard), StreamedFile) as sink, _rejects_file(job.rejects_path(shard)) as reject:
         builder = ShardBuilder(job, place, sink, reject, crumb, known)
         for planned in job.units(place.first_unit, place.units):
-            outcome = builder.add(planned)
-            reporter.count(planned.unit.records, outcome.samples, outcome.rejected, planned.unit.size)
+            samples, rejected = builder.samples, builder.rejected
+            builder.add(planned)
+            reporter.count(planned.unit.records, builder.samples - samples, builder.rejected - rejected, planned.unit.size)
+        samples, rejected = builder.samples, builder.rejected
         block_rows = builder.finish()
+        reporter.count(0, builder.samples - samples, builder.rejected - rejected, 0)
     facts = ShardFacts(sum(block_rows), sink.tell(), builder.raw_bytes, sink.sha256, block_rows)
     units = pa.Table.from_pylist([vars(outcome) for outcome in builder.outcomes], MARKER_SCHEMA)
     shapes = tuple(sorted(builder.shapes))
@@ -124,14 +127,17 @@ def _build(job: Job, shard: int, report: Callable[[Progress], None], crumb: Brea
 def try_units(job: Job, shard: int, first: int, on: bool, crumb: Breadcrumb, known: Instructions) -> None:
     """Make the samples of a unit, and with `on` those of all units of the shard that come after it, and write nothing.
 
+    Where a model is called with several units together, it is done with all of these.
+
     Whatever ends the process does it here, before the whole shard is built once more.
     """
     place = job.place(shard)
     builder = ShardBuilder(job, place, pa.MockOutputStream(), lambda reject: None, crumb, known)
-    end = place.first_unit + place.units
-    for planned in job.units(first, end - first if on else 1):
+    slot, end = builder.slot_of(first), place.first_unit + place.units
+    for planned in job.units(slot.start, (end if on else min(slot.stop, end)) - slot.start):
         with suppress(LostUnitError, CarefulUnitError, UnfitUnitError):
             builder.add(planned)
+    builder.finish_held()
 
 
 @contextmanager

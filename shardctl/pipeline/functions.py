@@ -1,17 +1,19 @@
-"""The functions of a person that a recipe names, called one after the other on samples."""
+"""The functions and models of a person that a recipe names, called one after the other on samples."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import groupby
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from shardctl.errors import Rejection
 from shardctl.recipe import Recipe
 from shardctl.sample import Sample
+from shardctl.transforms import GroupTransform, SampleTransform
 from shardctl.transforms.values import DEEPEST, describe
 
 Given = tuple[Sample, ...]
@@ -50,8 +52,38 @@ class Applied:
             self.given = [self.given[place] for place in kept]
 
 
+class FailedCallError(Exception):
+    """A call of a model with the samples of several records failed: any of them may be why."""
+
+    def __init__(self, records: list[int], who: str, rejection: Rejection) -> None:
+        super().__init__(str(rejection))
+        self.records, self.who, self.rejection = records, who, rejection
+
+
+class Calls(Protocol):
+    """Is told of every call of a function or a model before it is made."""
+
+    def one(self, record: int) -> None:
+        """A function is called with a sample of a record."""
+        ...
+
+    def many(self, records: list[int]) -> None:
+        """A model is called with the samples of some records, which are different ones, in order."""
+        ...
+
+
+class _Step(NamedTuple):
+    """A function or a model: its place among them, counted from 1, and its name in messages."""
+
+    number: int
+    step: SampleTransform
+    who: str
+    draws: bool
+
+
 class Functions:
-    """Calls the functions of a recipe. `numbered` says whether a record may become several samples of one variant.
+    """Calls the functions and the models of a recipe. `numbered` says whether a record may become several samples of one
+    variant.
 
     `traced` asks for what each function was given. Of several that is kept in any case: a message names the one to blame.
     """
@@ -59,10 +91,15 @@ class Functions:
     def __init__(self, recipe: Recipe, numbered: bool, traced: bool) -> None:
         self._recipe, self._numbered = recipe, numbered
         self._steps = [
-            (number, step, str(step.settings().get("target", step.name)), step.draws)
+            _Step(number, step, str(step.settings().get("target", step.name)), step.draws)
             for number, step in enumerate(recipe.sample_transforms, 1)
         ]
+        self._stretches = [
+            list(steps) for _, steps in groupby(self._steps, lambda each: each.number if _is_model(each.step) else 0)
+        ]
         self._traced = traced or len(self._steps) > 1
+        for model in recipe.models:
+            model.begin()
 
     def __bool__(self) -> bool:
         return bool(self._steps)
@@ -70,7 +107,7 @@ class Functions:
     @property
     def last(self) -> str:
         """The name of the last function."""
-        return self._steps[-1][2]
+        return self._steps[-1].who
 
     def setters(self, given: Given, final: Sample) -> dict[str, str]:
         """Return the function that set a field last, for each field of a sample that one of them set."""
@@ -78,56 +115,84 @@ class Functions:
             return {}
         absent = object()
         return {
-            name: who
-            for (_, _, who, _), before, after in zip(self._steps, given, (*given[1:], final), strict=True)
+            name: step.who
+            for step, before, after in zip(self._steps, given, (*given[1:], final), strict=True)
             for name in before.keys() | after.keys()
             if after.get(name, absent) is not before.get(name, absent)
         }
 
-    def apply(self, records: list[int], samples: list[Sample], begin: Callable[[int], None]) -> Applied:
+    def apply(self, records: list[int], samples: list[Sample], calls: Calls) -> Applied:
         """Return what the functions make of samples, each given with the number of its record.
 
-        Several functions are called in turn on each sample: one may leave something for the next. `begin` is called with the
-        record's number before every call. `settle` must follow once all samples of the records are there.
+        Several functions are called in turn on each sample: one may leave something for the next. A model is called with the
+        samples of all records, some at a time. `settle` must follow once all samples of the records are there.
+
+        Raises FailedCallError.
         """
-        if len(self._steps) < 2:
-            return self._in_turn(records, samples, begin)
-        applied = Applied()
-        for record, sample in zip(records, samples, strict=True):
-            if record not in applied.rejects:
-                applied.extend(self._in_turn([record], [sample], begin))
+        applied = Applied(records, samples, [()] * len(samples))
+        for steps in self._stretches:
+            if len(steps) < 2:
+                applied = self._in_turn(applied, steps, calls)
+                continue
+            made = Applied(rejects=applied.rejects, left_out=applied.left_out)
+            for record, sample, given in zip(applied.records, applied.samples, applied.given, strict=True):
+                if record not in made.rejects:
+                    made.extend(self._in_turn(Applied([record], [sample], [given]), steps, calls))
+            applied = made
         return applied
 
-    def _in_turn(self, records: list[int], samples: list[Sample], begin: Callable[[int], None]) -> Applied:
+    def _in_turn(self, applied: Applied, steps: list[_Step], calls: Calls) -> Applied:
         """Call the first function on all samples, then the second on what it made, and so on."""
-        applied = Applied(records, samples, [()] * len(samples))
-        for number, step, who, draws in self._steps:
+        for step in steps:
+            if isinstance(step.step, GroupTransform):
+                applied = self._together(applied, step.step, step.who, calls)
+                continue
             made = Applied(rejects=applied.rejects, left_out=applied.left_out)
             for record, sample, given in zip(applied.records, applied.samples, applied.given, strict=True):
                 if record in made.rejects:
                     continue
-                begin(record)
+                calls.one(record)
                 key, variant = sample["key"], sample["variant"]
                 # Its own stream per function, so that one that draws more or less does not disturb the next.
-                rng = self._recipe.rng(f"{key}\0{number}", variant) if draws else None
+                rng = self._recipe.rng(f"{key}\0{step.number}", variant) if step.draws else None
                 so_far = (*given, sample.copy()) if self._traced else given
                 try:
-                    results = step.apply(sample, rng)
-                    for changed in results:
-                        if changed.get("key") is not key or changed.get("variant") is not variant:
-                            _check(changed, key, variant, who)
-                        if not _UNCHANGEABLE.issuperset(map(type, changed.values())):
-                            changed = unshared(changed)
-                        made.records.append(record)
-                        made.samples.append(changed)
-                        made.given.append(so_far)
+                    results = step.step.apply(sample, rng)
+                    _take(made, record, results, key, variant, step.who, so_far)
                 except Rejection as rejection:
                     made.rejects.setdefault(record, rejection)
-                else:
-                    if not results:
-                        made.left_out[record] = who
             applied = made
         return applied
+
+    def _together(self, applied: Applied, model: GroupTransform, who: str, calls: Calls) -> Applied:
+        """Call a model on all samples, some at a time. Raises FailedCallError."""
+        applied.drop_rejected()
+        made = Applied(rejects=applied.rejects, left_out=applied.left_out)
+        for first in range(0, len(applied.records), model.batch):
+            some = slice(first, first + model.batch)
+            records, samples = applied.records[some], applied.samples[some]
+            applied.samples[some] = [{} for _ in samples]  # what the model lets go of is not held here
+            names = [(sample["key"], sample["variant"]) for sample in samples]
+            before = [
+                (*given, sample.copy()) if self._traced else given
+                for given, sample in zip(applied.given[some], samples, strict=True)
+            ]
+            calls.many(list(dict.fromkeys(records)))
+            try:
+                results = model.apply_together(samples)
+            except Rejection as rejection:
+                if len(set(records)) > 1:
+                    raise FailedCallError(list(dict.fromkeys(records)), who, rejection) from rejection
+                made.rejects.setdefault(records[0], rejection)
+                continue
+            for record, result, (key, variant), given in zip(records, results, names, before, strict=True):
+                try:
+                    if isinstance(result, Rejection):
+                        raise result
+                    _take(made, record, result, key, variant, who, given)
+                except Rejection as rejection:
+                    made.rejects.setdefault(record, rejection)
+        return made
 
     def settle(self, applied: Applied) -> None:
         """Number the samples of records of which functions made several, and reject those of which they made none."""
@@ -146,6 +211,24 @@ class Functions:
                 applied.rejects.setdefault(record, Rejection("transform", "several-samples", f"{self.last} {several}"))
             for number, sample in enumerate(group):
                 sample["variant"] = number
+
+
+def _is_model(step: SampleTransform) -> bool:
+    return isinstance(step, GroupTransform)
+
+
+def _take(made: Applied, record: int, results: Sequence[Sample], key: str, variant: int, who: str, given: Given) -> None:
+    """Add what a function made of a sample. Raises Rejection."""
+    for changed in results:
+        if changed.get("key") is not key or changed.get("variant") is not variant:
+            _check(changed, key, variant, who)
+        if not _UNCHANGEABLE.issuperset(map(type, changed.values())):
+            changed = unshared(changed)
+        made.records.append(record)
+        made.samples.append(changed)
+        made.given.append(given)
+    if not results:
+        made.left_out[record] = who
 
 
 _UNCHANGEABLE = frozenset((str, int, float, bool, bytes, type(None)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
@@ -19,12 +19,13 @@ from shardctl.errors import Rejection
 from shardctl.layout import Layout
 from shardctl.motion import KeepRule
 from shardctl.pipeline.annotated import Annotated, Waiting
-from shardctl.pipeline.functions import Applied, Functions, Given, unshared
+from shardctl.pipeline.functions import Applied, Calls, Functions, Given, unshared
 from shardctl.pipeline.images import ImageSteps
 from shardctl.recipe import Recipe
 from shardctl.sample import Sample
 from shardctl.times import python_rows
 from shardctl.transforms.filter import judge
+from shardctl.transforms.picture import Picture
 from shardctl.transforms.values import UnfitValue, array_of, describe, for_column, quick_check
 
 Shape = tuple[int, int, int]
@@ -75,6 +76,31 @@ class Finished(NamedTuple):
     cut_off: int = 0
 
 
+@dataclass
+class Prepared:
+    """The samples of one record when all image steps are done, each for the user's functions, images as pixels.
+
+    `cut_off` has for each of them the number of objects that the steps have cut off; `name` is that of the image's file.
+    """
+
+    samples: list[Sample]
+    cut_off: list[int]
+    name: str = ""
+
+
+class _CallsOfOne:
+    """Enters the stage of the user's functions before each call, on the record that work is on already."""
+
+    def __init__(self, enter: Callable[[str], None]) -> None:
+        self._enter = enter
+
+    def one(self, _record: int) -> None:
+        self._enter("transform")
+
+    def many(self, _records: list[int]) -> None:
+        self._enter("transform")
+
+
 class SamplePipeline:
     """The steps of a recipe in Python: for images and texts that are a file each, one record at a time, and for records of text
     and tables that functions are called with, those that were read together.
@@ -98,6 +124,7 @@ class SamplePipeline:
         self._annotated = Annotated(known, KeepRule.of(recipe.keep_objects))
         self._functions = Functions(recipe, layout is None or "variant" in layout.columns.names, traced=layout is None)
         self._moves_later = layout is not None and not self._functions  # who finishes samples without a layout looks at them
+        self._calls = _CallsOfOne(enter)
         self._store = recipe.store
         self._classes = known.classes if known else None
         self._fill = [self._filler(f) for f in layout.columns] if layout else []
@@ -106,14 +133,15 @@ class SamplePipeline:
 
     def make(self, fields: Sample, origin: Origin) -> list[Made]:
         """Return the samples of one record, as the values of their rows. Raises Rejection, which costs all of them."""
-        made = []
-        for finished in self.finish(fields, origin):
-            values = tuple(fill(finished) for fill in self._fill)
-            label = values[self._label_column] if self._label_column >= 0 else None
-            objects = self._annotated.count(finished.fields)
-            waits = any(isinstance(value, Waiting) for value in values)
-            made.append(Made(values, row_size(values), finished.shape, label, objects, finished.cut_off, waits))
-        return made
+        return [self.laid_out(finished) for finished in self.finish(fields, origin)]
+
+    def laid_out(self, finished: Finished) -> Made:
+        """Return a sample as the values of its row. Raises Rejection."""
+        values = tuple(fill(finished) for fill in self._fill)
+        label = values[self._label_column] if self._label_column >= 0 else None
+        objects = self._annotated.count(finished.fields)
+        waits = any(isinstance(value, Waiting) for value in values)
+        return Made(values, row_size(values), finished.shape, label, objects, finished.cut_off, waits)
 
     def settle(self, made: Sequence[Made]) -> list[Made]:
         """Return samples as they are written, of which some had to wait."""
@@ -122,6 +150,66 @@ class SamplePipeline:
 
     def finish(self, fields: Sample, origin: Origin) -> list[Finished]:
         """Do all that the recipe says to one record. Raises Rejection."""
+        sample = self._begun(fields, origin)
+        facts: Iterable[tuple[Shape | None, int]]
+        if self._store is None and not self._functions:  # there may be millions of small texts
+            return [Finished(each, None) for each in self._with_variants([0], [sample])[1]]
+        if self._store is None:
+            applied, facts = self._functions.apply(*self._with_variants([0], [sample]), self._calls), repeat((None, 0))
+        else:
+            applied, facts = self._images(sample, origin.file_name or origin.key, self._store)
+        self._functions.settle(applied)
+        _raise_rejection(applied)
+        made = zip(applied.samples, facts, applied.given, strict=False)
+        return [Finished(fields, shape, given, cut_off) for fields, (shape, cut_off), given in made]
+
+    def prepare(self, fields: Sample, origin: Origin) -> Prepared:
+        """Do all to one record that the recipe says before the user's functions. Raises Rejection.
+
+        Nothing in the samples is shared with `fields`: the same record may be prepared again.
+        """
+        sample = self._begun(unshared(fields), origin)
+        if self._store is None:
+            samples = self._with_variants([0], [sample])[1]
+            return Prepared(samples, [0] * len(samples))
+        made = [(self._for_functions(each, picture), cut_off) for each, picture, cut_off in self._pictures(sample)]
+        return Prepared([each for each, _ in made], [cut_off for _, cut_off in made], origin.file_name or origin.key)
+
+    def finish_together(self, prepared: Mapping[int, Prepared], calls: Calls) -> dict[int, list[Finished] | Rejection]:
+        """Do the rest to the records that were prepared, by their numbers, so that models see all of them.
+
+        Their samples are used up. Raises FailedCallError.
+        """
+        records = [number for number, each in prepared.items() for _ in each.samples]
+        samples = [sample for each in prepared.values() for sample in each.samples]
+        for each in prepared.values():
+            each.samples = []
+        applied = self._functions.apply(records, samples, calls)
+        cut_off = [
+            prepared[record].cut_off[sample["variant"]]  # before `settle` numbers those that functions have made
+            for record, sample in zip(applied.records, applied.samples, strict=True)
+        ]
+        self._functions.settle(applied)
+        result: dict[int, list[Finished] | Rejection] = {number: [] for number in prepared}
+        result.update(applied.rejects)
+        for place, (record, given, cut) in enumerate(zip(applied.records, applied.given, cut_off, strict=True)):
+            found = result[record]
+            if isinstance(found, Rejection):
+                continue
+            sample, applied.samples[place] = applied.samples[place], {}
+            if self._store is None:
+                found.append(Finished(sample, None, given))
+                continue
+            calls.one(record)
+            try:
+                fields, shape = self._stored(sample, given, prepared[record].name, self._store)
+                found.append(Finished(fields, shape, given, cut))
+            except Rejection as rejection:
+                result[record] = rejection
+        return result
+
+    def _begun(self, fields: Sample, origin: Origin) -> Sample:
+        """Return a record with what is known of it beside its fields."""
         columns = origin.columns or {}
         # Functions may change what they get; for images, each variant gets a copy of its own.
         shared = not self._functions or self._store is not None
@@ -131,17 +219,7 @@ class SamplePipeline:
         elif self._classes is not None and sample.get("label") == "":
             sample["label"] = None  # the empty label of a record: where labels name classes, it is a missing one
         sample["key"] = origin.key
-        facts: Iterable[tuple[Shape | None, int]]
-        if self._store is None and not self._functions:  # there may be millions of small texts
-            return [Finished(each, None) for each in self._with_variants([0], [sample])[1]]
-        if self._store is None:
-            applied, facts = self._functions.apply(*self._with_variants([0], [sample]), self._calling), repeat((None, 0))
-        else:
-            applied, facts = self._images(sample, origin.file_name or origin.key, self._store)
-        self._functions.settle(applied)
-        _raise_rejection(applied)
-        made = zip(applied.samples, facts, applied.given, strict=False)
-        return [Finished(fields, shape, given, cut_off) for fields, (shape, cut_off), given in made]
+        return sample
 
     def finish_records(
         self,
@@ -150,11 +228,11 @@ class SamplePipeline:
         keys: list[str],
         label: int | None,
         columns: dict[str, Any] | None,
-        begin: Callable[[int], None],
+        calls: Calls,
     ) -> Applied:
         """Do all that the recipe says to records of text or of tables, given with their numbers and keys.
 
-        `label` and `columns` are those of their file. `begin` is called with a record's number before each call of a function.
+        `label` and `columns` are those of their file. `calls` is told of each call of a function.
         """
         samples = python_rows(batch)
         if columns:
@@ -167,7 +245,7 @@ class SamplePipeline:
                     sample["label"] = None  # as in `finish`
         for sample, key in zip(samples, keys, strict=True):
             sample["key"] = key
-        applied = self._functions.apply(*self._with_variants(numbers, samples), begin)
+        applied = self._functions.apply(*self._with_variants(numbers, samples), calls)
         self._functions.settle(applied)
         applied.drop_rejected()
         return applied
@@ -200,31 +278,16 @@ class SamplePipeline:
                 sample["variant"] = 0
         return records, samples
 
-    def _calling(self, _record: int) -> None:
-        self._enter("transform")
-
     def _images(self, sample: Sample, name: str, store: Store) -> tuple[Applied, list[tuple[Shape | None, int]]]:
         """Decode the image once, and return the samples of all of its variants, with their shapes and how many objects were cut
         off. `name` is that of its file.
         """
-        self._enter("decode")
-        data = sample["image"]
-        opened = image.open_image(data, self._recipe.max_pixels, self._recipe.keep_truncated)
-        dropped = finish_annotations(sample, opened)
-        if self._filters:
-            judge(self._filters, opened)
         if store.name == "source":
+            data = sample["image"]
+            opened, dropped = self._opened(sample)
             return Applied([0], [{**sample, "image": (data, name), "variant": 0}], [()]), [(_check_source(opened), dropped)]
         applied, facts = Applied(), list[tuple[Shape | None, int]]()
-        for variant, picture in enumerate(self._steps.pictures(opened, sample["key"], self._enter)):
-            moved: Sample = {}
-            cut_off = 0
-            if self._annotated:
-                moved, cut_off = self._annotated.moved(sample, opened.size, picture.stages, self._moves_later)
-            cut_off += dropped
-            fields = {**sample, **moved, "variant": variant}
-            if self._functions:  # they may change what they get, and a motion that moves nothing gives back what it got
-                fields = unshared(fields)
+        for fields, picture, cut_off in self._pictures(sample):
             if not self._functions:
                 self._enter("encode")
                 width, height = picture.size
@@ -232,19 +295,49 @@ class SamplePipeline:
                 applied.extend(Applied([0], [{**fields, "image": kept}], [()]))
                 facts.append(((height, width, 3), cut_off))
                 continue
-            # A writable copy: the functions may draw into the image.
-            made = self._functions.apply([0], [{**fields, "image": np.array(picture.image)}], self._calling)
+            made = self._functions.apply([0], [self._for_functions(fields, picture)], self._calls)
             _raise_rejection(made)
             for place, (each, given) in enumerate(zip(made.samples, made.given, strict=True)):
                 self._enter("encode")
-                finished = Finished(each, None, given)
-                final = self._checked_pixels(each.get("image"), finished)
-                self._annotated.check(each, partial(self._setter, finished=finished))
-                pixels = final if store.name == "raw" else _encoded(final, name, store)
-                made.samples[place] = {**each, "image": pixels}
-                facts.append((final.shape, cut_off))
+                made.samples[place], shape = self._stored(each, given, name, store)
+                facts.append((shape, cut_off))
             applied.extend(made)
         return applied, facts
+
+    def _opened(self, sample: Sample) -> tuple[Opened, int]:
+        """Open the image of a sample, finish its annotations, and ask the filters. Return too how many objects it dropped."""
+        self._enter("decode")
+        opened = image.open_image(sample["image"], self._recipe.max_pixels, self._recipe.keep_truncated)
+        dropped = finish_annotations(sample, opened)
+        if self._filters:
+            judge(self._filters, opened)
+        return opened, dropped
+
+    def _pictures(self, sample: Sample) -> Iterator[tuple[Sample, Picture, int]]:
+        """Decode an image, and yield for each variant its fields, its picture, and how many objects are no longer marked."""
+        opened, dropped = self._opened(sample)
+        for variant, picture in enumerate(self._steps.pictures(opened, sample["key"], self._enter)):
+            moved: Sample = {}
+            cut_off = 0
+            if self._annotated:
+                moved, cut_off = self._annotated.moved(sample, opened.size, picture.stages, self._moves_later)
+            yield {**sample, **moved, "variant": variant}, picture, cut_off + dropped
+
+    def _for_functions(self, fields: Sample, picture: Picture) -> Sample:
+        """Return a sample that functions may change: a motion that moves nothing gives back what it got.
+
+        The image is a writable copy: the functions may draw into it.
+        """
+        return {**unshared(fields), "image": np.array(picture.image)}
+
+    def _stored(self, sample: Sample, given: Given, name: str, store: Store) -> tuple[Sample, Shape | None]:
+        """Return a sample of the user's functions with its image as it is stored, and the shape of that. Raises Rejection."""
+        finished = Finished(sample, None, given)
+        pixels = None if store.name == "none" else self._checked_pixels(sample.get("image"), finished)
+        self._annotated.check(sample, partial(self._setter, finished=finished))
+        if pixels is None:
+            return {key: value for key, value in sample.items() if key != "image"}, None
+        return {**sample, "image": pixels if store.name == "raw" else _encoded(pixels, name, store)}, pixels.shape
 
     def _checked_pixels(self, pixels: Any, finished: Finished) -> Pixels:
         """Return the pixels of an image that functions may have changed. Raises Rejection."""

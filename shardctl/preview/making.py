@@ -118,6 +118,10 @@ def make_preview(
     try:
         notices = settle_kind(settings, roots, engine)
         checked = _checked_recipe(settings)
+        if checked.store is not None and checked.store.name == "none":
+            steps = tuple(step for step in checked.transforms if step not in checked.sample_transforms)
+            checked = replace(checked, store=Store.parse("png"), transform=steps)
+            notices = [*notices, "store none: the images are shown as your functions get them, and these are not called"]
         variants = VARIANTS if settings.get("variants") is None and checked.random else checked.variants
         backend.require_one()
         rule = AnnotationRule(chosen.boxes, chosen.annotation_frame, chosen.task)

@@ -81,7 +81,7 @@ def check_recipe(path: Path, imports: bool = False) -> Check:
     if recipe is not None and imports:
         for place, step in enumerate(recipe.transforms):
             try:
-                step.load()
+                step.loaded()
             except UsageError as error:
                 told.append(SettingError(str(error), "transform", place))
     problems = sorted((file.problem(error) for error in told), key=lambda problem: (problem.line or 0, problem.column or 0))

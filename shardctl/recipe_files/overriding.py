@@ -50,7 +50,7 @@ def with_steps(
             own = _replaced(own, option, file)
     else:
         own = [{"name": option.name, option.setting: option.value} for option in options]
-    known = [step.get("target") for step in own if isinstance(step, dict) and step.get("name") == "custom"]
+    known = [step.get("target") for step in own if isinstance(step, dict) and step.get("name") in ("custom", "model")]
     twice = next((target for target in functions if target in known), None)
     if twice is not None:
         raise UsageError(f"--transform {printable(twice)}: {file} has this function already; leave the option out")

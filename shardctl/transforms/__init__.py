@@ -2,8 +2,8 @@
 
 The steps of images work on a `Picture` (picture.py). Those that only say which part is wanted, and how large, compose: the
 pixels are resampled once (geometry.py, codecs/resampling.py). A *filter* rejects images and changes none. A *sample* transform
-is a person's own function, called on the decoded sample. A *batch* transform works on Arrow batches of records of text and
-tables.
+is a person's own function, called on the decoded sample; a *group* transform, a model, is called on many of them. A *batch*
+transform works on Arrow batches of records of text and tables.
 
 Names and settings are those of torchvision's transforms.v2, in lower case. What can be certain or random has a `p`.
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 from shardctl.transforms.base import (
     BatchRun,
     BatchTransform,
+    GroupTransform,
     ImageTransform,
     PixelTransform,
     SampleTransform,
@@ -29,6 +30,7 @@ __all__ = [
     "BatchTransform",
     "Custom",
     "Filter",
+    "GroupTransform",
     "ImageTransform",
     "PixelTransform",
     "SampleTransform",

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image
 
+from shardctl.errors import Rejection
 from shardctl.geometry import Look, Size
 from shardctl.sample import Sample
 from shardctl.transforms.picture import Picture
@@ -30,8 +31,12 @@ class Transform(Settings, ABC):
         """Whether it draws from the generator that it is handed."""
         return False
 
-    def load(self) -> None:
-        """Import the code that does the work where it is not shardctl's own. Raises UsageError if it cannot be used."""
+    def loaded(self) -> Transform:
+        """Return the step that does the work, with the code imported where it is not shardctl's own: as a rule this one.
+
+        Raises UsageError if it cannot be used.
+        """
+        return self
 
     def code_digest(self) -> str | None:
         """Return a digest of the code that does the work where it is not shardctl's own, else None."""
@@ -125,6 +130,40 @@ class SampleTransform(Transform):
     @abstractmethod
     def apply(self, sample: Sample, rng: Rng) -> Sequence[Sample]:
         """Return none, one or many samples. `rng` is None if it draws nothing. Raises Rejection, which costs the record."""
+
+
+class GroupTransform(SampleTransform):
+    """Makes samples of several samples at a time, up to `batch`: a model. It draws no random numbers."""
+
+    batch: int
+
+    @property
+    def random(self) -> bool:
+        """It draws nothing."""
+        return False
+
+    @property
+    def draws(self) -> bool:
+        """It needs no generator."""
+        return False
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Make ready what does the work, once in each process. Raises UsageError."""
+
+    @abstractmethod
+    def apply_together(self, samples: list[Sample]) -> list[Sequence[Sample] | Rejection]:
+        """Return for each sample none, one or many samples, or why it is rejected.
+
+        Raises Rejection where the call failed, whichever of the samples is the reason.
+        """
+
+    def apply(self, sample: Sample, rng: Rng) -> Sequence[Sample]:
+        """Return none, one or many samples, made of one alone. Raises Rejection."""
+        (made,) = self.apply_together([sample])
+        if isinstance(made, Rejection):
+            raise made
+        return made
 
 
 class BatchTransform(Transform):

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import inspect
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,12 +13,10 @@ import numpy as np
 from shardctl.errors import Rejection, UsageError
 from shardctl.importing import find_function
 from shardctl.sample import Sample
-from shardctl.transforms.base import SampleTransform
+from shardctl.transforms.base import SampleTransform, Transform
+from shardctl.transforms.model import Model, is_model
+from shardctl.transforms.own_code import files_digest, rejection_of, samples_of
 from shardctl.transforms.settings import Text, setting
-from shardctl.transforms.values import describe
-
-MESSAGE_CHARACTERS = 500
-"""How much of what a function's exception says is kept: every reject has a copy."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +31,12 @@ class Custom(SampleTransform):
     name: ClassVar[str] = "custom"
     target: str = setting(Text(), doc="MODULE:FUNCTION.")
 
-    def load(self) -> None:
-        """Import the function, to be sure that it can be called. Raises UsageError if it cannot."""
+    def loaded(self) -> Transform:
+        """Import the function, to be sure that it can be called. A class becomes a model. Raises UsageError."""
+        if is_model(self._function):
+            return Model(self.target).loaded()
         self._call  # noqa: B018 - imported once, and kept
+        return self
 
     @property
     def draws(self) -> bool:
@@ -53,36 +50,12 @@ class Custom(SampleTransform):
         except (Rejection, MemoryError):
             raise
         except (Exception, SystemExit) as error:  # sys.exit() must not end a conversion that runs in this process
-            name = type(error).__name__
-            raise Rejection("transform", name, f"{self.target} raised {name}: {_text(error)}") from error
-        if type(result) is dict and result.keys() <= self._known_names:
-            return (dict(result),)  # the function may keep the other one, and change it later
-        if result is None:
-            return ()
-        made = result if isinstance(result, list | tuple) else (result,)
-        for each in made:
-            if not isinstance(each, dict):
-                message = (
-                    f"{self.target} returned {describe(each)}; it must return the sample (a dict), a list of them, or None"
-                )
-                raise Rejection("transform", "not-a-sample", message)
-            if not each.keys() <= self._known_names:
-                for name in each:
-                    _check_name(self.target, name)
-                self._known_names.update(each)
-        return [dict(each) for each in made]
+            raise rejection_of(self.target, error) from error
+        return samples_of(result, self.target, self._known_names)
 
     def code_digest(self) -> str | None:
-        """Return the SHA-256 of the files that decide what the function does, None if it has none.
-
-        These are the file of its module, and the file that it was written in where that is another one.
-        """
-        module = sys.modules.get(self.target.partition(":")[0])
-        paths = dict.fromkeys((_source_file(_innermost(self._function)), getattr(module, "__file__", None)))
-        digests = [hashlib.sha256(_read(path)).hexdigest() for path in paths if path]
-        if len(digests) < 2:
-            return digests[0] if digests else None
-        return hashlib.sha256("".join(digests).encode()).hexdigest()
+        """Return the SHA-256 of the files that decide what the function does, None if it has none."""
+        return files_digest(self.target, self._function)
 
     @cached_property
     def _known_names(self) -> set[str]:
@@ -97,8 +70,6 @@ class Custom(SampleTransform):
     def _call(self) -> tuple[Callable[[Sample, np.random.Generator | None], Any], bool]:
         """The function, called with the sample, and with rng where it asks for it; and whether it does. Raises UsageError."""
         function = self._function
-        if inspect.isclass(function) and not issubclass(function, dict):
-            raise UsageError(f"transform {self.target}: is a class; name a function, or an object that can be called")
         if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
             raise UsageError(f"transform {self.target}: is async or a generator; an ordinary function is needed")
         try:
@@ -120,46 +91,3 @@ def _can_call(signature: inspect.Signature, *positional: Any, **named: Any) -> b
     except TypeError:
         return False
     return True
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)[:MESSAGE_CHARACTERS]
-    except Exception:  # noqa: BLE001 - a user's exception class may do anything
-        return "it cannot be shown"
-
-
-def _check_name(target: str, name: Any) -> None:
-    """Raise Rejection if this cannot be the name of a column."""
-    if not isinstance(name, str):
-        message = f"{target} set a field that is called {describe(name)}; the name of a field must be a string"
-        raise Rejection("transform", "not-a-name", message)
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        message = f"{target} set a field that is called {describe(name)}; that cannot be written as UTF-8"
-        raise Rejection("transform", "not-a-name", message) from None
-
-
-def _innermost(function: Any) -> Any:
-    """Return what holds the code: of a partial its function, of a bound method the function, of an object its class."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    function = inspect.unwrap(function)
-    if inspect.ismethod(function):
-        return function.__func__
-    return function if inspect.isroutine(function) or inspect.isclass(function) else type(function)
-
-
-def _source_file(code: Any) -> str | None:
-    try:
-        return inspect.getsourcefile(code)
-    except TypeError:  # it is part of Python, or of a compiled module
-        return None
-
-
-def _read(path: str) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise UsageError(f"transform: {path} cannot be read, and its content is part of the fingerprint ({error})") from error

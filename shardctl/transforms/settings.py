@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -371,6 +372,25 @@ class Names(Kind[tuple[str, ...]]):
 
 
 @dataclasses.dataclass(frozen=True)
+class Table(Kind[str]):
+    """A table of anything that TOML and JSON both have, but no times. It is held as JSON with sorted keys."""
+
+    def read(self, value: Any) -> str:
+        """Return the JSON."""
+        if not isinstance(value, dict) or not _is_json(value):
+            raise ValueError("must be a table of numbers, strings, true and false, lists and tables, as in {depth = 18}")
+        return json.dumps(value, sort_keys=True)
+
+    def write(self, value: str) -> dict[str, Any]:
+        """Return the table."""
+        return json.loads(value)  # type: ignore[no-any-return]  # what `read` has written
+
+    def schema(self) -> dict[str, Any]:
+        """Return the schema of a table."""
+        return {"type": "object"}
+
+
+@dataclasses.dataclass(frozen=True)
 class Parsed(Kind[T]):
     """A string that `parse` reads, refusing it with a sentence of its own (UsageError), and `str` writes.
 
@@ -523,6 +543,15 @@ def _number(value: Any) -> float:
 
 def _as_setting_error(error: UsageError) -> SettingError:
     return error if isinstance(error, SettingError) else SettingError(str(error))
+
+
+def _is_json(value: Any) -> bool:
+    """Return whether JSON and TOML both have this value."""
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_json(part) for key, part in value.items())
+    if isinstance(value, list | tuple):
+        return all(map(_is_json, value))
+    return isinstance(value, str | bool | int) or (isinstance(value, float) and math.isfinite(value))
 
 
 SHOWN = 60

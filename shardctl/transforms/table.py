@@ -27,6 +27,7 @@ _MODULES = {
     "composite": ("choice", "maybe", "sequence"),
     "filters": ("filter_size", "filter_aspect", "filter_area", "filter_blur", "filter_uniform", "filter_date"),
     "custom": ("custom",),
+    "model": ("model",),
 }
 """The modules of this package, and the names of the steps in each, in the order of the documentation."""
 

@@ -93,6 +93,23 @@ def column_type(type_: pa.DataType) -> pa.DataType:
     return type_
 
 
+def array_type(values: Sequence[Any]) -> pa.DataType | None:
+    """Return the type of a column of arrays of numbers of one shape and type, lists of fixed sizes; None for other values.
+
+    A loader reads such a column as one array, and Hugging Face datasets and others know it. None is a value that is missing.
+    """
+    values = [value for value in values if value is not None]
+    first = values[0] if values else None
+    if not isinstance(first, np.ndarray) or first.dtype.kind not in "iuf" or 0 in first.shape or not first.ndim:
+        return None
+    if any(type(v) is not np.ndarray or v.shape != first.shape or v.dtype != first.dtype for v in values):
+        return None
+    type_: pa.DataType = pa.from_numpy_dtype(first.dtype.newbyteorder("="))
+    for size in reversed(first.shape):
+        type_ = pa.list_(type_, size)
+    return type_
+
+
 def quick_check(type_: pa.DataType) -> Callable[[Any], bool]:
     """Return a check that is True only for values of a common Python type that certainly fit a column of this type.
 
@@ -191,7 +208,7 @@ def check_fit(value: Any, type_: pa.DataType) -> None:
 def _check(value: Any, type_: pa.DataType) -> None:
     if value is None:
         return
-    if pa.types.is_list(type_):
+    if pa.types.is_list(type_) or pa.types.is_fixed_size_list(type_):
         _check_list(value, type_.value_type)
     elif pa.types.is_struct(type_):
         _check_struct(value, type_)

@@ -89,6 +89,8 @@ class Fields:
         raw = isinstance(type_, pa.FixedShapeTensorType)
         kept = isinstance(value, bytes)
         self._store = Store.parse(store or ("source" if kept else "raw"))
+        if self._store.name == "none":
+            raise UsageError("store none is for conversions; to store no image, leave the field image out of the samples")
         if kept != (self._store.name == "source") or (type_ is not None and raw != (self._store.name == "raw")):
             came = "encoded images are kept as they are (store source)" if kept else "pixels cannot be kept as source"
             raise UsageError(f"store {self._store} does not fit the field image: {came}")
