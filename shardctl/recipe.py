@@ -23,6 +23,7 @@ from shardctl.sources.image_columns import NO_IMAGES
 from shardctl.sources.kinds import KINDS
 from shardctl.storage import printable
 from shardctl.transforms import BatchTransform, Filter, ImageTransform, SampleTransform, Transform
+from shardctl.transforms.picture import OPENCV, PILLOW, resampling_by
 from shardctl.transforms.settings import (
     PROBABILITY,
     Auto,
@@ -188,6 +189,12 @@ class Recipe(Settings):
         None,
         "The fields to keep and their types, name:type,…, or a file with this. Default: all, with the types that are found.",
     )
+    resampling: str = setting(
+        Word((PILLOW, OPENCV)),
+        PILLOW,
+        "What resamples images in crops, resizes and warps: pillow, or opencv (faster, with slightly other pixels).",
+        later=True,
+    )
     keep_objects: float | str = setting(
         KeptShare(),
         KEPT_SHARE,
@@ -304,6 +311,7 @@ class Recipe(Settings):
                 step.load()
             except SettingError as error:
                 raise error.within("transform", place) from None
+        resampling_by(recipe.resampling)  # so that a missing package is known before anything is written
         return recipe
 
     @classmethod

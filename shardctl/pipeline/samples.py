@@ -216,12 +216,12 @@ class SamplePipeline:
             if not self._functions:
                 self._enter("encode")
                 width, height = picture.size
-                kept = np.asarray(picture.image) if store.name == "raw" else _encoded(picture.image, name, store)
+                kept = picture.pixels if store.name == "raw" else _encoded(picture.image, name, store)
                 applied.extend(Applied([0], [{**fields, "image": kept}], [()]))
                 facts.append(((height, width, 3), cut_off))
                 continue
             # A writable copy: the functions may draw into the image.
-            made = self._functions.apply([0], [{**fields, "image": np.array(picture.image)}], self._calling)
+            made = self._functions.apply([0], [{**fields, "image": np.array(picture.pixels)}], self._calling)
             _raise_rejection(made)
             for place, (each, given) in enumerate(zip(made.samples, made.given, strict=True)):
                 self._enter("encode")
