@@ -276,6 +276,11 @@ class Recipe(Settings):
         return any(step.random for step in self.transforms)
 
     @property
+    def uses_opencv(self) -> bool:
+        """Whether OpenCV resamples, or does a step."""
+        return self.resampling == OPENCV or any(_is_by_opencv(step.settings()) for step in self.image_transforms)
+
+    @property
     def output_size(self) -> Size | None:
         """The (width, height) of every image where the transforms fix it."""
         size: Size | None = None
@@ -445,6 +450,11 @@ def _is_deep(steps: Any) -> bool:
             for item in (value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ())
         ]
     return bool(level)
+
+
+def _is_by_opencv(settings: dict[str, Any]) -> bool:
+    """Return whether a step, or one inside it, is done by OpenCV."""
+    return settings.get("backend") == OPENCV or any(_is_by_opencv(step) for step in settings.get("steps", ()))
 
 
 def _of_step(place: int, problem: str) -> SettingError:

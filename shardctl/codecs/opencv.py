@@ -27,6 +27,8 @@ cv2.setNumThreads(0)  # there is a process for each core already
 Pixels = Any
 """(height, width, 3) uint8, RGB: OpenCV's own types do not say more."""
 
+VERSION: str = cv2.__version__
+
 LONGEST = 32_766
 """Longest side, in pixels, of images that OpenCV warps: it counts them in 16 bits."""
 
