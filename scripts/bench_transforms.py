@@ -30,7 +30,7 @@ with suppress(ImportError):  # albumentations has an environment of its own, wit
     from shardctl.codecs.image import Decoded
     from shardctl.startup import reuse_memory
     from shardctl.transforms import parse_step
-    from shardctl.transforms.picture import OPENCV, PILLOW, Picture, Resampled, resampling_by
+    from shardctl.transforms.picture import OPENCV, PILLOW, Picture, Resampler, resampling_by
 
 PHOTOS = 8
 TURN_SECONDS = 0.05
@@ -54,8 +54,8 @@ def ours(opencv: bool = False) -> tuple[Call, dict[str, Call]]:
 
     reuse_memory()  # as our workers do
     rng = np.random.default_rng(0)
-    resampled = resampling_by(OPENCV if opencv else PILLOW)
-    recipes = {name: in_order(steps, rng, resampled) for name, steps in our_recipes("opencv" if opencv else "numpy").items()}
+    by = resampling_by(OPENCV if opencv else PILLOW)
+    recipes = {name: in_order(steps, rng, by) for name, steps in our_recipes("opencv" if opencv else "numpy").items()}
     if opencv:
         from shardctl.pixels import with_opencv
 
@@ -108,12 +108,12 @@ def our_recipes(backend: str) -> dict[str, list[Any]]:
     }
 
 
-def in_order(given: list[Any], rng: np.random.Generator, resampled: Resampled) -> Call:
+def in_order(given: list[Any], rng: np.random.Generator, by: Resampler) -> Call:
     """Return what does the steps of a recipe to a decoded image; the result has the form in which the steps leave it."""
     steps = [parse_step(each) for each in given]
 
     def call(image: Any) -> Any:
-        picture = Picture(image.size, 0, resampled)
+        picture = Picture(image.size, 0, by)
         picture.begin(Decoded(image, image.size))
         for step in steps:
             step.apply(picture, rng)

@@ -13,7 +13,7 @@ import pyarrow as pa
 from PIL import Image
 
 from shardctl.codecs import resampling
-from shardctl.codecs.resampling import WARP_DENSITY, Raster, box_in_pixels, image_of, size_of, warp_source
+from shardctl.codecs.resampling import WARP_DENSITY, Field, Raster, box_in_pixels, image_of, size_of, smoothing, warp_source
 from shardctl.errors import InstallError
 from shardctl.geometry import Displacement, Matrix, Pad, Size, Stage, View, Warp, moving
 
@@ -61,6 +61,13 @@ def resampled(raster: Raster, stage: Stage, size: Size | None = None) -> Raster:
     if isinstance(stage, Warp):
         return _warped(raster, stage, size or have)
     return _displaced(pixels_of(raster), stage)
+
+
+def smoothed(field: Field, sigma: float) -> Field:
+    """Return a field blurred as `codecs.resampling.smoothed` does; sums are rounded otherwise."""
+    weights = smoothing(sigma)
+    blurred: Field = cv2.sepFilter2D(field, -1, weights, weights, borderType=cv2.BORDER_REFLECT_101)
+    return blurred
 
 
 def _viewed(raster: Raster, view: View, size: Size) -> Raster:

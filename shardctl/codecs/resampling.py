@@ -46,6 +46,9 @@ Values = npt.NDArray[Any]
 Raster = Image.Image | npt.NDArray[np.uint8]
 """An RGB image of Pillow, or what OpenCV made of one: (height, width, 3)."""
 
+Field = npt.NDArray[np.float32]
+"""(height, width) float32: a number for each pixel."""
+
 
 def image_of(raster: Raster) -> Image.Image:
     """Return an image as Pillow's."""
@@ -190,6 +193,30 @@ def _taken(values: Values, rows: npt.NDArray[np.float32], columns: npt.NDArray[n
     taken[~inside] = fill
     result: Values = taken
     return result
+
+
+def smoothed(field: Field, sigma: float) -> Field:
+    """Return a field blurred by a Gaussian of 8 sigma pixels and one, mirrored at its edges."""
+    return _smoothed_along(_smoothed_along(field, sigma, 0), sigma, 1)
+
+
+def smoothing(sigma: float) -> Field:
+    """Return the weights of that Gaussian, from one end to the other: they add up to 1."""
+    half = int(8 * sigma + 1) // 2
+    heights = np.exp(-0.5 * (np.arange(-half, half + 1) / sigma) ** 2)
+    weights: Field = (heights / heights.sum()).astype(np.float32)
+    return weights
+
+
+def _smoothed_along(field: Field, sigma: float, axis: int) -> Field:
+    weights = smoothing(sigma)
+    half, length = len(weights) // 2, field.shape[axis]
+    # One mirror may be too short for the kernel: np.pad mirrors as often as it takes.
+    padded = np.pad(field, [(half, half) if each == axis else (0, 0) for each in range(2)], "reflect" if length > 1 else "edge")
+    blurred = np.zeros_like(field)
+    for place, weight in enumerate(weights):
+        blurred += weight * (padded[place : place + length] if axis == 0 else padded[:, place : place + length])
+    return blurred
 
 
 def resampled_mask(values: Values, stage: Stage, fill: int) -> Values:

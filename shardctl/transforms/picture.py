@@ -2,32 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 from PIL import Image
 
+from shardctl.codecs import resampling
 from shardctl.codecs.image import Decoded, Pixels
-from shardctl.codecs.resampling import Raster, image_of, resampled, size_of
+from shardctl.codecs.resampling import Field, Raster, image_of, size_of
 from shardctl.geometry import Displacement, Look, Pad, Size, Stage, View, Warp
 
 PILLOW, OPENCV = "pillow", "opencv"
 
-Resampled = Callable[[Raster, Stage, "Size | None"], Raster]
-"""Return what a stage makes of an image; the size is the one that the stage is for where the image was reduced."""
+
+class Resampler(Protocol):
+    """A module that resamples images: codecs.resampling with images of Pillow, or codecs.opencv."""
+
+    def resampled(self, raster: Raster, stage: Stage, size: Size | None = None) -> Raster:
+        """Return what a stage makes of an image; `size` is the one that the stage is for where the image was reduced."""
+        ...
+
+    def smoothed(self, field: Field, sigma: float) -> Field:
+        """Return a field blurred by a Gaussian."""
+        ...
 
 
-def resampling_by(backend: str) -> Resampled:
+class _Pillow:
+    """Pillow and numpy."""
+
+    def resampled(self, raster: Raster, stage: Stage, size: Size | None = None) -> Raster:
+        return resampling.resampled(image_of(raster), stage, size)
+
+    def smoothed(self, field: Field, sigma: float) -> Field:
+        return resampling.smoothed(field, sigma)
+
+
+_PILLOW = _Pillow()
+
+
+def resampling_by(backend: str) -> Resampler:
     """Return what resamples images: PILLOW, or OPENCV. Raises InstallError where OpenCV is wanted and is not there."""
     if backend == OPENCV:
         from shardctl.codecs import opencv
 
-        return opencv.resampled
-    return _by_pillow
-
-
-def _by_pillow(raster: Raster, stage: Stage, size: Size | None) -> Raster:
-    return resampled(image_of(raster), stage, size)
+        return opencv
+    return _PILLOW
 
 
 class Picture:
@@ -35,20 +54,20 @@ class Picture:
 
     `look` is what is seen of the pixels that there are now; steps compose it. `stages` are the resamplings that were done
     already, in order: with them, annotations are moved alike. `part` is the number of this sample among those that steps make
-    of one. `resampled` does the resamplings.
+    of one. `by` does the resamplings.
     """
 
-    def __init__(self, size: Size, part: int = 0, resampled: Resampled = _by_pillow) -> None:
+    def __init__(self, size: Size, part: int = 0, by: Resampler = _PILLOW) -> None:
         self.look: Look = View.whole(size)
         self.part = part
-        self._resampled = resampled
+        self.by = by
         self._stages: list[Stage] = []
         self._base: Raster | None = None
         self._base_size = size
 
     def copy(self) -> Picture:
         """Return a picture of what is seen, that steps can change for themselves."""
-        copied = Picture(self.size, self.part, self._resampled)
+        copied = Picture(self.size, self.part, self.by)
         copied._settle(self.raster)
         return copied
 
@@ -71,7 +90,7 @@ class Picture:
         """The pixels of what is seen, as Pillow's image or as the array that OpenCV made: in the form in which they are."""
         assert self._base is not None, "`begin` comes first"
         if not self._is_settled() or size_of(self._base) != self._base_size:
-            made = self._resampled(self._base, self.look, self._base_size)
+            made = self.by.resampled(self._base, self.look, self._base_size)
             self._stages = self.stages
             self._settle(made)
             return made
@@ -121,7 +140,7 @@ class Picture:
         self._resample(displacement)
 
     def _resample(self, stage: Stage) -> None:
-        made = self._resampled(self.raster, stage, None)
+        made = self.by.resampled(self.raster, stage, None)
         self._stages.append(stage)
         self._settle(made)
 
