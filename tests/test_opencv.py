@@ -148,7 +148,7 @@ def test_the_pixels_of_an_image_are_copied_right_and_are_its_own(size: tuple[int
     """The second image is larger than the parts in which Pillow has its memory."""
     from shardctl.codecs.opencv import pixels_of
 
-    image = scene(*size)
+    image = Image.merge("RGB", [Image.linear_gradient("L").rotate(angle).resize(size) for angle in (0, 90, 180)])
     before = image.tobytes()
     pixels = pixels_of(image)
     image.paste((1, 2, 3), (0, 0, *size))
