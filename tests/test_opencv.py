@@ -164,7 +164,7 @@ def test_a_picture_goes_between_both_forms_and_keeps_its_pixels() -> None:
     assert np.array_equal(picture.pixels, pixels)
     assert np.array_equal(np.asarray(picture.image), pixels)
     assert np.array_equal(picture.pixels, pixels)
-    copied = picture.copy()
+    copied = Picture.of(picture.image, picture.by)
     copied.pad(Pad(1, 1, (62, 42)))
     assert np.array_equal(copied.pixels[1:-1, 1:-1], pixels)
     assert picture.size == (60, 40)

@@ -65,11 +65,12 @@ class Picture:
         self._base: Raster | None = None
         self._base_size = size
 
-    def copy(self) -> Picture:
-        """Return a picture of what is seen, that steps can change for themselves."""
-        copied = Picture(self.size, self.part, self.by)
-        copied._settle(self.raster)
-        return copied
+    @classmethod
+    def of(cls, raster: Raster, by: Resampler = _PILLOW) -> Picture:
+        """Return the picture of an image that is there."""
+        picture = cls(size_of(raster), 0, by)
+        picture._settle(raster)
+        return picture
 
     def begin(self, decoded: Decoded) -> None:
         """Give the picture what its pixels are taken from."""
