@@ -30,7 +30,7 @@ with suppress(ImportError):  # albumentations has an environment of its own, wit
     from shardctl.codecs.image import Decoded
     from shardctl.startup import reuse_memory
     from shardctl.transforms import parse_step
-    from shardctl.transforms.picture import Picture
+    from shardctl.transforms.picture import OPENCV, PILLOW, Picture, Resampler, resampling_by
 
 PHOTOS = 8
 TURN_SECONDS = 0.05
@@ -38,9 +38,17 @@ CROP = 224
 TRANSFORMS = (
     *("brightness", "contrast", "saturation", "hue", "hue_exact", "grayscale", "blur 1", "sharpness", "autocontrast"),
     *("equalize", "posterize", "solarize", "invert", "erase", "jpeg q40", "gaussian_noise", "color_jitter"),
+    *("random_resized_crop", "affine", "perspective", "elastic"),
 )
 RECIPES = ("ImageNet", "ImageNet without hue", "RandAugment", "TrivialAugment", "SimCLR")
 """From an image of the size that is measured; those that crop make one of 224 pixels."""
+
+GEOMETRY = {
+    "random_resized_crop": {"name": "random_resized_crop", "size": CROP},
+    "affine": {"name": "affine", "angle": 20, "interpolation": "bilinear"},
+    "perspective": {"name": "random_perspective", "p": 1},
+    "elastic": {"name": "elastic"},
+}
 
 JITTER = [("brightness", 1.2), ("contrast", 0.8), ("saturation", 1.3), ("hue", 0.05)]
 
@@ -54,7 +62,9 @@ def ours(opencv: bool = False) -> tuple[Call, dict[str, Call]]:
 
     reuse_memory()  # as our workers do
     rng = np.random.default_rng(0)
-    recipes = {name: in_order(steps, rng) for name, steps in our_recipes("opencv" if opencv else "numpy").items()}
+    by = resampling_by(OPENCV if opencv else PILLOW)
+    recipes = {name: in_order(steps, rng, by) for name, steps in our_recipes("opencv" if opencv else "numpy").items()}
+    recipes |= {name: in_order([step], rng, by) for name, step in GEOMETRY.items()}
     if opencv:
         from shardctl.pixels import with_opencv
 
@@ -107,16 +117,16 @@ def our_recipes(backend: str) -> dict[str, list[Any]]:
     }
 
 
-def in_order(given: list[Any], rng: np.random.Generator) -> Call:
-    """Return what does the steps of a recipe to a decoded image."""
+def in_order(given: list[Any], rng: np.random.Generator, by: Resampler) -> Call:
+    """Return what does the steps of a recipe to a decoded image; the result has the form in which the steps leave it."""
     steps = [parse_step(each) for each in given]
 
     def call(image: Any) -> Any:
-        picture = Picture(image.size)
+        picture = Picture(image.size, 0, by)
         picture.begin(Decoded(image, image.size))
         for step in steps:
             step.apply(picture, rng)
-        return picture.image
+        return picture.raster
 
     return call
 
@@ -157,6 +167,10 @@ def torchvision(tensors: bool) -> tuple[Call, dict[str, Call]]:
         "jpeg q40": lambda i: F.jpeg(i, 40),
         "gaussian_noise": F.gaussian_noise,
         "color_jitter": jitter,
+        "random_resized_crop": v2.RandomResizedCrop(CROP),
+        "affine": v2.RandomAffine((20, 20), interpolation=v2.InterpolationMode.BILINEAR),
+        "perspective": v2.RandomPerspective(p=1),
+        "elastic": v2.ElasticTransform(),
     }
     views = [v2.RandomResizedCrop(CROP), v2.RandomHorizontalFlip()]
     strong = v2.RandomApply([v2.ColorJitter(0.8, 0.8, 0.8, 0.2)], 0.8)
@@ -197,6 +211,10 @@ def albumentations() -> tuple[Call, dict[str, Call]]:
         "jpeg q40": A.ImageCompression("jpeg", (40, 40), p=1),
         "gaussian_noise": A.GaussNoise((0.1, 0.1), p=1),
         "color_jitter": A.ColorJitter((1.2, 1.2), (0.8, 0.8), (1.3, 1.3), (0.05, 0.05), p=1),
+        "random_resized_crop": A.RandomResizedCrop((CROP, CROP), p=1),
+        "affine": A.Affine(rotate=(20, 20), p=1),
+        "perspective": A.Perspective((0.1, 0.2), p=1),
+        "elastic": A.ElasticTransform(25, 5, p=1),
     }
     still = ((1, 1), (1, 1), (1, 1), (0, 0))
     geometry = [

@@ -23,6 +23,7 @@ from shardctl.sources.image_columns import NO_IMAGES
 from shardctl.sources.kinds import KINDS
 from shardctl.storage import printable
 from shardctl.transforms import BatchTransform, Filter, GroupTransform, ImageTransform, SampleTransform, Transform
+from shardctl.transforms.picture import OPENCV, PILLOW, resampling_by
 from shardctl.transforms.settings import (
     PROBABILITY,
     Auto,
@@ -188,6 +189,12 @@ class Recipe(Settings):
         None,
         "The fields to keep and their types, name:type,…, or a file with this. Default: all, with the types that are found.",
     )
+    resampling: str = setting(
+        Word((PILLOW, OPENCV)),
+        PILLOW,
+        "What resamples images in crops, resizes and warps: pillow, or opencv (faster, with slightly other pixels).",
+        later=True,
+    )
     keep_objects: float | str = setting(
         KeptShare(),
         KEPT_SHARE,
@@ -279,6 +286,11 @@ class Recipe(Settings):
         return any(step.random for step in self.transforms)
 
     @property
+    def uses_opencv(self) -> bool:
+        """Whether OpenCV resamples, or does a step."""
+        return self.resampling == OPENCV or any(_is_by_opencv(step.settings()) for step in self.image_transforms)
+
+    @property
     def output_size(self) -> Size | None:
         """The (width, height) of every image where the transforms fix it."""
         size: Size | None = None
@@ -318,6 +330,7 @@ class Recipe(Settings):
         loaded = replace(recipe, transform=tuple(steps))
         for misfit in loaded.misfits():  # a custom step whose target is a class has become a model
             raise misfit
+        resampling_by(recipe.resampling)  # so that a missing package is known before anything is written
         return loaded
 
     @classmethod
@@ -457,6 +470,11 @@ def _is_deep(steps: Any) -> bool:
             for item in (value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ())
         ]
     return bool(level)
+
+
+def _is_by_opencv(settings: dict[str, Any]) -> bool:
+    """Return whether a step, or one inside it, is done by OpenCV."""
+    return settings.get("backend") == OPENCV or any(_is_by_opencv(step) for step in settings.get("steps", ()))
 
 
 def _of_step(place: int, problem: str) -> SettingError:

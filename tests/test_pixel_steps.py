@@ -152,8 +152,11 @@ def test_opencv_that_is_missing_is_told_before_anything_is_written(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "cv2", None)
-    monkeypatch.delitem(sys.modules, "shardctl.pixels.with_opencv", raising=False)
-    monkeypatch.delattr("shardctl.pixels.with_opencv", raising=False)  # a package keeps what was once imported
+    for module in ("shardctl.codecs.opencv", "shardctl.pixels.with_opencv"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+        monkeypatch.delattr(module, raising=False)  # a package keeps what was once imported
+    with pytest.raises(InstallError, match=r"pip install 'shardctl\[opencv\]'"):
+        shardctl.convert(photos, tmp_path / "out", recipe={"resampling": "opencv"}, workers=0)
     for step in ({"name": "color_jitter", "hue": 0.1}, {"name": "gaussian_blur"}, {"name": "adjust_hue", "factor": 0.1}):
         with pytest.raises(InstallError, match=r"pip install 'shardctl\[opencv\]'"):
             shardctl.convert(photos, tmp_path / "out", recipe={"transform": [{**step, "backend": "opencv"}]}, workers=0)

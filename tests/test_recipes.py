@@ -203,6 +203,7 @@ WRONG_VALUES = {
     "label_field": [],
     "image_field": {},
     "schema": 1,
+    "resampling": "cv2",
     "keep_objects": 1.5,
     "transform": {"name": "hflip"},
 }

@@ -150,6 +150,12 @@ def _number_or_word(_context: click.Context, _parameter: click.Parameter, value:
     " up to BITS of 64 bits of a hash differ, 7 if not given). Default: keep.",
 )
 @click.option(
+    "--resampling",
+    type=click.Choice(["pillow", "opencv"]),
+    help="What resamples images in crops, resizes and warps: opencv is faster, its pixels differ slightly, and it needs the"
+    " extra opencv. Default: pillow.",
+)
+@click.option(
     "--keep-objects",
     callback=_number_or_word,
     metavar="SHARE|center",

@@ -43,6 +43,22 @@ _FLIPS = {
 
 Values = npt.NDArray[Any]
 
+Raster = Image.Image | npt.NDArray[np.uint8]
+"""An RGB image of Pillow, or what OpenCV made of one: (height, width, 3)."""
+
+Field = npt.NDArray[np.float32]
+"""(height, width) float32: a number for each pixel."""
+
+
+def image_of(raster: Raster) -> Image.Image:
+    """Return an image as Pillow's."""
+    return raster if isinstance(raster, Image.Image) else Image.fromarray(raster)
+
+
+def size_of(raster: Raster) -> Size:
+    """Return the (width, height) of an image."""
+    return (raster.shape[1], raster.shape[0]) if isinstance(raster, np.ndarray) else raster.size
+
 
 def resampled(image: Image.Image, stage: Stage, size: Size | None = None) -> Image.Image:
     """Return what a stage makes of an RGB image. `size` is the one that the stage is for where the image was reduced."""
@@ -69,7 +85,7 @@ def least_scale(stage: View | Warp, margin: float) -> tuple[float, float]:
 
 
 def _viewed(image: Image.Image, view: View, size: Size) -> Image.Image:
-    box = _in_pixels(view.box, image.size, size)
+    box = box_in_pixels(view.box, image.size, size)
     whole = (round(box[0]), round(box[1]), round(box[2]), round(box[3]))
     if box == whole and view.size == (whole[2] - whole[0], whole[3] - whole[1]):
         image = image if view.size == image.size else image.crop(whole)
@@ -79,7 +95,7 @@ def _viewed(image: Image.Image, view: View, size: Size) -> Image.Image:
     return image if turn is None else image.transpose(turn)
 
 
-def _in_pixels(box: Box, have: Size, size: Size) -> Box:
+def box_in_pixels(box: Box, have: Size, size: Size) -> Box:
     """Return a box of an image of `size` in the pixels of the reduced one, which is `have` large."""
     x, y = have[0] / size[0], have[1] / size[1]
     # Within the image: the rounding of a scale may carry a box past the edge by a hair.
@@ -87,19 +103,32 @@ def _in_pixels(box: Box, have: Size, size: Size) -> Box:
 
 
 def _warped(image: Image.Image, warp: Warp, size: Size) -> Image.Image:
-    """Interpolate, from an image that is reduced first where the map shrinks it: Pillow's warps read four pixels at most."""
-    to_view, view = warp.inverse_matrix, warp.view
-    if not view.is_whole(image.size) or (not warp.nearest and warp.density > WARP_DENSITY):
-        needed = _needed(warp)
-        if needed is None:
-            return Image.new("RGB", warp.size, warp.fill)
-        part = view.cropped(needed[0], needed[1], needed[2] - needed[0], needed[3] - needed[1])
-        reduced = _reduced(part, warp.density, image.size, size)
-        image = _viewed(image, reduced, size)
-        shrunk = scaling(reduced.size[0] / part.size[0], reduced.size[1] / part.size[1])
-        to_view = shrunk @ moving(-needed[0], -needed[1]) @ to_view
+    source = warp_source(warp, image.size, size)
+    if source is None:
+        return Image.new("RGB", warp.size, warp.fill)
+    view, to_view = source
+    if view is not None:
+        image = _viewed(image, view, size)
     filter_ = Image.Resampling.NEAREST if warp.nearest else Image.Resampling.BILINEAR
     return image.transform(warp.size, *_pillow_map(to_view), resample=filter_, fillcolor=warp.fill)
+
+
+def warp_source(warp: Warp, have: Size, size: Size) -> tuple[View | None, Matrix] | None:
+    """Return what a warp interpolates: a view of the image, None for all of it, and the map from the output to that.
+
+    Where the map shrinks, the view is one that is reduced, as warps read four pixels at most. The image is `have` large, and
+    the warp is for one of `size`. None: the warp takes nothing of the image.
+    """
+    view = warp.view
+    if view.is_whole(have) and (warp.nearest or warp.density <= WARP_DENSITY):
+        return None, warp.inverse_matrix
+    needed = _needed(warp)
+    if needed is None:
+        return None
+    part = view.cropped(needed[0], needed[1], needed[2] - needed[0], needed[3] - needed[1])
+    reduced = _reduced(part, warp.density, have, size)
+    shrunk = scaling(reduced.size[0] / part.size[0], reduced.size[1] / part.size[1])
+    return reduced, shrunk @ moving(-needed[0], -needed[1]) @ warp.inverse_matrix
 
 
 def _needed(warp: Warp) -> tuple[int, int, int, int] | None:
@@ -164,6 +193,30 @@ def _taken(values: Values, rows: npt.NDArray[np.float32], columns: npt.NDArray[n
     taken[~inside] = fill
     result: Values = taken
     return result
+
+
+def smoothed(field: Field, sigma: float) -> Field:
+    """Return a field blurred by a Gaussian of 8 sigma pixels and one, mirrored at its edges."""
+    return _smoothed_along(_smoothed_along(field, sigma, 0), sigma, 1)
+
+
+def smoothing(sigma: float) -> Field:
+    """Return the weights of that Gaussian, from one end to the other: they add up to 1."""
+    half = int(8 * sigma + 1) // 2
+    heights = np.exp(-0.5 * (np.arange(-half, half + 1) / sigma) ** 2)
+    weights: Field = (heights / heights.sum()).astype(np.float32)
+    return weights
+
+
+def _smoothed_along(field: Field, sigma: float, axis: int) -> Field:
+    weights = smoothing(sigma)
+    half, length = len(weights) // 2, field.shape[axis]
+    # One mirror may be too short for the kernel: np.pad mirrors as often as it takes.
+    padded = np.pad(field, [(half, half) if each == axis else (0, 0) for each in range(2)], "reflect" if length > 1 else "edge")
+    blurred = np.zeros_like(field)
+    for place, weight in enumerate(weights):
+        blurred += weight * (padded[place : place + length] if axis == 0 else padded[:, place : place + length])
+    return blurred
 
 
 def resampled_mask(values: Values, stage: Stage, fill: int) -> Values:

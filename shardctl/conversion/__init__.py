@@ -470,4 +470,8 @@ def _environment(recipe: Recipe) -> dict[str, str]:
     versions = {"python": platform.python_version(), "numpy": np.__version__, "pyarrow": pa.__version__}
     if recipe.kind == "image":
         versions |= {"imaging": backend.require_one(), "libraries": ", ".join(backend.libraries())}
+    if recipe.uses_opencv:
+        from shardctl.codecs import opencv  # an extra
+
+        versions["opencv"] = opencv.VERSION
     return versions

@@ -291,7 +291,7 @@ class SamplePipeline:
             if not self._functions:
                 self._enter("encode")
                 width, height = picture.size
-                kept = np.asarray(picture.image) if store.name == "raw" else _encoded(picture.image, name, store)
+                kept = picture.pixels if store.name == "raw" else _encoded(picture.image, name, store)
                 applied.extend(Applied([0], [{**fields, "image": kept}], [()]))
                 facts.append(((height, width, 3), cut_off))
                 continue
@@ -328,7 +328,7 @@ class SamplePipeline:
 
         The image is a writable copy: the functions may draw into it.
         """
-        return {**unshared(fields), "image": np.array(picture.image)}
+        return {**unshared(fields), "image": np.array(picture.pixels)}
 
     def _stored(self, sample: Sample, given: Given, name: str, store: Store) -> tuple[Sample, Shape | None]:
         """Return a sample of the user's functions with its image as it is stored, and the shape of that. Raises Rejection."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from PIL import Image
 
+from shardctl.codecs.resampling import Raster, image_of
 from shardctl.pixels import blur
 from shardctl.pixels.colour import hue, hue_of_pillow, saturation
 from shardctl.pixels.tables import brightness, contrast
@@ -13,22 +14,24 @@ from shardctl.pixels.tables import brightness, contrast
 Adjustment = tuple[str, float]
 """brightness, contrast, saturation or hue, and the factor; for the hue the part of the circle."""
 
-Adjust = Callable[[Image.Image, Sequence[Adjustment]], Image.Image]
-Blur = Callable[[Image.Image, float, "int | None"], Image.Image]
+Adjust = Callable[[Raster, Sequence[Adjustment]], Raster]
+Blur = Callable[[Raster, float, "int | None"], Raster]
 
 ADJUSTERS = ("numpy", "pillow", "opencv")
 BLURS = ("numpy", "opencv")
 
 
-def adjust(image: Image.Image, adjustments: Sequence[Adjustment]) -> Image.Image:
+def adjust(raster: Raster, adjustments: Sequence[Adjustment]) -> Image.Image:
     """Make adjustments in turn."""
+    image = image_of(raster)
     for name, factor in adjustments:
         image = _ADJUSTMENTS[name](image, factor)
     return image
 
 
-def adjust_as_pillow(image: Image.Image, adjustments: Sequence[Adjustment]) -> Image.Image:
+def adjust_as_pillow(raster: Raster, adjustments: Sequence[Adjustment]) -> Image.Image:
     """Make adjustments in turn, the hue in Pillow's HSV: what torchvision makes of a Pillow image, bit for bit."""
+    image = image_of(raster)
     for name, factor in adjustments:
         image = hue_of_pillow(image, factor) if name == "hue" else _ADJUSTMENTS[name](image, factor)
     return image
@@ -49,7 +52,11 @@ def blurrer(backend: str) -> Blur:
         from shardctl.pixels import with_opencv
 
         return with_opencv.gaussian_blur
-    return blur.gaussian_blur
+    return _blur
+
+
+def _blur(raster: Raster, sigma: float, kernel_size: int | None) -> Raster:
+    return blur.gaussian_blur(image_of(raster), sigma, kernel_size)
 
 
 _ADJUSTMENTS: dict[str, Callable[[Image.Image, float], Image.Image]] = {

@@ -7,15 +7,16 @@ from typing import ClassVar
 
 from PIL import Image
 
+from shardctl.codecs.resampling import Raster
 from shardctl.pixels import blur
 from shardctl.pixels.backends import BLURS, blurrer
-from shardctl.transforms.base import PixelTransform, Rng, between
+from shardctl.transforms.base import RasterTransform, Rng, between
 from shardctl.transforms.chance import SometimesPixels
 from shardctl.transforms.settings import PROBABILITY, Number, Optional, SettingError, Span, Whole, Word, setting
 
 
 @dataclass(frozen=True)
-class GaussianBlur(PixelTransform):
+class GaussianBlur(RasterTransform):
     """Blur by a Gaussian; at the edges the image is mirrored."""
 
     name: ClassVar[str] = "gaussian_blur"
@@ -37,9 +38,9 @@ class GaussianBlur(PixelTransform):
         """Whether sigma is drawn."""
         return self.sigma[0] < self.sigma[1]
 
-    def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
+    def changed(self, raster: Raster, rng: Rng) -> Raster:
         """Blur."""
-        return blurrer(self.backend)(image, between(self.sigma, rng), self.kernel_size)
+        return blurrer(self.backend)(raster, between(self.sigma, rng), self.kernel_size)
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,10 @@ from typing import ClassVar
 
 from PIL import Image
 
+from shardctl.codecs.resampling import Raster, image_of
 from shardctl.pixels import colour
 from shardctl.pixels.backends import ADJUSTERS, adjuster
-from shardctl.transforms.base import PixelTransform, Rng, between, drawn
+from shardctl.transforms.base import RasterTransform, Rng, between, drawn
 from shardctl.transforms.chance import SometimesPixels
 from shardctl.transforms.draws import jitter, order, whole
 from shardctl.transforms.settings import PROBABILITY, Number, Span, Whole, Word, setting
@@ -22,7 +23,7 @@ _BY = "What computes it: numpy, pillow (the hue as torchvision does it to Pillow
 _CHANCE = "Probability of doing it."
 
 
-class _Adjusted(SometimesPixels):
+class _Adjusted(SometimesPixels, RasterTransform):
     """One adjustment by a factor."""
 
     factor: float
@@ -31,9 +32,9 @@ class _Adjusted(SometimesPixels):
     def __post_init__(self) -> None:
         adjuster(self.backend)  # so that a missing package is known before anything is written
 
-    def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
+    def changed(self, raster: Raster, rng: Rng) -> Raster:
         """Adjust."""
-        return adjuster(self.backend)(image, [(self.name.removeprefix("adjust_"), self.factor)])
+        return adjuster(self.backend)(raster, [(self.name.removeprefix("adjust_"), self.factor)])
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class AdjustHue(_Adjusted):
 
 
 @dataclass(frozen=True)
-class ColorJitter(PixelTransform):
+class ColorJitter(RasterTransform):
     """Change brightness, contrast, saturation and hue by random factors, in random order."""
 
     name: ClassVar[str] = "color_jitter"
@@ -95,7 +96,7 @@ class ColorJitter(PixelTransform):
         """It is drawn."""
         return True
 
-    def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
+    def changed(self, raster: Raster, rng: Rng) -> Raster:
         """Draw the order and the factors, and adjust."""
         assert rng is not None, "a random step is handed a generator"
         spans = {
@@ -105,11 +106,11 @@ class ColorJitter(PixelTransform):
             "hue": (self.hue, 0.0),
         }
         used = {name: span for name, (span, nothing) in spans.items() if span != (nothing, nothing)}
-        return adjuster(self.backend)(image, jitter(rng, used))
+        return adjuster(self.backend)(raster, jitter(rng, used))
 
 
 @dataclass(frozen=True)
-class PhotometricDistort(PixelTransform):
+class PhotometricDistort(RasterTransform):
     """Change brightness, contrast, saturation, hue and the order of the channels, each with a probability, as SSD does."""
 
     name: ClassVar[str] = "photometric_distort"
@@ -128,10 +129,10 @@ class PhotometricDistort(PixelTransform):
         """It is drawn."""
         return self.p > 0
 
-    def pixels(self, image: Image.Image, rng: Rng) -> Image.Image:
+    def changed(self, raster: Raster, rng: Rng) -> Raster:
         """Draw what is changed, and change it: the contrast after the brightness or at last, each with probability 1/2."""
         if not self.p:
-            return image
+            return raster
         assert rng is not None, "a random step is handed a generator"
         middle = (("brightness", self.brightness), ("saturation", self.saturation), ("hue", self.hue))
         adjustments = [(name, between(span, rng)) for name, span in middle if drawn(self.p, rng)]
@@ -139,8 +140,8 @@ class PhotometricDistort(PixelTransform):
             first = adjustments[:1] if adjustments and adjustments[0][0] == "brightness" else []
             place = len(first) if drawn(0.5, rng) else len(adjustments)
             adjustments.insert(place, ("contrast", between(self.contrast, rng)))
-        image = adjuster(self.backend)(image, adjustments)
-        return colour.permute_channels(image, order(rng, 3)) if drawn(self.p, rng) else image
+        raster = adjuster(self.backend)(raster, adjustments)
+        return colour.permute_channels(image_of(raster), order(rng, 3)) if drawn(self.p, rng) else raster
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from shardctl.geometry import BLACK, Colour, Displacement
 from shardctl.transforms.base import ImageTransform, Rng
@@ -42,27 +41,7 @@ class Elastic(ImageTransform):
         """Draw a field, and move the pixels."""
         assert rng is not None, "a random step is handed a generator"
         width, height = picture.size
-        x, y = (self._field(rng.random((height, width), np.float32)) for _ in range(2))
+        x, y = (picture.by.smoothed(rng.random((height, width), np.float32) * 2 - 1, self.sigma) for _ in range(2))
+        for each in (x, y):
+            each *= np.float32(self.alpha / 2)
         picture.displace(Displacement(x, y, self.fill, self.interpolation == "nearest"))
-
-    def _field(self, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        field = _blurred(_blurred(values * 2 - 1, self.sigma, 0), self.sigma, 1)
-        field *= np.float32(self.alpha / 2)
-        return field
-
-
-def _blurred(values: npt.NDArray[np.float32], sigma: float, axis: int) -> npt.NDArray[np.float32]:
-    """Blur along one axis by a Gaussian of 8 sigma, the image mirrored at its edges."""
-    half = int(8 * sigma + 1) // 2
-    places = np.arange(-half, half + 1)
-    kernel = np.exp(-0.5 * (places / sigma) ** 2)
-    kernel = (kernel / kernel.sum()).astype(np.float32)
-    length = values.shape[axis]
-    # One mirror may be too short for the kernel: np.pad mirrors as often as it takes.
-    padded = np.pad(
-        values, [(half, half) if each == axis else (0, 0) for each in range(2)], "reflect" if length > 1 else "edge"
-    )
-    blurred = np.zeros_like(values)
-    for place, weight in enumerate(kernel):
-        blurred += weight * (padded[place : place + length] if axis == 0 else padded[:, place : place + length])
-    return blurred

@@ -4,28 +4,49 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import numpy as np
 from PIL import Image
 
-from shardctl.codecs.resampling import resampled
+from shardctl.codecs import resampling
+from shardctl.codecs.image import Decoded, Pixels
+from shardctl.codecs.resampling import Field, Raster, image_of, size_of
 from shardctl.geometry import Displacement, Look, Pad, Size, Stage, View, Warp
 
+PILLOW, OPENCV = "pillow", "opencv"
 
-class Base(Protocol):
-    """What pixels are taken from: a decoded image, or what steps have made of it."""
 
-    def taken(self, look: Look) -> Image.Image:
-        """Return what is seen of it."""
+class Resampler(Protocol):
+    """A module that resamples images: codecs.resampling with images of Pillow, or codecs.opencv."""
+
+    def resampled(self, raster: Raster, stage: Stage, size: Size | None = None) -> Raster:
+        """Return what a stage makes of an image; `size` is the one that the stage is for where the image was reduced."""
+        ...
+
+    def smoothed(self, field: Field, sigma: float) -> Field:
+        """Return a field blurred by a Gaussian."""
         ...
 
 
-class _Pixels:
-    """An image that steps have made."""
+class _Pillow:
+    """Pillow and numpy."""
 
-    def __init__(self, image: Image.Image) -> None:
-        self.image = image
+    def resampled(self, raster: Raster, stage: Stage, size: Size | None = None) -> Raster:
+        return resampling.resampled(image_of(raster), stage, size)
 
-    def taken(self, look: Look) -> Image.Image:
-        return resampled(self.image, look)
+    def smoothed(self, field: Field, sigma: float) -> Field:
+        return resampling.smoothed(field, sigma)
+
+
+_PILLOW = _Pillow()
+
+
+def resampling_by(backend: str) -> Resampler:
+    """Return what resamples images: PILLOW, or OPENCV. Raises InstallError where OpenCV is wanted and is not there."""
+    if backend == OPENCV:
+        from shardctl.codecs import opencv
+
+        return opencv
+    return _PILLOW
 
 
 class Picture:
@@ -33,26 +54,27 @@ class Picture:
 
     `look` is what is seen of the pixels that there are now; steps compose it. `stages` are the resamplings that were done
     already, in order: with them, annotations are moved alike. `part` is the number of this sample among those that steps make
-    of one.
+    of one. `by` does the resamplings.
     """
 
-    def __init__(self, size: Size, part: int = 0) -> None:
+    def __init__(self, size: Size, part: int = 0, by: Resampler = _PILLOW) -> None:
         self.look: Look = View.whole(size)
         self.part = part
+        self.by = by
         self._stages: list[Stage] = []
-        self._base: Base | None = None
+        self._base: Raster | None = None
         self._base_size = size
 
     @classmethod
-    def of(cls, image: Image.Image) -> Picture:
+    def of(cls, raster: Raster, by: Resampler = _PILLOW) -> Picture:
         """Return the picture of an image that is there."""
-        picture = cls(image.size)
-        picture._settle(image)
+        picture = cls(size_of(raster), 0, by)
+        picture._settle(raster)
         return picture
 
-    def begin(self, base: Base) -> None:
+    def begin(self, decoded: Decoded) -> None:
         """Give the picture what its pixels are taken from."""
-        self._base = base
+        self._base, self._base_size = decoded.image, decoded.size
 
     @property
     def size(self) -> Size:
@@ -65,20 +87,36 @@ class Picture:
         return self._stages if self._is_settled() else [*self._stages, self.look]
 
     @property
+    def raster(self) -> Raster:
+        """The pixels of what is seen, as Pillow's image or as the array that OpenCV made: in the form in which they are."""
+        assert self._base is not None, "`begin` comes first"
+        if not self._is_settled() or size_of(self._base) != self._base_size:
+            made = self.by.resampled(self._base, self.look, self._base_size)
+            self._stages = self.stages
+            self._settle(made)
+            return made
+        return self._base
+
+    @raster.setter
+    def raster(self, raster: Raster) -> None:
+        assert size_of(raster) == self.size, "a step that changes pixels keeps the size"
+        self._settle(raster)
+
+    @property
     def image(self) -> Image.Image:
         """The pixels of what is seen, RGB."""
-        assert self._base is not None, "`begin` comes first"
-        if not isinstance(self._base, _Pixels) or not self._is_settled():
-            image = self._base.taken(self.look)
-            self._stages = self.stages
-            self._settle(image)
-            return image
-        return self._base.image
+        image = image_of(self.raster)
+        self._base = image
+        return image
 
     @image.setter
     def image(self, image: Image.Image) -> None:
-        assert image.size == self.size, "a step that changes pixels keeps the size"
-        self._settle(image)
+        self.raster = image
+
+    @property
+    def pixels(self) -> Pixels:
+        """The pixels of what is seen, (height, width, 3) uint8, RGB. They must not be changed."""
+        return np.asarray(self.raster)
 
     def warp(self, warp: Warp) -> None:
         """Turn, shear or bend what is seen: `warp.view` must be a whole image of its size.
@@ -89,10 +127,10 @@ class Picture:
         if isinstance(self.look, View) and not warp.nearest:
             self.look = Warp(self.look, warp.inverse, warp.size, warp.fill)
             return
-        _ = self.image
+        _ = self.raster
         self.look = warp
         if warp.nearest:
-            _ = self.image
+            _ = self.raster
 
     def pad(self, pad: Pad) -> None:
         """Put what is seen onto a larger canvas."""
@@ -103,13 +141,13 @@ class Picture:
         self._resample(displacement)
 
     def _resample(self, stage: Stage) -> None:
-        image = resampled(self.image, stage)
+        made = self.by.resampled(self.raster, stage, None)
         self._stages.append(stage)
-        self._settle(image)
+        self._settle(made)
 
-    def _settle(self, image: Image.Image) -> None:
-        self._base, self._base_size = _Pixels(image), image.size
-        self.look = View.whole(image.size)
+    def _settle(self, raster: Raster) -> None:
+        self._base, self._base_size = raster, size_of(raster)
+        self.look = View.whole(self._base_size)
 
     def _is_settled(self) -> bool:
         return isinstance(self.look, View) and self.look.is_whole(self._base_size)
