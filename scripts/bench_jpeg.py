@@ -6,10 +6,10 @@ CORPUS is as in bench_loader.py, which makes the dataset: photos of 256 px as jp
 turn, over the same images in a random order, with a warm page cache. What other programs do counts less in processor time
 than in time on the clock: both are printed, as medians of the rounds; ratios are medians of the ratios of each round.
 
-The interpreter's lock is what ends threads: what is done while it is held is done by one thread at a time. How long that is, is
-measured with a decoder that costs nothing: simplejpeg.decode_jpeg is replaced by a function that returns at once. Copying pixels
-does not hold the lock, so a crop of 8 px stands for all that a crop costs apart from the copy. What simplejpeg itself does with
-the lock held is not in it: setting up a decoder and an array.
+The interpreter's lock is what ends threads: what is done while it is held is done by one thread at a time. How long that is
+is measured with a decoder that costs nothing: simplejpeg.decode_jpeg is replaced by a function that returns at once. To copy
+pixels does not hold the lock, so a crop of 8 px stands for all that a crop costs apart from the copy. What simplejpeg itself
+does with the lock held is not in it: it sets up a decoder and an array.
 
 FFCV: `scripts/bench_peers.py --only shardctl FFCV --cases jpeg`.
 """
@@ -121,7 +121,11 @@ def decode_all(encoded: list[bytes], order: list[int], threads: int) -> int:
 @contextmanager
 def free_decoder() -> Iterator[None]:
     pixels = np.zeros((SIZE, SIZE, 3), np.uint8)
-    with mock.patch.object(simplejpeg, "decode_jpeg", lambda data, colours, buffer: pixels):
+
+    def free(*_: Any, **__: Any) -> np.ndarray[Any, Any]:
+        return pixels
+
+    with mock.patch.object(simplejpeg, "decode_jpeg", free):
         yield
 
 

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -73,16 +74,21 @@ class JpegFacts:
 def jpeg_facts(data: bytes | memoryview) -> JpegFacts | None:
     """Return the facts of a JPEG; None for anything else, and for a JPEG that libjpeg-turbo cannot read."""
     view = memoryview(data)
-    header = _header(view)
-    if header is None:
-        return None
     try:
-        height, width, colours, sampling = simplejpeg.decode_jpeg_header(view)
+        header = _header(view)
+        if header is None:
+            return None
+        _, _, colours, sampling = simplejpeg.decode_jpeg_header(view)
+        plain = colours in _ALIKE and _decodes_alike(header, view)
     except Exception:  # noqa: BLE001 - ValueError for faults, KeyError for a subsampling that it does not know, …
         return None
-    alike = colours in _ALIKE and height * width <= _MOST_PIXELS
-    progressive = header.frame in _PROGRESSIVE
-    return JpegFacts(_decodes_alike(header, view) and alike, progressive, sampling == "444" and colours != "Gray")
+    return _shared(plain, header.frame in _PROGRESSIVE, sampling == "444" and colours != "Gray")
+
+
+@cache
+def _shared(plain: bool, progressive: bool, full_colour: bool) -> JpegFacts:
+    """Return one object for all images that are alike: there may be millions."""
+    return JpegFacts(plain, progressive, full_colour)
 
 
 class JpegDecoder:

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from shardctl.codecs.jpeg import JpegFacts
 from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.order import Permutation
 from shardctl.pipeline.samples import Made
@@ -16,11 +17,15 @@ SHUFFLED_BYTES = 32 << 20
 
 
 class Rows:
-    """The rows of a shard on their way into its file. `first_row` is that of the next rows."""
+    """The rows of a shard on their way into its file. `first_row` is that of the next rows.
+
+    `jpegs` has what the image of each row is as JPEG, in the order of the rows, where samples come one by one.
+    """
 
     def __init__(self, writer: ShardWriter) -> None:
         self._writer = writer
         self.first_row = 0
+        self.jpegs: list[JpegFacts | None] = []
 
     def add(self, made: Made, crumb: Breadcrumb) -> None:
         """Append a sample.
@@ -32,8 +37,12 @@ class Rows:
             crumb.enter("write")
         else:
             crumb.leave()
-        self._writer.add(made.values, made.size)
+        self._write(made)
         self.first_row += 1
+
+    def _write(self, made: Made) -> None:
+        self._writer.add(made.values, made.size)
+        self.jpegs.append(made.jpeg)
 
     def add_batch(self, batch: pa.RecordBatch, crumb: Breadcrumb) -> None:
         """Append the rows of a batch that has the columns of the shard. As `add`."""
@@ -83,7 +92,7 @@ class ShuffledRows(Rows):
         stream = xxhash.xxh3_64_intdigest(f"{self._name}\0{self._windows}".encode()) >> 1
         order = Permutation(count, self._seed, stream)(np.arange(count))
         for place in order.tolist() if made else ():
-            self._writer.add(made[place].values, made[place].size)
+            self._write(made[place])
         if batches:
             self._writer.add_batch(pa.concat_batches(batches).take(pa.array(order)))
         self.first_row += count

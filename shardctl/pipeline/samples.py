@@ -15,6 +15,7 @@ from PIL import Image
 from shardctl.annotations.finishing import finish_annotations
 from shardctl.codecs import image
 from shardctl.codecs.image import Opened, Pixels, Store
+from shardctl.codecs.jpeg import JpegFacts, jpeg_facts
 from shardctl.errors import Rejection
 from shardctl.layout import Layout
 from shardctl.motion import KeepRule
@@ -49,7 +50,8 @@ class Made:
     """A finished sample. `values` are in the layout's order, `size` is about their bytes.
 
     `label` is its class, None if it has none or the dataset has no classes. `objects` is the number of objects that are marked
-    in it, `cut_off` of those that the steps have cut off, or that the rule for boxes has dropped.
+    in it, `cut_off` of those that the steps have cut off, or that the rule for boxes has dropped. `jpeg` is what its image is
+    as JPEG, where the original bytes are kept.
     """
 
     values: tuple[Any, ...]
@@ -58,6 +60,21 @@ class Made:
     label: int | None
     objects: int = 0
     cut_off: int = 0
+    jpeg: JpegFacts | None = None
+
+
+class PictureFacts(NamedTuple):
+    """What is known of the image of a sample: its decoded shape, how many objects in it were cut off, and what it is as JPEG.
+
+    The last is None for what is no JPEG, and for images whose bytes are not kept.
+    """
+
+    shape: Shape | None
+    cut_off: int
+    jpeg: JpegFacts | None = None
+
+
+NO_PICTURE = PictureFacts(None, 0)
 
 
 class Finished(NamedTuple):
@@ -71,6 +88,7 @@ class Finished(NamedTuple):
     shape: Shape | None
     given: Given = ()
     cut_off: int = 0
+    jpeg: JpegFacts | None = None
 
 
 class SamplePipeline:
@@ -108,7 +126,7 @@ class SamplePipeline:
             values = tuple(fill(finished) for fill in self._fill)
             label = values[self._label_column] if self._label_column >= 0 else None
             objects = self._annotated.count(finished.fields)
-            made.append(Made(values, row_size(values), finished.shape, label, objects, finished.cut_off))
+            made.append(Made(values, row_size(values), finished.shape, label, objects, finished.cut_off, finished.jpeg))
         return made
 
     def finish(self, fields: Sample, origin: Origin) -> list[Finished]:
@@ -122,17 +140,17 @@ class SamplePipeline:
         elif self._classes is not None and sample.get("label") == "":
             sample["label"] = None  # the empty label of a record: where labels name classes, it is a missing one
         sample["key"] = origin.key
-        facts: Iterable[tuple[Shape | None, int]]
+        facts: Iterable[PictureFacts]
         if self._store is None and not self._functions:  # there may be millions of small texts
             return [Finished(each, None) for each in self._with_variants([0], [sample])[1]]
         if self._store is None:
-            applied, facts = self._functions.apply(*self._with_variants([0], [sample]), self._calling), repeat((None, 0))
+            applied, facts = self._functions.apply(*self._with_variants([0], [sample]), self._calling), repeat(NO_PICTURE)
         else:
             applied, facts = self._images(sample, origin.file_name or origin.key, self._store)
         self._functions.settle(applied)
         _raise_rejection(applied)
         made = zip(applied.samples, facts, applied.given, strict=False)
-        return [Finished(fields, shape, given, cut_off) for fields, (shape, cut_off), given in made]
+        return [Finished(fields, known.shape, given, known.cut_off, known.jpeg) for fields, known, given in made]
 
     def finish_records(
         self,
@@ -194,9 +212,9 @@ class SamplePipeline:
     def _calling(self, _record: int) -> None:
         self._enter("transform")
 
-    def _images(self, sample: Sample, name: str, store: Store) -> tuple[Applied, list[tuple[Shape | None, int]]]:
-        """Decode the image once, and return the samples of all of its variants, with their shapes and how many objects were cut
-        off. `name` is that of its file.
+    def _images(self, sample: Sample, name: str, store: Store) -> tuple[Applied, list[PictureFacts]]:
+        """Decode the image once, and return the samples of all of its variants, with what is known of their images. `name` is
+        that of its file.
         """
         self._enter("decode")
         data = sample["image"]
@@ -205,8 +223,9 @@ class SamplePipeline:
         if self._filters:
             judge(self._filters, opened)
         if store.name == "source":
-            return Applied([0], [{**sample, "image": (data, name), "variant": 0}], [()]), [(_check_source(opened), dropped)]
-        applied, facts = Applied(), list[tuple[Shape | None, int]]()
+            known = PictureFacts(_check_source(opened), dropped, jpeg_facts(data))
+            return Applied([0], [{**sample, "image": (data, name), "variant": 0}], [()]), [known]
+        applied, facts = Applied(), list[PictureFacts]()
         for variant, picture in enumerate(self._steps.pictures(opened, sample["key"], self._enter)):
             moved, cut_off = self._annotated.moved(sample, opened.size, picture.stages) if self._annotated else ({}, 0)
             cut_off += dropped
@@ -218,7 +237,7 @@ class SamplePipeline:
                 width, height = picture.size
                 kept = np.asarray(picture.image) if store.name == "raw" else _encoded(picture.image, name, store)
                 applied.extend(Applied([0], [{**fields, "image": kept}], [()]))
-                facts.append(((height, width, 3), cut_off))
+                facts.append(PictureFacts((height, width, 3), cut_off))
                 continue
             # A writable copy: the functions may draw into the image.
             made = self._functions.apply([0], [{**fields, "image": np.array(picture.image)}], self._calling)
@@ -230,7 +249,7 @@ class SamplePipeline:
                 self._annotated.check(each, partial(self._setter, finished=finished))
                 pixels = final if store.name == "raw" else _encoded(final, name, store)
                 made.samples[place] = {**each, "image": pixels}
-                facts.append((final.shape, cut_off))
+                facts.append(PictureFacts(final.shape, cut_off))
             applied.extend(made)
         return applied, facts
 

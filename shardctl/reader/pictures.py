@@ -113,7 +113,8 @@ class PictureReader:
             return []
         if role.is_plain:
             return list(range(len(samples)))
-        return []
+        known = self._shards.plain_images if column.name == self._shards.layout.roles.main_image else None
+        return [] if known is None else np.flatnonzero(known[samples]).tolist()
 
     def _decode_and_convert(
         self, column: Column, located: Located, plain: list[int], converter: Converter, batch: npt.NDArray[Any]
