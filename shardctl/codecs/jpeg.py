@@ -82,7 +82,8 @@ def jpeg_facts(data: bytes | memoryview) -> JpegFacts | None:
         plain = colours in _ALIKE and _decodes_alike(header, view)
     except Exception:  # noqa: BLE001 - ValueError for faults, KeyError for a subsampling that it does not know, …
         return None
-    return _shared(plain, header.frame in _PROGRESSIVE, sampling == "444" and colours != "Gray")
+    full_colour = sampling == "444" and colours in _ALIKE and header.frame != _LOSSLESS
+    return _shared(plain, header.frame in _PROGRESSIVE, full_colour)
 
 
 @cache
