@@ -9,7 +9,8 @@ than in time on the clock: both are printed, as medians of the rounds; ratios ar
 The interpreter's lock is what ends threads: what is done while it is held is done by one thread at a time. How long that is
 is measured with a decoder that costs nothing: simplejpeg.decode_jpeg is replaced by a function that returns at once. To copy
 pixels does not hold the lock, so a crop of 8 px stands for all that a crop costs apart from the copy. What simplejpeg itself
-does with the lock held is not in it: it sets up a decoder and an array.
+does with the lock held is not in it: it sets up a decoder and an array. The loader reuses the memory of its batches, as in a
+long training: new memory is slow on a virtual machine.
 
 FFCV: `scripts/bench_peers.py --only shardctl FFCV --cases jpeg`.
 """
@@ -55,8 +56,9 @@ def main() -> None:
         path = bench.photos("jpeg", "--crop", str(SIZE), "--store", "jpeg:90")
         warm(path)
         times: dict[str, list[Times]] = {}
+        contenders = contenders_of(shardctl.open(path))
         for number in range(options.rounds + 1):
-            for name, run in contenders_of(shardctl.open(path)).items():
+            for name, run in contenders.items():
                 if number:  # the first round warms up
                     times.setdefault(name, []).append(run())
                 else:
