@@ -22,7 +22,6 @@ from shardctl.cli.output import (
 from shardctl.cli.recipes import recipe_of, source_options, transform_options
 from shardctl.errors import StorageError
 from shardctl.importing import look_in_current_folder
-from shardctl.jpegs import jpeg_costs
 from shardctl.startup import keep_pandas_out_of_arrow
 from shardctl.storage import format_bytes, printable
 
@@ -117,6 +116,8 @@ def _print(advice: Advice, recipe: str, write: str | None) -> None:
         click.echo(
             f"NONE keeps it busy on this machine; {advice.best.name} is the fastest: {advice.proven:.1%} utilisation in a test"
         )
+    from shardctl.jpegs import jpeg_costs  # with numpy, which most commands do without
+
     for cost in jpeg_costs(advice.jpeg, advice.tried - advice.rejected):
         click.echo(f"of those tried, {cost}")
     memory = "fits in this machine's memory" if advice.fits_in_memory else "does not fit in this machine's memory"
