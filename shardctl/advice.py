@@ -84,7 +84,8 @@ class Advice:
 
     `proven` is the utilisation that a consumer of `rate` samples/s (of all GPUs) had when it was fed from `best`. `recipe` is
     ready for `convert`. `total_bytes` estimates the size of all inputs converted, `disk_mb_per_s` the rate that the disk
-    must deliver (10^6 bytes/s).
+    must deliver (10^6 bytes/s). `jpeg` counts the JPEG images among those that were tried with their original bytes, and those
+    of them that take longer to decode; None where that was not possible.
     """
 
     choices: tuple[Choice, ...]
@@ -98,6 +99,7 @@ class Advice:
     disk_mb_per_s: float
     fits_in_memory: bool
     recipe: dict[str, Any]
+    jpeg: dict[str, int] | None = None
 
     @property
     def keeps_up(self) -> bool:
@@ -209,6 +211,7 @@ class _Trial:
             disk_mb_per_s=round(rate * best.sample_bytes / 1e6, 1),
             fits_in_memory=total < memory_bytes() / 2,
             recipe={**self._settings, **best.settings()},
+            jpeg=next((result.jpeg for choice, result in made.items() if choice.store == "source"), None),
         )
 
     def _folder(self, choice: Choice) -> Path:

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
+from shardctl.jpegs import are_counts
 from shardctl.layout import Layout
 from shardctl.roles import Roles
 from shardctl.shard import FORMAT_VERSION, refuse_other_version
@@ -63,7 +64,8 @@ class Manifest:
     `environment` has the versions of the libraries, by name; None if it was not recorded (by an older shardctl).
     `records` says how files of many records were read, None where a file is one record: docs/format.md. `objects` says how many
     objects are marked in the images (`kept`), and how many the recipe has cut off (`cut_off`); None if there is no field of
-    objects, or it was not recorded.
+    objects, or it was not recorded. `jpeg` counts the JPEG images whose original bytes are kept, and those of them that take
+    longer to decode (shardctl.jpegs); None if there are none, or it was not recorded.
     """
 
     kind: str
@@ -89,10 +91,13 @@ class Manifest:
     environment: dict[str, str] | None = None
     records: dict[str, Any] | None = None
     objects: dict[str, int] | None = None
+    jpeg: dict[str, int] | None = None
 
     def to_json(self) -> str:
         """Return the file's bytes, digest included."""
         record = asdict(self)
+        if self.jpeg is None:  # most datasets have none
+            del record["jpeg"]
         record["schema"] = [{"name": name, "type": type_} for name, type_ in self.schema]
         record = {"format": "shardctl", "format_version": FORMAT_VERSION, **record}
         record["digest"] = _digest(record)
@@ -138,7 +143,7 @@ class Manifest:
     def _checked(cls, record: dict[str, Any]) -> Manifest:
         """Build the manifest from an untrusted record."""
         added: dict[str, Any] = {"dropped": 0, "seconds": None, "class_counts": None, "environment": None, "records": None}
-        added["objects"] = None
+        added |= {"objects": None, "jpeg": None}
         known = {name: record.get(name, added[name]) if name in added else record[name] for name in cls.__dataclass_fields__}
         known["splits"] = tuple(SplitFacts(**split) for split in record["splits"])
         known["schema"] = tuple((column["name"], column["type"]) for column in record["schema"])
@@ -155,6 +160,7 @@ class Manifest:
         expect(counted, "classes are counted by split")
         expect(manifest.environment is None or are_versions(manifest.environment), "versions are strings")
         expect(manifest.objects is None or are_object_counts(manifest.objects), "objects are counted")
+        expect(manifest.jpeg is None or are_counts(manifest.jpeg), "JPEG images are counted")
         expect(manifest.seconds is None or 0 <= float(manifest.seconds) < 1e12, "seconds are seconds")
         texts = [manifest.kind, manifest.fingerprint, *manifest.sources, *(part for pair in manifest.schema for part in pair)]
         texts += [manifest.created, manifest.shardctl_version, *(facts.sha256 for facts in manifest.files.values())]

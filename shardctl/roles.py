@@ -23,6 +23,11 @@ class Image:
     name: ClassVar[str] = "image"
     axes: ClassVar[tuple[str, ...]] = ("height", "width", "3")
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether shardctl has written all of them as JPEG: plain ones as docs/format.md defines them."""
+        return self.store.partition(":")[0] == "jpeg"
+
     def facts(self) -> dict[str, Any]:
         """Return what is known beyond the role, as plain data."""
         return {"store": self.store, "shape": list(self.shape) if self.shape else None}

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
+from shardctl.jpegs import JpegRecord
 from shardctl.shard import ShardFacts, field_names
 from shardctl.storage import exists, is_file, naming_the_path, printable, replacing
 
@@ -63,6 +64,9 @@ def are_file_names(names: Iterable[str]) -> bool:
 
 MAKING_KEY = b"shardctl"
 """Metadata of shards.arrow that says how the dataset was made."""
+
+JPEG_KEY = b"shardctl.jpeg"
+"""Metadata of shards.arrow that says which images are plain JPEG, where the original bytes are kept."""
 
 SHARDS_SCHEMA = pa.schema(
     [
@@ -213,9 +217,12 @@ class ShardSpool:
         for batch in self.batches():
             yield from zip(batch["path"].to_pylist(), batch["sha256"].to_pylist(), strict=True)
 
-    def write_table(self, path: Path, making: Making) -> None:
+    def write_table(self, path: Path, making: Making, jpegs: JpegRecord | None = None) -> None:
         """Write shards.arrow."""
-        schema = SHARDS_SCHEMA.with_metadata({MAKING_KEY: json.dumps(asdict(making))})
+        metadata = {MAKING_KEY: json.dumps(asdict(making))}
+        if jpegs is not None:
+            metadata[JPEG_KEY] = json.dumps(jpegs.to_json())
+        schema = SHARDS_SCHEMA.with_metadata(metadata)
         batches = self.batches()
         with replacing(path) as sink, pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema) as writer:
             while held := list(islice(batches, SHARD_ROWS // SPOOLED_ROWS)):
@@ -295,6 +302,29 @@ class ShardTable:
             return Making(**json.loads((self._table.schema.metadata or {})[MAKING_KEY]))
         except (KeyError, TypeError, ValueError) as error:
             raise DatasetError(f"{SHARDS} does not say how the dataset was made ({error!r})") from error
+
+    @property
+    def records_jpegs(self) -> bool:
+        """Whether the table says what the main images are as JPEG."""
+        return JPEG_KEY in (self._table.schema.metadata or {})
+
+    def read_jpegs(self) -> JpegRecord:
+        """Return what the images are as JPEG, in the order of the dataset.
+
+        Raises DatasetError if that is not recorded, or damaged.
+        """
+        try:
+            return JpegRecord.from_json(json.loads((self._table.schema.metadata or {})[JPEG_KEY]), int(self.rows.sum()))
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            raise DatasetError(f"{SHARDS} does not say what its images are as JPEG ({error!r}); {REPAIR_ADVICE}") from error
+
+    @cached_property
+    def jpegs(self) -> JpegRecord | None:
+        """What the images are as JPEG, in the order of the dataset; None if that is not recorded, or damaged."""
+        try:
+            return self.read_jpegs() if self.records_jpegs else None
+        except DatasetError:
+            return None
 
     @cached_property
     def names(self) -> list[str]:

@@ -116,6 +116,10 @@ def _print(advice: Advice, recipe: str, write: str | None) -> None:
         click.echo(
             f"NONE keeps it busy on this machine; {advice.best.name} is the fastest: {advice.proven:.1%} utilisation in a test"
         )
+    from shardctl.jpegs import jpeg_costs  # with numpy, which most commands do without
+
+    for cost in jpeg_costs(advice.jpeg, advice.tried - advice.rejected):
+        click.echo(f"of those tried, {cost}")
     memory = "fits in this machine's memory" if advice.fits_in_memory else "does not fit in this machine's memory"
     click.echo(
         f"all inputs will take about {format_bytes(advice.total_bytes)}, which {memory};"

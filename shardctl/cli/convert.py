@@ -373,6 +373,7 @@ def _record(result: ConvertResult) -> dict[str, Any]:
     record["copied_rejects"] = result.copied
     record["notices"] = list(result.notices)
     record["warnings"] = list(result.warnings)
+    record["jpeg"] = result.jpeg
     if result.estimate is not None:
         record["inputs"] = result.estimate.inputs
         record["free_bytes"] = result.estimate.free_bytes

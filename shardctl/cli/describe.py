@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shardctl.cli.output import bars, counted, print_reasons, print_table, shortened
+from shardctl.jpegs import jpeg_costs
 from shardctl.storage import format_bytes, printable
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ def print_overview(root: Path, found: Overview, statistics: Statistics) -> None:
         [(s.name, s.samples, s.shards, format_bytes(s.bytes)) for s in found.splits], ("split", "samples", "shards", "size")
     )
     _print_statistics(statistics, m.fields)
+    for cost in jpeg_costs(m.jpeg, m.samples):
+        click.echo(f"note: {cost}")
     _print_classes(found)
     if m.rejected:
         everywhere = " (of all splits)" if found.split else ""

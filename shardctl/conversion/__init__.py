@@ -34,7 +34,7 @@ from shardctl.conversion.options import (
 )
 from shardctl.conversion.rejects import copy_rejects
 from shardctl.conversion.result import ConvertResult as ConvertResult
-from shardctl.conversion.result import count_rejects, cut_objects, missing_labels, warnings_of
+from shardctl.conversion.result import costly_jpegs, count_rejects, cut_objects, missing_labels, warnings_of
 from shardctl.conversion.staging import (
     begin,
     clear_partial_files,
@@ -387,6 +387,7 @@ class _Conversion:
             copied=self._copied(),
             notices=tuple(notices),
             warnings=warnings_of(manifest),
+            jpeg=manifest.jpeg,
         )
 
     def _refuse_many_rejects(self, manifest: Manifest) -> None:
@@ -429,6 +430,7 @@ class _Conversion:
             seconds=round(self._seconds(), 3) if whole else None,
             class_counts=facts.class_counts,
             objects=facts.objects,
+            jpeg=facts.jpeg,
             environment=_environment(self.recipe),
             records=job.records_read,
         )
@@ -450,8 +452,9 @@ class _Conversion:
             reasons=reasons,
             examples=examples,
             copied=self._copied(),
-            notices=(*listing.notices, *missing_labels(manifest, listing), *cut_objects(manifest)),
+            notices=(*listing.notices, *missing_labels(manifest, listing), *cut_objects(manifest), *costly_jpegs(manifest)),
             warnings=warnings_of(manifest),
+            jpeg=manifest.jpeg,
         )
 
 

@@ -15,6 +15,7 @@ from shardctl.engines.job import NEW_FOLDER, Job
 from shardctl.engines.task import Done
 from shardctl.errors import InputError, TooManyRejectsError
 from shardctl.fingerprint import VERSIONS
+from shardctl.jpegs import JpegRecord, joined
 from shardctl.labelling import JOB_ONLY
 from shardctl.listing import CHUNK_ROWS
 from shardctl.manifest import FileFacts, Manifest, SplitFacts, sum_up
@@ -51,6 +52,7 @@ class Committed:
     files: dict[str, FileFacts]
     class_counts: dict[str, list[int]] | None
     objects: dict[str, int] | None
+    jpeg: dict[str, int] | None
 
 
 class Commit:
@@ -63,14 +65,16 @@ class Commit:
         done: Callable[[int], Done],
         lines: Callable[[int, Done], Iterable[bytes]],
         fields: dict[str, Any] | None = None,
+        records_jpegs: bool = True,
     ) -> None:
         """`settings` are those of the manifest; `done` returns the marker of a shard, and `lines` those of its rejects.
 
         Both are called in the order of the dataset. `fields` is what the manifest says of them; without it, that is found from
-        the shapes of the images.
+        the shapes of the images. `records_jpegs` False leaves out what the images are as JPEG, as an older shardctl did.
         """
         self._job, self._settings, self._done, self._lines, self._fields = job, settings, done, lines, fields
         self._new = job.folder / NEW_FOLDER
+        self._jpegs: list[JpegRecord] | None = [] if job.keeps_sources and records_jpegs else None
         self._objects = {"kept": 0, "cut_off": 0}
         classes = job.layout.classes
         self._class_counts = {split.name: np.zeros(len(classes), np.int64) for split in job.splits} if classes else None
@@ -95,13 +99,15 @@ class Commit:
             totals, shapes = self._write_plan_and_rejects(shards)
             shape = next(iter(shapes)) if len(shapes) == 1 else None
             fields = self._fields if self._fields is not None else _final_fields(self._job, shape)
-            shards.write_table(new / SHARDS, _making(self._job, fields, self._settings))
+            jpegs = joined(self._jpegs) if self._jpegs is not None else None
+            shards.write_table(new / SHARDS, _making(self._job, fields, self._settings), jpegs)
             files = sum_up(new, shards.sums())
         inputs, rejected, samples, size = (sum(numbers) for numbers in zip(*totals.values(), strict=True))
         splits = tuple(SplitFacts(s.name, totals[s.name][2], s.shards, totals[s.name][3]) for s in self._job.splits)
         counts = {name: found.tolist() for name, found in self._class_counts.items()} if self._class_counts else None
         objects = dict(self._objects) if self._job.layout.roles.objects else None
-        return Committed(inputs, samples, rejected, size, fields, splits, files, counts, objects)
+        jpeg = jpegs.counts() if jpegs is not None else None
+        return Committed(inputs, samples, rejected, size, fields, splits, files, counts, objects, jpeg)
 
     def _write_plan_and_rejects(self, shards: ShardSpool) -> tuple[dict[str, list[int]], set[Shape]]:
         """Write plan.arrow and rejects.jsonl, a shard at a time, and spool the rows of shards.arrow.
@@ -123,6 +129,9 @@ class Commit:
                     self._class_counts[place.split_name] += _counts(done, len(self._class_counts[place.split_name]))
                 self._objects["kept"] += done.objects
                 self._objects["cut_off"] += done.cut_off
+                if self._jpegs is not None:
+                    assert done.jpegs is not None, "it is recorded of every shard, or of none"
+                    self._jpegs.append(done.jpegs)
                 for line in self._lines(shard, done):
                     rejects.write(line)
                 facts = done.facts

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from shardctl.conversion.estimating import Estimate
+from shardctl.jpegs import jpeg_costs
 from shardctl.listing import Listing
 from shardctl.manifest import Manifest
 from shardctl.motion import KEPT_SHARE
@@ -23,6 +24,7 @@ class ConvertResult:
     made, not those of an earlier run that it resumed. `reasons` counts the rejects by stage and error, `examples` has one of
     each; `copied` is the number of rejected inputs that were copied. `notices` are decisions and other information;
     `warnings` should be checked before the dataset is used. `estimate` is that of a dry run.
+    `jpeg` counts JPEG images whose original bytes are kept, and those that take longer to decode; None where none are kept.
     """
 
     status: str
@@ -39,6 +41,7 @@ class ConvertResult:
     copied: int = 0
     notices: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    jpeg: dict[str, int] | None = None
 
 
 def missing_labels(manifest: Manifest, listing: Listing) -> tuple[str, ...]:
@@ -58,6 +61,11 @@ def cut_objects(manifest: Manifest) -> tuple[str, ...]:
     if (boxes := manifest.settings.get("boxes")) is not None:
         rule = f"{rule}, boxes: {boxes}"
     return (f"{manifest.objects['cut_off']:,} of {counted(total, 'object')} were cut off ({rule})",)
+
+
+def costly_jpegs(manifest: Manifest) -> tuple[str, ...]:
+    """Say how many images that are kept as they are take longer to decode than they need."""
+    return jpeg_costs(manifest.jpeg, manifest.samples)
 
 
 def warnings_of(manifest: Manifest) -> tuple[str, ...]:

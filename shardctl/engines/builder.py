@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,6 +12,7 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.annotations.masks import MASK
+from shardctl.codecs.jpeg import JpegFacts
 from shardctl.engines.breadcrumb import NOWHERE, TOGETHER, WHOLE, Breadcrumb
 from shardctl.engines.image_files import TableImages
 from shardctl.engines.inputs import changed, check_digest, digest_of, read_whole
@@ -21,6 +22,7 @@ from shardctl.engines.masks import digest_with, read_mask
 from shardctl.engines.records import read_unit
 from shardctl.engines.rows import Rows, ShuffledRows
 from shardctl.errors import Rejection, TypesDifferError
+from shardctl.jpegs import JpegRecord
 from shardctl.layout import Layout
 from shardctl.pipeline.batches import BatchPipeline, keyed, lay_out, make_keys
 from shardctl.pipeline.samples import Made, Origin, SamplePipeline, Shape
@@ -156,6 +158,11 @@ class ShardBuilder:
     def raw_bytes(self) -> int:
         """The bytes of all blocks before compression."""
         return self._writer.raw_bytes
+
+    @property
+    def jpegs(self) -> JpegRecord | None:
+        """What its images are as JPEG; None where their original bytes are not kept."""
+        return jpegs_of(self._rows.jpegs) if self._job.keeps_sources else None
 
     def finish(self) -> tuple[int, ...]:
         """Write what is held, and return the number of rows of every block. Raises InputError."""
@@ -537,6 +544,13 @@ class ShardBuilder:
         outcome.rejected += records
         self.rejected += records
         self.inputs += records
+
+
+def jpegs_of(jpegs: Sequence[JpegFacts | None]) -> JpegRecord:
+    """Return the record of images that follow each other; None is one that is no JPEG."""
+    found = [facts for facts in jpegs if facts is not None]
+    plain = np.fromiter((facts is not None and facts.plain for facts in jpegs), bool, len(jpegs))
+    return JpegRecord(plain, len(found), sum(each.progressive for each in found), sum(each.full_colour for each in found))
 
 
 def _other_type(misfit: Misfit) -> Rejection:

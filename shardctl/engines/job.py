@@ -232,6 +232,11 @@ class Job:
         return tuple(self.recipe.renames.get(name, name) for name in marked_columns(self.fields, KEPT))
 
     @property
+    def keeps_sources(self) -> bool:
+        """Whether the original bytes of the images that the recipe works on are kept."""
+        return self.recipe.store is not None and self.recipe.store.name == "source"
+
+    @property
     def has_images(self) -> bool:
         """Whether columns of a table hold images."""
         return bool(self.main_image or self.kept_images)

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from shardctl.codecs.jpeg import JpegFacts
 from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.order import Permutation
 from shardctl.pipeline.samples import Made
@@ -30,7 +31,8 @@ Settle = Callable[[Sequence[Made]], list[Made]]
 class Rows:
     """The rows of a shard on their way into its file. `first_row` is that of the next rows.
 
-    `objects` and `cut_off` count those of samples. Samples that wait are held until there are some to settle.
+    `objects` and `cut_off` count those of samples; `jpegs` has what the image of each row is as JPEG, in the order of the rows,
+    where samples come one by one. Samples that wait are held until there are some to settle.
     """
 
     def __init__(self, writer: ShardWriter, settle: Settle) -> None:
@@ -38,6 +40,7 @@ class Rows:
         self._waiting: list[Made] = []
         self._waiting_bytes = 0
         self.first_row = self.objects = self.cut_off = 0
+        self.jpegs: list[JpegFacts | None] = []
 
     def add(self, made: Made, crumb: Breadcrumb) -> None:
         """Append a sample.
@@ -68,6 +71,7 @@ class Rows:
             self._writer.add(each.values, each.size)
             self.objects += each.objects
             self.cut_off += each.cut_off
+            self.jpegs.append(each.jpeg)
 
     def add_batch(self, batch: pa.RecordBatch, crumb: Breadcrumb) -> None:
         """Append the rows of a batch that has the columns of the shard. As `add`."""

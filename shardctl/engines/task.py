@@ -16,6 +16,7 @@ from shardctl.engines.builder import CarefulUnitError, LostUnitError, ShardBuild
 from shardctl.engines.instructions import Instructions, Place
 from shardctl.engines.job import Job
 from shardctl.errors import Rejection
+from shardctl.jpegs import JpegRecord
 from shardctl.pipeline.samples import Shape
 from shardctl.shard import ShardFacts
 from shardctl.storage import HashingFile, StreamedFile, naming_the_path, replacing
@@ -56,7 +57,8 @@ class Done:
     """A finished shard, as its marker records it. `shapes` are the first few different decoded shapes in it.
 
     Of `inputs` records `rejected` became no sample. `labels` counts its samples by class. `objects` are marked in its images,
-    and `cut_off` of them are no longer. `units` has MARKER_SCHEMA.
+    and `cut_off` of them are no longer. `units` has MARKER_SCHEMA. `jpegs` is what its images are as JPEG, None where that is
+    not recorded.
     """
 
     facts: ShardFacts
@@ -67,6 +69,7 @@ class Done:
     objects: int
     cut_off: int
     units: pa.Table
+    jpegs: JpegRecord | None = None
 
 
 def run_shard(
@@ -119,7 +122,8 @@ def _build(job: Job, shard: int, report: Callable[[Progress], None], crumb: Brea
     units = pa.Table.from_pylist([vars(outcome) for outcome in builder.outcomes], MARKER_SCHEMA)
     shapes = tuple(sorted(builder.shapes))
     labels = dict(builder.labels)
-    done = Done(facts, builder.inputs, builder.rejected, shapes, labels, builder.objects, builder.cut_off, units)
+    marked = (builder.objects, builder.cut_off)
+    done = Done(facts, builder.inputs, builder.rejected, shapes, labels, *marked, units, builder.jpegs)
     _write_marker(job.marker_path(shard), done)
     reporter.flush()
 
@@ -168,6 +172,7 @@ def read_finished(job: Job, shard: int) -> Done | None:
         whole = whole and bool(done.rejected) == job.rejects_path(shard).exists()
     except (OSError, pa.ArrowException, KeyError, ValueError, TypeError, AttributeError, IndexError):
         return None
+    whole = whole and (done.jpegs is not None) == job.keeps_sources  # an older shardctl recorded none
     return done if whole and done.units.num_rows == job.place(shard).units else None
 
 
@@ -180,11 +185,14 @@ def read_marker(path: Path) -> Done:
     shapes = tuple(tuple(shape) for shape in record["shapes"])
     numbers = (record["inputs"], record["rejected"])
     marked = (record["objects"], record["cut_off"])
-    return Done(facts, *numbers, shapes, labels, *marked, table.replace_schema_metadata())
+    jpegs = JpegRecord.from_json(record["jpegs"], facts.rows) if "jpegs" in record else None
+    return Done(facts, *numbers, shapes, labels, *marked, table.replace_schema_metadata(), jpegs)
 
 
 def _write_marker(path: Path, done: Done) -> None:
     record = {name: getattr(done, name) for name in ("inputs", "rejected", "shapes", "labels", "objects", "cut_off")}
+    if done.jpegs is not None:
+        record["jpegs"] = done.jpegs.to_json()
     schema = MARKER_SCHEMA.with_metadata({"done": json.dumps({**record, "facts": asdict(done.facts)})})
     with replacing(path) as sink, pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema) as writer:
         writer.write_table(done.units.cast(schema))

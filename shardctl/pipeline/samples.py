@@ -15,6 +15,7 @@ from PIL import Image
 from shardctl.annotations.finishing import finish_annotations
 from shardctl.codecs import image
 from shardctl.codecs.image import Opened, Pixels, Store
+from shardctl.codecs.jpeg import JpegFacts, jpeg_facts
 from shardctl.errors import Rejection
 from shardctl.layout import Layout
 from shardctl.motion import KeepRule
@@ -51,7 +52,8 @@ class Made:
 
     `label` is its class, None if it has none or the dataset has no classes. `objects` is the number of objects that are marked
     in it, `cut_off` of those that the steps have cut off, or that the rule for boxes has dropped. `waits` says that values are
-    Waiting, which `SamplePipeline.settle` replaces: size and numbers are without these until then.
+    Waiting, which `SamplePipeline.settle` replaces: size and numbers are without these until then. `jpeg` is what its
+    image is as JPEG, where the original bytes are kept.
     """
 
     values: tuple[Any, ...]
@@ -60,7 +62,22 @@ class Made:
     label: int | None
     objects: int = 0
     cut_off: int = 0
+    jpeg: JpegFacts | None = None
     waits: bool = False
+
+
+class PictureFacts(NamedTuple):
+    """What is known of the image of a sample: its decoded shape, how many objects in it were cut off, and what it is as JPEG.
+
+    The last is None for what is no JPEG, and for images whose bytes are not kept.
+    """
+
+    shape: Shape | None
+    cut_off: int
+    jpeg: JpegFacts | None = None
+
+
+NO_PICTURE = PictureFacts(None, 0)
 
 
 class Finished(NamedTuple):
@@ -74,6 +91,7 @@ class Finished(NamedTuple):
     shape: Shape | None
     given: Given = ()
     cut_off: int = 0
+    jpeg: JpegFacts | None = None
 
 
 @dataclass
@@ -141,7 +159,7 @@ class SamplePipeline:
         label = values[self._label_column] if self._label_column >= 0 else None
         objects = self._annotated.count(finished.fields)
         waits = any(isinstance(value, Waiting) for value in values)
-        return Made(values, row_size(values), finished.shape, label, objects, finished.cut_off, waits)
+        return Made(values, row_size(values), finished.shape, label, objects, finished.cut_off, finished.jpeg, waits)
 
     def settle(self, made: Sequence[Made]) -> list[Made]:
         """Return samples as they are written, of which some had to wait."""
@@ -151,17 +169,17 @@ class SamplePipeline:
     def finish(self, fields: Sample, origin: Origin) -> list[Finished]:
         """Do all that the recipe says to one record. Raises Rejection."""
         sample = self._begun(fields, origin)
-        facts: Iterable[tuple[Shape | None, int]]
+        facts: Iterable[PictureFacts]
         if self._store is None and not self._functions:  # there may be millions of small texts
             return [Finished(each, None) for each in self._with_variants([0], [sample])[1]]
         if self._store is None:
-            applied, facts = self._functions.apply(*self._with_variants([0], [sample]), self._calls), repeat((None, 0))
+            applied, facts = self._functions.apply(*self._with_variants([0], [sample]), self._calls), repeat(NO_PICTURE)
         else:
             applied, facts = self._images(sample, origin.file_name or origin.key, self._store)
         self._functions.settle(applied)
         _raise_rejection(applied)
         made = zip(applied.samples, facts, applied.given, strict=False)
-        return [Finished(fields, shape, given, cut_off) for fields, (shape, cut_off), given in made]
+        return [Finished(fields, known.shape, given, known.cut_off, known.jpeg) for fields, known, given in made]
 
     def prepare(self, fields: Sample, origin: Origin) -> Prepared:
         """Do all to one record that the recipe says before the user's functions. Raises Rejection.
@@ -278,29 +296,30 @@ class SamplePipeline:
                 sample["variant"] = 0
         return records, samples
 
-    def _images(self, sample: Sample, name: str, store: Store) -> tuple[Applied, list[tuple[Shape | None, int]]]:
-        """Decode the image once, and return the samples of all of its variants, with their shapes and how many objects were cut
-        off. `name` is that of its file.
+    def _images(self, sample: Sample, name: str, store: Store) -> tuple[Applied, list[PictureFacts]]:
+        """Decode the image once, and return the samples of all of its variants, with what is known of their images. `name` is
+        that of its file.
         """
         if store.name == "source":
             data = sample["image"]
             opened, dropped = self._opened(sample)
-            return Applied([0], [{**sample, "image": (data, name), "variant": 0}], [()]), [(_check_source(opened), dropped)]
-        applied, facts = Applied(), list[tuple[Shape | None, int]]()
+            known = PictureFacts(_check_source(opened), dropped, jpeg_facts(data))
+            return Applied([0], [{**sample, "image": (data, name), "variant": 0}], [()]), [known]
+        applied, facts = Applied(), list[PictureFacts]()
         for fields, picture, cut_off in self._pictures(sample):
             if not self._functions:
                 self._enter("encode")
                 width, height = picture.size
                 kept = picture.pixels if store.name == "raw" else _encoded(picture.image, name, store)
                 applied.extend(Applied([0], [{**fields, "image": kept}], [()]))
-                facts.append(((height, width, 3), cut_off))
+                facts.append(PictureFacts((height, width, 3), cut_off))
                 continue
             made = self._functions.apply([0], [self._for_functions(fields, picture)], self._calls)
             _raise_rejection(made)
             for place, (each, given) in enumerate(zip(made.samples, made.given, strict=True)):
                 self._enter("encode")
                 made.samples[place], shape = self._stored(each, given, name, store)
-                facts.append((shape, cut_off))
+                facts.append(PictureFacts(shape, cut_off))
             applied.extend(made)
         return applied, facts
 

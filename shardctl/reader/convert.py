@@ -168,7 +168,7 @@ def _copy(values: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
         for channel in range(values.shape[2]):
             np.copyto(out[:, :, channel], values[:, :, channel], casting="unsafe")
     else:
-        np.copyto(out, values, casting="unsafe")
+        out[...] = values  # half the time of copyto for the small ones
 
 
 class Views:
@@ -177,9 +177,14 @@ class Views:
     def __init__(self, transforms: Transforms, samples: npt.NDArray[np.int64], epoch: int) -> None:
         self._crop, self._random = transforms.crop, transforms.crop_from == "random"
         crops, flips = (self._draw(transforms.seed, epoch, purpose, samples) for purpose in (_CROP, _FLIP))
+        # Lists of all samples: each is looked up once, and what is done for one sample at a time keeps other threads waiting.
+        self._downwards: list[int] = (crops & np.uint64(0xFFFFFFFF)).tolist()
+        self._rightwards: list[int] = (crops >> np.uint64(32)).tolist()
         lowest_first = (flips & np.uint64(1)) << np.uint64(63) | flips >> np.uint64(1)  # so that 0.5 asks for the lowest bit
-        self._draws: tuple[list[int], list[int]] = (crops.tolist(), lowest_first.tolist())
-        self._least_flipped = round(2**64 * (1 - transforms.flip))
+        least_flipped = round(2**64 * (1 - transforms.flip))
+        self._mirrored = (
+            (lowest_first >= np.uint64(least_flipped)).tolist() if least_flipped < 2**64 else [False] * len(samples)
+        )
 
     def _draw(self, seed: int, epoch: int, purpose: int, samples: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
         return mix64(samples.astype(np.uint64) + np.uint64(key_of(seed, epoch, purpose)))
@@ -191,23 +196,26 @@ class Views:
         """
         if self._crop is None:
             return 0, 0, width, height
-        free_y, free_x = height - self._crop[0], width - self._crop[1]
+        high, wide = self._crop
+        free_y, free_x = height - high, width - wide
         if free_y < 0 or free_x < 0:
-            have, want = f"{height}x{width}", f"{self._crop[0]}x{self._crop[1]}"
-            raise DatasetError(f"{have} is too small for a crop to {want}; give resize= too, or a smaller crop")
-        top, left = round(free_y / 2), round(free_x / 2)  # as the step `crop` of a recipe and torchvision's CenterCrop
+            raise DatasetError(
+                f"{height}x{width} is too small for a crop to {high}x{wide}; give resize= too, or a smaller crop"
+            )
         if self._random:
-            draw = self._draws[0][place]
-            top, left = (draw & 0xFFFFFFFF) * (free_y + 1) >> 32, (draw >> 32) * (free_x + 1) >> 32
-        return left, top, left + self._crop[1], top + self._crop[0]
+            top, left = self._downwards[place] * (free_y + 1) >> 32, self._rightwards[place] * (free_x + 1) >> 32
+        else:
+            top, left = round(free_y / 2), round(free_x / 2)  # as the step `crop` of a recipe and torchvision's CenterCrop
+        return left, top, left + wide, top + high
 
     def mirrored(self, place: int) -> bool:
         """Return whether an image is flipped left to right."""
-        return self._draws[1][place] >= self._least_flipped
+        return self._mirrored[place]
 
     def of(self, image: npt.NDArray[Any], place: int) -> npt.NDArray[Any]:
         """Return that part of an image, mirrored where it shall be, without a copy. Raises DatasetError if it is too small."""
         if self._crop is not None:
-            left, top, right, bottom = self.box(image.shape[1], image.shape[0], place)
+            height, width = image.shape[:2]
+            left, top, right, bottom = self.box(width, height, place)
             image = image[top:bottom, left:right]
-        return image[:, ::-1] if self.mirrored(place) else image
+        return image[:, ::-1] if self._mirrored[place] else image

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.codecs import image
-from shardctl.codecs.jpeg import JpegDecoder
+from shardctl.codecs.jpeg import JpegDecoder, decode_plain, decode_plain_alone
 from shardctl.errors import DatasetError, Rejection, ShardctlError
 from shardctl.reader.column import Column
 from shardctl.reader.convert import Converter, Misfit
@@ -47,7 +47,7 @@ class PictureReader:
 
     def __init__(self, shards: Shards, transforms: Transforms, keep_truncated: bool, cache_bytes: int) -> None:
         self._shards, self._transforms, self._keep_truncated = shards, transforms, keep_truncated
-        self._cache = SampleCache(cache_bytes)
+        self._cache, self._keeps_decoded = SampleCache(cache_bytes), cache_bytes > 0
         self._local = threading.local()
 
     def counts(self) -> dict[str, int]:
@@ -71,20 +71,30 @@ class PictureReader:
         transforms = self._transforms
         converter = Converter(transforms, column, column.pixel_dtype, samples, epoch)
         shape = transforms.picture_shape(column)
+        plain = self._plain(column, samples)
         if shape is None:
             found = [np.empty((0, 0), converter.dtype) for _ in samples]
-            for place, pixels in self._decoded(column, located, samples, wanted, None, missing):
+            failed = self._decode_alone(column, located, plain, converter, found)
+            for place, pixels in self._decoded(column, located, samples, wanted, None, _rest(samples, plain, failed, missing)):
                 found[place] = _in_list(converter, pixels, place)
             return found
         batch = memory.array(column.name, (len(samples), *shape), converter.dtype)
-        in_place = None if transforms.changes(column) else batch
         if missing is not None:
             batch[missing.places] = missing.fill
-        for place, pixels in self._decoded(column, located, samples, wanted, in_place, missing):
-            if in_place is not None and pixels.ctypes.data == batch[place].ctypes.data:
+        in_place = None if transforms.changes(column) else batch
+        if in_place is not None:
+            failed = _decode_in_place(located, plain, batch)
+        else:
+            failed = self._decode_and_convert(column, located, plain, converter, batch)
+        size = shape[1:] if transforms.puts_channels_first(column) else shape[:2]
+        rest = _rest(samples, plain, failed, missing)
+        for place, pixels in self._decoded(column, located, samples, wanted, in_place, rest):
+            if in_place is not None and pixels.ctypes.data == batch[place].ctypes.data and pixels.shape == shape:
                 continue
             try:
-                converter.write(converter.view(pixels, place), batch[place])
+                view = converter.view(pixels, place)
+                _check_size(view, size)
+                converter.write(view, batch[place])
             except Misfit as misfit:
                 raise misfit.of(place) from None
             except DatasetError as error:
@@ -93,14 +103,72 @@ class PictureReader:
                 raise self._faulty(column, wanted, place, f"{error}; {VERIFY_ADVICE}") from error
         return batch
 
-    def _decoded(
-        self, column: Column, located: Located, samples: Indices, wanted: Wanted, out: Any, missing: Missing | None
-    ) -> Iterator[tuple[int, image.Pixels]]:
-        """Yield each image that there is, decoded: into its row of `out` where that is given and it fits."""
-        lost = frozenset() if missing is None else frozenset(missing.places.tolist())
-        for place, (data, sample) in enumerate(zip(located.rows(), samples.tolist(), strict=True)):
-            if place in lost:
+    def _plain(self, column: Column, samples: Indices) -> list[int]:
+        """Return the places of images that are known to be plain JPEG, so that they are decoded without a look at them first.
+
+        None where that has no use: images that are resized go through Pillow, and those that are kept are decoded once.
+        """
+        role = column.picture
+        if role is None or isinstance(role, Mask) or self._transforms.resize is not None or self._keeps_decoded:
+            return []
+        if role.is_plain:
+            return list(range(len(samples)))
+        known = self._shards.plain_images if column.name == self._shards.layout.roles.main_image else None
+        return [] if known is None else np.flatnonzero(known[samples]).tolist()
+
+    def _decode_and_convert(
+        self, column: Column, located: Located, plain: list[int], converter: Converter, batch: npt.NDArray[Any]
+    ) -> list[int]:
+        """Decode plain images one after the other into the same memory, and write what is seen of them into a batch.
+
+        Returns the places of those that the slow way must look at.
+        """
+        scratch, shape = self._scratch(column), column.picture_shape
+        failed = []
+        for place, data in located.views(plain):
+            pixels = decode_plain(data, scratch)
+            if pixels is None or (shape is not None and pixels.shape != shape):
+                failed.append(place)
                 continue
+            try:
+                converter.write(converter.view(pixels, place), batch[place])
+            except (Misfit, DatasetError, ValueError):
+                failed.append(place)
+        return failed
+
+    def _decode_alone(
+        self, column: Column, located: Located, plain: list[int], converter: Converter, found: list[npt.NDArray[Any]]
+    ) -> list[int]:
+        """Decode plain images into arrays of their own. Returns the places of those that the slow way must look at."""
+        changes, scratch = self._transforms.changes(column), self._scratch(column)
+        failed = []
+        for place, data in located.views(plain):
+            pixels = decode_plain(data, scratch) if changes else decode_plain_alone(data)
+            try:
+                if pixels is None:
+                    failed.append(place)
+                else:
+                    found[place] = _in_list(converter, pixels, place) if changes else pixels
+            except (Misfit, DatasetError):
+                failed.append(place)
+        return failed
+
+    def _scratch(self, column: Column) -> image.Pixels:
+        """Return memory of this thread with room for an image, where it is known how large they are.
+
+        Else it is that of the largest one that the slow way has decoded.
+        """
+        decoder = self._jpeg_decoder()
+        return decoder.scratch if column.picture_shape is None else decoder.memory(column.picture_shape)
+
+    def _decoded(
+        self, column: Column, located: Located, samples: Indices, wanted: Wanted, out: Any, places: Indices
+    ) -> Iterator[tuple[int, image.Pixels]]:
+        """Yield the images at these places, decoded: into its row of `out` where that is given and it fits."""
+        if not len(places):
+            return
+        rows = zip(places.tolist(), located.at(places).rows(), samples[places].tolist(), strict=True)
+        for place, data, sample in rows:
             pixels = self._cache.get(column.name, sample)
             if pixels is None:
                 try:
@@ -139,6 +207,32 @@ class PictureReader:
             self._local.decoder = JpegDecoder()
         decoder: JpegDecoder = self._local.decoder
         return decoder
+
+
+def _decode_in_place(located: Located, plain: list[int], batch: npt.NDArray[Any]) -> list[int]:
+    """Decode plain images into their rows of a batch. Returns the places of those that the slow way must look at."""
+    shape, failed = batch.shape[1:], []
+    for place, data in located.views(plain):
+        pixels = decode_plain(data, batch[place])
+        if pixels is None or pixels.shape != shape:
+            failed.append(place)
+    return failed
+
+
+def _rest(samples: Indices, plain: list[int], failed: list[int], missing: Missing | None) -> Indices:
+    """Return the places of all other images than those plain ones that have not failed, and the missing ones."""
+    left = np.ones(len(samples), bool)
+    left[plain] = False
+    left[failed] = True
+    if missing is not None:
+        left[missing.places] = False
+    return np.flatnonzero(left)
+
+
+def _check_size(pixels: npt.NDArray[Any], size: tuple[int, ...]) -> None:
+    """Raise ValueError for an image or a mask of another size, (height, width), than it should have: numpy repeats one row."""
+    if pixels.shape[:2] != size:
+        raise ValueError(f"it is {pixels.shape[0]}x{pixels.shape[1]}, and all should be {size[0]}x{size[1]}")
 
 
 def missing_images(values: pa.Array) -> Indices:

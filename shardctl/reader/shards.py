@@ -117,6 +117,12 @@ class Shards:
         except (ValueError, TypeError) as error:
             raise self._other(Path(self._manifest), f"its fields are not those of the columns ({error})") from None
 
+    @cached_property
+    def plain_images(self) -> npt.NDArray[np.bool_] | None:
+        """Which of the main images are known to be plain JPEG, (samples,); None if that is not recorded."""
+        jpegs = self._table.jpegs
+        return None if jpegs is None else jpegs.only(int(self._table.first[self._first_shard]), len(self))
+
     @property
     def fit_in_memory(self) -> bool:
         """Whether all shards together are no larger than half of this machine's memory."""

@@ -120,6 +120,7 @@ def remake_manifest(root: Path, sources: tuple[str, ...]) -> Manifest:
         environment=left["environment"] if are_versions(left.get("environment")) else None,
         records=making.records,
         objects=left["objects"] if are_object_counts(left.get("objects")) else None,
+        jpeg=table.jpegs.counts() if table.jpegs is not None else None,
     )
 
 

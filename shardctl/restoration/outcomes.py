@@ -9,9 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from shardctl.codecs.jpeg import jpeg_facts
+from shardctl.engines.builder import jpegs_of
 from shardctl.engines.job import Job, Planned, ShardPlace
 from shardctl.engines.task import MARKER_SCHEMA, Done, read_marker
 from shardctl.errors import DatasetError
+from shardctl.jpegs import JpegRecord
 from shardctl.restoration.jobs import record_of
 from shardctl.restoration.results import Lost
 from shardctl.shard import ShardFacts, ShardReader
@@ -69,6 +72,7 @@ class Outcomes:
     def _recorded(self, place: ShardPlace, units: pa.Table) -> Done:
         """Return what became of a shard that was not built again, as the tables have it."""
         rejected = _sum(units, "rejected")
+        jpegs = self._jpegs(place) if self._job.keeps_sources else None
         if self._table is not None:
             entry = self._table[self._table.names.index(place.name)]
             facts = ShardFacts(entry.rows, entry.bytes, entry.raw_bytes, entry.sha256, entry.block_rows)
@@ -76,7 +80,14 @@ class Outcomes:
         else:
             facts, keys = shard_facts(self._root / place.name)
             inputs = keys + rejected
-        return Done(facts, inputs, rejected, (), {}, 0, 0, units.select(MARKER_SCHEMA.names))
+        return Done(facts, inputs, rejected, (), {}, 0, 0, units.select(MARKER_SCHEMA.names), jpegs)
+
+    def _jpegs(self, place: ShardPlace) -> JpegRecord:
+        """Return what the images of a shard that was not built again are as JPEG, as they say it themselves."""
+        reader = ShardReader(self._root / place.name)
+        column = str(reader.layout.roles.main_image)
+        images = (data.as_py() for block in reader.blocks() for data in block.column(column).field("bytes"))
+        return jpegs_of([jpeg_facts(data) for data in images])
 
     def _merged(self, shard: int, recorded: pa.Table, built: Done, reasons: list[list[Reject]]) -> Done:
         """Join what is recorded of a shard with what was built again: what was rejected before keeps its reason."""
@@ -101,7 +112,9 @@ class Outcomes:
             lines += [reject.line() for reject in rejects]
         self._lines = lines
         table = pa.Table.from_pylist(rows, schema=MARKER_SCHEMA)
-        return Done(built.facts, built.inputs, _sum(table, "rejected"), (), {}, built.objects, built.cut_off, table)
+        return Done(
+            built.facts, built.inputs, _sum(table, "rejected"), (), {}, built.objects, built.cut_off, table, built.jpegs
+        )
 
 
 def _sum(units: pa.Table, name: str) -> int:

@@ -343,7 +343,8 @@ class Repair:
 
     def _commit(self, job: Job) -> Commit:
         outcomes = Outcomes(self.root, job, self.intact)
-        return Commit(job, self.manifest.settings, outcomes.done, outcomes.lines, self.manifest.fields)
+        manifest, records_jpegs = self.manifest, self.manifest.jpeg is not None
+        return Commit(job, manifest.settings, outcomes.done, outcomes.lines, manifest.fields, records_jpegs)
 
     def _drop(self, job: Job) -> bool:
         """Commit the dataset without the samples that are lost, and return whether that could be done."""
@@ -371,6 +372,7 @@ class Repair:
             files=facts.files,
             dropped=self.manifest.dropped + sum(lost.samples for lost in self.lost),
             class_counts=class_counts,
+            jpeg=facts.jpeg,
         )
 
 

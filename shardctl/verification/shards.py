@@ -6,10 +6,12 @@ from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.annotations.base import BAD
 from shardctl.codecs import image
+from shardctl.codecs.jpeg import jpeg_facts
 from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.errors import DatasetError, Rejection
 from shardctl.layout import ENCODED_IMAGE
@@ -36,7 +38,8 @@ class ShardCheck:
     """The check of one shard of a dataset, at one level.
 
     `content` is what the plan says of its rows; None if it cannot be read or is not needed. `fatal` has the images, as they
-    are counted in the shard, that ended the process that decoded them, each with what happened.
+    are counted in the shard, that ended the process that decoded them, each with what happened. `plain` (rows,) tells which of
+    the main images are recorded to be plain JPEG, None if that is not recorded.
     """
 
     def __init__(
@@ -47,7 +50,9 @@ class ShardCheck:
         content: ShardContent | None,
         crumb: Breadcrumb,
         fatal: dict[int, str],
+        plain: npt.NDArray[np.bool_] | None,
     ) -> None:
+        self._plain = plain
         self._path, self._manifest, self._entry = root / entry.path, manifest, entry
         self._crumb, self._fatal = crumb, fatal
         self._content = content
@@ -108,6 +113,8 @@ class ShardCheck:
                 sha256_of(self._path)  # raises OSError where it is the disk that has failed, since `full` read it
             for block, row, key, fault in faults:
                 yield error("does-not-decode", fault, self._entry.path, block, row, *self._of(row, key))
+            for block, row, key, fault in _not_plain(ShardReader(self._path), self._plain):
+                yield error("not-plain", fault, self._entry.path, block, row, *self._of(row, key))
 
     def _error(self, kind: str, what: str) -> Finding:
         return error(kind, f"{what}; {REBUILD}", self._entry.path)
@@ -201,6 +208,8 @@ def _lone_shard(path: Path, level: str, crumb: Breadcrumb, fatal: dict[int, str]
         # Only the manifest knows whether truncated images were accepted: here they are findings.
         for block, row, key, fault in _undecodable(reader, False, crumb, fatal):
             findings.append(error("does-not-decode", fault, path.name, block, row, key))
+        for block, row, key, fault in _not_plain(reader, None):
+            findings.append(error("not-plain", fault, path.name, block, row, key))
     return samples, findings
 
 
@@ -222,6 +231,33 @@ def _undecodable(reader: ShardReader, keep_truncated: bool, crumb: Breadcrumb, f
                     yield number, row, _text(block.column("key")[inside]), f"{what}: {fault}; {OTHER_BUILD}"
         for inside, what in undecodable_objects(block, reader.layout.roles):
             yield number, first + inside, _text(block.column("key")[inside]), f"{what}; {CONVERT_AGAIN}"
+        first += block.num_rows
+
+
+def _not_plain(reader: ShardReader, recorded: npt.NDArray[np.bool_] | None) -> Iterator[Place]:
+    """Yield the block, the row in the shard, the key and the fault of images that the loader takes for plain JPEG, and are not.
+
+    Of the main images those that are `recorded` (rows,) to be plain, and all images of a field that is stored as JPEG.
+    """
+    roles = reader.layout.roles
+    known: dict[str, npt.NDArray[np.bool_] | None] = {
+        name: None for name, role in roles.images.items() if role.is_plain and not isinstance(role, Mask)
+    }
+    if recorded is not None and roles.main_image is not None:
+        known = {roles.main_image: recorded, **known}
+    first = 0
+    for number, block in enumerate(reader.blocks() if known else ()):
+        for name, rows in known.items():
+            if not block.schema.field(name).type.equals(ENCODED_IMAGE):
+                continue
+            images = block.column(name).field("bytes")
+            for inside in range(len(images)) if rows is None else np.flatnonzero(rows[first : first + len(images)]).tolist():
+                data = images[inside].as_py()
+                facts = None if data is None else jpeg_facts(data)
+                if facts is None or not facts.plain:
+                    what = f"{_picture(name, roles.images[name])} is not the plain JPEG that it is said to be"
+                    key = _text(block.column("key")[inside])
+                    yield number, first + inside, key, f"{what}: the loader may give other pixels; {CONVERT_AGAIN}"
         first += block.num_rows
 
 

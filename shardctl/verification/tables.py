@@ -111,10 +111,23 @@ def check_shard_table(root: Path, manifest: Manifest) -> Iterator[Finding]:
         of_split = (len(own), sum(entry.rows for entry in own), sum(entry.bytes for entry in own))
         if {entry.split for entry in own} - {split.name} or of_split != (split.shards, split.samples, split.bytes):
             yield error("counts-differ", f"{MANIFEST} and {SHARDS} do not have the same shards of {split.name}; {MEND}")
+    if table.records_jpegs or manifest.jpeg is not None:
+        yield from _compare_jpegs(manifest, table)
     if start != len(entries):
         yield error("counts-differ", f"{MANIFEST} and {SHARDS} do not have the same splits; {MEND}")
     if len(set(table.names)) != len(entries):
         yield error("counts-differ", f"{SHARDS} has the same file for several shards; {MEND}")
+
+
+def _compare_jpegs(manifest: Manifest, table: ShardTable) -> Iterator[Finding]:
+    """Compare what shards.arrow says of images as JPEG with the manifest. Images themselves are compared by a deep check."""
+    try:
+        counts = table.read_jpegs().counts()
+    except DatasetError as problem:
+        yield error("jpeg-differs", str(problem))
+        return
+    if manifest.jpeg is None or {name: manifest.jpeg[name] for name in counts} != counts:
+        yield error("jpeg-differs", f"{MANIFEST} says {manifest.jpeg} of JPEG images; {SHARDS} {counts}; {MEND}")
 
 
 def check_checksums(root: Path, manifest: Manifest) -> Iterator[Finding]:

@@ -36,7 +36,9 @@ def handle(task: dict[str, Any], _tell: Tell, crumb: Breadcrumb) -> Any:
         stored = _stored(task["root"])
         content = ShardContent(stored, task["shard"]) if task["plan"] else None
         entry = stored.shards[task["shard"]]
-        findings = ShardCheck(root, manifest, entry, content, crumb, dict(task["fatal"])).findings(level)
+        jpegs = stored.shards.jpegs
+        plain = jpegs.only(entry.first, entry.rows) if jpegs is not None else None
+        findings = ShardCheck(root, manifest, entry, content, crumb, dict(task["fatal"]), plain).findings(level)
     elif what == "file":
         findings = tables.check_file(root, manifest, task["name"], level)
     else:
