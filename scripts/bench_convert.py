@@ -1,12 +1,16 @@
 """How fast `shardctl convert` is, beside a bare loop that does only read + decode + resize with the same library.
 
     .venv/bin/python scripts/bench_convert.py [CORPUS] [--runs 7] [--json FILE]
+    .venv/bin/python scripts/bench_convert.py [CORPUS] --recipes
     .venv/bin/python scripts/bench_convert.py [CORPUS] --model     (needs torch)
 
 CORPUS is a folder with photos/ and small/cifar10/ (default: $SHARDCTL_CORPUS, else ../shared/data; without either, images
 that `shardctl demo` draws). Every round runs each contender once, in turn, as a process of its own: start-up counts, as
 it does for a user. The long case repeats the photos through links, so that start-up weighs as little as in real work.
 Medians over the rounds; the ratio is that of the medians.
+
+With --recipes, docs/recipes/randaugment.toml and simclr.toml on all photos, beside a bare pool that does the same steps and
+encodes (scripts/bare_pool.py).
 
 With --model, the features that a small torch model makes of 256 photos (scripts/bare_model.py), in calls of 32 and of 1, beside
 a bare loop that reads, decodes, resizes and calls the same model. One process, without workers, one thread; in processor time,
@@ -36,25 +40,46 @@ def main() -> None:
     parser.add_argument("corpus", nargs="?", default=os.environ.get("SHARDCTL_CORPUS", HERE.parent.parent / "shared" / "data"))
     parser.add_argument("--runs", type=int, default=7)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--recipes", action="store_true", help="only the heavy recipes")
     parser.add_argument("--model", action="store_true", help="only the model")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=HERE.parent) as folder:
         if options.model:
             measure_model(Path(options.corpus), options.runs, Path(folder))
             return
-        results = [measure(case, options.runs, Path(folder)) for case in cases(Path(options.corpus), Path(folder))]
+        found = heavy if options.recipes else cases
+        results = [measure(case, options.runs, Path(folder)) for case in found(Path(options.corpus), Path(folder))]
     if options.json:
         options.json.write_text(json.dumps(results, indent=1))
 
 
-def cases(corpus: Path, scratch: Path) -> list[tuple[str, Path, int, list[str]]]:
-    """Return (name, source, number of inputs, options of convert) of each case."""
-    if not (corpus / "photos").is_dir():
-        print(f"{corpus}: no corpus there, using drawn images")
-        subprocess.run([sys.executable, "-m", "shardctl", "demo", scratch / "demo", "--images", "600", "-q"], check=True)
-        photos = tiny = scratch / "demo" / "photos"
-    else:
-        photos, tiny = corpus / "photos", corpus / "small" / "cifar10"
+Case = tuple[str, Path, int, list[str], list[str]]
+"""Name, source, number of inputs, options of convert, and the command of the bare loop without Python."""
+
+
+def folders(corpus: Path, scratch: Path) -> tuple[Path, Path]:
+    """Return the folders of photos and of tiny images."""
+    if (corpus / "photos").is_dir():
+        return corpus / "photos", corpus / "small" / "cifar10"
+    print(f"{corpus}: no corpus there, using drawn images")
+    subprocess.run([sys.executable, "-m", "shardctl", "demo", scratch / "demo", "--images", "600", "-q"], check=True)
+    return scratch / "demo" / "photos", scratch / "demo" / "photos"
+
+
+def heavy(corpus: Path, scratch: Path) -> list[Case]:
+    """Return the cases of recipes that work hard."""
+    photos = folders(corpus, scratch)[0]
+    found = []
+    for name in ("randaugment", "simclr"):
+        recipe = str(HERE.parent / "docs" / "recipes" / f"{name}.toml")
+        bare = [str(HERE / "bare_pool.py"), str(photos), recipe]
+        found.append((name, photos, len(images(photos)), ["--recipe", recipe], bare))
+    return found
+
+
+def cases(corpus: Path, scratch: Path) -> list[Case]:
+    """Return the cases of usual conversions."""
+    photos, tiny = folders(corpus, scratch)
     many = scratch / "many"
     many.mkdir()
     for repeat in range(REPEATS):
@@ -71,7 +96,11 @@ def cases(corpus: Path, scratch: Path) -> list[tuple[str, Path, int, list[str]]]
         ("tiny files", tiny, small),
         ("tiny files x 5", lots, small),
     ]
-    return [(name, source, len(images(source)), options) for name, source, options in found]
+    loop = str(HERE / "bare_loop.py")
+    return [
+        (name, source, len(images(source)), options, [loop, str(source), "32" if options is small else "224"])
+        for name, source, options in found
+    ]
 
 
 def images(folder: Path) -> list[str]:
@@ -79,10 +108,9 @@ def images(folder: Path) -> list[str]:
     return sorted(name for name in names if name.lower().endswith((".jpg", ".jpeg", ".png")))
 
 
-def measure(case: tuple[str, Path, int, list[str]], runs: int, scratch: Path) -> dict[str, object]:
-    name, source, count, options = case
-    size = "32" if "32x32" in options else "224"
-    bare = [sys.executable, str(HERE / "bare_loop.py"), str(source), size]
+def measure(case: Case, runs: int, scratch: Path) -> dict[str, object]:
+    name, source, count, options, loop = case
+    bare = [sys.executable, *loop]
     out = scratch / "out"
     convert = [sys.executable, "-m", "shardctl", "convert", str(source), str(out), *options, "--workers", "2", "-q", "--json"]
     seconds: dict[str, list[float]] = {"bare loop": [], "shardctl": []}

@@ -6,8 +6,8 @@ is the processor's time, so that other work on the machine changes little.
     python scripts/bench_transforms.py PHOTOS --torchvision TV/bin/python --albumentations A/bin/python --size 224 --only hue
 
 TV is an environment with torch, torchvision (installed with --no-deps) and the imaging package that it shall use, A one with
-albumentations 2.0.8 and opencv-python-headless; either may be left out. `shardctl` is measured in the environment that runs
-this script, and `shardctl+opencv` where OpenCV is installed in it.
+albumentations 2.0.8 and opencv-python-headless; `--tensorflow` takes one with tensorflow-cpu and Pillow. Any may be left out.
+`shardctl` is measured in the environment that runs this script, and `shardctl+opencv` where OpenCV is installed in it.
 """
 
 from __future__ import annotations
@@ -241,12 +241,52 @@ def albumentations() -> tuple[Call, dict[str, Call]]:
     return np.asarray, {name: lambda i, t=transform: t(image=i) for name, transform in made.items()}
 
 
+def tensorflow() -> tuple[Call, dict[str, Call]]:
+    """Return what tf.image has, each as a compiled function, as in a tf.data pipeline."""
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+
+    def cut(image: Any) -> Any:
+        begin, size, _ = tf.image.sample_distorted_bounding_box(
+            tf.shape(image), tf.zeros([0, 0, 4]), area_range=(0.08, 1), use_image_if_no_bounding_boxes=True
+        )
+        return tf.image.resize(tf.slice(image, begin, size), (CROP, CROP))
+
+    def weak(image: Any, strength: float, hue: float) -> Any:
+        image = tf.image.random_brightness(image, strength)
+        image = tf.image.random_contrast(image, 1 - strength, 1 + strength)
+        image = tf.image.random_saturation(image, 1 - strength, 1 + strength)
+        return tf.image.random_hue(image, hue) if hue else image
+
+    def viewed(image: Any) -> Any:
+        return tf.image.random_flip_left_right(cut(image) / 255)
+
+    def stored(image: Any) -> Any:
+        return tf.image.convert_image_dtype(image, tf.uint8, saturate=True)
+
+    made = {
+        "brightness": lambda i: tf.image.adjust_brightness(i, 0.2),
+        "contrast": lambda i: tf.image.adjust_contrast(i, 1.3),
+        "saturation": lambda i: tf.image.adjust_saturation(i, 1.3),
+        "hue": lambda i: tf.image.adjust_hue(i, 0.1),
+        "grayscale": lambda i: tf.image.grayscale_to_rgb(tf.image.rgb_to_grayscale(i)),
+        "jpeg q40": lambda i: tf.image.adjust_jpeg_quality(i, 40),
+        "random_resized_crop": lambda i: tf.cast(cut(i), tf.uint8),
+        "ImageNet": lambda i: stored(weak(viewed(i), 0.4, 0.1)),
+        "ImageNet without hue": lambda i: stored(weak(viewed(i), 0.4, 0)),
+    }
+    return tf.constant, {name: tf.function(call) for name, call in made.items()}
+
+
 PACKAGES: dict[str, Callable[[], tuple[Call, dict[str, Call]]]] = {
     "shardctl": ours,
     "shardctl+opencv": lambda: ours(opencv=True),
     "v2 on PIL": lambda: torchvision(tensors=False),
     "v2 on tensors": lambda: torchvision(tensors=True),
     "albumentations": albumentations,
+    "tf.image": tensorflow,
 }
 
 
@@ -304,6 +344,8 @@ def children(arguments: argparse.Namespace) -> Iterator[Child]:
         yield Child("v2 on tensors", arguments.torchvision, arguments)
     if arguments.albumentations:
         yield Child("albumentations", arguments.albumentations, arguments)
+    if arguments.tensorflow:
+        yield Child("tf.image", arguments.tensorflow, arguments)
 
 
 def main() -> None:
@@ -311,6 +353,7 @@ def main() -> None:
     parser.add_argument("photos", type=Path)
     parser.add_argument("--torchvision", metavar="PYTHON")
     parser.add_argument("--albumentations", metavar="PYTHON")
+    parser.add_argument("--tensorflow", metavar="PYTHON")
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--only", action="append", choices=(*TRANSFORMS, *RECIPES))
