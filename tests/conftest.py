@@ -7,12 +7,14 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from kept_servers import KeptServers
 
 import shardctl
 from shardctl.cli import run
@@ -44,6 +46,13 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 CROP = {"store": "raw", "transform": [{"name": "resize", "size": 40}, {"name": "crop", "size": 32}]}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def fork_servers() -> Iterator[KeptServers]:
+    kept = KeptServers()
+    with kept.used():
+        yield kept
 
 
 @pytest.fixture(scope="session")

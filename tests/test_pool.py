@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kept_servers import KeptServers
 
 import shardctl
 from shardctl import lease
@@ -70,9 +71,11 @@ def read_stdin(task):
 
 
 @pytest.fixture(autouse=True)
-def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fork_servers: KeptServers) -> Iterator[None]:
     (tmp_path / "pool_tasks.py").write_text(TASKS)
     monkeypatch.syspath_prepend(tmp_path)
+    with fork_servers.unused():
+        yield
 
 
 class Listening:
