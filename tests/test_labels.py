@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from PIL import Image
 from pyarrow import csv
@@ -17,7 +18,7 @@ import shardctl
 from shardctl import conversion
 from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.sources import labels
-from shardctl.sources.boxes import COORDINATES, PLACE_NAMES
+from shardctl.sources.boxes import COORDINATES, PLACE_NAMES, place_columns
 from shardctl.sources.splits import ROLES
 from shardctl.sources.types import Types
 from shardctl.tables import open_table, read_rejects
@@ -172,6 +173,16 @@ def test_the_page_on_inputs_names_what_looks_like_a_place_and_what_is_a_split() 
         assert any(set(re.findall(r"[a-z0-9]+", quoted)) == group for quoted in re.findall(r"`([^`]*)`", plain)), group
     for word in (word for words in ROLES for word in words):
         assert f"`{word}`" in page
+
+
+@pytest.mark.parametrize(
+    ("type_", "is_place"),
+    [(pa.int64(), False), (pa.float32(), False), (pa.string(), True), (pa.list_(pa.float64()), True)],
+    ids=str,
+)
+def test_a_single_number_is_no_place_whatever_its_name(type_: pa.DataType, is_place: bool) -> None:
+    assert place_columns([pa.field("points", type_)]) == (["points"] if is_place else [])
+    assert place_columns([pa.field("bbox_left", type_)]) == ["bbox_left"]
 
 
 def test_strings_of_a_jsonl_labels_file_are_classes(tmp_path: Path) -> None:

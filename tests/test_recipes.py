@@ -21,6 +21,7 @@ from shardctl.cli.convert import convert as convert_command
 from shardctl.errors import InstallError, UsageError
 from shardctl.manifest import Manifest
 from shardctl.recipe import KEYS, RECORDS, Recipe
+from shardctl.recipe_files import checking
 from shardctl.recipe_files.checking import check_recipe
 from shardctl.recipe_files.overriding import parse_step_option
 from shardctl.recipe_files.places import nearest_place, places
@@ -252,6 +253,15 @@ def test_a_step_whose_package_is_missing_is_told_with_its_line(tmp_path: Path, m
         (7, "transform[2]"),
     ]
     assert found.problems[1].message == "step 1 (gaussian_blur): pip install numpy"
+
+
+def test_a_recipe_that_needs_opencv_is_told_where_it_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(backend: str) -> None:
+        raise InstallError(f"{backend} is not installed")
+
+    monkeypatch.setattr(checking, "resampling_by", missing)
+    (problem,) = check_recipe(written(tmp_path, 'kind = "image"\nresampling = "opencv"\n')).problems
+    assert (problem.line, problem.key, problem.message) == (2, "resampling", "opencv is not installed")
 
 
 # Places

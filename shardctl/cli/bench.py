@@ -190,7 +190,7 @@ def _print(result: BenchResult, dataset: str, comparison: Comparison | None) -> 
     if result.baseline is not None:
         _print_baseline(result.baseline)
     if result.sweep:
-        _print_sweep(result.sweep)
+        _print_sweep(result.sweep, result.processes)
     if comparison is not None:
         _print_comparison(comparison)
 
@@ -287,15 +287,16 @@ def _print_baseline(found: BaselineResult) -> None:
         _line(counted(found.rejected, "input"), "were left out: they have changed since the conversion, or cannot be decoded")
 
 
-def _print_sweep(points: tuple[SweepPoint, ...]) -> None:
+def _print_sweep(points: tuple[SweepPoint, ...], processes: int | None) -> None:
     from shardctl.benchmark import best_of
 
     click.echo("sweep:")
     rows = [(p.shuffle, p.threads, p.batch_size, round(p.samples_per_s)) for p in points]
     print_table(rows, ("order", "threads", "batch size", "samples/s"))
     best = next(point for point in best_of(points) if point.shuffle != "in-order")
+    of_processes = f" --processes {processes}" if processes else ""
     click.echo(
-        f"  best random order: --order {best.shuffle} --threads {best.threads} --batch-size {best.batch_size},"
+        f"  best random order: --order {best.shuffle} --threads {best.threads} --batch-size {best.batch_size}{of_processes},"
         f" {best.samples_per_s:,.0f} samples/s"
     )
 

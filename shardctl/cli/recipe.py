@@ -77,6 +77,9 @@ def check(file: str, output: Output, imports: bool) -> int:
         if not output.quiet:
             for line in _description(found, found.recipe):
                 click.echo(line)
+            own = [str(step.settings()["target"]) for step in found.recipe.sample_transforms if "target" in step.settings()]
+            if own and not imports:
+                click.echo(printable(f"  not looked at: {', '.join(own)} (--import does)"))
     return 0 if found.ok else PROBLEMS_FOUND
 
 

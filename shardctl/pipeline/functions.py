@@ -256,7 +256,8 @@ def _copied(value: Any, levels: int) -> Any:
 def _check(changed: Sample, key: str, variant: int, who: str) -> None:
     """Make sure that a sample still names the input that it was made of. Raises Rejection."""
     if not _is_same(changed.get("key"), key):
-        message = f"{who} changed the key to {describe(changed.get('key'))}; it names the input and must stay"
+        did = f"changed the key to {describe(changed['key'])}" if "key" in changed else "removed the key"
+        message = f"{who} {did}; it names the input and must stay"
         raise Rejection("transform", "key-changed", message)
     if not _is_same(changed.get("variant", variant), variant):
         message = f"{who} changed variant to {describe(changed['variant'])}; it counts the samples of an input"

@@ -13,6 +13,7 @@ from shardctl.recipe_files.reading import Problem, RecipeFile, TomlError
 from shardctl.storage import printable
 from shardctl.transforms import ImageTransform, SampleTransform, Transform
 from shardctl.transforms.base import EVERYTHING
+from shardctl.transforms.picture import resampling_by
 from shardctl.transforms.settings import SettingError, first_line
 from shardctl.transforms.table import checked_step
 
@@ -78,6 +79,11 @@ def check_recipe(path: Path, imports: bool = False) -> Check:
         recipe = Recipe.checked(file.settings, told.append)
     except InstallError:
         recipe, told = None, _without_packages(file.settings)
+    if recipe is not None:
+        try:
+            resampling_by(recipe.resampling)
+        except InstallError as error:
+            told.append(SettingError(str(error), "resampling"))
     if recipe is not None and imports:
         for place, step in enumerate(recipe.transforms):
             try:

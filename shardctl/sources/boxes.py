@@ -10,7 +10,10 @@ PLACE_NAMES = frozenset(
     ("bbox", "bboxes", "box", "boxes", "boundingbox", "boundingboxes", "keypoint", "keypoints", "landmark", "landmarks")
     + ("polygon", "polygons", "points", "segmentation", "segmentations", "rle")
 )
-"""Names of columns, or of fields in them, that hold places in the image; without _ and - and in lower case."""
+"""Names of columns, or of fields in them, that hold places in the image; without _ and - and in lower case.
+
+A single number is none of them: the points of a game.
+"""
 
 COORDINATES = tuple(
     frozenset(names.split())
@@ -40,7 +43,7 @@ def _places(fields: Iterable[pa.Field], within: str) -> Iterable[str]:
     coordinates: set[str] = set().union(*(group for group in COORDINATES if group <= set(plain.values())))
     for f in listed:
         name = plain[f.name]
-        if name in PLACE_NAMES or name in coordinates or name.startswith("bbox"):
+        if (name in PLACE_NAMES and not _is_number(f.type)) or name in coordinates or _is_of_a_box(name):
             yield within + f.name
         else:
             type_ = f.type
@@ -48,3 +51,12 @@ def _places(fields: Iterable[pa.Field], within: str) -> Iterable[str]:
                 type_ = type_.value_type
             if pa.types.is_struct(type_):
                 yield from _places(type_, f"{within}{f.name}.")
+
+
+def _is_of_a_box(name: str) -> bool:
+    """Return whether this is a name such as `bbox_xywh` or `bbox_left`."""
+    return name.startswith("bbox") and name not in PLACE_NAMES
+
+
+def _is_number(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_boolean(type_))
