@@ -190,6 +190,32 @@ def test_nothing_is_asked_of_images_that_are_known_to_be_plain(
         assert_same(loaded(tmp_path / store, **options), pixels)
 
 
+REFUSING = """
+import simplejpeg
+from shardctl.codecs import image, jpeg
+
+def asked(*_):
+    raise AssertionError("a header was asked for")
+
+simplejpeg.decode_jpeg_header = jpeg._header = image.decode = asked
+"""
+"""Run at the start of worker processes, which have the path of the process that starts them."""
+
+
+def test_nothing_is_asked_of_them_in_worker_processes_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "in").mkdir()
+    for quality in (50, 90):
+        (tmp_path / "in" / f"{quality}.jpg").write_bytes(saved(quality=quality))
+    kept, older = tmp_path / "kept", tmp_path / "older"
+    shardctl.convert(tmp_path / "in", kept, {"store": "source"}, labels="none", workers=0)
+    with_record(Path(shutil.copytree(kept, older)), lambda _: None)
+    (tmp_path / "sitecustomize.py").write_text(REFUSING)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert_same(loaded(kept, crop=20, processes=1), loaded(kept, crop=20))
+    with pytest.raises(DatasetError, match="a header was asked for"):
+        loaded(older, crop=20, processes=1)
+
+
 def test_a_record_that_lies_is_found_and_does_no_more_harm_than_other_pixels(kept: Path, tmp_path: Path) -> None:
     out = Path(shutil.copytree(kept, tmp_path / "out"))
     with_record(out, all_plain)

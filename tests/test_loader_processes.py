@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import io
 import multiprocessing
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -23,7 +25,7 @@ import shardctl
 from shardctl.errors import DatasetError, ShardctlError, WorkerError
 from shardctl.layout import ENCODED_IMAGE
 from shardctl.loader import Loader
-from shardctl.loader.segments import file_in_memory
+from shardctl.loader.segments import Segment, file_in_memory
 from shardctl.mapping import SharedPages
 
 SAMPLES, WIDE = 120, 20_000
@@ -303,6 +305,36 @@ def test_a_script_without_a_guard_runs_once_and_ends_in_the_middle_of_an_epoch(r
     assert (ran.returncode, ran.stderr) == (0, "")
     assert ran.stdout.startswith("begun\n")
     assert len(ran.stdout.split()) == 3
+    assert_ended(ran.stdout.split()[1:])
+
+
+def assert_ended(processes: list[str]) -> None:
+    """Fail unless the process that had these has waited for them: they are not even dead children that nobody waited for."""
+    assert len(processes) == 2
+    for process in processes:
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(process), 0)
+
+
+def test_an_interrupt_of_the_whole_group_ends_a_program_with_one_traceback_and_its_processes(root: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, root, "wait"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+        start_new_session=True,
+    ) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "begun\n"
+        processes = program.stdout.readline().split()
+        os.killpg(program.pid, signal.SIGINT)  # as a terminal does at Ctrl-C
+        _, errors = program.communicate(timeout=60)
+    assert program.returncode == -signal.SIGINT
+    assert errors.count("Traceback") == 1
+    assert errors.endswith("KeyboardInterrupt\n")
+    assert_ended(processes)
 
 
 def test_processes_of_a_program_that_is_killed_end(root: Path) -> None:
@@ -354,6 +386,169 @@ def test_a_forked_process_has_processes_of_its_own_and_keeps_the_batches_it_saw(
     child.join(60)
     assert not set(mine) & set(theirs)
     assert sorted(keys) == sorted(again) == [f"k{n:03d}" for n in range(SAMPLES)]
+
+
+FORKS = """
+import os, sys
+kept, follow = [], []
+
+def take():
+    if follow:
+        kept.append(next(batches)["wide"])  # the first was made before it was asked for; the others are made now
+        kept.append(next(batches)["wide"])
+        kept.append(next(batches)["wide"])
+
+os.register_at_fork(before=take, after_in_parent=kept.clear)  # before shardctl: its own are called first, and last
+import shardctl
+
+loader = shardctl.open(sys.argv[1]).loader(8, processes=1, threads=1, prefetch=1, repeat=9, columns=["wide"])
+batches = iter(loader)
+kept.append(next(batches)["wide"])
+follow.append(True)
+mine, theirs = os.pipe(), os.pipe()
+child = os.fork()
+if child == 0:
+    before = [array.copy() for array in kept]
+    os.write(mine[1], b"x")
+    os.read(theirs[0], 1)
+    os._exit(sum((array != other).any() for array, other in zip(kept, before, strict=True)))
+os.read(mine[0], 1)
+for batch in batches:
+    del batch
+os.write(theirs[1], b"x")
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+"""In the parent, batches end at once after the fork. It prints how many of those that the child keeps were overwritten."""
+
+
+def test_batches_that_a_forked_process_keeps_and_its_parent_loses_at_once_are_not_overwritten(root: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORKS, root], capture_output=True, text=True, timeout=60, env=environment()
+    )
+    assert (ran.stdout, ran.stderr) == ("0\n", "")
+
+
+FEW_FILES = """
+import os, resource, sys
+import shardctl
+from shardctl.errors import WorkerError
+
+ds = shardctl.open(sys.argv[1])
+loaders = [ds.loader(40, processes=1, threads=1) for _ in range(4)]
+for loader in loaders:
+    loader.start()
+_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+cases = (0, hard), (0, 64), (1, 64), (2, 64), (0, 64)
+for (free, most), loader in zip(cases, [*loaders, ds.loader(40, processes=1, threads=1)], strict=True):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, most))
+    held = []
+    try:
+        while True:
+            held.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        pass
+    for descriptor in held[:free]:
+        os.close(descriptor)
+    try:
+        print(len(next(iter(loader))["one"]))
+    except WorkerError as error:
+        print(error)
+    for descriptor in held[free:]:
+        os.close(descriptor)
+print(len(list(loaders[1])))
+"""
+"""Reads batches with two arrays in shared memory where the limit of files can be raised, and where 0, 1 and 2 may be opened.
+
+Then it begins to where none may be.
+"""
+
+
+def test_a_process_without_file_descriptors_is_told_so_and_does_not_hang(tmp_path: Path) -> None:
+    fields = pa.schema([("key", pa.string()), *((name, pa.fixed_shape_tensor(pa.uint16(), [WIDE])) for name in ("one", "two"))])
+    rows = ((f"k{n}", *[np.full(WIDE, n, np.uint16)] * 2) for n in range(80))
+    write_dataset(tmp_path / "out", fields, rows, 80, sample_bytes=100_000)
+    ran = subprocess.run(
+        [sys.executable, "-c", FEW_FILES, tmp_path / "out"], capture_output=True, text=True, timeout=60, env=environment()
+    )
+    none_left = (
+        "this process has no file descriptors left for batches of its worker processes;"
+        " raise the limit of open files (ulimit -n) of the program, or let it keep fewer files open"
+    )
+    found = ran.stdout.splitlines()
+    assert ran.stderr == ""
+    assert found[:4] == ["40", none_left, none_left, "40"]
+    assert found[4].startswith("no worker process can be started: ")
+    assert "raise the limit of open files (ulimit -n)" in found[4]
+    assert found[5:] == ["2"], "as soon as there are some, the next iteration has new processes"
+
+
+def test_a_worker_without_file_descriptors_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("shardctl.loader.segments.file_in_memory", refused)
+    with pytest.raises(WorkerError, match=r"no file descriptor is left for 8192 bytes of shared memory; raise .*ulimit -n"):
+        Segment(1, 8192)
+
+
+SLOW_TO_GO_ON = """
+import socket, time
+send, sent = socket.send_fds, []
+
+def slow(*arguments):
+    sent.append(send(*arguments))
+    if len(sent) == 1:
+        time.sleep(0.3)
+
+socket.send_fds = slow
+"""
+"""Between the first sending of new memory and what that thread does next, others have time to be told that it is free."""
+
+
+def test_new_memory_that_is_free_at_once_is_not_sent_twice(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sitecustomize.py").write_text(SLOW_TO_GO_ON)  # worker processes have the path of this one
+    monkeypatch.syspath_prepend(tmp_path)
+    loader = shardctl.open(root).loader(8, processes=1, threads=3, prefetch=3, columns=["wide"], repeat=3)
+    found = 0
+    for batch in loader:
+        found += len(batch["wide"])
+        del batch
+    assert found == 3 * SAMPLES
+    loader.close()
+
+
+def test_starting_twice_closing_and_errors_of_the_training_loop(root: Path) -> None:
+    loader = shardctl.open(root).loader(16, shuffle=True, processes=1, columns=["key", "wide"])
+    loader.start()
+    first = loader.process_ids
+    loader.start()
+    assert loader.process_ids == first
+
+    def train() -> None:
+        for _ in loader:
+            raise RuntimeError("of the training loop")
+
+    with pytest.raises(RuntimeError, match="of the training loop"):
+        train()
+    copy = pickle.loads(pickle.dumps(loader))
+    assert len(list(loader)) == len(list(copy)) == 8
+    assert loader.process_ids == first != copy.process_ids
+    loader.close()
+    loader.close()
+    assert len(list(loader)) == 8
+    assert loader.process_ids not in ([], first)
+    for each in (loader, copy):
+        each.close()
+        assert each.process_ids == []
+
+
+def test_more_processes_than_batches_and_no_samples(root: Path) -> None:
+    loader = shardctl.open(root).loader(SAMPLES, processes=2, columns=["key"])
+    assert [len(batch["key"]) for batch in loader] == [SAMPLES]
+    loader.close()
+    loader = shardctl.open(root).limit(0).loader(8, processes=1)
+    assert list(loader) == []
+    loader.close()
 
 
 @pytest.mark.parametrize(

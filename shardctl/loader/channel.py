@@ -7,6 +7,7 @@ Messages are pickles: both ends are processes of this package, and nobody else h
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import socket
@@ -18,6 +19,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from shardctl.errors import WorkerError
+from shardctl.machine import allow_open_files
 from shardctl.reader import Indices
 
 QUESTION = struct.Struct("<Q")
@@ -25,6 +28,11 @@ ANSWER = struct.Struct("<QQQ")
 
 DESCRIPTORS = 64
 """The most descriptors in one message: Linux allows 253."""
+
+MORE_FILES = "raise the limit of open files (ulimit -n) of the program, or let it keep fewer files open"
+
+NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+"""Errors of a process, or of the machine, that has as many files open as it may have."""
 
 _CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
@@ -99,7 +107,10 @@ def send_answer(
 
 
 def receive_answer(channel: socket.socket) -> tuple[Found, memoryview, memoryview, list[int]]:
-    """Return what is known of a batch, its pickle, its small arrays, and the descriptors of new segments. Raises Ended."""
+    """Return what is known of a batch, its pickle, its small arrays, and the descriptors of new segments.
+
+    Raises Ended, and WorkerError where this process may have no more descriptors. The channel is of no more use then.
+    """
     sizes = ANSWER.unpack(receive(channel, ANSWER.size))
     space = np.empty(sum(sizes) + ALIGNED, np.uint8)
     begin = -space.ctypes.data % ALIGNED
@@ -108,18 +119,35 @@ def receive_answer(channel: socket.socket) -> tuple[Found, memoryview, memoryvie
     first, second = sizes[0], sizes[0] + sizes[1]
     small, message, batch = content[:first], content[first:second], content[second:]
     found: Found = pickle.loads(message)
+    return found, batch, small, _receive_descriptors(channel, len(found.segments)) if found.segments else []
+
+
+def _receive_descriptors(channel: socket.socket, count: int) -> list[int]:
+    """Return the descriptors that come behind an answer. Raises Ended and WorkerError; none is left open then."""
+    if not allow_open_files(count + DESCRIPTORS):  # other threads receive some too
+        allow_open_files(count)
     descriptors: list[int] = []
     try:
-        while len(descriptors) < len(found.segments):
-            data, more, _, _ = socket.recv_fds(channel, 1, DESCRIPTORS, _CLOSE_ON_EXEC)
+        while len(descriptors) < count:
+            wanted = min(DESCRIPTORS, count - len(descriptors))
+            data, more, flags, _ = socket.recv_fds(channel, 1, DESCRIPTORS, _CLOSE_ON_EXEC)
             descriptors += more
-            if not data or not more:
+            if not data:
                 raise Ended
-    except BaseException:
+            # A process that may not have so many gets some, or none. The rest is lost.
+            if flags & socket.MSG_CTRUNC or len(more) != wanted:
+                raise _no_descriptors()
+    except BaseException as error:
         for descriptor in descriptors:
             os.close(descriptor)
+        if isinstance(error, OSError):
+            raise (_no_descriptors() if error.errno in NO_DESCRIPTORS else Ended()) from error
         raise
-    return found, batch, small, descriptors
+    return descriptors
+
+
+def _no_descriptors() -> WorkerError:
+    return WorkerError(f"this process has no file descriptors left for batches of its worker processes; {MORE_FILES}")
 
 
 def receive(channel: socket.socket, size: int) -> bytearray:

@@ -29,6 +29,8 @@ import numpy.typing as npt
 from shardctl.errors import WorkerError
 from shardctl.loader.channel import (
     INLINE,
+    MORE_FILES,
+    NO_DESCRIPTORS,
     QUESTION,
     Ended,
     Found,
@@ -74,6 +76,10 @@ class Processes:
         self._renew()
         _ALIVE.add(self)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Have processes of its own when it is unpickled."""
+        return Processes, (self._stream, self._count, self._threads)
+
     def _renew(self) -> None:
         self._changed = threading.Condition()
 
@@ -96,7 +102,8 @@ class Processes:
                 for worker in workers:
                     worker.wait_open()
             except BaseException:
-                self._ended()
+                self._ended.detach()
+                _end(os.getpid(), workers)
                 raise
             self._workers = workers
 
@@ -140,9 +147,10 @@ class Processes:
 
     def _end(self) -> None:
         self._past = self.tally()
-        if self._workers:
-            self._workers = []
-            self._ended()
+        workers, self._workers = self._workers, []
+        if workers:
+            self._ended.detach()  # to call it does nothing when the program ends and weakref has done its part of that
+            _end(os.getpid(), workers)
         self._changed.notify_all()
 
     def _forget(self) -> None:
@@ -155,7 +163,7 @@ class Processes:
             worker.leave()
 
     def _keep_leased(self) -> None:
-        """After a fork: the child sees the same shared memory, so that what is in use must never be used again."""
+        """Before a fork: the child sees the same shared memory, so that what is in use must never be used again."""
         for worker in list(self._workers):
             worker.seen_by_others.update(worker.leases)
 
@@ -188,6 +196,7 @@ class _Worker:
     def __init__(self, name: str, threads: int) -> None:
         self.name = name
         self._broken = self._closed = False
+        self._why: str | None = None
         self.tally = Tally()
         self._lock = threading.Lock()
         self._pages: dict[int, SharedPages] = {}
@@ -211,7 +220,9 @@ class _Worker:
                     start_new_session=True,  # what is sent to the parent's group is for the parent, with which this one ends
                 )
             except OSError as error:
-                raise WorkerError(f"no worker process can be started: {sys.executable}: {error.strerror or error}") from error
+                more = f"; {MORE_FILES}" if error.errno in NO_DESCRIPTORS else ""
+                why = f"{sys.executable}: {error.strerror or error}{more}"
+                raise WorkerError(f"no worker process can be started: {why}") from error
             ours.pop_all()
         self._lifeline, *self._channels = mine
         self.idle = list(self._channels)
@@ -256,8 +267,10 @@ class _Worker:
         except (Ended, OSError):
             self._broken = True
             raise self._death() from None
-        except BaseException:
+        except BaseException as error:
             self._broken = True  # nobody knows what comes next on this channel
+            if isinstance(error, WorkerError):
+                self._why = str(error)
             self._close()
             raise
         if found.failed:
@@ -291,6 +304,8 @@ class _Worker:
                 # A new array of the pages each time: every array of the batch, and every view of one, refers to it.
                 whole = self._pages[number].bytes()
                 self.leases[number] = weakref.ref(whole, partial(_lease_ended, number, self.leases, self._free))
+                if _FORKING:  # perhaps after what is in use was noted
+                    self.seen_by_others.add(number)
                 leases[number] = whole.data
             return leases
 
@@ -298,6 +313,8 @@ class _Worker:
         """Return the error for a process that is gone."""
         if self._closed:
             return WorkerError(_CLOSED)
+        if self._why is not None:  # it was ended because of what another thread met
+            return WorkerError(self._why)
         self._close()
         try:
             code = self.process.wait(PATIENCE_SECONDS)
@@ -380,14 +397,24 @@ def _environment() -> dict[str, str]:
 _ALIVE: weakref.WeakSet[Processes] = weakref.WeakSet()
 
 
-def _forget_all() -> None:
-    for processes in list(_ALIVE):
-        processes._forget()
+_FORKING: set[int] = set()
+"""Threads that fork this process at the moment. Other threads go on before and after the fork itself."""
 
 
-def _keep_all_leased() -> None:
+def _before_fork() -> None:
+    _FORKING.add(threading.get_ident())
     for processes in list(_ALIVE):
         processes._keep_leased()
+
+
+def _after_fork() -> None:
+    _FORKING.discard(threading.get_ident())
+
+
+def _forget_all() -> None:
+    _FORKING.clear()
+    for processes in list(_ALIVE):
+        processes._forget()
 
 
 def _close_all() -> None:
@@ -396,4 +423,4 @@ def _close_all() -> None:
 
 
 atexit.register(_close_all)
-os.register_at_fork(after_in_child=_forget_all, after_in_parent=_keep_all_leased)
+os.register_at_fork(before=_before_fork, after_in_child=_forget_all, after_in_parent=_after_fork)

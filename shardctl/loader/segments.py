@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardctl.errors import WorkerError
+from shardctl.loader.channel import MORE_FILES, NO_DESCRIPTORS
 from shardctl.mapping import SharedPages
 from shardctl.reader import BatchMemory
 
@@ -27,7 +28,7 @@ _WASTE = 4
 
 
 class Segment:
-    """A piece of shared memory. `descriptor` is open until the loader's process has been sent it, then None."""
+    """A piece of shared memory. `descriptor` is None once the answer that sends it to the loader's process has been begun."""
 
     def __init__(self, number: int, size: int) -> None:
         """Make one. Raises WorkerError."""
@@ -48,11 +49,15 @@ class Segment:
         """The size in bytes."""
         return self.pages.size
 
-    def sent(self) -> None:
-        """Close the descriptor: the loader's process has its own."""
+    def handed_over(self) -> int:
+        """Return the descriptor, which the caller sends and closes.
+
+        It is not that of the segment from then on: as soon as it is sent, the loader's process may say that the segment is
+        free, and another thread may take it.
+        """
         assert self.descriptor is not None
-        os.close(self.descriptor)
-        self.descriptor = None
+        descriptor, self.descriptor = self.descriptor, None
+        return descriptor
 
 
 class SegmentPool:
@@ -92,7 +97,7 @@ class SegmentPool:
                 if segment.descriptor is None:
                     self._dropped.append(number)
                 else:  # the loader's process has never heard of it
-                    segment.sent()
+                    os.close(segment.handed_over())
 
     def dropped(self) -> list[int]:
         """Return the numbers of the segments that were given up since the last call."""
@@ -136,7 +141,9 @@ class SharedMemory(BatchMemory):
 
 
 def no_shared_memory(size: int, error: OSError) -> WorkerError:
-    """Return the error for memory that the system does not give."""
+    """Return the error for memory that the system does not give, or for which there is no file descriptor."""
+    if error.errno in NO_DESCRIPTORS:
+        return WorkerError(f"no file descriptor is left for {size} bytes of shared memory; {MORE_FILES}")
     return WorkerError(f"no {size} bytes of shared memory can be had ({error.strerror or error}); keep fewer batches")
 
 

@@ -30,7 +30,7 @@ from shardctl.loader.channel import (
     send_answer,
     send_question,
 )
-from shardctl.loader.segments import SMALL, Segment, SegmentPool, SharedMemory
+from shardctl.loader.segments import SMALL, SegmentPool, SharedMemory
 from shardctl.loader.stream import Stream
 from shardctl.mapping import mended
 from shardctl.reader import Batch
@@ -125,14 +125,12 @@ class _Worker:
             self._stream.stages(),
             time.process_time(),
         )
-        send_answer(channel, found, message, small, [_descriptor(segment) for segment in new])
-        for segment in new:
-            segment.sent()
-
-
-def _descriptor(segment: Segment) -> int:
-    assert segment.descriptor is not None
-    return segment.descriptor
+        descriptors = [segment.handed_over() for segment in new]
+        try:
+            send_answer(channel, found, message, small, descriptors)
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
 
 
 def _put(data: bytes, memory: SharedMemory) -> Place:
