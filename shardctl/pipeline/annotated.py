@@ -25,20 +25,29 @@ from shardctl.errors import Rejection
 from shardctl.geometry import Size, Stage
 from shardctl.layout import Layout
 from shardctl.motion import KeepRule, Motion, moved_objects, moved_together
+from shardctl.pipeline.sizes import value_size
 from shardctl.roles import Mask, Objects, Roles
 from shardctl.sample import Sample
 from shardctl.storage import counted
 from shardctl.transforms.values import describe
 
+WAITING_BYTES = 16 << 10
+"""Bytes of the objects of an image from which they are moved at once: there is little to win, and memory that they need and do
+not get is their record's own."""
+
 
 @dataclass(frozen=True, eq=False)
 class Waiting:
-    """The objects of an image of this size that are moved by stages later, together with others: in a fifth of the time."""
+    """The objects of an image of this size that are moved by stages later, together with others: in a fifth of the time.
+
+    `bytes` is about what they take: less than WAITING_BYTES.
+    """
 
     objects: dict[str, Any]
     size: Size
     stages: tuple[Stage, ...]
     role: Objects
+    bytes: int
 
 
 class Annotated:
@@ -92,8 +101,9 @@ class Annotated:
                 given = sample.get(name)
                 if given is None or not any(given.values()):
                     continue
-                if later and not self._of_table and given["bbox"] and not given.get("rle"):
-                    changed[name] = Waiting(given, size, tuple(stages), role)
+                may_wait = later and not self._of_table and given["bbox"] and not given.get("rle")
+                if may_wait and (taken := value_size(given)) < WAITING_BYTES:
+                    changed[name] = Waiting(given, size, tuple(stages), role, taken)
                 else:
                     checked = _checked(given, name, size) if self._of_table else given
                     changed[name] = self._moved_objects(checked, Motion.of(size, stages), stages, role)
