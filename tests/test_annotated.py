@@ -140,6 +140,9 @@ no_such = setting(lambda objects: {"category": [0, 2]})
 below = setting(lambda objects: {"category": [-1, 0]})
 nan = setting(lambda objects: {"bbox": [[1.0, 2.0, 3.0, 4.0], [float("nan"), 2.0, 3.0, 4.0]]})
 three = setting(lambda objects: {"bbox": [[1.0, 2.0, 3.0], [1.0, 2.0, 3.0, 4.0]]})
+beyond = setting(lambda objects: {"bbox": [[1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 3.0, 1e39]]})
+endless = setting(lambda objects: {"segmentation": [[], [[1.0, 2.0, 3.0, float("inf")]]]})
+nowhere = setting(lambda objects: {"keypoints": [[[1.0, 2.0, 2.0]], [[float("nan"), 2.0, 2.0]]]})
 odd = setting(lambda objects: {"segmentation": [[], [[1.0, 2.0, 3.0]]]})
 same = setting(lambda objects: {"bbox": [[1, 2, 3, 4], (5, 6, 7, 8)], "category": [1, 0]})
 nothing = setting(lambda objects: {name: [] for name in objects})
@@ -155,6 +158,7 @@ def result_of_function(folder: Path, monkeypatch: pytest.MonkeyPatch, function: 
     """Convert two images with objects and a function of OWN_FUNCTIONS."""
     objects = {"bbox": [[20, 15, 10, 8], [0, 0, 5, 5]], "category": ["cat", "dog"], "area": [80, 25]}
     objects["segmentation"] = [[], [[0, 0, 5, 0, 5, 5]]]
+    objects["keypoints"] = [[[1, 1, 2]], [[2, 2, 2]]]
     source = source_with(folder, None)
     rectangle((WIDTH, HEIGHT), (20, 15, 10, 8)).save(source / "b.png")
     lines = [json.dumps({"file_name": name, "objects": objects}) + "\n" for name in ("a.png", "b.png")]
@@ -170,10 +174,13 @@ def result_of_function(folder: Path, monkeypatch: pytest.MonkeyPatch, function: 
     ("function", "says"),
     [
         ("fewer", "with 2 of bbox and 1 of area; there must be one for each object"),
-        ("without", "without area; it must have the lists area, bbox, category, segmentation"),
+        ("without", "without area; it must have the lists area, bbox, category, keypoints, segmentation"),
         ("no_such", "whose category[1] is 2 (int); categories are whole numbers from 0 to 1"),
         ("below", "whose category[0] is -1 (int)"),
         ("nan", "whose bbox[1] is [nan, 2.0, 3.0, 4.0]; it must be four finite numbers: x, y, width, height"),
+        ("beyond", "whose bbox[1] is [1.0, 2.0, 3.0, 1e+39]; it must be four finite numbers: x, y, width, height, none beyond"),
+        ("endless", "whose segmentation[1] has a polygon with a number that is not finite, or beyond float32"),
+        ("nowhere", "whose keypoints[1] have a number that is not finite, or beyond float32"),
         ("three", "whose bbox[0] is a list of length 3; it must be four finite numbers"),
         ("odd", "whose segmentation[1] has a polygon of 3 numbers"),
     ],
