@@ -23,6 +23,7 @@ import shardctl
 from shardctl.conversion import ConvertResult
 from shardctl.errors import InputError, UsageError
 from shardctl.manifest import Manifest
+from shardctl.pipeline import annotated
 from shardctl.tables import read_rejects
 
 WIDTH, HEIGHT = 60, 40
@@ -139,6 +140,9 @@ no_such = setting(lambda objects: {"category": [0, 2]})
 below = setting(lambda objects: {"category": [-1, 0]})
 nan = setting(lambda objects: {"bbox": [[1.0, 2.0, 3.0, 4.0], [float("nan"), 2.0, 3.0, 4.0]]})
 three = setting(lambda objects: {"bbox": [[1.0, 2.0, 3.0], [1.0, 2.0, 3.0, 4.0]]})
+beyond = setting(lambda objects: {"bbox": [[1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 3.0, 1e39]]})
+endless = setting(lambda objects: {"segmentation": [[], [[1.0, 2.0, 3.0, float("inf")]]]})
+nowhere = setting(lambda objects: {"keypoints": [[[1.0, 2.0, 2.0]], [[float("nan"), 2.0, 2.0]]]})
 odd = setting(lambda objects: {"segmentation": [[], [[1.0, 2.0, 3.0]]]})
 same = setting(lambda objects: {"bbox": [[1, 2, 3, 4], (5, 6, 7, 8)], "category": [1, 0]})
 nothing = setting(lambda objects: {name: [] for name in objects})
@@ -154,6 +158,7 @@ def result_of_function(folder: Path, monkeypatch: pytest.MonkeyPatch, function: 
     """Convert two images with objects and a function of OWN_FUNCTIONS."""
     objects = {"bbox": [[20, 15, 10, 8], [0, 0, 5, 5]], "category": ["cat", "dog"], "area": [80, 25]}
     objects["segmentation"] = [[], [[0, 0, 5, 0, 5, 5]]]
+    objects["keypoints"] = [[[1, 1, 2]], [[2, 2, 2]]]
     source = source_with(folder, None)
     rectangle((WIDTH, HEIGHT), (20, 15, 10, 8)).save(source / "b.png")
     lines = [json.dumps({"file_name": name, "objects": objects}) + "\n" for name in ("a.png", "b.png")]
@@ -169,10 +174,13 @@ def result_of_function(folder: Path, monkeypatch: pytest.MonkeyPatch, function: 
     ("function", "says"),
     [
         ("fewer", "with 2 of bbox and 1 of area; there must be one for each object"),
-        ("without", "without area; it must have the lists area, bbox, category, segmentation"),
+        ("without", "without area; it must have the lists area, bbox, category, keypoints, segmentation"),
         ("no_such", "whose category[1] is 2 (int); categories are whole numbers from 0 to 1"),
         ("below", "whose category[0] is -1 (int)"),
         ("nan", "whose bbox[1] is [nan, 2.0, 3.0, 4.0]; it must be four finite numbers: x, y, width, height"),
+        ("beyond", "whose bbox[1] is [1.0, 2.0, 3.0, 1e+39]; it must be four finite numbers: x, y, width, height, none beyond"),
+        ("endless", "whose segmentation[1] has a polygon with a number that is not finite, or beyond float32"),
+        ("nowhere", "whose keypoints[1] have a number that is not finite, or beyond float32"),
         ("three", "whose bbox[0] is a list of length 3; it must be four finite numbers"),
         ("odd", "whose segmentation[1] has a polygon of 3 numbers"),
     ],
@@ -452,24 +460,80 @@ def test_a_step_that_leaves_pixels_in_their_places_is_not_refused_beside_coordin
         shardctl.convert(source, tmp_path / "other", recipe={"transform": [*steps, {"name": "hflip"}]}, workers=0)
 
 
+def many_marked(folder: Path, counts: list[int], points: dict[int, int] | None = None) -> tuple[Path, str]:
+    """Make images with as many objects each, and polygons of so many points in some; return them, and their labels."""
+    source = folder / "in"
+    source.mkdir(parents=True)
+    marked: list[dict[str, Any]] = []
+    for number, count in enumerate(counts):
+        rectangle((WIDTH, HEIGHT), (20, 15, 10, 8)).save(source / f"{number:02}.png")
+        for place in range(count):
+            x, y, corners = 3 * place, 2 * number, (points or {}).get(number, 4)
+            polygon = [x, y, x + 9, y, *[x + 9, y + 8] * (corners - 3), x, y + 8]
+            each = {"image_id": number, "category_id": 1, "bbox": [x, y, 9, 8], "area": 72, "segmentation": [polygon]}
+            marked.append({"id": len(marked), "iscrowd": 0, **each})
+    names = [{"id": number, "file_name": f"{number:02}.png", "width": WIDTH, "height": HEIGHT} for number in range(len(counts))]
+    labels = {"images": names, "annotations": marked, "categories": [{"id": 1, "name": "thing"}]}
+    (folder / "labels.json").write_text(json.dumps(labels))
+    return source, f"coco:{folder / 'labels.json'}"
+
+
 def test_shards_do_not_depend_on_how_many_objects_are_moved_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = tmp_path / "in"
-    source.mkdir()
-    lines = []
-    for number in range(12):
-        rectangle((WIDTH, HEIGHT), (20, 15, 10, 8)).save(source / f"{number}.png")
-        boxes = [[3 * place, 2 * number, 9, 8] for place in range(number % 5)]
-        objects = {"bbox": boxes, "category": [0] * len(boxes)} if number % 4 else None
-        lines.append(json.dumps({"file_name": f"{number}.png", "objects": objects}))
-    (source / "metadata.jsonl").write_text("\n".join(lines))
+    source, labels = many_marked(tmp_path, [number % 5 for number in range(12)])
     recipe = {"variants": 2, "transform": [{"name": "random_crop", "size": 20}, {"name": "hflip"}]}
     made = []
-    for rows, size in ((1, 1 << 20), (5, 1 << 20), (64, 900), (64, 1 << 20)):
+    for rows, size, waiting in (
+        (1, 1 << 20, 1 << 20),
+        (5, 1 << 20, 1 << 20),
+        (64, 900, 1 << 20),
+        (64, 1 << 20, 400),
+        (64, 1 << 20, 0),
+    ):
         monkeypatch.setattr("shardctl.engines.rows.SETTLED_ROWS", rows)
         monkeypatch.setattr("shardctl.engines.rows.SETTLED_BYTES", size)
-        out = tmp_path / f"{rows}-{size}"
-        result = shardctl.convert(source, out, recipe=recipe, workers=0)
+        monkeypatch.setattr("shardctl.pipeline.annotated.WAITING_BYTES", waiting)
+        out = tmp_path / f"{rows}-{size}-{waiting}"
+        result = shardctl.convert(source, out, labels=labels, recipe=recipe, workers=0)
         made.append(([(path.name, path.read_bytes()) for path in sorted(out.glob("train-*.arrow"))], result.notices))
         assert made[-1] == made[0]
     assert made[0][0]
     assert "objects were cut off" in str(made[0][1])
+
+
+def test_memory_for_objects_of_many_points_is_that_of_their_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, labels = many_marked(tmp_path, [1] * 6, {3: 2000})
+    move_one, move_many = annotated.moved_objects, annotated.moved_together
+
+    def one(objects: Any, *rest: Any) -> Any:
+        if len(objects["segmentation"][0][0]) == 4000:
+            raise MemoryError
+        return move_one(objects, *rest)
+
+    def many(given: Any, *rest: Any) -> Any:
+        if any(len(objects["segmentation"][0][0]) == 4000 for objects, _ in given):
+            raise MemoryError
+        return move_many(given, *rest)
+
+    monkeypatch.setattr(annotated, "moved_objects", one)
+    monkeypatch.setattr(annotated, "moved_together", many)
+    result = shardctl.convert(source, tmp_path / "out", labels=labels, recipe={"transform": CROP_AND_FLIP}, workers=0)
+    assert (result.samples, result.reasons) == (5, {"transform: out-of-memory": 1})
+    assert [reject.key for reject in read_rejects(tmp_path / "out" / "rejects.jsonl")] == ["03.png"]
+    assert shardctl.verify(tmp_path / "out", level="deep").ok
+
+
+def test_objects_are_moved_one_by_one_where_there_is_no_memory_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, labels = many_marked(tmp_path, [1, 2, 0, 1])
+    steps = {"transform": CROP_AND_FLIP}
+    shardctl.convert(source, tmp_path / "together", labels=labels, recipe=steps, workers=0)
+    move = annotated.moved_together
+
+    def only_one(given: Any, *rest: Any) -> Any:
+        if len(given) > 1:
+            raise MemoryError
+        return move(given, *rest)
+
+    monkeypatch.setattr(annotated, "moved_together", only_one)
+    shardctl.convert(source, tmp_path / "alone", labels=labels, recipe=steps, workers=0)
+    alone, together = ((tmp_path / name / "SHA256SUMS").read_text() for name in ("alone", "together"))
+    assert alone == together

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 import types
 from pathlib import Path
@@ -381,3 +383,37 @@ def test_a_record_that_becomes_too_large_costs_itself_alone(tmp_path: Path) -> N
     assert (result.samples, result.rejected) == (1499, 1)
     (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")
     assert (reject.key, reject.error) == ("many.jsonl#1401", "out-of-memory")
+
+
+NO_MEMORY_TO_MOVE = """
+from shardctl.pipeline import annotated
+
+move = annotated.moved_together
+
+def fails(given, *rest):
+    if len(given) > 1 or given[0][0]["bbox"][0][0] == 6.0:
+        raise MemoryError
+    return move(given, *rest)
+
+annotated.moved_together = fails
+"""
+
+
+def test_a_record_whose_objects_cannot_be_moved_is_found_among_those_that_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(NO_MEMORY_TO_MOVE)  # for the workers alone
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    names = [f"{n:02d}.png" for n in range(9)]
+    source = images(tmp_path / "in", *names)
+    with Image.open(source / "00.png") as first:
+        width, height = first.size
+    marked = [{"id": n, "image_id": n, "category_id": 1, "bbox": [n, 0, 1, 1]} for n in range(9)]
+    pictures = [{"id": n, "file_name": name, "width": width, "height": height} for n, name in enumerate(names)]
+    labels = {"images": pictures, "annotations": marked, "categories": [{"id": 1, "name": "thing"}]}
+    (tmp_path / "labels.json").write_text(json.dumps(labels))
+    given = {"labels": f"coco:{tmp_path / 'labels.json'}", "recipe": {"transform": [{"name": "hflip", "p": 1}]}}
+    result = shardctl.convert(source, tmp_path / "out", workers=1, **given)
+    assert (result.samples, result.reasons) == (8, {"transform: out-of-memory": 1})
+    assert [reject.key for reject in read_rejects(tmp_path / "out" / "rejects.jsonl")] == ["06.png"]
+    assert [sample["key"] for sample in shardctl.open(tmp_path / "out")] == [name for name in names if name != "06.png"]

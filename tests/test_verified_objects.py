@@ -16,6 +16,7 @@ from shardctl.roles import Mask, Objects
 
 BOX = [5.0, 4.0, 2.0, 2.0]
 NAN = float("nan")
+NO_POINT = "has an object with a keypoint that is not three finite numbers"
 
 
 def written(root: Path, objects: list[Any], role: Objects = ROLE) -> Path:
@@ -40,6 +41,9 @@ WRONG: list[tuple[str, Any]] = [
     ("has the category -2, and there are names for 0 to 2", struct([thing(BOX, -2)])),
     ("has an object of 4 keypoints, where 3 have names", struct([thing(BOX), thing(BOX, keypoints=[[1, 1, 2]] * 4)])),
     ("has a polygon of 7 numbers", struct([thing(BOX), thing(BOX, segmentation=[[1.0] * 6, [1.0] * 7])])),
+    ("has a polygon with a number that is not finite", struct([thing(BOX, segmentation=[[1.0] * 6, [1.0, NAN] * 3])])),
+    (NO_POINT, struct([thing(BOX, keypoints=[]), thing(BOX, keypoints=[[1, 1, 2], [1, float("inf"), 2]])])),
+    (NO_POINT, struct([thing(BOX, keypoints=[[1, 1, 2], [None, 1, 2]])])),
     ("has an RLE without a size or without counts", runs(None, b"11")),
     ("has an RLE without a size or without counts", runs((12, 16), None)),
 ]  # fmt: skip

@@ -100,7 +100,8 @@ def test_objects_need_an_image(tmp_path: Path) -> None:
         ({"bbox": [[1, 2, 3, 4], [1, 2, 3, float("nan")]]}, r"bbox\[1\] is \[1, 2, 3, nan\]"),
         ({"category": [0, 2]}, r"category\[1\] is 2 \(int\); categories are whole numbers from 0 to 1"),
         ({"segmentation": [[], [[1, 2, 3]]]}, r"segmentation\[1\] has a polygon of 3 numbers"),
-        ({"category": [0, "cat"]}, "values that objects cannot have"),
+        ({"category": [0, "cat"]}, r"category\[1\] is 'cat' \(str\); it must be a whole number"),
+        ({"segmentation": [[], [[1, "x"]]]}, "values that objects cannot have"),
         ({"area": [1, 2]}, "a dict with the key 'area'"),
         ({"bbox": 7}, "whose bbox is 7"),
     ],
@@ -113,6 +114,60 @@ def test_objects_that_are_wrong_are_errors(
     with pytest.raises(InputError, match=rf"sample 3 \(000000003\): the field objects is .*{says}"):
         shardctl.write(tmp_path / "out", iter(samples), roles={"objects": ROLE})
     assert not (tmp_path / "out").exists()
+
+
+NOT_FINITE = "a number that is not finite, or beyond float32"
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"category": [0, 1.9]}, r"category\[1\] is 1.9 \(float\); it must be a whole number \(int64\);"),
+        ({"category": [-0.9, 0]}, r"category\[0\] is -0.9 \(float\); it must be a whole number \(int64\);"),
+        ({"category": np.array([0, 1.7])}, r"category\[0\] is 0.0 \(float\); it must be a whole number \(int64\);"),
+        ({"id": [2.0, 1.7]}, r"id\[0\] is 2.0 \(float\); it must be a whole number \(int64\);"),
+        ({"id": [None, "a"]}, r"id\[1\] is 'a' \(str\); it must be a whole number \(int64\);"),
+        ({"iscrowd": [True, 2]}, r"iscrowd\[1\] is 2 \(int\); it must be of type bool;"),
+        ({"bbox": [[1, 2, 3, 4], [1e39, 2, 3, 4]]}, r"bbox\[1\] is \[1e\+39, 2, 3, 4\]; .* none beyond float32;"),
+        ({"bbox": [[1, 2, 3, 10**400], [1, 2, 3, 4]]}, r"bbox\[0\] is .* none beyond float32;"),
+        ({"area": [1, 1e300]}, rf"area\[1\] is 1e\+300 \(float\), {NOT_FINITE}; an area that is not known is None;"),
+        ({"area": [-np.inf, None]}, rf"area\[0\] is -inf \(float\), {NOT_FINITE}"),
+        ({"segmentation": [[], [[1, 2, 3, 4, 5, np.inf]]]}, rf"segmentation\[1\] has a polygon with {NOT_FINITE};"),
+        ({"segmentation": [[[1e39, 2]], []]}, rf"segmentation\[0\] has a polygon with {NOT_FINITE};"),
+        ({"keypoints": [[[1, 2, 2]], [[1, np.nan, 2]]]}, rf"keypoints\[1\] have {NOT_FINITE};"),
+    ],
+)
+def test_numbers_that_would_not_come_out_as_they_went_in_are_errors(tmp_path: Path, changed: dict[str, Any], says: str) -> None:
+    with pytest.raises(InputError, match=rf"sample 0 \(000000000\): the field objects is a dict whose {says}"):
+        shardctl.write(tmp_path / "out", [{"image": PIXELS, "objects": {**OBJECTS, **changed}}], roles={"objects": ROLE})
+    assert not (tmp_path / "out").exists()
+
+
+def test_objects_that_were_read_can_be_written(tmp_path: Path) -> None:
+    objects = {**OBJECTS, "id": [7, 8], "area": [None, 16], "iscrowd": [False, True], "keypoints": [[[1, 2, 2]], [[0, 0, 0]]]}
+    for source, out in ((None, "first"), ("first", "second")):
+        given = shardctl.open(tmp_path / source)[0]["objects"] if source else objects
+        shardctl.write(tmp_path / out, [{"image": PIXELS, "objects": given}], roles={"objects": ROLE})
+    (first, second) = (next((tmp_path / name).glob("*-0*.arrow")).read_bytes() for name in ("first", "second"))
+    assert first == second
+
+
+def test_members_of_a_schema_with_whole_numbers_are_not_rounded(tmp_path: Path) -> None:
+    type_ = pa.struct(
+        [
+            ("bbox", pa.list_(pa.list_(pa.float32(), 4))),
+            ("category", pa.large_list(pa.int64())),
+            ("segmentation", pa.list_(pa.list_(pa.list_(pa.int32())))),
+        ]
+    )
+    schema = pa.schema([("image", pa.fixed_shape_tensor(pa.uint8(), (12, 16, 3))), ("objects", type_)])
+    objects = {"bbox": [[1.5, 2, 3, 4]], "category": [1], "segmentation": [[[1, 2, 3, 4, 5, 6]]]}
+    shardctl.write(tmp_path / "out", [{"image": PIXELS, "objects": objects}], schema, roles={"objects": ROLE})
+    assert shardctl.open(tmp_path / "out")[0]["objects"]["category"].tolist() == [1]
+    for name, value in (("category", [1.5]), ("segmentation", [[[1, 2.5, 3, 4, 5, 6]]])):
+        sample = {"image": PIXELS, "objects": {**objects, name: value}}
+        with pytest.raises(InputError, match=rf"whose {name}\[0\] is .*; it must be"):
+            shardctl.write(tmp_path / "other", [sample], schema, roles={"objects": ROLE})
 
 
 def test_a_member_that_objects_do_not_have_is_named(tmp_path: Path) -> None:

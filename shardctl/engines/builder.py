@@ -169,7 +169,7 @@ class ShardBuilder:
         self.finish_held()
         for held in self._batches.finish():
             self._add_batch(lay_out(held, self._job.layout), self.outcomes[-1])
-        self._rows.flush()
+        self._rows.flush(self._crumb)
         return self._writer.finish()
 
     def add(self, planned: Planned) -> UnitOutcome:
@@ -266,7 +266,7 @@ class ShardBuilder:
 
         Where memory runs out then, the worker ends, and its breadcrumb tells whether a record is to blame.
         """
-        return self._crumb.place != planned.number or self._crumb.stage == "write"
+        return self._rows.settles_alone or self._crumb.place != planned.number or self._crumb.stage == "write"
 
     def _is_ours(self, planned: Planned, record: int) -> bool:
         ours = self._job.choose(planned, self._split)
@@ -464,7 +464,9 @@ class ShardBuilder:
         self.inputs += 1
         outcome.samples += len(made)
         self.samples += len(made)
+        place, record = self._crumb.place, self._crumb.record
         for sample in made:
+            self._crumb.drop(place, record, "encode")  # the sample before it has left
             self._rows.add(sample, self._crumb)
             if sample.label is not None:
                 self.labels[sample.label] += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +18,6 @@ from shardctl.shard import ShardWriter
 SHUFFLED_BYTES = 32 << 20
 """Bytes of records that are in memory together where the records of a shard are shuffled."""
 
-
 SETTLED_ROWS = 64
 """Samples whose objects are moved together, at most."""
 
@@ -28,50 +28,87 @@ Settle = Callable[[Sequence[Made]], list[Made]]
 """Finishes samples that wait for others, such as SamplePipeline.settle."""
 
 
+class Held(NamedTuple):
+    """A sample on its way into the shard, with the place and the record that the breadcrumb has for it."""
+
+    made: Made
+    place: int
+    record: int
+
+
 class Rows:
     """The rows of a shard on their way into its file. `first_row` is that of the next rows.
 
     `objects` and `cut_off` count those of samples; `jpegs` has what the image of each row is as JPEG, in the order of the rows,
-    where samples come one by one. Samples that wait are held until there are some to settle.
+    where samples come one by one. Samples that wait are held until there are some to settle. `settles_alone` while one of them
+    is settled, and the breadcrumb names its record.
     """
 
     def __init__(self, writer: ShardWriter, settle: Settle) -> None:
         self._writer, self._settle = writer, settle
-        self._waiting: list[Made] = []
+        self._waiting: list[Held] = []
         self._waiting_bytes = 0
         self.first_row = self.objects = self.cut_off = 0
         self.jpegs: list[JpegFacts | None] = []
+        self.settles_alone = False
 
     def add(self, made: Made, crumb: Breadcrumb) -> None:
-        """Append a sample.
+        """Append a sample of the record that the breadcrumb names.
 
         Whatever happens while a block of many samples is written is the fault of none of them. Only the memory for a block
-        that one sample fills is that sample's.
+        that one sample fills is that sample's, and the memory for moving the objects of one alone.
         """
         self.first_row += 1
-        place, record = crumb.place, crumb.record
+        held = Held(made, crumb.place, crumb.record)
         crumb.leave()
-        if self._writer.fills_a_block(made.size):
-            self._write_waiting()
-            crumb.drop(place, record, "write")
-        elif made.waits or self._waiting:
-            self._waiting.append(made)
-            self._waiting_bytes += made.size
-            if len(self._waiting) >= SETTLED_ROWS or self._waiting_bytes >= SETTLED_BYTES:
-                self._write_waiting()
+        self._take(held, crumb)
+
+    def _take(self, held: Held, crumb: Breadcrumb) -> None:
+        made = held.made
+        if not made.waits and (not self._waiting or self._writer.fills_a_block(made.size)):
+            self._write_waiting(crumb)
+            self._write(held, crumb)
             return
-        self._write([made])
+        self._waiting.append(held)
+        self._waiting_bytes += made.size
+        if len(self._waiting) >= SETTLED_ROWS or self._waiting_bytes >= SETTLED_BYTES:
+            self._write_waiting(crumb)
 
-    def _write_waiting(self) -> None:
-        made, self._waiting, self._waiting_bytes = self._waiting, [], 0
-        self._write(made)
+    def _write_waiting(self, crumb: Breadcrumb) -> None:
+        if not self._waiting:
+            return
+        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        for held in self._settled(waiting, crumb):
+            self._write(held, crumb)
 
-    def _write(self, made: list[Made]) -> None:
-        for each in self._settle(made) if any(each.waits for each in made) else made:
-            self._writer.add(each.values, each.size)
-            self.objects += each.objects
-            self.cut_off += each.cut_off
-            self.jpegs.append(each.jpeg)
+    def _settled(self, waiting: list[Held], crumb: Breadcrumb) -> list[Held]:
+        try:
+            return self._settled_together(waiting)
+        except MemoryError:
+            self.settles_alone = True  # one after the other they need less, and the one that needs too much is named
+        settled = list[Held]()
+        for held in waiting:
+            crumb.drop(held.place, held.record, "transform")
+            settled += self._settled_together([held])
+            crumb.leave()
+        self.settles_alone = False
+        return settled
+
+    def _settled_together(self, waiting: list[Held]) -> list[Held]:
+        settled = self._settle([held.made for held in waiting])
+        return [held._replace(made=made) for held, made in zip(waiting, settled, strict=True)]
+
+    def _write(self, held: Held, crumb: Breadcrumb) -> None:
+        made = held.made
+        fills_a_block = self._writer.fills_a_block(made.size)
+        if fills_a_block:
+            crumb.drop(held.place, held.record, "write")
+        self._writer.add(made.values, made.size)
+        if fills_a_block:
+            crumb.leave()
+        self.objects += made.objects
+        self.cut_off += made.cut_off
+        self.jpegs.append(made.jpeg)
 
     def add_batch(self, batch: pa.RecordBatch, crumb: Breadcrumb) -> None:
         """Append the rows of a batch that has the columns of the shard. As `add`."""
@@ -82,9 +119,9 @@ class Rows:
         self._writer.add_batch(batch)
         self.first_row += batch.num_rows
 
-    def flush(self) -> None:
+    def flush(self, crumb: Breadcrumb) -> None:
         """All rows have come."""
-        self._write_waiting()
+        self._write_waiting(crumb)
 
 
 class ShuffledRows(Rows):
@@ -93,36 +130,37 @@ class ShuffledRows(Rows):
     def __init__(self, writer: ShardWriter, settle: Settle, seed: int, name: str) -> None:
         super().__init__(writer, settle)
         self._seed, self._name, self._windows = seed, name, 0
-        self._made: list[Made] = []
+        self._made: list[Held] = []
         self._batches: list[pa.RecordBatch] = []
         self._bytes = 0
 
     def add(self, made: Made, crumb: Breadcrumb) -> None:
         """Hold a sample."""
+        self._made.append(Held(made, crumb.place, crumb.record))
         crumb.leave()
-        self._made.append(made)
-        self._hold(made.size)
+        self._hold(made.size, crumb)
 
     def add_batch(self, batch: pa.RecordBatch, crumb: Breadcrumb) -> None:
         """Hold a batch."""
         crumb.leave()
         self._batches.append(batch)
-        self._hold(batch.nbytes)
+        self._hold(batch.nbytes, crumb)
 
-    def _hold(self, size: int) -> None:
+    def _hold(self, size: int, crumb: Breadcrumb) -> None:
         self._bytes += size
         if self._bytes >= SHUFFLED_BYTES:
-            self.flush()
+            self.flush(crumb)
 
-    def flush(self) -> None:
+    def flush(self, crumb: Breadcrumb) -> None:
         """Write the rows that are held, in a random order."""
         made, batches = self._made, self._batches
         self._made, self._batches, self._bytes = [], [], 0
         count = len(made) + sum(batch.num_rows for batch in batches)
         stream = xxhash.xxh3_64_intdigest(f"{self._name}\0{self._windows}".encode()) >> 1
         order = Permutation(count, self._seed, stream)(np.arange(count))
-        if made:
-            self._write([made[place] for place in order.tolist()])
+        for place in order.tolist() if made else ():
+            self._take(made[place], crumb)
+        self._write_waiting(crumb)
         if batches:
             self._writer.add_batch(pa.concat_batches(batches).take(pa.array(order)))
         self.first_row += count

@@ -25,20 +25,29 @@ from shardctl.errors import Rejection
 from shardctl.geometry import Size, Stage
 from shardctl.layout import Layout
 from shardctl.motion import KeepRule, Motion, moved_objects, moved_together
+from shardctl.pipeline.sizes import value_size
 from shardctl.roles import Mask, Objects, Roles
 from shardctl.sample import Sample
 from shardctl.storage import counted
 from shardctl.transforms.values import describe
 
+WAITING_BYTES = 16 << 10
+"""Bytes of the objects of an image from which they are moved at once: there is little to win, and memory that they need and do
+not get is their record's own."""
+
 
 @dataclass(frozen=True, eq=False)
 class Waiting:
-    """The objects of an image of this size that are moved by stages later, together with others: in a fifth of the time."""
+    """The objects of an image of this size that are moved by stages later, together with others: in a fifth of the time.
+
+    `bytes` is about what they take: less than WAITING_BYTES.
+    """
 
     objects: dict[str, Any]
     size: Size
     stages: tuple[Stage, ...]
     role: Objects
+    bytes: int
 
 
 class Annotated:
@@ -92,8 +101,9 @@ class Annotated:
                 given = sample.get(name)
                 if given is None or not any(given.values()):
                     continue
-                if later and not self._of_table and given["bbox"] and not given.get("rle"):
-                    changed[name] = Waiting(given, size, tuple(stages), role)
+                may_wait = later and not self._of_table and given["bbox"] and not given.get("rle")
+                if may_wait and (taken := value_size(given)) < WAITING_BYTES:
+                    changed[name] = Waiting(given, size, tuple(stages), role, taken)
                 else:
                     checked = _checked(given, name, size) if self._of_table else given
                     changed[name] = self._moved_objects(checked, Motion.of(size, stages), stages, role)
@@ -141,7 +151,7 @@ def object_faults(lists: dict[str, Any], role: Objects) -> Iterator[str]:
             yield f"with {count} of bbox and {len(items)} of {member}; there must be one for each object"
             return
     for place, box in _not_boxes(lists["bbox"]):
-        yield f"whose bbox[{place}] is {_shown(box)}; it must be four finite numbers: x, y, width, height"
+        yield f"whose bbox[{place}] is {_shown(box)}; it must be four finite numbers: x, y, width, height, none beyond float32"
     most = "" if role.names is None else f" to {len(role.names) - 1}"
     for place, category in enumerate(lists["category"]):
         is_number = isinstance(category, int | np.integer) and not isinstance(category, bool)
@@ -152,6 +162,11 @@ def object_faults(lists: dict[str, Any], role: Objects) -> Iterator[str]:
         odd = [len(polygon) for polygon in _lists_in(polygons) if len(polygon) % 2]
         if odd:
             yield f"whose segmentation[{place}] has a polygon of {counted(odd[0], 'number')}; they are x, y, x, y, …"
+        elif not all(map(are_finite, _lists_in(polygons))):
+            yield f"whose segmentation[{place}] has a polygon with {NOT_FINITE}"
+    for place, points in enumerate(lists.get("keypoints", ())):
+        if not all(map(are_finite, _lists_in(points))):
+            yield f"whose keypoints[{place}] have {NOT_FINITE}"
     if role.keypoints is not None:
         for place, points in enumerate(lists.get("keypoints", ())):
             if _is_list(points) and len(points) not in (0, len(role.keypoints)):
@@ -159,17 +174,31 @@ def object_faults(lists: dict[str, Any], role: Objects) -> Iterator[str]:
                 yield f"whose keypoints[{place}] are {given}; {len(role.keypoints)} have names, and there may be none"
 
 
+NOT_FINITE = "a number that is not finite, or beyond float32"
+
+
+def are_finite(numbers: Any) -> bool:
+    """Return whether all of some numbers are finite as float32; True too for what are no numbers."""
+    try:
+        with np.errstate(over="ignore"):
+            return bool(np.isfinite(np.asarray(numbers, np.float32)).all())
+    except OverflowError:
+        return False
+    except (TypeError, ValueError):
+        return True
+
+
 def _not_boxes(boxes: Sequence[Any]) -> Iterator[tuple[int, Any]]:
-    """Yield the place and the value of what is no box, or one with numbers that are not finite."""
-    with suppress(TypeError, ValueError, OverflowError):  # all at once: there may be many
-        if not len(boxes) or np.isfinite(np.asarray(boxes, np.float64).reshape(len(boxes), 4)).all():
+    """Yield the place and the value of what is no box, or one with numbers that are not finite as float32."""
+    with suppress(TypeError, ValueError, OverflowError), np.errstate(over="ignore"):  # all at once: there may be many
+        if not len(boxes) or np.isfinite(np.asarray(boxes, np.float32).reshape(len(boxes), 4)).all():
             return
     for place, box in enumerate(boxes):
         if not _is_list(box) or len(box) != 4:
             yield place, box
         else:
             numbers = [isinstance(each, int | float | np.integer | np.floating) for each in box]
-            if not all(numbers) or not np.isfinite(np.asarray(box, np.float64)).all():
+            if not all(numbers) or not are_finite(box):
                 yield place, box
 
 

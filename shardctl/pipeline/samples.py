@@ -22,6 +22,7 @@ from shardctl.motion import KeepRule
 from shardctl.pipeline.annotated import Annotated, Waiting
 from shardctl.pipeline.functions import Applied, Calls, Functions, Given, unshared
 from shardctl.pipeline.images import ImageSteps
+from shardctl.pipeline.sizes import row_size
 from shardctl.recipe import Recipe
 from shardctl.sample import Sample
 from shardctl.times import python_rows
@@ -30,8 +31,6 @@ from shardctl.transforms.picture import Picture
 from shardctl.transforms.values import UnfitValue, array_of, describe, for_column, quick_check
 
 Shape = tuple[int, int, int]
-ROW_OVERHEAD = 32
-"""Bytes that a row costs beside its values: offsets, validity."""
 
 
 class Origin(NamedTuple):
@@ -52,8 +51,8 @@ class Made:
 
     `label` is its class, None if it has none or the dataset has no classes. `objects` is the number of objects that are marked
     in it, `cut_off` of those that the steps have cut off, or that the rule for boxes has dropped. `waits` says that values are
-    Waiting, which `SamplePipeline.settle` replaces: size and numbers are without these until then. `jpeg` is what its
-    image is as JPEG, where the original bytes are kept.
+    Waiting, which `SamplePipeline.settle` replaces: until then these are in `size` as they are before they are moved, and not
+    among the numbers of objects. `jpeg` is what its image is as JPEG, where the original bytes are kept.
     """
 
     values: tuple[Any, ...]
@@ -158,8 +157,9 @@ class SamplePipeline:
         values = tuple(fill(finished) for fill in self._fill)
         label = values[self._label_column] if self._label_column >= 0 else None
         objects = self._annotated.count(finished.fields)
-        waits = any(isinstance(value, Waiting) for value in values)
-        return Made(values, row_size(values), finished.shape, label, objects, finished.cut_off, finished.jpeg, waits)
+        waiting = [value for value in values if isinstance(value, Waiting)]
+        size = row_size(values) + sum(each.bytes for each in waiting)
+        return Made(values, size, finished.shape, label, objects, finished.cut_off, finished.jpeg, bool(waiting))
 
     def settle(self, made: Sequence[Made]) -> list[Made]:
         """Return samples as they are written, of which some had to wait."""
@@ -471,22 +471,3 @@ def _check_source(opened: Opened) -> Shape:
     """Return the decoded shape of an image whose bytes are kept, having made sure that it does decode."""
     image.check(opened)
     return opened.size[1], opened.size[0], 3
-
-
-def row_size(values: tuple[Any, ...]) -> int:
-    """Return about how many bytes a row takes in a block."""
-    return ROW_OVERHEAD + sum(map(_value_size, values))
-
-
-def _value_size(value: Any) -> int:
-    if isinstance(value, str | bytes):
-        return len(value)
-    if isinstance(value, np.ndarray):
-        return value.nbytes
-    if isinstance(value, list | tuple):
-        if value and type(value[0]) in (float, int, bool):  # all of them are, or none fits a column; polygons have many
-            return 4 + 8 * len(value)
-        return 4 + sum(map(_value_size, value))
-    if isinstance(value, dict):
-        return sum(map(_value_size, value.values()))
-    return 8

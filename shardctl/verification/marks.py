@@ -1,4 +1,4 @@
-"""The check of marked objects: lists that go together, finite boxes, categories and keypoints that have names.
+"""The check of marked objects: lists that go together, finite places, categories and keypoints that have names.
 
 Such a shard is what was written: an older shardctl did not look at the objects that a function returned. No Python object is
 made for each object.
@@ -78,12 +78,17 @@ def _faults(column: pa.StructArray, role: Objects) -> Iterator[Fault]:
         for place in np.flatnonzero(lengths > len(role.keypoints)).tolist():
             given = counted(int(lengths[place]), "keypoint")
             yield int(owners[place]), f"has an object of {given}, where {len(role.keypoints)} have names"
+    if KEYPOINTS in lists:
+        for row in _owners_of_not_finite(lists[KEYPOINTS].flatten(), owners):
+            yield row, "has an object with a keypoint that is not three finite numbers"
     if POLYGONS in lists:
         of_object = lists[POLYGONS].flatten()
         lengths = _lengths(of_object.flatten())
         of_polygon = np.repeat(owners, _lengths(of_object))
         for place in np.flatnonzero(lengths % 2).tolist():
             yield int(of_polygon[place]), f"has a polygon of {counted(int(lengths[place]), 'number')}, which are x, y, x, y, …"
+        for row in _owners_of_not_finite(of_object, owners):
+            yield row, "has a polygon with a number that is not finite"
     if RLE in lists and _is_rle(lists[RLE].type.value_type):
         masks = lists[RLE].flatten()
         size, counts_ = masks.field("size"), masks.field("counts")
@@ -102,6 +107,16 @@ def _not_finite(boxes: pa.Array) -> npt.NDArray[np.bool_]:
     numbers = boxes.drop_null().flatten().to_numpy(zero_copy_only=False)  # a missing number is NaN
     wrong[~wrong] = ~np.isfinite(numbers.reshape(-1, 4)).all(axis=1)
     return wrong
+
+
+def _owners_of_not_finite(lists: pa.Array, owners: Numbers) -> list[int]:
+    """Return the owners, one for each object, of lists of lists with a number that is missing, or that is not finite."""
+    inner = lists.flatten()
+    wrong = ~np.isfinite(inner.flatten().to_numpy(zero_copy_only=False))  # a missing number is NaN
+    if not wrong.any():
+        return []
+    of_number = np.repeat(np.repeat(owners, _lengths(lists)), _lengths(inner))
+    return np.unique(of_number[wrong]).tolist()  # type: ignore[no-any-return]  # numpy's lists are of any type
 
 
 def _is_rle(type_: pa.DataType) -> bool:

@@ -22,7 +22,7 @@ from shardctl.engines.job import NEW_FOLDER
 from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.layout import Layout
 from shardctl.manifest import Manifest
-from shardctl.pipeline.samples import row_size
+from shardctl.pipeline.sizes import row_size
 from shardctl.sample import Sample
 from shardctl.shard import Compression
 from shardctl.splitting import is_split_name

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -13,12 +16,12 @@ from PIL import Image
 from shardctl.annotations.objects import ITEMS, objects_type
 from shardctl.codecs.image import MAX_PIXELS, decode_mask, open_image
 from shardctl.errors import InputError, UsageError
-from shardctl.pipeline.annotated import check_runs, object_faults
+from shardctl.pipeline.annotated import NOT_FINITE, are_finite, check_runs, object_faults
 from shardctl.reader.column import Column
 from shardctl.reader.marked import member_types
 from shardctl.roles import Mask, Objects, Role, Roles
 from shardctl.storage import printable
-from shardctl.transforms.values import UnfitValue, describe, plain_value, python_value
+from shardctl.transforms.values import UnfitValue, check_fit, describe, plain_value, python_value
 
 Size = tuple[int, int]
 """(width, height)."""
@@ -68,7 +71,8 @@ def objects_column(name: str, values: Sequence[Any], given: pa.DataType | None, 
 def objects_value(value: Any, type_: pa.StructType, role: Objects, name: str, size: Size | None) -> dict[str, Any] | None:
     """Return the objects of a sample as their column takes them; places become float32.
 
-    `size` is that of the image, None if there is none. Raises UnfitValue, and Rejection for an RLE that is of no such image.
+    No other number is changed; an area that is NaN is one that is not known. `size` is that of the image, None if there is
+    none. Raises UnfitValue, and Rejection for an RLE that is of no such image.
     """
     if value is None:
         return None
@@ -83,7 +87,10 @@ def objects_value(value: Any, type_: pa.StructType, role: Objects, name: str, si
     odd = next((member for member, items in lists.items() if not isinstance(items, list | None)), None)
     if odd is not None:
         raise UnfitValue(f"a dict whose {odd} is {describe(lists[odd])}; it must be a list with an item for each object")
-    fault = next(object_faults(lists, role), None)
+    areas = lists.get("area")
+    if areas is not None:  # one that is not known is NaN where it is read
+        lists["area"] = [None if isinstance(area, float) and math.isnan(area) else area for area in areas]
+    fault = next(chain(object_faults(lists, role), _unfit_members(lists, type_)), None)
     if fault is not None:
         raise UnfitValue(f"a dict {fault}")
     try:
@@ -94,6 +101,34 @@ def objects_value(value: Any, type_: pa.StructType, role: Objects, name: str, si
         if runs is not None and size is not None:
             check_runs(runs, name, size)
     return lists
+
+
+def _unfit_members(lists: dict[str, Any], type_: pa.StructType) -> Iterator[str]:
+    """Yield what is wrong with numbers of objects other than their places, as the end of a sentence."""
+    for member in type_:
+        items, item = lists[member.name], member.type.value_type
+        if member.name == "area":
+            for place, area in enumerate(items):
+                if area is not None and not are_finite(area):
+                    yield f"whose area[{place}] is {describe(area)}, {NOT_FINITE}; an area that is not known is None"
+        if member.name == "rle" or _is_rounded(item):  # check_runs reads an RLE
+            continue
+        with suppress(UnfitValue):
+            check_fit(items, pa.list_(item))
+            continue
+        kind = f"a whole number ({item})" if pa.types.is_integer(item) else f"of type {item}"
+        for place, value in enumerate(items):
+            try:
+                check_fit(value, item)
+            except UnfitValue:
+                yield f"whose {member.name}[{place}] is {describe(value)}; it must be {kind}"
+
+
+def _is_rounded(type_: pa.DataType) -> bool:
+    """Return whether numbers of a type are rounded to it: those of floating types."""
+    while pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_):
+        type_ = type_.value_type
+    return bool(pa.types.is_floating(type_))
 
 
 def mask_value(value: Any, role: Mask, path: str, who: str, size: Size | None) -> tuple[bytes, str] | None:

@@ -1,0 +1,30 @@
+"""How many bytes the values of a row take in a block."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+ROW_OVERHEAD = 32
+"""Bytes that a row costs beside its values: offsets, validity."""
+
+
+def row_size(values: tuple[Any, ...]) -> int:
+    """Return about how many bytes a row takes in a block."""
+    return ROW_OVERHEAD + sum(map(value_size, values))
+
+
+def value_size(value: Any) -> int:
+    """Return about how many bytes a value takes in a block."""
+    if isinstance(value, str | bytes):
+        return len(value)
+    if isinstance(value, np.ndarray):
+        return value.nbytes
+    if isinstance(value, list | tuple):
+        if value and type(value[0]) in (float, int, bool):  # all of them are, or none fits a column; polygons have many
+            return 4 + 8 * len(value)
+        return 4 + sum(map(value_size, value))
+    if isinstance(value, dict):
+        return sum(map(value_size, value.values()))
+    return 8
