@@ -80,6 +80,8 @@ def test_a_role_may_be_its_name_and_the_schema_may_give_the_members(tmp_path: Pa
         ({"objects": {"role": "objects", "name": ["cat"]}}, "objects is not as docs/format.md describes a role"),
         ({"objects": {"role": "objects", "names": "cat"}}, "objects is not as docs/format.md describes a role"),
         ({"things": "objects"}, "the samples have no field things; they have image, objects"),
+        ({"objects": 5}, "roles: that of objects must be a name or a dict; it is 5"),
+        (["objects"], "roles must be a dict such as"),
     ],
 )
 def test_roles_that_cannot_be_are_refused(tmp_path: Path, roles: Any, says: str) -> None:
@@ -129,6 +131,7 @@ NOT_FINITE = "a number that is not finite, or beyond float32"
         ({"id": [None, "a"]}, r"id\[1\] is 'a' \(str\); it must be a whole number \(int64\);"),
         ({"iscrowd": [True, 2]}, r"iscrowd\[1\] is 2 \(int\); it must be of type bool;"),
         ({"bbox": [[1, 2, 3, 4], [1e39, 2, 3, 4]]}, r"bbox\[1\] is \[1e\+39, 2, 3, 4\]; .* none beyond float32;"),
+        ({"bbox": [[1, 2, 3, 4], [30, 30, -20, 2]]}, r"bbox\[1\] is \[30, 30, -20, 2\]: its width and height must be 0"),
         ({"bbox": [[1, 2, 3, 10**400], [1, 2, 3, 4]]}, r"bbox\[0\] is .* none beyond float32;"),
         ({"area": [1, 1e300]}, rf"area\[1\] is 1e\+300 \(float\), {NOT_FINITE}; an area that is not known is None;"),
         ({"area": [-np.inf, None]}, rf"area\[0\] is -inf \(float\), {NOT_FINITE}"),

@@ -36,7 +36,11 @@ USUAL: Mapping[str, dict[str, Any]] = {"objects": {"names": None}, "mask": {"sto
 def roles_of(given: Mapping[str, str | Mapping[str, Any]] | None) -> dict[str, Role]:
     """Return the roles of fields, given by name or as docs/format.md writes them. Raises UsageError."""
     roles: dict[str, Role] = {}
+    if given is not None and not isinstance(given, Mapping):
+        raise UsageError(f"roles must be a dict such as {{'objects': 'objects'}}; it is {describe(given)}")
     for name, said in (given or {}).items():
+        if not isinstance(said, str | Mapping):
+            raise UsageError(f"roles: that of {printable(str(name))} must be a name or a dict; it is {describe(said)}")
         facts = {"role": said} if isinstance(said, str) else dict(said)
         usual = USUAL.get(str(facts.get("role")))
         if usual is None or name in OWN:
@@ -93,6 +97,9 @@ def objects_value(value: Any, type_: pa.StructType, role: Objects, name: str, si
     fault = next(chain(object_faults(lists, role), _unfit_members(lists, type_)), None)
     if fault is not None:
         raise UnfitValue(f"a dict {fault}")
+    for place, box in enumerate(lists["bbox"] or ()):
+        if min(box[2:]) < 0:
+            raise UnfitValue(f"a dict whose bbox[{place}] is {list(box)}: its width and height must be 0 or more")
     try:
         pa.array([lists], type_)
     except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
