@@ -99,7 +99,8 @@ def _warped(raster: Raster, warp: Warp, size: Size) -> Raster:
     view, to_view = source
     pixels = pixels_of(raster if view is None else _viewed(raster, view, size))
     matrix: Matrix = _TO_CENTRES @ to_view @ _TO_CORNERS
-    how = {"flags": cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP, "borderMode": cv2.BORDER_CONSTANT, "borderValue": warp.fill}
+    flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
+    how: dict[str, Any] = {"flags": flags, "borderMode": cv2.BORDER_CONSTANT, "borderValue": warp.fill}
     if warp.is_affine:
         return _array(cv2.warpAffine(pixels, matrix[:2], warp.size, **how))
     return _array(cv2.warpPerspective(pixels, matrix, warp.size, **how))
