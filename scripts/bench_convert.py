@@ -32,7 +32,7 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-REPEATS = 30
+REPEATS, HEAVY_REPEATS = 30, 8
 
 
 def main() -> None:
@@ -66,9 +66,17 @@ def folders(corpus: Path, scratch: Path) -> tuple[Path, Path]:
     return scratch / "demo" / "photos", scratch / "demo" / "photos"
 
 
+def repeated(folder: Path, to: Path, times: int) -> Path:
+    """Return a new folder in which a folder is so many times."""
+    to.mkdir()
+    for repeat in range(times):
+        (to / f"again{repeat:02d}").symlink_to(folder.resolve())
+    return to
+
+
 def heavy(corpus: Path, scratch: Path) -> list[Case]:
-    """Return the cases of recipes that work hard."""
-    photos = folders(corpus, scratch)[0]
+    """Return the cases of recipes that work hard, on photos repeated through links."""
+    photos = repeated(folders(corpus, scratch)[0], scratch / "many", HEAVY_REPEATS)
     found = []
     for name in ("randaugment", "simclr"):
         recipe = str(HERE.parent / "docs" / "recipes" / f"{name}.toml")
@@ -80,16 +88,10 @@ def heavy(corpus: Path, scratch: Path) -> list[Case]:
 def cases(corpus: Path, scratch: Path) -> list[Case]:
     """Return the cases of usual conversions."""
     photos, tiny = folders(corpus, scratch)
-    many = scratch / "many"
-    many.mkdir()
-    for repeat in range(REPEATS):
-        (many / f"again{repeat:02d}").symlink_to(photos.resolve())
+    many = repeated(photos, scratch / "many", REPEATS)
     crop = ["--resize", "256", "--crop", "224", "--store", "raw"]
     small = ["--resize", "32x32", "--store", "raw"]
-    lots = scratch / "lots"
-    lots.mkdir()
-    for repeat in range(5):
-        (lots / f"again{repeat}").symlink_to(tiny.resolve())
+    lots = repeated(tiny, scratch / "lots", 5)
     found = [
         ("photos", photos, crop),
         (f"photos x {REPEATS}", many, crop),
