@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
 
-PLAIN_ROLES = ("boxes", "keypoints", "text", "tokens", "number")
+PLAIN_ROLES = ("boxes", "keypoints", "text", "number")
 """Roles of which there is nothing more to say."""
 
 
@@ -92,6 +92,28 @@ class Objects:
 
 
 @dataclass(frozen=True)
+class Tokens:
+    """The numbers of tokens of texts: a list of them for each sample, or a block of fixed length.
+
+    They are below `vocabulary`. `eos` ends a document, and `pad` fills a block up. `tokenizer` names the one that made them
+    (docs/text.md). None where it is not known, or there is no such token. Where blocks have several documents (`packed`), the
+    columns document_keys, document_lengths and document_starts have an item for each.
+    """
+
+    vocabulary: int | None = None
+    eos: int | None = None
+    pad: int | None = None
+    tokenizer: str | None = None
+    packed: bool = False
+    name: ClassVar[str] = "tokens"
+
+    def facts(self) -> dict[str, Any]:
+        """Return what is known beyond the role, as plain data."""
+        known = {key: getattr(self, key) for key in ("vocabulary", "eos", "pad", "tokenizer")}
+        return _without_none({**known, "packed": self.packed or None})
+
+
+@dataclass(frozen=True)
 class Plain:
     """A role without facts: one of PLAIN_ROLES."""
 
@@ -102,7 +124,7 @@ class Plain:
         return {}
 
 
-Role = Image | Label | Objects | Plain
+Role = Image | Label | Objects | Tokens | Plain
 """What a field is for. A Mask is an Image too."""
 
 
@@ -130,6 +152,11 @@ class Roles:
     def objects(self) -> dict[str, Objects]:
         """The fields of objects, in their order."""
         return {name: role for name, role in self.by_name.items() if isinstance(role, Objects)}
+
+    @cached_property
+    def tokens(self) -> dict[str, Tokens]:
+        """The fields of tokens, in their order."""
+        return {name: role for name, role in self.by_name.items() if isinstance(role, Tokens)}
 
     @cached_property
     def names(self) -> dict[str, tuple[str, ...]]:
@@ -186,12 +213,27 @@ def _role(said: Any) -> Role:
         return Label(_strings(facts["names"]))
     if name == Objects.name and {"names"} <= set(facts) <= _OBJECTS_FACTS:
         return _objects(facts)
+    if name == Tokens.name and set(facts) <= _TOKENS_FACTS:
+        return _tokens(facts)
     if name in PLAIN_ROLES and not facts:
         return Plain(name)
     raise ValueError(f"no such role, or not with these facts: {said!r:.200}")
 
 
 _OBJECTS_FACTS = {"names", "ids", "supercategories", "keypoints", "skeleton", "flip"}
+
+
+_TOKENS_FACTS = {"vocabulary", "eos", "pad", "tokenizer", "packed"}
+
+
+def _tokens(facts: dict[str, Any]) -> Tokens:
+    numbers = [facts.get(name) for name in ("vocabulary", "eos", "pad")]
+    tokenizer, packed = facts.get("tokenizer"), facts.get("packed", False)
+    if any(number is not None and (type(number) is not int or not 0 <= number <= 2**32) for number in numbers):
+        raise ValueError("vocabulary, eos and pad are whole numbers")
+    if type(packed) is not bool or not (tokenizer is None or type(tokenizer) is str):
+        raise TypeError("packed is true or false, and tokenizer a string")
+    return Tokens(facts.get("vocabulary"), facts.get("eos"), facts.get("pad"), tokenizer, packed)
 
 
 def _objects(facts: dict[str, Any]) -> Objects:

@@ -21,7 +21,7 @@ from shardctl.codecs import image
 from shardctl.errors import InputError, UsageError
 from shardctl.inspection.records import record_of_key
 from shardctl.tables import read_rejects
-from shardctl.transforms import TRANSFORMS, BatchTransform, parse_step
+from shardctl.transforms import TRANSFORMS, BatchTransform, Records, RejectRow, parse_step
 from shardctl.transforms.base import settings_of
 from shardctl.transforms.settings import Whole, setting
 
@@ -234,7 +234,11 @@ class Joined(BatchTransform):
             raise InputError(f"joined takes texts, and the records have {', '.join(given.names)}")
         return given.append(pa.field("joined", pa.int64()))
 
-    def begin(self) -> _JoinedRun:
+    @property
+    def joins(self) -> bool:
+        return True
+
+    def begin(self, folder: Path) -> _JoinedRun:
         return _JoinedRun(self.size)
 
 
@@ -243,18 +247,21 @@ class _JoinedRun:
         self._size = size
         self._held: list[tuple[str, str]] = []
 
-    def apply(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        for key, text in zip(batch["key"].to_pylist(), batch["text"].to_pylist(), strict=True):
+    def apply(self, records: Records, reject: RejectRow) -> Iterator[Records]:
+        for key, text in zip(records.batch["key"].to_pylist(), records.batch["text"].to_pylist(), strict=True):
             self._held.append((key, text))
             if len(self._held) == self._size:
                 yield from self.finish()
 
-    def finish(self) -> Iterator[pa.RecordBatch]:
+    def counts(self) -> dict[str, int]:
+        return {}
+
+    def finish(self) -> Iterator[Records]:
         if self._held:
             texts = [text for _, text in self._held]
             columns = {"key": [self._held[0][0]], "text": ["+".join(texts)], "joined": [len(texts)]}
             self._held = []
-            yield pa.RecordBatch.from_pydict(columns)
+            yield Records(0, np.zeros(1, np.int64), pa.RecordBatch.from_pydict(columns))
 
 
 def test_a_batch_transform_may_hold_records_back_until_the_shard_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from shardctl.benchmark.presets import Preset
 from shardctl.dataset import Dataset
 from shardctl.errors import UsageError
 from shardctl.reader import Column
-from shardctl.roles import Plain, Roles
+from shardctl.roles import Roles
 from shardctl.spread import spread
 from shardctl.storage import printable
 
@@ -45,7 +45,7 @@ def samples_per_s(dataset: Dataset, preset: Preset, shown: str) -> tuple[float, 
 def _token_columns(columns: list[Column], roles: Roles) -> list[Column]:
     """Return the column that holds tokens: by role, by name, or the first of lists of whole numbers; else all text."""
     rows = [c for c in columns if c.dtype is not None and c.dtype.kind in "iu" and (c.kind == "variable" or len(c.shape) == 1)]
-    tokens = [column for column in rows if roles.get(column.name) == Plain("tokens")]
+    tokens = [column for column in rows if column.name in roles.tokens]
     named = [column for column in rows if column.name in TOKEN_COLUMNS]
     return (tokens + named + rows)[:1] or [column for column in columns if column.is_text and column.name != "key"]
 

@@ -34,6 +34,7 @@ from shardctl.sources.kinds import KINDS
 from shardctl.storage import HashingFile, printable
 from shardctl.tables import Reject
 from shardctl.times import python_rows
+from shardctl.transforms import Records
 
 FITTED_RECORDS = 1024
 """The most records that are read together where some do not fit the types that were given."""
@@ -127,7 +128,7 @@ class ShardBuilder:
         settle = self._pipeline.settle
         self._rows = ShuffledRows(self._writer, settle, job.shuffle or 0, place.name) if mixed else Rows(self._writer, settle)
         self._images = TableImages(job, crumb) if job.has_images else None
-        self._batches = BatchPipeline(job.recipe.batch_transforms)
+        self._batches = BatchPipeline(job.recipe.batch_transforms, job.folder)
         self._by_sample = bool(job.recipe.sample_transforms) or job.recipe.store is not None or self._images is not None
         self._lost_ahead: list[int] = []
         self._first_unit = place.first_unit
@@ -219,7 +220,17 @@ class ShardBuilder:
             raise lost
         self._crumb.enter("decode")
         fields = self._kind.fields(data, planned.file.path, self._job.recipe.reading)
+        if self._batches:
+            self._add_batch_of_one(fields, planned, outcome)
+            return
         self._add_sample(fields if mask is None else {**fields, MASK: mask}, planned, outcome, None)
+
+    def _add_batch_of_one(self, fields: Sample, planned: Planned, outcome: UnitOutcome) -> None:
+        """Add what the batch transforms make of a file that is one record. Raises Rejection."""
+        self._crumb.enter("transform")
+        batch = pa.record_batch({"key": pa.array([planned.key()]), **{name: pa.array([fields[name]]) for name in fields}})
+        for _, rejection in self._add_batches(planned, Records(planned.file_number, np.zeros(1, np.int64), batch), outcome):
+            raise rejection
 
     def _add_records(self, planned: Planned, outcome: UnitOutcome) -> None:
         """Add the samples of a unit of a file of many records."""
@@ -374,11 +385,20 @@ class ShardBuilder:
             together = self._job.recipe.store is None and self._images is None and self._together is None
             rejects += (self._add_together if together else self._add_each)(planned, parsed, outcome)
         elif batch.num_rows:
-            self.inputs += batch.num_rows
-            for made in self._batches.apply(keyed(batch, file.path, parsed.numbers)):
-                self._add_batch(lay_out(made, self._job.layout, file.label, file.columns), outcome)
+            rejects += self._add_batches(
+                planned, Records(planned.file_number, parsed.numbers, keyed(batch, file.path, parsed.numbers)), outcome
+            )
         seen = [*parsed.numbers[-1:].tolist(), *(record for record, _ in rejects)]
         self._write_rejects(planned, outcome, rejects, max(seen, default=0))
+
+    def _add_batches(self, planned: Planned, records: Records, outcome: UnitOutcome) -> list[tuple[int, Rejection]]:
+        """Add what the batch transforms make of records, and return those that are rejected, each with its number."""
+        file, layout = planned.file, self._job.layout
+        rejects: list[tuple[int, Rejection]] = []
+        for made in self._batches.apply(records, lambda record, rejection: rejects.append((record, rejection))):
+            self._add_batch(lay_out(made, layout, file.label, file.columns), outcome)
+        self.inputs += len(records.numbers) - len(rejects)
+        return rejects
 
     def _add_each(self, planned: Planned, parsed: Parsed, outcome: UnitOutcome) -> list[tuple[int, Rejection]]:
         """Add the samples of records one by one, and return those that are rejected, each with its number."""

@@ -89,10 +89,14 @@ class File(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """A row of the plan, and its file. A unit with a `fault` is not read. `digest` is known of a finished dataset's units."""
+    """A row of the plan, and its file, which is row `file_number` of files.arrow.
+
+    A unit with a `fault` is not read. `digest` is known of a finished dataset's units.
+    """
 
     number: int
     unit: Unit
+    file_number: int
     file: File
     fault: Rejection | None
     digest: int | None
@@ -380,7 +384,7 @@ class Job:
     def _planned(self, number: int, row: dict[str, Any], file: File) -> Planned:
         unit = Unit._make(_unit_of(row))
         fault = Rejection("plan", row["error"], row["message"]) if row.get("error") else file.fault
-        return Planned(number, unit, file, fault, row.get("digest"))
+        return Planned(number, unit, row["file"], file, fault, row.get("digest"))
 
 
 _unit_of = itemgetter(*(name for name, _ in UNIT_FIELDS[1:]))

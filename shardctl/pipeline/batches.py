@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from shardctl.errors import Rejection
 from shardctl.layout import Layout
 from shardctl.sources.formats import Misfit, Numbers
-from shardctl.transforms import BatchRun, BatchTransform
+from shardctl.transforms import BatchRun, BatchTransform, Records
 
 
 def make_keys(path: str, numbers: Numbers) -> pa.Array:
@@ -33,27 +39,105 @@ def encode_labels(batch: pa.RecordBatch, classes: tuple[str, ...]) -> pa.RecordB
 
 
 class BatchPipeline:
-    """The batch transforms of a recipe at work in one shard, one after the other."""
+    """The batch transforms of a recipe at work in one shard, one after the other. `folder` is that of the job."""
 
-    def __init__(self, steps: Sequence[BatchTransform]) -> None:
-        self._runs = [step.begin() for step in steps]
+    def __init__(self, steps: Sequence[BatchTransform], folder: Path) -> None:
+        self._stages = [_Stage(step.begin(folder), StepCounts()) for step in steps]
 
-    def apply(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Yield what the transforms make of some records: a batch with `key` and their fields."""
-        return self._through(self._runs, batch)
+    def __bool__(self) -> bool:
+        return bool(self._stages)
+
+    def apply(self, records: Records, reject: RejectRecord) -> Iterator[pa.RecordBatch]:
+        """Yield what the transforms make of some records: batches with `key` and their fields.
+
+        `reject` is told of each record that becomes nothing.
+        """
+        return self._through(self._stages, records, reject)
 
     def finish(self) -> Iterator[pa.RecordBatch]:
         """Yield what they still hold, each in its turn, so that the later ones get what the earlier ones gave."""
-        for place, run in enumerate(self._runs):
-            for held in run.finish():
-                yield from self._through(self._runs[place + 1 :], held)
+        for place, stage in enumerate(self._stages):
+            for held in stage.run.finish():
+                yield from self._through(self._stages[place + 1 :], held, _refuse_late)
 
-    def _through(self, runs: list[BatchRun], batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        if not runs:
-            yield batch
+    def counts(self) -> list[dict[str, Any]]:
+        """Return what became of the records in each step, as plain data: see StepCounts."""
+        return [{**stage.counts.to_json(), **stage.run.counts()} for stage in self._stages]
+
+    def _through(self, stages: list[_Stage], records: Records, reject: RejectRecord) -> Iterator[pa.RecordBatch]:
+        if not records.batch.num_rows:
             return
-        for made in runs[0].apply(batch):
-            yield from self._through(runs[1:], made)
+        if not stages:
+            yield records.batch
+            return
+        for made in stages[0].apply(records, reject):
+            yield from self._through(stages[1:], made, reject)
+
+
+RejectRecord = Callable[[int, Rejection], None]
+"""Takes the number of a record, and why it is rejected."""
+
+
+def _refuse_late(record: int, rejection: Rejection) -> None:
+    raise AssertionError(f"a step rejects record {record} of those that another one held back: {rejection}")
+
+
+@dataclass
+class StepCounts:
+    """What became of the records of a shard in one step: `records` and `bytes` (of their texts) that it was given, and those
+    that each of its rules rejected.
+    """
+
+    records: int = 0
+    bytes: int = 0
+    rejected: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        return {"records": self.records, "bytes": self.bytes, "rejected": dict(self.rejected)}
+
+
+@dataclass
+class _Stage:
+    run: BatchRun
+    counts: StepCounts
+
+    def apply(self, records: Records, reject: RejectRecord) -> Iterable[Records]:
+        """Do the step, and count what becomes of the records."""
+        sizes = _text_sizes(records.batch)
+        self.counts.records += len(sizes)
+        self.counts.bytes += int(sizes.sum())
+
+        def reject_row(row: int, rejection: Rejection) -> None:
+            found = self.counts.rejected[rejection.error]
+            found[0] += 1
+            found[1] += int(sizes[row])
+            reject(int(records.numbers[row]), rejection)
+
+        return self.run.apply(records, reject_row)
+
+
+def _text_sizes(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
+    """Return the bytes of the text of each record, (n,); 0 where there is none."""
+    place = batch.schema.get_field_index("text")
+    if place < 0 or not pa.types.is_string(batch.schema.field(place).type):
+        return np.zeros(batch.num_rows, np.int64)
+    texts = batch.column(place)
+    offsets = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset : texts.offset + len(texts) + 1]
+    return np.diff(offsets).astype(np.int64)
+
+
+def add_counts(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Return the counts of a step in two shards together: numbers are added, and so are those in lists and tables."""
+    return {name: _sum(one.get(name), other.get(name)) for name in {**one, **other}}
+
+
+def _sum(one: Any, other: Any) -> Any:
+    if one is None or other is None:
+        return other if one is None else one
+    if isinstance(one, dict):
+        return add_counts(one, other)
+    return [a + b for a, b in zip(one, other, strict=True)] if isinstance(one, list) else one + other
 
 
 def keyed(batch: pa.RecordBatch, path: str, numbers: Numbers) -> pa.RecordBatch:

@@ -11,7 +11,6 @@ Names and settings are those of torchvision's transforms.v2, in lower case. What
 from __future__ import annotations
 
 from shardctl.transforms.base import (
-    BatchRun,
     BatchTransform,
     GroupTransform,
     ImageTransform,
@@ -22,6 +21,7 @@ from shardctl.transforms.base import (
 )
 from shardctl.transforms.custom import Custom
 from shardctl.transforms.filter import Filter
+from shardctl.transforms.records import BatchRun, Records, RejectRow
 from shardctl.transforms.table import TRANSFORMS, parse_step
 
 __all__ = [
@@ -33,6 +33,8 @@ __all__ = [
     "GroupTransform",
     "ImageTransform",
     "PixelTransform",
+    "Records",
+    "RejectRow",
     "SampleTransform",
     "Transform",
     "ViewTransform",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,8 +14,10 @@ from PIL import Image
 from shardctl.codecs.resampling import Raster, image_of
 from shardctl.errors import Rejection
 from shardctl.geometry import Look, Size
+from shardctl.roles import Role
 from shardctl.sample import Sample
 from shardctl.transforms.picture import Picture
+from shardctl.transforms.records import BatchRun
 from shardctl.transforms.settings import Settings
 
 Rng = np.random.Generator | None
@@ -32,12 +35,22 @@ class Transform(Settings, ABC):
         """Whether it draws from the generator that it is handed."""
         return False
 
-    def loaded(self) -> Transform:
-        """Return the step that does the work, with the code imported where it is not shardctl's own: as a rule this one.
+    def loaded(self, folder: Path | None = None) -> Transform:
+        """Return the step that does the work, with what it needs imported or read: as a rule this one.
 
-        Raises UsageError if it cannot be used.
+        `folder` has the `files` of a step that was loaded before: that of a dataset, or of a job. Raises UsageError if it
+        cannot be used, InputError if a file cannot be read.
         """
         return self
+
+    @property
+    def files(self) -> dict[str, bytes]:
+        """The files that its work depends on, by name: they become part of the dataset, and `loaded` finds them there."""
+        return {}
+
+    def versions(self) -> tuple[str, ...]:
+        """Return the packages that decide what it makes, with their versions: "tokenizers 0.23.3"."""
+        return ()
 
     def code_digest(self) -> str | None:
         """Return a digest of the code that does the work where it is not shardctl's own, else None."""
@@ -184,30 +197,24 @@ class GroupTransform(SampleTransform):
 
 
 class BatchTransform(Transform):
-    """Makes batches of records of a batch of them, with no Python object per record: for text and tables.
+    """Makes records of records, a batch of them at a time, with no Python object per record: for text and tables."""
 
-    A batch has the column `key` and the fields of the records.
-    """
+    @property
+    def joins(self) -> bool:
+        """Whether a row that it makes may be of several records: then their labels, and columns of files, have no place."""
+        return False
 
     @abstractmethod
     def schema(self, given: pa.Schema) -> pa.Schema:
-        """Return the columns that it makes of batches with these. Raises InputError if it cannot."""
+        """Return the columns that it makes of records with these, without `key`. Raises InputError if it cannot."""
+
+    def roles(self) -> dict[str, Role]:
+        """Return the roles of the columns that it makes."""
+        return {}
 
     @abstractmethod
-    def begin(self) -> BatchRun:
-        """Return what does the work in one shard."""
-
-
-class BatchRun(Protocol):
-    """A batch transform at work in one shard: it may hold records back, and give them with others."""
-
-    def apply(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
-        """Return what is made of some records, in order."""
-        ...
-
-    def finish(self) -> Iterable[pa.RecordBatch]:
-        """Return what is made of the records that are still held, at the end of the shard."""
-        ...
+    def begin(self, folder: Path) -> BatchRun:
+        """Return what does the work in one shard. `folder` is that of the job, with what was found beforehand."""
 
 
 def drawn(p: float, rng: Rng) -> bool:

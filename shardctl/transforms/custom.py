@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -31,7 +32,7 @@ class Custom(SampleTransform):
     name: ClassVar[str] = "custom"
     target: str = setting(Text(), doc="MODULE:FUNCTION.")
 
-    def loaded(self) -> Transform:
+    def loaded(self, folder: Path | None = None) -> Transform:
         """Import the function, to be sure that it can be called. A class becomes a model. Raises UsageError."""
         if is_model(self._function):
             return Model(self.target).loaded()

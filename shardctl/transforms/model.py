@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import Any, ClassVar
 
 from shardctl.errors import Rejection, UsageError
@@ -35,7 +36,7 @@ class Model(GroupTransform):
     batch: int = setting(Whole(1, 65536), 32, "Most samples in a call.")
     arguments: str = setting(Table(), "{}", "A table with the keywords for the class.")
 
-    def loaded(self) -> Transform:
+    def loaded(self, folder: Path | None = None) -> Transform:
         """Import the class, to be sure that it can be used. No object is made. Raises UsageError."""
         self._class  # noqa: B018 - imported once, and kept
         return self
