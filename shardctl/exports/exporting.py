@@ -146,11 +146,20 @@ def _appearing(target: Path, overwrite: bool) -> Iterator[Path]:
                 target.rename(old)
             partial.rename(target)
     except BaseException:  # Ctrl-C too
-        shutil.rmtree(partial, ignore_errors=True)
+        _remove(partial)
         if old.exists() and not target.exists():
             old.rename(target)
         raise
     finally:
         if target.exists():
-            shutil.rmtree(old, ignore_errors=True)
+            _remove(old)
     sync_folder(target.parent)
+
+
+def _remove(folder: Path) -> None:
+    """Delete a folder if it is there, and go on with that before a Ctrl-C that comes meanwhile is heeded."""
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+    except KeyboardInterrupt:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise

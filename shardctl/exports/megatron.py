@@ -17,6 +17,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from shardctl.arguments import truth
 from shardctl.errors import InputError
 from shardctl.exports.base import Export, Progress, Source, Written
 from shardctl.exports.documents import TokenField
@@ -49,10 +50,11 @@ class Megatron(Export):
         self._form(source)
 
     def _form(self, source: Source) -> TokenForm:
+        wanted = truth("eos", self.eos)
         field = TokenField.of(source)
         vocabulary = field.role.vocabulary
         is_small = vocabulary is not None and vocabulary < UINT16_VOCABULARY
-        return TokenForm(field, end_of(field, self.eos, source.shown), UINT16 if is_small else INT32)
+        return TokenForm(field, end_of(field, wanted, source.shown), UINT16 if is_small else INT32)
 
     def write(self, source: Source, folder: Path, progress: Progress) -> Written:
         """Write SPLIT.bin and SPLIT.idx."""

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from shardctl.arguments import truth
 from shardctl.errors import InputError
 from shardctl.exports.base import Export, Progress, Source, Written
 from shardctl.exports.documents import TokenField
@@ -29,13 +30,14 @@ class NanoGpt(Export):
         self._form(source)
 
     def _form(self, source: Source) -> TokenForm:
+        wanted = truth("eos", self.eos)
         field = TokenField.of(source)
         if (field.role.vocabulary or 0) > UINT16_VOCABULARY:
             raise InputError(
                 f"{source.shown}: has a vocabulary of {field.role.vocabulary:,}, and nanoGPT's files hold numbers below"
                 f" {UINT16_VOCABULARY:,}; use a smaller tokenizer, or export to megatron"
             )
-        return TokenForm(field, end_of(field, self.eos, source.shown), UINT16)
+        return TokenForm(field, end_of(field, wanted, source.shown), UINT16)
 
     def write(self, source: Source, folder: Path, progress: Progress) -> Written:
         """Write SPLIT.bin."""
