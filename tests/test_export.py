@@ -231,7 +231,7 @@ def test_the_result_and_meta_json_tell_what_was_written(tmp_path: Path, cli: Any
     assert (meta["vocabulary"], meta["eos"], meta["dtype"]) == (500, EOS, "uint16")
     assert sorted(os.listdir(tmp_path / "out")) == ["meta.json", "train.bin"]
     ran = cli("export", made, tmp_path / "other", "--to", "nanogpt")
-    assert "train: 1 documents, 3 tokens (1 empty document left out)" in ran.out
+    assert "train: 1 document, 3 tokens (1 empty document left out)" in ran.out
 
 
 def test_the_same_dataset_gives_the_same_bytes(tmp_path: Path) -> None:
@@ -391,6 +391,8 @@ def test_a_dataset_that_changes_meanwhile_is_not_exported(tmp_path: Path, monkey
 
 def test_a_full_disk_is_said_and_nothing_stays(disk: Path, tmp_path: Path) -> None:
     made = write_ragged(tmp_path / "in", {"train": [list(range(8, 400))] * 50})
+    with pytest.raises(StorageError, match="is where a file system is mounted"):
+        shardctl.export(made, disk, "megatron")
     ballast = free_bytes(disk) - 20_000
     with open(disk / "ballast", "wb") as file:
         os.posix_fallocate(file.fileno(), 0, ballast)

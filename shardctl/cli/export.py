@@ -61,4 +61,4 @@ def _print(result: ExportResult) -> None:
 
 
 def _counted(counts: dict[str, int]) -> str:
-    return ", ".join(f"{number:,} {noun}" for noun, number in counts.items() if noun != "empty")
+    return ", ".join(counted(number, noun.removesuffix("s")) for noun, number in counts.items() if noun != "empty")

@@ -108,6 +108,8 @@ def _destination(out: Path, source: Source, overwrite: bool) -> Path:
             return target
         if not target.is_dir():
             raise StorageError(f"{shown}: is a file; the destination must be a folder that is new, or empty")
+        if target.is_mount():
+            raise StorageError(f"{shown}: is where a file system is mounted, and cannot be replaced; give a folder inside it")
         if others := _not_of_export(target):
             raise StorageError(
                 f"{shown}: holds something that is of no export ({printable(others[0])}); give a folder that is new, or empty"
