@@ -329,6 +329,15 @@ def test_a_damaged_shard_is_found_and_nothing_is_written(tmp_path: Path, cli: An
     assert os.listdir(tmp_path) == ["in"]
 
 
+def test_packed_documents_without_their_end_get_one(tmp_path: Path) -> None:
+    blocks = [block_of([Piece("a", 0, [1, 2]), Piece("b", 0, [3, EOS])], 5), block_of([Piece("c", 0, [4])], 5)]
+    made = write_packed(tmp_path / "in", blocks, 5)
+    shardctl.export(made, tmp_path / "one", "megatron")
+    assert read_megatron(tmp_path / "one") == [[1, 2, EOS], [3, EOS], [4, EOS]]
+    shardctl.export(made, tmp_path / "two", "megatron", eos=False)
+    assert read_megatron(tmp_path / "two") == [[1, 2], [3, EOS], [4]]
+
+
 def test_only_an_export_is_overwritten(tmp_path: Path, cli: Any) -> None:
     made, out = write_ragged(tmp_path / "in", {"train": [[1]]}), tmp_path / "out"
     out.mkdir()

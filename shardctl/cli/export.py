@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.option(
     "--no-eos",
     is_flag=True,
-    help="megatron, nanogpt: put no end-of-text token behind documents. Those of packed blocks have theirs, and keep it.",
+    help="megatron, nanogpt: put no end-of-text token behind documents that do not end with it.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace an earlier export in OUT.")
 @output_options

@@ -71,7 +71,7 @@ class TokenForm:
 
 def end_of(field: TokenField, wanted: bool, shown: str) -> int | None:
     """Return the token to put behind documents; None for none. Raises UsageError if it is wanted and not known."""
-    if not wanted or field.role.packed:  # documents of packed blocks have theirs
+    if not wanted:
         return None
     if field.role.eos is None:
         raise UsageError(f"{shown}: has no end-of-text token to put behind each document; --no-eos exports them without")

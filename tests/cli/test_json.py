@@ -73,6 +73,12 @@ def test_demo(check: Any, tmp_path: Path) -> None:
     check("demo", [tmp_path / "demo", "--images", 6])
 
 
+def test_export(check: Any, tmp_path: Path) -> None:
+    samples = [{"tokens": [1, 2], "loss_mask": [1, 0]}]
+    shardctl.write(tmp_path / "in", samples, roles={"tokens": {"role": "tokens", "eos": 3}})
+    check("export", [tmp_path / "in", tmp_path / "out", "--to", "megatron"])
+
+
 def test_convert(check: Any, source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     check("convert", [source, out, "--dry-run"], [source, out, "--workers", 0], [source, out])
