@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,9 @@ from shardctl.storage import StreamedFile, replacing
 
 Lengths = Callable[[npt.NDArray[np.int64]], None]
 """Is told the lengths of the documents that were written, in order."""
+
+WRITES_AHEAD = 2
+"""Blocks of tokens that wait to be written."""
 
 
 @dataclass(frozen=True)
@@ -47,13 +52,19 @@ class TokenForm:
     ) -> tuple[str, dict[str, int]]:
         """Write the documents of a split, and return the SHA-256 of the file and its TokenCounts as plain data."""
         documents = tokens = empty = 0
-        with replacing(path, StreamedFile) as sink:
+        # Hashing and writing take as long as the rest, and beside it in a thread they take none of its time.
+        with replacing(path, StreamedFile) as sink, ThreadPoolExecutor(1) as writer:
+            writes: deque[Future[int]] = deque()
             for some in self.field.documents(source, split, progress):
                 whole = ended(some, self.eos)
-                sink.write(self._narrowed(whole.tokens, source.shown))
+                writes.append(writer.submit(sink.write, self._narrowed(whole.tokens, source.shown)))
+                if len(writes) > WRITES_AHEAD:
+                    writes.popleft().result()
                 lengths(whole.lengths)
                 documents, tokens = documents + len(whole.lengths), tokens + len(whole.tokens)
                 empty += len(some.lengths) - len(whole.lengths)
+            for write in writes:
+                write.result()
         return sink.sha256, asdict(TokenCounts(documents, tokens, empty))
 
     def _narrowed(self, tokens: npt.NDArray[Any], shown: str) -> npt.NDArray[Any]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import shardctl
 from shardctl import advice
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "json.md").read_text(encoding="utf-8")
