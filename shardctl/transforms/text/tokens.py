@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.errors import Rejection
+from shardctl.errors import InputError, Rejection
 from shardctl.roles import Role
 from shardctl.storage import format_bytes
 from shardctl.tokenizers.base import Encoded, bytes_of
@@ -37,6 +37,11 @@ class Tokenize(TokenStep):
 
     def schema(self, given: pa.Schema) -> pa.Schema:
         """Return the columns with tokens in the place of text, or before it. Raises InputError if there are no texts."""
+        if TEXT not in given.names and "messages" in given.names:
+            raise InputError(
+                "the records have messages and no text: they are chats; --chat-template chatml (or auto, or a FILE.jinja) makes"
+                " tokens of them, as does the step tokenize_chat"
+            )
         require_text(given, self.name)
         self.refuse_tokens(given)
         place = given.get_field_index(TEXT)
