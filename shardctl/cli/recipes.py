@@ -130,10 +130,8 @@ def recipe_of(given: dict[str, Any]) -> dict[str, Any]:
     chats = given["chat_template"] is not None or _has_step(settings, "tokenize_chat")
     steps_of_options = {**{option: name for option, name, _ in _STEPS}, **({"tokenizer": "tokenize_chat"} if chats else {})}
     named = [
-        StepOption(
-            option.replace("_", "-"), "tokenize_chat" if option == "tokenizer" and chats else name, setting, given[option]
-        )
-        for option, name, setting in _STEPS
+        StepOption(option.replace("_", "-"), steps_of_options[option], setting, given[option])
+        for option, _, setting in _STEPS
         if given[option] is not None
     ]
     if given["chat_template"] is not None and given["tokenizer"] is None and not _has_step(settings, "tokenize_chat"):
