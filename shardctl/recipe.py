@@ -17,6 +17,7 @@ from shardctl.duplicates import KEEP_ALL, DuplicateRule
 from shardctl.errors import UsageError
 from shardctl.geometry import Size
 from shardctl.motion import CENTRE, KEPT_SHARE
+from shardctl.roles import Role
 from shardctl.shard import Compression
 from shardctl.sources.formats import CHOSEN, Reading
 from shardctl.sources.image_columns import NO_IMAGES
@@ -281,6 +282,19 @@ class Recipe(Settings):
         return tuple(step for step in self.transforms if isinstance(step, BatchTransform))
 
     @property
+    def made_roles(self) -> dict[str, Role]:
+        """The roles of the columns that the batch transforms make."""
+        roles: dict[str, Role] = {}
+        for step in self.batch_transforms:
+            roles |= step.roles(roles)
+        return roles
+
+    @property
+    def joins(self) -> bool:
+        """Whether a sample may be of several records."""
+        return any(step.joins for step in self.batch_transforms)
+
+    @property
     def random(self) -> bool:
         """Whether the recipe draws random numbers."""
         return any(step.random for step in self.transforms)
@@ -322,11 +336,16 @@ class Recipe(Settings):
         decided = {**settings, "kind": "image"} if settings.get("kind") in (None, UNDECIDED) else settings
         recipe = cls.parse(**decided)
         steps = []
+        roles: dict[str, Role] = {}
         for place, step in enumerate(recipe.transforms):
             try:
-                steps.append(step.loaded())
+                step = step.loaded()
+                if isinstance(step, BatchTransform):
+                    step = step.fitted(roles)
+                    roles |= step.roles(roles)
             except SettingError as error:
                 raise error.within("transform", place) from None
+            steps.append(step)
         loaded = replace(recipe, transform=tuple(steps))
         for misfit in loaded.misfits():  # a custom step whose target is a class has become a model
             raise misfit
@@ -429,6 +448,8 @@ class Recipe(Settings):
         for place, step in enumerate(self.transforms):
             if isinstance(step, BatchTransform) and self.sample_transforms:
                 yield _of_step(place, f"{step.name} cannot be used together with your own function")
+            if isinstance(step, BatchTransform) and step.is_last and place < len(self.transforms) - 1:
+                yield _of_step(place, f"{step.name} must be the last step; {self.transforms[place + 1].name} comes after it")
             if isinstance(step, BatchTransform) and self.kind == "image":
                 yield _of_step(place, f"{step.name} is for text and tables, and these inputs are images")
             if own and not isinstance(step, SampleTransform):

@@ -62,6 +62,18 @@ _TRANSFORMS = (
     click.option("--random-crop", metavar="N|WxH", help="Images: cut out a random part and resize it (RandomResizedCrop)."),
     click.option("--flip", type=float, metavar="P", help="Images: mirror left to right with probability P."),
     click.option(
+        "--block-length",
+        type=click.IntRange(min=2),
+        metavar="L",
+        help="Text: pack the tokens of documents into blocks of L tokens; the last step, after --tokenizer.",
+    ),
+    click.option(
+        "--pack",
+        type=click.Choice(["concat", "bfd", "none"]),
+        help="How: one document behind the other, cut at the ends of blocks; best-fit decreasing, which cuts no document that"
+        " fits; or none: a row for each document, or for each piece of at most L tokens. Default: concat.",
+    ),
+    click.option(
         "--step",
         "steps",
         multiple=True,
@@ -101,6 +113,8 @@ _STEPS = (
     ("crop", "crop", "size"),
     ("random_crop", "random_resized_crop", "size"),
     ("flip", "hflip", "p"),
+    ("block_length", "pack", "length"),
+    ("pack", "pack", "method"),
 )
 """Options that give a setting of a step, in the order in which the steps are done: option, step, setting."""
 

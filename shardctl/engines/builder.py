@@ -165,6 +165,11 @@ class ShardBuilder:
         """What its images are as JPEG; None where their original bytes are not kept."""
         return jpegs_of(self._rows.jpegs) if self._job.keeps_sources else None
 
+    @property
+    def padding(self) -> int:
+        """How many tokens of the blocks are padding."""
+        return sum(step.get("padding", 0) for step in self._batches.counts())
+
     def finish(self) -> tuple[int, ...]:
         """Write what is held, and return the number of rows of every block. Raises InputError."""
         self.finish_held()

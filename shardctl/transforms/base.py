@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -204,12 +204,32 @@ class BatchTransform(Transform):
         """Whether a row that it makes may be of several records: then their labels, and columns of files, have no place."""
         return False
 
+    @property
+    def splits(self) -> bool:
+        """Whether it may make several records of one: then the column `variant`, which it adds, has their numbers."""
+        return False
+
+    @property
+    def is_last(self) -> bool:
+        """Whether no step may come after it."""
+        return self.joins or self.splits
+
+    def fitted(self, roles: Mapping[str, Role]) -> BatchTransform:
+        """Return the step with those settings decided that follow from the columns which the steps before it make.
+
+        `roles` are the roles of these columns. Raises SettingError.
+        """
+        return self
+
     @abstractmethod
     def schema(self, given: pa.Schema) -> pa.Schema:
-        """Return the columns that it makes of records with these, without `key`. Raises InputError if it cannot."""
+        """Return the columns that it makes of records with these, without `key` and `variant`.
 
-    def roles(self) -> dict[str, Role]:
-        """Return the roles of the columns that it makes."""
+        Raises InputError if it cannot.
+        """
+
+    def roles(self, given: Mapping[str, Role]) -> dict[str, Role]:
+        """Return the roles of the columns that it makes. `given` are those of the columns which the steps before it make."""
         return {}
 
     @abstractmethod

@@ -28,6 +28,7 @@ _MODULES = {
     "filters": ("filter_size", "filter_aspect", "filter_area", "filter_blur", "filter_uniform", "filter_date"),
     "custom": ("custom",),
     "model": ("model",),
+    "text.pack": ("pack",),
 }
 """The modules of this package, and the names of the steps in each, in the order of the documentation."""
 
