@@ -135,10 +135,10 @@ def _best_fit(lengths: Numbers, size: int) -> Numbers:
 def fewest_blocks(counts: Numbers, size: int) -> int:
     """Return a number of blocks of `size` tokens that no packing without cuts can do with less.
 
-    `counts[n]` pieces have n tokens, (size + 1,). It is the bound L2 of Martello and Toth (1990): for each k up to half a
-    block, pieces of more than size - k tokens leave no room for one of k or more, and no block has two of more than half a block; what
-    the others of k or more do not find room for beside these needs blocks of its own. With k = 0 it is at least the tokens
-    over the size, rounded up.
+    `counts[n]` pieces have n tokens, (size + 1,). It is the bound L2 of Martello and Toth (1990). For each k up to half a
+    block: pieces of more than size - k tokens leave no room for one of k or more, no block has two of more than half a block,
+    and what of the smaller ones of k or more does not fit beside these needs blocks of its own. With k = 0 it is at least
+    the tokens over the size, rounded up.
     """
     half = size // 2
     number, tokens = np.cumsum(counts), np.cumsum(counts * np.arange(size + 1))

@@ -17,7 +17,6 @@ from shardctl.duplicates import KEEP_ALL, DuplicateRule
 from shardctl.errors import UsageError
 from shardctl.geometry import Size
 from shardctl.motion import CENTRE, KEPT_SHARE
-from shardctl.roles import Role
 from shardctl.shard import Compression
 from shardctl.sources.formats import CHOSEN, Reading
 from shardctl.sources.image_columns import NO_IMAGES
@@ -282,14 +281,6 @@ class Recipe(Settings):
         return tuple(step for step in self.transforms if isinstance(step, BatchTransform))
 
     @property
-    def made_roles(self) -> dict[str, Role]:
-        """The roles of the columns that the batch transforms make."""
-        roles: dict[str, Role] = {}
-        for step in self.batch_transforms:
-            roles |= step.roles(roles)
-        return roles
-
-    @property
     def joins(self) -> bool:
         """Whether a sample may be of several records."""
         return any(step.joins for step in self.batch_transforms)
@@ -330,22 +321,26 @@ class Recipe(Settings):
         fields = settings_in(Recipe)
         return {key: value for key, value in self.settings().items() if getattr(self, key) != fields[key].default}
 
+    @property
+    def files(self) -> dict[str, bytes]:
+        """The files that its steps depend on, by the names that they have in the dataset."""
+        return {name: data for step in self.transforms for name, data in step.files.items()}
+
     @classmethod
-    def from_settings(cls, settings: dict[str, Any]) -> Recipe:
-        """Build and check a recipe, and import its functions; what is left out takes its default. Raises UsageError."""
+    def from_settings(cls, settings: dict[str, Any], folder: Path | None = None) -> Recipe:
+        """Build and check a recipe, and import its functions; what is left out takes its default.
+
+        `folder` has the `files` of a recipe that was made before: that of its dataset, or of its job. Raises UsageError,
+        InputError.
+        """
         decided = {**settings, "kind": "image"} if settings.get("kind") in (None, UNDECIDED) else settings
         recipe = cls.parse(**decided)
         steps = []
-        roles: dict[str, Role] = {}
         for place, step in enumerate(recipe.transforms):
             try:
-                step = step.loaded()
-                if isinstance(step, BatchTransform):
-                    step = step.fitted(roles)
-                    roles |= step.roles(roles)
+                steps.append(step.loaded(folder))
             except SettingError as error:
                 raise error.within("transform", place) from None
-            steps.append(step)
         loaded = replace(recipe, transform=tuple(steps))
         for misfit in loaded.misfits():  # a custom step whose target is a class has become a model
             raise misfit

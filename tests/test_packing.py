@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 import shardctl
 from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.packing import Pieces, best_fit, concat, fewest_blocks, windows
-from shardctl.roles import Tokens
+from shardctl.roles import Plain, Tokens
 from shardctl.transforms import Records, parse_step
 from shardctl.transforms.text import pack
 from shardctl.transforms.text.pack import Pack
@@ -134,10 +135,8 @@ def test_pieces_of_documents_overlap_by_the_stride_and_reach_the_end(lengths: li
 # --- the step ---
 
 
-def fitted(**settings: Any) -> Pack:
-    step = parse_step({"name": "pack", "eos": EOS, "pad": PAD, **settings})
-    assert isinstance(step, Pack)
-    return step.fitted({})
+def packing(**settings: Any) -> Pack:
+    return Pack.parse(eos=settings.pop("eos", EOS), pad=PAD, **settings)
 
 
 def batches(documents: Documents, sizes: list[int], masked: bool = False, type_: pa.DataType | None = None) -> list[Records]:
@@ -163,7 +162,7 @@ def ran(step: Pack, given: list[Records]) -> tuple[pa.Table, dict[str, int], lis
     def reject(row: int, rejection: Rejection) -> None:
         rejects.append(rejection.error)
 
-    run = step.begin(Path())
+    run = step.begin(Path(), step.roles({}))
     made = [each.batch for records in given for each in run.apply(records, reject)]
     made += [each.batch for each in run.finish()]
     schema = step.schema(given[0].batch.schema.remove(0))
@@ -195,7 +194,7 @@ def documents_in(table: pa.Table, column: str = "tokens", fill: int = PAD) -> di
 def test_blocks_have_every_document_once_with_its_end_and_the_report_is_right(
     documents: Documents, length: int, method: str, masked: bool
 ) -> None:
-    table, counts, rejects = ran(fitted(length=length, method=method), batches(documents, [3, 1], masked))
+    table, counts, rejects = ran(packing(length=length, method=method), batches(documents, [3, 1], masked))
     assert rejects == []
     assert documents_in(table) == {f"d#{number}": [*each, EOS] for number, each in enumerate(documents)}
     lengths = [len(each) + 1 for each in documents]
@@ -229,7 +228,7 @@ def test_blocks_do_not_depend_on_how_many_records_come_together(
     monkeypatch.setattr(pack, "TOGETHER", 32)
     rng = np.random.default_rng(1)
     documents = [rng.integers(1, 100, size).tolist() for size in rng.integers(1, 30, 80)]
-    step = fitted(length=16, method=method)
+    step = packing(length=16, method=method)
     whole = ran(step, batches(documents, [80], masked=True))
     assert ran(step, batches(documents, sizes, masked=True)) == whole
     assert documents_in(whole[0]) == {f"d#{number}": [*each, EOS] for number, each in enumerate(documents)}
@@ -238,20 +237,20 @@ def test_blocks_do_not_depend_on_how_many_records_come_together(
 def test_windows_of_best_fit_end_with_the_document_that_fills_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """So memory stays flat, however many documents a shard has."""
     monkeypatch.setattr(pack, "WINDOW_TOKENS", 8)
-    table, _, _ = ran(fitted(length=8, method="bfd"), batches([[1, 2, 3], [4, 5, 6], [7, 8, 9], [1]], [4]))
+    table, _, _ = ran(packing(length=8, method="bfd"), batches([[1, 2, 3], [4, 5, 6], [7, 8, 9], [1]], [4]))
     assert table["document_keys"].to_pylist() == [["d#0", "d#1"], ["d#2", "d#3"]]
 
 
 def test_a_document_that_ends_with_eos_gets_no_second_one() -> None:
-    table, _, _ = ran(fitted(length=6), batches([[1, EOS], [2]], [2]))
+    table, _, _ = ran(packing(length=6), batches([[1, EOS], [2]], [2]))
     assert table["tokens"].to_pylist() == [[1, EOS, 2, EOS, PAD, PAD]]
-    table, _, _ = ran(fitted(length=6, eos=False), batches([[1, 3], [2]], [2]))
+    table, _, _ = ran(packing(length=6, eos=False), batches([[1, 3], [2]], [2]))
     assert table["tokens"].to_pylist() == [[1, 3, 2, PAD, PAD, PAD]]
 
 
 def test_documents_without_tokens_or_with_wrong_ones_are_rejected_alone() -> None:
     given: Any = [[1], [], None, [2, -1], [3, None], [2**32], [4]]
-    table, counts, rejects = ran(fitted(length=4), batches(given, [7], type_=pa.int64()))
+    table, counts, rejects = ran(packing(length=4), batches(given, [7], type_=pa.int64()))
     assert rejects == ["empty", "empty", "no-tokens", "no-tokens", "no-tokens"]
     assert table["tokens"].to_pylist() == [[1, EOS, 4, EOS]]
     assert table["document_keys"].to_pylist() == [["d#0", "d#6"]]
@@ -261,13 +260,13 @@ def test_documents_without_tokens_or_with_wrong_ones_are_rejected_alone() -> Non
 def test_a_loss_mask_of_another_length_is_a_reject() -> None:
     (records,) = batches([[1, 2], [3, 4]], [2])
     records = records.with_column("loss_mask", pa.array([[1, 0], [1]], pa.list_(pa.uint8())))
-    table, _, rejects = ran(fitted(length=3), [records])
+    table, _, rejects = ran(packing(length=3), [records])
     assert rejects == ["other-length"]
     assert table["loss_mask"].to_pylist() == [[1, 0, 0]]
 
 
 def test_pieces_that_overlap_count_each_token_once() -> None:
-    table, counts, _ = ran(fitted(length=4, method="none", stride=2, eos=False), batches([[1, 2, 3, 4, 5], [6]], [2]))
+    table, counts, _ = ran(packing(length=4, method="none", stride=2, eos=False), batches([[1, 2, 3, 4, 5], [6]], [2]))
     assert table["tokens"].to_pylist() == [[1, 2, 3, 4], [3, 4, 5], [6]]
     assert table["loss_mask"].to_pylist() == [[1, 1, 1, 1], [0, 0, 1], [1]]
     assert table["variant"].to_pylist() == [0, 1, 0]
@@ -276,7 +275,7 @@ def test_pieces_that_overlap_count_each_token_once() -> None:
 
 
 def test_without_a_length_documents_stay_whole() -> None:
-    table, _, _ = ran(fitted(method="none"), batches([[1, 2, 3], [4]], [2]))
+    table, _, _ = ran(packing(method="none"), batches([[1, 2, 3], [4]], [2]))
     assert table.column_names == ["key", "tokens"]
     assert table["tokens"].to_pylist() == [[1, 2, 3, EOS], [4, EOS]]
 
@@ -299,24 +298,21 @@ def test_settings_that_do_not_fit_are_refused(settings: dict[str, Any], why: str
 
 
 def test_the_tokens_that_end_and_fill_up_are_those_of_the_tokeniser() -> None:
-    step = Pack.parse(length=8)
-    made = step.fitted({"tokens": Tokens(100, eos=3, pad=4, tokenizer="tokenizer.json")})
-    assert (made.eos, made.pad) == (3, 4)
-    assert made.roles({"tokens": Tokens(100, 3, 4, "tokenizer.json")}) == {
-        "tokens": Tokens(100, 3, 4, "tokenizer.json", packed=True)
-    }
-    assert step.fitted({"tokens": Tokens(100, eos=3)}).pad == 3
-    assert Pack.parse(length=8, eos=False).fitted({}).pad == 0
+    step, known = Pack.parse(length=8), Tokens(100, eos=3, pad=4, tokenizer="tokenizer.json")
+    text = Plain("text")
+    assert step.roles({"tokens": known, "text": text}) == {"tokens": replace(known, packed=True), "text": text}
+    assert step.roles({"tokens": Tokens(100, eos=3)})["tokens"] == Tokens(100, 3, 3, packed=True)
+    assert Pack.parse(length=8, eos=False).roles({})["tokens"] == Tokens(pad=0, packed=True)
     with pytest.raises(UsageError, match="the tokeniser words has none; give the number of a token"):
-        step.fitted({"tokens": Tokens(100, tokenizer="words")})
+        step.roles({"tokens": Tokens(100, tokenizer="words")})
     with pytest.raises(UsageError, match="it is not known which it is; give the number of a token"):
-        step.fitted({})
+        step.roles({})
     with pytest.raises(UsageError, match="eos is 100, and the vocabulary has the tokens 0 to 99"):
-        Pack.parse(length=8, eos=100).fitted({"tokens": Tokens(100)})
+        Pack.parse(length=8, eos=100).roles({"tokens": Tokens(100)})
     with pytest.raises(InputError, match="must be below 65536"):
-        Pack.parse(length=8, eos=70_000).fitted({}).schema(pa.schema([("tokens", pa.list_(pa.uint16()))]))
+        Pack.parse(length=8, eos=70_000).schema(pa.schema([("tokens", pa.list_(pa.uint16()))]))
     with pytest.raises(InputError, match="the records have no field tokens; put the step tokenize before it"):
-        Pack.parse(length=8, eos=1).fitted({}).schema(pa.schema([("text", pa.string())]))
+        Pack.parse(length=8, eos=1).schema(pa.schema([("text", pa.string())]))
 
 
 # --- whole conversions ---

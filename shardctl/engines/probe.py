@@ -82,7 +82,7 @@ def probe_records(job: Job, crumb: Breadcrumb, known: Instructions) -> Probe:
     rows = sum(builder.finish())
     finishing = time.monotonic() - started
     records = max(1, builder.inputs)
-    full = rows - builder.padding / _block_length(job.layout)
+    full = rows - _padding(builder) / _block_length(job.layout)
     record_seconds, unit_seconds = _seconds(builder, units, added, job.fields is not None)
     empty = _empty_shard_bytes(job.layout)
     return Probe(
@@ -97,6 +97,11 @@ def probe_records(job: Job, crumb: Breadcrumb, known: Instructions) -> Probe:
         rejected=builder.rejected,
         notices=notices,
     )
+
+
+def _padding(builder: ShardBuilder) -> int:
+    """Return how many tokens of blocks are padding: more in the blocks of a few records than in those of a shard."""
+    return sum(step.get("padding", 0) for step in builder.step_counts)
 
 
 def _block_length(layout: Layout) -> int:

@@ -214,13 +214,6 @@ class BatchTransform(Transform):
         """Whether no step may come after it."""
         return self.joins or self.splits
 
-    def fitted(self, roles: Mapping[str, Role]) -> BatchTransform:
-        """Return the step with those settings decided that follow from the columns which the steps before it make.
-
-        `roles` are the roles of these columns. Raises SettingError.
-        """
-        return self
-
     @abstractmethod
     def schema(self, given: pa.Schema) -> pa.Schema:
         """Return the columns that it makes of records with these, without `key` and `variant`.
@@ -228,13 +221,16 @@ class BatchTransform(Transform):
         Raises InputError if it cannot.
         """
 
-    def roles(self, given: Mapping[str, Role]) -> dict[str, Role]:
-        """Return the roles of the columns that it makes. `given` are those of the columns which the steps before it make."""
-        return {}
+    def roles(self, given: Mapping[str, Role]) -> Mapping[str, Role]:
+        """Return the roles of the columns that it makes of columns with these roles."""
+        return given
 
     @abstractmethod
-    def begin(self, folder: Path) -> BatchRun:
-        """Return what does the work in one shard. `folder` is that of the job, with what was found beforehand."""
+    def begin(self, folder: Path, roles: Mapping[str, Role]) -> BatchRun:
+        """Return what does the work in one shard.
+
+        `folder` is that of the job, with what was found beforehand; `roles` are those of the columns of the dataset.
+        """
 
 
 def drawn(p: float, rng: Rng) -> bool:

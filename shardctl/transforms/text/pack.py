@@ -108,32 +108,10 @@ class Pack(BatchTransform):
         """Blocks are what is stored."""
         return True
 
-    def fitted(self, roles: Mapping[str, Role]) -> Pack:
-        """Return the step with the numbers of the tokens that end documents and fill up blocks. Raises SettingError."""
-        role = roles.get(TOKENS)
-        known = role if isinstance(role, Tokens) else Tokens()
-        eos = self.eos
-        if eos is True:
-            if known.eos is None:
-                why = (
-                    f"the tokeniser {printable(known.tokenizer)} has none" if known.tokenizer else "it is not known which it is"
-                )
-                raise SettingError(
-                    f"pack ends each document with the token EOS, and {why}; give the number of a token (--step 'pack eos=2"
-                    " …'), or eos = false to put nothing between documents",
-                    "eos",
-                )
-            eos = known.eos
-        pad = next((each for each in (self.pad, known.pad, known.eos) if each is not None), 0 if eos is False else eos)
-        for key, token in (("eos", eos), ("pad", pad)):
-            if token is not False and known.vocabulary is not None and token >= known.vocabulary:
-                raise SettingError(f"{key} is {token}, and the vocabulary has the tokens 0 to {known.vocabulary - 1}", key)
-        return replace(self, eos=eos, pad=int(pad))
-
     def schema(self, given: pa.Schema) -> pa.Schema:
         """Return the columns of blocks; of pieces, those that were given and `loss_mask` where they overlap."""
         type_ = _token_type(given)
-        if type_ == pa.uint16() and max(int(self.eos), self.pad or 0) >= 1 << 16:
+        if type_ == pa.uint16() and max(self.eos, self.pad or 0) >= 1 << 16:
             raise InputError(f"eos and pad of pack must be below {1 << 16}, as the tokens are stored as uint16")
         masked = LOSS_MASK in given.names
         if masked and not _is_list_of_numbers(given.field(LOSS_MASK).type):
@@ -149,16 +127,30 @@ class Pack(BatchTransform):
         fields = [pa.field(f.name, changed.get(f.name, f.type)) for f in given]
         return pa.schema(fields if masked or not self.stride else [*fields, pa.field(LOSS_MASK, changed[LOSS_MASK])])
 
-    def roles(self, given: Mapping[str, Role]) -> dict[str, Role]:
-        """Return the role of the tokens."""
+    def roles(self, given: Mapping[str, Role]) -> Mapping[str, Role]:
+        """Return the roles with that of the tokens: with the tokens that end documents and fill up. Raises SettingError."""
         role = given.get(TOKENS)
         known = role if isinstance(role, Tokens) else Tokens()
-        eos = known.eos if self.eos is False else int(self.eos)
-        return {TOKENS: replace(known, eos=eos, pad=self.pad, packed=self.packs)}
+        eos = known.eos if isinstance(self.eos, bool) else self.eos
+        if self.eos is True and eos is None:
+            why = f"the tokeniser {printable(known.tokenizer)} has none" if known.tokenizer else "it is not known which it is"
+            raise SettingError(
+                f"pack ends each document with the token EOS, and {why}; give the number of a token (--step 'pack eos=2 …'), or"
+                " eos = false to put nothing between documents",
+                "eos",
+            )
+        pad = next((each for each in (self.pad, known.pad, eos) if each is not None), 0)
+        for key, token in (("eos", eos), ("pad", pad)):
+            if token is not None and known.vocabulary is not None and token >= known.vocabulary:
+                raise SettingError(f"{key} is {token}, and the vocabulary has the tokens 0 to {known.vocabulary - 1}", key)
+        return {**given, TOKENS: replace(known, eos=eos, pad=pad, packed=self.packs)}
 
-    def begin(self, folder: Path) -> BatchRun:
+    def begin(self, folder: Path, roles: Mapping[str, Role]) -> BatchRun:
         """Return what packs the documents of one shard."""
-        return _Packing(self) if self.packs else _Cutting(self)
+        role = roles[TOKENS]
+        assert isinstance(role, Tokens), "as `roles` says"
+        reading = _Reading(None if self.eos is False else role.eos)
+        return _Packing(self, reading, role.pad or 0) if self.packs else _Cutting(self, reading)
 
 
 _DOCUMENT_FIELDS = (
@@ -233,8 +225,8 @@ class _Documents:
 class _Reading:
     """Takes the documents out of records: with their last token, and those that have none or wrong ones rejected."""
 
-    def __init__(self, step: Pack) -> None:
-        self._eos = None if step.eos is False else int(step.eos)
+    def __init__(self, eos: int | None) -> None:
+        self._eos = eos
 
     def documents(self, records: Records, reject: RejectRow) -> tuple[_Documents, Numbers]:
         """Return the documents, and the row of the record that each is of."""
@@ -327,10 +319,10 @@ class _Packing:
     on their order and lengths alone, and not on how many records come together.
     """
 
-    def __init__(self, step: Pack) -> None:
-        self._size, self._pad = step.length or 0, step.pad or 0
+    def __init__(self, step: Pack, reading: _Reading, pad: int) -> None:
+        assert step.length is not None, "a block has a length"
+        self._size, self._pad, self._reading = step.length, pad, reading
         self._by_fit = step.method == "bfd"
-        self._reading = _Reading(step)
         self._held: list[_Documents] = []
         self._tokens = self._documents = 0
         self._counts = _Counts()
@@ -441,12 +433,13 @@ class _Cutting:
     """Gives a row for each document, or for each piece of at most `length` tokens."""
 
     step: Pack
+    reading: _Reading
     counted: _Counts = field(default_factory=_Counts)
 
     def apply(self, records: Records, reject: RejectRow) -> Iterable[Records]:
         """Return the pieces."""
         step = self.step
-        documents, rows = _Reading(step).documents(records, reject)
+        documents, rows = self.reading.documents(records, reject)
         if not len(documents):
             return
         size = step.length or int(documents.lengths.max())
