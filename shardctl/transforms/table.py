@@ -30,6 +30,7 @@ _MODULES = {
     "text.chat": ("tokenize_chat",),
     "custom": ("custom",),
     "model": ("model",),
+    "text.pack": ("pack",),
 }
 """The modules of this package, and the names of the steps in each, in the order of the documentation."""
 
