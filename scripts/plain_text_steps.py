@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import regex
 import stopwordsiso
 
 Text = str
@@ -43,16 +44,13 @@ def redact(text: str) -> str:
     return EMAIL.sub("[EMAIL]", text)
 
 
-_WORD = re.compile(r"\w+(?:['’]\w+)*")
+_WORD = regex.compile(r"[\p{L}\p{N}\p{M}_]+(?:['’][\p{L}\p{N}\p{M}_]+)*")
+_WORD_AND_SPACE = regex.compile(rf"({_WORD.pattern})((?:(?![\n\r])\s)*)")
 
 
 def stop_words(text: str, language: str = "en") -> str:
     words = _stop_words(language)
-    return re.sub(
-        r"(\w+(?:['’]\w+)*)((?:(?!\n)\s)*)",
-        lambda found: "" if found[1].lower().replace("’", "'") in words else found[0],
-        text,
-    )
+    return _WORD_AND_SPACE.sub(lambda found: "" if found[1].lower().replace("’", "'") in words else found[0], text)
 
 
 def share_of_stop_words(text: str, language: str = "en") -> float:

@@ -51,8 +51,8 @@ class StopWords(TextTransform):
             return texts
         data, offsets = bytes_of(texts)
         blank = spaces(data)
-        blank[(data >= 0x0A) & (data <= 0x0D)] = False
-        # Each word goes with the white space after it, but no newline, up to the end of its text.
+        blank[(data == 0x0A) | (data == 0x0D)] = False
+        # Each word goes with the white space after it, up to the end of its line.
         solid = np.append(np.flatnonzero(~blank), len(data))
         ends = solid[np.searchsorted(solid, found.ends[found.stops])]
         text = np.searchsorted(offsets, found.starts[found.stops], side="right") - 1
