@@ -49,16 +49,18 @@ def is_ascii(data: Bytes) -> bool:
 
 def spaces(data: Bytes) -> Mask:
     """Return which bytes are of white space, (bytes,): of the characters that `str.split` splits at."""
-    found = _ASCII_SPACES[data]
+    # Ranges take a tenth of the time of a table. Numbers of a byte wrap around, so that each range is one comparison.
+    found = (data == 0x20) | (data - np.uint8(0x09) < 5) | (data - np.uint8(0x1C) < 4)
     if is_ascii(data):
         return found
-    for character in _WIDE_SPACES:
-        size = len(character)
-        places = np.flatnonzero(data[: len(data) - size + 1] == character[0]) if len(data) >= size else np.zeros(0, np.int64)
-        for place in range(1, size):
-            places = places[data[places + place] == character[place]]
-        for place in range(size):
-            found[places + place] = True
+    for first, tails in _WIDE_SPACES.items():
+        begins = np.flatnonzero(data == first)
+        for tail in tails if len(begins) else ():
+            places = begins
+            for number, byte in enumerate(tail, 1):
+                places = places[data[places + number] == byte]
+            for number in range(len(tail) + 1):
+                found[places + number] = True
     return found
 
 
@@ -134,5 +136,14 @@ def _table(kind: Callable[[str], bool]) -> Mask:
     return found
 
 
-_ASCII_SPACES = np.array([byte < 0x80 and chr(byte).isspace() for byte in range(256)])
-_WIDE_SPACES = [chr(point).encode() for point in range(0x80, 0x10000) if chr(point).isspace()]
+def _wide_spaces() -> dict[int, list[bytes]]:
+    """Return the first bytes of white space that is not of ASCII, and what may follow each."""
+    found: dict[int, list[bytes]] = {}
+    for point in range(0x80, 0x10000):
+        if chr(point).isspace():
+            first, *tail = chr(point).encode()
+            found.setdefault(first, []).append(bytes(tail))
+    return found
+
+
+_WIDE_SPACES = _wide_spaces()

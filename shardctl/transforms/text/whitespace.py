@@ -31,17 +31,27 @@ class Whitespace(TextTransform):
         data, offsets = words.bytes
         if not len(data):
             return texts
-        # What is before the first word of a text, and after its last, goes. A gap is between two words of one text.
-        inside = np.diff(words.text) == 0
-        gaps = words.ends[:-1][inside], words.starts[1:][inside]
-        newlines = np.zeros(len(gaps[0]), np.int64) if self.one_line else _line_ends(data, *gaps)
+        # What is before the first word of a text, and after its last, goes. A gap is between two words of one text; nearly all
+        # are one space or one newline, and stay.
+        gaps = np.flatnonzero(np.diff(words.text) == 0) if words.texts > 1 else np.arange(max(0, len(words) - 1))
+        starts, ends = words.ends[gaps], words.starts[gaps + 1]
+        fine = data[starts] == SPACE
+        if not self.one_line:
+            fine |= data[starts] == NEWLINE
+        odd = ~(fine & (ends - starts == 1))
+        edges = int(words.spaces.sum()) - int((ends - starts).sum())
+        if not odd.any() and not edges:
+            return texts
+        keep = ~words.spaces
+        keep[starts[~odd]] = True
+        starts, ends = starts[odd], ends[odd]
+        newlines = np.zeros(len(starts), np.int64) if self.one_line else _line_ends(data, starts, ends)
         kept = np.maximum(1, np.minimum(newlines, self.blank_lines + 1))
         out = np.where(newlines > 0, NEWLINE, SPACE).astype(np.uint8)
-        keep = ~words.spaces
         data = data.copy()
         for place in range(int(kept.max(initial=0))):
             wide = kept > place
-            places = gaps[0][wide] + place
+            places = starts[wide] + place
             keep[places], data[places] = True, out[wide]
         before = np.zeros(len(keep) + 1, np.int64)
         np.cumsum(keep, out=before[1:])
