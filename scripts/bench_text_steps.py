@@ -1,11 +1,11 @@
 """How fast the steps of text are, beside the same rules in plain Python or bare pyarrow.compute, in one process.
 
-    python scripts/bench_text_steps.py [--size 20] [--runs 3] [--steps whitespace filter_gopher …] [--texts FILE …] [--json FILE]
+    python scripts/bench_text_steps.py [--size 20] [--runs 3] [--steps whitespace …] [--texts FILE …] [--json FILE]
 
 Texts are made up: 20,000 words as often as in English, in sentences, lines and paragraphs of many lengths (about 3 kB each);
 --texts takes words, lines and all from files instead. The steps get batches of 4 MB, as the converter hands them over. Every
-round runs each contender once, in turn; the plain ones on --plain MB, as some are slow. MB/s: medians, of the bytes of the texts
-before the step. Texts of Chinese words are made for `segment`, and some with markup for `html`.
+round runs each contender once, in turn; the plain ones on --plain MB, as some are slow. MB/s: medians, of the bytes before
+the step. Texts of Chinese words are made for `segment`, and some with markup for `html`.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from text_inputs import Vocabulary
 
+from shardctl.transforms import parse_step
 from shardctl.transforms.text.base import Fault, TextStep
 from shardctl.transforms.text.patterns import PATTERNS
 from shardctl.transforms.text.unicode import CONTROLS
-
-from shardctl.transforms import parse_step
 
 BATCH_BYTES = 4 << 20
 MB = 1e6
@@ -55,7 +54,11 @@ CASES = (
     Case("control_characters", whole=lambda texts: pc.replace_substring_regex(texts, f"[{CONTROLS}]+", "")),
     Case("whitespace", plain.whitespace),
     Case("html", plain.html, texts="html"),
-    Case("redact", whole=lambda texts: pc.replace_substring_regex(texts, PATTERNS["email"], "[EMAIL]"), settings={"patterns": ["email"]}),
+    Case(
+        "redact",
+        whole=lambda texts: pc.replace_substring_regex(texts, PATTERNS["email"], "[EMAIL]"),
+        settings={"patterns": ["email"]},
+    ),
     Case(
         "replace",
         whole=lambda texts: pc.replace_substring_regex(texts, "(in|at)g", "\\1k"),
@@ -88,7 +91,38 @@ def english(size: int, seed: int = 0) -> Iterator[str]:
 def chinese(size: int) -> Iterator[str]:
     """Yield documents of common Chinese words, with some marks and English ones."""
     rng = random.Random(0)
-    words = "我们 今天 学习 中国 语言 处理 北京 大学 研究 生活 非常 有意思 的 了 是 在 和 数据 模型 训练 清华大学 酒店 房间 服务 不错 很 好 ， 。 OK".split()
+    words = [
+        "我们",
+        "今天",
+        "学习",
+        "中国",
+        "语言",
+        "处理",
+        "北京",
+        "大学",
+        "研究",
+        "生活",
+        "非常",
+        "有意思",
+        "的",
+        "了",
+        "是",
+        "在",
+        "和",
+        "数据",
+        "模型",
+        "训练",
+        "清华大学",
+        "酒店",
+        "房间",
+        "服务",
+        "不错",
+        "很",
+        "好",
+        "，",
+        "。",
+        "OK",
+    ]
     made = 0
     while made < size:
         text = "".join(rng.choices(words, k=500)) + "\n"
@@ -147,7 +181,9 @@ def measured(case: Case, texts: list[str], few: list[str], runs: int) -> dict[st
 
                 rows = np.arange(len(array))
                 records = Records(0, rows, pa.record_batch({"text": array}))
-                list(step.begin(Path()).apply(records, lambda row, rejection: faults.append(Fault(row, rejection.error, ""))))
+                list(
+                    step.begin(Path(), {}).apply(records, lambda row, rejection: faults.append(Fault(row, rejection.error, "")))
+                )
 
     def theirs() -> None:
         if case.whole is not None:
@@ -167,8 +203,8 @@ def measured(case: Case, texts: list[str], few: list[str], runs: int) -> dict[st
         times.append((pair[0], pair[1]))
     own = size / statistics.median(pair[0] for pair in times[1:])
     other = (size if case.whole is not None else small) / statistics.median(pair[1] for pair in times[1:])
-    kind = "pyarrow" if case.whole is not None else "Python"
-    return {"step": case.name, **case.settings, "MB/s": own, "plain": other, "by": kind, "ratio": own / other, "rejected": len(faults)}
+    figures = {"MB/s": own, "plain": other, "by": "pyarrow" if case.whole is not None else "Python", "ratio": own / other}
+    return {"step": case.name, **case.settings, **figures, "rejected": len(faults)}
 
 
 def main() -> None:

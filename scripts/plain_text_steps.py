@@ -30,7 +30,7 @@ def whitespace(text: str, blank_lines: int = 1, one_line: bool = False) -> str:
     if one_line:
         return " ".join(text.split())
     lines = [" ".join(line.split()) for line in re.sub("\r\n?", "\n", text).split("\n")]
-    return re.sub(r"\n{%d,}" % (blank_lines + 2), "\n" * (blank_lines + 1), "\n".join(lines)).strip("\n")
+    return re.sub(rf"\n{{{blank_lines + 2},}}", "\n" * (blank_lines + 1), "\n".join(lines)).strip("\n")
 
 
 _CONTROLS = {point: None for point in (*range(32), *range(0x7F, 0xA0)) if point not in (9, 10)}

@@ -20,7 +20,7 @@ TEXT = "text"
 
 
 class Fault(NamedTuple):
-    """A text that does not keep to a rule: its row, the short name of the rule, and what is wrong, with the value and the limit.
+    """A text that does not keep to a rule: its row, the short name of the rule, and what is wrong, with value and limit.
 
     `stage` is "filter" for a rule about texts, "transform" for a text on which a step cannot be done.
     """

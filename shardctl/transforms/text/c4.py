@@ -1,5 +1,5 @@
-"""The filter of C4: Raffel et al., "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer" (JMLR 21,
-2020, arXiv:1910.10683), section 2.2, and its code, tensorflow_datasets/text/c4_utils.py.
+"""The filter of C4: Raffel et al., "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer" (JMLR
+21, 2020, arXiv:1910.10683), section 2.2, and its code, tensorflow_datasets/text/c4_utils.py.
 
 The code has the line rules that the paper does not name: words of over 1,000 characters, phrases about cookies and terms of
 use, and marks of citations.
@@ -42,9 +42,13 @@ class FilterC4(TextStep):
     )
     min_words: int = setting(COUNT, 5, "Fewest words of a line. An earlier version of the paper, and datatrove, have 3.")
     min_sentences: int = setting(COUNT, 3, "Fewest sentences of what is left of a text. The earlier version, and datatrove: 5.")
-    max_word_length: int = setting(COUNT, 1000, "A line with a longer word is removed (characters; in the code, not in the paper).")
+    max_word_length: int = setting(
+        COUNT, 1000, "A line with a longer word is removed (characters; in the code, not in the paper)."
+    )
     line_phrases: tuple[str, ...] = setting(
-        Names(), ("javascript", *POLICY), "A line with one of these is removed, in any case. All but javascript: in the code alone."
+        Names(),
+        ("javascript", *POLICY),
+        "A line with one of these is removed, in any case. All but javascript: in the code alone.",
     )
     text_phrases: tuple[str, ...] = setting(
         Names(), ("lorem ipsum", "{"), "A text with one of these is rejected, in any case: add words that you do not want."

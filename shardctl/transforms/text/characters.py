@@ -50,7 +50,7 @@ def is_ascii(data: Bytes) -> bool:
 def spaces(data: Bytes) -> Mask:
     """Return which bytes are of white space, (bytes,): of the characters that `str.split` splits at."""
     # Ranges take a tenth of the time of a table. Numbers of a byte wrap around, so that each range is one comparison.
-    found = (data == 0x20) | (data - np.uint8(0x09) < 5) | (data - np.uint8(0x1C) < 4)
+    found: Mask = (data == 0x20) | (data - np.uint8(0x09) < 5) | (data - np.uint8(0x1C) < 4)
     if is_ascii(data):
         return found
     for first, tails in _WIDE_SPACES.items():

@@ -22,17 +22,21 @@ from shardctl.transforms.text.words import Words, shares
 
 @dataclass(frozen=True)
 class FilterFineweb(TextFilter):
-    """Rejects texts by the rules of FineWeb (arXiv:2406.17557, section 3.6). It is meant to come after those of Gopher and C4."""
+    """Rejects texts by the rules of FineWeb (arXiv:2406.17557, section 3.6): to come after Gopher and C4."""
 
     name: ClassVar[str] = "filter_fineweb"
     min_punctuated: float = setting(PROBABILITY, 0.12, "The share of lines that end with punctuation must be over this.")
     punctuation: tuple[str, ...] = setting(
-        Names(), (".", "?", "!", '"', "'", "”", "’", "。", "？", "！"), "What a line may end with; the first five are those of the code."
+        Names(),
+        (".", "?", "!", '"', "'", "”", "’", "。", "？", "！"),
+        "What a line may end with; the first five are those of the code.",
     )
     max_short_lines: float = setting(PROBABILITY, 0.67, "The share of short lines must be under this.")
     short_line: int = setting(Whole(0, 10_000), 30, "Most characters of a short line.")
     max_line_chars: float = setting(
-        PROBABILITY, 0.1, "The share of the characters in duplicate lines must be under this. The code has 0.01, not the paper's 0.1."
+        PROBABILITY,
+        0.1,
+        "The share of the characters in duplicate lines must be under this. The code has 0.01, not the paper's 0.1.",
     )
     max_newlines: float = setting(Number(0.0), 0.3, "Most newlines per word (in the code, not in the paper).")
 

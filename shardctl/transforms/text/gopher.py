@@ -18,6 +18,7 @@ import pyarrow as pa
 from shardctl.transforms.settings import PROBABILITY, Names, Number, Numbers, Whole, setting
 from shardctl.transforms.text.base import Fault, TextFilter
 from shardctl.transforms.text.characters import Mask, Places
+from shardctl.transforms.text.packages import unidata
 from shardctl.transforms.text.rules import Rule, broken_by
 from shardctl.transforms.text.words import Spans, Words, are_first, dense, shares
 
@@ -44,6 +45,10 @@ class FilterGopher(TextFilter):
     stop_words: tuple[str, ...] = setting(
         Names(), ("the", "be", "to", "of", "and", "that", "have", "with"), "These words, in lower or upper case."
     )
+
+    def versions(self) -> tuple[str, ...]:
+        """Return that of Python's tables of Unicode, which say what letters are."""
+        return (unidata(),)
 
     def faults(self, texts: pa.Array) -> Iterable[Fault]:
         """Yield the texts that break a rule."""
@@ -83,7 +88,9 @@ def _different_words(texts: pa.Array, wanted: Iterable[str], enough: int) -> npt
         if not len(rows):
             break
         some = texts if len(rows) == len(texts) else texts.take(pa.array(rows))
-        has = pc.match_substring_regex(some, rf"(?i)(?:^|[^\p{{L}}\p{{M}}\p{{N}}_]){_quoted(word)}(?:$|[^\p{{L}}\p{{M}}\p{{N}}_])")
+        has = pc.match_substring_regex(
+            some, rf"(?i)(?:^|[^\p{{L}}\p{{M}}\p{{N}}_]){_quoted(word)}(?:$|[^\p{{L}}\p{{M}}\p{{N}}_])"
+        )
         found[rows] += has.to_numpy(zero_copy_only=False)
     return found
 
@@ -131,7 +138,9 @@ class FilterGopherRepetition(TextFilter):
             count, characters = duplicates(words, spans)
             rules = (
                 Rule(f"gopher-duplicate-{what}s", f"share of duplicate {what}s", count, most=most),
-                Rule(f"gopher-duplicate-{what}-chars", f"share of characters in duplicate {what}s", characters, most=most_chars),
+                Rule(
+                    f"gopher-duplicate-{what}-chars", f"share of characters in duplicate {what}s", characters, most=most_chars
+                ),
             )
             for rule in rules:
                 open_ &= ~rule.broken()
@@ -174,10 +183,7 @@ def _covered_by_n_grams(words: Words, open_: Mask) -> Iterator[tuple[int, npt.ND
         twice = counts[ids] > 1
         places, ids = places[twice], ids[twice]
         grams[places] = ids
-        if n < 5:
-            chosen = _most_common(words, places, ids, counts, n)
-        else:
-            chosen = places[~are_first(dense(ids))]
+        chosen = _most_common(words, places, ids, counts, n) if n < 5 else places[~are_first(dense(ids))]
         yield n, _covered(words, chosen, n)
 
 

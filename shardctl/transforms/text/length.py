@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import ClassVar
 
@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection
+from shardctl.roles import Role
 from shardctl.transforms.base import BatchTransform
 from shardctl.transforms.records import BatchRun, EachBatch, Records, RejectRow
 from shardctl.transforms.settings import Optional, SettingError, Whole, setting
@@ -52,7 +53,7 @@ class FilterLength(BatchTransform):
             require_text(given, self.name)
         return given
 
-    def begin(self, folder: Path) -> BatchRun:
+    def begin(self, folder: Path, roles: Mapping[str, Role]) -> BatchRun:
         """Return what judges one batch after the other."""
         return EachBatch(self._apply)
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import unicodedata
 from importlib.metadata import version
 
 
 def version_of(package: str) -> str:
     """Return a package with its version: "regex 2026.11.15"."""
     return f"{package} {version(package)}"
+
+
+def unidata() -> str:
+    """Return the version of Python's tables of Unicode: "unidata 14.0.0"."""
+    return f"unidata {unicodedata.unidata_version}"

@@ -78,8 +78,10 @@ class Replace(TextStep):
 
     name: ClassVar[str] = "replace"
     pattern: str = setting(Text(), doc="The regular expression, for instance '[ ]+,'.")
-    replacement: str = setting(Text(), "", "What stands there instead; \\\\1 is what the first group found.")
-    engine: str = setting(Word(ENGINES), "auto", "auto: RE2 if it takes the pattern. In RE2 \\\\w, \\\\d, \\\\s and \\\\b are of ASCII.")
+    replacement: str = setting(Text(), "", "What stands there instead; \\1 is what the first group found.")
+    engine: str = setting(
+        Word(ENGINES), "auto", "auto: RE2 if it takes the pattern. In RE2 \\w, \\d, \\s and \\b are of ASCII."
+    )
     time_limit: float = setting(Number(0, 3600, above=True), 10.0, "Most seconds for one text, for regex alone.")
 
     def __post_init__(self) -> None:
@@ -143,7 +145,7 @@ def _compiled(pattern: str, replacement: str) -> Any:
         compiled = regex.compile(pattern)
     except regex.error as error:
         raise SettingError(f"pattern {pattern!r} is no regular expression: {error}", "pattern", owner=Replace.name) from None
-    for number, name in re.findall(r"(?<!\\)(?:\\\\)*\\(?:(\d+)|g<(\w+)>)", replacement):
+    for number, name in re.findall(r"(?<!\\)(?:\\)*\\(?:(\d+)|g<(\w+)>)", replacement):
         group = number or name
         if (int(group) > compiled.groups) if group.isdecimal() else (group not in compiled.groupindex):
             raise SettingError(

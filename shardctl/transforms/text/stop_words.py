@@ -15,13 +15,13 @@ from shardctl.errors import InstallError
 from shardctl.transforms.settings import PROBABILITY, Names, Optional, SettingError, Text, setting
 from shardctl.transforms.text.base import Fault, TextFilter, TextTransform
 from shardctl.transforms.text.characters import Mask, Places, bytes_of, parts_of_words, spaces, texts_from
-from shardctl.transforms.text.packages import version_of
+from shardctl.transforms.text.packages import unidata, version_of
 from shardctl.transforms.text.rules import Rule, broken_by
 from shardctl.transforms.text.words import shares
 
 LANGUAGE = setting(Text(), doc="The language, by its code of ISO 639-1: en, de, zh, …")
 ALSO = setting(Names(), (), "More words that count as stop words.")
-INSIDE = ("'".encode(), "’".encode())
+INSIDE = (b"'", "’".encode())
 """What may be inside of a word, between two letters: don't."""
 
 
@@ -40,8 +40,8 @@ class StopWords(TextTransform):
         return self
 
     def versions(self) -> tuple[str, ...]:
-        """Return that of the lists."""
-        return (version_of("stopwordsiso"),)
+        """Return those of the lists, and of Python's tables of Unicode, which say what letters are."""
+        return (version_of("stopwordsiso"), unidata())
 
     def changed(self, texts: pa.Array) -> pa.Array:
         """Return the texts without the words."""
@@ -88,8 +88,8 @@ class FilterStopWords(TextFilter):
         return self
 
     def versions(self) -> tuple[str, ...]:
-        """Return that of the lists."""
-        return (version_of("stopwordsiso"),)
+        """Return those of the lists, and of Python's tables of Unicode, which say what letters are."""
+        return (version_of("stopwordsiso"), unidata())
 
     def faults(self, texts: pa.Array) -> Iterable[Fault]:
         """Yield the texts whose share is not within the limits. One without words has the share 0."""
@@ -114,7 +114,6 @@ class _Found(NamedTuple):
 
 def _find(texts: pa.Array, wanted: frozenset[str]) -> _Found:
     """Return the words of texts: letters, digits and marks that follow each other, with apostrophes between two of them."""
-    import pyarrow.compute as pc
 
     data, offsets = bytes_of(texts)
     inner = parts_of_words(data)
@@ -159,5 +158,7 @@ def stop_words(language: str, who: str) -> frozenset[str]:
         raise InstallError(f"the step {who} needs stopwordsiso: pip install 'shardctl[text]'") from None
     known = sorted(stopwordsiso.langs())
     if language not in known:
-        raise SettingError(f"there are no stop words of the language {language!r}; there are {', '.join(known)}", "language", owner=who)
+        raise SettingError(
+            f"there are no stop words of the language {language!r}; there are {', '.join(known)}", "language", owner=who
+        )
     return _plain(stopwordsiso.stopwords(language))

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import unicodedata
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
 from shardctl.transforms.settings import Flag, Word, setting
 from shardctl.transforms.text.base import TextTransform
 from shardctl.transforms.text.characters import bytes_of, is_ascii
+from shardctl.transforms.text.packages import unidata
 
 FORMS = ("NFC", "NFKC", "NFD", "NFKD")
 
@@ -29,7 +30,9 @@ class Normalize(TextTransform):
 
     name: ClassVar[str] = "normalize"
     unicode: str = setting(
-        Word(FORMS), "NFC", "NFC: composed. NFD: decomposed. NFKC, NFKD: and without compatibility characters, as ﬁ or full width."
+        Word(FORMS),
+        "NFC",
+        "NFC: composed. NFD: decomposed. NFKC, NFKD: and without compatibility characters, as ﬁ or full width.",
     )
 
     def versions(self) -> tuple[str, ...]:
@@ -42,9 +45,10 @@ class Normalize(TextTransform):
         if is_ascii(data):
             return texts
         # A part of a text in a form is in the form too; Python's check of all at once takes a tenth of the time of the work.
-        if unicodedata.is_normalized(self.unicode, str(data, "utf-8")):  # type: ignore[arg-type]  # an array is a buffer too
+        form: Any = self.unicode
+        if unicodedata.is_normalized(form, data.tobytes().decode()):
             return texts
-        return pa.array([unicodedata.normalize(self.unicode, text) for text in texts.to_pylist()], pa.string())
+        return pa.array([unicodedata.normalize(form, text) for text in texts.to_pylist()], pa.string())
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,7 @@ class ControlCharacters(TextTransform):
     formats: bool = setting(
         Flag(),
         False,
-        "Remove format characters (Cf) too: byte order marks, zero-width joiners, soft hyphens. Emoji and Indic scripts need some.",
+        "Remove format characters (Cf) too, such as byte order marks. Emoji and Indic scripts need some.",
     )
 
     def changed(self, texts: pa.Array) -> pa.Array:
@@ -84,8 +88,3 @@ class ControlCharacters(TextTransform):
         if (bytes_of(texts).data == 0x0D).any():
             texts = pc.replace_substring_regex(texts, "\r\n?", "\n")
         return pc.replace_substring_regex(texts, f"[{CONTROLS}{FORMATS if self.formats else ''}]+", "")
-
-
-def unidata() -> str:
-    """Return the version of Python's tables of Unicode: "unidata 14.0.0"."""
-    return f"unidata {unicodedata.unidata_version}"

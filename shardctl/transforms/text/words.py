@@ -192,7 +192,8 @@ def are_first(numbers: npt.NDArray[np.int64]) -> Mask:
 
 
 def _numbered(values: pa.Array) -> npt.NDArray[np.int64]:
-    return values.dictionary_encode().indices.to_numpy().astype(np.int64)
+    numbers: npt.NDArray[np.int32] = values.dictionary_encode().indices.to_numpy()
+    return numbers.astype(np.int64)
 
 
 def _sums(values: npt.NDArray[np.int64] | Mask) -> Places:
