@@ -13,7 +13,7 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.codecs.image import MAX_PIXELS, Store
-from shardctl.duplicates import KEEP_ALL, DuplicateRule
+from shardctl.duplicates.rule import KEEP_ALL, DuplicateRule
 from shardctl.errors import UsageError
 from shardctl.geometry import Size
 from shardctl.motion import CENTRE, KEPT_SHARE

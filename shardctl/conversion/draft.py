@@ -12,7 +12,7 @@ from shardctl.conversion.columns import compare_schema, known_layout, refuse_fie
 from shardctl.conversion.deduplicating import without_repeats
 from shardctl.conversion.options import Options
 from shardctl.conversion.surveying import DELIMITERS, Surveyor
-from shardctl.duplicates import Repeats
+from shardctl.duplicates.pictures import Repeats
 from shardctl.engines.base import Engine
 from shardctl.engines.job import Job, Root
 from shardctl.engines.probe import Probe
