@@ -9,8 +9,11 @@ import numpy.typing as npt
 
 from shardctl.duplicates.runs import PARTS, PARTS_BITS, Rows, Runs
 
+PIECE_BITS = 28
+"""A place is the rank of a document among all, followed by the number of a piece of it in so many bits: no document has more."""
+
 HASHED = np.dtype([("high", np.uint64), ("low", np.uint64), ("place", np.int64), ("size", np.int64)])
-"""A hash of 128 bits, the place of what was hashed (the rank of its document and its number in it), and its bytes."""
+"""A hash of 128 bits, the place of what was hashed, and its bytes."""
 
 DROPPED = np.dtype([("place", np.int64), ("kept", np.int64), ("similarity", np.float32)])
 """What is dropped, by its place; the place of what is kept; how alike they are, from 0 to 1."""

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
-from shardctl.duplicates.exact import DROPPED
+from shardctl.duplicates.exact import DROPPED, PIECE_BITS
 from shardctl.duplicates.pieces import Bytes, Hashes, Numbers, parts_of
 from shardctl.duplicates.runs import PARTS, PARTS_BITS, Rows, Runs
 
@@ -50,14 +50,16 @@ def bands_of(threshold: float) -> tuple[int, int]:
 def _constants(count: int, seed: int) -> Hashes:
     """Return odd numbers of 64 bits that look random, (count,): the same everywhere."""
     state = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(seed)
-    return _mixed(state) | np.uint64(1)
+    odd: Hashes = _mixed(state) | np.uint64(1)
+    return odd
 
 
 def _mixed(values: Hashes) -> Hashes:
-    """Return other numbers, each bit of which depends on all bits (the finish of splitmix64). The same numbers stay the same."""
+    """Return numbers each bit of which depends on all bits of the given ones (the last part of splitmix64)."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
+    values ^= values >> np.uint64(31)
+    return values
 
 
 _MULTIPLIERS = _constants(PERMUTATIONS, 1)
@@ -71,7 +73,7 @@ _IS_WORD[[*range(ord("0"), ord("9") + 1), *range(ord("A"), ord("Z") + 1), *range
 _IS_WORD[128:] = True
 _IS_ALONE = np.zeros(256, bool)
 _IS_ALONE[0xE3:0xEA] = True
-"""First bytes of U+3000 to U+9FFF: Chinese characters and kana, each of which is a word, as there are no spaces between words."""
+"""First bytes of U+3000 to U+9FFF: Chinese characters and kana, each of which is a word: there are no spaces between words."""
 
 _MARKS = ((0xC2, 0xC0, 0x80, 2), (0xE2, 0xFE, 0x80, 3))
 """Marks that are not ASCII, U+0080 to U+00BF and U+2000 to U+207F: the first byte; of the second one the bits that are looked at,
@@ -199,7 +201,8 @@ def signatures_of(shingles: Hashes, starts: Numbers) -> Signatures:
 
 def similarities(some: Signatures, others: Signatures) -> npt.NDArray[np.float32]:
     """Return how alike texts are by their signatures, pair by pair: an estimate of their Jaccard similarity, (n,)."""
-    return (some == others).mean(axis=1, dtype=np.float32)
+    alike: npt.NDArray[np.float32] = (some == others).mean(axis=1, dtype=np.float32)
+    return alike
 
 
 # --- what is alike ---
@@ -266,11 +269,12 @@ def connect(runs: Runs, signatures: Signatures, components: Components, threshol
 
 
 def dropped_by(components: Components, signatures: Signatures) -> Iterator[Rows]:
-    """Yield the documents that are dropped, in order, as rows of DROPPED: their places are ranks."""
+    """Yield the documents that are dropped, in order, as rows of DROPPED."""
     ranks = components.dropped()
     for begin in range(0, len(ranks), _TOGETHER):
         rows = np.zeros(len(ranks[begin : begin + _TOGETHER]), DROPPED)
-        rows["place"] = ranks[begin : begin + _TOGETHER]
-        rows["kept"] = components.roots(rows["place"])
-        rows["similarity"] = similarities(signatures[rows["place"]], signatures[rows["kept"]])
+        here = ranks[begin : begin + _TOGETHER]
+        kept = components.roots(here)
+        rows["place"], rows["kept"] = here << PIECE_BITS, kept << PIECE_BITS
+        rows["similarity"] = similarities(signatures[here], signatures[kept])
         yield rows

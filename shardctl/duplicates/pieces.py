@@ -43,18 +43,19 @@ class Pieces:
 
     def hashes(self) -> Hashes:
         """Return the XXH3-128 of each piece, (n, 2)."""
-        view, digest = memoryview(self.data), xxhash.xxh3_128_digest
+        view, digest = self.data.data, xxhash.xxh3_128_digest
         digests = b"".join([digest(view[a:b]) for a, b in zip(self.start.tolist(), self.end.tolist(), strict=True)])
         return np.frombuffer(digests, ">u8").reshape(-1, 2).astype(np.uint64)
 
 
 def parts_of(texts: pa.Array) -> tuple[Bytes, Numbers]:
     """Return the bytes of texts, (n,) string without nulls, one after the other, and where each begins, and the end: (n + 1,)."""
-    offsets = np.frombuffer(texts.buffers()[1] or bytes(4), np.int32)[texts.offset : texts.offset + len(texts) + 1]
-    offsets = offsets.astype(np.int64)
-    first, end = (int(offsets[0]), int(offsets[-1])) if len(offsets) else (0, 0)
-    data = np.frombuffer(texts.buffers()[2] or b"", np.uint8)[first:end]
-    return data, offsets - first if len(offsets) else np.zeros(1, np.int64)
+    if not len(texts):
+        return np.zeros(0, np.uint8), np.zeros(1, np.int64)
+    of_buffer = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset : texts.offset + len(texts) + 1]
+    offsets = of_buffer.astype(np.int64)
+    data = np.frombuffer(texts.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
+    return data, offsets - offsets[0]
 
 
 def pieces_of(texts: pa.Array, unit: str) -> Pieces:

@@ -26,7 +26,7 @@ class Runs:
     """Rows of a structured `dtype`, in the files of a folder."""
 
     def __init__(self, folder: Path, dtype: np.dtype[Any]) -> None:
-        self._folder, self._dtype = folder, dtype
+        self._folder, self.dtype = folder, dtype
         self._held: list[tuple[Rows, npt.NDArray[np.uint8]]] = []
         self._held_bytes = 0
         self.rows = 0
@@ -60,19 +60,19 @@ class Runs:
         """Yield the rows of a part, some of them at a time, in the order in which they were added. Raises OSError."""
         if not self._path(part).exists():
             return
-        most = CHUNK_BYTES // self._dtype.itemsize
+        most = CHUNK_BYTES // self.dtype.itemsize
         with open(self._path(part), "rb") as file:
-            while len(rows := np.fromfile(file, self._dtype, most)):
+            while len(rows := np.fromfile(file, self.dtype, most)):
                 yield rows
 
     def chunked(self, part: int) -> bool:
         """Return whether a part is read in several chunks. Raises OSError."""
         path = self._path(part)
-        return path.exists() and path.stat().st_size > CHUNK_BYTES // self._dtype.itemsize * self._dtype.itemsize
+        return path.exists() and path.stat().st_size > CHUNK_BYTES // self.dtype.itemsize * self.dtype.itemsize
 
     def part(self, part: int) -> Rows:
         """Return all rows of a part. Raises OSError."""
-        return np.concatenate([np.zeros(0, self._dtype), *self.chunks(part)])
+        return np.concatenate([np.zeros(0, self.dtype), *self.chunks(part)])
 
     def remove(self, part: int) -> None:
         """Delete a part that has been worked on: the disk is needed for others. Raises OSError."""
