@@ -186,11 +186,11 @@ def test_repair_brings_back_the_same_samples_and_rejects(source: Path, tmp_path:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"duplicates": "same"}, "duplicates must be keep, exact, similar or similar:DISTANCE"),
-        ({"duplicates": "similar:17"}, "with a distance of 0 to 16 bits; it is 'similar:17'"),
+        ({"duplicates": "same"}, "duplicates must be keep or exact; for images similar or similar:DISTANCE"),
+        ({"duplicates": "similar:17"}, "with 0 to 16 bits; .* it is 'similar:17'"),
         ({"duplicates": "similar:-1"}, "it is 'similar:-1'"),
         ({"duplicates": "exact:3"}, "it is 'exact:3'"),
-        ({"duplicates": "exact", "kind": "text"}, "files of their own, and these inputs are text; leave it out"),
+        ({"duplicates": "near", "kind": "image"}, "near:0.8 compares texts, and these inputs are images; use exact or similar"),
         ({"duplicates": "exact", "image_field": "photo"}, "files of their own, and these inputs are tables with images"),
     ],
 )

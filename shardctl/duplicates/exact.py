@@ -10,7 +10,7 @@ import numpy.typing as npt
 from shardctl.duplicates.runs import PARTS, PARTS_BITS, Rows, Runs
 
 PIECE_BITS = 28
-"""A place is the rank of a document among all, followed by the number of a piece of it in so many bits: no document has more."""
+"""A place is the rank of a document among all, followed by the number of a piece of it in so many bits."""
 
 HASHED = np.dtype([("high", np.uint64), ("low", np.uint64), ("place", np.int64), ("size", np.int64)])
 """A hash of 128 bits, the place of what was hashed, and its bytes."""

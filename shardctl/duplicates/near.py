@@ -76,8 +76,8 @@ _IS_ALONE[0xE3:0xEA] = True
 """First bytes of U+3000 to U+9FFF: Chinese characters and kana, each of which is a word: there are no spaces between words."""
 
 _MARKS = ((0xC2, 0xC0, 0x80, 2), (0xE2, 0xFE, 0x80, 3))
-"""Marks that are not ASCII, U+0080 to U+00BF and U+2000 to U+207F: the first byte; of the second one the bits that are looked at,
-and what they are; how many bytes there are."""
+"""Marks that are not ASCII, U+0080 to U+00BF and U+2000 to U+207F: the first byte; of the second one the bits that are looked
+at, and what they are; how many bytes there are."""
 
 
 @lru_cache(maxsize=1)

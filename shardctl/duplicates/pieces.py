@@ -1,4 +1,4 @@
-"""The texts that are compared: whole documents, or their lines or paragraphs; hashes of them, and texts without some of them."""
+"""What is compared of texts: whole documents, or their lines or paragraphs. Hashes of them, and texts without some of them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Pieces:
 
 
 def parts_of(texts: pa.Array) -> tuple[Bytes, Numbers]:
-    """Return the bytes of texts, (n,) string without nulls, one after the other, and where each begins, and the end: (n + 1,)."""
+    """Return the bytes of texts, (n,) string without nulls, one after the other; where each begins, and the end: (n + 1,)."""
     if not len(texts):
         return np.zeros(0, np.uint8), np.zeros(1, np.int64)
     of_buffer = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset : texts.offset + len(texts) + 1]

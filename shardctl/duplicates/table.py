@@ -52,9 +52,7 @@ def write_table(path: Path, runs: Runs, locate: Locate) -> None:
                 file, record = locate(rows["place"] >> PIECE_BITS)
                 kept_file, kept_record = locate(rows["kept"] >> PIECE_BITS)
                 columns = (file, record, rows["place"] & (1 << PIECE_BITS) - 1, kept_file, kept_record, rows["similarity"])
-                arrays = [
-                    pa.array(column.astype(f.type.to_pandas_dtype())) for column, f in zip(columns, SCHEMA, strict=True)
-                ]
+                arrays = [pa.array(column.astype(f.type.to_pandas_dtype())) for column, f in zip(columns, SCHEMA, strict=True)]
                 writer.write_batch(pa.record_batch(arrays, schema=SCHEMA))
 
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.duplicates.pieces import DOCUMENT, LINE, PARAGRAPH, pieces_of, without_pieces
+from shardctl.duplicates.rule import LEAST_SIMILARITY, SIMILARITY, DuplicateRule
 from shardctl.duplicates.table import Dropped, DuplicatesTable
 from shardctl.errors import Rejection
+from shardctl.roles import Role
 from shardctl.storage import printable
-from shardctl.tables import FILES, open_table
+from shardctl.tables import DUPLICATES, FILES, open_table
 from shardctl.transforms.base import BatchTransform
 from shardctl.transforms.records import BatchRun, Records, RejectRow
 from shardctl.transforms.settings import Number, SettingError, Word, setting
@@ -32,24 +33,33 @@ class Deduplicate(BatchTransform):
     unit: str = setting(Word((DOCUMENT, LINE, PARAGRAPH)), DOCUMENT, "What is compared: document, line or paragraph.")
     method: str = setting(Word((EXACT, NEAR)), EXACT, "exact: the same text; near: documents with nearly the same words.")
     threshold: float = setting(
-        Number(0.3, 1), 0.8, "For near: documents are alike if this share of their 5-word sequences is the same, or more."
+        Number(LEAST_SIMILARITY, 1),
+        SIMILARITY,
+        "For near: documents are alike if this share of their 5-word sequences is the same, or more.",
     )
 
     def __post_init__(self) -> None:
         if self.method == NEAR and self.unit != DOCUMENT:
-            raise SettingError(f"near compares documents; a {self.unit} is compared by its exact text", "method", owner=self.name)
+            raise SettingError(f"near compares documents, and a {self.unit} is compared by its exact text", "method")
+
+    @classmethod
+    def of_rule(cls, rule: DuplicateRule) -> Deduplicate:
+        """Return the step that does what a rule for texts says."""
+        if rule.mode == NEAR:
+            return cls(DOCUMENT, NEAR, rule.threshold)
+        return cls(DOCUMENT if rule.mode == EXACT else rule.mode)
 
     @property
     def table(self) -> str:
         """The name of the file that says what is dropped."""
-        return f"duplicates-{self.unit}.arrow"
+        return f"{DUPLICATES}{self.unit}.arrow"
 
     def schema(self, given: pa.Schema) -> pa.Schema:
         """Return the same columns."""
         require_text(given, self.name)
         return given
 
-    def begin(self, folder: Path) -> BatchRun:
+    def begin(self, folder: Path, roles: Mapping[str, Role]) -> BatchRun:
         """Return what drops the duplicates of one batch after the other. Raises DatasetError if it is not known which."""
         table, paths = DuplicatesTable(folder / self.table), open_table(folder / FILES, columns=["path"])["path"]
         return _Documents(table, paths, self.method) if self.unit == DOCUMENT else _Pieces(table, self.unit)
@@ -109,7 +119,7 @@ class _Pieces:
             np.bincount(pieces.row[~dropped], minlength=count) == 0
         )
         for row in np.flatnonzero(empty).tolist():
-            reject(row, Rejection("filter", "duplicate", f"has no {self._unit} that is not in a text before it"))
+            reject(row, Rejection("filter", "duplicate", f"all its {self._unit}s are in texts before it too"))
         self._pieces += int(dropped.sum())
         self._bytes += int(pieces.sizes[dropped].sum())
         return (_with_texts(records, after).kept(~empty),)
