@@ -30,6 +30,7 @@ _MODULES = {
     "text.whitespace": ("whitespace",),
     "text.html": ("html",),
     "text.patterns": ("redact", "replace"),
+    "text.deduplicate": ("deduplicate",),
     "text.stop_words": ("stop_words", "filter_stop_words"),
     "text.segment": ("segment",),
     "text.length": ("filter_length",),
