@@ -413,16 +413,27 @@ def test_a_full_disk_is_said_and_nothing_stays(disk: Path, tmp_path: Path) -> No
     assert len(read_megatron(disk / "out")) == 50
 
 
-def test_documents_cut_into_rows_by_pack_none_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pieces that overlap cannot be put together, and as documents of their own they would have an end in the middle."""
-    samples = [{"key": "a", "tokens": [1, 2], "variant": 0}, {"key": "a", "tokens": [2, 3], "variant": 1}]
-    shardctl.write(tmp_path / "in", samples, roles={"tokens": ROLE})
-    real = Source.__init__
+def converted(folder: Path, texts: list[str], pack: dict[str, Any]) -> Path:
+    """Make blocks of texts with the real steps: tokens are bytes, and 256 ends a document."""
+    (folder / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    recipe = {"transform": [{"name": "tokenize", "tokenizer": "bytes"}, {"name": "pack", **pack}]}
+    shardctl.convert(folder / "in.jsonl", folder / "in", recipe=recipe, workers=0)
+    return folder / "in"
 
-    def packed(source: Source, root: Path, split: str | None) -> None:
-        real(source, root, split)
-        source.manifest = replace(source.manifest, recipe={"transform": [{"name": "pack"}]})
 
-    monkeypatch.setattr(Source, "__init__", packed)
+@pytest.mark.parametrize("method", ["concat", "bfd", "none"])
+def test_texts_come_back_from_what_the_steps_of_a_recipe_made(tmp_path: Path, method: str) -> None:
+    texts = [f"{number} {'long ' * (number % 7)}" for number in range(40)]
+    pack = {"method": method, **({} if method == "none" else {"length": 16})}
+    shardctl.export(converted(tmp_path, texts, pack), tmp_path / "out", "megatron")
+    read = read_megatron(tmp_path / "out")
+    assert {document[-1] for document in read} == {256}
+    assert sorted(bytes(document[:-1]).decode() for document in read) == sorted(texts)
+
+
+def test_documents_cut_into_rows_by_pack_none_are_refused(tmp_path: Path) -> None:
+    """Pieces may overlap, and as documents of their own they would have an end in the middle."""
+    made = converted(tmp_path, ["too long for one row"], {"method": "none", "length": 8, "stride": 2})
     with pytest.raises(InputError, match=r"cut into rows of their own \(pack none\)"):
-        shardctl.export(tmp_path / "in", tmp_path / "out", "megatron")
+        shardctl.export(made, tmp_path / "out", "megatron")
+    assert not (tmp_path / "out").exists()

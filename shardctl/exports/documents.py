@@ -15,6 +15,7 @@ from shardctl.errors import DatasetError, InputError
 from shardctl.exports.base import Progress, Shard, Source
 from shardctl.exports.packed import PIECES, joined_blocks
 from shardctl.roles import Tokens
+from shardctl.storage import printable
 
 Values = npt.NDArray[Any]
 
@@ -75,9 +76,10 @@ class TokenField:
             if values.null_count:
                 raise shard.damaged(f"a value is missing in {self.name}")
             if self.cut and pc.any(pc.greater(block.column("variant"), 0)).as_py():
+                shown = printable(str(shard.path.parent))
                 raise InputError(
-                    f"{shard.path.parent}: its long documents are cut into rows of their own (pack none); export a dataset"
-                    " that is not packed, or packed with concat or bfd"
+                    f"{shown}: its long documents are cut into rows of their own (pack none); export a dataset that is not"
+                    " packed, or packed with concat or bfd"
                 )
             lengths: Any = np.from_dlpack(pc.fill_null(pc.list_value_length(column), 0).cast(pa.int64()))
             yield block.num_rows, np.from_dlpack(values), lengths
