@@ -74,6 +74,18 @@ _TRANSFORMS = (
         " template of the tokenizer's folder.",
     ),
     click.option(
+        "--block-length",
+        type=click.IntRange(min=2),
+        metavar="L",
+        help="Text: pack the tokens of documents into blocks of L tokens; the last step, after --tokenizer.",
+    ),
+    click.option(
+        "--pack",
+        type=click.Choice(["concat", "bfd", "none"]),
+        help="How: one document behind the other, cut at the ends of blocks; best-fit decreasing, which cuts no document that"
+        " fits; or none: a row for each document, or for each piece of at most L tokens. Default: concat.",
+    ),
+    click.option(
         "--step",
         "steps",
         multiple=True,
@@ -115,6 +127,8 @@ _STEPS = (
     ("flip", "hflip", "p"),
     ("tokenizer", "tokenize", "tokenizer"),
     ("chat_template", "tokenize_chat", "template"),
+    ("block_length", "pack", "length"),
+    ("pack", "pack", "method"),
 )
 """Options that give a setting of a step, in the order in which the steps are done: option, step, setting."""
 
