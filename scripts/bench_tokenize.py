@@ -60,7 +60,7 @@ def main() -> None:
         source, tokenizer, out, cache = (folder / name for name in ("in.jsonl", "tokenizer.json", "out", "cache"))
         text_bytes = make_documents(source, int(given.size * 1e6))
         shardctl = [sys.executable, "-m", "shardctl"]
-        size = ["--vocab-size", str(given.vocab_size)]
+        size = ["--vocab-size", str(given.vocab_size), "--max-bytes", "20MB"]
         subprocess.run([*shardctl, "tokenizer", "train", str(source), str(tokenizer), *size], check=True)
         bare = [sys.executable, str(HERE / "bare_tokenize.py")]
         convert = [*shardctl, "convert", str(source), str(out), "--workers", "2", "--json"]

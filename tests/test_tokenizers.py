@@ -280,15 +280,14 @@ def test_long_texts_are_cut_where_their_tokens_do_not_change(bpe: bytes, monkeyp
     monkeypatch.setattr(huggingface, "TOGETHER", 2_000)
     monkeypatch.setattr(huggingface, "CUT", 300)
     rng = random.Random(5)
-    own = open_tokenizer(bpe, engine="tokenizers")
-    assert own.longest is None
     raw = tokenizers.Tokenizer.from_buffer(bpe)
     pieces = ["the", " cat", " ", "  ", "\n", "\n\n", "。", "文", "é", "!", "<|im_end|>", "don't", "12", "\t", "\r\n", " a"]
     for _ in range(20):
         text = "".join(rng.choices(pieces, k=3_000))
         assert len(list(pieces_of(text))) > 5
         assert "".join(pieces_of(text)) == text
-        assert each(own, [text]) == [raw.encode(text).ids]
+        for engine in ("auto", "tokenizers"):
+            assert each(open_tokenizer(bpe, engine=engine), [text, "a"]) == [raw.encode(text).ids, raw.encode("a").ids]
 
 
 def test_a_tokenizer_json_that_cuts_and_fills_does_neither(bpe: bytes) -> None:
@@ -419,8 +418,8 @@ def test_the_dataset_has_its_tokeniser_and_needs_the_first_one_no_more(folder: P
     shard.write_bytes(before[shard.name][:-50] + bytes(50))
     assert shardctl.repair(out, workers=0).status == "repaired"
     assert written(out) == before
-    (out / "tokenizer.json").write_bytes(before["tokenizer.json"].replace(b"the", b"eht"))
-    assert [finding.kind for finding in shardctl.verify(out).findings] == ["wrong-checksum"]
+    (out / "tokenizer.json").write_bytes(before["tokenizer.json"] + b" ")
+    assert [finding.kind for finding in shardctl.verify(out).findings] == ["wrong-size"]
     with pytest.raises(InputError, match=r"tokenizer.json: it is not the tokeniser of the recipe: the SHA-256 of its files is"):
         shardctl.convert(source, tmp_path / "again", recipe={"transform": [{**step, "tokenizer": str(out)}]}, workers=0)
 
@@ -483,14 +482,23 @@ def test_a_tokeniser_that_loses_something_is_a_notice_or_rejects_what_it_loses(t
 def test_a_text_that_takes_too_much_memory_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<unk>": 0, "a": 1}, unk_token="<unk>"))
     (tmp_path / "t.json").write_text(own.to_str())
-    monkeypatch.setattr(huggingface, "TOGETHER", 100)
+    monkeypatch.setattr(huggingface, "MOST", 800)
     source = jsonl(tmp_path / "in.jsonl", [{"text": "a"}, {"text": "a" * 801}, {"text": "a" * 800}])
     recipe = {"transform": [{"name": "tokenize", "tokenizer": str(tmp_path / "t.json")}]}
     shardctl.convert(source, tmp_path / "out", recipe=recipe, workers=0)
     assert len(shardctl.open(tmp_path / "out")) == 2
     (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")
     assert (reject.key, reject.error) == ("in.jsonl#2", "too-large")
-    assert "at most 800 B are encoded at once: make smaller records" in reject.message
+    assert "the text has 801 B and no place where it can be cut" in reject.message
+
+
+def test_a_long_text_that_can_be_cut_is_not_too_long(bpe: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huggingface, "MOST", 400)
+    monkeypatch.setattr(huggingface, "CUT", 300)
+    for engine in ("auto", "tokenizers"):
+        tokenizer = open_tokenizer(bpe, engine=engine)
+        assert tokenizer.too_long(pa.array(["the cat " * 60, "文" * 200, "a"])).tolist() == [False, True, False]
+        assert tokenizer.too_long(pa.array(["a b\nc " * 300])).tolist() == [False]
 
 
 CHATS = [
