@@ -205,7 +205,7 @@ def test_what_cannot_be_derived_is_refused(blocks: Path, source: Path, tmp_path:
     ds = shardctl.open(blocks)
     with pytest.raises(UsageError, match="derive: 'mask' is not known; there are labels, position_ids"):
         ds.loader(4, derive=["mask"])
-    with pytest.raises(UsageError, match="derive needs one column of tokens .* none of them is of tokens"):
+    with pytest.raises(UsageError, match=r"derive needs one column of tokens .* none of them is of tokens"):
         ds.loader(4, columns=["key"], derive=["labels"])
     pieces = shardctl.open(convert(source, tmp_path / "out", method="none"))
     with pytest.raises(UsageError, match="has a length of its own in each sample; give pad="):
