@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
 
 from shardctl.conversion.columns import compare_schema, known_layout, refuse_fields, renamed, with_images
+from shardctl.conversion.comparing import Compared, compare_texts, without_comparing
 from shardctl.conversion.deduplicating import without_repeats
 from shardctl.conversion.options import Options
 from shardctl.conversion.surveying import DELIMITERS, Surveyor
-from shardctl.duplicates import Repeats
+from shardctl.duplicates.pictures import Repeats
 from shardctl.engines.base import Engine
 from shardctl.engines.job import Job, Root
 from shardctl.engines.probe import Probe
@@ -27,7 +28,7 @@ from shardctl.sources.jsonl import mixed_notices
 from shardctl.sources.labels import SPLIT_COLUMN
 from shardctl.sources.types import Types, without_nulls
 from shardctl.splitting import split_files
-from shardctl.storage import counted, format_bytes, printable
+from shardctl.storage import copy_file, counted, format_bytes, printable
 from shardctl.tables import FILES
 from shardctl.units import Units
 
@@ -79,6 +80,7 @@ class Draft:
     probe: Probe
     sample_bytes: float
     splits: tuple[SplitPlan, ...]
+    compared: Sequence[Compared] = ()
 
     def job(self, folder: Path, roots: tuple[Root, ...], recipe: Recipe, parts: dict[str, str], shuffle: int | None) -> Job:
         """Return the job in its folder."""
@@ -105,6 +107,8 @@ class Draft:
         """Write the tables of the job."""
         write_files(folder / FILES, self.listing, self.labelling)
         self.planner.write(folder, [split.shards for split in self.splits])
+        for each in self.compared:
+            copy_file(each.table, folder / each.table.name)
 
 
 def make_draft(
@@ -121,7 +125,7 @@ def make_draft(
     """Plan a conversion, having probed some of its records. `folder` is for scratch, and only this process reads it.
 
     With `all_types`, the types of fields are found in all records, else in some of them where that is enough. Raises
-    InputError. `comparing` is told how many files have been looked at for duplicates.
+    InputError. `comparing` is told how many inputs have been looked at for duplicates.
     """
     surveyor = Surveyor(listing, recipe.reading, settings.shuffle is not None, engine)
     units = without_repeats(surveyor, surveyor.find_units(), recipe, roots, comparing)
@@ -153,14 +157,16 @@ def make_draft(
         content, roles = step.schema(content), step.roles(roles)
     planner = Planner(units, order_units(units, splitting, settings.shuffle))
     probe_job = replace(probe_job, layout=known_layout(recipe, labelling, listing, content, probe_job.kept_images, roles))
+    compared = compare_texts(probe_job, listing, labelling, units, engine, comparing)
+    probe_job = replace(probe_job, recipe=without_comparing(recipe))
     some, run = (PROBE_FILES[recipe.kind], 1) if listing.whole else (PROBE_RUNS, PROBE_RUN)
     if probe_job.has_images:
         run = PROBE_IMAGE_RUN
     if recipe.filters:
         some *= PROBED_WITH_FILTERS
     write_files(folder / FILES, listing, labelling, planner.write_some(folder, some, run))
-    probe = _of_all(engine.probe(probe_job), units)
-    listing.notices += probe.notices
+    probe = _of_all(engine.probe(probe_job), units, compared)
+    listing.notices += [*probe.notices, *(each.notice() for each in compared)]
     if units.repeats is not None:
         listing.notices.append(_notice_on_duplicates(recipe, units.repeats))
     sample_bytes = _sample_bytes(probe, recipe, listing)
@@ -172,13 +178,21 @@ def make_draft(
     if types is not None:
         listing.notices += [*mixed_notices(types.mixed(), "field"), *_notices_on_cells(types, surveyor)]
     listing.notices += _notices_on_streams(surveyor, options)
-    return Draft(listing, labelling, planner, fields, probe, sample_bytes, tuple(splits))
+    listing.notices += [notice for step in recipe.transforms for notice in step.notices()]
+    return Draft(listing, labelling, planner, fields, probe, sample_bytes, tuple(splits), compared)
 
 
-def _of_all(probe: Probe, units: Units) -> Probe:
-    """Return what a record costs on average, given what those cost that are no repeats of others."""
+def _of_all(probe: Probe, units: Units, compared: Sequence[Compared]) -> Probe:
+    """Return what a record costs on average, given what those cost of which nothing is a repeat of others."""
     share = 1.0 if units.repeats is None else 1 - float(units.repeats.dropped.mean())
-    return replace(probe, samples_per_record=probe.samples_per_record * share, record_seconds=probe.record_seconds * share)
+    probe = replace(probe, samples_per_record=probe.samples_per_record * share, record_seconds=probe.record_seconds * share)
+    for each in compared:
+        probe = replace(
+            probe,
+            samples_per_record=probe.samples_per_record * each.kept_texts,
+            sample_bytes=probe.sample_bytes * each.kept_bytes,
+        )
+    return probe
 
 
 def _notice_on_duplicates(recipe: Recipe, repeats: Repeats) -> str:

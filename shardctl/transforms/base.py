@@ -48,8 +48,18 @@ class Transform(Settings, ABC):
         """The files that its work depends on, by name: they become part of the dataset, and `loaded` finds them there."""
         return {}
 
+    @property
+    def table(self) -> str:
+        """The name of the table with what was found out about all records before the work was divided: it is in the job's
+        folder, and becomes part of the dataset. "" if the step needs none."""
+        return ""
+
     def versions(self) -> tuple[str, ...]:
         """Return the packages that decide what it makes, with their versions: "tokenizers 0.23.3"."""
+        return ()
+
+    def notices(self) -> tuple[str, ...]:
+        """Return what a person should know before it works: sentences without a full stop."""
         return ()
 
     def code_digest(self) -> str | None:

@@ -26,9 +26,22 @@ _MODULES = {
     "automatic": ("rand_augment", "trivial_augment", "auto_augment", "aug_mix"),
     "composite": ("choice", "maybe", "sequence"),
     "filters": ("filter_size", "filter_aspect", "filter_area", "filter_blur", "filter_uniform", "filter_date"),
+    "text.unicode": ("normalize", "lower_case", "control_characters"),
+    "text.whitespace": ("whitespace",),
+    "text.html": ("html",),
+    "text.patterns": ("redact", "replace"),
+    "text.deduplicate": ("deduplicate",),
+    "text.stop_words": ("stop_words", "filter_stop_words"),
+    "text.segment": ("segment",),
+    "text.length": ("filter_length",),
+    "text.gopher": ("filter_gopher", "filter_gopher_repetition"),
+    "text.c4": ("filter_c4",),
+    "text.fineweb": ("filter_fineweb",),
+    "text.tokens": ("tokenize",),
+    "text.chat": ("tokenize_chat",),
+    "text.pack": ("pack",),
     "custom": ("custom",),
     "model": ("model",),
-    "text.pack": ("pack",),
 }
 """The modules of this package, and the names of the steps in each, in the order of the documentation."""
 
