@@ -161,7 +161,7 @@ class Recipe(Settings):
     compression: Compression = setting(
         Auto(Parsed(Compression.parse, _COMPRESSIONS)),
         None,
-        "Of the blocks: none, lz4, zstd, zstd:LEVEL. auto: zstd:3 for text and tables, none for images.",
+        "Of the blocks: none, lz4, zstd, zstd:LEVEL. auto: zstd:3 for text and tables, none for images and packed tokens.",
     )
     seed: int = setting(Whole(0, 2**63 - 1), 0, "For random steps and random splits.")
     variants: int = setting(Whole(1, 10_000), 1, "Samples made of every input, each with its own random numbers.")
@@ -392,8 +392,9 @@ class Recipe(Settings):
         compression = self.compression
         if compression is None:
             # Encoded images do not shrink further, and raw pixels shrink by a seventh (docs/performance.md): both are worth
-            # more where they can be read in place. Text is a third to a quarter of its size under zstd.
-            compression = Compression.parse("none" if images else "zstd:3")
+            # more where they can be read in place. So are blocks of tokens (docs/text.md): zstd makes them a quarter smaller,
+            # and a hundred times slower at random. Text is a third to a quarter of its size under zstd.
+            compression = Compression.parse("none" if images or self.joins else "zstd:3")
         return replace(self, store=store, compression=compression)
 
     def _with_text_duplicates(self) -> Recipe:
