@@ -61,13 +61,29 @@ _TRANSFORMS = (
     click.option("--crop", metavar="N|WxH", help="Images: cut out the centre."),
     click.option("--random-crop", metavar="N|WxH", help="Images: cut out a random part and resize it (RandomResizedCrop)."),
     click.option("--flip", type=float, metavar="P", help="Images: mirror left to right with probability P."),
+    click.option("--strip-html", is_flag=True, help="Text: take HTML out, with scripts and styles."),
+    click.option("--unicode", metavar="FORM", help="Text: bring it into the form NFC, NFKC, NFD or NFKD."),
+    click.option("--strip-controls", is_flag=True, help="Text: remove control characters but tabs and newlines."),
+    click.option("--whitespace", is_flag=True, help="Text: runs of white space become one space, edges and blank lines go."),
+    click.option("--redact", metavar="NAME,…", help="Text: replace what is personal by a placeholder: email, ip, url, phone, …"),
+    click.option("--lower-case", is_flag=True, help="Text: make all letters lower case."),
+    click.option("--segment", metavar="zh", help="Text: put spaces between the words of Chinese."),
+    click.option("--min-chars", type=int, metavar="N", help="Text: reject texts with fewer characters."),
+    click.option("--max-chars", type=int, metavar="N", help="Text: reject texts with more characters."),
+    click.option(
+        "--quality",
+        multiple=True,
+        type=click.Choice(["gopher", "c4", "fineweb"]),
+        help="Text: reject texts by published rules about quality (docs/text.md). May be given several times.",
+    ),
+    click.option("--stop-words", metavar="LANGUAGE", help="Text: remove the stop words of a language: en, de, …"),
     click.option(
         "--step",
         "steps",
         multiple=True,
         metavar="'NAME KEY=VALUE…'",
-        help="Images: any step of docs/recipes.md, for instance 'random_rotation degrees=10 fill=[0, 0, 0]'; done after those"
-        " of the recipe and of the options above. May be given several times.",
+        help="Any step of docs/recipes.md, for instance 'random_rotation degrees=10 fill=[0, 0, 0]'; done after those of the"
+        " recipe and of the options above. May be given several times.",
     ),
     click.option(
         "--transform",
@@ -101,8 +117,23 @@ _STEPS = (
     ("crop", "crop", "size"),
     ("random_crop", "random_resized_crop", "size"),
     ("flip", "hflip", "p"),
+    ("strip_html", "html", None),
+    ("unicode", "normalize", "unicode"),
+    ("strip_controls", "control_characters", None),
+    ("whitespace", "whitespace", None),
+    ("redact", "redact", "patterns"),
+    ("lower_case", "lower_case", None),
+    ("segment", "segment", "language"),
+    ("min_chars", "filter_length", "min_chars"),
+    ("max_chars", "filter_length", "max_chars"),
+    ("quality", "filter_gopher", None),
+    ("quality", "filter_gopher_repetition", None),
+    ("quality", "filter_c4", None),
+    ("quality", "filter_fineweb", None),
+    ("stop_words", "stop_words", "language"),
 )
-"""Options that give a setting of a step, in the order in which the steps are done: option, step, setting."""
+"""Options for steps, in the order in which the steps are done: option, step, the setting that has its value (None: it stands
+for the step alone)."""
 
 
 def recipe_of(given: dict[str, Any]) -> dict[str, Any]:
@@ -116,10 +147,15 @@ def recipe_of(given: dict[str, Any]) -> dict[str, Any]:
     named = [
         StepOption(option.replace("_", "-"), name, setting, given[option])
         for option, name, setting in _STEPS
-        if given[option] is not None
+        if given[option] not in (None, False) and (option != "quality" or _is_of_quality(name, given[option]))
     ]
     if not settings.get("transform") and given["crop"] and given["random_crop"]:
         raise UsageError("--crop and --random-crop contradict each other; use one of them")
     more = [parse_step_option(text) for text in given["steps"]]
     steps = with_steps(settings.get("transform"), named, more, given["transforms"], printable(str(given["recipe"])))
     return {**settings, "transform": steps} if steps else settings
+
+
+def _is_of_quality(step: str, chosen: tuple[str, ...]) -> bool:
+    """Return whether a filter is one of those that --quality names: gopher has two."""
+    return step.split("_")[1] in chosen
