@@ -65,7 +65,7 @@ _TRANSFORMS = (
     click.option("--unicode", metavar="FORM", help="Text: bring it into the form NFC, NFKC, NFD or NFKD."),
     click.option("--strip-controls", is_flag=True, help="Text: remove control characters but tabs and newlines."),
     click.option("--whitespace", is_flag=True, help="Text: runs of white space become one space, edges and blank lines go."),
-    click.option("--redact", metavar="NAME,…", help="Text: replace what is personal by a placeholder: email, ip, url, phone, …"),
+    click.option("--redact", metavar="NAME,…", help="Text: replace what is personal by placeholders: email, ip, url, phone, …"),
     click.option("--lower-case", is_flag=True, help="Text: make all letters lower case."),
     click.option("--segment", metavar="zh", help="Text: put spaces between the words of Chinese."),
     click.option("--min-chars", type=int, metavar="N", help="Text: reject texts with fewer characters."),

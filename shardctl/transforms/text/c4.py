@@ -42,9 +42,7 @@ class FilterC4(TextStep):
     )
     min_words: int = setting(COUNT, 5, "Fewest words of a line. Another version of the paper, and datatrove, have 3.")
     min_sentences: int = setting(COUNT, 3, "Fewest sentences of what is left of a text. That version, and datatrove: 5.")
-    max_word_length: int = setting(
-        COUNT, 1000, "A line with a longer word is removed (in the code, not in the paper)."
-    )
+    max_word_length: int = setting(COUNT, 1000, "A line with a longer word is removed (in the code, not in the paper).")
     line_phrases: tuple[str, ...] = setting(
         Names(),
         ("javascript", *POLICY),
