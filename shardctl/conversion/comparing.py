@@ -8,12 +8,13 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
 from shardctl.conversion.surveying import group
 from shardctl.duplicates.exact import DROPPED, HASHED, PIECE_BITS, add_hashes, repeated
-from shardctl.duplicates.near import BANDED, PERMUTATIONS, Components, add_bands, connect, dropped_by
+from shardctl.duplicates.near import BANDED, Components, Sketches, add_bands, connect, dropped_by
 from shardctl.duplicates.pieces import DOCUMENT
 from shardctl.duplicates.runs import CHUNK_BYTES, Rows, Runs
 from shardctl.duplicates.table import Numbers, add_dropped, write_table
@@ -137,7 +138,7 @@ class _Search:
     def _exact(self) -> Iterator[tuple[Rows, int]]:
         runs = Runs(self._folder / "runs", HASHED)
 
-        def take(rows: Rows, rank: int) -> None:
+        def take(rows: Rows, rank: int, _: BinaryIO) -> None:
             rows["place"] += rank << PIECE_BITS
             add_hashes(runs, rows)
 
@@ -146,24 +147,27 @@ class _Search:
         yield from repeated(runs)
 
     def _near(self) -> Iterator[tuple[Rows, int]]:
-        path = self._folder / "signatures"
-        signatures = np.memmap(path, np.uint32, "w+", shape=(max(1, self._count), PERMUTATIONS))
+        sketches = Sketches(self._folder / "sketches", self._count)
         bands = Runs(self._folder / "runs", BANDED)
 
-        def take(rows: Rows, rank: int) -> None:
+        def take(rows: Rows, rank: int, values: BinaryIO) -> None:
             ranks = rows["rank"] + rank
-            signatures[ranks] = rows["signature"]
+            sketches.add(ranks, np.fromfile(values, np.uint32, int(rows["size"].sum())), rows["size"])
             add_bands(bands, rows["signature"], ranks, self._step.threshold)
 
         self._look_at_all(SIGNED, take)
         bands.flush()
+        sketches.finish()
         components = Components(self._count)
-        connect(bands, signatures, components, self._step.threshold)
-        for rows in dropped_by(components, signatures):
+        connect(bands, sketches, components, self._step.threshold)
+        for rows in dropped_by(components, sketches):
             yield rows, 0
 
-    def _look_at_all(self, dtype: np.dtype[np.void], take: Callable[[Rows, int], None]) -> None:
-        """Have all units looked at, and give their rows, with the rank of the first record of their unit, to `take`."""
+    def _look_at_all(self, dtype: np.dtype[np.void], take: Callable[[Rows, int, BinaryIO], None]) -> None:
+        """Have all units looked at, and give their rows, with the rank of the first record of their unit, to `take`.
+
+        It also gets the file of sketches, where those of these rows begin.
+        """
         starts = group(self._size, UNITS, UNIT_BYTES)
 
         def task(number: int) -> Comparing:
@@ -172,13 +176,18 @@ class _Search:
 
         def on_found(number: int, found: Found) -> None:
             comparing = task(number)
-            for unit, answer in enumerate(found, comparing.first):
-                if "rows" in answer:
-                    self._compared += answer["rows"]
-                    self._bytes += answer["bytes"]
-                    for rows in _rows_in(comparing.path, dtype, answer["offset"], answer["rows"]):
-                        take(rows, int(self._ranks[unit]))
-            comparing.path.unlink(missing_ok=True)
+            answers = [(unit, answer) for unit, answer in enumerate(found, comparing.first) if "rows" in answer]
+            if answers:
+                with open(comparing.path, "rb") as file, open(comparing.sketches_path, "rb") as values:
+                    for unit, answer in answers:
+                        self._compared += answer["rows"]
+                        self._bytes += answer["bytes"]
+                        file.seek(answer["offset"])
+                        values.seek(answer["sketches"])
+                        for rows in _rows_in(file, dtype, answer["rows"]):
+                            take(rows, int(self._ranks[unit]), values)
+            for path in (comparing.path, comparing.sketches_path):
+                path.unlink(missing_ok=True)
             self._looked_at += int(self._records[comparing.first : comparing.first + comparing.count].sum())
             self._comparing(self._looked_at)
 
@@ -191,12 +200,10 @@ class _Search:
         return self._file[unit], np.where(first > 0, first + ranks - self._ranks[unit], 0)
 
 
-def _rows_in(path: Path, dtype: np.dtype[np.void], offset: int, count: int) -> Iterator[Rows]:
-    """Yield the rows in a part of a file, some of them at a time."""
+def _rows_in(file: BinaryIO, dtype: np.dtype[np.void], count: int) -> Iterator[Rows]:
+    """Yield the next rows of a file, some of them at a time."""
     most = CHUNK_BYTES // dtype.itemsize
-    with open(path, "rb") as file:
-        file.seek(offset)
-        while count:
-            rows = np.fromfile(file, dtype, min(count, most))
-            count -= len(rows)
-            yield rows
+    while count:
+        rows = np.fromfile(file, dtype, min(count, most))
+        count -= len(rows)
+        yield rows

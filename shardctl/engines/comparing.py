@@ -17,7 +17,7 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.duplicates.exact import HASHED, PIECE_BITS
-from shardctl.duplicates.near import PERMUTATIONS, shingles_of, signatures_of
+from shardctl.duplicates.near import PERMUTATIONS, shingles_of, signatures_of, sketches_of
 from shardctl.duplicates.pieces import DOCUMENT, pieces_of
 from shardctl.engines.inputs import read_whole
 from shardctl.engines.job import Job, Planned
@@ -33,8 +33,8 @@ from shardctl.transforms.text.deduplicate import NEAR, Deduplicate
 HASHES = "hashes"
 """The folder, in that of the job, of the files that workers write."""
 
-SIGNED = np.dtype([("rank", np.int64), ("signature", np.uint32, (PERMUTATIONS,))])
-"""A document by its place among the records of its unit, and its signature."""
+SIGNED = np.dtype([("rank", np.int64), ("size", np.int64), ("signature", np.uint32, (PERMUTATIONS,))])
+"""A document by its place among the records of its unit, how many values its sketch has, and its signature."""
 
 SIGNED_TEXTS = 1 << 13
 """Texts whose signatures are made together: those of short ones take a hundred times the memory of the texts."""
@@ -48,8 +48,9 @@ class Comparing:
     """Work on `count` units of a job's plan, from `first` on, for the batch step `step` of its recipe.
 
     Found is, of each unit, {"offset", "rows"}: where its rows are in the file of this `number`, from which byte on; they are of
-    HASHED or SIGNED, and count documents within the unit from 0. {"texts", "bytes", "pieces"} count what was compared. The
-    file may have more than that: what a process wrote that was ended.
+    HASHED or SIGNED, and count documents within the unit from 0. {"sketches", "values"} are the same of sketches, which are
+    in a second file, and {"texts", "bytes"} count what was compared. The files may have more than that: what a process wrote
+    that was ended.
     """
 
     task: ClassVar[str] = "compare"
@@ -76,6 +77,11 @@ class Comparing:
         """The file that the rows are written into."""
         return Path(self.folder, HASHES, str(self.number))
 
+    @property
+    def sketches_path(self) -> Path:
+        """The file that sketches of documents are written into."""
+        return Path(self.folder, HASHES, f"{self.number}.sketches")
+
     @cached_property
     def _units(self) -> list[Planned]:
         return list(_job(self.folder).units(self.first, self.count))
@@ -96,14 +102,14 @@ class Comparing:
         step = job.recipe.batch_transforms[self.step]
         assert isinstance(step, Deduplicate), "its place was looked up"
         before = BatchPipeline(job.recipe.batch_transforms[: self.step], job.folder, job.layout.roles.by_name)
-        found = {"rows": 0, "texts": 0, "bytes": 0}
-        with open(self.path, "ab") as file:
-            found["offset"] = file.tell()
+        found = {"rows": 0, "texts": 0, "bytes": 0, "values": 0}
+        with open(self.path, "ab") as file, open(self.sketches_path, "ab") as of_sketches:
+            found["offset"], found["sketches"] = file.tell(), of_sketches.tell()
             for given in records:
                 enter("transform")
                 for made in before.apply_named(given, _ignore):
                     if step.method == NEAR:
-                        _add(found, _write_signatures(file, made, planned.unit.first))
+                        _add(found, _write_signatures(file, of_sketches, made, planned.unit.first))
                     else:
                         _add(found, _write_hashes(file, made, planned.unit.first, step.unit))
                 enter("read")
@@ -173,16 +179,21 @@ def _write_hashes(file: BinaryIO, records: Records, first: int, unit: str) -> di
     rows["place"] = (numbers[pieces.row] - first << PIECE_BITS) + pieces.number
     file.write(rows.tobytes())
     size = int(pieces.sizes.sum()) if unit == DOCUMENT else len(pieces.data)
-    return {"rows": len(rows), "texts": len(texts), "bytes": size}
+    return {"rows": len(rows), "texts": len(texts), "bytes": size, "values": 0}
 
 
-def _write_signatures(file: BinaryIO, records: Records, first: int) -> dict[str, int]:
-    """Write rows of SIGNED for the texts of records."""
+def _write_signatures(file: BinaryIO, of_sketches: BinaryIO, records: Records, first: int) -> dict[str, int]:
+    """Write rows of SIGNED for the texts of records, and their sketches."""
     texts, numbers = _texts(records)
+    values = 0
     for begin in range(0, len(texts), SIGNED_TEXTS):
         here = texts[begin : begin + SIGNED_TEXTS]
+        shingles, starts = shingles_of(here)
+        sketches, sizes = sketches_of(shingles, starts)
         rows = np.zeros(len(here), SIGNED)
-        rows["rank"] = numbers[begin : begin + SIGNED_TEXTS] - first
-        rows["signature"] = signatures_of(*shingles_of(here))
+        rows["rank"], rows["size"] = numbers[begin : begin + SIGNED_TEXTS] - first, sizes
+        rows["signature"] = signatures_of(shingles, starts)
         file.write(rows.tobytes())
-    return {"rows": len(texts), "texts": len(texts), "bytes": texts.nbytes}
+        of_sketches.write(sketches.tobytes())
+        values += len(sketches)
+    return {"rows": len(texts), "texts": len(texts), "bytes": texts.nbytes, "values": values}

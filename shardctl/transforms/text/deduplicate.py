@@ -85,7 +85,7 @@ class _Documents:
         key = printable(f"{path}#{record}" if record else path)
         if self._method == EXACT:
             return Rejection("filter", "duplicate", f"has the same text as {key}, which is kept")
-        alike = f"their similarity is about {dropped.similarity[number]:.2f}"
+        alike = f"their similarity is {dropped.similarity[number]:.2f}"
         return Rejection("filter", "near-duplicate", f"has nearly the same text as {key}, which is kept ({alike})")
 
     def finish(self) -> Iterable[Records]:
