@@ -284,6 +284,11 @@ class Recipe(Settings):
         return tuple(step for step in self.transforms if isinstance(step, BatchTransform))
 
     @property
+    def joins(self) -> bool:
+        """Whether a sample may be of several records."""
+        return any(step.joins for step in self.batch_transforms)
+
+    @property
     def random(self) -> bool:
         """Whether the recipe draws random numbers."""
         return any(step.random for step in self.transforms)
@@ -473,6 +478,8 @@ class Recipe(Settings):
         for place, step in enumerate(self.transforms):
             if isinstance(step, BatchTransform) and self.sample_transforms:
                 yield _of_step(place, f"{step.name} cannot be used together with your own function")
+            if isinstance(step, BatchTransform) and step.is_last and place < len(self.transforms) - 1:
+                yield _of_step(place, f"{step.name} must be the last step; {self.transforms[place + 1].name} comes after it")
             if isinstance(step, BatchTransform) and self.kind == "image":
                 yield _of_step(place, f"{step.name} is for text and tables, and these inputs are images")
             if own and not isinstance(step, SampleTransform):

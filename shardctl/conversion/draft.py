@@ -17,7 +17,7 @@ from shardctl.duplicates.pictures import Repeats
 from shardctl.engines.base import Engine
 from shardctl.engines.job import Job, Root
 from shardctl.engines.probe import Probe
-from shardctl.labelling import Labelling, PlanSettings, label_files, write_files
+from shardctl.labelling import Labelling, PlanSettings, label_files, leave_out_labels, write_files
 from shardctl.layout import Layout
 from shardctl.listing import Listing
 from shardctl.plan import Planner, SplitPlan, order_units
@@ -39,6 +39,9 @@ FEWEST_SHARDS = 16
 """A small dataset is still cut into this many shards (of SMALLEST_SHARD_ROWS or more), so that workers can share the work."""
 
 SMALLEST_SHARD_ROWS = 8
+
+SMALLEST_SHARD_BLOCKS = 64
+"""The same where samples are blocks: the last one of each shard is filled up, and few documents fill blocks less well."""
 
 PROBE_FILES = {"image": 32, "text": 1024}
 """Files, of those that are one record each, that are pushed through the recipe before the plan is made: always the same ones,
@@ -137,7 +140,11 @@ def make_draft(
     splitting = split_files(listing, settings.split, settings.seed)
     if splitting.by == "column" and listing.side is not None:
         listing.side = listing.side.without(SPLIT_COLUMN)
-    labelling = label_files(listing, settings, splitting.by == "folder", types, recipe.reading.label)
+    by_folder, label = splitting.by == "folder", recipe.reading.label
+    if recipe.joins:
+        labelling = leave_out_labels(listing, settings, by_folder, types, label, recipe.batch_transforms[-1].name)
+    else:
+        labelling = label_files(listing, settings, by_folder, types, label)
     fields = recipe.fields if types is None else types.found()
     if fields is not None and not listing.whole:
         fields = with_images(fields, recipe, listing)
@@ -165,11 +172,13 @@ def make_draft(
     sample_bytes = _sample_bytes(probe, recipe, listing)
     splits = []
     for name, records, expected in zip(splitting.names, planner.records, planner.split_records, strict=True):
-        shards = _shards_of(round(expected * probe.samples_per_record), sample_bytes, options)
+        fewest = SMALLEST_SHARD_BLOCKS if recipe.joins else SMALLEST_SHARD_ROWS
+        shards = _shards_of(round(expected * probe.samples_per_record), sample_bytes, options, fewest)
         splits.append(SplitPlan(name, records, expected, shards))
     if types is not None:
         listing.notices += [*mixed_notices(types.mixed(), "field"), *_notices_on_cells(types, surveyor)]
     listing.notices += _notices_on_streams(surveyor, options)
+    listing.notices += [notice for step in recipe.transforms for notice in step.notices()]
     return Draft(listing, labelling, planner, fields, probe, sample_bytes, tuple(splits), compared)
 
 
@@ -237,11 +246,11 @@ def _sample_bytes(probe: Probe, recipe: Recipe, listing: Listing) -> float:
     return probe.sample_bytes * listing.total_bytes / len(listing) / probe.record_bytes
 
 
-def _shards_of(rows: int, sample_bytes: float, options: Options) -> int:
-    """Return the number of shards of a split with `rows` rows."""
+def _shards_of(rows: int, sample_bytes: float, options: Options, fewest: int) -> int:
+    """Return the number of shards of a split with `rows` rows; a small dataset has no shards of less than `fewest`."""
     if options.samples_per_shard:
         return max(1, -(-rows // options.samples_per_shard))
     if options.shard_size:
         return max(1, min(rows, round(rows * sample_bytes / options.shard_size)))
     by_size = -(-int(rows * sample_bytes) // SHARD_BYTES)
-    return max(1, by_size, min(FEWEST_SHARDS, rows // SMALLEST_SHARD_ROWS))
+    return max(1, by_size, min(FEWEST_SHARDS, rows // fewest))

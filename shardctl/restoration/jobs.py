@@ -21,7 +21,7 @@ from shardctl.engines.base import Engine
 from shardctl.engines.builder import of_several
 from shardctl.engines.job import DONE_FOLDER, KNOWN, NEW_FOLDER, Job, Planned, Root, records_read
 from shardctl.errors import DatasetError
-from shardctl.labelling import Labelling, PlanSettings, label_files, write_files
+from shardctl.labelling import Labelling, PlanSettings, label_files, leave_out_labels, write_files
 from shardctl.layout import Layout
 from shardctl.listing import LabelRule, Listing, list_files
 from shardctl.manifest import Manifest
@@ -191,6 +191,9 @@ def list_again(folder: Path, made: Made) -> Fresh:
     splitting = split_files(listing, rules.split, rules.seed)
     if splitting.by == "column" and listing.side is not None:
         listing.side = listing.side.without(SPLIT_COLUMN)
+    if made.recipe.joins:
+        who = made.recipe.batch_transforms[-1].name
+        return Fresh(listing, leave_out_labels(listing, rules, False, None, reading.label, who), splitting)
     fields = records_read(manifest.records).get("fields")
     found = made.recipe.fields is None and fields is not None and reading.label in fields.names
     if labels.mode == "auto" and listing.side is None and found:
@@ -247,7 +250,13 @@ def write_known(job: Job, rejects: Iterable[Reject], plan: pa.Table | None) -> N
     with naming_the_path(job.folder), replacing(job.folder / KNOWN) as sink:
         for number in _units_of_files(job, set(by_source)):
             planned = job.planned_at(number)
-            whole = plan is not None and plan["samples"][number].as_py() == 0 and plan["rejected"][number].as_py() > 0
+            # Not of blocks: they are counted for the unit that filled them.
+            whole = (
+                plan is not None
+                and not job.recipe.joins
+                and plan["samples"][number].as_py() == 0
+                and plan["rejected"][number].as_py() > 0
+            )
             for record, reject in _rejects_of(job, planned, by_source[planned.file.path], whole):
                 message = reject.message.removesuffix(of_several(reject.records))
                 line = [number, record, reject.stage, reject.error, message]

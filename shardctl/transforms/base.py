@@ -58,6 +58,10 @@ class Transform(Settings, ABC):
         """Return the packages that decide what it makes, with their versions: "tokenizers 0.23.3"."""
         return ()
 
+    def notices(self) -> tuple[str, ...]:
+        """Return what a person should know before it works: sentences without a full stop."""
+        return ()
+
     def code_digest(self) -> str | None:
         """Return a digest of the code that does the work where it is not shardctl's own, else None."""
         return None
@@ -210,9 +214,22 @@ class BatchTransform(Transform):
         """Whether a row that it makes may be of several records: then their labels, and columns of files, have no place."""
         return False
 
+    @property
+    def splits(self) -> bool:
+        """Whether it may make several records of one: then the column `variant`, which it adds, has their numbers."""
+        return False
+
+    @property
+    def is_last(self) -> bool:
+        """Whether no step may come after it."""
+        return self.joins or self.splits
+
     @abstractmethod
     def schema(self, given: pa.Schema) -> pa.Schema:
-        """Return the columns that it makes of records with these, without `key`. Raises InputError if it cannot."""
+        """Return the columns that it makes of records with these, without `key` and `variant`.
+
+        Raises InputError if it cannot.
+        """
 
     def roles(self, given: Mapping[str, Role]) -> Mapping[str, Role]:
         """Return the roles of the columns that it makes of columns with these roles."""
