@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import random
 import re
@@ -25,12 +26,15 @@ import shardctl
 from shardctl.conversion import Listener, surveying
 from shardctl.duplicates import exact, near, runs
 from shardctl.duplicates.pieces import pieces_of, without_pieces
-from shardctl.engines import local
-from shardctl.errors import UsageError
+from shardctl.duplicates.table import SCHEMA
+from shardctl.engines import comparing, local
+from shardctl.errors import DatasetError, DiskFullError, UsageError
 from shardctl.recipe import Recipe
+from shardctl.storage import naming_the_path
 from shardctl.tables import read_rejects
-from shardctl.transforms import TRANSFORMS
+from shardctl.transforms import TRANSFORMS, Records
 from shardctl.transforms.text.base import Fault, TextFilter, TextTransform
+from shardctl.transforms.text.deduplicate import Deduplicate
 
 # --- pieces ---
 
@@ -449,6 +453,43 @@ def test_records_that_cannot_be_read_are_rejected_for_that_and_others_are_not_be
     texts = deduplicated(tmp_path / "in", tmp_path / "out", recipe={"duplicates": "exact"})
     assert texts == {"a.jsonl#2": "y", "b.jsonl#1": "x"}
     assert set(why(tmp_path / "out")) == {"b.jsonl#2"}
+
+
+def test_a_full_disk_for_scratch_ends_the_conversion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_appended: object, _data: bytes) -> None:
+        with naming_the_path(tmp_path):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    write(tmp_path / "in", DOCUMENTS)
+    monkeypatch.setattr(comparing._Appended, "write", refuse)
+    with pytest.raises(DiskFullError, match="the disk is full"):
+        shardctl.convert(tmp_path / "in", tmp_path / "out", recipe={"duplicates": "exact"}, workers=0)
+
+
+def test_records_that_could_not_be_compared_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_comparing: object, number: int, _crumb: object) -> None:
+        raise MemoryError
+
+    write(tmp_path / "in", DOCUMENTS)
+    monkeypatch.setattr(comparing.Comparing, "look_at", fail)
+    made = shardctl.convert(tmp_path / "in", tmp_path / "out", recipe={"duplicates": "exact"}, workers=0)
+    assert made.samples == 14
+    assert "14 records could not be compared with others (deduplicate): needs more memory than there is" in "".join(
+        made.notices
+    )
+
+
+def test_a_table_that_contradicts_the_texts_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    write(tmp_path / "in", {"a.jsonl": ["x\ny"]})
+    columns: dict[str, list[int]] = {name: [0] for name in SCHEMA.names} | {"record": [1], "piece": [7]}
+    with pa.ipc.new_file(tmp_path / "duplicates-line.arrow", SCHEMA) as writer:
+        writer.write_table(pa.table(columns, SCHEMA))
+    with pa.ipc.new_file(tmp_path / "files.arrow", pa.schema([("path", pa.string())])) as writer:
+        writer.write_table(pa.table({"path": ["a.jsonl"]}))
+    run = Deduplicate("line").begin(tmp_path, {})
+    records = Records(0, np.array([1]), pa.record_batch({"key": ["a.jsonl#1"], "text": ["x\ny"]}))
+    with pytest.raises(DatasetError, match=r"duplicates-line.arrow: contradicts the texts"):
+        list(run.apply(records, lambda row, rejection: None))
 
 
 def test_with_given_types_the_records_that_fit_are_compared(tmp_path: Path) -> None:
