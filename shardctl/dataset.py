@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, SupportsIndex, overload
 
@@ -35,6 +36,8 @@ from shardctl.roles import Roles
 from shardctl.sample import Sample
 from shardctl.storage import printable
 from shardctl.tables import MANIFEST
+from shardctl.tokenizers.base import Tokenizer
+from shardctl.tokenizers.stored import stored_tokenizer
 
 ITERATE_ROWS = 64
 """Number of samples that plain iteration reads at a time."""
@@ -190,6 +193,15 @@ class Dataset:
     def manifest(self) -> Manifest:
         """What manifest.json says."""
         return self._selection.shards.manifest
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokeniser that made the tokens: the dataset's own copy, opened when it is first asked for.
+
+        It has `encode`, `decode`, `token`, `vocabulary`, `eos`, `bos` and `pad` (docs/text.md). Raises DatasetError if there is
+        none or it cannot be used, InstallError if a package is missing.
+        """
+        return stored_tokenizer(self.root, self.roles)
 
     def loader(
         self,

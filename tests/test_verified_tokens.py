@@ -21,8 +21,8 @@ def wrong(**columns: Any) -> dict[str, Any]:
 
 
 WRONG: list[tuple[str, str, dict[str, Any]]] = [
-    ("bad-tokens", "tokens has the token 258 at place 1, and its vocabulary has the numbers 0 to 257",
-     wrong(tokens=[1, 258, EOS, 3, EOS] + [PAD] * 11)),
+    ("bad-tokens", "tokens has the token 261 at place 1, and its vocabulary has the numbers 0 to 260",
+     wrong(tokens=[1, 261, EOS, 3, EOS] + [PAD] * 11)),
     ("bad-documents", "has 1 of document_keys, 2 of document_lengths and 2 of document_starts", wrong(document_keys=["a"])),
     ("bad-documents", "has 2 of document_keys, 2 of document_lengths and 3 of document_starts",
      wrong(document_starts=[0, 0, 0])),

@@ -12,7 +12,7 @@ from handmade import write_dataset
 from shardctl.roles import Tokens
 
 LENGTH = 16
-VOCABULARY, EOS, PAD = 258, 256, 257
+VOCABULARY, EOS, PAD = 261, 256, 257
 """Of tokens that are bytes, and two more."""
 
 PACKED = Tokens(VOCABULARY, EOS, PAD, "bytes", packed=True)
