@@ -150,3 +150,19 @@ def distribution(what: str, values: npt.NDArray[Any]) -> Distribution:
     counts, edges = np.histogram(values, min(BINS, max(1, int(values.max() - values.min()))))
     spread = (float(values.min()), float(np.median(values)), float(values.max()))
     return Distribution(what, *spread, tuple(edges.round(1).tolist()), tuple(counts.tolist()))
+
+
+def spread_of_counts(what: str, counter: Counter[int]) -> Distribution:
+    """Return how whole numbers are spread: bins of one number each, or of several where there are too many."""
+    if not counter:
+        return Distribution(what, 0, 0, 0, (), ())
+    values = np.array(sorted(counter))
+    counts = np.array([counter[value] for value in values.tolist()])
+    low, high = int(values[0]), int(values[-1])
+    width = -(-(high + 1 - low) // BINS)
+    bins = -(-(high + 1 - low) // width)
+    binned = np.bincount((values - low) // width, counts, minlength=bins).astype(np.int64)
+    edges = tuple(float(low + width * number) for number in range(bins + 1))
+    up_to, total = np.cumsum(counts), int(counts.sum())
+    middle = [float(values[np.searchsorted(up_to, place + 1)]) for place in ((total - 1) // 2, total // 2)]
+    return Distribution(what, low, sum(middle) / 2, high, edges, tuple(binned.tolist()))

@@ -40,13 +40,18 @@ class Decoder:
         self._roles = Roles()
         self.why_not: str | None = None
 
+    def of(self, roles: Roles) -> Tokenizer | None:
+        """Return the tokeniser of a dataset whose fields have these roles; None if there is none that can be used."""
+        self._roles = roles
+        return self.tokenizer
+
     def decoded(self, records: Iterable[Record]) -> Iterator[Record]:
         """Yield records with their texts, and with the documents that are in them."""
         for record in records:
             yield self._decoded(record) if record.roles.tokens else record
 
     def _decoded(self, record: Record) -> Record:
-        self._roles = record.roles
+        tokenizer = self.of(record.roles)
         texts: dict[str, str | None] = {}
         documents: tuple[Piece, ...] = ()
         for name, role in record.roles.tokens.items():
@@ -56,7 +61,7 @@ class Decoder:
             if ids is not None and role.packed:
                 documents = tuple(self._pieces(record.values, ids, role))
                 ids = ids[: sum(piece.length for piece in documents)] if documents else ids
-            if self.tokenizer is not None:
+            if tokenizer is not None:
                 texts[name] = None if ids is None else self.text(ids)
         return replace(record, texts=texts, documents=documents)
 
