@@ -85,7 +85,7 @@ def _versions(recipe: Recipe) -> list[str]:
         from shardctl.codecs import opencv  # an extra
 
         names.append(f"OpenCV {opencv.VERSION}")
-    return names
+    return names + [version for step in recipe.transforms for version in step.versions()]
 
 
 def _installed(package: str) -> str:

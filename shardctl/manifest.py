@@ -19,6 +19,8 @@ from shardctl.jpegs import are_counts
 from shardctl.layout import Layout
 from shardctl.roles import Roles
 from shardctl.shard import FORMAT_VERSION, refuse_other_version
+from shardctl.step_counts import Counts
+from shardctl.step_counts import are_counts as are_step_counts
 from shardctl.storage import exists, is_file, printable, sha256_of
 from shardctl.tables import (
     CHECKSUMS,
@@ -65,7 +67,8 @@ class Manifest:
     `records` says how files of many records were read, None where a file is one record: docs/format.md. `objects` says how many
     objects are marked in the images (`kept`), and how many the recipe has cut off (`cut_off`); None if there is no field of
     objects, or it was not recorded. `jpeg` counts the JPEG images whose original bytes are kept, and those of them that take
-    longer to decode (shardctl.jpegs); None if there are none, or it was not recorded.
+    longer to decode (shardctl.jpegs); None if there are none, or it was not recorded. `steps` counts what became of the
+    records in each step of text and tables (shardctl.step_counts); None if there are none, or it was not recorded.
     """
 
     kind: str
@@ -92,12 +95,14 @@ class Manifest:
     records: dict[str, Any] | None = None
     objects: dict[str, int] | None = None
     jpeg: dict[str, int] | None = None
+    steps: list[Counts] | None = None
 
     def to_json(self) -> str:
         """Return the file's bytes, digest included."""
         record = asdict(self)
-        if self.jpeg is None:  # most datasets have none
-            del record["jpeg"]
+        for name in ("jpeg", "steps"):  # most datasets have none
+            if record[name] is None:
+                del record[name]
         record["schema"] = [{"name": name, "type": type_} for name, type_ in self.schema]
         record = {"format": "shardctl", "format_version": FORMAT_VERSION, **record}
         record["digest"] = _digest(record)
@@ -143,7 +148,7 @@ class Manifest:
     def _checked(cls, record: dict[str, Any]) -> Manifest:
         """Build the manifest from an untrusted record."""
         added: dict[str, Any] = {"dropped": 0, "seconds": None, "class_counts": None, "environment": None, "records": None}
-        added |= {"objects": None, "jpeg": None}
+        added |= {"objects": None, "jpeg": None, "steps": None}
         known = {name: record.get(name, added[name]) if name in added else record[name] for name in cls.__dataclass_fields__}
         known["splits"] = tuple(SplitFacts(**split) for split in record["splits"])
         known["schema"] = tuple((column["name"], column["type"]) for column in record["schema"])
@@ -161,6 +166,7 @@ class Manifest:
         expect(manifest.environment is None or are_versions(manifest.environment), "versions are strings")
         expect(manifest.objects is None or are_object_counts(manifest.objects), "objects are counted")
         expect(manifest.jpeg is None or are_counts(manifest.jpeg), "JPEG images are counted")
+        expect(manifest.steps is None or are_step_counts(manifest.steps), "steps have counts")
         expect(manifest.seconds is None or 0 <= float(manifest.seconds) < 1e12, "seconds are seconds")
         texts = [manifest.kind, manifest.fingerprint, *manifest.sources, *(part for pair in manifest.schema for part in pair)]
         texts += [manifest.created, manifest.shardctl_version, *(facts.sha256 for facts in manifest.files.values())]
@@ -178,6 +184,11 @@ class Manifest:
     def roles(self) -> Roles:
         """The roles of the fields. Raises ValueError or TypeError if `fields` is not as docs/format.md describes it."""
         return Roles.from_json(self.fields)
+
+    @property
+    def own_files(self) -> list[str]:
+        """The names of the files that the recipe depends on, such as a tokeniser."""
+        return sorted(set(self.files) - {*TABLES, CHECKSUMS})
 
     def layout(self, columns: pa.Schema) -> Layout:
         """Return what the fields are; `columns` is the schema of any shard, without metadata."""
@@ -205,9 +216,10 @@ def are_versions(versions: Any) -> bool:
     return isinstance(versions, dict) and all(type(version) is str for version in versions.values())
 
 
-def sum_up(folder: Path, shards: Iterable[tuple[str, str]]) -> dict[str, FileFacts]:
-    """Write SHA256SUMS, given the name and SHA-256 of every shard, and return the facts of it and of the tables."""
-    files = {name: FileFacts((folder / name).stat().st_size, sha256_of(folder / name)) for name in TABLES}
+def sum_up(folder: Path, shards: Iterable[tuple[str, str]], others: Sequence[str] = ()) -> dict[str, FileFacts]:
+    """Write SHA256SUMS, given the name and SHA-256 of every shard, and return the facts of it, of the tables and of `others`:
+    the names of more files of the dataset."""
+    files = {name: FileFacts((folder / name).stat().st_size, sha256_of(folder / name)) for name in (*TABLES, *others)}
     checksums = write_checksums(folder / CHECKSUMS, chain(shards, ((name, facts.sha256) for name, facts in files.items())))
     return {**files, CHECKSUMS: FileFacts((folder / CHECKSUMS).stat().st_size, checksums)}
 

@@ -316,15 +316,24 @@ class Recipe(Settings):
         fields = settings_in(Recipe)
         return {key: value for key, value in self.settings().items() if getattr(self, key) != fields[key].default}
 
+    @property
+    def files(self) -> dict[str, bytes]:
+        """The files that its steps depend on, by the names that they have in the dataset."""
+        return {name: data for step in self.transforms for name, data in step.files.items()}
+
     @classmethod
-    def from_settings(cls, settings: dict[str, Any]) -> Recipe:
-        """Build and check a recipe, and import its functions; what is left out takes its default. Raises UsageError."""
+    def from_settings(cls, settings: dict[str, Any], folder: Path | None = None) -> Recipe:
+        """Build and check a recipe, and import its functions; what is left out takes its default.
+
+        `folder` has the `files` of a recipe that was made before: that of its dataset, or of its job. Raises UsageError,
+        InputError.
+        """
         decided = {**settings, "kind": "image"} if settings.get("kind") in (None, UNDECIDED) else settings
         recipe = cls.parse(**decided)
         steps = []
         for place, step in enumerate(recipe.transforms):
             try:
-                steps.append(step.loaded())
+                steps.append(step.loaded(folder))
             except SettingError as error:
                 raise error.within("transform", place) from None
         loaded = replace(recipe, transform=tuple(steps))

@@ -45,6 +45,12 @@ def shard_name(split: str, shard: int) -> str:
     return f"{split}-{shard:05d}.arrow"
 
 
+def is_shard_name(name: str) -> bool:
+    """Return whether a file of a dataset is called as a shard is."""
+    stem, _, number = name.removesuffix(".arrow").rpartition("-")
+    return name.endswith(".arrow") and bool(stem) and number.isascii() and number.isdecimal() and len(number) >= 5
+
+
 def expect(holds: bool, what: str) -> None:
     """Raise ValueError, saying what should have been, unless it holds."""
     if not holds:

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -316,19 +317,18 @@ def assert_ended(processes: list[str]) -> None:
             os.kill(int(process), 0)
 
 
-def test_an_interrupt_of_the_whole_group_ends_a_program_with_one_traceback_and_its_processes(root: Path) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, root, "wait"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(),
-        start_new_session=True,
-    ) as program:
+@contextmanager
+def waiting_program(root: Path, **options: Any) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
+    """Start a program that waits in the middle of an epoch, and yield it with the numbers of its loader's processes."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", SCRIPT, root, "wait"], text=True, **pipes, **options) as program:
         assert program.stdout is not None
         assert program.stdout.readline() == "begun\n"
-        processes = program.stdout.readline().split()
+        yield program, program.stdout.readline().split()
+
+
+def test_an_interrupt_of_the_whole_group_ends_a_program_with_one_traceback_and_its_processes(root: Path) -> None:
+    with waiting_program(root, env=environment(), start_new_session=True) as (program, processes):
         os.killpg(program.pid, signal.SIGINT)  # as a terminal does at Ctrl-C
         _, errors = program.communicate(timeout=60)
     assert program.returncode == -signal.SIGINT
@@ -338,16 +338,7 @@ def test_an_interrupt_of_the_whole_group_ends_a_program_with_one_traceback_and_i
 
 
 def test_processes_of_a_program_that_is_killed_end(root: Path) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, root, "wait"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as program:
-        assert program.stdout is not None
-        assert program.stdout.readline() == "begun\n"
-        processes = program.stdout.readline().split()
+    with waiting_program(root) as (program, processes):
         program.kill()
         _, errors = program.communicate(timeout=60)  # ends when nobody has its stdout any more: its processes neither
     assert len(processes) == 2

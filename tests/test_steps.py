@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,6 +20,7 @@ import shardctl
 from shardctl.codecs import image
 from shardctl.errors import InputError, UsageError
 from shardctl.inspection.records import record_of_key
+from shardctl.roles import Role
 from shardctl.tables import read_rejects
 from shardctl.transforms import TRANSFORMS, BatchTransform, Records, RejectRow, parse_step
 from shardctl.transforms.base import settings_of
@@ -238,7 +239,7 @@ class Joined(BatchTransform):
     def joins(self) -> bool:
         return True
 
-    def begin(self, folder: Path) -> _JoinedRun:
+    def begin(self, folder: Path, roles: Mapping[str, Role]) -> _JoinedRun:
         return _JoinedRun(self.size)
 
 

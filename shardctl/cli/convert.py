@@ -27,6 +27,7 @@ from shardctl.engines.server import forked_early
 from shardctl.errors import UsageError
 from shardctl.importing import look_in_current_folder
 from shardctl.startup import import_without_threads, keep_pandas_out_of_arrow, reuse_memory
+from shardctl.step_counts import step_lines
 from shardctl.storage import format_bytes, printable
 
 if TYPE_CHECKING:
@@ -374,6 +375,7 @@ def _record(result: ConvertResult) -> dict[str, Any]:
     record["notices"] = list(result.notices)
     record["warnings"] = list(result.warnings)
     record["jpeg"] = result.jpeg
+    record["steps"] = result.steps
     if result.estimate is not None:
         record["inputs"] = result.estimate.inputs
         record["free_bytes"] = result.estimate.free_bytes
@@ -397,3 +399,5 @@ def _print_result(result: ConvertResult, dst: str) -> None:
     if result.rejected:
         click.echo(f"{counted(result.rejected, 'input')} rejected, listed in {shown}/rejects.jsonl:")
         print_reasons(result.reasons, result.examples)
+    for line in step_lines(result.steps or ()):
+        click.echo(printable(line))

@@ -388,6 +388,7 @@ class _Conversion:
             notices=tuple(notices),
             warnings=warnings_of(manifest),
             jpeg=manifest.jpeg,
+            steps=manifest.steps,
         )
 
     def _refuse_many_rejects(self, manifest: Manifest) -> None:
@@ -431,6 +432,7 @@ class _Conversion:
             class_counts=facts.class_counts,
             objects=facts.objects,
             jpeg=facts.jpeg,
+            steps=facts.steps,
             environment=_environment(self.recipe),
             records=job.records_read,
         )
@@ -455,6 +457,7 @@ class _Conversion:
             notices=(*listing.notices, *missing_labels(manifest, listing), *cut_objects(manifest), *costly_jpegs(manifest)),
             warnings=warnings_of(manifest),
             jpeg=manifest.jpeg,
+            steps=manifest.steps,
         )
 
 
@@ -477,4 +480,5 @@ def _environment(recipe: Recipe) -> dict[str, str]:
         from shardctl.codecs import opencv  # an extra
 
         versions["opencv"] = opencv.VERSION
-    return versions
+    of_steps = (version.rpartition(" ") for step in recipe.transforms for version in step.versions())
+    return {**versions, **{name: version for name, _, version in of_steps}}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 import pyarrow as pa
@@ -46,12 +46,18 @@ def with_images(fields: pa.Schema, recipe: Recipe, listing: Listing) -> pa.Schem
 
 
 def known_layout(
-    recipe: Recipe, labelling: Labelling, listing: Listing, content: pa.Schema | None, kept_images: Collection[str]
+    recipe: Recipe,
+    labelling: Labelling,
+    listing: Listing,
+    content: pa.Schema | None,
+    kept_images: Collection[str],
+    of_steps: Mapping[str, Role],
 ) -> Layout:
     """Decide the columns of the shards, but for what a user's functions make of them.
 
     In this order: key, the image, the content, label, columns of the labels files, annotations, variant. `content` are the
     columns of the records, None for files that are images; those of `kept_images` are images that no recipe works on.
+    `of_steps` are the roles of columns that batch transforms have made.
     """
     fields = [pa.field("key", pa.string())]
     size = recipe.output_size
@@ -83,7 +89,7 @@ def known_layout(
     if clash:
         raise InputError(f"the annotations give {some(sorted(clash))}, which the inputs have too; rename it in the inputs")
     fields += annotated
-    roles = {name: role for each in listing.annotations for name, role in each.roles.items()}
+    roles = {**of_steps, **{name: role for each in listing.annotations for name, role in each.roles.items()}}
     if recipe.store is not None:
         of_records: dict[str, Role] = {OBJECTS: Objects()} if content is not None and has_objects(content) else {}
         _refuse_immovable(recipe, {**of_records, **roles}, fields)

@@ -20,6 +20,7 @@ from shardctl.labelling import JOB_ONLY
 from shardctl.listing import CHUNK_ROWS
 from shardctl.manifest import FileFacts, Manifest, SplitFacts, sum_up
 from shardctl.pipeline.samples import Shape
+from shardctl.step_counts import Counts, add_counts
 from shardctl.storage import printable, replacing, write_atomically
 from shardctl.tables import (
     FILES,
@@ -53,6 +54,7 @@ class Committed:
     class_counts: dict[str, list[int]] | None
     objects: dict[str, int] | None
     jpeg: dict[str, int] | None
+    steps: list[Counts] | None
 
 
 class Commit:
@@ -76,6 +78,7 @@ class Commit:
         self._new = job.folder / NEW_FOLDER
         self._jpegs: list[JpegRecord] | None = [] if job.keeps_sources and records_jpegs else None
         self._objects = {"kept": 0, "cut_off": 0}
+        self._steps: list[Counts] = []
         classes = job.layout.classes
         self._class_counts = {split.name: np.zeros(len(classes), np.int64) for split in job.splits} if classes else None
 
@@ -101,13 +104,14 @@ class Commit:
             fields = self._fields if self._fields is not None else _final_fields(self._job, shape)
             jpegs = joined(self._jpegs) if self._jpegs is not None else None
             shards.write_table(new / SHARDS, _making(self._job, fields, self._settings), jpegs)
-            files = sum_up(new, shards.sums())
+            files = sum_up(new, shards.sums(), sorted(self._job.recipe.files))
         inputs, rejected, samples, size = (sum(numbers) for numbers in zip(*totals.values(), strict=True))
         splits = tuple(SplitFacts(s.name, totals[s.name][2], s.shards, totals[s.name][3]) for s in self._job.splits)
         counts = {name: found.tolist() for name, found in self._class_counts.items()} if self._class_counts else None
         objects = dict(self._objects) if self._job.layout.roles.objects else None
         jpeg = jpegs.counts() if jpegs is not None else None
-        return Committed(inputs, samples, rejected, size, fields, splits, files, counts, objects, jpeg)
+        steps = self._steps or None
+        return Committed(inputs, samples, rejected, size, fields, splits, files, counts, objects, jpeg, steps)
 
     def _write_plan_and_rejects(self, shards: ShardSpool) -> tuple[dict[str, list[int]], set[Shape]]:
         """Write plan.arrow and rejects.jsonl, a shard at a time, and spool the rows of shards.arrow.
@@ -129,6 +133,7 @@ class Commit:
                     self._class_counts[place.split_name] += _counts(done, len(self._class_counts[place.split_name]))
                 self._objects["kept"] += done.objects
                 self._objects["cut_off"] += done.cut_off
+                self._steps = add_counts(self._steps, done.steps)
                 if self._jpegs is not None:
                     assert done.jpegs is not None, "it is recorded of every shard, or of none"
                     self._jpegs.append(done.jpegs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from shardctl.layout import Layout
 from shardctl.listing import Listing
 from shardctl.plan import Planner, SplitPlan, order_units
 from shardctl.recipe import Recipe
+from shardctl.roles import Role
 from shardctl.sources.formats import DETECT
 from shardctl.sources.jsonl import mixed_notices
 from shardctl.sources.labels import SPLIT_COLUMN
@@ -140,10 +141,11 @@ def make_draft(
             listing.notices.append("the field split of the records is kept as a field, and decides no split")
     probe_job = Job(folder, roots, recipe, EMPTY, (), {}, fields=fields, by_field=labelling.by_field)
     content = listing.kind.columns if fields is None else renamed(without_nulls(fields), probe_job.renames)
+    roles: Mapping[str, Role] = {}
     for step in recipe.batch_transforms:
-        content = step.schema(content)
+        content, roles = step.schema(content), step.roles(roles)
     planner = Planner(units, order_units(units, splitting, settings.shuffle))
-    probe_job = replace(probe_job, layout=known_layout(recipe, labelling, listing, content, probe_job.kept_images))
+    probe_job = replace(probe_job, layout=known_layout(recipe, labelling, listing, content, probe_job.kept_images, roles))
     some, run = (PROBE_FILES[recipe.kind], 1) if listing.whole else (PROBE_RUNS, PROBE_RUN)
     if probe_job.has_images:
         run = PROBE_IMAGE_RUN

@@ -27,7 +27,7 @@ from shardctl.engines.job import JOB, NEW_FOLDER
 from shardctl.errors import DatasetError, Interrupted, StorageError
 from shardctl.lease import LEASE
 from shardctl.storage import naming_the_path, printable, sync_folder, write_atomically
-from shardctl.tables import CHECKSUMS, MANIFEST, REPLACED, SHARDS, STAGING, TABLES, ShardTable, is_file_name
+from shardctl.tables import CHECKSUMS, MANIFEST, REPLACED, SHARDS, STAGING, TABLES, ShardTable, is_file_name, read_checksums
 
 _RENAME_EXCHANGE = 2
 _AT_FDCWD = -100
@@ -243,4 +243,8 @@ def _files_of(root: Path) -> set[str]:
         shards = {name for name in ShardTable(root / SHARDS).names if "/" not in name}
     except DatasetError:
         shards = set()  # too damaged to say: what is left over of it stays, and verify tells
-    return {*shards, *TABLES, CHECKSUMS, MANIFEST}
+    try:
+        listed = set(filter(is_file_name, read_checksums(root / CHECKSUMS)))  # files of the recipe too
+    except (DatasetError, OSError):
+        listed = set()
+    return {*shards, *listed, *TABLES, CHECKSUMS, MANIFEST}

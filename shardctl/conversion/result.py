@@ -9,6 +9,7 @@ from shardctl.jpegs import jpeg_costs
 from shardctl.listing import Listing
 from shardctl.manifest import Manifest
 from shardctl.motion import KEPT_SHARE
+from shardctl.step_counts import Counts
 from shardctl.storage import counted
 from shardctl.tables import REJECTS, Reject
 
@@ -25,6 +26,7 @@ class ConvertResult:
     each; `copied` is the number of rejected inputs that were copied. `notices` are decisions and other information;
     `warnings` should be checked before the dataset is used. `estimate` is that of a dry run.
     `jpeg` counts JPEG images whose original bytes are kept, and those that take longer to decode; None where none are kept.
+    `steps` counts what became of the records in each step of text and tables; None where there are no such steps.
     """
 
     status: str
@@ -42,6 +44,7 @@ class ConvertResult:
     notices: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     jpeg: dict[str, int] | None = None
+    steps: list[Counts] | None = None
 
 
 def missing_labels(manifest: Manifest, listing: Listing) -> tuple[str, ...]:

@@ -64,6 +64,7 @@ def begin(job: Job) -> None:
     with naming_the_path(job.folder):
         for made in (NEW_FOLDER, DONE_FOLDER):
             (job.folder / made).mkdir()
+        job.write_files()
     job.save()
 
 

@@ -31,6 +31,7 @@ from shardctl.sample import Sample
 from shardctl.shard import ShardWriter, shard_schema
 from shardctl.sources.formats import Choose, ColumnMisfit, Misfit, Parsed, Unit
 from shardctl.sources.kinds import KINDS
+from shardctl.step_counts import Counts
 from shardctl.storage import HashingFile, printable
 from shardctl.tables import Reject
 from shardctl.times import python_rows
@@ -128,7 +129,7 @@ class ShardBuilder:
         settle = self._pipeline.settle
         self._rows = ShuffledRows(self._writer, settle, job.shuffle or 0, place.name) if mixed else Rows(self._writer, settle)
         self._images = TableImages(job, crumb) if job.has_images else None
-        self._batches = BatchPipeline(job.recipe.batch_transforms, job.folder)
+        self._batches = BatchPipeline(job.recipe.batch_transforms, job.folder, job.layout.roles.by_name)
         self._by_sample = bool(job.recipe.sample_transforms) or job.recipe.store is not None or self._images is not None
         self._lost_ahead: list[int] = []
         self._first_unit = place.first_unit
@@ -159,6 +160,11 @@ class ShardBuilder:
     def raw_bytes(self) -> int:
         """The bytes of all blocks before compression."""
         return self._writer.raw_bytes
+
+    @property
+    def step_counts(self) -> list[Counts]:
+        """What became of its records in each of the batch transforms."""
+        return self._batches.counts()
 
     @property
     def jpegs(self) -> JpegRecord | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -153,6 +154,11 @@ class Job:
     probed: int = 0
     probe_rejects: int = 0
 
+    def write_files(self) -> None:
+        """Write the files that the recipe depends on into the folder that becomes the dataset."""
+        for name, data in self.recipe.files.items():
+            write_atomically(self.folder / NEW_FOLDER / name, data)
+
     def save(self) -> None:
         """Write job.json, which says that the job is ready: its tables and its folders come before."""
         write_atomically(self.folder / JOB, json.dumps(self._record()).encode())
@@ -176,16 +182,21 @@ class Job:
         return job
 
     def packed(self) -> dict[str, Any]:
-        """Return a small job with its tables as plain data, for a process that cannot see its folder."""
-        tables = {name: base64.b64encode((self.folder / name).read_bytes()).decode("ascii") for name in (FILES, PLAN)}
-        return {**self._record(), "tables": tables}
+        """Return a small job with its tables, and the files of its recipe, as plain data, for a process that cannot see its
+        folder."""
+        tables = {name: _as_text((self.folder / name).read_bytes()) for name in (FILES, PLAN)}
+        return {**self._record(), "tables": tables, "recipe_files": {n: _as_text(d) for n, d in self.recipe.files.items()}}
 
     @classmethod
     def unpacked(cls, packed: dict[str, Any]) -> Job:
         """Return the job that `packed` gave: it has no folder, no shards, and its tables in memory."""
         record = dict(packed)
         tables = {name: pa.ipc.open_file(base64.b64decode(data)).read_all() for name, data in record.pop("tables").items()}
-        job = cls._of_record(record, Path(os.devnull), None)
+        with tempfile.TemporaryDirectory() as folder:
+            for name, data in record.pop("recipe_files").items():
+                Path(folder, name).write_bytes(base64.b64decode(data))
+            recipe = Recipe.from_settings(record["recipe"], Path(folder))
+        job = cls._of_record(record, Path(os.devnull), recipe)
         vars(job).update(files=tables[FILES], plan=tables[PLAN])  # as the cached properties do
         return job
 
@@ -206,7 +217,7 @@ class Job:
         changed = {
             "folder": folder,
             "roots": tuple(Root(**root) for root in record["roots"]),
-            "recipe": recipe or Recipe.from_settings(record["recipe"]),
+            "recipe": recipe or Recipe.from_settings(record["recipe"], folder / NEW_FOLDER),
             "layout": Layout.loads(record["layout"]),
             "splits": tuple(SplitPlan(**split) for split in record["splits"]),
             "fields": _decoded(record["fields"]),
@@ -388,6 +399,10 @@ class Job:
 
 
 _unit_of = itemgetter(*(name for name, _ in UNIT_FIELDS[1:]))
+
+
+def _as_text(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
 
 
 def _encoded(schema: pa.Schema | None) -> str | None:

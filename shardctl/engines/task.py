@@ -19,6 +19,7 @@ from shardctl.errors import Rejection
 from shardctl.jpegs import JpegRecord
 from shardctl.pipeline.samples import Shape
 from shardctl.shard import ShardFacts
+from shardctl.step_counts import Counts
 from shardctl.storage import HashingFile, StreamedFile, naming_the_path, replacing
 from shardctl.tables import Reject
 
@@ -58,7 +59,7 @@ class Done:
 
     Of `inputs` records `rejected` became no sample. `labels` counts its samples by class. `objects` are marked in its images,
     and `cut_off` of them are no longer. `units` has MARKER_SCHEMA. `jpegs` is what its images are as JPEG, None where that is
-    not recorded.
+    not recorded. `steps` counts what became of its records in each step of text and tables.
     """
 
     facts: ShardFacts
@@ -70,6 +71,7 @@ class Done:
     cut_off: int
     units: pa.Table
     jpegs: JpegRecord | None = None
+    steps: tuple[Counts, ...] = ()
 
 
 def run_shard(
@@ -123,7 +125,9 @@ def _build(job: Job, shard: int, report: Callable[[Progress], None], crumb: Brea
     shapes = tuple(sorted(builder.shapes))
     labels = dict(builder.labels)
     marked = (builder.objects, builder.cut_off)
-    done = Done(facts, builder.inputs, builder.rejected, shapes, labels, *marked, units, builder.jpegs)
+    done = Done(
+        facts, builder.inputs, builder.rejected, shapes, labels, *marked, units, builder.jpegs, tuple(builder.step_counts)
+    )
     _write_marker(job.marker_path(shard), done)
     reporter.flush()
 
@@ -186,13 +190,16 @@ def read_marker(path: Path) -> Done:
     numbers = (record["inputs"], record["rejected"])
     marked = (record["objects"], record["cut_off"])
     jpegs = JpegRecord.from_json(record["jpegs"], facts.rows) if "jpegs" in record else None
-    return Done(facts, *numbers, shapes, labels, *marked, table.replace_schema_metadata(), jpegs)
+    steps = tuple(record.get("steps", ()))
+    return Done(facts, *numbers, shapes, labels, *marked, table.replace_schema_metadata(), jpegs, steps)
 
 
 def _write_marker(path: Path, done: Done) -> None:
     record = {name: getattr(done, name) for name in ("inputs", "rejected", "shapes", "labels", "objects", "cut_off")}
     if done.jpegs is not None:
         record["jpegs"] = done.jpegs.to_json()
+    if done.steps:
+        record["steps"] = done.steps
     schema = MARKER_SCHEMA.with_metadata({"done": json.dumps({**record, "facts": asdict(done.facts)})})
     with replacing(path) as sink, pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema) as writer:
         writer.write_table(done.units.cast(schema))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from shardctl.errors import Rejection
 from shardctl.layout import Layout
+from shardctl.roles import Role
 from shardctl.sources.formats import Misfit, Numbers
 from shardctl.transforms import BatchRun, BatchTransform, Records
 
@@ -39,10 +40,13 @@ def encode_labels(batch: pa.RecordBatch, classes: tuple[str, ...]) -> pa.RecordB
 
 
 class BatchPipeline:
-    """The batch transforms of a recipe at work in one shard, one after the other. `folder` is that of the job."""
+    """The batch transforms of a recipe at work in one shard, one after the other.
 
-    def __init__(self, steps: Sequence[BatchTransform], folder: Path) -> None:
-        self._stages = [_Stage(step.begin(folder), StepCounts()) for step in steps]
+    `folder` is that of the job, and `roles` are those of the columns of the dataset.
+    """
+
+    def __init__(self, steps: Sequence[BatchTransform], folder: Path, roles: Mapping[str, Role]) -> None:
+        self._stages = [_Stage(step.name, step.begin(folder, roles), StepCounts()) for step in steps]
 
     def __bool__(self) -> bool:
         return bool(self._stages)
@@ -62,7 +66,7 @@ class BatchPipeline:
 
     def counts(self) -> list[dict[str, Any]]:
         """Return what became of the records in each step, as plain data: see StepCounts."""
-        return [{**stage.counts.to_json(), **stage.run.counts()} for stage in self._stages]
+        return [{"name": stage.name, **stage.counts.to_json(), **stage.run.counts()} for stage in self._stages]
 
     def _through(self, stages: list[_Stage], records: Records, reject: RejectRecord) -> Iterator[pa.RecordBatch]:
         if not records.batch.num_rows:
@@ -99,6 +103,7 @@ class StepCounts:
 
 @dataclass
 class _Stage:
+    name: str
     run: BatchRun
     counts: StepCounts
 
@@ -125,19 +130,6 @@ def _text_sizes(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
     texts = batch.column(place)
     offsets = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset : texts.offset + len(texts) + 1]
     return np.diff(offsets).astype(np.int64)
-
-
-def add_counts(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """Return the counts of a step in two shards together: numbers are added, and so are those in lists and tables."""
-    return {name: _sum(one.get(name), other.get(name)) for name in {**one, **other}}
-
-
-def _sum(one: Any, other: Any) -> Any:
-    if one is None or other is None:
-        return other if one is None else one
-    if isinstance(one, dict):
-        return add_counts(one, other)
-    return [a + b for a, b in zip(one, other, strict=True)] if isinstance(one, list) else one + other
 
 
 def keyed(batch: pa.RecordBatch, path: str, numbers: Numbers) -> pa.RecordBatch:

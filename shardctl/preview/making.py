@@ -239,7 +239,7 @@ class _Trial:
         content = self._listing.kind.columns
         if draft.fields is not None:
             content = renamed(without_nulls(draft.fields), job.renames)
-        layout = known_layout(recipe, draft.labelling, self._listing, content, job.kept_images)
+        layout = known_layout(recipe, draft.labelling, self._listing, content, job.kept_images, {})
         return replace(job, recipe=recipe, layout=layout)
 
     def _build(self, job: Job, draft: Draft, places: Sequence[int], folder: Path, shards: Sequence[int]) -> list[Tried]:

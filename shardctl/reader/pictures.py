@@ -106,7 +106,7 @@ class PictureReader:
     def _plain(self, column: Column, samples: Indices) -> list[int]:
         """Return the places of images that are known to be plain JPEG, so that they are decoded without a look at them first.
 
-        None where that has no use: images that are resized go through Pillow, and those that are kept are decoded once.
+        No place where that has no use: images that are resized go through Pillow, and those that are kept are decoded once.
         """
         role = column.picture
         if role is None or isinstance(role, Mask) or self._transforms.resize is not None or self._keeps_decoded:

@@ -18,9 +18,9 @@ from shardctl.tables import (
     MANIFEST,
     SHARDS,
     STAGING,
-    TABLES,
     ShardTable,
     are_file_names,
+    is_shard_name,
     read_checksums,
     shard_name,
 )
@@ -77,7 +77,7 @@ def shard_names(root: Path, manifest: Manifest, hashes: dict[str, str]) -> list[
         return ShardTable(root / SHARDS).names
     numbered = numbered_names(manifest)
     if hashes.get(CHECKSUMS) == manifest.files[CHECKSUMS].sha256:
-        listed = [name for name in read_checksums(root / CHECKSUMS) if name not in TABLES]
+        listed = [name for name in read_checksums(root / CHECKSUMS) if is_shard_name(name)]
         if set(listed) != set(numbered) and are_file_names(listed):
             places = {split.name: number for number, split in enumerate(manifest.splits)}
             return sorted(listed, key=lambda name: (places.get(name.rpartition("-")[0], 0), len(name), name))

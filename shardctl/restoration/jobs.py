@@ -80,6 +80,7 @@ class Made:
             recorded=recorded,
             **records_read(manifest.records),
         )
+        job.write_files()
         job.save()
         return job
 

@@ -13,8 +13,20 @@ from shardctl.layout import Layout
 from shardctl.manifest import MANIFEST_LIMIT, FileFacts, Manifest, SplitFacts, are_class_counts, are_object_counts, are_versions
 from shardctl.restoration.evidence import list_folder
 from shardctl.restoration.outcomes import LOST
+from shardctl.step_counts import are_counts
 from shardctl.storage import is_file, is_regular_file, printable, sha256_of
-from shardctl.tables import CHECKSUMS, MANIFEST, REJECTS, SHARDS, TABLES, ShardEntry, ShardTable, read_checksums, read_rejects
+from shardctl.tables import (
+    CHECKSUMS,
+    MANIFEST,
+    REJECTS,
+    SHARDS,
+    TABLES,
+    ShardEntry,
+    ShardTable,
+    is_shard_name,
+    read_checksums,
+    read_rejects,
+)
 from shardctl.transforms.parts import samples_per_record
 from shardctl.version import __version__
 
@@ -111,7 +123,7 @@ def remake_manifest(root: Path, sources: tuple[str, ...]) -> Manifest:
         fingerprint=fingerprint(parts),
         fingerprint_parts=parts,
         sources=sources or _sources(left),
-        files=with_sizes(root, {name: FileFacts(0, sums[name]) for name in (*TABLES, CHECKSUMS)}),
+        files=with_sizes(root, {name: FileFacts(0, sums[name]) for name in (*TABLES, *_own_files(sums), CHECKSUMS)}),
         created=_created(left, root / CHECKSUMS),
         shardctl_version=__version__,
         dropped=_dropped(root / REJECTS) * samples_per_record(making.recipe),
@@ -121,7 +133,13 @@ def remake_manifest(root: Path, sources: tuple[str, ...]) -> Manifest:
         records=making.records,
         objects=left["objects"] if are_object_counts(left.get("objects")) else None,
         jpeg=table.jpegs.counts() if table.jpegs is not None else None,
+        steps=left["steps"] if are_counts(left.get("steps")) else None,
     )
+
+
+def _own_files(sums: dict[str, str]) -> list[str]:
+    """Return the names of the files that the recipe depends on: all that are listed and are no tables and no shards."""
+    return sorted(name for name in sums if name not in (*TABLES, CHECKSUMS) and not is_shard_name(name))
 
 
 def _proven_sums(root: Path) -> dict[str, str] | None:

@@ -97,6 +97,7 @@ class Repair:
             why = unreadable[name].strerror or unreadable[name]
             self.notices.append(f"{printable(name)} could not be read ({why}) and counts as damaged; check its disk or server")
         dropped = False
+        self._tell_of_lost_files()
         if self.damaged:
             try:
                 dropped = self._mend()
@@ -122,6 +123,13 @@ class Repair:
         if not dropped:
             self._mend_tables(lambda: self._commit(job).write_tables().files)
         return dropped
+
+    def _tell_of_lost_files(self) -> None:
+        """Leave out the files that only a person can bring back: those that the recipe depends on."""
+        for name in sorted(self.damaged & set(self.manifest.own_files)):
+            what = "it is no longer what it was, and cannot be made again; copy it, under any name, into the dataset's folder"
+            self.unrepaired.append(Unrepaired(name, f"{what}, and repair again"))
+            self.damaged.discard(name)
 
     def _mend_written(self) -> None:
         """Repair a dataset of samples that had no source: its tables can be made from its shards."""
@@ -207,7 +215,7 @@ class Repair:
         if needed and not manifest.sources:
             raise DatasetError("the manifest does not say where the sources are; say it with --source SRC, once per source")
         try:
-            recipe = Recipe.from_settings(manifest.recipe)
+            recipe = Recipe.from_settings(manifest.recipe, self.root)
             layout = find_layout(self.root, manifest, self.intact)
             made = Made(manifest, recipe, layout, manifest.sources, self.names)
             if SOURCE_TABLES & self.damaged:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -208,13 +208,16 @@ class BatchTransform(Transform):
     def schema(self, given: pa.Schema) -> pa.Schema:
         """Return the columns that it makes of records with these, without `key`. Raises InputError if it cannot."""
 
-    def roles(self) -> dict[str, Role]:
-        """Return the roles of the columns that it makes."""
-        return {}
+    def roles(self, given: Mapping[str, Role]) -> Mapping[str, Role]:
+        """Return the roles of the columns that it makes of columns with these roles."""
+        return given
 
     @abstractmethod
-    def begin(self, folder: Path) -> BatchRun:
-        """Return what does the work in one shard. `folder` is that of the job, with what was found beforehand."""
+    def begin(self, folder: Path, roles: Mapping[str, Role]) -> BatchRun:
+        """Return what does the work in one shard.
+
+        `folder` is that of the job, with what was found beforehand; `roles` are those of the columns of the dataset.
+        """
 
 
 def drawn(p: float, rng: Rng) -> bool:

@@ -17,7 +17,19 @@ from shardctl.errors import DatasetError, UsageError, WorkerError
 from shardctl.manifest import Manifest, refuse_part_of_dataset
 from shardctl.on_demand import OnDemand
 from shardctl.storage import is_file, is_regular_file, printable, sha256_of
-from shardctl.tables import CHECKSUMS, FILES, MANIFEST, PLAN, SHARDS, STAGING, TABLES, ShardTable, is_file_name, read_checksums
+from shardctl.tables import (
+    CHECKSUMS,
+    FILES,
+    MANIFEST,
+    PLAN,
+    SHARDS,
+    STAGING,
+    TABLES,
+    ShardTable,
+    is_file_name,
+    is_shard_name,
+    read_checksums,
+)
 from shardctl.verification.finding import MISSING, UNREADABLE, Finding, error, reading, warning
 from shardctl.verification.shards import REBUILD
 from shardctl.verification.tables import MEND, check_manifest
@@ -109,7 +121,7 @@ class _Check:
         if SHARDS in broken or wrong["table of shards"]:
             return self._by_checksums(broken), 0
         table = ShardTable(self.root / SHARDS)
-        self._look_for_extra_files(set(table.names))
+        self._look_for_extra_files({*table.names, *manifest.own_files})
         use_plan = self.level != "quick" and not {FILES, PLAN} & broken and not wrong["files"] and not wrong["plan"]
         of_shard = lambda number: {"check": "shard", "shard": number, "plan": use_plan}  # noqa: E731 - one line, used once
         self._check_all(OnDemand(len(table), of_shard), self.progress)
@@ -197,13 +209,13 @@ class _Check:
             if name not in checked:
                 self.findings += self._by_checksum(name, sums[name])
             self.progress(done, len(names))
-        shards = set(names) - set(TABLES)
+        shards = set(filter(is_shard_name, names))
         if shards:
-            self._look_for_extra_files(shards)
+            self._look_for_extra_files(set(names))
         return len(shards)
 
     def _by_checksum(self, name: str, sha256: str) -> list[Finding]:
-        shard, remedy = (None, MEND) if name in TABLES else (name, REBUILD)
+        shard, remedy = (name, REBUILD) if is_shard_name(name) else (None, MEND)
         missing = error(MISSING if shard is None else "missing-shard", f"{name} is missing; {remedy}", shard)
         if not is_regular_file(self.root / name):
             return [missing]
@@ -214,9 +226,9 @@ class _Check:
 
         return list(reading(missing, name, remedy, compare()))
 
-    def _look_for_extra_files(self, shards: set[str]) -> None:
-        """Find files that do not belong to the dataset. Missing files are found by the other checks."""
-        known = shards | {MANIFEST, *TABLES, CHECKSUMS, STAGING}
+    def _look_for_extra_files(self, listed: set[str]) -> None:
+        """Find files that do not belong to the dataset, beside those `listed`. Missing files are found by the other checks."""
+        known = listed | {MANIFEST, *TABLES, CHECKSUMS, STAGING}
         try:
             names = os.listdir(self.root)
         except OSError as fault:  # a folder whose files may be read need not be one that may be listed

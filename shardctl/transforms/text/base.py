@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection
+from shardctl.roles import Role
 from shardctl.storage import printable
 from shardctl.transforms.base import BatchTransform
 from shardctl.transforms.records import BatchRun, EachBatch, Records, RejectRow
@@ -57,7 +58,7 @@ class TextTransform(BatchTransform):
         require_text(given, self.name)
         return given
 
-    def begin(self, folder: Path) -> BatchRun:
+    def begin(self, folder: Path, roles: Mapping[str, Role]) -> BatchRun:
         """Return what changes the texts of one batch after the other. A missing text stays missing."""
         return EachBatch(self._apply)
 
@@ -84,7 +85,7 @@ class TextFilter(BatchTransform):
         require_text(given, self.name)
         return given
 
-    def begin(self, folder: Path) -> BatchRun:
+    def begin(self, folder: Path, roles: Mapping[str, Role]) -> BatchRun:
         """Return what judges one batch after the other."""
         return EachBatch(self._apply)
 

@@ -1,0 +1,61 @@
+"""What became of the records of a dataset in each step of its recipe: counts of shards, added up.
+
+The counts of a step are plain data: its `name`, numbers, and tables of numbers or of lists of numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+Counts = dict[str, Any]
+
+
+def add_counts(some: Sequence[Counts], others: Sequence[Counts]) -> list[Counts]:
+    """Return the counts of the same steps in two shards together."""
+    if not some:
+        return list(others)
+    return [_sum(one, other) for one, other in zip(some, others, strict=True)]
+
+
+def _sum(one: Any, other: Any) -> Any:
+    if one is None or other is None:
+        return other if one is None else one
+    if isinstance(one, dict):
+        return {name: _sum(one.get(name), other.get(name)) for name in {**one, **other}}
+    if isinstance(one, list):
+        return [a + b for a, b in zip(one, other, strict=True)]
+    return one if isinstance(one, str) else one + other
+
+
+def are_counts(steps: Any) -> bool:
+    """Return whether this has the counts of steps."""
+    return isinstance(steps, list) and all(isinstance(step, dict) and _is_step(step) for step in steps)
+
+
+def _is_step(step: Counts) -> bool:
+    numbers = [value for name, value in step.items() if name != "name"]
+    return isinstance(step.get("name"), str) and all(map(_is_count, numbers))
+
+
+def _is_count(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(isinstance(name, str) and _is_count(part) for name, part in value.items())
+    if isinstance(value, list):
+        return all(map(_is_count, value))
+    return type(value) is int and value >= 0
+
+
+def step_lines(steps: Sequence[Counts]) -> list[str]:
+    """Say what each step that rejected records has kept, and what each of its rules rejected: records, and share of bytes."""
+    lines = []
+    for step in steps:
+        rejected: dict[str, list[int]] = step.get("rejected", {})
+        if not rejected:
+            continue
+        records, size = step["records"], max(1, step["bytes"])
+        dropped, dropped_bytes = (sum(counts) for counts in zip(*rejected.values(), strict=True))
+        rules = ", ".join(f"{rule} {count:,} ({of_bytes / size:.1%})" for rule, (count, of_bytes) in sorted(rejected.items()))
+        kept = f"kept {records - dropped:,} of {records:,} ({1 - dropped_bytes / size:.1%} of the bytes)"
+        lines.append(f"{step['name']}: {kept}; rejected: {rules}")
+    return lines

@@ -1,0 +1,170 @@
+"""Steps of text: they see files and records alike, reject single records, are counted, and may depend on files of their own."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import shardctl
+from shardctl.errors import InputError
+from shardctl.tables import read_rejects
+from shardctl.transforms import TRANSFORMS
+from shardctl.transforms.settings import Text, setting
+from shardctl.transforms.text.base import Fault, TextFilter, TextTransform
+
+
+@dataclass(frozen=True)
+class Ending(TextTransform):
+    """Adds what a file says to the end of each text."""
+
+    name: ClassVar[str] = "ending"
+    file: str = setting(Text())
+
+    def loaded(self, folder: Path | None = None) -> Ending:
+        path = folder / "ending.txt" if folder else Path(self.file)
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise InputError(f"{path}: {error.strerror}") from error
+        step = Ending("ending.txt")
+        vars(step)["content"] = content
+        return step
+
+    @property
+    def files(self) -> dict[str, bytes]:
+        return {"ending.txt": vars(self)["content"]}
+
+    def versions(self) -> tuple[str, ...]:
+        return ("endings 1.0",)
+
+    def changed(self, texts: pa.Array) -> pa.Array:
+        return pc.binary_join_element_wise(texts, pa.scalar(vars(self)["content"].decode()), "")
+
+
+@dataclass(frozen=True)
+class NoB(TextFilter):
+    """Rejects texts that have a b."""
+
+    name: ClassVar[str] = "no_b"
+
+    def faults(self, texts: pa.Array) -> Iterable[Fault]:
+        for row, text in enumerate(texts.to_pylist()):
+            if "b" in text:
+                yield Fault(row, "letter-b", f"has a b at {text.index('b')}")
+
+
+@pytest.fixture(autouse=True)
+def steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(TRANSFORMS, "ending", Ending)
+    monkeypatch.setitem(TRANSFORMS, "no_b", NoB)
+
+
+def sources(folder: Path, form: str) -> Path:
+    """Write the texts a, bb, c and d: as records of two files, or as a file each."""
+    folder.mkdir()
+    if form == "files":
+        for text in ("a", "bb", "c", "d"):
+            (folder / f"{text}.txt").write_text(text)
+    else:
+        (folder / "1.jsonl").write_text('{"text": "a", "n": 1}\n{"text": "bb", "n": 2}\n{"text": "c", "n": 3}\n')
+        (folder / "2.jsonl").write_text('{"text": "d", "n": 4}\n{"text": null, "n": 5}\n')
+    return folder
+
+
+def recipe(folder: Path) -> dict[str, Any]:
+    (folder / "my ending").write_bytes(b"!")
+    return {"kind": "text", "transform": [{"name": "no_b"}, {"name": "ending", "file": str(folder / "my ending")}]}
+
+
+@pytest.mark.parametrize("form", ["files", "records"])
+def test_a_text_that_a_step_rejects_is_a_reject_of_its_own_record(tmp_path: Path, form: str) -> None:
+    source = sources(tmp_path / "in", form)
+    result = shardctl.convert(source, tmp_path / "out", recipe=recipe(tmp_path), workers=0)
+    ds = shardctl.open(tmp_path / "out")
+    assert [sample["text"] for sample in ds] == (["a!", "c!", "d!"] if form == "files" else ["a!", "c!", "d!", None])
+    (reject,) = read_rejects(tmp_path / "out" / "rejects.jsonl")
+    key = "bb.txt" if form == "files" else "1.jsonl#2"
+    assert (reject.key, reject.stage, reject.error, reject.message) == (key, "filter", "letter-b", "has a b at 0")
+    assert shardctl.verify(tmp_path / "out", level="deep").findings == ()
+    records = 4 if form == "files" else 5
+    first = {"name": "no_b", "records": records, "bytes": 5, "rejected": {"letter-b": [1, 2]}}
+    assert result.steps == [first, {"name": "ending", "records": records - 1, "bytes": 3, "rejected": {}}]
+
+
+@pytest.mark.parametrize("form", ["files", "records"])
+def test_what_the_steps_did_is_printed_and_recorded(tmp_path: Path, cli: Any, form: str) -> None:
+    given = recipe(tmp_path)
+    toml = 'kind = "text"\n' + "".join(
+        "[[transform]]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in step.items())
+        for step in given["transform"]
+    )
+    (tmp_path / "r.toml").write_text(toml)
+    source = sources(tmp_path / "in", form)
+    ran = cli("convert", source, tmp_path / "out", "--recipe", tmp_path / "r.toml", "--workers", 0)
+    total = 4 if form == "files" else 5
+    assert f"no_b: kept {total - 1} of {total} (60.0% of the bytes); rejected: letter-b 1 (40.0%)" in ran.out
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert [step["name"] for step in manifest["steps"]] == ["no_b", "ending"]
+    assert "endings 1.0" in manifest["fingerprint_parts"]["versions"]
+    assert manifest["environment"]["endings"] == "1.0"
+
+
+def test_a_file_that_a_step_depends_on_is_part_of_the_dataset(tmp_path: Path) -> None:
+    """It is in the checksums, not in the recipe by its path; the dataset needs the first one no more."""
+    source, given = sources(tmp_path / "in", "records"), recipe(tmp_path)
+    out = tmp_path / "out"
+    shardctl.convert(source, out, recipe=given, workers=0)
+    assert (out / "ending.txt").read_bytes() == b"!"
+    assert "ending.txt" in (out / "SHA256SUMS").read_text()
+    assert shardctl.verify(out).findings == ()
+    shards = [path for path in out.iterdir() if path.name.startswith("train-")]
+    before = shards[0].read_bytes()
+    shards[0].write_bytes(before[:-100] + bytes(100))
+    (tmp_path / "my ending").unlink()
+    assert shardctl.repair(out, workers=0).status == "repaired"
+    assert shards[0].read_bytes() == before
+    (out / "ending.txt").write_bytes(b"?")
+    assert {finding.kind for finding in shardctl.verify(out).findings} == {"wrong-checksum"}
+    repaired = shardctl.repair(out, workers=0)
+    assert (repaired.status, [entry.file for entry in repaired.unrepaired]) == ("damaged", ["ending.txt"])
+    assert "copy it, under any name, into the dataset's folder" in repaired.unrepaired[0].message
+    (out / "found again").write_bytes(b"!")
+    assert shardctl.repair(out, workers=0).status == "repaired"
+    assert shardctl.verify(out).findings == ()
+
+
+def test_a_dataset_that_is_replaced_takes_its_files_with_it(tmp_path: Path) -> None:
+    source, given = sources(tmp_path / "in", "files"), recipe(tmp_path)
+    out = tmp_path / "out"
+    shardctl.convert(source, out, recipe=given, workers=0)
+    (out / "notes").write_text("mine")
+    shardctl.convert(source, out, recipe={"kind": "text"}, overwrite=True, workers=0)
+    assert not (out / "ending.txt").exists()
+    assert (out / "notes").exists()
+    assert {finding.kind for finding in shardctl.verify(out).findings} == {"extra-file"}
+
+
+def test_a_lost_manifest_is_rebuilt_with_the_files_of_the_recipe(tmp_path: Path) -> None:
+    source, given = sources(tmp_path / "in", "files"), recipe(tmp_path)
+    out = tmp_path / "out"
+    shardctl.convert(source, out, recipe=given, workers=0)
+    shutil.copytree(out, tmp_path / "copy")
+    (out / "manifest.json").unlink()
+    shardctl.repair(out, sources=[source], workers=0)
+    assert shardctl.verify(out).findings == ()
+    before, after = (json.loads((path / "manifest.json").read_text()) for path in (tmp_path / "copy", out))
+    assert after["files"] == before["files"]
+
+
+def test_texts_are_required_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('{"body": "a"}\n')
+    with pytest.raises(InputError, match="no_b takes texts, and the records have none: they have body; --text-field FIELD"):
+        shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", recipe={"transform": [{"name": "no_b"}]}, workers=0)
