@@ -13,7 +13,7 @@ import click
 from shardctl.cli.describe import print_differences, print_overview, print_shard
 from shardctl.cli.marks import print_mask_statistics, print_object_statistics, print_objects
 from shardctl.cli.output import Output, counted, counting, output_options, print_json, print_table, shortened
-from shardctl.cli.tokens import SHOWN_TOKENS, print_texts, without_texts
+from shardctl.cli.tokens import SHOWN_TOKENS, print_texts, print_token_statistics, without_texts
 from shardctl.errors import UsageError
 from shardctl.manifest import refuse_part_of_dataset
 from shardctl.startup import keep_pandas_out_of_arrow
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from shardctl.inspection.masks import MaskStatistics
     from shardctl.inspection.objects import ObjectStatistics
     from shardctl.inspection.shards import ShardOverview
+    from shardctl.inspection.token_statistics import TokenStatistics
     from shardctl.inspection.tokens import Decoder
     from shardctl.roles import Roles
 
@@ -54,8 +55,8 @@ MASKS = 512
 @click.option(
     "--stats",
     is_flag=True,
-    help="Read all shards, not only a few blocks: exact bytes by column, objects by category, pixels of masks by class; with"
-    " --shard, also check the checksums of its blocks.",
+    help="Read all shards, not only a few blocks: exact bytes by column, objects by category, pixels of masks by class, tokens;"
+    " with --shard, also check the checksums of its blocks.",
 )
 @click.option(
     "--save", type=click.Path(), metavar="DIR", help="Write the samples of --key, --row, --where or --head as ordinary files."
@@ -91,6 +92,9 @@ def inspect(target: str, output: Output, **given: Any) -> int:
       shardctl inspect out --where 'label == "cat" and width > 500' --save cats --images cats.png
       shardctl inspect out --html out.html                     a page to browse
       shardctl inspect out --diff out2                         compare two datasets
+
+    Tokens are shown with the beginning of their text (-v: all of it). Where blocks have the tokens of several documents, --key
+    DOCUMENT shows the blocks that have it, and each block its documents.
 
     A condition may use the columns, and width, height, image_bytes (of one of several fields of images: NAME.width), split,
     shard, row and index; == != < <= > >= in, is None, and, or, not, + - * /, len(column), lower(column),
@@ -180,9 +184,11 @@ def _show_dataset(root: Path, split: str | None, stats: bool, as_json: bool) -> 
     found = overview(root, split)
     statistics = statistics_of(root, ALL_BLOCKS if stats else BLOCKS, split)
     objects, masks = _marks(root, found.manifest.roles, split, stats)
+    tokens = _tokens(root, found.manifest.roles, split, stats)
     columns = column_bytes(root, split) if stats else None
     if as_json:
         more: dict[str, Any] = {"objects": [{"field": name, **each.record()} for name, each in objects.items()]}
+        more["tokens"] = [{"field": name, **each.record()} for name, each in tokens.items()]
         if stats:
             more["masks"] = [{"field": name, **each.record()} for name, each in masks.items()]
         if columns:
@@ -194,6 +200,8 @@ def _show_dataset(root: Path, split: str | None, stats: bool, as_json: bool) -> 
         print_object_statistics(name, marked, whole=stats)
     for name, pixels in masks.items():
         print_mask_statistics(name, pixels)
+    for name, counts in tokens.items():
+        print_token_statistics(name, counts, whole=stats)
     if columns:
         click.echo("bytes of each column in all shards, uncompressed:")
         print_table([(name, size) for name, size in columns.items()])
@@ -211,6 +219,16 @@ def _marks(
 
     objects = object_statistics(root, None if stats else BLOCKS, None if stats else IMAGES, split)
     return objects, mask_statistics(root, MASKS, split) if stats else {}
+
+
+def _tokens(root: Path, roles: Roles, split: str | None, stats: bool) -> dict[str, TokenStatistics]:
+    """Count tokens, where a dataset has any."""
+    if not roles.tokens:
+        return {}
+    from shardctl.inspection.statistics import BLOCKS
+    from shardctl.inspection.token_statistics import token_statistics
+
+    return token_statistics(root, None if stats else BLOCKS, split)
 
 
 def _show_shard(target: Path, given: dict[str, Any], as_json: bool) -> None:

@@ -33,8 +33,8 @@ NEVER_USED = 20
 LARGEST = 1 << 24
 """Numbers of tokens from which on they are only counted together: the largest vocabularies have a million tokens."""
 
-DECODED = 1 << 18
-"""Tokens of all blocks together that are decoded to count the bytes of their text: they take about a second."""
+DECODED = 1 << 16
+"""Tokens of all blocks together that are decoded to count the bytes of their text."""
 
 _DECODED_TOGETHER = 512
 """Tokens that are decoded at a time: some from many places say more than many from a few."""
@@ -59,13 +59,13 @@ class TokenCount:
 class TokenStatistics:
     """What was found in a column of tokens, in `samples` samples of `blocks` blocks. Padding counts nowhere but in `padding`.
 
-    `documents` are those that begin in these samples, and `lengths` says how many tokens they have; where tokens are not packed,
-    each sample is one. Of packed ones there are `padding` (tokens), `cut` (documents of which a part is in another block; None
-    if that cannot be told), and `per_block`, the documents in a block. `counted_loss` is the number of tokens whose loss counts,
-    None without a loss mask. `used` is how many different tokens occur, `coverage` their share of the vocabulary. `outside` counts
-    tokens that are not in the vocabulary. `text_bytes` of text were found in `text_tokens` tokens: all (`exact`, as the step
-    that made them counted), or some that were decoded. `faults` says of blocks that cannot be read why, and `why_numbers` why
-    tokens have no text.
+    `documents` are those that begin in these samples, and `lengths` says how many tokens they have; where tokens are not
+    packed, each sample is one. Of packed ones there are `padding` (tokens), `cut` (documents of which a part is in another
+    block; None if that cannot be told), and `per_block`, the documents in a block. `counted_loss` is the number of tokens whose
+    loss counts, None without a loss mask. `used` is how many different tokens occur, `coverage` their share of the vocabulary.
+    `outside` counts tokens that are not in the vocabulary. `text_bytes` of text were found in `text_tokens` tokens: all
+    (`exact`, as the step that made them counted), or some that were decoded. `faults` says of blocks that cannot be read why,
+    and `why_numbers` why tokens have no text.
     """
 
     samples: int
@@ -138,9 +138,9 @@ class _Tally:
         """Count a block, and decode up to `decode` of its tokens. Raises ValueError."""
         rows = token_rows(columns[name])
         mask = token_rows(columns[LOSS_MASK]).values if LOSS_MASK in columns else None
+        ids = self._add_packed(rows, columns) if self.role.packed else self._add_ragged(rows)
         self.samples += len(rows.lengths)
         self.blocks += 1
-        ids = self._add_packed(rows, columns) if self.role.packed else self._add_ragged(rows)
         self.tokens += len(ids)
         if mask is not None:
             self.counted_loss = (self.counted_loss or 0) + int(np.count_nonzero(mask))
@@ -187,10 +187,11 @@ class _Tally:
         tokenizer = decoder.of(Roles({"tokens": self.role}))
         if tokenizer is None:
             return
-        special = np.array(sorted({*tokenizer.special.values(), self.role.eos, self.role.pad} - {None}), np.int64)
+        ends = [token for token in (self.role.eos, self.role.pad) if token is not None]
+        special = np.array([*tokenizer.special.values(), *ends], np.int64)
         together = min(_DECODED_TOGETHER, most)
-        for first in spread(len(ids), most // together):
-            some = ids[first : first + together]
+        parts = [ids[first : first + together] for first in spread(len(ids), most // together)]
+        for some in parts if len(ids) > most else [ids]:
             text = decoder.text(some[~np.isin(some, special)])
             if text is not None:
                 self.text_bytes += len(text.encode("utf-8", "replace"))
@@ -287,4 +288,5 @@ def _text_bytes(target: Path) -> int | None:
     counts = next((step for step in manifest.steps or () if step["name"] == TOKENIZE), None)
     if counts is None or not counts.get("bytes") or any(name == "variant" for name, _ in manifest.schema):
         return None
-    return int(counts["bytes"]) - sum(size for _, size in counts.get("rejected", {}).values())
+    rejected: dict[str, list[int]] = counts.get("rejected", {})
+    return int(counts["bytes"]) - sum(size for _, size in rejected.values())
