@@ -54,9 +54,26 @@ class Documents:
     start: Numbers
     filled: Numbers
 
-    def ends(self, tokens: Rows, eos: int) -> npt.NDArray[np.bool_]:
-        """Return which pieces end with the token that ends a document, (pieces,): the others go on in another row."""
-        return np.asarray(tokens.values[self.first + self.length - 1] == eos)
+    def ends(self, tokens: Rows, eos: int | None) -> npt.NDArray[np.bool_]:
+        """Return which pieces end their document, (pieces,): the others go on in another row.
+
+        A document is cut only where its row is full; there, the token that ends a document tells.
+        """
+        last = self.first + self.length - 1
+        full = last + 1 == tokens.offsets[self.row + 1]
+        return np.asarray(~full if eos is None else ~full | (tokens.values[last] == eos))
+
+    @property
+    def begins(self) -> npt.NDArray[np.bool_]:
+        """Which pieces begin their document, (pieces,)."""
+        return self.start == 0
+
+    def seconds(self, tokens: Rows) -> npt.NDArray[np.bool_]:
+        """Return which pieces are the second of their document, (pieces,): there is one for each document that was cut.
+
+        The first piece has as many tokens as a row at most; the third begins behind the second, which is a full row.
+        """
+        return np.asarray((self.start > 0) & (self.start <= tokens.lengths[self.row]))
 
 
 def token_rows(column: pa.Array) -> Rows:

@@ -54,10 +54,12 @@ def test_a_few_blocks_are_counted_where_not_all_are_asked_for(tmp_path: Path) ->
     assert (some.blocks, some.samples, every.samples) == (2, 4, 20)
 
 
-def test_without_an_end_token_pieces_are_counted_and_cuts_are_not(tmp_path: Path) -> None:
-    out = write_packed(tmp_path / "out", packed_blocks(DOCUMENTS), Tokens(VOCABULARY, packed=True))
+@pytest.mark.parametrize("eos", [None, 300])
+def test_documents_are_told_apart_without_an_end_token(tmp_path: Path, eos: int | None) -> None:
+    """But for one that ends where its block does. The tokeniser may have an end token that was not used."""
+    out = write_packed(tmp_path / "out", packed_blocks(DOCUMENTS), Tokens(400, eos, packed=True))
     (found,) = token_statistics(out).values()
-    assert (found.cut, found.lengths.what) == (None, "tokens of a piece")
+    assert (found.documents, found.cut, found.lengths.high) == (5, 2, 44)
     assert found.why_numbers is not None
     assert {each.text for each in found.most_common} == {None}
 

@@ -61,7 +61,7 @@ class TokenStatistics:
 
     `documents` are those that begin in these samples, and `lengths` says how many tokens they have; where tokens are not
     packed, each sample is one. Of packed ones there are `padding` (tokens), `cut` (documents of which a part is in another
-    block; None if that cannot be told), and `per_block`, the documents in a block. `counted_loss` is the number of tokens whose
+    block), and `per_block`, the documents in a block. `counted_loss` is the number of tokens whose
     loss counts, None without a loss mask. `used` is how many different tokens occur, `coverage` their share of the vocabulary.
     `outside` counts tokens that are not in the vocabulary. `text_bytes` of text were found in `text_tokens` tokens: all
     (`exact`, as the step that made them counted), or some that were decoded. `faults` says of blocks that cannot be read why,
@@ -156,15 +156,9 @@ class _Tally:
         """Count the documents in blocks, and return their tokens without the padding."""
         found = documents_in(rows, columns)
         _add_numbers(self.per_block, np.bincount(found.row, minlength=len(rows.lengths)))
-        begins = found.start == 0
-        self.documents += int(begins.sum())
-        eos = self.role.eos
-        if eos is None:
-            _add_numbers(self.lengths, found.length)
-        else:
-            ends = found.ends(rows, eos)
-            self.cut += int((begins & ~ends).sum())
-            _add_numbers(self.lengths, (found.start + found.length)[ends])
+        self.documents += int(found.begins.sum())
+        self.cut += int(found.seconds(rows).sum())
+        _add_numbers(self.lengths, (found.start + found.length)[found.ends(rows, self.role.eos)])
         padding = rows.lengths - found.filled
         self.padding += int(padding.sum())
         if not padding.any():
@@ -216,10 +210,10 @@ class _Tally:
             blocks=self.blocks,
             tokens=self.tokens,
             documents=self.documents,
-            lengths=spread_of_counts(f"tokens of a {'piece' if packed and role.eos is None else 'document'}", self.lengths),
+            lengths=spread_of_counts("tokens of a document", self.lengths),
             packed=packed,
             padding=self.padding if packed else None,
-            cut=self.cut if packed and role.eos is not None else None,
+            cut=self.cut if packed else None,
             per_block=spread_of_counts("documents in a block", self.per_block) if packed else None,
             counted_loss=self.counted_loss,
             vocabulary=role.vocabulary,

@@ -80,7 +80,8 @@ class Decoder:
                 self.why_not = _NO_DOCUMENTS
                 return
             tokens = ids[place : place + length]
-            ends = None if role.eos is None else bool(tokens[-1] == role.eos)
+            certain = place + length < len(ids)  # only a full block cuts a document
+            ends = True if certain else None if role.eos is None else bool(tokens[-1] == role.eos)
             yield Piece(None if key is None else str(key), place, length, start, ends, self._beginning(tokens))
             place += length
 
