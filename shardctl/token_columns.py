@@ -66,14 +66,16 @@ class Documents:
     @property
     def begins(self) -> npt.NDArray[np.bool_]:
         """Which pieces begin their document, (pieces,)."""
-        return self.start == 0
+        first: npt.NDArray[np.bool_] = self.start == 0
+        return first
 
     def seconds(self, tokens: Rows) -> npt.NDArray[np.bool_]:
         """Return which pieces are the second of their document, (pieces,): there is one for each document that was cut.
 
         The first piece has as many tokens as a row at most; the third begins behind the second, which is a full row.
         """
-        return np.asarray((self.start > 0) & (self.start <= tokens.lengths[self.row]))
+        second: npt.NDArray[np.bool_] = (self.start > 0) & (self.start <= tokens.lengths[self.row])
+        return second
 
 
 def token_rows(column: pa.Array) -> Rows:
