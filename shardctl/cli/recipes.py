@@ -62,6 +62,18 @@ _TRANSFORMS = (
     click.option("--random-crop", metavar="N|WxH", help="Images: cut out a random part and resize it (RandomResizedCrop)."),
     click.option("--flip", type=float, metavar="P", help="Images: mirror left to right with probability P."),
     click.option(
+        "--tokenizer",
+        metavar="FILE|DIR|bytes",
+        help="Text: make tokens of the texts, after all other steps but packing: a tokenizer.json or a folder with one, a"
+        " SentencePiece .model, a .txt with a word on each line, tiktoken:ENCODING:FILE, or bytes (docs/text.md).",
+    ),
+    click.option(
+        "--chat-template",
+        metavar="auto|chatml|FILE",
+        help="With --tokenizer: make tokens of chats, the field messages, and a mask of what the loss counts. auto: the"
+        " template of the tokenizer's folder.",
+    ),
+    click.option(
         "--step",
         "steps",
         multiple=True,
@@ -101,6 +113,8 @@ _STEPS = (
     ("crop", "crop", "size"),
     ("random_crop", "random_resized_crop", "size"),
     ("flip", "hflip", "p"),
+    ("tokenizer", "tokenize", "tokenizer"),
+    ("chat_template", "tokenize_chat", "template"),
 )
 """Options that give a setting of a step, in the order in which the steps are done: option, step, setting."""
 
@@ -113,13 +127,24 @@ def recipe_of(given: dict[str, Any]) -> dict[str, Any]:
 
     settings = load_recipe(Path(given["recipe"])) if given["recipe"] else {}
     settings |= {key: given[key] for key in KEYS if given.get(key) is not None}
+    chats = given["chat_template"] is not None or _has_step(settings, "tokenize_chat")
+    steps_of_options = {**{option: name for option, name, _ in _STEPS}, **({"tokenizer": "tokenize_chat"} if chats else {})}
     named = [
-        StepOption(option.replace("_", "-"), name, setting, given[option])
+        StepOption(
+            option.replace("_", "-"), "tokenize_chat" if option == "tokenizer" and chats else name, setting, given[option]
+        )
         for option, name, setting in _STEPS
         if given[option] is not None
     ]
+    if given["chat_template"] is not None and given["tokenizer"] is None and not _has_step(settings, "tokenize_chat"):
+        raise UsageError("--chat-template needs a tokenizer; give --tokenizer too")
     if not settings.get("transform") and given["crop"] and given["random_crop"]:
         raise UsageError("--crop and --random-crop contradict each other; use one of them")
     more = [parse_step_option(text) for text in given["steps"]]
     steps = with_steps(settings.get("transform"), named, more, given["transforms"], printable(str(given["recipe"])))
     return {**settings, "transform": steps} if steps else settings
+
+
+def _has_step(settings: dict[str, Any], name: str) -> bool:
+    steps = settings.get("transform")
+    return isinstance(steps, list) and any(isinstance(step, dict) and step.get("name") == name for step in steps)

@@ -164,6 +164,7 @@ def make_draft(
     if types is not None:
         listing.notices += [*mixed_notices(types.mixed(), "field"), *_notices_on_cells(types, surveyor)]
     listing.notices += _notices_on_streams(surveyor, options)
+    listing.notices += [notice for step in recipe.transforms for notice in step.notices()]
     return Draft(listing, labelling, planner, fields, probe, sample_bytes, tuple(splits))
 
 

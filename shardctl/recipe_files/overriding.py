@@ -24,6 +24,10 @@ _WORD = re.compile(r"[A-Za-z_0-9][\w.:/-]*")
 """A value that needs no quotes: 320x240, bilinear, module:function."""
 
 
+_AFTER_OTHERS = ("tokenize", "tokenize_chat", "pack")
+"""Steps whose options mean that they come after all others: what cleans texts comes before."""
+
+
 class StepOption(NamedTuple):
     """An option that gives one setting of the step `name`: `--crop 224` is the `size` of `crop`."""
 
@@ -42,19 +46,24 @@ def with_steps(
     """Return the steps of a recipe with those that options name.
 
     Where the recipe `file` has steps, each of `options` changes the one that it names; without any they are the steps. `more`
-    come after them, then the user's `functions`. Raises UsageError.
+    come after them, then the user's `functions`, and then what makes tokens and packs them, where the file has no such step.
+    Raises UsageError.
     """
     own = list(steps) if isinstance(steps, list) else []
-    if own:
-        for option in options:
+    held = set(_names(own))
+    made: dict[str, dict[str, Any]] = {}
+    for option in options:
+        if own and (option.name in held or option.name not in _AFTER_OTHERS):
             own = _replaced(own, option, file)
-    else:
-        own = [{"name": option.name, option.setting: option.value} for option in options]
+        else:
+            made.setdefault(option.name, {"name": option.name})[option.setting] = option.value
+    own += [step for name, step in made.items() if name not in _AFTER_OTHERS]
+    last = [step for name, step in made.items() if name in _AFTER_OTHERS]
     known = [step.get("target") for step in own if isinstance(step, dict) and step.get("name") in ("custom", "model")]
     twice = next((target for target in functions if target in known), None)
     if twice is not None:
         raise UsageError(f"--transform {printable(twice)}: {file} has this function already; leave the option out")
-    return [*own, *more, *({"name": "custom", "target": target} for target in functions)]
+    return [*own, *more, *({"name": "custom", "target": target} for target in functions), *last]
 
 
 def parse_step_option(text: str) -> dict[str, Any]:

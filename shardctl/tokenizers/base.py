@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 Ids = npt.NDArray[np.uint32]
+Offsets = npt.NDArray[np.int64]
+
+END_NAMES = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]")
+BEGIN_NAMES = ("<|begin_of_text|>", "<s>", "<bos>", "<|bos|>", "[BOS]")
+PAD_NAMES = ("<|pad|>", "<pad>", "[PAD]", "<|padding|>", "<|finetune_right_pad_id|>")
+UNKNOWN_NAMES = ("<unk>", "<|unk|>", "[UNK]")
+"""What special tokens are called, for tokenisers that do not say what theirs are for."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +27,7 @@ class Encoded:
     `ids` is (total,) uint32, `offsets` is (n + 1,) int64 and begins with 0.
     """
 
-    offsets: npt.NDArray[np.int64]
+    offsets: Offsets
     ids: Ids
 
 
@@ -33,8 +40,13 @@ class Tokenizer(Protocol):
     """
 
     @property
+    def kept_as(self) -> str:
+        """What opens it again: the name of the first of its files, or a name that needs none, such as `bytes`."""
+        ...
+
+    @property
     def vocabulary(self) -> int:
-        """The number of different tokens, special ones included."""
+        """The number of different tokens, special ones included: one more than the largest number of a token."""
         ...
 
     @property
@@ -53,6 +65,11 @@ class Tokenizer(Protocol):
         ...
 
     @property
+    def special(self) -> Mapping[str, int]:
+        """The special tokens, which stand for no text, by their names."""
+        ...
+
+    @property
     def files(self) -> Mapping[str, bytes]:
         """The files that it is made of, by name."""
         ...
@@ -60,6 +77,11 @@ class Tokenizer(Protocol):
     @property
     def versions(self) -> tuple[str, ...]:
         """The packages that decide the tokens, with their versions: "tokenizers 0.23.3"."""
+        ...
+
+    @property
+    def longest(self) -> int | None:
+        """The most bytes of a text that are encoded in little memory; None: there is no limit."""
         ...
 
     def encode(self, texts: pa.Array) -> Encoded:
@@ -73,3 +95,57 @@ class Tokenizer(Protocol):
     def token(self, number: int) -> str:
         """Return a token as people read it. Raises IndexError if there is none of this number."""
         ...
+
+    def number(self, token: str) -> int | None:
+        """Return the number of a token; None if there is none of this name."""
+        ...
+
+
+@dataclass(frozen=True)
+class Placed:
+    """The tokens of one text, with their places in it: token n is made of the characters `starts[n]` to `ends[n]`.
+
+    All are (n,): `ids` uint32, `starts` and `ends` int64, in characters. Several tokens of one character have its place.
+    """
+
+    ids: Ids
+    starts: Offsets
+    ends: Offsets
+
+
+@runtime_checkable
+class Placing(Protocol):
+    """A tokeniser that knows the places of tokens, which a loss mask needs. `template` is its chat template, if it has one."""
+
+    @property
+    def template(self) -> str | None:
+        """The chat template, in the language of Jinja."""
+        ...
+
+    def place(self, texts: Sequence[str]) -> Iterable[Placed]:
+        """Yield the tokens of each text, with their places. Special tokens are found in the texts, and none is added."""
+        ...
+
+
+def joined(parts: Sequence[Sequence[int] | Ids]) -> Encoded:
+    """Return the tokens of texts that were encoded one by one."""
+    lengths = np.fromiter(map(len, parts), np.int64, len(parts))
+    offsets = np.zeros(len(parts) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    ids = np.concatenate([np.asarray(part, np.uint32) for part in parts]) if parts else np.empty(0, np.uint32)
+    return Encoded(offsets, ids)
+
+
+def of_names(special: Mapping[str, int], names: Sequence[str]) -> int | None:
+    """Return the number of the first of some names that is a special token."""
+    return next((special[name] for name in names if name in special), None)
+
+
+def bytes_of(texts: pa.Array) -> tuple[Offsets, npt.NDArray[np.uint8]]:
+    """Return the UTF-8 of texts, (n,) string without nulls: offsets (n + 1,) from 0, and the bytes, without a copy."""
+    _, places, data = texts.buffers()
+    offsets = np.frombuffer(places, np.int32)[texts.offset : texts.offset + len(texts) + 1].astype(np.int64)
+    if data is None or not len(texts):
+        return np.zeros(len(texts) + 1, np.int64), np.empty(0, np.uint8)
+    first, last = int(offsets[0]), int(offsets[-1])
+    return offsets - first, np.frombuffer(data, np.uint8)[first:last]

@@ -52,6 +52,10 @@ class Transform(Settings, ABC):
         """Return the packages that decide what it makes, with their versions: "tokenizers 0.23.3"."""
         return ()
 
+    def notices(self) -> tuple[str, ...]:
+        """Return what a person should know before it works: sentences without a full stop."""
+        return ()
+
     def code_digest(self) -> str | None:
         """Return a digest of the code that does the work where it is not shardctl's own, else None."""
         return None

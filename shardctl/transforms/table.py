@@ -26,6 +26,8 @@ _MODULES = {
     "automatic": ("rand_augment", "trivial_augment", "auto_augment", "aug_mix"),
     "composite": ("choice", "maybe", "sequence"),
     "filters": ("filter_size", "filter_aspect", "filter_area", "filter_blur", "filter_uniform", "filter_date"),
+    "text.tokens": ("tokenize",),
+    "text.chat": ("tokenize_chat",),
     "custom": ("custom",),
     "model": ("model",),
 }
