@@ -97,3 +97,18 @@ def test_inspect_prints_what_was_counted(tmp_path: Path, cli: Any) -> None:
     assert "vocabulary: 19 of 261 tokens occur (7.3%)" in shown
     assert "never used: '0x00'" in shown
     assert cli("inspect", out, "--json").json["tokens"][0]["padding_share"] == 0.0875
+
+
+def test_the_page_has_texts_and_what_was_counted(tmp_path: Path) -> None:
+    pytest.importorskip("plotly")
+    from shardctl.report import dataset_page
+
+    page = dataset_page(write_packed(tmp_path / "out", packed_blocks(DOCUMENTS), PACKED))
+    for says in (
+        "alpha&lt;eos&gt;",
+        "16 tokens, 2 documents",
+        "Most common tokens",
+        "of 261 tokens of the vocabulary",
+    ):
+        assert says in page, says
+    assert "beta goes" in dataset_page(write_ragged(tmp_path / "ragged", DOCUMENTS))

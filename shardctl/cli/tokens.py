@@ -86,7 +86,11 @@ def print_token_statistics(name: str, found: TokenStatistics, whole: bool) -> No
         click.echo(f"  {counted(found.documents, 'document')}{_cuts(found)}; {padding}")
     for spread in (found.lengths, found.per_block):
         if spread is not None and spread.counts:
-            low, median, high = f"{spread.low:,.0f}", f"{spread.median:,.6g}", f"{spread.high:,.0f}"
+            low, median, high = (
+                f"{spread.low:,.0f}",
+                f"{spread.median:,.{0 if spread.median >= 1000 else 1}f}".removesuffix(".0"),
+                f"{spread.high:,.0f}",
+            )
             click.echo(f"  {spread.what}: {low} to {high}, {median} at the median  {bars(spread.counts)}")
     if found.counted_loss is not None:
         click.echo(
