@@ -22,7 +22,7 @@ from PIL import Image, ImageEnhance
 
 from shardctl.codecs.image import open_image, upright
 from shardctl.codecs.measures import HASH_SIDE, phash
-from shardctl.duplicates import Hashes, distances, first_of_similar
+from shardctl.duplicates.pictures import Hashes, distances, first_of_similar
 
 PLANTED = 0.01
 """Share of the hashes that are neighbours of others."""

@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from shardctl.dataset import open_dataset as open
     from shardctl.mixed import mix as mix
     from shardctl.restoration import repair as repair
+    from shardctl.tokenizer_training import train_tokenizer as train_tokenizer
     from shardctl.verification import verify as verify
     from shardctl.writing import write as write
 
-__all__ = ["__version__", "advise", "bench", "convert", "mix", "open", "repair", "verify", "write"]
+__all__ = ["__version__", "advise", "bench", "convert", "mix", "open", "repair", "train_tokenizer", "verify", "write"]
 
 _PUBLIC = {
     "advise": ("shardctl.advice", "advise"),
@@ -32,6 +33,7 @@ _PUBLIC = {
     "mix": ("shardctl.mixed", "mix"),
     "open": ("shardctl.dataset", "open_dataset"),
     "repair": ("shardctl.restoration", "repair"),
+    "train_tokenizer": ("shardctl.tokenizer_training", "train_tokenizer"),
     "verify": ("shardctl.verification", "verify"),
     "write": ("shardctl.writing", "write"),
 }

@@ -231,6 +231,7 @@ class Dataset:
         dtype: Mapping[str, str] | None = None,
         normalize: Mapping[str, Normalization] | None = None,
         keep_objects: float | str = KEPT_SHARE,
+        derive: Sequence[str] = (),
         mmap: bool = True,
         preload: bool = False,
         cache: int = 0,
@@ -268,10 +269,11 @@ class Dataset:
             truth("channels_first", channels_first),
             mapping("fill", fill),
             keep_objects=kept_objects(keep_objects),
+            derive=names("derive", derive),
         )
         mode = shuffle if isinstance(shuffle, str) else self._best_order(gather) if truth("shuffle", shuffle) else None
         order = OrderOptions(mode, transforms.seed, lanes, interleave)
-        chosen = names("columns", columns) if columns is not None else None
+        chosen = names("columns", columns) if columns is not None else self._columns_of_blocks()
         stream = DatasetStream(self._selection, StreamOptions(order, chosen, transforms, gather))
         options = LoaderOptions(
             batch_size,
@@ -296,6 +298,12 @@ class Dataset:
         if label is not None and label not in (fill or {}) and any(column.name == label for column in stream.columns):
             self._check_labels(label)
         return loader
+
+    def _columns_of_blocks(self) -> tuple[str, ...] | None:
+        """Return the columns of blocks of tokens that training needs, without the lists of their documents; None: all."""
+        packed = [name for name, role in self.roles.tokens.items() if role.packed]
+        masks = [name for name in ("loss_mask",) if name in self.schema.names]
+        return (*packed, *masks) if packed else None
 
     def _check_labels(self, label: str) -> None:
         """Raise UsageError if the manifest says that labels are missing: now, and not after hours of training."""

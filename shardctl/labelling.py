@@ -87,6 +87,32 @@ def label_files(
     return _label_by_folder(listing, mode, by_folder)
 
 
+def leave_out_labels(
+    listing: Listing, settings: PlanSettings, by_folder: bool, types: Types | None, field: str, who: str
+) -> Labelling:
+    """Return that there are no labels, and drop the columns of labels files: a sample that the step `who` makes is of several
+    records. The arguments are those of `label_files`. A notice says what is left out.
+    """
+    names = [LABEL] if _would_be_labelled(listing, settings, by_folder, types, field) else []
+    names += [f.name for f in side_fields(listing.side)]
+    if listing.side is not None:
+        for name in listing.side.columns.column_names:
+            listing.side = listing.side.without(name)
+    if names:
+        listing.notices.append(f"left out: {some(names)}, as {who} makes samples of several records, which may differ in them")
+    return Labelling()
+
+
+def _would_be_labelled(listing: Listing, settings: PlanSettings, by_folder: bool, types: Types | None, field: str) -> bool:
+    before = list(listing.notices)
+    try:
+        return label_files(listing, settings, by_folder, types, field).classes is not None
+    except InputError:  # classes that not all of the files have
+        return True
+    finally:
+        listing.notices[:] = before
+
+
 def _label_by_folder(listing: Listing, mode: str, by_folder: bool) -> Labelling:
     """Take the name of a file's folder as its class."""
     below = [group.folder.partition("/")[2] if by_folder else group.folder for group in listing.groups]

@@ -109,6 +109,16 @@ class Planner:
                 plan.write_table(pa.Table.from_batches(held).combine_chunks())
         _write_shards(folder, rows)
 
+    def write_units(self, folder: Path) -> None:
+        """Write plan.arrow with every unit that has records as a row, in the order of the splits, and no shards."""
+        with _table(folder / PLAN, JOB_PLAN_SCHEMA) as plan:
+            for split, ends in enumerate(self._ends):
+                first = 0
+                for last in range(min(CHUNK_ROWS, len(ends)), len(ends) + CHUNK_ROWS, CHUNK_ROWS) if len(ends) else ():
+                    end = int(ends[min(last, len(ends)) - 1])
+                    plan.write_batch(self._range(split, first, end))
+                    first = end
+
     def write_some(self, folder: Path, units: int, run: int) -> npt.NDArray[np.int64]:
         """Write a plan with the first `run` records of some units all over the splits; more of each if there are fewer units.
 

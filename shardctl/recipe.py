@@ -13,7 +13,7 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.codecs.image import MAX_PIXELS, Store
-from shardctl.duplicates import KEEP_ALL, DuplicateRule
+from shardctl.duplicates.rule import KEEP_ALL, OF_IMAGES, OF_TEXTS, DuplicateRule
 from shardctl.errors import UsageError
 from shardctl.geometry import Size
 from shardctl.motion import CENTRE, KEPT_SHARE
@@ -42,6 +42,8 @@ from shardctl.transforms.settings import (
     settings_in,
 )
 from shardctl.transforms.table import Steps
+from shardctl.transforms.text.base import TextTransform
+from shardctl.transforms.text.deduplicate import Deduplicate
 
 FIELD_TYPES: dict[str, pa.DataType] = {
     "string": pa.string(),
@@ -131,7 +133,7 @@ def _known_encoding(name: str) -> str:
 
 
 _STORES = {"pattern": r"^(source|png|raw|none|(jpeg|webp)(:[0-9]{1,3})?)$"}
-_DUPLICATES = {"pattern": "^(keep|exact|similar(:[0-9]{1,2})?)$"}
+_DUPLICATES = {"pattern": r"^(keep|exact|similar(:[0-9]{1,2})?|near(:[0-9.]+)?|line|paragraph)$"}
 _COMPRESSIONS = {"pattern": "^(none|lz4|zstd(:[0-9]{1,2})?)$"}
 
 
@@ -170,7 +172,8 @@ class Recipe(Settings):
     duplicates: DuplicateRule = setting(
         Parsed(DuplicateRule.parse, _DUPLICATES),
         KEEP_ALL,
-        "Copies of an image: keep all, or reject them if they are exact, similar or similar:BITS.",
+        "Copies of an image: keep all, or reject them if they are exact, similar or similar:BITS. Of a text: exact, near or"
+        " near:SHARE; line or paragraph drops these. For texts it adds the step deduplicate after those that change texts.",
         later=True,
     )
     record: str = setting(Word(RECORDS), "file", "What a record of a text file is: file, line or paragraph.")
@@ -281,6 +284,11 @@ class Recipe(Settings):
         return tuple(step for step in self.transforms if isinstance(step, BatchTransform))
 
     @property
+    def joins(self) -> bool:
+        """Whether a sample may be of several records."""
+        return any(step.joins for step in self.batch_transforms)
+
+    @property
     def random(self) -> bool:
         """Whether the recipe draws random numbers."""
         return any(step.random for step in self.transforms)
@@ -321,6 +329,11 @@ class Recipe(Settings):
         """The files that its steps depend on, by the names that they have in the dataset."""
         return {name: data for step in self.transforms for name, data in step.files.items()}
 
+    @property
+    def tables(self) -> list[str]:
+        """The names of the tables that its steps need in the job's folder, and that become part of the dataset."""
+        return [step.table for step in self.transforms if step.table]
+
     @classmethod
     def from_settings(cls, settings: dict[str, Any], folder: Path | None = None) -> Recipe:
         """Build and check a recipe, and import its functions; what is left out takes its default.
@@ -336,7 +349,7 @@ class Recipe(Settings):
                 steps.append(step.loaded(folder))
             except SettingError as error:
                 raise error.within("transform", place) from None
-        loaded = replace(recipe, transform=tuple(steps))
+        loaded = replace(recipe, transform=tuple(steps))._with_text_duplicates()
         for misfit in loaded.misfits():  # a custom step whose target is a class has become a model
             raise misfit
         resampling_by(recipe.resampling)  # so that a missing package is known before anything is written
@@ -383,6 +396,15 @@ class Recipe(Settings):
             compression = Compression.parse("none" if images else "zstd:3")
         return replace(self, store=store, compression=compression)
 
+    def _with_text_duplicates(self) -> Recipe:
+        """Return the recipe of texts with a step in place of the key `duplicates`, after the last step that changes texts."""
+        if self.kind == "image" or self.duplicates.mode in ("keep", *OF_IMAGES):
+            return self
+        steps = self.transform
+        place = max((number for number, step in enumerate(steps, 1) if isinstance(step, TextTransform)), default=0)
+        step = Deduplicate.of_rule(self.duplicates)
+        return replace(self, duplicates=KEEP_ALL, transform=(*steps[:place], step, *steps[place:]))
+
     def misfits(self) -> Iterator[SettingError]:
         """Yield what does not fit together, each with the key that says it."""
         if self.kind not in (UNDECIDED, "image"):
@@ -391,13 +413,7 @@ class Recipe(Settings):
             for place, step in enumerate(self.transforms):
                 if isinstance(step, ImageTransform | Filter):
                     yield _of_step(place, f"{step.name} is for images, and these inputs are {self.kind}")
-        if self.duplicates.mode != "keep" and (self.kind not in (UNDECIDED, "image") or self.reading.image is not None):
-            inputs = self.kind if self.kind != "image" else "tables with images"
-            yield SettingError(
-                f"duplicates {self.duplicates} compares images that are files of their own, and these inputs are {inputs};"
-                " leave it out",
-                "duplicates",
-            )
+        yield from self._misfits_of_duplicates()
         yield from self._misfits_of_fields()
         if self.variants > 1 and not self.random:
             yield SettingError(
@@ -423,6 +439,23 @@ class Recipe(Settings):
             )
         yield from self._misfits_of_steps()
 
+    def _misfits_of_duplicates(self) -> Iterator[SettingError]:
+        mode, images = self.duplicates.mode, self.kind in (UNDECIDED, "image")
+        if mode == "keep":
+            return
+        if self.reading.image is not None and self.kind == "image":
+            yield SettingError(
+                f"duplicates {self.duplicates} compares images that are files of their own, and these inputs are tables with"
+                " images; leave it out",
+                "duplicates",
+            )
+        elif self.kind == "image" and mode in OF_TEXTS:
+            problem = f"duplicates {self.duplicates} compares texts, and these inputs are images; use exact or similar"
+            yield SettingError(problem, "duplicates")
+        elif not images and mode in OF_IMAGES:
+            problem = f"duplicates {self.duplicates} compares images, and these inputs are {self.kind}; use exact or near"
+            yield SettingError(problem, "duplicates")
+
     def _misfits_of_steps(self) -> Iterator[SettingError]:
         several = [place for place, step in enumerate(self.transforms) if isinstance(step, ImageTransform) and step.samples > 1]
         for place in several[1:]:
@@ -434,10 +467,19 @@ class Recipe(Settings):
                 yield _of_step(
                     place, f"{step.name} is random and must come after {last}, whose samples are parts of the same image"
                 )
+        tables = [step.table for step in self.transforms]
+        names = [step.name for step in self.transforms]
+        for place, table in enumerate(tables):
+            if table and table in tables[:place]:
+                yield _of_step(place, f"{names[place]} of the same unit is given twice; leave one of them out")
+            if table and "tokenize" in names[:place]:
+                yield _of_step(place, f"{names[place]} must come before tokenize, whose tokens are those of the whole text")
         own = False
         for place, step in enumerate(self.transforms):
             if isinstance(step, BatchTransform) and self.sample_transforms:
                 yield _of_step(place, f"{step.name} cannot be used together with your own function")
+            if isinstance(step, BatchTransform) and step.is_last and place < len(self.transforms) - 1:
+                yield _of_step(place, f"{step.name} must be the last step; {self.transforms[place + 1].name} comes after it")
             if isinstance(step, BatchTransform) and self.kind == "image":
                 yield _of_step(place, f"{step.name} is for text and tables, and these inputs are images")
             if own and not isinstance(step, SampleTransform):

@@ -51,6 +51,9 @@ def step_lines(steps: Sequence[Counts]) -> list[str]:
     lines = []
     for step in steps:
         rejected: dict[str, list[int]] = step.get("rejected", {})
+        if pieces := step.get("pieces_dropped"):
+            share = step["bytes_dropped"] / max(1, step["bytes"])
+            lines.append(f"{step['name']}: dropped {pieces:,} parts of texts ({share:.1%} of the bytes)")
         if not rejected:
             continue
         records, size = step["records"], max(1, step["bytes"])

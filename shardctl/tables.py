@@ -51,6 +51,15 @@ def is_shard_name(name: str) -> bool:
     return name.endswith(".arrow") and bool(stem) and number.isascii() and number.isdecimal() and len(number) >= 5
 
 
+DUPLICATES = "duplicates-"
+"""What the names of the tables begin with that say which texts are duplicates; the unit that was compared comes after it."""
+
+
+def is_duplicates_table(name: str) -> bool:
+    """Return whether a file of a dataset is called as a table of duplicates is."""
+    return name.startswith(DUPLICATES) and not is_shard_name(name)
+
+
 def expect(holds: bool, what: str) -> None:
     """Raise ValueError, saying what should have been, unless it holds."""
     if not holds:

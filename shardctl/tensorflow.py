@@ -41,6 +41,8 @@ def _signature(name: str, spec: Spec) -> Any:
     shape = (None, *(length if length >= 0 else None for length in spec.shape))
     if spec.kind in ("fixed", "padded"):
         return tf.TensorSpec(shape, spec.dtype)
+    if spec.kind == "whole":
+        return tf.TensorSpec(shape[1:], spec.dtype)
     if spec.kind == "ragged" and spec.shape[0] >= 0:
         raise UsageError(f"TensorFlow needs one size for {name} with the channels first; give crop= or resize=(height, width)")
     if spec.kind == "ragged":

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from shardctl.duplicates import Repeats
+from shardctl.duplicates.pictures import Repeats
 from shardctl.errors import Rejection
 from shardctl.sources.formats import Cut
 

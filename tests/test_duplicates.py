@@ -20,7 +20,7 @@ from test_conversion import sums
 
 import shardctl
 from shardctl.conversion import Listener
-from shardctl.duplicates import Places, distances, first_of_equal, first_of_similar
+from shardctl.duplicates.pictures import Places, distances, first_of_equal, first_of_similar
 from shardctl.engines import hashing, local
 from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.hashing import Hashing, Listed
@@ -186,11 +186,11 @@ def test_repair_brings_back_the_same_samples_and_rejects(source: Path, tmp_path:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"duplicates": "same"}, "duplicates must be keep, exact, similar or similar:DISTANCE"),
-        ({"duplicates": "similar:17"}, "with a distance of 0 to 16 bits; it is 'similar:17'"),
+        ({"duplicates": "same"}, "duplicates must be keep or exact; for images similar or similar:DISTANCE"),
+        ({"duplicates": "similar:17"}, "with 0 to 16 bits; .* it is 'similar:17'"),
         ({"duplicates": "similar:-1"}, "it is 'similar:-1'"),
         ({"duplicates": "exact:3"}, "it is 'exact:3'"),
-        ({"duplicates": "exact", "kind": "text"}, "files of their own, and these inputs are text; leave it out"),
+        ({"duplicates": "near", "kind": "image"}, "near:0.8 compares texts, and these inputs are images; use exact or similar"),
         ({"duplicates": "exact", "image_field": "photo"}, "files of their own, and these inputs are tables with images"),
     ],
 )
@@ -266,8 +266,8 @@ def near_hashes(draw: st.DrawFn) -> list[int]:
 @given(near_hashes(), st.integers(0, 16), st.booleans())
 def test_similar_hashes_are_found_as_by_comparing_each_with_each(hashes: list[int], distance: int, lookup: bool) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("shardctl.duplicates.LEAF", 16)
-        patch.setattr("shardctl.duplicates.SETUP", -(2**60) if lookup else 2**60)
+        patch.setattr("shardctl.duplicates.pictures.LEAF", 16)
+        patch.setattr("shardctl.duplicates.pictures.SETUP", -(2**60) if lookup else 2**60)
         found = first_of_similar(np.array(hashes, np.uint64), distance)
     assert found.tolist() == plainly(hashes, distance)
 

@@ -25,7 +25,7 @@ FLUSH_FAILED = 120
 OUTPUT_REFUSED = 3
 """The exit code if stdout or stderr cannot be written: the same as for any other full disk."""
 
-COMMANDS = ("advise", "bench", "convert", "demo", "inspect", "preview", "recipe", "repair", "verify")
+COMMANDS = ("advise", "bench", "convert", "demo", "inspect", "preview", "recipe", "repair", "tokenizer", "verify")
 
 
 def _show_version(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
@@ -66,6 +66,7 @@ def cli() -> None:
                                                           what will a recipe do to the images?
       shardctl convert demo/photos out --resize 256 --crop 224 --store raw
       shardctl recipe check recipe.toml                   what does a recipe do, and what is wrong with it?
+      shardctl tokenizer train demo/texts tokenizer.json  make a tokeniser of texts
       shardctl verify out                                 is it whole?
       shardctl repair out                                 rebuild damaged files from the sources
       shardctl inspect out                                what is in it?

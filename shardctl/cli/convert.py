@@ -146,9 +146,11 @@ def _number_or_word(_context: click.Context, _parameter: click.Parameter, value:
 )
 @click.option(
     "--duplicates",
-    metavar="keep|exact|similar[:BITS]",
+    metavar="keep|exact|similar[:BITS]|near[:SHARE]|line|paragraph",
     help="Images: keep all, or reject a file of the same bytes as one before it (exact), or one that looks like it (similar:"
-    " up to BITS of 64 bits of a hash differ, 7 if not given). Default: keep.",
+    " up to BITS of 64 bits of a hash differ, 7 if not given). Texts: reject one that is the same as one before it (exact), or"
+    " nearly (near: SHARE of their 5-word sequences is the same, 0.8 if not given); or drop its lines or paragraphs that were"
+    " there before. Default: keep.",
 )
 @click.option(
     "--resampling",

@@ -74,6 +74,18 @@ _TRANSFORMS = (
         " template of the tokenizer's folder.",
     ),
     click.option(
+        "--block-length",
+        type=click.IntRange(min=2),
+        metavar="L",
+        help="Text: pack the tokens of documents into blocks of L tokens; the last step, after --tokenizer.",
+    ),
+    click.option(
+        "--pack",
+        type=click.Choice(["concat", "bfd", "none"]),
+        help="How: one document behind the other, cut at the ends of blocks; best-fit decreasing, which cuts no document that"
+        " fits; or none: a row for each document, or for each piece of at most L tokens. Default: concat.",
+    ),
+    click.option(
         "--step",
         "steps",
         multiple=True,
@@ -115,6 +127,8 @@ _STEPS = (
     ("flip", "hflip", "p"),
     ("tokenizer", "tokenize", "tokenizer"),
     ("chat_template", "tokenize_chat", "template"),
+    ("block_length", "pack", "length"),
+    ("pack", "pack", "method"),
 )
 """Options that give a setting of a step, in the order in which the steps are done: option, step, setting."""
 
@@ -130,10 +144,8 @@ def recipe_of(given: dict[str, Any]) -> dict[str, Any]:
     chats = given["chat_template"] is not None or _has_step(settings, "tokenize_chat")
     steps_of_options = {**{option: name for option, name, _ in _STEPS}, **({"tokenizer": "tokenize_chat"} if chats else {})}
     named = [
-        StepOption(
-            option.replace("_", "-"), "tokenize_chat" if option == "tokenizer" and chats else name, setting, given[option]
-        )
-        for option, name, setting in _STEPS
+        StepOption(option.replace("_", "-"), steps_of_options[option], setting, given[option])
+        for option, _, setting in _STEPS
         if given[option] is not None
     ]
     if given["chat_template"] is not None and given["tokenizer"] is None and not _has_step(settings, "tokenize_chat"):

@@ -94,7 +94,7 @@ def known_layout(
         of_records: dict[str, Role] = {OBJECTS: Objects()} if content is not None and has_objects(content) else {}
         _refuse_immovable(recipe, {**of_records, **roles}, fields)
         roles = _moved_roles(recipe, roles)
-    if recipe.samples_per_record > 1:
+    if recipe.samples_per_record > 1 or any(step.splits for step in recipe.batch_transforms):
         fields.append(pa.field("variant", pa.int32()))
     image = Image(str(recipe.store), shape) if recipe.store and recipe.store.name != "none" else None
     return Layout.by_name(recipe.kind, pa.schema(fields), image, labelling.classes, kept_images, roles)

@@ -21,7 +21,7 @@ from shardctl.listing import CHUNK_ROWS
 from shardctl.manifest import FileFacts, Manifest, SplitFacts, sum_up
 from shardctl.pipeline.samples import Shape
 from shardctl.step_counts import Counts, add_counts
-from shardctl.storage import printable, replacing, write_atomically
+from shardctl.storage import copy_file, printable, replacing, write_atomically
 from shardctl.tables import (
     FILES,
     MANIFEST,
@@ -104,7 +104,10 @@ class Commit:
             fields = self._fields if self._fields is not None else _final_fields(self._job, shape)
             jpegs = joined(self._jpegs) if self._jpegs is not None else None
             shards.write_table(new / SHARDS, _making(self._job, fields, self._settings), jpegs)
-            files = sum_up(new, shards.sums(), sorted(self._job.recipe.files))
+            tables = self._job.recipe.tables
+            for name in tables:
+                copy_file(self._job.folder / name, new / name)
+            files = sum_up(new, shards.sums(), sorted([*self._job.recipe.files, *tables]))
         inputs, rejected, samples, size = (sum(numbers) for numbers in zip(*totals.values(), strict=True))
         splits = tuple(SplitFacts(s.name, totals[s.name][2], s.shards, totals[s.name][3]) for s in self._job.splits)
         counts = {name: found.tolist() for name, found in self._class_counts.items()} if self._class_counts else None

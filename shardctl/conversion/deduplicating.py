@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardctl.conversion.surveying import Surveyor, group
-from shardctl.duplicates import Places, Repeats, distances, first_of_equal, first_of_similar
+from shardctl.duplicates.pictures import Places, Repeats, distances, first_of_equal, first_of_similar
 from shardctl.engines.hashing import SILENT, Hashing, Listed
 from shardctl.engines.inputs import OTHERS
 from shardctl.engines.job import Root

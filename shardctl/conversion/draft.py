@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
 
 from shardctl.conversion.columns import compare_schema, known_layout, refuse_fields, renamed, with_images
+from shardctl.conversion.comparing import Compared, compare_texts, without_comparing
 from shardctl.conversion.deduplicating import without_repeats
 from shardctl.conversion.options import Options
 from shardctl.conversion.surveying import DELIMITERS, Surveyor
-from shardctl.duplicates import Repeats
+from shardctl.duplicates.pictures import Repeats
 from shardctl.engines.base import Engine
 from shardctl.engines.job import Job, Root
 from shardctl.engines.probe import Probe
-from shardctl.labelling import Labelling, PlanSettings, label_files, write_files
+from shardctl.labelling import Labelling, PlanSettings, label_files, leave_out_labels, write_files
 from shardctl.layout import Layout
 from shardctl.listing import Listing
 from shardctl.plan import Planner, SplitPlan, order_units
@@ -27,7 +28,7 @@ from shardctl.sources.jsonl import mixed_notices
 from shardctl.sources.labels import SPLIT_COLUMN
 from shardctl.sources.types import Types, without_nulls
 from shardctl.splitting import split_files
-from shardctl.storage import counted, format_bytes, printable
+from shardctl.storage import copy_file, counted, format_bytes, printable
 from shardctl.tables import FILES
 from shardctl.units import Units
 
@@ -38,6 +39,9 @@ FEWEST_SHARDS = 16
 """A small dataset is still cut into this many shards (of SMALLEST_SHARD_ROWS or more), so that workers can share the work."""
 
 SMALLEST_SHARD_ROWS = 8
+
+SMALLEST_SHARD_BLOCKS = 64
+"""The same where samples are blocks: the last one of each shard is filled up, and few documents fill blocks less well."""
 
 PROBE_FILES = {"image": 32, "text": 1024}
 """Files, of those that are one record each, that are pushed through the recipe before the plan is made: always the same ones,
@@ -76,6 +80,7 @@ class Draft:
     probe: Probe
     sample_bytes: float
     splits: tuple[SplitPlan, ...]
+    compared: Sequence[Compared] = ()
 
     def job(self, folder: Path, roots: tuple[Root, ...], recipe: Recipe, parts: dict[str, str], shuffle: int | None) -> Job:
         """Return the job in its folder."""
@@ -102,6 +107,8 @@ class Draft:
         """Write the tables of the job."""
         write_files(folder / FILES, self.listing, self.labelling)
         self.planner.write(folder, [split.shards for split in self.splits])
+        for each in self.compared:
+            copy_file(each.table, folder / each.table.name)
 
 
 def make_draft(
@@ -118,7 +125,7 @@ def make_draft(
     """Plan a conversion, having probed some of its records. `folder` is for scratch, and only this process reads it.
 
     With `all_types`, the types of fields are found in all records, else in some of them where that is enough. Raises
-    InputError. `comparing` is told how many files have been looked at for duplicates.
+    InputError. `comparing` is told how many inputs have been looked at for duplicates.
     """
     surveyor = Surveyor(listing, recipe.reading, settings.shuffle is not None, engine)
     units = without_repeats(surveyor, surveyor.find_units(), recipe, roots, comparing)
@@ -133,7 +140,11 @@ def make_draft(
     splitting = split_files(listing, settings.split, settings.seed)
     if splitting.by == "column" and listing.side is not None:
         listing.side = listing.side.without(SPLIT_COLUMN)
-    labelling = label_files(listing, settings, splitting.by == "folder", types, recipe.reading.label)
+    by_folder, label = splitting.by == "folder", recipe.reading.label
+    if recipe.joins:
+        labelling = leave_out_labels(listing, settings, by_folder, types, label, recipe.batch_transforms[-1].name)
+    else:
+        labelling = label_files(listing, settings, by_folder, types, label)
     fields = recipe.fields if types is None else types.found()
     if fields is not None and not listing.whole:
         fields = with_images(fields, recipe, listing)
@@ -146,32 +157,42 @@ def make_draft(
         content, roles = step.schema(content), step.roles(roles)
     planner = Planner(units, order_units(units, splitting, settings.shuffle))
     probe_job = replace(probe_job, layout=known_layout(recipe, labelling, listing, content, probe_job.kept_images, roles))
+    compared = compare_texts(probe_job, listing, labelling, units, engine, comparing)
+    probe_job = replace(probe_job, recipe=without_comparing(recipe))
     some, run = (PROBE_FILES[recipe.kind], 1) if listing.whole else (PROBE_RUNS, PROBE_RUN)
     if probe_job.has_images:
         run = PROBE_IMAGE_RUN
     if recipe.filters:
         some *= PROBED_WITH_FILTERS
     write_files(folder / FILES, listing, labelling, planner.write_some(folder, some, run))
-    probe = _of_all(engine.probe(probe_job), units)
-    listing.notices += probe.notices
+    probe = _of_all(engine.probe(probe_job), units, compared)
+    listing.notices += [*probe.notices, *(each.notice() for each in compared)]
     if units.repeats is not None:
         listing.notices.append(_notice_on_duplicates(recipe, units.repeats))
     sample_bytes = _sample_bytes(probe, recipe, listing)
     splits = []
     for name, records, expected in zip(splitting.names, planner.records, planner.split_records, strict=True):
-        shards = _shards_of(round(expected * probe.samples_per_record), sample_bytes, options)
+        fewest = SMALLEST_SHARD_BLOCKS if recipe.joins else SMALLEST_SHARD_ROWS
+        shards = _shards_of(round(expected * probe.samples_per_record), sample_bytes, options, fewest)
         splits.append(SplitPlan(name, records, expected, shards))
     if types is not None:
         listing.notices += [*mixed_notices(types.mixed(), "field"), *_notices_on_cells(types, surveyor)]
     listing.notices += _notices_on_streams(surveyor, options)
     listing.notices += [notice for step in recipe.transforms for notice in step.notices()]
-    return Draft(listing, labelling, planner, fields, probe, sample_bytes, tuple(splits))
+    return Draft(listing, labelling, planner, fields, probe, sample_bytes, tuple(splits), compared)
 
 
-def _of_all(probe: Probe, units: Units) -> Probe:
-    """Return what a record costs on average, given what those cost that are no repeats of others."""
+def _of_all(probe: Probe, units: Units, compared: Sequence[Compared]) -> Probe:
+    """Return what a record costs on average, given what those cost of which nothing is a repeat of others."""
     share = 1.0 if units.repeats is None else 1 - float(units.repeats.dropped.mean())
-    return replace(probe, samples_per_record=probe.samples_per_record * share, record_seconds=probe.record_seconds * share)
+    probe = replace(probe, samples_per_record=probe.samples_per_record * share, record_seconds=probe.record_seconds * share)
+    for each in compared:
+        probe = replace(
+            probe,
+            samples_per_record=probe.samples_per_record * each.kept_texts,
+            sample_bytes=probe.sample_bytes * each.kept_bytes,
+        )
+    return probe
 
 
 def _notice_on_duplicates(recipe: Recipe, repeats: Repeats) -> str:
@@ -225,11 +246,11 @@ def _sample_bytes(probe: Probe, recipe: Recipe, listing: Listing) -> float:
     return probe.sample_bytes * listing.total_bytes / len(listing) / probe.record_bytes
 
 
-def _shards_of(rows: int, sample_bytes: float, options: Options) -> int:
-    """Return the number of shards of a split with `rows` rows."""
+def _shards_of(rows: int, sample_bytes: float, options: Options, fewest: int) -> int:
+    """Return the number of shards of a split with `rows` rows; a small dataset has no shards of less than `fewest`."""
     if options.samples_per_shard:
         return max(1, -(-rows // options.samples_per_shard))
     if options.shard_size:
         return max(1, min(rows, round(rows * sample_bytes / options.shard_size)))
     by_size = -(-int(rows * sample_bytes) // SHARD_BYTES)
-    return max(1, by_size, min(FEWEST_SHARDS, rows // SMALLEST_SHARD_ROWS))
+    return max(1, by_size, min(FEWEST_SHARDS, rows // fewest))

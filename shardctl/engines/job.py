@@ -233,7 +233,7 @@ class Job:
         if self.fields is None:
             return None
         draw = asdict(self.draw) if self.draw else None
-        joined = {"joined": True} if self.recipe.batch_transforms else {}
+        joined = {"joined": True} if self.recipe.joins else {}
         return {"schema": _encoded(self.fields), "by_field": self.by_field, "draw": draw, **joined}
 
     @cached_property

@@ -82,6 +82,7 @@ def probe_records(job: Job, crumb: Breadcrumb, known: Instructions) -> Probe:
     rows = sum(builder.finish())
     finishing = time.monotonic() - started
     records = max(1, builder.inputs)
+    full = rows - _padding(builder) / _block_length(job.layout)
     record_seconds, unit_seconds = _seconds(builder, units, added, job.fields is not None)
     empty = _empty_shard_bytes(job.layout)
     return Probe(
@@ -91,11 +92,22 @@ def probe_records(job: Job, crumb: Breadcrumb, known: Instructions) -> Probe:
         shard_bytes=empty,
         record_seconds=record_seconds + finishing / records,
         unit_seconds=unit_seconds,
-        samples_per_record=rows / max(1, records - builder.rejected),
+        samples_per_record=full / max(1, records - builder.rejected),
         records=records,
         rejected=builder.rejected,
         notices=notices,
     )
+
+
+def _padding(builder: ShardBuilder) -> int:
+    """Return how many tokens of blocks are padding: more in the blocks of a few records than in those of a shard."""
+    return sum(step.get("padding", 0) for step in builder.step_counts)
+
+
+def _block_length(layout: Layout) -> int:
+    """Return the tokens of a block; 1 where samples are no blocks."""
+    packed = [name for name, role in layout.roles.tokens.items() if role.packed]
+    return int(layout.columns.field(packed[0]).type.list_size) if packed else 1
 
 
 def _seconds(builder: ShardBuilder, units: list[Planned], added: list[float], of_many: bool) -> tuple[float, float]:

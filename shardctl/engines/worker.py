@@ -12,6 +12,7 @@ import numpy.ma  # noqa: F401 - the first array that a worker gives to Arrow wou
 from PIL import Image
 
 from shardctl.engines.breadcrumb import Breadcrumb
+from shardctl.engines.comparing import Comparing
 from shardctl.engines.hashing import Hashing
 from shardctl.engines.inputs import compare_reads
 from shardctl.engines.instructions import Instructions
@@ -22,7 +23,11 @@ from shardctl.engines.survey import Look, Survey, do_survey
 from shardctl.engines.task import Progress, run_shard, try_units
 from shardctl.errors import Rejection
 
-LOOKS: dict[str, Callable[[dict[str, Any]], Look]] = {Survey.task: Survey.from_json, Hashing.task: Hashing.from_json}
+LOOKS: dict[str, Callable[[dict[str, Any]], Look]] = {
+    Survey.task: Survey.from_json,
+    Hashing.task: Hashing.from_json,
+    Comparing.task: Comparing.from_json,
+}
 """The tasks that look at files before there is a plan."""
 
 Image.preinit()  # the usual formats: loaded once, before workers are forked, and not by each of them

@@ -145,6 +145,11 @@ class MixedOrder:
 def _common(every: Sequence[dict[str, Spec]]) -> dict[str, Spec]:
     """Return what the fields of all streams are together. Raises UsageError if they do not go together."""
     first, *others = every
+    whole = next((name for name, spec in first.items() if spec.kind == "whole"), None)
+    if whole is not None:
+        raise UsageError(
+            f"{whole} is of a whole batch, and batches of a mixture are joined; derive document_ids or position_ids"
+        )
     if any(set(other) != set(first) for other in others):
         fields = " and ".join(", ".join(sorted(specs)) for specs in every)
         raise UsageError(f"the datasets have different fields: {fields}; give columns=")

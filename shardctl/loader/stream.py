@@ -145,8 +145,9 @@ class DatasetStream:
     def together(self) -> int:
         """The best number of samples to make at a time."""
         views = self._options.order.mode is None and any(column.shape for column in self.columns)
-        if views or self._options.transforms.pad:  # a batch in one block is not copied; each batch has a width of its own
-            return 0
+        whole = any(spec.kind == "whole" for spec in self.specs().values())
+        if views or whole or self._options.transforms.pad:
+            return 0  # a batch in one block is not copied; each batch has a width, or places of documents, of its own
         return TASK_BYTES // max(1, sum(self._column_bytes(column) for column in self.columns))
 
     def specs(self) -> dict[str, Spec]:

@@ -56,23 +56,27 @@ class BatchPipeline:
 
         `reject` is told of each record that becomes nothing.
         """
+        return (made.batch for made in self._through(self._stages, records, reject))
+
+    def apply_named(self, records: Records, reject: RejectRecord) -> Iterator[Records]:
+        """Yield the same as `apply`, with the file and the numbers of the records."""
         return self._through(self._stages, records, reject)
 
     def finish(self) -> Iterator[pa.RecordBatch]:
         """Yield what they still hold, each in its turn, so that the later ones get what the earlier ones gave."""
         for place, stage in enumerate(self._stages):
             for held in stage.run.finish():
-                yield from self._through(self._stages[place + 1 :], held, _refuse_late)
+                yield from (made.batch for made in self._through(self._stages[place + 1 :], held, _refuse_late))
 
     def counts(self) -> list[dict[str, Any]]:
         """Return what became of the records in each step, as plain data: see StepCounts."""
         return [{"name": stage.name, **stage.counts.to_json(), **stage.run.counts()} for stage in self._stages]
 
-    def _through(self, stages: list[_Stage], records: Records, reject: RejectRecord) -> Iterator[pa.RecordBatch]:
+    def _through(self, stages: list[_Stage], records: Records, reject: RejectRecord) -> Iterator[Records]:
         if not records.batch.num_rows:
             return
         if not stages:
-            yield records.batch
+            yield records
             return
         for made in stages[0].apply(records, reject):
             yield from self._through(stages[1:], made, reject)

@@ -23,7 +23,7 @@ from shardctl.conversion.draft import Draft, make_draft
 from shardctl.conversion.kinds import settle_kind
 from shardctl.conversion.options import Options, check_sources
 from shardctl.conversion.staging import begin
-from shardctl.duplicates import KEEP_ALL
+from shardctl.duplicates.rule import KEEP_ALL
 from shardctl.engines import local
 from shardctl.engines.base import Engine, OnFound, Report
 from shardctl.engines.job import Job, Root

@@ -14,6 +14,7 @@ from shardctl.errors import DatasetError, UsageError
 from shardctl.mapping import mended
 from shardctl.reader.column import Column
 from shardctl.reader.convert import Converter, Misfit
+from shardctl.reader.derived import Deriver
 from shardctl.reader.gather import Bytes, Located, adjoining, gather, gather_fixed, in_array
 from shardctl.reader.lists import Lists, numbers_of, with_none
 from shardctl.reader.locate import DamagedValues, Wanted
@@ -72,7 +73,9 @@ class Gatherer:
         self.shards, self.columns, self._transforms, self._options = shards, columns, transforms, options
         self.stages: Stages = StageClock() if options.profile else NoStages()
         self._objects = ObjectReader(shards, columns, transforms)
-        self._places = Places(shards, [*columns, *self._objects.hidden], options, self.stages)
+        self._derived = Deriver(shards, columns, transforms.derive, transforms.pad)
+        read = [*columns, *self._objects.hidden, *self._derived.hidden]
+        self._places = Places(shards, read, options, self.stages)
         keep_truncated = shards.manifest.recipe.get("truncated") == "keep"
         self._pictures = PictureReader(shards, transforms, keep_truncated, options.cache_bytes)
         self.skipped = 0
@@ -83,7 +86,8 @@ class Gatherer:
 
     def specs(self) -> dict[str, Spec]:
         """Return the kind of values of each field of a batch."""
-        return specs_of(self.columns, self._transforms)
+        specs = specs_of(self.columns, self._transforms)
+        return {**specs, **self._derived.specs(specs)}
 
     def gather(
         self, samples: Indices, epoch: int = 0, memory: BatchMemory | None = None
@@ -112,6 +116,7 @@ class Gatherer:
         batch: Batch = {}
         for column in self.columns:
             batch.update(self._values(column, sources, samples, epoch, memory))
+        batch.update(self._derived.read(batch, sources))
         if mended() != mended_before and self._places.in_place is not None:  # a mapped file shrank, perhaps one of these
             faults = self._places.in_place.changed(wanted)
             if faults:

@@ -19,7 +19,7 @@ class Spec:
 
     `shape` is that of one sample, and `dtype` that of its numbers. "fixed" fields are arrays (batch, *shape), "padded" ones
     arrays (batch, longest, …) filled up with `fill`, "ragged" ones lists of arrays with axes of length -1; "text" and "bytes"
-    ones are lists, and "other" ones anything.
+    ones are lists, and "other" ones anything. "whole" fields are of the whole batch, which cannot be cut or joined to others.
     """
 
     kind: str

@@ -40,6 +40,7 @@ class Transforms:
     ragged column of numbers to pad; a column NAME_length then has the original lengths. `fill` has the values that replace
     missing numbers; without it, they stay None. `relabel` has, by column, the new label of each label. Objects move with the
     main image; those stay of which at least the share `keep_objects` of the area is inside then, or the centre ("center").
+    `derive` are fields that are computed from those of tokens (derived.py).
     """
 
     decode: bool = True
@@ -55,6 +56,7 @@ class Transforms:
     fill: Mapping[str, float] | None = None
     relabel: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     keep_objects: float | str = KEPT_SHARE
+    derive: tuple[str, ...] = ()
 
     def check(self, columns: Sequence[Column]) -> None:
         """Raise UsageError for options that do not fit these columns."""

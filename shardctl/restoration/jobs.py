@@ -14,13 +14,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.annotations import AnnotationRule
+from shardctl.conversion.comparing import Compared, compare_texts
 from shardctl.conversion.deduplicating import without_repeats
 from shardctl.conversion.surveying import Surveyor
 from shardctl.engines.base import Engine
 from shardctl.engines.builder import of_several
 from shardctl.engines.job import DONE_FOLDER, KNOWN, NEW_FOLDER, Job, Planned, Root, records_read
 from shardctl.errors import DatasetError
-from shardctl.labelling import Labelling, PlanSettings, label_files, write_files
+from shardctl.labelling import Labelling, PlanSettings, label_files, leave_out_labels, write_files
 from shardctl.layout import Layout
 from shardctl.listing import LabelRule, Listing, list_files
 from shardctl.manifest import Manifest
@@ -100,17 +101,22 @@ def find_layout(root: Path, manifest: Manifest, intact: set[str]) -> Layout:
 # --- by the dataset's own plan ---
 
 
-def recorded_job(root: Path, folder: Path, made: Made) -> Job:
-    """Return the job that makes the same shards from the dataset's own plan, proving every unit by its digest.
-
-    plan.arrow and files.arrow must be intact. Raises DatasetError if they contradict themselves all the same.
-    """
-    for name in (PLAN, FILES):
+def _link(root: Path, folder: Path, names: Iterable[str]) -> None:
+    """Have a job find tables of the dataset."""
+    for name in names:
         with naming_the_path(folder):
             try:
                 (folder / name).symlink_to(root / name)
             except OSError:  # a file system without links
                 copy_file(root / name, folder / name)
+
+
+def recorded_job(root: Path, folder: Path, made: Made) -> Job:
+    """Return the job that makes the same shards from the dataset's own plan, proving every unit by its digest.
+
+    plan.arrow and files.arrow must be intact. Raises DatasetError if they contradict themselves all the same.
+    """
+    _link(root, folder, (PLAN, FILES, *made.recipe.tables))
     files, plan = open_checked_table(root / FILES), open_checked_table(root / PLAN)
     units = _units_of_shards(plan, files.num_rows, len(made.shards), printable(str(root / PLAN)))
     ends = np.cumsum([0, *units])
@@ -185,6 +191,9 @@ def list_again(folder: Path, made: Made) -> Fresh:
     splitting = split_files(listing, rules.split, rules.seed)
     if splitting.by == "column" and listing.side is not None:
         listing.side = listing.side.without(SPLIT_COLUMN)
+    if made.recipe.joins:
+        who = made.recipe.batch_transforms[-1].name
+        return Fresh(listing, leave_out_labels(listing, rules, False, None, reading.label, who), splitting)
     fields = records_read(manifest.records).get("fields")
     found = made.recipe.fields is None and fields is not None and reading.label in fields.names
     if labels.mode == "auto" and listing.side is None and found:
@@ -192,8 +201,20 @@ def list_again(folder: Path, made: Made) -> Fresh:
     return Fresh(listing, label_files(listing, rules, splitting.by == "folder", None), splitting)
 
 
-def fresh_job(folder: Path, made: Made, engine: Engine) -> Job:
-    """Return the job that makes the dataset from its sources as they are now. Raises DatasetError, InputError."""
+def duplicates_again(folder: Path, made: Made, engine: Engine) -> list[Compared]:
+    """Find the duplicates among the texts of the sources as they are now. Raises InputError, SourceGoneError."""
+    fresh = list_again(folder, made)
+    surveyor = Surveyor(fresh.listing, made.recipe.reading, made.manifest.settings["shuffle"] is not None, engine)
+    records = records_read(made.manifest.records)
+    job = Job(folder, made.roots, made.recipe, made.layout, (), made.manifest.fingerprint_parts, **records)
+    return compare_texts(job, fresh.listing, fresh.labelling, surveyor.find_units(), engine)
+
+
+def fresh_job(root: Path, folder: Path, made: Made, engine: Engine) -> Job:
+    """Return the job that makes the dataset from its sources as they are now. Raises DatasetError, InputError.
+
+    What it says of duplicates is right: those of the sources are the same.
+    """
     fresh = list_again(folder, made)
     shuffle = made.manifest.settings["shuffle"]
     surveyor = Surveyor(fresh.listing, made.recipe.reading, shuffle is not None, engine)
@@ -204,6 +225,7 @@ def fresh_job(folder: Path, made: Made, engine: Engine) -> Job:
     if list(fresh.splitting.names) != list(shards) or numbered != list(made.shards):
         raise DatasetError("its sources do not give the same splits and shards any more; convert them again with --overwrite")
     fresh.write_files(folder / FILES)
+    _link(root, folder, made.recipe.tables)
     planner.write(folder, list(shards.values()))
     splits = tuple(
         SplitPlan(name, records, expected, count)
@@ -228,7 +250,13 @@ def write_known(job: Job, rejects: Iterable[Reject], plan: pa.Table | None) -> N
     with naming_the_path(job.folder), replacing(job.folder / KNOWN) as sink:
         for number in _units_of_files(job, set(by_source)):
             planned = job.planned_at(number)
-            whole = plan is not None and plan["samples"][number].as_py() == 0 and plan["rejected"][number].as_py() > 0
+            # Not of blocks: they are counted for the unit that filled them.
+            whole = (
+                plan is not None
+                and not job.recipe.joins
+                and plan["samples"][number].as_py() == 0
+                and plan["rejected"][number].as_py() > 0
+            )
             for record, reject in _rejects_of(job, planned, by_source[planned.file.path], whole):
                 message = reject.message.removesuffix(of_several(reject.records))
                 line = [number, record, reject.stage, reject.error, message]

@@ -31,7 +31,7 @@ from shardctl.restoration.evidence import (
     restore_misplaced,
     shard_names,
 )
-from shardctl.restoration.jobs import Made, find_layout, fresh_job, list_again, recorded_job, write_known
+from shardctl.restoration.jobs import Made, duplicates_again, find_layout, fresh_job, list_again, recorded_job, write_known
 from shardctl.restoration.manifest import (
     begins_like_json,
     find_manifest,
@@ -51,7 +51,18 @@ from shardctl.storage import (
     sync_folder,
     write_atomically,
 )
-from shardctl.tables import FILES, MANIFEST, PLAN, REJECTS, ShardEntry, is_written, open_checked_table, open_table, read_rejects
+from shardctl.tables import (
+    FILES,
+    MANIFEST,
+    PLAN,
+    REJECTS,
+    ShardEntry,
+    is_duplicates_table,
+    is_written,
+    open_checked_table,
+    open_table,
+    read_rejects,
+)
 from shardctl.verification.finding import UNREADABLE
 from shardctl.verification.tables import check_manifest
 from shardctl.writing.finishing import making_of, write_tables
@@ -126,7 +137,9 @@ class Repair:
 
     def _tell_of_lost_files(self) -> None:
         """Leave out the files that only a person can bring back: those that the recipe depends on."""
-        for name in sorted(self.damaged & set(self.manifest.own_files)):
+        for name in self.manifest.own_files:
+            if name not in self.damaged or is_duplicates_table(name):
+                continue
             what = "it is no longer what it was, and cannot be made again; copy it, under any name, into the dataset's folder"
             self.unrepaired.append(Unrepaired(name, f"{what}, and repair again"))
             self.damaged.discard(name)
@@ -211,7 +224,8 @@ class Repair:
         """Return the job that makes this dataset: from its own plan, or from the sources if tables are lost."""
         manifest = self.manifest
         refuse_unnamed_functions(manifest.recipe, self.transforms, self.root, "repair")
-        needed = {*SOURCE_TABLES, *self.names} & self.damaged
+        of_duplicates = set(filter(is_duplicates_table, manifest.own_files)) & self.damaged
+        needed = {*SOURCE_TABLES, *self.names, *of_duplicates} & self.damaged
         if needed and not manifest.sources:
             raise DatasetError("the manifest does not say where the sources are; say it with --source SRC, once per source")
         try:
@@ -222,10 +236,12 @@ class Repair:
                 check_sources(manifest.sources)
             if FILES in self.damaged:
                 self._mend_files(made)
+            if of_duplicates:
+                self._mend_duplicates(made, of_duplicates, engine)
             if not {PLAN, REJECTS} & self.damaged:
                 job, plan = recorded_job(self.root, self.folder, made), open_table(self.root / PLAN)
             else:
-                job, plan = fresh_job(self.folder, made, engine), None
+                job, plan = fresh_job(self.root, self.folder, made, engine), None
                 self._check_plan(job)
             if REJECTS not in self.damaged:
                 write_known(job, read_rejects(self.root / REJECTS), plan)
@@ -249,6 +265,22 @@ class Repair:
         files.unlink()
         self.damaged.discard(FILES)
         self.repaired.append(FILES)
+
+    def _mend_duplicates(self, made: Made, names: set[str], engine: Engine) -> None:
+        """Find the duplicates in the sources again. Raises DatasetError if others are found."""
+        for each in duplicates_again(self.folder, made, engine):
+            name = each.table.name
+            if name in names:
+                if sha256_of(each.table) != self.manifest.files[name].sha256:
+                    raise DatasetError(
+                        f"{name} is lost, and the sources do not give the same duplicates: {self._why_different()};"
+                        " convert them again with --overwrite"
+                    )
+                self.held.check()
+                with naming_the_path(self.root / name):
+                    each.table.replace(self.root / name)
+                self.damaged.discard(name)
+                self.repaired.append(name)
 
     def _check_plan(self, job: Job) -> None:
         """Raise DatasetError if the sources do not have as many records as the dataset was made from."""

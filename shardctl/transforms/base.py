@@ -48,6 +48,12 @@ class Transform(Settings, ABC):
         """The files that its work depends on, by name: they become part of the dataset, and `loaded` finds them there."""
         return {}
 
+    @property
+    def table(self) -> str:
+        """The name of the table with what was found out about all records before the work was divided: it is in the job's
+        folder, and becomes part of the dataset. "" if the step needs none."""
+        return ""
+
     def versions(self) -> tuple[str, ...]:
         """Return the packages that decide what it makes, with their versions: "tokenizers 0.23.3"."""
         return ()
@@ -208,9 +214,22 @@ class BatchTransform(Transform):
         """Whether a row that it makes may be of several records: then their labels, and columns of files, have no place."""
         return False
 
+    @property
+    def splits(self) -> bool:
+        """Whether it may make several records of one: then the column `variant`, which it adds, has their numbers."""
+        return False
+
+    @property
+    def is_last(self) -> bool:
+        """Whether no step may come after it."""
+        return self.joins or self.splits
+
     @abstractmethod
     def schema(self, given: pa.Schema) -> pa.Schema:
-        """Return the columns that it makes of records with these, without `key`. Raises InputError if it cannot."""
+        """Return the columns that it makes of records with these, without `key` and `variant`.
+
+        Raises InputError if it cannot.
+        """
 
     def roles(self, given: Mapping[str, Role]) -> Mapping[str, Role]:
         """Return the roles of the columns that it makes of columns with these roles."""

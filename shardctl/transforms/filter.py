@@ -13,6 +13,7 @@ from shardctl.codecs.image import Opened, upright
 from shardctl.codecs.measures import SHARPNESS_SIDE
 from shardctl.errors import Rejection
 from shardctl.transforms.base import Transform
+from shardctl.transforms.limits import shown_beside
 from shardctl.transforms.settings import SettingError
 
 Decoded = Callable[[], Image.Image]
@@ -32,9 +33,9 @@ class Filter(Transform):
     def _check_limits(self, what: str, value: float, least: float | None, most: float | None) -> None:
         """Raise Rejection for a value below `least` or above `most`."""
         if least is not None and value < least:
-            raise self._reject(f"{what} {_shown(value, least)} is under {least:.15g}")
+            raise self._reject(f"{what} {shown_beside(value, least)} is under {least:.15g}")
         if most is not None and value > most:
-            raise self._reject(f"{what} {_shown(value, most)} is over {most:.15g}")
+            raise self._reject(f"{what} {shown_beside(value, most)} is over {most:.15g}")
 
     def _refuse_nothing(self) -> None:
         """Raise SettingError if no limit is given, or the largest is below the smallest."""
@@ -55,11 +56,3 @@ def judge(filters: Sequence[Filter], opened: Opened) -> None:
     decoded = cache(lambda: upright(opened, (SHARPNESS_SIDE, SHARPNESS_SIDE)))
     for each in filters:
         each.judge(opened, decoded)
-
-
-def _shown(value: float, limit: float) -> str:
-    """Return a number with 4 digits, or as many as show on which side of a limit it is."""
-    if isinstance(value, int):
-        return str(value)
-    texts = (f"{value:.{digits}g}" for digits in range(4, 18))
-    return next(text for text in texts if (float(text) < limit) == (value < limit) and (float(text) > limit) == (value > limit))

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from shardctl.recipe import user_functions
 from shardctl.stored import MOST, Numbers, StoredDataset
-from shardctl.transforms.parts import samples_per_record
+from shardctl.transforms.parts import samples_per_record, splits_records
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,10 @@ class ShardContent:
         recipe = stored.manifest.recipe
         self._samples_per_record = samples_per_record(recipe)
         self._numbered = "variant" in dict(stored.manifest.schema)
-        self._by_functions = bool(user_functions(recipe))  # which may make any number of samples of one
-        self._joined = bool((stored.manifest.records or {}).get("joined"))
+        # These may make any number of samples of one record.
+        self._by_functions = bool(user_functions(recipe)) or splits_records(recipe)
+        packed = any(role.packed for role in stored.manifest.roles.tokens.values())
+        self._joined = packed or bool((stored.manifest.records or {}).get("joined"))
 
     def of(self, row: int, key: str | None = None) -> tuple[str | None, str | None]:
         """Return the key and the source of a row. Without the `key` that it has, they are None where only that would tell."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,11 +20,19 @@ TEXT = "text"
 
 
 class Fault(NamedTuple):
-    """A text that does not keep to a rule: its row, the short name of the rule, and what is wrong, with the value."""
+    """A text that does not keep to a rule: its row, the short name of the rule, and what is wrong, with value and limit.
+
+    `stage` is "filter" for a rule about texts, "transform" for a text on which a step cannot be done.
+    """
 
     row: int
     rule: str
     why: str
+    stage: str = "filter"
+
+
+Report = Callable[[Fault], None]
+"""Takes the texts that are rejected, each once."""
 
 
 def texts_of(records: Records) -> pa.Array:
@@ -46,12 +54,13 @@ def _listed(given: pa.Schema) -> str:
     return ", ".join(map(printable, given.names)) or "no fields"
 
 
-class TextTransform(BatchTransform):
-    """Changes the text of records, and leaves their other fields as they are."""
+class TextStep(BatchTransform):
+    """Works on the text of records, and leaves their other fields as they are. It may reject single records."""
 
     @abstractmethod
-    def changed(self, texts: pa.Array) -> pa.Array:
-        """Return the changed texts: (n,) string without nulls, and so is the result."""
+    def work(self, texts: pa.Array, report: Report) -> pa.Array:
+        """Return the texts afterwards, and tell `report` of those that are rejected: (n,) string without nulls, and so is the
+        result. What it has for a text that is rejected does not matter."""
 
     def schema(self, given: pa.Schema) -> pa.Schema:
         """Return the same columns."""
@@ -59,20 +68,44 @@ class TextTransform(BatchTransform):
         return given
 
     def begin(self, folder: Path, roles: Mapping[str, Role]) -> BatchRun:
-        """Return what changes the texts of one batch after the other. A missing text stays missing."""
+        """Return what does the work on one batch after the other. A missing text stays missing."""
         return EachBatch(self._apply)
 
     def _apply(self, records: Records, reject: RejectRow) -> Records:
-        before = records.batch.column(TEXT)
-        after = self.changed(texts_of(records))
-        if before.null_count:
-            import pyarrow.compute as pc
+        kept = np.ones(len(records.numbers), bool)
 
-            after = pc.if_else(before.is_null(), pa.scalar(None, pa.string()), after)
-        return records.with_column(TEXT, after)
+        def report(fault: Fault) -> None:
+            kept[fault.row] = False
+            reject(fault.row, Rejection(fault.stage, fault.rule, fault.why))
+
+        given, before = records.batch.column(TEXT), texts_of(records)
+        after = self.work(before, report)
+        if after is not before:
+            records = records.with_column(TEXT, _with_nulls_of(given, after))
+        return records.kept(kept)
 
 
-class TextFilter(BatchTransform):
+def _with_nulls_of(given: pa.Array, texts: pa.Array) -> pa.Array:
+    if not given.null_count:
+        return texts
+    import pyarrow.compute as pc  # 40 ms to import, and images do not need it
+
+    return pc.if_else(given.is_null(), pa.scalar(None, pa.string()), texts)
+
+
+class TextTransform(TextStep):
+    """Changes the text of records."""
+
+    @abstractmethod
+    def changed(self, texts: pa.Array) -> pa.Array:
+        """Return the changed texts: (n,) string without nulls, and so is the result; the same object if nothing changes."""
+
+    def work(self, texts: pa.Array, report: Report) -> pa.Array:
+        """Return the changed texts. It rejects none."""
+        return self.changed(texts)
+
+
+class TextFilter(TextStep):
     """Rejects records whose text does not keep to a rule, and changes none."""
 
     @abstractmethod
@@ -80,18 +113,8 @@ class TextFilter(BatchTransform):
         """Yield the texts that do not keep to a rule, each once, with the first rule that it breaks. `texts` is (n,) string
         without nulls."""
 
-    def schema(self, given: pa.Schema) -> pa.Schema:
-        """Return the same columns."""
-        require_text(given, self.name)
-        return given
-
-    def begin(self, folder: Path, roles: Mapping[str, Role]) -> BatchRun:
-        """Return what judges one batch after the other."""
-        return EachBatch(self._apply)
-
-    def _apply(self, records: Records, reject: RejectRow) -> Records:
-        kept = np.ones(len(records.numbers), bool)
-        for fault in self.faults(texts_of(records)):
-            kept[fault.row] = False
-            reject(fault.row, Rejection("filter", fault.rule, fault.why))
-        return records.kept(kept)
+    def work(self, texts: pa.Array, report: Report) -> pa.Array:
+        """Return the same texts."""
+        for fault in self.faults(texts):
+            report(fault)
+        return texts

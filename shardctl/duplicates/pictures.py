@@ -1,4 +1,4 @@
-"""Which images of a dataset are duplicates of others: the rule, and its answer for hashes of all of them.
+"""Which images of a dataset are duplicates of others: the answer of a rule for hashes of all of them.
 
 An image is kept unless one that is kept before it, in the order of the listing, is alike; it is then dropped for the first of
 these. So the answer depends on nothing but the images and their order.
@@ -14,11 +14,9 @@ from itertools import combinations
 import numpy as np
 import numpy.typing as npt
 
-from shardctl.errors import Rejection, UsageError
+from shardctl.duplicates.rule import DuplicateRule
+from shardctl.errors import Rejection
 from shardctl.storage import printable
-
-DISTANCE, MOST_DISTANCE = 7, 16
-"""How many of 64 bits may differ in the hashes of images that are alike: by default, and at most."""
 
 Hashes = npt.NDArray[np.uint64]
 Places = npt.NDArray[np.int64]
@@ -37,37 +35,6 @@ SETUP, LOOKUP = 1 << 20, 10
 
 _TABLES, _CHUNK = 4, 16
 """A hash is looked up by each of 4 chunks of 16 bits: where it differs in d bits, one chunk differs in d // 4 or fewer."""
-
-
-@dataclass(frozen=True)
-class DuplicateRule:
-    """Which images count as the same: `keep` none, `exact` those of the same bytes, `similar` those that look alike, with
-    `distance` bits of their hashes that differ at most.
-    """
-
-    mode: str = "keep"
-    distance: int = 0
-
-    @classmethod
-    def parse(cls, text: str) -> DuplicateRule:
-        """Read keep, exact, similar or similar:DISTANCE. Raises UsageError."""
-        mode, mark, distance = text.partition(":")
-        if mode in ("keep", "exact") and not mark:
-            return cls(mode)
-        if mode == "similar" and not mark:
-            return cls(mode, DISTANCE)
-        if mode == "similar" and distance.isascii() and distance.isdecimal() and int(distance) <= MOST_DISTANCE:
-            return cls(mode, int(distance))
-        raise UsageError(
-            f"duplicates must be keep, exact, similar or similar:DISTANCE, with a distance of 0 to {MOST_DISTANCE} bits; it is"
-            f" {text!r}"
-        )
-
-    def __str__(self) -> str:
-        return f"{self.mode}:{self.distance}" if self.mode == "similar" else self.mode
-
-
-KEEP_ALL = DuplicateRule()
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,136 @@
+"""`shardctl tokenizer`: train tokenisers, and look at them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from shardctl.cli.output import Output, byte_size, counted, output_options, print_json, printing_to_stderr, workers_option
+from shardctl.importing import look_in_current_folder
+from shardctl.startup import keep_pandas_out_of_arrow
+from shardctl.storage import format_bytes, printable
+
+
+@click.group()
+def tokenizer() -> None:
+    """Make tokenisers of your own texts, and look at any.
+
+    \b
+      shardctl tokenizer train texts tokenizer.json --vocab-size 16384
+      shardctl convert texts out --tokenizer tokenizer.json
+      shardctl tokenizer show tokenizer.json
+
+    docs/text.md says which there are, and how chats are written.
+    """
+
+
+@tokenizer.command()
+@click.argument("src", nargs=-1, required=True, metavar="SRC...", type=click.Path())
+@click.argument("out", metavar="OUT.json", type=click.Path())
+@click.option(
+    "--kind",
+    type=click.Choice(["bpe", "unigram", "words"]),
+    default="bpe",
+    show_default=True,
+    help="bpe and unigram work on bytes, and give back every text; words are what stands between white space.",
+)
+@click.option("--vocab-size", type=int, default=32_768, show_default=True, metavar="N", help="Number of tokens, all included.")
+@click.option(
+    "--special-tokens",
+    metavar="A,B,…",
+    help="Tokens that stand for no text; they come first. Default: <|endoftext|>,<|pad|>,<|im_start|>,<|im_end|>.",
+)
+@click.option(
+    "--recipe",
+    type=click.Path(),
+    metavar="FILE.toml",
+    help="A recipe that cleans the texts first, the one of the conversion; its steps that make tokens are left out.",
+)
+@click.option(
+    "--record", type=click.Choice(["file", "line", "paragraph"]), help="What a text of a text file is. Default: file."
+)
+@click.option("--text-field", metavar="FIELD", help="Field of the records that is the text.")
+@click.option("--encoding", metavar="utf-8|NAME|detect", help="Encoding of text files. Default: utf-8.")
+@click.option(
+    "--max-bytes", callback=byte_size, metavar="SIZE", help="Train on about this much text, from all over the sources."
+)
+@click.option("--overwrite", is_flag=True, help="Replace OUT.json if it is there.")
+@workers_option
+@output_options
+def train(src: tuple[str, ...], out: str, output: Output, **given: Any) -> None:
+    """Train a tokeniser on the texts of SRC: any sources of convert, or datasets.
+
+    The texts of sources are cleaned and written to a scratch folder first (TMPDIR), and then read from there, so that memory
+    does not grow with them. The same texts give the same file. OUT.json is a tokenizer.json of Hugging Face; words can also be
+    written as OUT.txt, one on each line.
+
+    \b
+      shardctl tokenizer train texts more.jsonl tokenizer.json --recipe clean.toml
+      shardctl tokenizer train dataset tokenizer.json --kind unigram --vocab-size 8000 --max-bytes 1GiB
+
+    Exit codes: 0 done, 2 wrong usage, 3 no such source, no text, or a disk that is full.
+    """
+    keep_pandas_out_of_arrow()
+    from shardctl.recipe_files.reading import load_recipe
+    from shardctl.tokenizer_training import train_tokenizer
+
+    look_in_current_folder()
+    recipe = load_recipe(Path(given["recipe"])) if given["recipe"] else {}
+    recipe |= {key: given[key] for key in ("record", "text_field", "encoding") if given[key] is not None}
+    special = None if given["special_tokens"] is None else [name for name in given["special_tokens"].split(",") if name]
+    with printing_to_stderr():
+        made = train_tokenizer(
+            list(src),
+            out,
+            recipe or None,
+            given["kind"],
+            given["vocab_size"],
+            special,
+            given["max_bytes"],
+            given["overwrite"],
+            given["workers"],
+        )
+    if output.as_json:
+        print_json(made)
+        return
+    of = f"{counted(made.documents, 'text')}, {format_bytes(made.bytes)}"
+    click.echo(printable(f"made {made.path}: {made.vocabulary:,} tokens ({made.kind}) of {of}, in {made.seconds:.1f} s"))
+    if made.rejected:
+        click.echo(f"  {counted(made.rejected, 'record')} could not be used; shardctl convert lists them")
+    if not output.quiet:
+        for notice in made.notices:
+            click.echo(f"note: {notice}", err=True)
+
+
+@tokenizer.command()
+@click.argument("file", metavar="FILE|DIR|bytes")
+@output_options
+def show(file: str, output: Output) -> None:
+    """Show what a tokeniser is: its tokens, what is special, whether it gives every text back, and what does the work.
+
+    FILE is what --tokenizer of convert takes.
+
+    Exit codes: 0 done, 3 no such file, or no tokeniser.
+    """
+    keep_pandas_out_of_arrow()
+    from shardctl.tokenizers.showing import describe
+
+    found = describe(file)
+    if output.as_json:
+        print_json(found)
+        return
+    facts = asdict(found)
+    click.echo(printable(f"{file}: {found.vocabulary:,} tokens, stored as {found.dtype}"))
+    for role in ("eos", "bos", "pad"):
+        number = facts[role]
+        click.echo(f"  {role}: {'none' if number is None else printable(f'{number} {found.roles[role]}')}")
+    special = ", ".join(list(found.special)[:20])
+    click.echo(printable(f"  special tokens: {special or 'none'}{', …' if len(found.special) > 20 else ''}"))
+    click.echo(
+        printable(f"  gives every text back: {'yes' if found.lost is None else f'no, {found.lost!r} does not come back'}")
+    )
+    click.echo(f"  chat template: {'yes' if found.chat_template else 'no'}")
+    click.echo(f"  done by: {', '.join(found.versions) or 'shardctl'}")

@@ -1,0 +1,202 @@
+"""Which texts of a conversion, or lines or paragraphs of them, are duplicates of others: found before there is a plan of the
+shards, in an order that does not depend on the workers, and kept in tables on disk."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from shardctl.conversion.surveying import group
+from shardctl.duplicates.exact import DROPPED, HASHED, PIECE_BITS, add_hashes, repeated
+from shardctl.duplicates.near import BANDED, PERMUTATIONS, Components, add_bands, connect, dropped_by
+from shardctl.duplicates.pieces import DOCUMENT
+from shardctl.duplicates.runs import CHUNK_BYTES, Rows, Runs
+from shardctl.duplicates.table import Numbers, add_dropped, write_table
+from shardctl.engines.base import Engine
+from shardctl.engines.comparing import HASHES, SIGNED, Comparing
+from shardctl.engines.job import NEW_FOLDER, Job
+from shardctl.engines.survey import Found
+from shardctl.labelling import Labelling, write_files
+from shardctl.listing import Listing
+from shardctl.on_demand import OnDemand
+from shardctl.plan import Order, Planner
+from shardctl.recipe import Recipe
+from shardctl.storage import counted, format_bytes, naming_the_path
+from shardctl.tables import FILES
+from shardctl.transforms.text.deduplicate import NEAR, Deduplicate
+from shardctl.units import Units
+
+UNITS, UNIT_BYTES = 256, 8 << 20
+"""The most units that one task looks at, and about how many bytes."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What a step `deduplicate` will drop, and where the table of it is: `dropped` of `count` texts, lines or paragraphs, which
+    have `dropped_bytes` of the `bytes` of the texts (0 for whole texts)."""
+
+    step: Deduplicate
+    table: Path
+    count: int
+    dropped: int
+    bytes: int
+    dropped_bytes: int
+
+    @property
+    def kept_texts(self) -> float:
+        """The share of the texts that are kept."""
+        return 1 - self.dropped / max(1, self.count) if self.step.unit == DOCUMENT else 1.0
+
+    @property
+    def kept_bytes(self) -> float:
+        """The share of the bytes of a text that are kept."""
+        return 1 - self.dropped_bytes / max(1, self.bytes) if self.step.unit != DOCUMENT else 1.0
+
+    def notice(self) -> str:
+        """Say how many duplicates there are."""
+        what = {DOCUMENT: "text"}.get(self.step.unit, self.step.unit)
+        how = f"deduplicate: {self.step.method} {self.step.threshold:g}" if self.step.method == NEAR else "deduplicate"
+        of_all = counted(self.count, what)
+        if not self.dropped:
+            return f"none of {of_all} is a duplicate of another ({how})"
+        are = "is a duplicate" if self.dropped == 1 else "are duplicates"
+        if self.step.unit == DOCUMENT:
+            return f"{self.dropped:,} of {of_all} {are} of others, and rejected ({how})"
+        sizes = f"{format_bytes(self.dropped_bytes)} of {format_bytes(self.bytes)}"
+        return f"{self.dropped:,} of {of_all} {are} of others, and dropped: {sizes} ({how})"
+
+
+def without_comparing(recipe: Recipe) -> Recipe:
+    """Return the recipe without the steps that need to know the duplicates."""
+    return replace(recipe, transform=tuple(step for step in recipe.transform if not isinstance(step, Deduplicate)))
+
+
+def compare_texts(
+    job: Job,
+    listing: Listing,
+    labelling: Labelling,
+    units: Units,
+    engine: Engine,
+    comparing: Callable[[int], None] = lambda inputs: None,
+) -> list[Compared]:
+    """Find what the steps `deduplicate` of a job's recipe drop. `job` says how records are read; its folder is for scratch.
+
+    Records that cannot be read, or that end a process, are not compared: they become rejects later. `comparing` is told how
+    many records have been looked at. Raises SourceGoneError, TypesDifferError, StorageError.
+    """
+    steps = job.recipe.batch_transforms
+    places = [place for place, step in enumerate(steps) if isinstance(step, Deduplicate)]
+    if not places:
+        return []
+    with naming_the_path(job.folder):
+        folder = Path(tempfile.mkdtemp(prefix="texts-", dir=job.folder))
+        job = replace(job, folder=folder, draw=None)
+        write_files(folder / FILES, listing, labelling)
+        Planner(units, Order(("all",), (np.arange(len(units)),), None)).write_units(folder)
+        (folder / NEW_FOLDER).mkdir()
+        job.write_files()
+        job.save()
+        return [_Search(job, place, engine, comparing).run() for place in places]
+
+
+class _Search:
+    """The search for the duplicates of one step, in a folder of its own."""
+
+    def __init__(self, job: Job, place: int, engine: Engine, comparing: Callable[[int], None]) -> None:
+        step = job.recipe.batch_transforms[place]
+        assert isinstance(step, Deduplicate), "its place was looked up"
+        self._job, self._place, self._step, self._engine, self._comparing = job, place, step, engine, comparing
+        self._folder = job.folder / HASHES
+        self._folder.mkdir()
+        plan = job.plan
+        self._file, self._first, self._records, self._size = (
+            plan[name].to_numpy().astype(np.int64) for name in ("file", "first", "records", "size")
+        )
+        self._ranks = np.cumsum(self._records) - self._records
+        self._count = int(self._records.sum())
+        self._looked_at = self._compared = self._bytes = 0
+
+    def run(self) -> Compared:
+        """Find them, and write the table. Raises OSError, SourceGoneError, TypesDifferError."""
+        found = Runs(self._folder / "dropped", DROPPED)
+        dropped_bytes = 0
+        for rows, size in self._near() if self._step.method == NEAR else self._exact():
+            add_dropped(found, rows, self._count)
+            dropped_bytes += size
+        found.flush()
+        table = self._job.folder / self._step.table
+        write_table(table, found, self._locate)
+        shutil.rmtree(self._folder)
+        return Compared(self._step, table, self._compared, found.rows, self._bytes, dropped_bytes)
+
+    def _exact(self) -> Iterator[tuple[Rows, int]]:
+        runs = Runs(self._folder / "runs", HASHED)
+
+        def take(rows: Rows, rank: int) -> None:
+            rows["place"] += rank << PIECE_BITS
+            add_hashes(runs, rows)
+
+        self._look_at_all(HASHED, take)
+        runs.flush()
+        yield from repeated(runs)
+
+    def _near(self) -> Iterator[tuple[Rows, int]]:
+        path = self._folder / "signatures"
+        signatures = np.memmap(path, np.uint32, "w+", shape=(max(1, self._count), PERMUTATIONS))
+        bands = Runs(self._folder / "runs", BANDED)
+
+        def take(rows: Rows, rank: int) -> None:
+            ranks = rows["rank"] + rank
+            signatures[ranks] = rows["signature"]
+            add_bands(bands, rows["signature"], ranks, self._step.threshold)
+
+        self._look_at_all(SIGNED, take)
+        bands.flush()
+        components = Components(self._count)
+        connect(bands, signatures, components, self._step.threshold)
+        for rows in dropped_by(components, signatures):
+            yield rows, 0
+
+    def _look_at_all(self, dtype: np.dtype[np.void], take: Callable[[Rows, int], None]) -> None:
+        """Have all units looked at, and give their rows, with the rank of the first record of their unit, to `take`."""
+        starts = group(self._size, UNITS, UNIT_BYTES)
+
+        def task(number: int) -> Comparing:
+            first, end = starts[number : number + 2].tolist()
+            return Comparing(str(self._job.folder), number, self._place, first, end - first)
+
+        def on_found(number: int, found: Found) -> None:
+            comparing = task(number)
+            for unit, answer in enumerate(found, comparing.first):
+                if "rows" in answer:
+                    self._compared += answer["rows"]
+                    self._bytes += answer["bytes"]
+                    for rows in _rows_in(comparing.path, dtype, answer["offset"], answer["rows"]):
+                        take(rows, int(self._ranks[unit]))
+            comparing.path.unlink(missing_ok=True)
+            self._looked_at += int(self._records[comparing.first : comparing.first + comparing.count].sum())
+            self._comparing(self._looked_at)
+
+        self._engine.survey(OnDemand(len(starts) - 1, task), on_found)
+
+    def _locate(self, ranks: Numbers) -> tuple[Numbers, Numbers]:
+        """Return the files of records, by their ranks, and their numbers."""
+        unit = np.searchsorted(self._ranks, ranks, side="right") - 1
+        first = self._first[unit]
+        return self._file[unit], np.where(first > 0, first + ranks - self._ranks[unit], 0)
+
+
+def _rows_in(path: Path, dtype: np.dtype[np.void], offset: int, count: int) -> Iterator[Rows]:
+    """Yield the rows in a part of a file, some of them at a time."""
+    most = CHUNK_BYTES // dtype.itemsize
+    with open(path, "rb") as file:
+        file.seek(offset)
+        while count:
+            rows = np.fromfile(file, dtype, min(count, most))
+            count -= len(rows)
+            yield rows

@@ -1,0 +1,118 @@
+"""What is compared of texts: whole documents, or their lines or paragraphs. Hashes of them, and texts without some of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import xxhash
+
+Numbers = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+Hashes = npt.NDArray[np.uint64]
+
+DOCUMENT, LINE, PARAGRAPH = "document", "line", "paragraph"
+
+_LINE_FEED, _RETURN, _BLANK = 10, 13, 32
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Pieces of texts, in order. A piece is `data` (bytes) from `start` to `end`, in the text `row`, where it is the piece
+    `number`, counted from 0. All but `data` are (n,) int64.
+
+    Lines and paragraphs that hold nothing but blanks are no pieces. A line has no line end; a paragraph is lines between those
+    that are blank.
+    """
+
+    data: Bytes
+    start: Numbers
+    end: Numbers
+    row: Numbers
+    number: Numbers
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    @property
+    def sizes(self) -> Numbers:
+        """The bytes of each piece, (n,)."""
+        return self.end - self.start
+
+    def hashes(self) -> Hashes:
+        """Return the XXH3-128 of each piece, (n, 2)."""
+        view, digest = self.data.data, xxhash.xxh3_128_digest
+        digests = b"".join([digest(view[a:b]) for a, b in zip(self.start.tolist(), self.end.tolist(), strict=True)])
+        return np.frombuffer(digests, ">u8").reshape(-1, 2).astype(np.uint64)
+
+
+def parts_of(texts: pa.Array) -> tuple[Bytes, Numbers]:
+    """Return the bytes of texts, (n,) string without nulls, one after the other; where each begins, and the end: (n + 1,)."""
+    if not len(texts):
+        return np.zeros(0, np.uint8), np.zeros(1, np.int64)
+    of_buffer = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset : texts.offset + len(texts) + 1]
+    offsets = of_buffer.astype(np.int64)
+    data = np.frombuffer(texts.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
+    return data, offsets - offsets[0]
+
+
+def pieces_of(texts: pa.Array, unit: str) -> Pieces:
+    """Cut texts, (n,) string without nulls, into their units: document, line or paragraph."""
+    data, offsets = parts_of(texts)
+    if unit == DOCUMENT:
+        return Pieces(data, offsets[:-1], offsets[1:], np.arange(len(texts)), np.zeros(len(texts), np.int64))
+    return _lines(data, offsets, whole_paragraphs=unit == PARAGRAPH)
+
+
+def _lines(data: Bytes, offsets: Numbers, whole_paragraphs: bool) -> Pieces:
+    feeds = np.flatnonzero(data == _LINE_FEED)
+    rows = np.searchsorted(offsets, feeds, side="right") - 1
+    inside = feeds + 1 < offsets[rows + 1]  # after the last line end of a text there is no line
+    texts = np.flatnonzero(np.diff(offsets))
+    start = np.sort(np.concatenate([offsets[texts], feeds[inside] + 1]), kind="stable")
+    row = np.searchsorted(offsets, start, side="right") - 1
+    next_feed = np.append(feeds, len(data))[np.searchsorted(feeds, start)]
+    end = np.minimum(next_feed, offsets[row + 1])
+    end = end - ((end > start) & (data[end - 1] == _RETURN)) if len(end) else end
+    has_ink = np.maximum.reduceat(data, start) > _BLANK if len(start) else np.zeros(0, bool)
+    if whole_paragraphs:
+        goes_on = np.zeros(len(start), bool)
+        goes_on[1:] = has_ink[:-1] & (row[1:] == row[:-1])
+        begins = has_ink & ~goes_on
+        ends = np.append(begins[1:] | ~has_ink[1:] | (row[1:] != row[:-1]), True)[: len(start)] & has_ink
+        start, end, row = start[begins], end[ends], row[begins]
+    else:
+        start, end, row = start[has_ink], end[has_ink], row[has_ink]
+    number = np.arange(len(row)) - np.searchsorted(row, row)
+    return Pieces(data, start, end, row, number)
+
+
+def without_pieces(texts: pa.Array, pieces: Pieces, dropped: npt.NDArray[np.bool_]) -> pa.Array:
+    """Return texts without some of their pieces: `dropped` is (pieces,).
+
+    With a piece goes what is between it and the piece before it, or, where none is kept before it, what is between it and the
+    next one. Of a text whose pieces are all dropped nothing is left but what is no piece.
+    """
+    gone = np.flatnonzero(dropped)
+    row = pieces.row[gone]
+    first_kept = np.full(len(texts), len(pieces))
+    kept = np.flatnonzero(~dropped)
+    np.minimum.at(first_kept, pieces.row[kept], kept)
+    after = first_kept[row] < gone
+    before = pieces.end[np.maximum(gone - 1, 0)]
+    following = np.minimum(gone + 1, len(pieces) - 1)
+    next_start = np.where(pieces.row[following] == row, pieces.start[following], pieces.end[gone])
+    next_start = np.maximum(next_start, pieces.end[gone])  # the last piece of all is followed by none
+    start = np.where(after, before, pieces.start[gone])
+    end = np.where(after, pieces.end[gone], next_start)
+    change = np.zeros(len(pieces.data) + 1, np.int8)
+    np.add.at(change, start, 1)
+    np.add.at(change, end, -1)
+    left = pieces.data[np.cumsum(change[:-1], dtype=np.int8) == 0]
+    removed = np.bincount(row, weights=end - start, minlength=len(texts)).astype(np.int64)
+    _, offsets = parts_of(texts)
+    sizes = np.diff(offsets) - removed
+    new = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+    return pa.StringArray.from_buffers(len(texts), pa.py_buffer(new), pa.py_buffer(np.ascontiguousarray(left)))

@@ -1,0 +1,41 @@
+"""What a tokeniser is, for people: `shardctl tokenizer show`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shardctl.tokenizers.base import Placing
+from shardctl.tokenizers.proof import not_given_back
+from shardctl.tokenizers.table import open_tokenizer
+
+
+@dataclass(frozen=True)
+class Description:
+    """`roles` are the names of the tokens eos, bos and pad; `lost` is a text that is not given back exactly, if there is one."""
+
+    vocabulary: int
+    dtype: str
+    eos: int | None
+    bos: int | None
+    pad: int | None
+    roles: dict[str, str]
+    special: dict[str, int]
+    lost: str | None
+    chat_template: bool
+    versions: tuple[str, ...]
+
+
+def describe(spec: str) -> Description:
+    """Describe the tokeniser that `spec` names. Raises InputError, UsageError, InstallError as `open_tokenizer` does."""
+    found = open_tokenizer(spec)
+    numbers = {"eos": found.eos, "bos": found.bos, "pad": found.pad}
+    return Description(
+        found.vocabulary,
+        "uint16" if found.vocabulary <= 1 << 16 else "uint32",
+        **numbers,
+        roles={role: found.token(number) for role, number in numbers.items() if number is not None},
+        special=dict(found.special),
+        lost=not_given_back(found),
+        chat_template=isinstance(found, Placing) and found.template is not None,
+        versions=found.versions,
+    )

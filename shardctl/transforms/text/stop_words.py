@@ -1,0 +1,164 @@
+"""Steps for stop words: the words of a language that are in every text. The lists are those of the package stopwordsiso."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from shardctl.errors import InstallError
+from shardctl.transforms.settings import PROBABILITY, Names, Optional, SettingError, Text, setting
+from shardctl.transforms.text.base import Fault, TextFilter, TextTransform
+from shardctl.transforms.text.characters import Mask, Places, bytes_of, parts_of_words, spaces, texts_from
+from shardctl.transforms.text.packages import unidata, version_of
+from shardctl.transforms.text.rules import Rule, broken_by
+from shardctl.transforms.text.words import shares
+
+LANGUAGE = setting(Text(), doc="The language, by its code of ISO 639-1: en, de, zh, …")
+ALSO = setting(Names(), (), "More words that count as stop words.")
+INSIDE = (b"'", "’".encode())
+"""What may be inside of a word, between two letters: don't."""
+
+
+@dataclass(frozen=True)
+class StopWords(TextTransform):
+    """Removes the stop words of a language, and the spaces after each. Chinese and Japanese need words first: see segment."""
+
+    name: ClassVar[str] = "stop_words"
+    language: str = LANGUAGE
+    also: tuple[str, ...] = ALSO
+    keep: tuple[str, ...] = setting(Names(), (), "Words of the list that stay, such as not.")
+
+    def loaded(self, folder: Path | None = None) -> StopWords:
+        """Return this step, having found the words. Raises SettingError for an unknown language, InstallError."""
+        stop_words(self.language, self.name)
+        return self
+
+    def versions(self) -> tuple[str, ...]:
+        """Return those of the lists, and of Python's tables of Unicode, which say what letters are."""
+        return (version_of("stopwordsiso"), unidata())
+
+    def changed(self, texts: pa.Array) -> pa.Array:
+        """Return the texts without the words."""
+        wanted = (stop_words(self.language, self.name) | _plain(self.also)) - _plain(self.keep)
+        found = _find(texts, wanted)
+        if not found.stops.any():
+            return texts
+        data, offsets = bytes_of(texts)
+        blank = spaces(data)
+        blank[(data == 0x0A) | (data == 0x0D)] = False
+        # Each word goes with the white space after it, up to the end of its line.
+        solid = np.append(np.flatnonzero(~blank), len(data))
+        ends = solid[np.searchsorted(solid, found.ends[found.stops])]
+        text = np.searchsorted(offsets, found.starts[found.stops], side="right") - 1
+        ends = np.minimum(ends, offsets[text + 1])
+        depth = np.zeros(len(data) + 1, np.int8)
+        depth[found.starts[found.stops]] += 1
+        depth[ends] -= 1
+        keep = np.cumsum(depth[:-1], dtype=np.int8) == 0
+        before = np.zeros(len(data) + 1, np.int64)
+        np.cumsum(keep, out=before[1:])
+        return texts_from(data[keep], before[offsets])
+
+
+@dataclass(frozen=True)
+class FilterStopWords(TextFilter):
+    """Rejects texts by the share of their words that are stop words of a language: little of it, or lists of keywords."""
+
+    name: ClassVar[str] = "filter_stop_words"
+    language: str = LANGUAGE
+    min_share: float | None = setting(Optional(PROBABILITY), None, "Least share of the words.")
+    max_share: float | None = setting(Optional(PROBABILITY), None, "Largest share of the words.")
+    also: tuple[str, ...] = ALSO
+
+    def __post_init__(self) -> None:
+        if self.min_share is None and self.max_share is None:
+            raise SettingError("needs one of min_share, max_share")
+        if self.min_share is not None and self.max_share is not None and self.min_share > self.max_share:
+            raise SettingError(f"max_share {self.max_share:g} is under min_share {self.min_share:g}", "max_share")
+
+    def loaded(self, folder: Path | None = None) -> FilterStopWords:
+        """Return this step, having found the words. Raises SettingError for an unknown language, InstallError."""
+        stop_words(self.language, self.name)
+        return self
+
+    def versions(self) -> tuple[str, ...]:
+        """Return those of the lists, and of Python's tables of Unicode, which say what letters are."""
+        return (version_of("stopwordsiso"), unidata())
+
+    def faults(self, texts: pa.Array) -> Iterable[Fault]:
+        """Yield the texts whose share is not within the limits. One without words has the share 0."""
+        return broken_by(self._rules(texts))
+
+    def _rules(self, texts: pa.Array) -> Iterator[Rule]:
+        found = _find(texts, stop_words(self.language, self.name) | _plain(self.also))
+        of_text = np.searchsorted(found.starts, bytes_of(texts).offsets)
+        sums = np.zeros(len(found.stops) + 1, np.int64)
+        np.cumsum(found.stops, out=sums[1:])
+        share = shares(np.diff(sums[of_text]), np.diff(of_text))
+        yield Rule("stop-words", f"share of stop words ({self.language})", share, self.min_share, self.max_share)
+
+
+class _Found(NamedTuple):
+    """The words of texts, and which of them are stop words: word i is data[starts[i]:ends[i]]. All are (words,)."""
+
+    starts: Places
+    ends: Places
+    stops: Mask
+
+
+def _find(texts: pa.Array, wanted: frozenset[str]) -> _Found:
+    """Return the words of texts: letters, digits and marks that follow each other, with apostrophes between two of them."""
+
+    data, offsets = bytes_of(texts)
+    inner = parts_of_words(data)
+    for mark in INSIDE:
+        size = len(mark)
+        places = np.flatnonzero(data[1 : len(data) - size] == mark[0]) + 1 if len(data) > size + 1 else np.zeros(0, np.int64)
+        for place in range(1, size):
+            places = places[data[places + place] == mark[place]]
+        places = places[inner[places - 1] & inner[places + size]]
+        before, after = (np.searchsorted(offsets, each, side="right") for each in (places - 1, places + size))
+        places = places[before == after]  # both in one text
+        for place in range(size):
+            inner[places + place] = True
+    starts, ends = inner.copy(), inner.copy()
+    starts[1:] &= ~inner[:-1]
+    ends[:-1] &= ~inner[1:]
+    begins, stops = offsets[:-1][offsets[:-1] < len(data)], offsets[1:][offsets[1:] > 0] - 1
+    starts[begins], ends[stops] = inner[begins], inner[stops]
+    first, end = np.flatnonzero(starts), np.flatnonzero(ends) + 1
+    lengths = np.zeros(len(first) + 1, np.int64)
+    np.cumsum(end - first, out=lengths[1:])
+    named = texts_from(data[inner], lengths).dictionary_encode()
+    names = named.dictionary.to_pylist()
+    is_stop = np.fromiter((_same(name) in wanted for name in names), bool, len(names))
+    return _Found(first, end, is_stop[named.indices.to_numpy()] if len(names) else np.zeros(0, bool))
+
+
+def _same(word: str) -> str:
+    return word.lower().replace("’", "'")
+
+
+def _plain(words: Iterable[str]) -> frozenset[str]:
+    return frozenset(map(_same, words))
+
+
+@cache
+def stop_words(language: str, who: str) -> frozenset[str]:
+    """Return the stop words of a language. Raises SettingError if there is no list of it, InstallError."""
+    try:
+        import stopwordsiso
+    except ImportError:
+        raise InstallError(f"the step {who} needs stopwordsiso: pip install 'shardctl[text]'") from None
+    known = sorted(stopwordsiso.langs())
+    if language not in known:
+        raise SettingError(
+            f"there are no stop words of the language {language!r}; there are {', '.join(known)}", "language", owner=who
+        )
+    return _plain(stopwordsiso.stopwords(language))

@@ -1,0 +1,208 @@
+"""The words, lines and paragraphs of many texts at once, and which of them are there twice.
+
+A word is what `str.split` gives: characters between white space. White space counts neither as characters of a line or a
+paragraph, nor when two of them are compared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from shardctl.transforms.text.characters import (
+    NEWLINE,
+    Mask,
+    Places,
+    TextBytes,
+    bytes_of,
+    characters_before,
+    letters,
+    spaces,
+    texts_from,
+)
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Stretches of words of texts: span i has the words first[i] to end[i] - 1. Those of text t are of_text[t] to
+    of_text[t + 1] - 1, and `text` (n,) says it the other way.
+    """
+
+    first: Places
+    end: Places
+    of_text: Places
+    text: Places
+
+    @property
+    def count(self) -> npt.NDArray[np.int64]:
+        """How many there are in each text, (texts,)."""
+        return np.diff(self.of_text)
+
+    def per_text(self, values: npt.NDArray[np.int64] | Mask) -> npt.NDArray[np.int64]:
+        """Return the sums of the values of spans, (spans,), by text, (texts,)."""
+        return np.diff(_sums(values)[self.of_text])
+
+
+class Words:
+    """The words of texts: word i is data[starts[i]:ends[i]], and those of text t are of_text[t] to of_text[t + 1] - 1."""
+
+    def __init__(self, texts: pa.Array) -> None:
+        self.bytes: TextBytes = bytes_of(texts)
+        data, offsets = self.bytes
+        self.spaces = spaces(data)
+        starts, ends = ~self.spaces, ~self.spaces
+        starts[1:] &= self.spaces[:-1]
+        ends[:-1] &= self.spaces[1:]
+        begins, stops = offsets[:-1][offsets[:-1] < len(data)], offsets[1:][offsets[1:] > 0] - 1
+        starts[begins] = ~self.spaces[begins]  # one that goes to the end of its text is not part of the next one's first
+        ends[stops] = ~self.spaces[stops]
+        self.starts: Places = np.flatnonzero(starts)
+        self.ends: Places = np.flatnonzero(ends) + 1
+        self.of_text: Places = np.searchsorted(self.starts, offsets)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def texts(self) -> int:
+        """How many texts there are."""
+        return len(self.of_text) - 1
+
+    @property
+    def count(self) -> npt.NDArray[np.int64]:
+        """How many words each text has, (texts,)."""
+        return np.diff(self.of_text)
+
+    @cached_property
+    def text(self) -> Places:
+        """The number of the text of each word, (words,)."""
+        return np.repeat(np.arange(self.texts), self.count)
+
+    @cached_property
+    def characters(self) -> npt.NDArray[np.int64]:
+        """How many characters each word has, (words,)."""
+        return self.between(self.starts, self.ends)
+
+    @cached_property
+    def _characters_before(self) -> Places | None:
+        return characters_before(self.bytes.data)
+
+    def between(self, starts: Places, ends: Places) -> npt.NDArray[np.int64]:
+        """Return how many characters there are from some places in the data to others."""
+        before = self._characters_before
+        return ends - starts if before is None else before[ends] - before[starts]
+
+    @cached_property
+    def _word_characters_before(self) -> Places:
+        return _sums(self.characters)
+
+    def characters_of(self, spans: Spans) -> npt.NDArray[np.int64]:
+        """Return how many characters the words of each span have, (spans,)."""
+        return self._word_characters_before[spans.end] - self._word_characters_before[spans.first]
+
+    @cached_property
+    def text_characters(self) -> npt.NDArray[np.int64]:
+        """How many characters the words of each text have, (texts,)."""
+        return np.diff(self._word_characters_before[self.of_text])
+
+    def per_text(self, values: npt.NDArray[np.int64] | Mask) -> npt.NDArray[np.int64]:
+        """Return the sums of the values of words, (words,), by text, (texts,)."""
+        return np.diff(_sums(values)[self.of_text])
+
+    def with_letters(self) -> Mask:
+        """Return which words have a letter, (words,)."""
+        if not len(self):
+            return np.zeros(0, bool)
+        return np.logical_or.reduceat(letters(self.bytes.data), self.starts)
+
+    @cached_property
+    def _lines_before(self) -> Places:
+        """How many lines end before each word, and how many texts: (words,). Words of one line have the same number."""
+        return np.searchsorted(np.flatnonzero(self.bytes.data == NEWLINE), self.starts) + self.text
+
+    def lines(self) -> Spans:
+        """Return the lines that have words."""
+        return self._spans(np.diff(self._lines_before) > 0)
+
+    def paragraphs(self) -> Spans:
+        """Return the paragraphs: lines with words that no line without words divides."""
+        return self._spans((np.diff(self._lines_before) > 1) | (np.diff(self.text) > 0))
+
+    def _spans(self, changes: Mask) -> Spans:
+        """Return the spans between which words change: `changes` (words - 1,) is between a word and the next."""
+        first = np.concatenate([np.zeros(min(1, len(self)), np.int64), np.flatnonzero(changes) + 1])
+        end = np.append(first[1:], len(self))[: len(first)]
+        return Spans(first, end, np.searchsorted(first, self.of_text), self.text[first])
+
+    def starting(self, spans: Spans, beginnings: tuple[str, ...]) -> Mask:
+        """Return which spans start with one of these strings, (spans,)."""
+        return self._having(spans, beginnings, at_end=False)
+
+    def ending(self, spans: Spans, endings: tuple[str, ...]) -> Mask:
+        """Return which spans end with one of these strings, (spans,)."""
+        return self._having(spans, endings, at_end=True)
+
+    def _having(self, spans: Spans, strings: tuple[str, ...], at_end: bool) -> Mask:
+        data = self.bytes.data
+        starts, ends = self.starts[spans.first], self.ends[spans.end - 1]
+        found = np.zeros(len(starts), bool)
+        for string in strings:
+            wanted = np.frombuffer(string.encode(), np.uint8)
+            rows = np.flatnonzero(ends - starts >= len(wanted))
+            places = (ends[rows] - len(wanted)) if at_end else starts[rows]
+            for number, byte in enumerate(wanted):
+                fits = data[places + number] == byte
+                rows, places = rows[fits], places[fits]
+            found[rows] = True
+        return found
+
+    @cached_property
+    def packed(self) -> TextBytes:
+        """The bytes of all words without what is between them; offsets are those of words, (words + 1,)."""
+        return TextBytes(self.bytes.data[~self.spaces], _sums(self.ends - self.starts))
+
+    def ids(self) -> npt.NDArray[np.int64]:
+        """Return a number for each word, (words,): the same for words of a text that are the same, another one for others, and
+        for those of other texts. They are 0, 1, …, in the order in which they are first there."""
+        words = _numbered(texts_from(*self.packed))
+        return dense(self.text * (int(words.max(initial=0)) + 1) + words)
+
+    def repeated(self, spans: Spans) -> Mask:
+        """Return which spans have been there before in their text, (spans,), white space aside."""
+        data, offsets = self.packed
+        strings = texts_from(data, np.append(offsets[spans.first], offsets[-1]))
+        ids = _numbered(strings)
+        return ~are_first(dense(spans.text * (int(ids.max(initial=0)) + 1) + ids))
+
+
+def dense(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return numbers for keys: 0, 1, …, in the order in which they are first there."""
+    return _numbered(pa.array(keys))
+
+
+def are_first(numbers: npt.NDArray[np.int64]) -> Mask:
+    """Return where each of some numbers (`dense`) is for the first time."""
+    if not len(numbers):
+        return np.zeros(0, bool)
+    return np.diff(np.maximum.accumulate(numbers), prepend=-1) > 0
+
+
+def _numbered(values: pa.Array) -> npt.NDArray[np.int64]:
+    numbers: npt.NDArray[np.int32] = values.dictionary_encode().indices.to_numpy()
+    return numbers.astype(np.int64)
+
+
+def _sums(values: npt.NDArray[np.int64] | Mask) -> Places:
+    """Return the sums of the values before each place, (n + 1,)."""
+    sums = np.zeros(len(values) + 1, np.int64)
+    np.cumsum(values, out=sums[1:])
+    return sums
+
+
+def shares(parts: npt.NDArray[np.int64], whole: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """Return parts / whole, 0 where there is nothing."""
+    return np.divide(parts, whole, out=np.zeros(len(whole)), where=whole > 0)

@@ -1,0 +1,423 @@
+"""Documents packed into blocks: every token has one place, and what is reported is what is there."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from conftest import examples
+from hypothesis import given
+from hypothesis import strategies as st
+
+import shardctl
+from shardctl.errors import InputError, Rejection, UsageError
+from shardctl.packing import Pieces, best_fit, concat, fewest_blocks, windows
+from shardctl.roles import Plain, Tokens
+from shardctl.transforms import Records, parse_step
+from shardctl.transforms.text import pack
+from shardctl.transforms.text.pack import Pack
+
+Documents = list[list[int]]
+
+LENGTHS = st.lists(st.integers(0, 40), max_size=30)
+DOCUMENTS = st.lists(st.lists(st.integers(1, 60_000), min_size=1, max_size=25), min_size=1, max_size=25)
+EOS, PAD = 0, 7
+
+
+def tokens_of(length: int) -> npt.NDArray[np.int64]:
+    return np.arange(length)
+
+
+def rebuilt(pieces: Pieces, lengths: list[int]) -> list[list[int]]:
+    """The places of each document that its pieces cover, in their order in the document."""
+    found: list[list[int]] = [[] for _ in lengths]
+    for document, start, length in sorted(zip(pieces.document, pieces.start, pieces.length, strict=True)):
+        found[document] += range(start, start + length)
+    return found
+
+
+@examples(60)
+@given(LENGTHS, st.integers(2, 16))
+def test_concat_and_best_fit_have_every_token_in_one_place_in_order(lengths: list[int], size: int) -> None:
+    for method in (concat, best_fit):
+        pieces = method(np.array(lengths, np.int64), size)
+        assert rebuilt(pieces, lengths) == [list(range(length)) for length in lengths]
+        filled = np.bincount(pieces.block, pieces.length, minlength=pieces.blocks)
+        assert (filled <= size).all()
+        assert (np.diff(pieces.block) >= 0).all()
+        if method is concat:
+            assert (filled[:-1] == size).all()
+
+
+@examples(60)
+@given(LENGTHS, st.integers(2, 16))
+def test_best_fit_cuts_no_document_that_fits(lengths: list[int], size: int) -> None:
+    pieces = best_fit(np.array(lengths, np.int64), size)
+    counts = np.bincount(pieces.document, minlength=len(lengths))
+    assert counts.tolist() == [-(-length // size) for length in lengths]
+
+
+def plain_best_fit(lengths: list[int], size: int) -> int:
+    """Best-fit decreasing as a textbook has it: how many blocks it needs."""
+    free: list[int] = []
+    for length in sorted(lengths, reverse=True):
+        fitting = [place for place, room in enumerate(free) if room >= length]
+        if fitting:
+            free[min(fitting, key=lambda place: free[place])] -= length
+        else:
+            free.append(size - length)
+    return len(free)
+
+
+def fewest(lengths: list[int], size: int) -> int:
+    """The least number of blocks there can be, found by trying everything."""
+    best = plain_best_fit(lengths, size)
+
+    def place(rest: list[int], rooms: list[int]) -> None:
+        nonlocal best
+        if len(rooms) >= best:
+            return
+        if not rest:
+            best = len(rooms)
+            return
+        for at in range(len(rooms)):
+            if rooms[at] >= rest[0] and rooms[at] not in rooms[:at]:
+                place(rest[1:], [room - rest[0] * (number == at) for number, room in enumerate(rooms)])
+        place(rest[1:], [*rooms, size - rest[0]])
+
+    place(sorted(lengths, reverse=True), [])
+    return best
+
+
+@examples(60)
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=9), st.integers(12, 16))
+def test_best_fit_is_the_textbook_algorithm_and_the_bound_is_below_every_packing(lengths: list[int], size: int) -> None:
+    least = fewest_blocks(np.bincount(lengths, minlength=size + 1), size)
+    blocks = best_fit(np.array(lengths), size).blocks
+    assert blocks == plain_best_fit(lengths, size)
+    assert -(-sum(lengths) // size) <= least <= fewest(lengths, size) <= blocks
+
+
+def test_best_fit_is_near_the_bound_and_the_bound_knows_when_half_a_block_must_stay_empty() -> None:
+    lengths = np.random.default_rng(0).lognormal(6, 1.1, 20_000).astype(np.int64) + 1
+    cut = windows(lengths, 2048)
+    blocks, least = best_fit(lengths, 2048).blocks, fewest_blocks(np.bincount(cut.length, minlength=2049), 2048)
+    assert (blocks - least) / blocks < 0.01
+    long = np.full(1000, 1025)
+    assert best_fit(long, 2048).blocks == fewest_blocks(np.bincount(long, minlength=2049), 2048) == 1000
+
+
+@examples(40)
+@given(LENGTHS, st.integers(2, 16), st.data())
+def test_pieces_of_documents_overlap_by_the_stride_and_reach_the_end(lengths: list[int], size: int, data: Any) -> None:
+    overlap = data.draw(st.integers(0, size - 1))
+    pieces = windows(np.array(lengths, np.int64), size, overlap)
+    for document, length in enumerate(lengths):
+        own = pieces.document == document
+        starts, ends = pieces.start[own], pieces.start[own] + pieces.length[own]
+        if not length:
+            assert not own.any()
+            continue
+        assert starts[0] == 0
+        assert ends[-1] == length
+        assert (ends[:-1] - starts[1:] == overlap).all()
+        assert (pieces.length[own] <= size).all()
+        assert (pieces.length[own][:-1] == size).all()
+
+
+# --- the step ---
+
+
+def packing(**settings: Any) -> Pack:
+    return Pack.parse(eos=settings.pop("eos", EOS), pad=PAD, **settings)
+
+
+def batches(documents: Documents, sizes: list[int], masked: bool = False, type_: pa.DataType | None = None) -> list[Records]:
+    """The documents as batches of so many records each, over and over."""
+    made, first = [], 0
+    while first < len(documents):
+        size = sizes[len(made) % len(sizes)]
+        some = documents[first : first + size]
+        columns = {
+            "key": pa.array([f"d#{first + place}" for place in range(len(some))]),
+            "tokens": pa.array(some, pa.list_(type_ or pa.uint16())),
+        }
+        if masked:
+            columns["loss_mask"] = pa.array([[token % 2 for token in each] for each in some], pa.list_(pa.uint8()))
+        made.append(Records(0, np.arange(first, first + len(some)), pa.record_batch(columns)))
+        first += size
+    return made
+
+
+def ran(step: Pack, given: list[Records]) -> tuple[pa.Table, dict[str, int], list[str]]:
+    rejects: list[str] = []
+
+    def reject(row: int, rejection: Rejection) -> None:
+        rejects.append(rejection.error)
+
+    run = step.begin(Path(), step.roles({}))
+    made = [each.batch for records in given for each in run.apply(records, reject)]
+    made += [each.batch for each in run.finish()]
+    schema = step.schema(given[0].batch.schema.remove(0))
+    table = pa.Table.from_batches(made) if made else schema.empty_table()
+    for name in schema.names:
+        assert table.schema.field(name).type == schema.field(name).type, name
+    return table, run.counts(), rejects
+
+
+def documents_in(table: pa.Table, column: str = "tokens", fill: int = PAD) -> dict[str, list[int]]:
+    """The tokens of each document, put together from the blocks."""
+    found: dict[str, dict[int, list[int]]] = {}
+    for row in table.to_pylist():
+        at = 0
+        assert row["key"] == row["document_keys"][0]
+        for key, length, start in zip(row["document_keys"], row["document_lengths"], row["document_starts"], strict=True):
+            found.setdefault(key, {})[start] = row[column][at : at + length]
+            at += length
+        assert set(row[column][at:]) <= {fill}
+    joined = {}
+    for key, pieces in found.items():
+        joined[key] = [token for start in sorted(pieces) for token in pieces[start]]
+        assert sorted(pieces) == np.cumsum([0, *(len(pieces[start]) for start in sorted(pieces))]).tolist()[:-1]
+    return joined
+
+
+@examples(40)
+@given(DOCUMENTS, st.integers(2, 12), st.sampled_from(["concat", "bfd"]), st.booleans())
+def test_blocks_have_every_document_once_with_its_end_and_the_report_is_right(
+    documents: Documents, length: int, method: str, masked: bool
+) -> None:
+    table, counts, rejects = ran(packing(length=length, method=method), batches(documents, [3, 1], masked))
+    assert rejects == []
+    assert documents_in(table) == {f"d#{number}": [*each, EOS] for number, each in enumerate(documents)}
+    lengths = [len(each) + 1 for each in documents]
+    held = [sum(each) for each in table["document_lengths"].to_pylist()]
+    parts = [key for each in table["document_keys"].to_pylist() for key in each]
+    assert counts["documents"] == len(documents)
+    assert counts["tokens"] == sum(lengths) == sum(held)
+    assert counts["blocks"] == table.num_rows
+    assert counts["pieces"] == len(parts)
+    assert counts["padding"] == table.num_rows * length - sum(held) >= counts["least_padding"] >= 0
+    assert counts["longer"] == sum(each > length for each in lengths)
+    fit = [f"d#{number}" for number, each in enumerate(lengths) if each <= length]
+    assert counts["cut"] == sum(parts.count(key) > 1 for key in fit)
+    if method == "bfd":
+        assert counts["cut"] == 0
+    else:
+        assert counts["padding"] == counts["least_padding"] < length
+    if masked:
+        masks = [[token % 2 for token in each] for each in documents]
+        # The end of a document counts as the token before it does.
+        assert documents_in(table, "loss_mask", 0) == {f"d#{number}": [*each, each[-1]] for number, each in enumerate(masks)}
+
+
+@pytest.mark.parametrize("method", ["concat", "bfd"])
+@pytest.mark.parametrize("sizes", [[1], [2, 5], [100]])
+def test_blocks_do_not_depend_on_how_many_records_come_together(
+    method: str, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pack, "WINDOW_TOKENS", 60)
+    monkeypatch.setattr(pack, "WINDOW_DOCUMENTS", 9)
+    monkeypatch.setattr(pack, "TOGETHER", 32)
+    rng = np.random.default_rng(1)
+    documents = [rng.integers(1, 100, size).tolist() for size in rng.integers(1, 30, 80)]
+    step = packing(length=16, method=method)
+    whole = ran(step, batches(documents, [80], masked=True))
+    assert ran(step, batches(documents, sizes, masked=True)) == whole
+    assert documents_in(whole[0]) == {f"d#{number}": [*each, EOS] for number, each in enumerate(documents)}
+
+
+def test_windows_of_best_fit_end_with_the_document_that_fills_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So memory stays flat, however many documents a shard has."""
+    monkeypatch.setattr(pack, "WINDOW_TOKENS", 8)
+    table, _, _ = ran(packing(length=8, method="bfd"), batches([[1, 2, 3], [4, 5, 6], [7, 8, 9], [1]], [4]))
+    assert table["document_keys"].to_pylist() == [["d#0", "d#1"], ["d#2", "d#3"]]
+
+
+def test_a_document_that_ends_with_eos_gets_no_second_one() -> None:
+    table, _, _ = ran(packing(length=6), batches([[1, EOS], [2]], [2]))
+    assert table["tokens"].to_pylist() == [[1, EOS, 2, EOS, PAD, PAD]]
+    table, _, _ = ran(packing(length=6, eos=False), batches([[1, 3], [2]], [2]))
+    assert table["tokens"].to_pylist() == [[1, 3, 2, PAD, PAD, PAD]]
+
+
+def test_documents_without_tokens_or_with_wrong_ones_are_rejected_alone() -> None:
+    given: Any = [[1], [], None, [2, -1], [3, None], [2**32], [4]]
+    table, counts, rejects = ran(packing(length=4), batches(given, [7], type_=pa.int64()))
+    assert rejects == ["empty", "empty", "no-tokens", "no-tokens", "no-tokens"]
+    assert table["tokens"].to_pylist() == [[1, EOS, 4, EOS]]
+    assert table["document_keys"].to_pylist() == [["d#0", "d#6"]]
+    assert counts["documents"] == 2
+
+
+def test_a_loss_mask_of_another_length_is_a_reject() -> None:
+    (records,) = batches([[1, 2], [3, 4]], [2])
+    records = records.with_column("loss_mask", pa.array([[1, 0], [1]], pa.list_(pa.uint8())))
+    table, _, rejects = ran(packing(length=3), [records])
+    assert rejects == ["other-length"]
+    assert table["loss_mask"].to_pylist() == [[1, 0, 0]]
+
+
+def test_pieces_that_overlap_count_each_token_once() -> None:
+    table, counts, _ = ran(packing(length=4, method="none", stride=2, eos=False), batches([[1, 2, 3, 4, 5], [6]], [2]))
+    assert table["tokens"].to_pylist() == [[1, 2, 3, 4], [3, 4, 5], [6]]
+    assert table["loss_mask"].to_pylist() == [[1, 1, 1, 1], [0, 0, 1], [1]]
+    assert table["variant"].to_pylist() == [0, 1, 0]
+    assert table["key"].to_pylist() == ["d#0", "d#0", "d#1"]
+    assert (counts["blocks"], counts["padding"], counts["longer"]) == (3, 0, 1)
+
+
+def test_without_a_length_documents_stay_whole() -> None:
+    table, _, _ = ran(packing(method="none"), batches([[1, 2, 3], [4]], [2]))
+    assert table.column_names == ["key", "tokens"]
+    assert table["tokens"].to_pylist() == [[1, 2, 3, EOS], [4, EOS]]
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({}, "needs length"),
+        ({"length": 1}, "whole number from 2"),
+        ({"length": 8, "stride": 2}, "stride is for method none"),
+        ({"length": 8, "method": "none", "stride": 8}, "stride must be below length, 8"),
+        ({"method": "none", "stride": 8}, "stride needs length"),
+        ({"length": 8, "method": "best"}, "concat, bfd or none"),
+        ({"length": 8, "eos": -1}, "true, false or the number of a token"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(settings: dict[str, Any], why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        parse_step({"name": "pack", **settings})
+
+
+def test_the_tokens_that_end_and_fill_up_are_those_of_the_tokeniser() -> None:
+    step, known = Pack.parse(length=8), Tokens(100, eos=3, pad=4, tokenizer="tokenizer.json")
+    text = Plain("text")
+    assert step.roles({"tokens": known, "text": text}) == {"tokens": replace(known, packed=True), "text": text}
+    assert step.roles({"tokens": Tokens(100, eos=3)})["tokens"] == Tokens(100, 3, 3, packed=True)
+    assert Pack.parse(length=8, eos=False).roles({})["tokens"] == Tokens(pad=0, packed=True)
+    with pytest.raises(UsageError, match="the tokeniser words has none; give the number of a token"):
+        step.roles({"tokens": Tokens(100, tokenizer="words")})
+    with pytest.raises(UsageError, match="it is not known which it is; give the number of a token"):
+        step.roles({})
+    with pytest.raises(UsageError, match="eos is 100, and the vocabulary has the tokens 0 to 99"):
+        Pack.parse(length=8, eos=100).roles({"tokens": Tokens(100)})
+    with pytest.raises(InputError, match="must be below 65536"):
+        Pack.parse(length=8, eos=70_000).schema(pa.schema([("tokens", pa.list_(pa.uint16()))]))
+    with pytest.raises(InputError, match="the records have no field tokens; put the step tokenize before it"):
+        Pack.parse(length=8, eos=1).schema(pa.schema([("text", pa.string())]))
+
+
+# --- whole conversions ---
+
+
+@pytest.fixture(scope="session")
+def documents() -> Documents:
+    rng = np.random.default_rng(5)
+    return [rng.integers(1, 1000, size).tolist() for size in rng.integers(1, 60, 400)]
+
+
+@pytest.fixture(scope="session")
+def source(documents: Documents, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tokens") / "in.parquet"
+    labels = [f"class {number % 2}" for number in range(len(documents))]
+    table = pa.table({"tokens": pa.array(documents, pa.list_(pa.uint16())), "label": labels})
+    pq.write_table(table, path, row_group_size=50)
+    return path
+
+
+def recipe(**settings: Any) -> dict[str, Any]:
+    return {"transform": [{"name": "pack", "length": 32, "eos": EOS, "pad": PAD, **settings}]}
+
+
+def wanted_documents(documents: Documents) -> dict[str, list[int]]:
+    return {f"in.parquet#{number}": [*each, EOS] for number, each in enumerate(documents, 1)}
+
+
+def table_of(root: Path) -> pa.Table:
+    ds = shardctl.open(root)
+    return pa.Table.from_pylist([{name: plain(value) for name, value in sample.items()} for sample in ds])
+
+
+def plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, np.ndarray) else value
+
+
+@pytest.mark.parametrize("method", ["concat", "bfd"])
+def test_blocks_are_the_same_for_any_number_of_workers_and_have_every_document(
+    source: Path, documents: Documents, tmp_path: Path, method: str
+) -> None:
+    sums = set()
+    for workers in (0, 1, 2):
+        out = tmp_path / str(workers)
+        result = shardctl.convert(source, out, recipe=recipe(method=method), workers=workers, samples_per_shard=100, shuffle=3)
+        sums.add((out / "SHA256SUMS").read_text())
+    assert len(sums) == 1
+    assert any("left out: label, as pack makes samples of several records" in notice for notice in result.notices)
+    assert result.shards > 1
+    assert documents_in(table_of(out)) == wanted_documents(documents)
+    assert shardctl.verify(out).findings == ()
+    ds = shardctl.open(out)
+    assert ds.roles.tokens == {"tokens": Tokens(None, EOS, PAD, packed=True)}
+    assert ds.classes is None
+
+
+def test_pieces_keep_the_other_columns_and_are_verified(source: Path, documents: Documents, tmp_path: Path) -> None:
+    shardctl.convert(source, tmp_path / "out", recipe=recipe(method="none", stride=8), workers=0)
+    ds = shardctl.open(tmp_path / "out")
+    assert ds.schema.names == ["key", "tokens", "loss_mask", "label", "variant"]
+    assert len(ds) > len(documents)
+    for key, tokens in list(wanted_documents(documents).items())[:40]:
+        pieces = list(ds.filter(f"key == '{key}'"))
+        assert [int(piece["variant"]) for piece in pieces] == list(range(len(pieces)))
+        assert [t for p in pieces for t, once in zip(p["tokens"], p["loss_mask"], strict=True) if once] == tokens
+    assert shardctl.verify(tmp_path / "out").findings == ()
+
+
+def test_packed_shards_that_were_deleted_are_made_again(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    shardctl.convert(source, out, recipe=recipe(method="bfd"), workers=0, samples_per_shard=100)
+    before = {path.name: path.read_bytes() for path in sorted(out.rglob("*.arrow"))}
+    shard = sorted((out / "shards").glob("*.arrow"))[1] if (out / "shards").exists() else sorted(out.glob("train-*.arrow"))[1]
+    shard.unlink()
+    assert shardctl.verify(out).findings != ()
+    shardctl.repair(out, workers=0)
+    assert {path.name: path.read_bytes() for path in sorted(out.rglob("*.arrow"))} == before
+    assert shardctl.verify(out).findings == ()
+
+
+def test_estimates_of_blocks_are_near_what_comes(source: Path, tmp_path: Path, cli: Any) -> None:
+    dry = cli("convert", source, tmp_path / "out", "--step", f"pack length=32 eos={EOS}", "--dry-run", "--json")
+    result = shardctl.convert(source, tmp_path / "out", recipe=recipe(), workers=0)
+    assert dry.json["samples"] == pytest.approx(result.samples, rel=0.1)
+
+
+def test_block_length_alone_means_concat_and_comes_after_other_steps(source: Path, tmp_path: Path, cli: Any) -> None:
+    ran = cli("convert", source, tmp_path / "out", "--block-length", 32, "--workers", 0, "--json")
+    assert ran.code == 2
+    assert "it is not known which it is" in ran.json["error"]
+    file = tmp_path / "recipe.toml"
+    file.write_text('[[transform]]\nname = "pack"\nlength = 8\neos = false\n')
+    ran = cli(
+        "convert", source, tmp_path / "out", "--recipe", file, "--block-length", 32, "--pack", "bfd", "--workers", 0, "--json"
+    )
+    assert ran.code == 0
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    (step,) = manifest["recipe"]["transform"]
+    assert (step["length"], step["method"], step["eos"]) == (32, "bfd", False)
+    ran = cli("convert", source, tmp_path / "no", "--pack", "bfd", "--workers", 0)
+    assert ran.code == 2
+    assert "method bfd needs length, the tokens of a block (--block-length 2048)" in ran.err
+
+
+def test_packing_must_be_the_last_step(source: Path, tmp_path: Path) -> None:
+    twice = [{"name": "pack", "method": "none", "eos": 1}, {"name": "pack", "length": 8, "eos": 1}]
+    with pytest.raises(UsageError, match="pack must be the last step; pack comes after it"):
+        shardctl.convert(source, tmp_path / "out", recipe={"transform": twice}, workers=0)
