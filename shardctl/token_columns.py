@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -123,3 +123,12 @@ def main_tokens(roles: Roles) -> tuple[str, Tokens] | None:
     """Return the column that is meant by "the tokens", with its role: `tokens`, else the first one; None if there is none."""
     found = roles.tokens
     return ("tokens", found["tokens"]) if "tokens" in found else next(iter(found.items()), None)
+
+
+def columns_of_blocks(names: Sequence[str], roles: Roles) -> tuple[str, ...] | None:
+    """Return which columns of blocks of tokens training needs, without the lists of their documents; None: all of `names`, as
+    samples are no such blocks.
+    """
+    packed = [name for name, role in roles.tokens.items() if role.packed]
+    masks = [LOSS_MASK] if LOSS_MASK in names else []
+    return (*packed, *masks) if packed else None
