@@ -127,7 +127,8 @@ def _compiler() -> Callable[[str], Any]:
     )
     environment.filters["tojson"] = _tojson
     environment.globals |= {"raise_exception": refuse, "strftime_now": no_time}
-    return environment.from_string
+    compiled: Callable[[str], Any] = environment.from_string
+    return compiled
 
 
 def _tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None) -> str:
