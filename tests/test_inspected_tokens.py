@@ -13,6 +13,9 @@ from token_samples import EOS, PACKED, VOCABULARY, block_of, packed_blocks, writ
 
 import shardctl
 from shardctl.errors import DatasetError
+from shardctl.inspection.records import record_of_key
+from shardctl.inspection.token_statistics import token_statistics
+from shardctl.inspection.tokens import Decoder
 from shardctl.roles import Tokens
 
 DOCUMENTS = {"a.txt": "alpha", "b.txt": "β and then beta goes on and on", "c.txt": "gamma", "d.txt": "delta"}
@@ -146,3 +149,71 @@ def test_tokens_of_another_type_are_shown_as_they_are(tmp_path: Path, cli: Any) 
     write_dataset(tmp_path / "out", fields, [("a", "no numbers")], 9, roles={"tokens": PACKED})
     shown = cli("inspect", tmp_path / "out", "--head", 1)
     assert (shown.code, "no numbers" in shown.out) == (0, True)
+
+
+def convert(source: Path, out: Path, method: str, **options: Any) -> None:
+    steps = [{"name": "tokenize", "tokenizer": "bytes"}, {"name": "pack", "length": 32, "method": method}]
+    assert shardctl.convert(source, out, recipe={"transform": steps}, workers=0, **options).status == "created"
+
+
+def texts_in(source: Path) -> dict[str, str]:
+    return {f"in.jsonl#{n}": json.loads(line)["text"] for n, line in enumerate(source.read_text().splitlines(), 1)}
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "in.jsonl"
+    path.write_text("".join(json.dumps({"text": f"document {n} " + "é" * (7 * n % 50)}) + "\n" for n in range(60)))
+    return path
+
+
+@pytest.mark.parametrize("method", ["concat", "bfd", "none"])
+def test_each_document_of_a_conversion_leads_to_its_text(source: Path, tmp_path: Path, method: str) -> None:
+    convert(source, tmp_path / "out", method, samples_per_shard=8, split="train=0.8,val=0.2", shuffle=3)
+    decoder = Decoder(tmp_path / "out")
+    for key, text in texts_in(source).items():
+        records = list(decoder.decoded(record_of_key(tmp_path / "out", key)))
+        assert {record.source for record in records} == {str(source)}
+        parts = [
+            (piece.start, record.values["tokens"][piece.first : piece.first + piece.length])
+            for record in records
+            for piece in record.documents
+            if piece.key == key
+        ]
+        if method == "none":
+            parts = [(record.values["variant"], record.values["tokens"]) for record in records]
+        tokens = [token for _, part in sorted(parts) for token in part]
+        assert shardctl.open(tmp_path / "out").tokenizer.decode(tokens) == f"{text}<eos>"
+    assert decoder.why_not is None
+
+
+def test_only_the_shards_that_may_have_a_document_are_read(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    convert(source, out, "bfd", samples_per_shard=8)
+    shards = sorted(out.glob("train-*.arrow"))
+    assert len(shards) > 3
+    for shard in shards[1:]:
+        shard.unlink()
+    assert {record.shard for record in record_of_key(out, "in.jsonl#1")} == {shards[0].name}
+
+
+def test_a_document_that_is_in_no_block_is_told_why(tmp_path: Path, cli: Any) -> None:
+    (tmp_path / "in.jsonl").write_text('{"text": "one"}\n{"text": "no good"}\n{"text": "three"}\n')
+    steps = [
+        {"name": "filter_length", "min_chars": 4},
+        {"name": "tokenize", "tokenizer": "bytes"},
+        {"name": "pack", "length": 32},
+    ]
+    shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", recipe={"transform": steps}, workers=0)
+    ran = cli("inspect", tmp_path / "out", "--key", "in.jsonl#1")
+    assert (ran.code, "was rejected when the dataset was made" in ran.err) == (3, True), ran.err
+    assert "filter_length: kept 2 of 3" in cli("inspect", tmp_path / "out").out
+    ran = cli("inspect", tmp_path / "out", "--key", "in.jsonl#9")
+    assert (ran.code, "did you mean in.jsonl#3" in ran.err) == (2, True), ran.err
+
+
+def test_bytes_per_token_are_those_that_the_step_was_given(source: Path, tmp_path: Path) -> None:
+    convert(source, tmp_path / "out", "concat")
+    (found,) = token_statistics(tmp_path / "out").values()
+    size = sum(len(text.encode()) for text in texts_in(source).values())
+    assert (found.exact, found.text_bytes, found.text_tokens) == (True, size, size + 60)
