@@ -59,7 +59,8 @@ def test_the_language_model_is_that_of_the_paper() -> None:
     assert sum(each.numel() for each in models.make_gpt2(1024).parameters()) == 124_439_808
 
 
-def test_a_language_step_learns_which_token_comes_next() -> None:
+def test_a_language_step_learns_which_token_comes_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models, "VOCABULARY", 64)
     made: list[Any] = []
 
     def make(length: int) -> Any:
@@ -86,6 +87,7 @@ def test_a_language_step_says_what_it_takes(batch: dict[str, Any]) -> None:
 
 def test_bench_feeds_blocks_to_a_language_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(consumers, "OWN_SECONDS", 0.1)
+    monkeypatch.setattr(models, "VOCABULARY", 300)
     small = models.LanguageStep(lambda length: models.LanguageModel(length, width=8, layers=1, heads=2))
     monkeypatch.setattr(models, "gpt2", small)
     out = write_packed(tmp_path / "out", packed_blocks({str(number): "a text" for number in range(40)}))

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from token_samples import packed_blocks, write_packed
 
+import shardctl
 from shardctl import advice
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "json.md").read_text(encoding="utf-8")
@@ -72,6 +73,12 @@ def check(cli: Any) -> Any:
 
 def test_demo(check: Any, tmp_path: Path) -> None:
     check("demo", [tmp_path / "demo", "--images", 6])
+
+
+def test_export(check: Any, tmp_path: Path) -> None:
+    samples = [{"tokens": [1, 2], "loss_mask": [1, 0]}]
+    shardctl.write(tmp_path / "in", samples, roles={"tokens": {"role": "tokens", "eos": 3}})
+    check("export", [tmp_path / "in", tmp_path / "out", "--to", "megatron"])
 
 
 def test_convert(check: Any, source: Path, tmp_path: Path) -> None:
