@@ -149,6 +149,21 @@ def test_tokens_of_another_type_are_shown_as_they_are(tmp_path: Path, cli: Any) 
     write_dataset(tmp_path / "out", fields, [("a", "no numbers")], 9, roles={"tokens": PACKED})
     shown = cli("inspect", tmp_path / "out", "--head", 1)
     assert (shown.code, "no numbers" in shown.out) == (0, True)
+    shown = cli("inspect", tmp_path / "out")
+    assert (shown.code, "DAMAGED: 1 of the blocks" in shown.out) == (0, True)
+
+
+def test_very_many_tokens_are_described_and_their_text_begins(
+    tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardctl.inspection.blocks.MOST_LISTED", 100)
+    out = write_ragged(tmp_path / "out", {"a": "long " * 40, "b": "short"})
+    shown = cli("inspect", out, "--key", "a")
+    assert "201 uint16, mean" in shown.out
+    assert "  | long long" in shown.out
+    values = cli("inspect", out, "--key", "a", "--json").json["values"]
+    assert (values["tokens"]["shape"], values["tokens_text"]) == ([201], "long " * 40 + "<eos>")
+    assert cli("inspect", out, "--key", "b", "--json").json["values"]["tokens"] == [*b"short", EOS]
 
 
 def convert(source: Path, out: Path, method: str, **options: Any) -> None:

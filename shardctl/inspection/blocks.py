@@ -20,6 +20,9 @@ from shardctl.shard import BlockFile, ShardReader, map_file
 from shardctl.spread import spread
 from shardctl.tables import SHARDS, ShardEntry, ShardTable
 
+MOST_LISTED = 1 << 20
+"""Most tokens of a sample that become Python objects: 8 bytes each, or 36."""
+
 _ALL = 1 << 62
 """More blocks than there are."""
 
@@ -158,10 +161,13 @@ class Placed:
 
     def record(self, place: int, intact: bool | None = None) -> Record:
         """Return the sample in a row of the block."""
-        values = {field.name: _plain(self.data.column(field.name), place) for field in self.data.schema}
+        roles = self.reader.layout.roles
+        values = {
+            field.name: (_tokens if field.name in roles.tokens else _plain)(self.data.column(field.name), place)
+            for field in self.data.schema
+        }
         row = self.first + place
         index = self.entry.first + row if self.entry is not None else None
-        roles = self.reader.layout.roles
         classes = {name: _class_of(values[name], label.names) for name, label in roles.labels.items()}
         place_of_it = (self.shard.path.name, self.number, row, index)
         images = tuple(roles.images)
@@ -179,6 +185,15 @@ def _plain(column: pa.Array, place: int) -> Any:
     if isinstance(column.type, pa.FixedShapeTensorType):
         return column.slice(place, 1).to_numpy_ndarray()[0]
     return python_values(column.slice(place, 1))[0]
+
+
+def _tokens(column: pa.Array, place: int) -> Any:
+    """Return the tokens of a sample as they are stored: a list, but an array (n,) where there are very many."""
+    value = column[place]
+    listed = isinstance(value, pa.ListScalar) and value.is_valid and pa.types.is_integer(value.type.value_type)
+    if not listed or len(value.values) <= MOST_LISTED or value.values.null_count:
+        return _plain(column, place)
+    return np.from_dlpack(value.values)
 
 
 def holds_objects(type_: pa.DataType) -> bool:

@@ -255,6 +255,7 @@ def _count_tokens(block: Placed, decode: int, tallies: dict[str, _Tally], decode
     roles, there = block.shard.roles, set(block.reader.schema.names)
     main = main_tokens(roles)
     for name, role in roles.tokens.items():
+        tally = tallies.setdefault(name, _Tally(role))
         beside = [DOCUMENT_LENGTHS, DOCUMENT_STARTS] if role.packed else []
         beside += [LOSS_MASK] if main is not None and name == main[0] and LOSS_MASK in there else []
         if missing := [column for column in beside if column not in there]:
@@ -262,7 +263,7 @@ def _count_tokens(block: Placed, decode: int, tallies: dict[str, _Tally], decode
         batch = checked_columns(block, [name, *beside])
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         try:
-            tallies.setdefault(name, _Tally(role)).add(columns, name, decoder, decode)
+            tally.add(columns, name, decoder, decode)
         except ValueError as error:
             raise block.reader.unreadable(block.number, error) from error
 
