@@ -385,7 +385,7 @@ class Recipe(Settings):
 
     def _decided(self) -> Recipe:
         """Return the recipe with what was left open."""
-        images = self.kind in (UNDECIDED, "image")
+        images = self.kind == "image" or (self.kind == UNDECIDED and not self.batch_transforms)
         store = self.store
         if store is None and images:
             store = Store.parse("jpeg:90" if self.changes else "source")
@@ -483,6 +483,8 @@ class Recipe(Settings):
                 yield _of_step(place, f"{step.name} must be the last step; {self.transforms[place + 1].name} comes after it")
             if isinstance(step, BatchTransform) and self.kind == "image":
                 yield _of_step(place, f"{step.name} is for text and tables, and these inputs are images")
+            if isinstance(step, ImageTransform | Filter) and self.kind == UNDECIDED and self.batch_transforms:
+                yield _of_step(place, f"{step.name} is for images, and {self.batch_transforms[0].name} for text and tables")
             if own and not isinstance(step, SampleTransform):
                 yield _of_step(
                     place, f"{step.name} must come before your own function, which works on what the others have made"

@@ -14,7 +14,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "text.md"
 
 def snippet(language: str) -> str:
     """The one of the section "Training"."""
-    section = PAGE.read_text(encoding="utf-8").partition("## Training")[2]
+    section = PAGE.read_text(encoding="utf-8").partition("## Training\n")[2]
     found = re.search(rf"```{language}\n(.*?)```", section, re.DOTALL)
     assert found is not None
     return found[1]
