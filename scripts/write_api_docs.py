@@ -24,6 +24,7 @@ CLASSES = {
         ("verification", "VerifyResult"),
         ("restoration.results", "RepairResult"),
         ("writing", "WriteResult"),
+        ("exports.exporting", "ExportResult"),
         ("benchmark.result", "BenchResult"),
         ("advice", "Advice"),
     ],

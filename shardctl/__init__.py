@@ -18,18 +18,32 @@ if TYPE_CHECKING:
     from shardctl.benchmark import bench as bench
     from shardctl.conversion import convert as convert
     from shardctl.dataset import open_dataset as open
+    from shardctl.exports.exporting import export as export
     from shardctl.mixed import mix as mix
     from shardctl.restoration import repair as repair
     from shardctl.tokenizer_training import train_tokenizer as train_tokenizer
     from shardctl.verification import verify as verify
     from shardctl.writing import write as write
 
-__all__ = ["__version__", "advise", "bench", "convert", "mix", "open", "repair", "train_tokenizer", "verify", "write"]
+__all__ = [
+    "__version__",
+    "advise",
+    "bench",
+    "convert",
+    "export",
+    "mix",
+    "open",
+    "repair",
+    "train_tokenizer",
+    "verify",
+    "write",
+]
 
 _PUBLIC = {
     "advise": ("shardctl.advice", "advise"),
     "bench": ("shardctl.benchmark", "bench"),
     "convert": ("shardctl.conversion", "convert"),
+    "export": ("shardctl.exports.exporting", "export"),
     "mix": ("shardctl.mixed", "mix"),
     "open": ("shardctl.dataset", "open_dataset"),
     "repair": ("shardctl.restoration", "repair"),

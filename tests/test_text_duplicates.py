@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import random
 import re
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 import xxhash
 from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from stopping import stopped_at
+from test_conversion import sums
 
+import shardctl
+from shardctl.conversion import Listener, surveying
 from shardctl.duplicates import exact, near, runs
 from shardctl.duplicates.pieces import pieces_of, without_pieces
+from shardctl.duplicates.table import SCHEMA
+from shardctl.engines import comparing, local
+from shardctl.errors import DatasetError, DiskFullError, UsageError
+from shardctl.recipe import Recipe
+from shardctl.storage import naming_the_path
+from shardctl.tables import read_rejects
+from shardctl.transforms import TRANSFORMS, Records
+from shardctl.transforms.text.base import Fault, TextFilter, TextTransform
+from shardctl.transforms.text.deduplicate import Deduplicate
 
 # --- pieces ---
 
@@ -147,34 +166,50 @@ def jaccard(one: str, other: str) -> float:
     return len(shingles(one) & shingles(other)) / len(shingles(one) | shingles(other))
 
 
-def components(texts: list[str], threshold: float, folder: Path) -> near.Components:
-    signatures = near.signatures_of(*near.shingles_of(pa.array(texts)))
-    found, held = near.Components(len(texts)), runs.Runs(folder, near.BANDED)
-    near.add_bands(held, signatures, np.arange(len(texts)), threshold)
+def compared(texts: list[str], threshold: float, folder: Path) -> tuple[near.Components, near.Sketches]:
+    shingles, starts = near.shingles_of(pa.array(texts))
+    found, sketches, held = (
+        near.Components(len(texts)),
+        near.Sketches(folder / "s", len(texts)),
+        runs.Runs(folder / "r", near.BANDED),
+    )
+    sketches.add(np.arange(len(texts)), *near.sketches_of(shingles, starts))
+    sketches.finish()
+    near.add_bands(held, near.signatures_of(shingles, starts), np.arange(len(texts)), threshold)
     held.flush()
-    near.connect(held, signatures, found, threshold)
-    return found
+    near.connect(held, sketches, found, threshold)
+    return found, sketches
 
 
-def test_signatures_estimate_how_alike_texts_are() -> None:
+def test_signatures_agree_as_often_as_texts_are_alike() -> None:
     draw = random.Random(3)
     pairs = [pair(draw, draw.choice([30, 100, 400]), draw.random() * 0.1) for _ in range(400)]
     one, other = (near.signatures_of(*near.shingles_of(pa.array(texts))) for texts in zip(*pairs, strict=True))
-    errors = near.similarities(one, other) - np.array([jaccard(*each) for each in pairs])
+    errors = (one == other).mean(axis=1) - np.array([jaccard(*each) for each in pairs])
     assert abs(errors.mean()) < 0.01
     assert errors.std() < 0.045  # sqrt(J (1 - J) / 128) is 0.044 at most
+
+
+def test_sketches_tell_how_alike_texts_are_exactly_unless_they_are_long(tmp_path: Path) -> None:
+    draw = random.Random(4)
+    pairs = [pair(draw, words, draw.random() * 0.2) for words in [1, 4, 7, 30, 100, 400] * 20 + [3000] * 20]
+    _, sketches = compared([text for each in pairs for text in each], 0.8, tmp_path)
+    places = np.arange(len(pairs)) * 2
+    errors = sketches.similarities(places, places + 1) - np.array([jaccard(*each) for each in pairs])
+    assert not errors[:120].any()
+    assert errors[120:].any()
+    assert np.abs(errors).max() < 0.07  # sqrt(J (1 - J) / 512) is 0.022 at most
 
 
 def test_pairs_above_the_threshold_are_found_and_others_are_not(tmp_path: Path) -> None:
     draw = random.Random(5)
     pairs = [pair(draw, 150, draw.random() * 0.08) for _ in range(1500)]
     alike = np.array([jaccard(*each) for each in pairs])
-    found = components([text for each in pairs for text in each], 0.8, tmp_path / "runs")
+    found, _ = compared([text for each in pairs for text in each], 0.8, tmp_path)
     dropped = np.isin(np.arange(len(pairs)) * 2 + 1, found.dropped())
     assert set(found.roots(found.dropped()) + 1) == set(found.dropped())  # of each pair the first is kept
-    assert dropped[alike >= 0.85].mean() > 0.93
-    assert dropped[alike >= 0.9].mean() > 0.99
-    assert dropped[alike < 0.7].mean() < 0.02
+    assert dropped[alike >= 0.8].mean() > 0.99
+    assert not dropped[alike < 0.8].any()
 
 
 @examples(60)
@@ -197,3 +232,358 @@ def test_bands_find_almost_all_pairs_at_the_threshold() -> None:
         bands, size = near.bands_of(threshold)
         assert bands * size <= near.PERMUTATIONS
         assert 1 - (1 - threshold**size) ** bands >= 0.99
+
+
+# --- whole conversions ---
+
+
+@dataclass(frozen=True)
+class Lower(TextTransform):
+    """Makes all letters small."""
+
+    name: ClassVar[str] = "lower"
+
+    def changed(self, texts: pa.Array) -> pa.Array:
+        return pc.utf8_lower(texts)
+
+
+@dataclass(frozen=True)
+class NoB(TextFilter):
+    """Rejects texts that have a b."""
+
+    name: ClassVar[str] = "no_b"
+
+    def faults(self, texts: pa.Array) -> Iterable[Fault]:
+        return [Fault(row, "letter-b", "has a b") for row, text in enumerate(texts.to_pylist()) if "b" in text]
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(TRANSFORMS, "lower", Lower)
+    monkeypatch.setitem(TRANSFORMS, "no_b", NoB)
+
+
+def write(folder: Path, files: dict[str, list[str | None]]) -> Path:
+    """Write texts as records of JSON lines, by the path of their file."""
+    for name, texts in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    return folder
+
+
+def deduplicated(source: Path, out: Path, workers: int = 0, **options: Any) -> dict[str, str | None]:
+    """Convert, and return the texts by their keys."""
+    shardctl.convert(source, out, workers=workers, **options)
+    return {sample["key"]: sample["text"] for sample in shardctl.open(out)}
+
+
+def why(out: Path) -> dict[str, tuple[str, str]]:
+    """Return the error and the message of every reject of a filter, by its key."""
+    return {
+        reject.key: (reject.error, reject.message) for reject in read_rejects(out / "rejects.jsonl") if reject.stage == "filter"
+    }
+
+
+DOCUMENTS: dict[str, list[str | None]] = {
+    "a/1.jsonl": ["one two", "three", "one two", None, "", "four"],
+    "a/2.jsonl": ["four", "five", None],
+    "b/1.jsonl": ["ONE TWO", "", "three", "six", "one two\n"],
+}
+
+
+def test_of_equal_texts_the_first_in_the_order_of_the_sources_is_kept(tmp_path: Path, cli: Any) -> None:
+    write(tmp_path / "in", DOCUMENTS)
+    texts = deduplicated(tmp_path / "in", tmp_path / "out", recipe={"duplicates": "exact"})
+    assert why(tmp_path / "out") == {
+        "a/1.jsonl#3": ("duplicate", "has the same text as a/1.jsonl#1, which is kept"),
+        "a/2.jsonl#1": ("duplicate", "has the same text as a/1.jsonl#6, which is kept"),
+        "b/1.jsonl#2": ("duplicate", "has the same text as a/1.jsonl#5, which is kept"),
+        "b/1.jsonl#3": ("duplicate", "has the same text as a/1.jsonl#2, which is kept"),
+    }
+    given_texts = {f"{name}#{number}": text for name, given in DOCUMENTS.items() for number, text in enumerate(given, 1)}
+    assert texts == {key: text for key, text in given_texts.items() if key not in why(tmp_path / "out")}
+    ran = cli("convert", tmp_path / "in", tmp_path / "out", "--duplicates", "exact", "--workers", 0, "--json")
+    assert ran.json["status"] == "up-to-date"
+    assert ran.json["steps"] == [{"name": "deduplicate", "records": 14, "bytes": 54, "rejected": {"duplicate": [4, 16]}}]
+    assert cli("verify", tmp_path / "out").code == 0
+
+
+def test_a_dry_run_and_the_conversion_say_how_many_there_are(tmp_path: Path) -> None:
+    write(tmp_path / "in", DOCUMENTS)
+    said = "4 of 12 texts are duplicates of others, and rejected (deduplicate)"
+    tried = shardctl.convert(tmp_path / "in", tmp_path / "out", recipe={"duplicates": "exact"}, workers=0, dry_run=True)
+    assert tried.estimate is not None
+    assert said in tried.estimate.notices
+    assert not (tmp_path / "out").exists()
+    heard: list[int] = []
+    listener = Listener(comparing=heard.append)
+    made = shardctl.convert(tmp_path / "in", tmp_path / "out", {"duplicates": "exact"}, listener, workers=0)
+    assert said in made.notices
+    assert (made.samples, made.reasons) == (10, {"filter: duplicate": 4})
+    assert heard == [14]
+
+
+def random_texts(seed: int) -> dict[str, list[str | None]]:
+    """Return texts of few different lines, some of them like others, in several files."""
+    draw = random.Random(seed)
+    lines = [f"line {number} has these words" for number in range(60)] + ["", " ", "\t"]
+    files: dict[str, list[str | None]] = {}
+    for number in range(9):
+        files[f"{'ab'[number % 2]}/{number}.jsonl"] = ["\n".join(draw.choices(lines, k=draw.randint(0, 6))) for _ in range(40)]
+    return files
+
+
+def without_repeats(files: dict[str, list[str | None]], unit: str) -> dict[str, str]:
+    """Return what is kept of texts, by their keys, as plain Python finds it."""
+    seen: set[str] = set()
+    kept = {}
+    for name in sorted(files):
+        for number, text in enumerate(files[name], 1):
+            assert text is not None
+            pieces = {"document": lambda text: [text], "line": lines_of, "paragraph": paragraphs_of}[unit](text)
+            new = []
+            for piece in pieces:
+                if piece not in seen:
+                    new.append(piece)
+                seen.add(piece)
+            if new or not pieces:
+                kept[f"{name}#{number}"] = new
+    return kept  # type: ignore[return-value]  # lists of pieces
+
+
+@pytest.mark.parametrize(("unit", "split"), [("document", "train=0.7,val=0.3"), ("line", "folder"), ("paragraph", "none")])
+def test_what_is_dropped_is_what_plain_python_finds_whoever_converts(tmp_path: Path, unit: str, split: str) -> None:
+    files = random_texts(3)
+    write(tmp_path / "in", files)
+    recipe = {"transform": [{"name": "deduplicate", "unit": unit}]}
+    options: dict[str, Any] = {"recipe": recipe, "split": split, "samples_per_shard": 50}
+    texts = deduplicated(tmp_path / "in", tmp_path / "out", **options)
+    cut = {"document": lambda text: [text], "line": lines_of, "paragraph": paragraphs_of}[unit]
+    assert {key: cut(text or "") for key, text in texts.items()} == without_repeats(files, unit)
+    for workers in (1, 2):
+        deduplicated(tmp_path / "in", tmp_path / str(workers), workers, **options)
+        assert sums(tmp_path / str(workers)) == sums(tmp_path / "out")
+
+
+def test_near_duplicates_are_rejected_whoever_converts(tmp_path: Path) -> None:
+    draw = random.Random(8)
+    pairs = [pair(draw, 80, changed) for changed in [0.0, 0.01, 0.5] * 20]
+    write(tmp_path / "in", {"a.jsonl": [one for one, _ in pairs], "b.jsonl": [other.upper() for _, other in pairs]})
+    options: dict[str, Any] = {"recipe": {"duplicates": "near:0.7"}, "shuffle": 1}
+    deduplicated(tmp_path / "in", tmp_path / "out", **options)
+    expected = {f"b.jsonl#{number}" for number in range(1, 61) if jaccard(*pairs[number - 1]) >= 0.7}
+    rejects = why(tmp_path / "out")
+    assert set(rejects) == expected
+    assert len(expected) > 30
+    assert rejects["b.jsonl#1"] == (
+        "near-duplicate",
+        "has nearly the same text as a.jsonl#1, which is kept (their similarity is 1.00)",
+    )
+    deduplicated(tmp_path / "in", tmp_path / "2", 2, **options)
+    assert sums(tmp_path / "2") == sums(tmp_path / "out")
+
+
+@pytest.mark.parametrize("form", ["files", "lines"])
+def test_files_of_text_are_compared_too(tmp_path: Path, form: str) -> None:
+    (tmp_path / "in").mkdir()
+    if form == "files":
+        for name, text in {"a": "x", "b": "y", "c": "x", "d": ""}.items():
+            (tmp_path / "in" / f"{name}.txt").write_text(text)
+        texts = deduplicated(tmp_path / "in", tmp_path / "out", recipe={"duplicates": "exact"})
+        assert list(texts) == ["a.txt", "b.txt", "d.txt"]
+        assert why(tmp_path / "out")["c.txt"] == ("duplicate", "has the same text as a.txt, which is kept")
+    else:
+        (tmp_path / "in/a.txt").write_text("x\ny\n\nx\n")
+        texts = deduplicated(tmp_path / "in", tmp_path / "out", recipe={"duplicates": "exact", "record": "line"})
+        assert "a.txt#4" not in texts
+        assert why(tmp_path / "out")["a.txt#4"] == ("duplicate", "has the same text as a.txt#1, which is kept")
+
+
+@pytest.mark.usefixtures("steps")
+def test_texts_are_compared_as_the_steps_before_make_them(tmp_path: Path) -> None:
+    write(tmp_path / "in", {"a.jsonl": ["ab", "x", "X", "AB", "y"], "b.jsonl": ["Y", "x"]})
+    lower, no_b, step = {"name": "lower"}, {"name": "no_b"}, {"name": "deduplicate"}
+    convert = lambda out, *steps: deduplicated(tmp_path / "in", tmp_path / out, recipe={"transform": list(steps)})  # noqa: E731 - short
+    assert list(convert("after", lower, step)) == ["a.jsonl#1", "a.jsonl#2", "a.jsonl#5"]
+    assert list(convert("before", step, lower)) == [
+        "a.jsonl#1",
+        "a.jsonl#2",
+        "a.jsonl#3",
+        "a.jsonl#4",
+        "a.jsonl#5",
+        "b.jsonl#1",
+    ]
+    # What a filter before it rejects is compared with nothing; what one after it rejects was compared.
+    assert list(convert("filtered", no_b, lower, step)) == ["a.jsonl#2", "a.jsonl#4", "a.jsonl#5"]
+    assert why(tmp_path / "filtered")["a.jsonl#3"] == ("duplicate", "has the same text as a.jsonl#2, which is kept")
+    assert list(convert("late", lower, step, no_b)) == ["a.jsonl#2", "a.jsonl#5"]
+
+
+@pytest.mark.usefixtures("steps")
+def test_the_key_duplicates_stands_for_a_step_after_those_that_change_texts(tmp_path: Path) -> None:
+    steps = [{"name": "no_b"}, {"name": "lower"}, {"name": "no_b"}]
+    recipe = Recipe.from_settings({"kind": "text", "duplicates": "near", "transform": steps})
+    assert [step.name for step in recipe.transforms] == ["no_b", "lower", "deduplicate", "no_b"]
+    assert recipe.settings()["transform"][2] == {"name": "deduplicate", "unit": "document", "method": "near", "threshold": 0.8}
+    assert "duplicates" not in recipe.settings()
+    assert Recipe.from_settings(recipe.settings()) == recipe
+
+
+def test_several_units_are_compared_one_after_the_other(tmp_path: Path) -> None:
+    write(tmp_path / "in", {"a.jsonl": ["x\ny", "z\nx", "z", "y\nz\nw"]})
+    steps = [{"name": "deduplicate", "unit": "line"}, {"name": "deduplicate", "unit": "document"}]
+    assert deduplicated(tmp_path / "in", tmp_path / "lines", recipe={"transform": steps}) == {
+        "a.jsonl#1": "x\ny",
+        "a.jsonl#2": "z",
+        "a.jsonl#4": "w",
+    }
+    steps.reverse()
+    write(tmp_path / "in", {"a.jsonl": ["x\ny", "z", "x\ny", "z\nz"]})
+    assert list(deduplicated(tmp_path / "in", tmp_path / "both", recipe={"transform": steps})) == ["a.jsonl#1", "a.jsonl#2"]
+    assert [why(tmp_path / "both")[f"a.jsonl#{number}"][1] for number in (3, 4)] == [
+        "has the same text as a.jsonl#1, which is kept",
+        "all its lines are in texts before it too",
+    ]
+
+
+def test_records_that_cannot_be_read_are_rejected_for_that_and_others_are_not_because_of_them(tmp_path: Path) -> None:
+    write(tmp_path / "in", {"b.jsonl": ["x", "y"]})
+    (tmp_path / "in/a.jsonl").write_bytes(b'{"text": "x"\n{"text": "y"}\n')
+    (tmp_path / "in/c.jsonl").write_bytes(b"\xff\xfe nothing")
+    texts = deduplicated(tmp_path / "in", tmp_path / "out", recipe={"duplicates": "exact"})
+    assert texts == {"a.jsonl#2": "y", "b.jsonl#1": "x"}
+    assert set(why(tmp_path / "out")) == {"b.jsonl#2"}
+
+
+def test_a_full_disk_for_scratch_ends_the_conversion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_appended: object, _data: bytes) -> None:
+        with naming_the_path(tmp_path):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    write(tmp_path / "in", DOCUMENTS)
+    monkeypatch.setattr(comparing._Appended, "write", refuse)
+    with pytest.raises(DiskFullError, match="the disk is full"):
+        shardctl.convert(tmp_path / "in", tmp_path / "out", recipe={"duplicates": "exact"}, workers=0)
+
+
+def test_records_that_could_not_be_compared_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_comparing: object, number: int, _crumb: object) -> None:
+        raise MemoryError
+
+    write(tmp_path / "in", DOCUMENTS)
+    monkeypatch.setattr(comparing.Comparing, "look_at", fail)
+    made = shardctl.convert(tmp_path / "in", tmp_path / "out", recipe={"duplicates": "exact"}, workers=0)
+    assert made.samples == 14
+    assert "14 records could not be compared with others (deduplicate): needs more memory than there is" in "".join(
+        made.notices
+    )
+
+
+def test_a_table_that_contradicts_the_texts_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    write(tmp_path / "in", {"a.jsonl": ["x\ny"]})
+    columns: dict[str, list[int]] = {name: [0] for name in SCHEMA.names} | {"record": [1], "piece": [7]}
+    with pa.ipc.new_file(tmp_path / "duplicates-line.arrow", SCHEMA) as writer:
+        writer.write_table(pa.table(columns, SCHEMA))
+    with pa.ipc.new_file(tmp_path / "files.arrow", pa.schema([("path", pa.string())])) as writer:
+        writer.write_table(pa.table({"path": ["a.jsonl"]}))
+    run = Deduplicate("line").begin(tmp_path, {})
+    records = Records(0, np.array([1]), pa.record_batch({"key": ["a.jsonl#1"], "text": ["x\ny"]}))
+    with pytest.raises(DatasetError, match=r"duplicates-line.arrow: contradicts the texts"):
+        list(run.apply(records, lambda row, rejection: None))
+
+
+def test_with_given_types_the_records_that_fit_are_compared(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    lines = [{"text": "x", "n": 1}, {"text": "x", "n": "no number"}, {"text": "x", "n": 2}, {"text": "y", "n": 3}]
+    (tmp_path / "in/a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    recipe = {"duplicates": "exact", "schema": "text:string,n:int64"}
+    assert list(deduplicated(tmp_path / "in", tmp_path / "out", recipe=recipe)) == ["a.jsonl#1", "a.jsonl#4"]
+    assert set(why(tmp_path / "out")) == {"a.jsonl#3"}
+
+
+def test_types_that_the_sampled_records_did_not_show_are_found_before_texts_are_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for most in ("TYPED_RECORDS", "FIRST_RECORDS"):
+        monkeypatch.setattr(surveying, most, 5)
+    (tmp_path / "in").mkdir()
+    numbers = [*map(str, range(50)), '"one"']
+    lines = [f'{{"text": "{place % 40}", "n": {number}}}\n' for place, number in enumerate(numbers)]
+    (tmp_path / "in/a.jsonl").write_text("".join(lines))
+    result = shardctl.convert(tmp_path / "in", tmp_path / "out", recipe={"duplicates": "exact"}, workers=0)
+    assert result.reasons == {"filter: duplicate": 11}
+
+
+@pytest.mark.parametrize(("unit", "change"), [("document", 3), ("line", 9)])
+def test_a_killed_conversion_goes_on_with_the_same_duplicates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unit: str, change: int
+) -> None:
+    write(tmp_path / "in", random_texts(4))
+    recipe = {"transform": [{"name": "deduplicate", "unit": unit}]}
+    options: dict[str, Any] = {"recipe": recipe, "workers": 0, "samples_per_shard": 40}
+    shardctl.convert(tmp_path / "in", tmp_path / "whole", **options)
+    convert = lambda: shardctl.convert(tmp_path / "in", tmp_path / "out", **options)  # noqa: E731 - two calls of the same
+    assert stopped_at(change, "kill", local, "run_shard", convert, monkeypatch)
+    assert convert().status == "resumed"
+    assert sums(tmp_path / "out") == sums(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("unit", ["document", "line"])
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("train-*",),
+        ("duplicates-*",),
+        ("train-*", "duplicates-*"),
+        ("plan.arrow", "train-*"),
+        ("rejects.jsonl", "duplicates-*"),
+    ],
+)
+def test_repair_makes_the_same_shards_and_tables(tmp_path: Path, unit: str, names: tuple[str, ...]) -> None:
+    write(tmp_path / "in", random_texts(5))
+    out, recipe = tmp_path / "out", {"transform": [{"name": "deduplicate", "unit": unit}]}
+    shardctl.convert(
+        tmp_path / "in", out, recipe=recipe, workers=0, samples_per_shard=120, split="train=0.8,val=0.2", shuffle=2
+    )
+    before = sums(out)
+    for path in [path for name in names for path in out.glob(name)]:
+        path.write_bytes(b"damaged")
+    assert shardctl.repair(out, workers=0).status == "repaired"
+    assert sums(out) == before
+    assert shardctl.verify(out).ok
+
+
+def test_a_lost_table_of_sources_that_have_changed_is_not_made_again(tmp_path: Path) -> None:
+    write(tmp_path / "in", DOCUMENTS)
+    shardctl.convert(tmp_path / "in", tmp_path / "out", recipe={"duplicates": "exact"}, workers=0)
+    (tmp_path / "out/duplicates-document.arrow").unlink()
+    write(tmp_path / "in", {"a/1.jsonl": ["one two", "three", "one two", None, "", "other"]})
+    result = shardctl.repair(tmp_path / "out", workers=0)
+    assert result.status == "damaged"
+    assert "do not give the same duplicates" in result.unrepaired[0].message
+
+
+@pytest.mark.parametrize(
+    ("recipe", "message"),
+    [
+        ({"duplicates": "similar"}, "duplicates similar:7 compares images, and these inputs are text; use exact or near"),
+        ({"duplicates": "near:0.2"}, "near:SIMILARITY, with 0.3 to 1, line or paragraph; it is 'near:0.2'"),
+        ({"duplicates": "line:3"}, "it is 'line:3'"),
+        ({"transform": [{"name": "deduplicate", "unit": "line", "method": "near"}]}, "near compares documents, and a line is"),
+        ({"transform": [{"name": "deduplicate", "unit": "word"}]}, "unit must be document, line or paragraph"),
+        ({"transform": [{"name": "deduplicate"}] * 2}, "deduplicate of the same unit is given twice"),
+        ({"transform": [{"name": "deduplicate"}], "duplicates": "near"}, "deduplicate of the same unit is given twice"),
+        ({"transform": [{"name": "deduplicate"}], "kind": "image"}, "deduplicate is for text and tables"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(tmp_path: Path, recipe: dict[str, Any], message: str) -> None:
+    write(tmp_path / "in", DOCUMENTS)
+    with pytest.raises(UsageError, match=re.escape(message)):
+        shardctl.convert(tmp_path / "in", tmp_path / "out", recipe=recipe, workers=0)
+
+
+def test_tables_without_a_text_are_refused_in_a_sentence(tmp_path: Path, cli: Any) -> None:
+    (tmp_path / "in.csv").write_text("a,b\n1,2\n")
+    ran = cli("convert", tmp_path / "in.csv", tmp_path / "out", "--duplicates", "exact", "--workers", 0)
+    assert ran.code == 3
+    assert "deduplicate takes texts, and the records have none: they have a, b; --text-field FIELD names" in ran.err

@@ -75,7 +75,7 @@ def test_a_role_may_be_its_name_and_the_schema_may_give_the_members(tmp_path: Pa
         ({"image": "mask"}, "image cannot be 'mask'"),
         (
             {"objects": "boxes"},
-            "objects cannot be 'boxes'; fields other than key, image, label, variant can be objects or mask",
+            "objects cannot be 'boxes'; fields other than key, image, label, variant can be objects, mask or tokens",
         ),
         ({"objects": {"role": "objects", "name": ["cat"]}}, "objects is not as docs/format.md describes a role"),
         ({"objects": {"role": "objects", "names": "cat"}}, "objects is not as docs/format.md describes a role"),

@@ -25,7 +25,7 @@ FLUSH_FAILED = 120
 OUTPUT_REFUSED = 3
 """The exit code if stdout or stderr cannot be written: the same as for any other full disk."""
 
-COMMANDS = ("advise", "bench", "convert", "demo", "inspect", "preview", "recipe", "repair", "tokenizer", "verify")
+COMMANDS = ("advise", "bench", "convert", "demo", "export", "inspect", "preview", "recipe", "repair", "tokenizer", "verify")
 
 
 def _show_version(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
@@ -71,6 +71,7 @@ def cli() -> None:
       shardctl repair out                                 rebuild damaged files from the sources
       shardctl inspect out                                what is in it?
       shardctl bench out --consumer-rate 2500             does it keep a GPU busy?
+      shardctl export out files --to megatron             write it in the form of another trainer
 
     Exit codes: 0 done, 1 the check found something (damage, a starved consumer, too many rejects), 2 wrong usage, 3 cannot
     do it (no such input, disk full, bad dataset), 130 interrupted.

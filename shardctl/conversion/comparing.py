@@ -8,12 +8,13 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
 from shardctl.conversion.surveying import group
 from shardctl.duplicates.exact import DROPPED, HASHED, PIECE_BITS, add_hashes, repeated
-from shardctl.duplicates.near import BANDED, PERMUTATIONS, Components, add_bands, connect, dropped_by
+from shardctl.duplicates.near import BANDED, Components, Sketches, add_bands, connect, dropped_by
 from shardctl.duplicates.pieces import DOCUMENT
 from shardctl.duplicates.runs import CHUNK_BYTES, Rows, Runs
 from shardctl.duplicates.table import Numbers, add_dropped, write_table
@@ -38,7 +39,8 @@ UNITS, UNIT_BYTES = 256, 8 << 20
 @dataclass(frozen=True)
 class Compared:
     """What a step `deduplicate` will drop, and where the table of it is: `dropped` of `count` texts, lines or paragraphs, which
-    have `dropped_bytes` of the `bytes` of the texts (0 for whole texts)."""
+    have `dropped_bytes` of the `bytes` of the texts. `not_compared` records were not: those of some units, and `why` is the
+    reason of the first of these."""
 
     step: Deduplicate
     table: Path
@@ -46,6 +48,8 @@ class Compared:
     dropped: int
     bytes: int
     dropped_bytes: int
+    not_compared: int
+    why: str
 
     @property
     def kept_texts(self) -> float:
@@ -57,8 +61,14 @@ class Compared:
         """The share of the bytes of a text that are kept."""
         return 1 - self.dropped_bytes / max(1, self.bytes) if self.step.unit != DOCUMENT else 1.0
 
-    def notice(self) -> str:
-        """Say how many duplicates there are."""
+    def notices(self) -> list[str]:
+        """Say how many duplicates there are, and how many records were not compared."""
+        if not self.not_compared:
+            return [self._notice()]
+        records = counted(self.not_compared, "record")
+        return [self._notice(), f"{records} could not be compared with others (deduplicate): {self.why}"]
+
+    def _notice(self) -> str:
         what = {DOCUMENT: "text"}.get(self.step.unit, self.step.unit)
         how = f"deduplicate: {self.step.method} {self.step.threshold:g}" if self.step.method == NEAR else "deduplicate"
         of_all = counted(self.count, what)
@@ -119,7 +129,8 @@ class _Search:
         )
         self._ranks = np.cumsum(self._records) - self._records
         self._count = int(self._records.sum())
-        self._looked_at = self._compared = self._bytes = 0
+        self._looked_at = self._compared = self._not_compared = self._bytes = 0
+        self._first_fault = (len(self._records), "")
 
     def run(self) -> Compared:
         """Find them, and write the table. Raises OSError, SourceGoneError, TypesDifferError."""
@@ -132,38 +143,46 @@ class _Search:
         table = self._job.folder / self._step.table
         write_table(table, found, self._locate)
         shutil.rmtree(self._folder)
-        return Compared(self._step, table, self._compared, found.rows, self._bytes, dropped_bytes)
+        sizes = (self._bytes, dropped_bytes)
+        return Compared(self._step, table, self._compared, found.rows, *sizes, self._not_compared, self._first_fault[1])
 
     def _exact(self) -> Iterator[tuple[Rows, int]]:
         runs = Runs(self._folder / "runs", HASHED)
 
-        def take(rows: Rows, rank: int) -> None:
-            rows["place"] += rank << PIECE_BITS
-            add_hashes(runs, rows)
+        def take(comparing: Comparing, rank: int, found: dict[str, int]) -> None:
+            with open(comparing.path, "rb") as file:
+                file.seek(found["offset"])
+                for rows in _rows_in(file, HASHED, found["rows"]):
+                    rows["place"] += rank << PIECE_BITS
+                    add_hashes(runs, rows)
 
-        self._look_at_all(HASHED, take)
+        self._look_at_all(take)
         runs.flush()
         yield from repeated(runs)
 
     def _near(self) -> Iterator[tuple[Rows, int]]:
-        path = self._folder / "signatures"
-        signatures = np.memmap(path, np.uint32, "w+", shape=(max(1, self._count), PERMUTATIONS))
+        sketches = Sketches(self._folder / "sketches", self._count)
         bands = Runs(self._folder / "runs", BANDED)
 
-        def take(rows: Rows, rank: int) -> None:
-            ranks = rows["rank"] + rank
-            signatures[ranks] = rows["signature"]
-            add_bands(bands, rows["signature"], ranks, self._step.threshold)
+        def take(comparing: Comparing, rank: int, found: dict[str, int]) -> None:
+            with open(comparing.path, "rb") as file, open(comparing.sketches_path, "rb") as values:
+                file.seek(found["offset"])
+                values.seek(found["sketches"])
+                for rows in _rows_in(file, SIGNED, found["rows"]):
+                    ranks = rows["rank"] + rank
+                    sketches.add(ranks, np.fromfile(values, np.uint32, int(rows["size"].sum())), rows["size"])
+                    add_bands(bands, rows["signature"], ranks, self._step.threshold)
 
-        self._look_at_all(SIGNED, take)
+        self._look_at_all(take)
         bands.flush()
+        sketches.finish()
         components = Components(self._count)
-        connect(bands, signatures, components, self._step.threshold)
-        for rows in dropped_by(components, signatures):
+        connect(bands, sketches, components, self._step.threshold)
+        for rows in dropped_by(components, sketches):
             yield rows, 0
 
-    def _look_at_all(self, dtype: np.dtype[np.void], take: Callable[[Rows, int], None]) -> None:
-        """Have all units looked at, and give their rows, with the rank of the first record of their unit, to `take`."""
+    def _look_at_all(self, take: Callable[[Comparing, int, dict[str, int]], None]) -> None:
+        """Have all units looked at, and give what was found in each to `take`, with its number."""
         starts = group(self._size, UNITS, UNIT_BYTES)
 
         def task(number: int) -> Comparing:
@@ -173,12 +192,15 @@ class _Search:
         def on_found(number: int, found: Found) -> None:
             comparing = task(number)
             for unit, answer in enumerate(found, comparing.first):
-                if "rows" in answer:
+                if "fault" in answer:
+                    self._not_compared += int(self._records[unit])
+                    self._first_fault = min(self._first_fault, (unit, answer["fault"][2]))
+                elif answer["rows"]:
                     self._compared += answer["rows"]
-                    self._bytes += answer["bytes"]
-                    for rows in _rows_in(comparing.path, dtype, answer["offset"], answer["rows"]):
-                        take(rows, int(self._ranks[unit]))
-            comparing.path.unlink(missing_ok=True)
+                    take(comparing, int(self._ranks[unit]), answer)
+                self._bytes += answer.get("bytes", 0)
+            for path in (comparing.path, comparing.sketches_path):
+                path.unlink(missing_ok=True)
             self._looked_at += int(self._records[comparing.first : comparing.first + comparing.count].sum())
             self._comparing(self._looked_at)
 
@@ -191,12 +213,10 @@ class _Search:
         return self._file[unit], np.where(first > 0, first + ranks - self._ranks[unit], 0)
 
 
-def _rows_in(path: Path, dtype: np.dtype[np.void], offset: int, count: int) -> Iterator[Rows]:
-    """Yield the rows in a part of a file, some of them at a time."""
+def _rows_in(file: BinaryIO, dtype: np.dtype[np.void], count: int) -> Iterator[Rows]:
+    """Yield the next rows of a file, some of them at a time."""
     most = CHUNK_BYTES // dtype.itemsize
-    with open(path, "rb") as file:
-        file.seek(offset)
-        while count:
-            rows = np.fromfile(file, dtype, min(count, most))
-            count -= len(rows)
-            yield rows
+    while count:
+        rows = np.fromfile(file, dtype, min(count, most))
+        count -= len(rows)
+        yield rows

@@ -166,7 +166,7 @@ def make_draft(
         some *= PROBED_WITH_FILTERS
     write_files(folder / FILES, listing, labelling, planner.write_some(folder, some, run))
     probe = _of_all(engine.probe(probe_job), units, compared)
-    listing.notices += [*probe.notices, *(each.notice() for each in compared)]
+    listing.notices += [*probe.notices, *(notice for each in compared for notice in each.notices())]
     if units.repeats is not None:
         listing.notices.append(_notice_on_duplicates(recipe, units.repeats))
     sample_bytes = _sample_bytes(probe, recipe, listing)

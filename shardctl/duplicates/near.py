@@ -1,9 +1,10 @@
-"""Which texts are nearly the same as others: MinHash signatures of their shingles, bands of these, and what they connect."""
+"""Which texts are nearly the same as others: bands of the MinHash signatures of their shingles, and sketches."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -26,11 +27,19 @@ BANDED = np.dtype([("key", np.uint64), ("rank", np.int64)])
 
 Signatures = npt.NDArray[np.uint32]
 
+Sketch = npt.NDArray[np.uint32]
+
+SKETCH = 512
+"""The most hashes of a document's shingles that are kept to compare it with others: almost all documents have fewer."""
+
+PAIRS = 1 << 11
+"""Pairs of documents that are compared together."""
+
 _STRETCH = 1 << 18
 """Bytes whose words are hashed together: they fit into a cache."""
 
 _TOGETHER = 1 << 14
-"""Shingles that are hashed together, and pairs of signatures that are compared together."""
+"""Shingles that are hashed together, and pairs of documents that are looked at together."""
 
 
 def bands_of(threshold: float) -> tuple[int, int]:
@@ -199,10 +208,71 @@ def signatures_of(shingles: Hashes, starts: Numbers) -> Signatures:
     return np.ascontiguousarray((lowest >> np.uint64(32)).astype(np.uint32).T)
 
 
-def similarities(some: Signatures, others: Signatures) -> npt.NDArray[np.float32]:
-    """Return how alike texts are by their signatures, pair by pair: an estimate of their Jaccard similarity, (n,)."""
-    alike: npt.NDArray[np.float32] = (some == others).mean(axis=1, dtype=np.float32)
-    return alike
+# --- sketches ---
+
+
+def sketches_of(shingles: Hashes, starts: Numbers) -> tuple[Sketch, Numbers]:
+    """Return the SKETCH lowest different hashes of each text, of 32 bits and in order, one text after the other; and how many
+    there are of each: (n,) int64.
+    """
+    row = np.repeat(np.arange(len(starts), dtype=np.uint64), np.diff(np.append(starts, len(shingles))))
+    keys = np.sort((row << np.uint64(32)) | (shingles >> np.uint64(32)))
+    keys = keys[np.append(True, keys[1:] != keys[:-1])[: len(keys)]]
+    row_of = (keys >> np.uint64(32)).astype(np.int64)
+    keys = keys[np.arange(len(keys)) - np.searchsorted(row_of, row_of) < SKETCH]
+    sizes = np.bincount((keys >> np.uint64(32)).astype(np.int64), minlength=len(starts))
+    return keys.astype(np.uint32), sizes
+
+
+class Sketches:
+    """The sketches of documents, by rank, in the files of a folder."""
+
+    def __init__(self, folder: Path, count: int) -> None:
+        folder.mkdir()
+        self._places = np.memmap(folder / "places", np.int64, "w+", shape=(max(1, count), 2))
+        self._path = folder / "values"
+        self._file = open(self._path, "wb")  # noqa: SIM115 - closed by `finish`
+        self._written = 0
+        self._values: Sketch = np.zeros(0, np.uint32)
+
+    def add(self, ranks: Numbers, values: Sketch, sizes: Numbers) -> None:
+        """Add the sketches of documents, as `sketches_of` gave them. Raises OSError."""
+        self._places[ranks, 0] = self._written + np.cumsum(sizes) - sizes
+        self._places[ranks, 1] = sizes
+        self._file.write(values.tobytes())
+        self._written += len(values)
+
+    def finish(self) -> None:
+        """All have come, and can be compared. Raises OSError."""
+        self._file.close()
+        self._values = np.memmap(self._path, np.uint32, "r") if self._written else self._values
+
+    def similarities(self, some: Numbers, others: Numbers) -> npt.NDArray[np.float64]:
+        """Return how alike documents are, pair by pair: the Jaccard similarity of their shingles, (n,).
+
+        It is exact where both have fewer than SKETCH different ones, and else an estimate from the lowest of both.
+        """
+        parts = [
+            self._similarities(some[begin : begin + PAIRS], others[begin : begin + PAIRS])
+            for begin in range(0, len(some), PAIRS)
+        ]
+        return np.concatenate([np.zeros(0), *parts])
+
+    def _similarities(self, some: Numbers, others: Numbers) -> npt.NDArray[np.float64]:
+        count = len(some)
+        starts, sizes = self._places[np.concatenate([some, others])].T
+        pair = np.repeat(np.concatenate([np.arange(count)] * 2), sizes)
+        within = np.arange(len(pair)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        values = self._values[np.repeat(starts, sizes) + within]
+        keys = np.sort((pair.astype(np.uint64) << np.uint64(32)) | values)
+        begins = np.append(True, keys[1:] != keys[:-1])[: len(keys)]
+        twice = np.append(~begins[1:], False)[: len(keys)][begins]
+        pair = (keys[begins] >> np.uint64(32)).astype(np.int64)
+        place = np.arange(len(pair)) - np.searchsorted(pair, pair)
+        most = np.where((sizes.reshape(2, -1) >= SKETCH).any(axis=0), SKETCH, np.iinfo(np.int64).max)
+        counted = place < most[pair]
+        both = np.bincount(pair[counted & twice], minlength=count)
+        return both / np.maximum(1, np.bincount(pair[counted], minlength=count))
 
 
 # --- what is alike ---
@@ -247,8 +317,8 @@ class Components:
         return np.flatnonzero(self._parent != np.arange(len(self._parent)))
 
 
-def connect(runs: Runs, signatures: Signatures, components: Components, threshold: float) -> None:
-    """Connect the documents of which a band is the same and whose signatures are alike. The runs are used up.
+def connect(runs: Runs, sketches: Sketches, components: Components, threshold: float) -> None:
+    """Connect the documents of which a band is the same and whose sketches are alike. The runs are used up.
 
     In each band every document is compared with the one of the lowest rank: it shares other bands with others.
     """
@@ -259,16 +329,16 @@ def connect(runs: Runs, signatures: Signatures, components: Components, threshol
         key, rank = rows["key"][order], rows["rank"][order]
         same = np.append(False, key[1:] == key[:-1])[: len(key)]
         lowest = rank[np.maximum.accumulate(np.where(same, 0, np.arange(len(key))))] if len(key) else rank
-        for begin in range(0, int(same.sum()), _TOGETHER):
-            here = np.flatnonzero(same)[begin : begin + _TOGETHER]
-            one, other = lowest[here], rank[here]
-            apart = components.roots(one) != components.roots(other)
+        candidates = np.flatnonzero(same)
+        for begin in range(0, len(candidates), _TOGETHER):
+            one, other = lowest[candidates[begin : begin + _TOGETHER]], rank[candidates[begin : begin + _TOGETHER]]
+            apart = components.roots(one) != components.roots(other)  # else it is known already
             one, other = one[apart], other[apart]
-            alike = similarities(signatures[one], signatures[other]) >= threshold
+            alike = sketches.similarities(one, other) >= threshold
             components.connect(one[alike], other[alike])
 
 
-def dropped_by(components: Components, signatures: Signatures) -> Iterator[Rows]:
+def dropped_by(components: Components, sketches: Sketches) -> Iterator[Rows]:
     """Yield the documents that are dropped, in order, as rows of DROPPED."""
     ranks = components.dropped()
     for begin in range(0, len(ranks), _TOGETHER):
@@ -276,5 +346,5 @@ def dropped_by(components: Components, signatures: Signatures) -> Iterator[Rows]
         here = ranks[begin : begin + _TOGETHER]
         kept = components.roots(here)
         rows["place"], rows["kept"] = here << PIECE_BITS, kept << PIECE_BITS
-        rows["similarity"] = similarities(signatures[here], signatures[kept])
+        rows["similarity"] = sketches.similarities(here, kept)
         yield rows

@@ -77,6 +77,10 @@ class DuplicatesTable:
             if not reader.schema.equals(SCHEMA):
                 raise DatasetError(f"{printable(str(path))}: does not have the columns that docs/format.md gives it")
             self._batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
+            for batch in self._batches:
+                batch.validate()
+                if any(column.null_count for column in batch.columns):
+                    raise DatasetError(f"{printable(str(path))}: a value is missing in it")
             self._firsts = [(batch["file"][0].as_py(), batch["record"][0].as_py()) for batch in self._batches if batch.num_rows]
         except (pa.ArrowException, OSError, ValueError) as error:
             raise DatasetError(f"{printable(str(path))}: cannot be read ({error})") from error

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from shardctl.codecs.image import Opened, check, open_image, upright
 from shardctl.codecs.measures import HASH_SIDE, phash
+from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.inputs import NO_ANSWER, read_file
 from shardctl.errors import Rejection
 from shardctl.sources.formats import ranges
@@ -60,12 +61,12 @@ class Hashing:
         files, filters = tuple(Listed(*file) for file in record["files"]), tuple(map(parse_step, record["filters"]))
         return cls(**{**record, "files": files, "filters": filters})
 
-    def look_at(self, number: int, enter: Callable[[str], None]) -> dict[str, Any]:
+    def look_at(self, number: int, crumb: Breadcrumb) -> dict[str, Any]:
         """Read a file and hash it. Raises Rejection, OSError."""
         data = _bytes_of(self.files[number])
         if self.what == "bytes":
             return {"hash": int.from_bytes(hashlib.sha256(data).digest()[:DIGEST_BYTES], "big")}
-        enter("decode")
+        crumb.enter("decode")
         opened = open_image(data, self.max_pixels, self.keep_truncated)
         judge(self.filters, opened)
         return {"hash": _HASHES[self.what](opened)}

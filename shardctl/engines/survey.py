@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -23,8 +23,11 @@ class Look(Protocol):
         """Return everything as plain data."""
         ...
 
-    def look_at(self, number: int, enter: Callable[[str], None]) -> dict[str, Any]:
-        """Look at one of them; `enter` is told the stage where it is not `read`. Raises Rejection, OSError, MemoryError."""
+    def look_at(self, number: int, crumb: Breadcrumb) -> dict[str, Any]:
+        """Look at one of them; `crumb`, which has its number, is told the stage where it is not `read`.
+
+        Raises Rejection, OSError, MemoryError.
+        """
         ...
 
 
@@ -51,7 +54,7 @@ class Survey:
     def __len__(self) -> int:
         return len(self.stretches)
 
-    def look_at(self, number: int, enter: Callable[[str], None]) -> dict[str, Any]:
+    def look_at(self, number: int, crumb: Breadcrumb) -> dict[str, Any]:
         """Scan a stretch, or find the types of its fields."""
         return _look_at(self.stretches[number], self)
 
@@ -79,7 +82,7 @@ def do_survey(survey: Look, crumb: Breadcrumb, lost: Mapping[int, Rejection]) ->
         try:
             if number in lost:
                 raise lost[number]
-            found.append(survey.look_at(number, crumb.enter))
+            found.append(survey.look_at(number, crumb))
         except Rejection as rejection:
             found.append({"fault": [rejection.stage, rejection.error, rejection.message]})
         except OSError as error:

@@ -59,12 +59,14 @@ class Fields:
             values = [sample.get(name) for sample in first]
             if name == "image":
                 columns.append(pa.field(name, self._image_type(values, given.store)))
-            elif name in given.roles:
+            elif isinstance(given.roles.get(name), Objects | Mask):
                 columns.append(pa.field(name, self._marked_type(name, values, given.roles[name])))
             elif name == "label" and given.classes:
                 columns.append(pa.field(name, pa.int64()))
             else:
                 columns.append(given.schema.field(name) if given.schema is not None else pa.field(name, _found(name, values)))
+                if name in given.roles:
+                    _refuse_no_tokens(columns[-1])
         if given.classes and "label" not in names:
             raise UsageError("classes name the values of label, and the samples have none")
         if given.store and self._store is None:
@@ -113,7 +115,7 @@ class Fields:
         missing = next((name for name in self._roles if name not in names), None)
         if missing is not None:
             raise UsageError(f"roles: the samples have no field {printable(missing)}; they have {', '.join(names)}")
-        if self._roles and self._store is None:
+        if self._store is None and any(isinstance(role, Objects | Mask) for role in self._roles.values()):
             raise UsageError("roles: objects and masks are of an image, and the samples have none")
 
     def values(self, sample: Sample, number: int) -> tuple[Any, ...]:
@@ -193,6 +195,12 @@ def _refuse_no_pixels(value: Any, who: str) -> None:
             f"{who}: its image is {describe(value)}; it must be a numpy array of shape (height, width, 3) and type uint8, or"
             " the bytes of an image file, the same in all samples"
         )
+
+
+def _refuse_no_tokens(field: pa.Field) -> None:
+    lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    if not any(is_list(field.type) for is_list in lists) or not pa.types.is_integer(field.type.value_type):
+        raise UsageError(f"roles: {printable(field.name)} is of type {field.type}; tokens are lists of whole numbers")
 
 
 def _found(name: str, values: list[Any]) -> pa.DataType:

@@ -1,4 +1,4 @@
-"""What is marked in images that are written from Python: objects and masks, with the roles that the caller gives them."""
+"""What fields that are written from Python are for: objects and masks of images, and tokens, as the caller says."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Size = tuple[int, int]
 OWN = ("key", "image", "label", "variant")
 """Fields whose roles are known by their names."""
 
-USUAL: Mapping[str, dict[str, Any]] = {"objects": {"names": None}, "mask": {"store": "png", "shape": None}}
+USUAL: Mapping[str, dict[str, Any]] = {"objects": {"names": None}, "mask": {"store": "png", "shape": None}, "tokens": {}}
 """Facts that a role always has in docs/format.md, and that need not be given."""
 
 
@@ -46,7 +46,7 @@ def roles_of(given: Mapping[str, str | Mapping[str, Any]] | None) -> dict[str, R
         if usual is None or name in OWN:
             raise UsageError(
                 f"roles: {printable(str(name))} cannot be {facts.get('role')!r}; fields other than {', '.join(OWN)} can be"
-                " objects or mask"
+                " objects, mask or tokens"
             )
         try:
             roles |= Roles.from_json({name: {**usual, **facts}}).by_name

@@ -13,10 +13,10 @@ import pyarrow as pa
 from shardctl.duplicates.pieces import DOCUMENT, LINE, PARAGRAPH, pieces_of, without_pieces
 from shardctl.duplicates.rule import LEAST_SIMILARITY, SIMILARITY, DuplicateRule
 from shardctl.duplicates.table import Dropped, DuplicatesTable
-from shardctl.errors import Rejection
+from shardctl.errors import DatasetError, Rejection
 from shardctl.roles import Role
 from shardctl.storage import printable
-from shardctl.tables import DUPLICATES, FILES, open_table
+from shardctl.tables import DUPLICATES, FILES, REPAIR_ADVICE, open_table
 from shardctl.transforms.base import BatchTransform
 from shardctl.transforms.records import BatchRun, Records, RejectRow
 from shardctl.transforms.settings import Number, SettingError, Word, setting
@@ -76,6 +76,8 @@ class _Documents:
         dropped = self._table.of(records.file, records.numbers)
         kept = np.ones(len(records.numbers), bool)
         kept[dropped.row] = False
+        if len(dropped.row) and not (dropped.kept_file.min() >= 0 and dropped.kept_file.max() < len(self._paths)):
+            raise DatasetError(f"{DUPLICATES}{DOCUMENT}.arrow: contradicts {FILES}; {REPAIR_ADVICE}")
         for number, row in enumerate(dropped.row.tolist()):
             reject(row, self._rejection(dropped, number))
         return (records.kept(kept),)
@@ -85,7 +87,7 @@ class _Documents:
         key = printable(f"{path}#{record}" if record else path)
         if self._method == EXACT:
             return Rejection("filter", "duplicate", f"has the same text as {key}, which is kept")
-        alike = f"their similarity is about {dropped.similarity[number]:.2f}"
+        alike = f"their similarity is {dropped.similarity[number]:.2f}"
         return Rejection("filter", "near-duplicate", f"has nearly the same text as {key}, which is kept ({alike})")
 
     def finish(self) -> Iterable[Records]:
@@ -111,13 +113,13 @@ class _Pieces:
             return (records,)
         before = texts_of(records)
         pieces = pieces_of(before, self._unit)
+        counts = np.bincount(pieces.row, minlength=len(before))
+        if not ((found.piece >= 0) & (found.piece < counts[found.row])).all():
+            raise DatasetError(f"{DUPLICATES}{self._unit}.arrow: contradicts the texts; {REPAIR_ADVICE}")
         dropped = np.zeros(len(pieces), bool)
         dropped[np.searchsorted(pieces.row, found.row) + found.piece] = True
         after = without_pieces(before, pieces, dropped)
-        count = len(before)
-        empty = (np.bincount(pieces.row[dropped], minlength=count) > 0) & (
-            np.bincount(pieces.row[~dropped], minlength=count) == 0
-        )
+        empty = (counts > 0) & (np.bincount(pieces.row[dropped], minlength=len(before)) == counts)
         for row in np.flatnonzero(empty).tolist():
             reject(row, Rejection("filter", "duplicate", f"all its {self._unit}s are in texts before it too"))
         self._pieces += int(dropped.sum())

@@ -1,0 +1,115 @@
+"""The documents of a dataset of tokens, in order: of ragged tokens a document per row, of packed blocks its pieces joined."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shardctl.errors import DatasetError, InputError
+from shardctl.exports.base import Progress, Shard, Source
+from shardctl.exports.packed import PIECES, joined_blocks
+from shardctl.roles import Tokens
+from shardctl.storage import printable
+
+Values = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Documents:
+    """Some documents, one behind the other: `tokens` (n,) of any type of whole numbers, `lengths` (documents,) int64."""
+
+    tokens: Values
+    lengths: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class TokenField:
+    """The field of tokens of a dataset. `cut` tells that rows may be pieces of a document, numbered in `variant`."""
+
+    name: str
+    role: Tokens
+    type: pa.DataType
+    cut: bool
+
+    @classmethod
+    def of(cls, source: Source) -> TokenField:
+        """Find the field of tokens. Raises InputError if there is none, or not one, DatasetError if it holds no tokens."""
+        layout, shown = source.layout, source.shown
+        found = layout.roles.tokens
+        if not found:
+            raise InputError(f"{shown}: has no tokens; convert the texts with --tokenizer, and export that dataset")
+        if len(found) > 1 and "tokens" not in found:
+            raise InputError(f"{shown}: has several fields of tokens ({', '.join(found)}), and none is called tokens")
+        name = "tokens" if "tokens" in found else next(iter(found))
+        role, type_ = found[name], layout.columns.field(name).type
+        if not _is_list(type_) or not pa.types.is_integer(type_.value_type):
+            raise DatasetError(f"{shown}: the field {name} is of type {type_}, which is no list of tokens")
+        most = np.iinfo(type_.value_type.to_pandas_dtype()).max
+        if role.eos is not None and role.eos > most:
+            raise DatasetError(f"{shown}: {name} end with {role.eos}, which their type {type_.value_type} does not hold")
+        if role.packed:
+            _check_packed(source, name, type_)
+        steps: Any = source.manifest.recipe.get("transform")
+        packs = any(isinstance(step, dict) and step.get("name") == "pack" for step in steps or ())
+        numbered = "variant" in layout.columns.names and pa.types.is_integer(layout.columns.field("variant").type)
+        return cls(name, role, type_, cut=packs and numbered and not role.packed)
+
+    def documents(self, source: Source, split: str, progress: Progress) -> Iterator[Documents]:
+        """Yield the documents of a split in order, those of about a block at a time. Some may be empty. Raises DatasetError."""
+        made: Iterator[tuple[int, Values, npt.NDArray[np.int64]]]
+        for shard in source.shards(split):
+            made = joined_blocks(shard, self.name) if self.role.packed else self._rows(shard)
+            for rows, tokens, lengths in made:
+                yield Documents(tokens, lengths)
+                progress(rows)
+
+    def _rows(self, shard: Shard) -> Iterator[tuple[int, Values, npt.NDArray[np.int64]]]:
+        for block in shard.blocks():
+            column = block.column(self.name)
+            values = column.flatten()  # without what is behind a missing row
+            if values.null_count:
+                raise shard.damaged(f"a value is missing in {self.name}")
+            if self.cut and pc.any(pc.greater(block.column("variant"), 0)).as_py():
+                shown = printable(str(shard.path.parent))
+                raise InputError(
+                    f"{shown}: its long documents are cut into rows of their own (pack none); export a dataset that is not"
+                    " packed, or packed with concat or bfd"
+                )
+            lengths: Any = np.from_dlpack(pc.fill_null(pc.list_value_length(column), 0).cast(pa.int64()))
+            yield block.num_rows, np.from_dlpack(values), lengths
+
+
+def _is_list(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_))
+
+
+def _check_packed(source: Source, name: str, type_: pa.DataType) -> None:
+    """Raise DatasetError if blocks do not say which documents are in them, or have no fixed length."""
+    columns = source.layout.columns
+    types = {column: columns.field(column).type for column in PIECES if columns.get_field_index(column) >= 0}
+    fits = pa.types.is_fixed_size_list(type_) and type_.list_size > 0 and set(types) == set(PIECES)
+    for column, found in types.items():
+        wanted = pa.types.is_string if column == PIECES[0] else pa.types.is_integer
+        fits = fits and pa.types.is_list(found) and wanted(found.value_type)
+    if not fits:
+        raise DatasetError(
+            f"{source.shown}: {name} are packed blocks, which have a fixed length and the columns {', '.join(PIECES)}; these"
+            " have not"
+        )
+
+
+def ended(documents: Documents, eos: int | None) -> Documents:
+    """Return the documents without the empty ones, each with `eos` behind it where it does not end so; None adds nothing."""
+    lengths = documents.lengths[documents.lengths > 0]
+    if eos is None or not len(lengths):
+        return Documents(documents.tokens, lengths)
+    ends = np.cumsum(lengths)
+    lacks = documents.tokens[ends - 1] != eos
+    tokens = np.insert(documents.tokens, ends[lacks], eos)
+    return Documents(tokens, lengths + lacks)

@@ -1,0 +1,439 @@
+"""Documents that go into a dataset of tokens come out of its exports, read by plain readers of those formats."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+import warnings
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from conftest import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from stopping import stopped_at
+from test_full_disk import disk as disk
+
+import shardctl
+from shardctl.errors import DatasetError, DiskFullError, InputError, ShardctlError, StorageError, UsageError
+from shardctl.exports import exporting
+from shardctl.exports.base import Source
+from shardctl.storage import free_bytes
+
+EOS = 7
+ROLE = {"role": "tokens", "vocabulary": 500, "eos": EOS}
+Document = list[int]
+
+UINT16 = pa.uint16()
+
+tokens = st.integers(0, 499).filter(lambda token: token != EOS)
+documents = st.lists(st.lists(tokens, max_size=23), min_size=1, max_size=12)
+
+
+def write_ragged(
+    folder: Path, splits: dict[str, list[Document]], type_: Any = UINT16, role: Any = ROLE, **options: Any
+) -> Path:
+    schema = pa.schema([("tokens", pa.list_(type_))])
+    samples = {split: [{"tokens": document} for document in each] for split, each in splits.items()}
+    shardctl.write(folder, samples, schema, roles={"tokens": role}, overwrite=True, **options)
+    return folder
+
+
+@dataclass(frozen=True)
+class Piece:
+    key: str
+    start: int
+    tokens: Document
+
+
+def pieces_of(documents: list[Document], size: int) -> list[Piece]:
+    """Cut documents, which end with EOS as those of packed blocks do, into pieces of at most `size` tokens."""
+    whole = [(str(number), [*document, EOS]) for number, document in enumerate(documents)]
+    return [Piece(key, at, each[at : at + size]) for key, each in whole for at in range(0, len(each), size)]
+
+
+def block_of(pieces: list[Piece], size: int) -> dict[str, Any]:
+    """Make a packed block. Padding is 499, so that it would be seen if it came out."""
+    values = [token for piece in pieces for token in piece.tokens]
+    return {
+        "tokens": values + [499] * (size - len(values)),
+        "document_keys": [piece.key for piece in pieces],
+        "document_lengths": [len(piece.tokens) for piece in pieces],
+        "document_starts": [piece.start for piece in pieces],
+    }
+
+
+def concatenated(documents: list[Document], size: int) -> list[dict[str, Any]]:
+    """Pack documents one behind the other, cut wherever a block is full."""
+    blocks: list[list[Piece]] = [[]]
+    room = size
+    for number, document in enumerate(documents):
+        left, start = [*document, EOS], 0
+        while left:
+            if not room:
+                blocks.append([])
+                room = size
+            part = left[:room]
+            blocks[-1].append(Piece(str(number), start, part))
+            left, start, room = left[len(part) :], start + len(part), room - len(part)
+    return [block_of(block, size) for block in blocks]
+
+
+def first_fit(pieces: list[Piece], size: int) -> list[dict[str, Any]]:
+    """Pack pieces, none cut, into the first block with room for them."""
+    blocks: list[list[Piece]] = []
+    for piece in pieces:
+        fitting = (block for block in blocks if sum(len(each.tokens) for each in block) + len(piece.tokens) <= size)
+        block = next(fitting, None)
+        if block is None:
+            blocks.append(block := [])
+        block.append(piece)
+    return [block_of(block, size) for block in blocks]
+
+
+def write_packed(folder: Path, blocks: list[dict[str, Any]], size: int, type_: Any = UINT16) -> Path:
+    schema = pa.schema(
+        [
+            ("tokens", pa.list_(type_, size)),
+            ("document_keys", pa.list_(pa.string())),
+            ("document_lengths", pa.list_(pa.int32())),
+            ("document_starts", pa.list_(pa.int32())),
+        ]
+    )
+    shardctl.write(folder, blocks, schema, roles={"tokens": {**ROLE, "packed": True}}, overwrite=True)
+    return folder
+
+
+def read_megatron(folder: Path, split: str = "train") -> list[Document]:
+    """Read a pair of Megatron's files from their description alone."""
+    index = (folder / f"{split}.idx").read_bytes()
+    magic, version, code, sequences, bounds = struct.unpack_from("<9sQBQQ", index)
+    assert (magic, version, bounds) == (b"MMIDIDX\0\0", 1, sequences + 1)
+    type_ = np.dtype({8: "<u2", 4: "<i4"}[code])
+    lengths = np.frombuffer(index, "<i4", sequences, 34)
+    places = np.frombuffer(index, "<i8", sequences, 34 + 4 * sequences)
+    ends = np.frombuffer(index, "<i8", bounds, 34 + 12 * sequences)
+    assert len(index) == 34 + 12 * sequences + 8 * bounds
+    assert ends.tolist() == list(range(bounds))
+    data = (folder / f"{split}.bin").read_bytes()
+    assert len(data) == int(lengths.sum()) * type_.itemsize
+    read = zip(lengths.tolist(), places.tolist(), strict=True)
+    return [np.frombuffer(data, type_, length, place).tolist() for length, place in read]
+
+
+def read_nanogpt(folder: Path, split: str = "train") -> list[Document]:
+    """Read nanoGPT's file, and cut it behind every EOS."""
+    found: list[Document] = [[]]
+    for token in np.fromfile(folder / f"{split}.bin", "<u2").tolist():
+        found[-1].append(token)
+        if token == EOS:
+            found.append([])
+    assert found.pop() == []
+    return found
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shards of a few documents have several blocks."""
+    monkeypatch.setattr("shardctl.shard.COMPRESSED_BLOCK_BYTES", 100)
+
+
+@examples(25)
+@given(train=documents, val=documents, compression=st.sampled_from(["none", "zstd"]))
+def test_ragged_documents_come_out_with_their_end(
+    tmp_path: Path, small_blocks: None, train: list[Document], val: list[Document], compression: str
+) -> None:
+    splits = {"train": train, "val": val}
+    made = write_ragged(tmp_path / "in", splits, samples_per_shard=4, compression=compression)
+    for to, read in (("megatron", read_megatron), ("nanogpt", read_nanogpt)):
+        result = shardctl.export(made, tmp_path / to, to, overwrite=True)
+        for split, given_ in splits.items():
+            expected = [[*document, EOS] for document in given_ if document]
+            assert read(tmp_path / to, split) == expected
+            counts = {"documents": len(expected), "tokens": sum(map(len, expected)), "empty": given_.count([])}
+            assert result.counts[split] == counts
+
+
+@examples(40)
+@given(given_=documents, size=st.integers(2, 9))
+def test_documents_cut_anywhere_come_out_whole_and_in_order(
+    tmp_path: Path, small_blocks: None, given_: list[Document], size: int
+) -> None:
+    made = write_packed(tmp_path / "in", concatenated(given_, size), size)
+    for to, read in (("megatron", read_megatron), ("nanogpt", read_nanogpt)):
+        shardctl.export(made, tmp_path / to, to, overwrite=True)
+        assert read(tmp_path / to) == [[*document, EOS] for document in given_]
+
+
+@examples(40)
+@given(given_=documents, size=st.integers(2, 9), data=st.data())
+def test_pieces_in_any_order_of_blocks_come_out_as_documents(
+    tmp_path: Path, small_blocks: None, given_: list[Document], size: int, data: st.DataObject
+) -> None:
+    pieces = data.draw(st.permutations(pieces_of(given_, size)))
+    made = write_packed(tmp_path / "in", first_fit(pieces, size), size)
+    shardctl.export(made, tmp_path / "out", "megatron", overwrite=True)
+    assert sorted(read_megatron(tmp_path / "out")) == sorted([*document, EOS] for document in given_)
+
+
+def test_an_end_that_is_there_is_not_doubled_and_none_is_added_on_request(tmp_path: Path, cli: Any) -> None:
+    made = write_ragged(tmp_path / "in", {"train": [[1, 2, EOS], [3]]})
+    assert cli("export", made, tmp_path / "one", "--to", "megatron").code == 0
+    assert read_megatron(tmp_path / "one") == [[1, 2, EOS], [3, EOS]]
+    assert cli("export", made, tmp_path / "two", "--to", "megatron", "--no-eos").code == 0
+    assert read_megatron(tmp_path / "two") == [[1, 2, EOS], [3]]
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "type_", "dtype"),
+    [
+        (500, pa.int64(), "uint16"),
+        (65_499, pa.uint16(), "uint16"),
+        (65_500, pa.uint16(), "int32"),
+        (200_000, pa.uint32(), "int32"),
+    ],
+)
+def test_megatron_has_the_type_that_its_own_tool_takes(tmp_path: Path, vocabulary: int, type_: Any, dtype: str) -> None:
+    given_ = [[vocabulary - 1, 1], [0]]
+    made = write_ragged(tmp_path / "in", {"train": given_}, type_, {**ROLE, "vocabulary": vocabulary})
+    shardctl.export(made, tmp_path / "out", "megatron")
+    assert read_megatron(tmp_path / "out") == [[*document, EOS] for document in given_]
+    assert json.loads((tmp_path / "out" / "meta.json").read_text())["dtype"] == dtype
+
+
+def test_megatron_core_reads_the_files(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of its own imports
+        reader = pytest.importorskip("megatron.core.datasets.indexed_dataset", exc_type=ImportError)
+    given_ = [[1, 2, 3], [400], list(range(8, 300))]
+    made = write_ragged(tmp_path / "in", {"train": given_})
+    shardctl.export(made, tmp_path / "out", "megatron")
+    read = reader.IndexedDataset(str(tmp_path / "out" / "train"))
+    assert [document.tolist() for document in read] == [[*document, EOS] for document in given_]
+    assert read.document_indices.tolist() == [0, 1, 2, 3]
+
+
+def test_the_result_and_meta_json_tell_what_was_written(tmp_path: Path, cli: Any) -> None:
+    made = write_ragged(tmp_path / "in", {"train": [[1, 2], []], "val": [[3]]})
+    ran = cli("export", made, tmp_path / "out", "--to", "nanogpt", "--split", "train", "--json")
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.json["counts"] == {"train": {"documents": 1, "tokens": 3, "empty": 1}}
+    assert (ran.json["samples"], ran.json["bytes"], ran.json["files"]) == (2, 6, {"train.bin": 6})
+    meta = json.loads((tmp_path / "out" / "meta.json").read_text())
+    digest = hashlib.sha256((tmp_path / "out" / "train.bin").read_bytes()).hexdigest()
+    assert meta["files"] == {"train.bin": {"bytes": 6, "sha256": digest}}
+    assert (meta["vocabulary"], meta["eos"], meta["dtype"]) == (500, EOS, "uint16")
+    assert sorted(os.listdir(tmp_path / "out")) == ["meta.json", "train.bin"]
+    ran = cli("export", made, tmp_path / "other", "--to", "nanogpt")
+    assert "train: 1 document, 3 tokens (1 empty document left out)" in ran.out
+
+
+def test_the_same_dataset_gives_the_same_bytes(tmp_path: Path) -> None:
+    made = write_ragged(tmp_path / "in", {"train": [[1, 2], [3]]})
+    contents = []
+    for name in ("one", "two"):
+        shardctl.export(made, tmp_path / name, "megatron")
+        contents.append({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()})
+    assert contents[0] == contents[1]
+
+
+def test_a_loss_mask_that_has_no_place_in_the_files_is_told(tmp_path: Path, cli: Any) -> None:
+    samples = [{"tokens": [1, 2], "loss_mask": [0, 1]}]
+    shardctl.write(tmp_path / "in", samples, roles={"tokens": ROLE})
+    ran = cli("export", tmp_path / "in", tmp_path / "out", "--to", "megatron")
+    assert ran.code == 0
+    assert "loss_mask was left out" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("to", "document", "role", "message"),
+    [
+        ("nanogpt", [1], {**ROLE, "vocabulary": 65_537}, "has a vocabulary of 65,537, and nanoGPT's files hold numbers below"),
+        ("nanogpt", [65_536], {"role": "tokens", "eos": 1}, "has a token 65536, which uint16 does not hold"),
+        ("megatron", [2**31], {"role": "tokens", "eos": 1}, "has a token 2147483648, which int32 does not hold"),
+        ("megatron", [500], ROLE, "has a token 500; tokens are numbers from 0 on and below 500"),
+        ("megatron", [-1], ROLE, "has a token -1; tokens are numbers from 0 on"),
+        ("megatron", [1], {"role": "tokens", "vocabulary": 500}, "has no end-of-text token .* --no-eos"),
+        (
+            "megatron",
+            [1],
+            {**ROLE, "packed": True},
+            "are packed blocks, which have a fixed length and the columns document_keys",
+        ),
+        ("parquets", [1], ROLE, "cannot export to 'parquets'; there are megatron, nanogpt"),
+    ],
+)
+def test_what_cannot_be_exported_is_said_and_leaves_nothing(
+    tmp_path: Path, to: str, document: Document, role: Any, message: str
+) -> None:
+    made = write_ragged(tmp_path / "in", {"train": [document]}, pa.int64(), role)
+    with pytest.raises(ShardctlError, match=message):
+        shardctl.export(made, tmp_path / "out", to)
+    assert os.listdir(tmp_path) == ["in"]
+
+
+def test_a_dataset_without_tokens_is_refused(tmp_path: Path, cli: Any) -> None:
+    shardctl.write(tmp_path / "in", [{"text": "a"}])
+    ran = cli("export", tmp_path / "in", tmp_path / "out", "--to", "megatron")
+    assert ran.code == 3
+    assert "has no tokens; convert the texts with --tokenizer" in ran.err
+    with pytest.raises(UsageError, match="no split 'test'; there are train"):
+        shardctl.export(tmp_path / "in", tmp_path / "out", "megatron", split="test")
+    with pytest.raises(UsageError, match="has no setting 'end'; it has eos"):
+        shardctl.export(tmp_path / "in", tmp_path / "out", "megatron", end=1)
+    with pytest.raises(DatasetError, match="no such dataset"):
+        shardctl.export(tmp_path / "none", tmp_path / "out", "megatron")
+
+
+def test_settings_and_roles_of_other_types_are_refused(tmp_path: Path) -> None:
+    made = write_ragged(tmp_path / "in", {"train": [[1]]})
+    with pytest.raises(UsageError, match="eos must be True or False"):
+        shardctl.export(made, tmp_path / "out", "megatron", eos="no")
+    with pytest.raises(UsageError, match="tokens are lists of whole numbers"):
+        shardctl.write(tmp_path / "out", [{"tokens": "text"}], roles={"tokens": ROLE})
+    made = write_ragged(tmp_path / "in", {"train": [[1]]}, role={**ROLE, "eos": 70_000})
+    with pytest.raises(DatasetError, match="end with 70000, which their type uint16 does not hold"):
+        shardctl.export(made, tmp_path / "out", "megatron")
+
+
+@pytest.mark.parametrize(
+    ("pieces", "message"),
+    [
+        ([Piece("a", 3, [1])], "a piece of the document 'a' is missing, or two documents have this key"),
+        ([Piece("a", 0, [1]), Piece("a", 2, [1])], "a piece of the document 'a' is missing"),
+        ([Piece("a", 0, [1, 2, 3]), Piece("b", 0, [1, 2])], "pieces of documents that do not fit into them"),
+    ],
+)
+def test_pieces_that_do_not_make_documents_are_refused(tmp_path: Path, pieces: list[Piece], message: str) -> None:
+    block = {**block_of(pieces, 4), "tokens": [1, 2, 3, 4]}
+    made = write_packed(tmp_path / "in", [block], 4)
+    with pytest.raises(DatasetError, match=message):
+        shardctl.export(made, tmp_path / "out", "megatron")
+
+
+def test_a_damaged_shard_is_found_and_nothing_is_written(tmp_path: Path, cli: Any) -> None:
+    made = write_ragged(tmp_path / "in", {"train": [list(range(8, 400))]}, compression="none")
+    shard = next(made.glob("train-*.arrow"))
+    content = shard.read_bytes()
+    place = content.index(np.arange(8, 400, dtype="<u2").tobytes())
+    shard.write_bytes(content[:place] + b"\x09" + content[place + 1 :])
+    ran = cli("export", made, tmp_path / "out", "--to", "nanogpt", "--json")
+    assert ran.code == 3
+    assert "block 0 is not as it was written; `shardctl repair`" in ran.json["error"]
+    assert os.listdir(tmp_path) == ["in"]
+
+
+def test_packed_documents_without_their_end_get_one(tmp_path: Path) -> None:
+    blocks = [block_of([Piece("a", 0, [1, 2]), Piece("b", 0, [3, EOS])], 5), block_of([Piece("c", 0, [4])], 5)]
+    made = write_packed(tmp_path / "in", blocks, 5)
+    shardctl.export(made, tmp_path / "one", "megatron")
+    assert read_megatron(tmp_path / "one") == [[1, 2, EOS], [3, EOS], [4, EOS]]
+    shardctl.export(made, tmp_path / "two", "megatron", eos=False)
+    assert read_megatron(tmp_path / "two") == [[1, 2], [3, EOS], [4]]
+
+
+def test_only_an_export_is_overwritten(tmp_path: Path, cli: Any) -> None:
+    made, out = write_ragged(tmp_path / "in", {"train": [[1]]}), tmp_path / "out"
+    out.mkdir()
+    shardctl.export(made, out, "megatron")  # an empty folder is taken
+    write_ragged(made, {"train": [[2], [3]]})
+    with pytest.raises(StorageError, match="holds an export already; --overwrite replaces it"):
+        shardctl.export(made, out, "megatron")
+    assert read_megatron(out) == [[1, EOS]]
+    assert cli("export", made, out, "--to", "nanogpt", "--overwrite").code == 0
+    assert read_nanogpt(out) == [[2, EOS], [3, EOS]]
+    assert sorted(os.listdir(out)) == ["meta.json", "train.bin"]
+    (out / "thesis.tex").write_text("mine")
+    with pytest.raises(StorageError, match=r"holds something that is of no export \(thesis.tex\)"):
+        shardctl.export(made, out, "megatron", overwrite=True)
+    with pytest.raises(StorageError, match="is a file"):
+        shardctl.export(made, out / "thesis.tex", "megatron", overwrite=True)
+    with pytest.raises(UsageError, match="is inside the dataset"):
+        shardctl.export(made, made / "out", "megatron")
+    with pytest.raises(UsageError, match="or around it"):
+        shardctl.export(made, tmp_path, "megatron", overwrite=True)
+    assert (out / "thesis.tex").read_text() == "mine"
+
+
+@pytest.mark.parametrize("how", ["kill", "interrupt"])
+def test_stopped_anywhere_the_export_is_the_old_the_new_or_absent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    made, out = write_ragged(tmp_path / "in", {"train": [[1], [2]]}), tmp_path / "out"
+    old, new = [[1, EOS], [2, EOS]], [[1], [2]]
+    change, stopped = 0, True
+    while stopped:
+        shardctl.export(made, out, "megatron", overwrite=True)
+
+        def export() -> object:
+            return shardctl.export(made, out, "megatron", overwrite=True, eos=False)
+
+        stopped = stopped_at(change, how, exporting, "chosen_export", export, monkeypatch)
+        beside = sorted(name for name in os.listdir(tmp_path) if name not in ("in", "out"))
+        assert all(name.endswith(".partial") for name in beside)
+        assert how == "kill" or not beside
+        if out.exists() or how == "interrupt":
+            assert read_megatron(out) in ([old, new] if stopped else [new])
+        change += 1
+    assert change > 5
+
+
+def test_a_dataset_that_changes_meanwhile_is_not_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = write_ragged(tmp_path / "in", {"train": [[1]]})
+    real = Source.check_unchanged
+
+    def changed(source: Source) -> None:
+        source.manifest = replace(source.manifest, fingerprint="0" * 32)
+        real(source)
+
+    monkeypatch.setattr(Source, "check_unchanged", changed)
+    with pytest.raises(DatasetError, match="was changed while it was exported; run the same command again"):
+        shardctl.export(made, tmp_path / "out", "megatron")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_full_disk_is_said_and_nothing_stays(disk: Path, tmp_path: Path) -> None:
+    made = write_ragged(tmp_path / "in", {"train": [list(range(8, 400))] * 50})
+    with pytest.raises(StorageError, match="is where a file system is mounted"):
+        shardctl.export(made, disk, "megatron")
+    ballast = free_bytes(disk) - 20_000
+    with open(disk / "ballast", "wb") as file:
+        os.posix_fallocate(file.fileno(), 0, ballast)
+    with pytest.raises(DiskFullError, match="the disk is full"):
+        shardctl.export(made, disk / "out", "megatron")
+    assert os.listdir(disk) == ["ballast"]
+    (disk / "ballast").unlink()
+    shardctl.export(made, disk / "out", "megatron")
+    assert len(read_megatron(disk / "out")) == 50
+
+
+def converted(folder: Path, texts: list[str], pack: dict[str, Any]) -> Path:
+    """Make blocks of texts with the real steps: tokens are bytes, and 256 ends a document."""
+    (folder / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    recipe = {"transform": [{"name": "tokenize", "tokenizer": "bytes"}, {"name": "pack", **pack}]}
+    shardctl.convert(folder / "in.jsonl", folder / "in", recipe=recipe, workers=0)
+    return folder / "in"
+
+
+@pytest.mark.parametrize("method", ["concat", "bfd", "none"])
+def test_texts_come_back_from_what_the_steps_of_a_recipe_made(tmp_path: Path, method: str) -> None:
+    texts = [f"{number} {'long ' * (number % 7)}" for number in range(40)]
+    pack = {"method": method, **({} if method == "none" else {"length": 16})}
+    shardctl.export(converted(tmp_path, texts, pack), tmp_path / "out", "megatron")
+    read = read_megatron(tmp_path / "out")
+    assert {document[-1] for document in read} == {256}
+    assert sorted(bytes(document[:-1]).decode() for document in read) == sorted(texts)
+
+
+def test_documents_cut_into_rows_by_pack_none_are_refused(tmp_path: Path) -> None:
+    """Pieces may overlap, and as documents of their own they would have an end in the middle."""
+    made = converted(tmp_path, ["too long for one row"], {"method": "none", "length": 8, "stride": 2})
+    with pytest.raises(InputError, match=r"cut into rows of their own \(pack none\)"):
+        shardctl.export(made, tmp_path / "out", "megatron")
+    assert not (tmp_path / "out").exists()
