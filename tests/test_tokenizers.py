@@ -8,6 +8,7 @@ import random
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -633,6 +634,13 @@ def test_a_template_that_asks_for_what_is_not_there_or_not_allowed_rejects(templ
     with pytest.raises(Rejection, match="the chat template refuses it: ") as caught:
         Template(template, {}, "x.jinja").write(CHATS[0])
     assert caught.value.error == "template"
+
+
+def test_messages_may_have_values_that_are_no_text() -> None:
+    """As those of Parquet files have."""
+    messages = [{"role": "user", "content": "a", "at": datetime(2026, 1, 2), "weight": 1.5, "parts": [b"b"]}]
+    written = Template("{% generation %}{{ messages[0].content }}{% endgeneration %} b", {}, "x.jinja").write(messages)
+    assert (written.text, written.spans) == ("a b", ((0, 1),))
 
 
 def test_a_template_of_a_file_is_part_of_the_dataset(bpe: bytes, tmp_path: Path) -> None:
