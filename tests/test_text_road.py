@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import select
 import signal
 import subprocess
@@ -19,26 +20,7 @@ from text_roads import assert_decodes_to, convert_thrice
 
 import shardctl
 
-WORDS = [
-    "the",
-    "quiet",
-    "boat",
-    "drifts",
-    "past",
-    "a",
-    "row",
-    "of",
-    "lamps",
-    "while",
-    "rain",
-    "falls",
-    "on",
-    "warm",
-    "stone",
-    "and",
-    "nobody",
-    "speaks",
-]
+WORDS = re.findall(r"\w+", "the quiet boat drifts past a row of lamps while rain falls on warm stone and nobody speaks")
 
 CLEANING = [{"name": "normalize", "unicode": "NFC"}, {"name": "whitespace"}, {"name": "deduplicate"}]
 """The steps before tokens, as every recipe here has them."""
