@@ -221,7 +221,7 @@ def test_engines_give_the_tokens_of_tokenizers(bpe: bytes, name: str) -> None:
     assert fast.versions == (*own.versions, next(version for version in fast.versions if version.startswith(name)))
     code_points = (chr(code) for code in range(0x32000) if not 0xD800 <= code < 0xE000)
     text = "".join(f"{c}a {c}1{c}" for c in code_points)
-    texts = [text[start : start + 700] for start in range(0, 400_000, 700)]
+    texts = [text[start : start + 700] for start in range(0, 200_000, 700)]
     assert each(fast, texts) == each(own, texts)
 
 
