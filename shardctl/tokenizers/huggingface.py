@@ -88,7 +88,7 @@ class HuggingFace:
     def _choose(self, data: bytes, name: str) -> Engine | None:
         """Return the engine; None for `tokenizers` itself. Raises UsageError if the one that is named cannot be had."""
         for candidate in ENGINES if name == AUTO else () if name == OWN else (name,):
-            found = _proven(data, candidate, self._where)
+            found = _proven(data, candidate)
             if not isinstance(found, str):
                 return found
             if name != AUTO:
@@ -340,9 +340,9 @@ def _within(encoded: Encoded, before: list[int], after: list[int]) -> Encoded:
 
 
 @lru_cache(maxsize=8)
-def _proven(data: bytes, name: str, where: str) -> Engine | str:
+def _proven(data: bytes, name: str) -> Engine | str:
     """Return an engine that gives the same tokens as `tokenizers` for all strings of proof.py; else why there is none."""
-    said, own = _opened(data, where)
+    said, own = _opened(data, FILE)
     around = _added(own)
     if around is None:
         return "the tokens that are added to each text are not the same for all"
