@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 import select
+import shlex
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import examples
@@ -19,6 +21,7 @@ from hypothesis import strategies as st
 from text_roads import assert_decodes_to, convert_thrice
 
 import shardctl
+from shardctl.cli import run
 
 WORDS = re.findall(r"\w+", "the quiet boat drifts past a row of lamps while rain falls on warm stone and nobody speaks")
 
@@ -95,3 +98,22 @@ def test_a_conversion_that_is_stopped_goes_on_and_ends_with_the_same_blocks(
     subprocess.run(whole, cwd=tmp_path, check=True, capture_output=True, timeout=120)
     assert (tmp_path / "out" / "SHA256SUMS").read_bytes() == (tmp_path / "whole" / "SHA256SUMS").read_bytes()
     assert shardctl.verify(tmp_path / "out", level="deep").findings == ()
+
+
+def test_the_page_about_text_leads_from_files_to_a_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first section, as it stands there, on a small corpus; the recipe makes the same blocks as the options."""
+    page = (Path(__file__).parents[1] / "docs" / "text.md").read_text(encoding="utf-8")
+    section = page.partition("## From a folder of files to a training loop")[2].partition("\n## ")[0]
+    shell, toml, loop = (re.findall(rf"```{kind}\n(.*?)```", section, re.DOTALL)[0] for kind in ("sh", "toml", "python"))
+    monkeypatch.chdir(tmp_path)
+    Path("corpus").mkdir()
+    for number in range(40):
+        Path("corpus", f"{number}.txt").write_text(" ".join(WORDS[(number * place) % len(WORDS)] for place in range(900)))
+    for line in shell.splitlines():
+        assert run(shlex.split(line.replace("shardctl ", "", 1))) == 0, line
+    Path("text.toml").write_text(toml)
+    assert run(["convert", "corpus", "again", "--recipe", "text.toml", "--split", "train=0.9,val=0.1"]) == 0
+    assert Path("out", "SHA256SUMS").read_bytes() == Path("again", "SHA256SUMS").read_bytes()
+    names: dict[str, Any] = {}
+    exec(loop.replace("ds.loader(16", "ds.loader(4"), names)
+    assert names["inputs"].shape[1] == names["labels"].shape[1] == 1024
