@@ -19,6 +19,7 @@ from shardctl.reader.shards import VERIFY_ADVICE, Shards
 from shardctl.reader.sources import Sources
 from shardctl.reader.specs import Spec
 from shardctl.roles import Tokens
+from shardctl.token_columns import DOCUMENT_LENGTHS, LOSS_MASK
 
 LABELS, POSITION_IDS, DOCUMENT_IDS, CU_SEQLENS = "labels", "position_ids", "document_ids", "cu_seqlens"
 DERIVED = (LABELS, POSITION_IDS, DOCUMENT_IDS, CU_SEQLENS)
@@ -35,8 +36,6 @@ _DTYPES: dict[str, np.dtype[Any]] = {
     POSITION_IDS: np.dtype(np.int32),
     DOCUMENT_IDS: np.dtype(np.int32),
 }
-
-LENGTHS, LOSS_MASK = "document_lengths", "loss_mask"
 
 
 @dataclass(frozen=True)
@@ -145,7 +144,7 @@ class Deriver:
             raise UsageError(
                 f"derive: {self._tokens.name} has a length of its own in each sample; give pad={{{self._tokens.name!r}: 0}} too"
             )
-        self._lengths = Column.of(schema.field(LENGTHS)) if roles.tokens[self._tokens.name].packed else None
+        self._lengths = Column.of(schema.field(DOCUMENT_LENGTHS)) if roles.tokens[self._tokens.name].packed else None
         wants_mask = LABELS in derive and LOSS_MASK in schema.names
         self._mask = Column.of(schema.field(LOSS_MASK)) if wants_mask else None
         read = {column.name for column in columns}
@@ -179,7 +178,9 @@ class Deriver:
         numbers, counts = _lists(self._lengths, sources)
         layout = Layout(tokens.shape[1], counts, numbers.astype(np.int64))
         if (layout.lengths <= 0).any() or (layout.filled > layout.width).any():
-            raise DatasetError(f"{self._shards.root}: {LENGTHS} are not those of blocks of {layout.width}; {VERIFY_ADVICE}")
+            raise DatasetError(
+                f"{self._shards.root}: {DOCUMENT_LENGTHS} are not those of blocks of {layout.width}; {VERIFY_ADVICE}"
+            )
         return layout
 
     def _mask_of(self, column: Column, shape: tuple[int, ...], sources: Sources) -> npt.NDArray[Any]:
