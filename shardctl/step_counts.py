@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from shardctl.storage import counted
+
 Counts = dict[str, Any]
 
 
@@ -53,7 +55,7 @@ def step_lines(steps: Sequence[Counts]) -> list[str]:
         rejected: dict[str, list[int]] = step.get("rejected", {})
         if pieces := step.get("pieces_dropped"):
             share = step["bytes_dropped"] / max(1, step["bytes"])
-            lines.append(f"{step['name']}: dropped {pieces:,} parts of texts ({share:.1%} of the bytes)")
+            lines.append(f"{step['name']}: dropped {counted(pieces, 'part')} of texts ({share:.1%} of the bytes)")
         if not rejected:
             continue
         records, size = step["records"], max(1, step["bytes"])

@@ -419,6 +419,19 @@ def test_texts_are_compared_as_the_steps_before_make_them(tmp_path: Path) -> Non
     assert list(convert("late", lower, step, no_b)) == ["a.jsonl#2", "a.jsonl#5"]
 
 
+def test_texts_that_cleaning_makes_equal_are_duplicates_in_worker_processes_too(tmp_path: Path) -> None:
+    write(tmp_path / "in", {"a.jsonl": ["Some  words\nline", "some words\nline ", "other"]})
+    recipe = {"transform": [{"name": "whitespace"}, {"name": "lower_case"}], "duplicates": "exact"}
+    packed = [{"name": "tokenize", "tokenizer": "bytes"}, {"name": "pack", "method": "concat", "length": 8}]
+    for workers in (0, 2):
+        texts = deduplicated(tmp_path / "in", tmp_path / f"out{workers}", workers, recipe=recipe)
+        assert texts == {"a.jsonl#1": "some words\nline", "a.jsonl#3": "other"}
+    assert sums(tmp_path / "out0") == sums(tmp_path / "out2")
+    recipe["transform"] = [*recipe["transform"], *packed]
+    shardctl.convert(tmp_path / "in", tmp_path / "blocks", recipe=recipe, workers=0)
+    assert [sample["document_keys"] for sample in shardctl.open(tmp_path / "blocks")][-1] == ["a.jsonl#3"]
+
+
 @pytest.mark.usefixtures("steps")
 def test_the_key_duplicates_stands_for_a_step_after_those_that_change_texts(tmp_path: Path) -> None:
     steps = [{"name": "no_b"}, {"name": "lower"}, {"name": "no_b"}]
@@ -574,6 +587,10 @@ def test_a_lost_table_of_sources_that_have_changed_is_not_made_again(tmp_path: P
         ({"transform": [{"name": "deduplicate"}] * 2}, "deduplicate of the same unit is given twice"),
         ({"transform": [{"name": "deduplicate"}], "duplicates": "near"}, "deduplicate of the same unit is given twice"),
         ({"transform": [{"name": "deduplicate"}], "kind": "image"}, "deduplicate is for text and tables"),
+        (
+            {"transform": [{"name": "tokenize", "tokenizer": "bytes"}, {"name": "deduplicate"}]},
+            "deduplicate must come before tokenize, whose tokens are those of the whole text",
+        ),
     ],
 )
 def test_what_cannot_be_meant_is_refused(tmp_path: Path, recipe: dict[str, Any], message: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -112,3 +113,20 @@ def test_the_page_has_texts_and_what_was_counted(tmp_path: Path) -> None:
     ):
         assert says in page, says
     assert "beta goes" in dataset_page(write_ragged(tmp_path / "ragged", DOCUMENTS))
+
+
+def test_a_vocabulary_may_have_holes(tmp_path: Path, cli: Any) -> None:
+    """The encodings of tiktoken have: a number without a token is shown as a number."""
+    content = {
+        "version": "1.0",
+        "added_tokens": [],
+        "model": {"type": "WordLevel", "vocab": {"a": 0, "z": 4}, "unk_token": "a"},
+    }
+    out = write_ragged(tmp_path / "out", {"x": "\0\4"}, Tokens(5, tokenizer="tokenizer.json"))
+    (out / "tokenizer.json").write_text(json.dumps(content))
+    (found,) = token_statistics(out).values()
+    assert [(each.token, each.text) for each in found.never_used] == [(1, None), (2, None), (3, None)]
+    assert [(each.token, each.text) for each in found.most_common] == [(0, "a"), (4, "z")]
+    shown = cli("inspect", out, "--stats")
+    assert "never used: 1, 2, 3 (3 in all)" in shown.out
+    assert cli("inspect", out, "--key", "x").code == 0

@@ -8,6 +8,7 @@ import random
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -276,13 +277,23 @@ def test_an_engine_that_cannot_do_a_tokeniser_is_refused_in_a_sentence(tmp_path:
         open_tokenizer("bytes", engine="tiktoken")
 
 
-def test_long_texts_are_cut_where_their_tokens_do_not_change(bpe: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", range(len(huggingface._PATTERNS)))
+def test_long_texts_are_cut_where_their_tokens_do_not_change(bpe: bytes, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """With each of the patterns that are known; the engines do them, or leave them to tokenizers."""
     monkeypatch.setattr(huggingface, "TOGETHER", 2_000)
     monkeypatch.setattr(huggingface, "CUT", 300)
     rng = random.Random(5)
     raw = tokenizers.Tokenizer.from_buffer(bpe)
+    pattern = tokenizers.Regex(sorted(huggingface._PATTERNS)[number])
+    raw.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(
+        [
+            tokenizers.pre_tokenizers.Split(pattern, "isolated"),
+            tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    bpe = raw.to_str().encode()
     pieces = ["the", " cat", " ", "  ", "\n", "\n\n", "。", "文", "é", "!", "<|im_end|>", "don't", "12", "\t", "\r\n", " a"]
-    for _ in range(20):
+    for _ in range(8):
         text = "".join(rng.choices(pieces, k=3_000))
         assert len(list(pieces_of(text))) > 5
         assert "".join(pieces_of(text)) == text
@@ -420,7 +431,7 @@ def test_the_dataset_has_its_tokeniser_and_needs_the_first_one_no_more(folder: P
     assert written(out) == before
     (out / "tokenizer.json").write_bytes(before["tokenizer.json"] + b" ")
     assert [finding.kind for finding in shardctl.verify(out).findings] == ["wrong-size"]
-    with pytest.raises(InputError, match=r"tokenizer.json: it is not the tokeniser of the recipe: the SHA-256 of its files is"):
+    with pytest.raises(InputError, match=r"out: it is not the tokeniser of the recipe: the SHA-256 of its files is"):
         shardctl.convert(source, tmp_path / "again", recipe={"transform": [{**step, "tokenizer": str(out)}]}, workers=0)
 
 
@@ -623,6 +634,13 @@ def test_a_template_that_asks_for_what_is_not_there_or_not_allowed_rejects(templ
     with pytest.raises(Rejection, match="the chat template refuses it: ") as caught:
         Template(template, {}, "x.jinja").write(CHATS[0])
     assert caught.value.error == "template"
+
+
+def test_messages_may_have_values_that_are_no_text() -> None:
+    """As those of Parquet files have."""
+    messages = [{"role": "user", "content": "a", "at": datetime(2026, 1, 2), "weight": 1.5, "parts": [b"b"]}]
+    written = Template("{% generation %}{{ messages[0].content }}{% endgeneration %} b", {}, "x.jinja").write(messages)
+    assert (written.text, written.spans) == ("a b", ((0, 1),))
 
 
 def test_a_template_of_a_file_is_part_of_the_dataset(bpe: bytes, tmp_path: Path) -> None:

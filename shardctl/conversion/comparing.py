@@ -123,14 +123,12 @@ class _Search:
         self._job, self._place, self._step, self._engine, self._comparing = job, place, step, engine, comparing
         self._folder = job.folder / HASHES
         self._folder.mkdir()
-        plan = job.plan
-        self._file, self._first, self._records, self._size = (
-            plan[name].to_numpy().astype(np.int64) for name in ("file", "first", "records", "size")
-        )
-        self._ranks = np.cumsum(self._records) - self._records
-        self._count = int(self._records.sum())
+        self._file, self._first = (job.plan[name].to_numpy() for name in ("file", "first"))
+        self._ranks = np.zeros(len(self._file) + 1, np.int64)  # of the first record of each unit, and the end
+        np.cumsum(job.plan["records"].to_numpy(), out=self._ranks[1:])
+        self._count = int(self._ranks[-1])
         self._looked_at = self._compared = self._not_compared = self._bytes = 0
-        self._first_fault = (len(self._records), "")
+        self._first_fault = (len(self._file), "")
 
     def run(self) -> Compared:
         """Find them, and write the table. Raises OSError, SourceGoneError, TypesDifferError."""
@@ -183,7 +181,7 @@ class _Search:
 
     def _look_at_all(self, take: Callable[[Comparing, int, dict[str, int]], None]) -> None:
         """Have all units looked at, and give what was found in each to `take`, with its number."""
-        starts = group(self._size, UNITS, UNIT_BYTES)
+        starts = group(self._job.plan["size"].to_numpy(), UNITS, UNIT_BYTES)
 
         def task(number: int) -> Comparing:
             first, end = starts[number : number + 2].tolist()
@@ -193,7 +191,7 @@ class _Search:
             comparing = task(number)
             for unit, answer in enumerate(found, comparing.first):
                 if "fault" in answer:
-                    self._not_compared += int(self._records[unit])
+                    self._not_compared += int(self._ranks[unit + 1] - self._ranks[unit])
                     self._first_fault = min(self._first_fault, (unit, answer["fault"][2]))
                 elif answer["rows"]:
                     self._compared += answer["rows"]
@@ -201,7 +199,7 @@ class _Search:
                 self._bytes += answer.get("bytes", 0)
             for path in (comparing.path, comparing.sketches_path):
                 path.unlink(missing_ok=True)
-            self._looked_at += int(self._records[comparing.first : comparing.first + comparing.count].sum())
+            self._looked_at += int(self._ranks[comparing.first + comparing.count] - self._ranks[comparing.first])
             self._comparing(self._looked_at)
 
         self._engine.survey(OnDemand(len(starts) - 1, task), on_found)

@@ -15,7 +15,7 @@ PARTS_BITS = 8
 PARTS = 1 << PARTS_BITS
 """So many files hold the rows: of ten million, 40 thousand each."""
 
-HELD_BYTES = 32 << 20
+HELD_BYTES = 8 << 20
 """Bytes of rows that wait in memory for being divided."""
 
 CHUNK_BYTES = 32 << 20

@@ -48,7 +48,7 @@ TOKENIZE = "tokenize"
 
 @dataclass(frozen=True)
 class TokenCount:
-    """A token, how people read it (None if the tokeniser cannot be used), and how often it occurs."""
+    """A token, how people read it (None if the tokeniser cannot be used, or has none of this number), how often it occurs."""
 
     token: int
     text: str | None
@@ -194,15 +194,14 @@ class _Tally:
     def result(self, decoder: Decoder, faults: list[str], text_bytes: int | None) -> TokenStatistics:
         """Return all of it, with what was wrong with blocks; `text_bytes` is known where the step that made them counted."""
         role, packed = self.role, self.role.packed
-        tokenizer = decoder.of(Roles({"tokens": role}))
+        decoder.of(Roles({"tokens": role}))
         size = min(role.vocabulary or len(self.counts), LARGEST)
         counts = np.append(self.counts, np.zeros(max(0, size - len(self.counts)), np.int64))
         ranked = np.argsort(-counts, kind="stable")[:MOST_COMMON].tolist()
         unused = np.flatnonzero(counts == 0)[:NEVER_USED].tolist() if role.vocabulary is not None else []
 
         def told(number: int) -> TokenCount:
-            text = tokenizer.token(number) if tokenizer is not None and number < tokenizer.vocabulary else None
-            return TokenCount(number, text, int(counts[number]))
+            return TokenCount(number, decoder.name_of(number), int(counts[number]))
 
         exact = text_bytes is not None and not faults
         return TokenStatistics(

@@ -101,9 +101,20 @@ class Decoder:
         if tokenizer is None:
             return None
         if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < tokenizer.vocabulary:
-            self.why_not = "there are tokens that the vocabulary does not have; `shardctl verify --level deep` tells more"
+            self.why_not = _NO_SUCH_TOKEN
             return None
-        return tokenizer.decode(ids.astype(np.uint32))
+        try:
+            return tokenizer.decode(ids.astype(np.uint32))
+        except (LookupError, ValueError, OverflowError):  # a vocabulary may have holes
+            self.why_not = _NO_SUCH_TOKEN
+            return None
+
+    def name_of(self, number: int) -> str | None:
+        """Return a token as people read it; None if there is none of this number, or no tokeniser."""
+        try:
+            return None if self.tokenizer is None else self.tokenizer.token(number)
+        except LookupError:
+            return None
 
     @cached_property
     def tokenizer(self) -> Tokenizer | None:
@@ -115,6 +126,7 @@ class Decoder:
             return None
 
 
+_NO_SUCH_TOKEN = "there are tokens that the vocabulary does not have; `shardctl verify --level deep` tells more"
 _NO_DOCUMENTS = "the lengths of documents do not fit their block; `shardctl verify --level deep` tells more"
 
 REPLACEMENT = "\ufffd"

@@ -88,7 +88,7 @@ class HuggingFace:
     def _choose(self, data: bytes, name: str) -> Engine | None:
         """Return the engine; None for `tokenizers` itself. Raises UsageError if the one that is named cannot be had."""
         for candidate in ENGINES if name == AUTO else () if name == OWN else (name,):
-            found = _proven(data, candidate)
+            found = _proven(data, candidate, self._where)
             if not isinstance(found, str):
                 return found
             if name != AUTO:
@@ -263,6 +263,7 @@ def _groups(offsets: Any) -> Iterator[tuple[int, int]]:
         first = last
 
 
+@lru_cache(maxsize=4)
 def _opened(data: bytes, where: str) -> tuple[dict[str, Any], Any]:
     """Return what a tokenizer.json says, and its tokeniser, which cuts no text short and fills none up."""
     try:
@@ -339,9 +340,9 @@ def _within(encoded: Encoded, before: list[int], after: list[int]) -> Encoded:
 
 
 @lru_cache(maxsize=8)
-def _proven(data: bytes, name: str) -> Engine | str:
+def _proven(data: bytes, name: str, where: str) -> Engine | str:
     """Return an engine that gives the same tokens as `tokenizers` for all strings of proof.py; else why there is none."""
-    said, own = _opened(data, "it")
+    said, own = _opened(data, where)
     around = _added(own)
     if around is None:
         return "the tokens that are added to each text are not the same for all"
