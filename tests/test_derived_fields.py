@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardctl
-from shardctl.errors import UsageError
+from shardctl.errors import DatasetError, UsageError
 from shardctl.reader.derived import Layout
 from shardctl.reader.specs import Spec
 
@@ -210,3 +210,29 @@ def test_what_cannot_be_derived_is_refused(blocks: Path, source: Path, tmp_path:
     pieces = shardctl.open(convert(source, tmp_path / "out", method="none"))
     with pytest.raises(UsageError, match="has a length of its own in each sample; give pad="):
         pieces.loader(4, derive=["labels"])
+
+
+def written(out: Path, columns: dict[str, Any], types: dict[str, pa.DataType]) -> shardctl.Dataset:
+    """Blocks that were not packed by us."""
+    rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    schema = pa.schema([("tokens", pa.list_(pa.uint16(), 4)), *types.items()])
+    shardctl.write(out, rows, schema, roles={"tokens": {"role": "tokens", "packed": True}})
+    return shardctl.open(out)
+
+
+@pytest.mark.parametrize("lengths", [[[3, 2], [4]], [[4], [2, 0]], [[-1], [4]]])
+def test_lengths_that_are_not_those_of_a_block_are_an_error(tmp_path: Path, lengths: list[list[int]]) -> None:
+    columns = {"tokens": [[1, 2, 3, 4]] * 2, "document_lengths": lengths}
+    ds = written(tmp_path / "out", columns, {"document_lengths": pa.list_(pa.int32())})
+    with pytest.raises(DatasetError, match="document_lengths are not those of blocks of 4"):
+        next(iter(ds.loader(2, derive=["labels"])))
+
+
+def test_columns_that_do_not_go_with_the_tokens_are_an_error(tmp_path: Path) -> None:
+    tokens = {"tokens": [[1, 2, 3, 4]]}
+    with pytest.raises(DatasetError, match=r"document_lengths does not go with tokens, .* there is none"):
+        written(tmp_path / "none", tokens, {}).loader(1, derive=["labels"])
+    columns = {**tokens, "document_lengths": [[4]], "loss_mask": [[1, 1]]}
+    types = {"document_lengths": pa.list_(pa.int32()), "loss_mask": pa.list_(pa.uint8(), 2)}
+    with pytest.raises(DatasetError, match="the column loss_mask does not go with tokens"):
+        written(tmp_path / "mask", columns, types).loader(1, derive=["labels"])

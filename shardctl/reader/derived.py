@@ -13,12 +13,13 @@ import numpy.typing as npt
 from shardctl.errors import DatasetError, UsageError
 from shardctl.reader.column import Column
 from shardctl.reader.gather import Indices, Located, gather
-from shardctl.reader.lists import Lists
+from shardctl.reader.lists import Lists, numbers_of
 from shardctl.reader.memory import Batch, BatchMemory
 from shardctl.reader.shards import VERIFY_ADVICE, Shards
 from shardctl.reader.sources import Sources
 from shardctl.reader.specs import Spec
 from shardctl.roles import Tokens
+from shardctl.token_columns import DOCUMENT_LENGTHS, LOSS_MASK
 
 LABELS, POSITION_IDS, DOCUMENT_IDS, CU_SEQLENS = "labels", "position_ids", "document_ids", "cu_seqlens"
 DERIVED = (LABELS, POSITION_IDS, DOCUMENT_IDS, CU_SEQLENS)
@@ -35,8 +36,6 @@ _DTYPES: dict[str, np.dtype[Any]] = {
     POSITION_IDS: np.dtype(np.int32),
     DOCUMENT_IDS: np.dtype(np.int32),
 }
-
-LENGTHS, LOSS_MASK = "document_lengths", "loss_mask"
 
 
 @dataclass(frozen=True)
@@ -145,11 +144,25 @@ class Deriver:
             raise UsageError(
                 f"derive: {self._tokens.name} has a length of its own in each sample; give pad={{{self._tokens.name!r}: 0}} too"
             )
-        self._lengths = Column.of(schema.field(LENGTHS)) if roles.tokens[self._tokens.name].packed else None
-        wants_mask = LABELS in derive and LOSS_MASK in schema.names
-        self._mask = Column.of(schema.field(LOSS_MASK)) if wants_mask else None
+        packed = roles.tokens[self._tokens.name].packed
+        self._lengths = self._beside(DOCUMENT_LENGTHS) if packed else None
+        self._mask = self._beside(LOSS_MASK) if LABELS in derive and LOSS_MASK in schema.names else None
         read = {column.name for column in columns}
         self.hidden = [column for column in (self._lengths, self._mask) if column is not None and column.name not in read]
+
+    def _beside(self, name: str) -> Column:
+        """Return a column that belongs to that of the tokens. Raises DatasetError if it cannot be what its name says."""
+        schema = self._shards.layout.columns
+        column = Column.of(schema.field(name)) if name in schema.names else None
+        integers = column is not None and column.dtype is not None and column.dtype.kind in "iu"
+        lists = integers and column is not None and column.kind == "variable"
+        as_tokens = integers and column is not None and (column.kind, column.shape) == (self._tokens.kind, self._tokens.shape)
+        if column is None or not (as_tokens if name == LOSS_MASK else lists):
+            found = "there is none" if column is None else f"it is {column.type}"
+            raise DatasetError(
+                f"{self._shards.root}: the column {name} does not go with {self._tokens.name}, {self._tokens.type}: {found}"
+            )
+        return column
 
     def read(self, batch: Batch, sources: Sources, memory: BatchMemory) -> Batch:
         """Return the derived fields of a batch, given its other fields. Raises DatasetError."""
@@ -179,17 +192,19 @@ class Deriver:
         numbers, counts = _lists(self._lengths, sources)
         layout = Layout(tokens.shape[1], counts, numbers.astype(np.int64))
         if (layout.lengths <= 0).any() or (layout.filled > layout.width).any():
-            raise DatasetError(f"{self._shards.root}: {LENGTHS} are not those of blocks of {layout.width}; {VERIFY_ADVICE}")
+            raise DatasetError(
+                f"{self._shards.root}: {DOCUMENT_LENGTHS} are not those of blocks of {layout.width}; {VERIFY_ADVICE}"
+            )
         return layout
 
     def _mask_of(self, column: Column, shape: tuple[int, ...], sources: Sources) -> npt.NDArray[Any]:
         """Return the loss mask of a batch, (n, width), 0 at padding."""
+        assert column.dtype is not None, "whole numbers"
         if not column.is_ragged:
             located = sources.locate(column)
             if isinstance(located, Located):
-                return np.frombuffer(gather(located).buffers()[2], np.uint8, shape[0] * shape[1]).reshape(shape)
-            values = sources.memory_of(column).take(column, sources.wanted)
-            return values.fill_null([0] * shape[1]).flatten().to_numpy(zero_copy_only=False).reshape(shape)  # type: ignore[no-any-return]  # pyarrow is untyped
+                return np.frombuffer(gather(located).buffers()[2], column.dtype, shape[0] * shape[1]).reshape(shape)
+            return numbers_of(sources.memory_of(column).take(column, sources.wanted), column)[0]
         numbers, lengths = _lists(column, sources)
         lists = Lists(numbers, [lengths])
         full = np.zeros(shape, np.uint8)

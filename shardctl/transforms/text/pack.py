@@ -15,12 +15,12 @@ from shardctl.errors import InputError, Rejection
 from shardctl.packing import Numbers, Pieces, best_fit, concat, fewest_blocks, windows
 from shardctl.roles import Role, Tokens
 from shardctl.storage import printable
+from shardctl.token_columns import DOCUMENT_KEYS, DOCUMENT_LENGTHS, DOCUMENT_STARTS, LOSS_MASK
 from shardctl.transforms.base import BatchTransform
 from shardctl.transforms.records import BatchRun, Records, RejectRow
 from shardctl.transforms.settings import Kind, Optional, SettingError, Whole, Word, setting
 
-TOKENS, LOSS_MASK = "tokens", "loss_mask"
-KEYS, LENGTHS, STARTS = "document_keys", "document_lengths", "document_starts"
+TOKENS = "tokens"
 MOST_TOKEN = 2**32 - 1
 
 WINDOW_TOKENS = 16 << 20
@@ -154,9 +154,9 @@ class Pack(BatchTransform):
 
 
 _DOCUMENT_FIELDS = (
-    pa.field(KEYS, pa.list_(pa.string())),
-    pa.field(LENGTHS, pa.list_(pa.int32())),
-    pa.field(STARTS, pa.list_(pa.int32())),
+    pa.field(DOCUMENT_KEYS, pa.list_(pa.string())),
+    pa.field(DOCUMENT_LENGTHS, pa.list_(pa.int32())),
+    pa.field(DOCUMENT_STARTS, pa.list_(pa.int32())),
 )
 """What lies in a block: an item for each piece of a document."""
 
@@ -402,9 +402,9 @@ class _Packing:
         if documents.mask is not None:
             columns[LOSS_MASK] = self._laid_out(documents.mask[where], to, blocks, 0)
         lists = pa.array(edges.astype(np.int32))
-        columns[KEYS] = pa.ListArray.from_arrays(lists, keys)
-        columns[LENGTHS] = pa.ListArray.from_arrays(lists, pa.array(pieces.length.astype(np.int32)))
-        columns[STARTS] = pa.ListArray.from_arrays(lists, pa.array(starts))
+        columns[DOCUMENT_KEYS] = pa.ListArray.from_arrays(lists, keys)
+        columns[DOCUMENT_LENGTHS] = pa.ListArray.from_arrays(lists, pa.array(pieces.length.astype(np.int32)))
+        columns[DOCUMENT_STARTS] = pa.ListArray.from_arrays(lists, pa.array(starts))
         return pa.record_batch(columns)
 
     def _laid_out(self, values: npt.NDArray[Any], to: Numbers | None, blocks: int, fill: int) -> pa.Array:
