@@ -52,11 +52,11 @@ FITTED_RECORDS = 1024
 class Comparing:
     """Work on `count` units of a job's plan, from `first` on, for the batch step `step` of its recipe.
 
-    Found is {"texts", "bytes", "segments"} of each unit: how many texts were compared, their bytes, and the rows that have been
+    Found is {"texts", "bytes", "segments"} of each unit: how many texts are compared, their bytes, and the rows that have been
     written by then, which may be those of earlier units; in the end once more what is left of these. A segment is where rows
-    begin in the file of this `number`, how many they are, and where their sketches begin in a second file. Rows are of HASHED or
-    SIGNED, and count records from the first one of the task on. The files may have more than the segments: what was read of a
-    unit that could not be read to its end, or what a process wrote that was ended.
+    begin in the file of this `number`, how many they are, and where their sketches begin in a second file. Rows are of HASHED
+    or SIGNED, and count records from the first one of the task on. The files may have more than the segments: what was read of
+    a unit that could not be read to its end, or what a process wrote that was ended.
     """
 
     task: ClassVar[str] = "compare"
