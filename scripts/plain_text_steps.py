@@ -45,7 +45,7 @@ def redact(text: str) -> str:
 
 
 _WORD = regex.compile(r"[\p{L}\p{N}\p{M}_]+(?:['’][\p{L}\p{N}\p{M}_]+)*")
-_WORD_AND_SPACE = regex.compile(rf"({_WORD.pattern})((?:(?![\n\r])\s)*)")
+_WORD_AND_SPACE = regex.compile(rf"({_WORD.pattern})((?:(?![\n\r])[\s\x1c-\x1f])*)")
 
 
 def stop_words(text: str, language: str = "en") -> str:

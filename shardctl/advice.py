@@ -20,11 +20,13 @@ from shardctl.dataset import open_dataset
 from shardctl.errors import InputError, Interrupted, TooManyRejectsError, UsageError
 from shardctl.listing import detect_kind
 from shardctl.machine import memory_bytes
+from shardctl.manifest import Manifest
 from shardctl.recipe import Recipe
 from shardctl.recipe_files.reading import load_recipe
 from shardctl.sampling import take_inputs
 from shardctl.sources.kinds import KINDS
 from shardctl.storage import scratch_folder
+from shardctl.text_advice import BlockAdvice, block_advice, decode_mb_per_s
 from shardctl.transforms.parts import samples_per_record
 
 INPUTS = 300
@@ -46,7 +48,9 @@ class Choice:
     """One way to store the samples, and what was measured. `lossless` says whether pixels are kept as they are.
 
     `sample_bytes` is the size of a sample on disk, `samples_per_s` the rate of the loader, `utilization` the utilisation
-    of the consumer at that rate. `error` is the reason why this choice is not possible, else None.
+    of the consumer at that rate. `error` is the reason why this choice is not possible, else None. Of text and tokens, `ratio`
+    is the size without compression / the size with it, and `decode_mb_per_s` how fast one core decompresses (10^6 uncompressed
+    bytes/s); None where that was not measured.
     """
 
     store: str | None
@@ -56,6 +60,8 @@ class Choice:
     samples_per_s: float = 0.0
     utilization: float = 0.0
     error: str | None = None
+    ratio: float | None = None
+    decode_mb_per_s: float | None = None
 
     @property
     def name(self) -> str:
@@ -85,7 +91,8 @@ class Advice:
     `proven` is the utilisation that a consumer of `rate` samples/s (of all GPUs) had when it was fed from `best`. `recipe` is
     ready for `convert`. `total_bytes` estimates the size of all inputs converted, `disk_mb_per_s` the rate that the disk
     must deliver (10^6 bytes/s). `jpeg` counts the JPEG images among those that were tried with their original bytes, and those
-    of them that take longer to decode; None where that was not possible.
+    of them that take longer to decode; None where that was not possible. `blocks` says what blocks of tokens would cost; None
+    if there are no texts and no tokens.
     """
 
     choices: tuple[Choice, ...]
@@ -100,6 +107,7 @@ class Advice:
     fits_in_memory: bool
     recipe: dict[str, Any]
     jpeg: dict[str, int] | None = None
+    blocks: BlockAdvice | None = None
 
     @property
     def keeps_up(self) -> bool:
@@ -196,23 +204,41 @@ class _Trial:
         for choice, speed in zip(made, self._speeds(list(made)), strict=True):
             size = made[choice].bytes / made[choice].samples
             done = replace(choice, sample_bytes=size, samples_per_s=round(speed, 1), utilization=min(1.0, speed / rate))
-            tried.append(done)
+            tried.append(done if choice.store is not None else self._compressed(done, made))
         best, proven = self._recommend(tried, rate)
-        total = int(best.sample_bytes * inputs * samples_per_record(self._settings))
+        total = int(best.sample_bytes * inputs * self._samples_per_input(any_choice, any_made))
         return Advice(
             choices=tuple(sorted(tried, key=lambda choice: (choice.error is not None, choice.sample_bytes))),
             best=best,
             proven=proven,
             rate=rate,
             inputs=inputs,
-            tried=any_made.samples + any_made.rejected,
+            tried=self._tried(any_choice, any_made),
             rejected=any_made.rejected,
             total_bytes=total,
             disk_mb_per_s=round(rate * best.sample_bytes / 1e6, 1),
             fits_in_memory=total < memory_bytes() / 2,
             recipe={**self._settings, **best.settings()},
             jpeg=next((result.jpeg for choice, result in made.items() if choice.store == "source"), None),
+            blocks=block_advice(self._folder(any_choice)) if any_choice.store is None else None,
         )
+
+    def _tried(self, choice: Choice, result: ConvertResult) -> int:
+        """Return how many inputs were tried."""
+        return Manifest.load(self._folder(choice)).inputs if choice.store is None else result.samples + result.rejected
+
+    def _compressed(self, choice: Choice, made: dict[Choice, ConvertResult]) -> Choice:
+        """Return a choice of text with what its compression does."""
+        plain = next((result for other, result in made.items() if other.compression == "none"), None)
+        ratio = None if plain is None else round(plain.bytes / plain.samples / choice.sample_bytes, 3)
+        speed = decode_mb_per_s(self._folder(choice)) if choice.compression != "none" else None
+        return replace(choice, ratio=ratio, decode_mb_per_s=speed)
+
+    def _samples_per_input(self, choice: Choice, result: ConvertResult) -> float:
+        """Return how many samples an input gives: of text those of the inputs that were tried, as blocks are of several."""
+        if choice.store is not None:
+            return samples_per_record(self._settings)
+        return result.samples / max(1, Manifest.load(self._folder(choice)).inputs)
 
     def _folder(self, choice: Choice) -> Path:
         return self._scratch / choice.name.replace(" ", "-").replace(":", "-")

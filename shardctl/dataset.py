@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, SupportsIndex, overload
 
@@ -35,6 +36,9 @@ from shardctl.roles import Roles
 from shardctl.sample import Sample
 from shardctl.storage import printable
 from shardctl.tables import MANIFEST
+from shardctl.token_columns import columns_of_blocks
+from shardctl.tokenizers.base import Tokenizer
+from shardctl.tokenizers.stored import stored_tokenizer
 
 ITERATE_ROWS = 64
 """Number of samples that plain iteration reads at a time."""
@@ -191,6 +195,15 @@ class Dataset:
         """What manifest.json says."""
         return self._selection.shards.manifest
 
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokeniser that made the tokens: the dataset's own copy, opened when it is first asked for.
+
+        It has `encode`, `decode`, `token`, `vocabulary`, `eos`, `bos` and `pad` (docs/text.md). Raises DatasetError if there is
+        none or it cannot be used, InstallError if a package is missing.
+        """
+        return stored_tokenizer(self.root, self.roles)
+
     def loader(
         self,
         batch_size: int,
@@ -261,7 +274,7 @@ class Dataset:
         )
         mode = shuffle if isinstance(shuffle, str) else self._best_order(gather) if truth("shuffle", shuffle) else None
         order = OrderOptions(mode, transforms.seed, lanes, interleave)
-        chosen = names("columns", columns) if columns is not None else self._columns_of_blocks()
+        chosen = names("columns", columns) if columns is not None else columns_of_blocks(self.schema.names, self.roles)
         stream = DatasetStream(self._selection, StreamOptions(order, chosen, transforms, gather))
         options = LoaderOptions(
             batch_size,
@@ -286,12 +299,6 @@ class Dataset:
         if label is not None and label not in (fill or {}) and any(column.name == label for column in stream.columns):
             self._check_labels(label)
         return loader
-
-    def _columns_of_blocks(self) -> tuple[str, ...] | None:
-        """Return the columns of blocks of tokens that training needs, without the lists of their documents; None: all."""
-        packed = [name for name, role in self.roles.tokens.items() if role.packed]
-        masks = [name for name in ("loss_mask",) if name in self.schema.names]
-        return (*packed, *masks) if packed else None
 
     def _check_labels(self, label: str) -> None:
         """Raise UsageError if the manifest says that labels are missing: now, and not after hours of training."""

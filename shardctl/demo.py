@@ -1,4 +1,4 @@
-"""A small dataset to try things on: photo-like images in class folders and some text, drawn from a seed."""
+"""A small dataset to try things on: photo-like images in class folders, some text, and stories for a language model."""
 
 from __future__ import annotations
 
@@ -64,8 +64,12 @@ _WORDS = [
 ]
 
 
+STORIES = 2000
+"""Stories: enough for a small language model to learn what comes next."""
+
+
 def make_demo(folder: str | Path, images: int = 300, texts: int = 200, seed: int = 0) -> dict[str, int]:
-    """Write `images` images into class folders under photos/, and `texts` lines and 20 files of text.
+    """Write `images` images into class folders under photos/, `texts` lines and 20 files of text, and STORIES stories.
 
     The same seed gives the same files. If it fails or is interrupted, what it wrote is removed. Raises StorageError if the
     folder holds something already, and InstallError where no imaging package works.
@@ -74,7 +78,7 @@ def make_demo(folder: str | Path, images: int = 300, texts: int = 200, seed: int
     root = Path(folder)
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
         raise StorageError(f"{printable(str(root))}: is not empty; give a new or empty folder")
-    photos, text, lines = root / "photos", root / "texts", root / "lines.jsonl"
+    photos, text, lines, stories = root / "photos", root / "texts", root / "lines.jsonl", root / "stories.jsonl"
     existed = root.exists()
     try:
         with naming_the_path(root):
@@ -82,15 +86,17 @@ def make_demo(folder: str | Path, images: int = 300, texts: int = 200, seed: int
                 _write_image(photos, number, np.random.default_rng([seed, 1, number]))
             _write_texts(text, np.random.default_rng([seed, 2]))
             _write_lines(lines, texts, np.random.default_rng([seed, 3]))
+            _write_stories(stories, np.random.default_rng([seed, 4]))
     except BaseException:  # Ctrl-C too: half a folder would be refused by the next call
         for folder in (photos, text):
             shutil.rmtree(folder, ignore_errors=True)
         with suppress(OSError):
             lines.unlink(missing_ok=True)
+            stories.unlink(missing_ok=True)
             if not existed:
                 root.rmdir()
         raise
-    return {"images": images, "classes": min(images, len(CLASSES)), "text_files": 20, "text_lines": texts}
+    return {"images": images, "classes": min(images, len(CLASSES)), "text_files": 20, "text_lines": texts, "stories": STORIES}
 
 
 def _write_image(root: Path, number: int, rng: np.random.Generator) -> None:
@@ -151,3 +157,26 @@ def _write_lines(path: Path, count: int, rng: np.random.Generator) -> None:
         for number in range(count):
             line = {"text": _sentence(rng), "id": number, "score": round(float(rng.uniform(0, 1)), 3), "tags": ["demo"]}
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+
+_PEOPLE = ("Anna", "Boris", "Chen", "Dilara", "Emeka", "Fatima", "Goran", "Hana")
+_FRUITS = ("apples", "pears", "plums", "figs", "limes", "dates")
+_NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+
+
+def _write_stories(path: Path, rng: np.random.Generator) -> None:
+    """Write stories of which the end follows from the beginning."""
+    with open(path, "w", encoding="utf-8") as file:
+        for _ in range(STORIES):
+            sentences = [_story(rng) for _ in range(int(rng.integers(1, 5)))]
+            file.write(json.dumps({"text": " ".join(sentences)}) + "\n")
+
+
+def _story(rng: np.random.Generator) -> str:
+    one, other = (str(name) for name in rng.choice(_PEOPLE, 2, replace=False))
+    fruit, first, more = str(rng.choice(_FRUITS)), int(rng.integers(1, 7)), int(rng.integers(1, 7))
+    given = int(rng.integers(0, first + 1))
+    return (
+        f"{one} has {_NUMBERS[first]} {fruit}. {other} has {_NUMBERS[more]} {fruit}. {one} gives {_NUMBERS[given]} of them to"
+        f" {other}. Now {one} has {_NUMBERS[first - given]} {fruit}, and {other} has {_NUMBERS[more + given]}."
+    )

@@ -161,7 +161,7 @@ class Recipe(Settings):
     compression: Compression = setting(
         Auto(Parsed(Compression.parse, _COMPRESSIONS)),
         None,
-        "Of the blocks: none, lz4, zstd, zstd:LEVEL. auto: zstd:3 for text and tables, none for images.",
+        "Of the blocks: none, lz4, zstd, zstd:LEVEL. auto: zstd:3 for text and tables, none for images and packed tokens.",
     )
     seed: int = setting(Whole(0, 2**63 - 1), 0, "For random steps and random splits.")
     variants: int = setting(Whole(1, 10_000), 1, "Samples made of every input, each with its own random numbers.")
@@ -385,15 +385,16 @@ class Recipe(Settings):
 
     def _decided(self) -> Recipe:
         """Return the recipe with what was left open."""
-        images = self.kind in (UNDECIDED, "image")
+        images = self.kind == "image" or (self.kind == UNDECIDED and not self.batch_transforms)
         store = self.store
         if store is None and images:
             store = Store.parse("jpeg:90" if self.changes else "source")
         compression = self.compression
         if compression is None:
             # Encoded images do not shrink further, and raw pixels shrink by a seventh (docs/performance.md): both are worth
-            # more where they can be read in place. Text is a third to a quarter of its size under zstd.
-            compression = Compression.parse("none" if images else "zstd:3")
+            # more where they can be read in place. So are blocks of tokens (docs/text.md): zstd makes them a quarter smaller,
+            # and a hundred times slower at random. Text is a third to a quarter of its size under zstd.
+            compression = Compression.parse("none" if images or self.joins else "zstd:3")
         return replace(self, store=store, compression=compression)
 
     def _with_text_duplicates(self) -> Recipe:
@@ -482,6 +483,8 @@ class Recipe(Settings):
                 yield _of_step(place, f"{step.name} must be the last step; {self.transforms[place + 1].name} comes after it")
             if isinstance(step, BatchTransform) and self.kind == "image":
                 yield _of_step(place, f"{step.name} is for text and tables, and these inputs are images")
+            if isinstance(step, ImageTransform | Filter) and self.kind == UNDECIDED and self.batch_transforms:
+                yield _of_step(place, f"{step.name} is for images, and {self.batch_transforms[0].name} for text and tables")
             if own and not isinstance(step, SampleTransform):
                 yield _of_step(
                     place, f"{step.name} must come before your own function, which works on what the others have made"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 import sys
 from pathlib import Path
@@ -160,3 +161,42 @@ def test_a_recipe_is_read_as_it_was_written(target: str, seed: int, chance: floa
     steps = [{"name": "hflip", "p": chance}, {"name": "custom", "target": target}]
     settings = {"kind": "image", "store": "raw", "seed": seed, "transform": steps}
     assert tomllib.loads(recipe_toml(settings)) == settings
+
+
+def test_of_text_it_says_how_it_compresses_and_what_blocks_cost(tmp_path: Path, cli: Any) -> None:
+    """Texts of 2,396 to 2,400 bytes: 600 tokens and the one that ends them, so that a block of 1,024 has one of them."""
+    lines = [json.dumps({"text": f"{number:04}" + "text " * 479}) for number in range(40)]
+    (tmp_path / "in.jsonl").write_text("\n".join(lines) + "\n")
+    found = shardctl.advise(tmp_path / "in.jsonl", consumer_rate=20, inputs=30, batch_size=4, workers=0)
+    ratios = {choice.name: choice.ratio for choice in found.choices}
+    assert ratios["none"] == 1.0
+    assert (ratios["zstd:9"] or 0) > 3
+    assert all((choice.decode_mb_per_s or 0) > 0 for choice in found.choices if choice.compression != "none")
+    assert found.blocks is not None
+    assert (found.blocks.documents, found.blocks.low, found.blocks.high, found.blocks.estimated) == (30, 601, 601, True)
+    costs = {(choice.length, choice.method): (choice.cut, choice.padding) for choice in found.blocks.choices}
+    assert costs[512, "bfd"][0] == costs[512, "none"][0] == 1.0
+    assert costs[1024, "bfd"] == costs[1024, "none"] == (0.0, pytest.approx(1 - 601 / 1024, abs=1e-4))
+    assert costs[2048, "bfd"] == (0.0, pytest.approx(1 - 3 * 601 / 2048, abs=1e-3))
+    assert costs[1024, "concat"][1] < 0.001
+    assert costs[1024, "concat"][0] == pytest.approx(600 / 1024, abs=0.02)
+    shown = cli("advise", tmp_path / "in.jsonl", "--consumer-rate", 20, "--inputs", 30, "--batch-size", 4, "--workers", 0)
+    assert "documents have 601 to 601 tokens, 601 at the median (estimated" in shown.out
+    assert "MB/s" in shown.out
+
+
+def test_a_recipe_that_packs_tokens_is_advised_by_its_documents(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": "x" * (50 + number)}) + "\n" for number in range(40)))
+    recipe = {"transform": [{"name": "tokenize", "tokenizer": "bytes"}, {"name": "pack", "length": 128, "method": "concat"}]}
+    found = shardctl.advise(tmp_path / "in.jsonl", recipe, consumer="mpt-1b-h100", inputs=40, batch_size=4, workers=0)
+    assert (found.inputs, found.tried) == (40, 40)
+    assert found.blocks is not None
+    assert (found.blocks.documents, found.blocks.low, found.blocks.high, found.blocks.estimated) == (40, 51, 90, False)
+    assert found.rate == pytest.approx(45_455 / (40 * 70.5 / 23), rel=0.01), "2,820 tokens are in 23 blocks"
+    assert found.total_bytes < 2 * found.best.sample_bytes * 23
+
+
+def test_images_have_no_blocks(photos: Path) -> None:
+    found = shardctl.advise(photos, CROP, consumer_rate=20, inputs=6, batch_size=2, workers=0, lossless=True)
+    assert found.blocks is None
+    assert {choice.ratio for choice in found.choices} == {None}

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from token_samples import packed_blocks, write_packed
 
 import shardctl
 from shardctl.benchmark import consumers
@@ -52,3 +53,46 @@ def test_bench_feeds_a_training_step_and_knows_its_own_rate(raw_dataset: Path, m
     assert found.steps >= 2
     assert found.consumer_rate > 0
     assert (found.verdict == "keeps-up") == (found.accelerator_utilization >= 0.9)
+
+
+def test_the_language_model_is_that_of_the_paper() -> None:
+    assert sum(each.numel() for each in models.make_gpt2(1024).parameters()) == 124_439_808
+
+
+def test_a_language_step_learns_which_token_comes_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models, "VOCABULARY", 64)
+    made: list[Any] = []
+
+    def make(length: int) -> Any:
+        made.append(models.LanguageModel(length, width=32, layers=1, heads=2))
+        return made[0]
+
+    step, tokens = models.LanguageStep(make), torch.arange(16).repeat(2, 1)
+    rising: list[float] = []
+    for _ in range(40):
+        step({"tokens": tokens})
+        with torch.no_grad():
+            rising.append(torch.softmax(made[0](tokens[:, :-1]), 2)[0, 3, 4].item())
+    assert rising[-1] > 1.5 * rising[0], "4 comes after 3"
+    step({"tokens": torch.tensor([[60_000, 1, 2, 3]])})
+
+
+@pytest.mark.parametrize(
+    "batch", [{}, {"tokens": np.zeros((2, 8))}, {"tokens": torch.zeros(2, 8)}, {"tokens": torch.zeros(2).long()}]
+)
+def test_a_language_step_says_what_it_takes(batch: dict[str, Any]) -> None:
+    with pytest.raises(ConsumerError, match="takes blocks of tokens of one length as tensors; give --device"):
+        models.gpt2(batch)
+
+
+def test_bench_feeds_blocks_to_a_language_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumers, "OWN_SECONDS", 0.1)
+    monkeypatch.setattr(models, "VOCABULARY", 300)
+    small = models.LanguageStep(lambda length: models.LanguageModel(length, width=8, layers=1, heads=2))
+    monkeypatch.setattr(models, "gpt2", small)
+    out = write_packed(tmp_path / "out", packed_blocks({str(number): "a text" for number in range(40)}))
+    options: dict[str, Any] = {"consumer": "shardctl.benchmark.models:gpt2", "device": "cpu", "threads": 1}
+    found = shardctl.bench(out, runs=1, seconds=0.3, batch_size=4, **options)
+    assert found.consumer is not None
+    assert found.consumer.steps >= 2
+    assert (found.tokens_per_s or 0) > 0

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from token_samples import EOS, block_of, write_packed
 
 import shardctl
 from shardctl.benchmark import PRESETS, consumers
@@ -128,6 +129,35 @@ def test_a_preset_of_tokens_is_divided_by_the_tokens_of_a_sample(tmp_path: Path)
     assert found is not None
     assert found.consumer_rate == pytest.approx(45_455 / 250, abs=0.01)
     assert "250.0 tokens per sample (the mean of tokens)" in found.notes[1]
+
+
+def test_tokens_of_blocks_are_counted_without_padding(tmp_path: Path, cli: Any) -> None:
+    """Blocks of 16, two of three of them full of one document: 12 tokens on average."""
+    document = [("a", 0, [1] * 15 + [EOS])]
+    blocks = [block_of(document), block_of(document), block_of([("b", 0, [1, 2, EOS]), ("c", 0, [EOS])])] * 4
+    out = write_packed(tmp_path / "out", blocks)
+    result = shardctl.bench(out, runs=1, seconds=0.2, batch_size=3, consumer="mpt-1b-h100")
+    assert result.tokens_per_s == pytest.approx(12 * result.samples_per_s, rel=1e-3)
+    assert result.consumer is not None
+    assert result.consumer.consumer_rate == pytest.approx(45_455 / 12, rel=1e-3)
+    assert "12.0 tokens per sample (the mean of tokens without padding)" in result.consumer.notes[1]
+    assert "tokens/s" in cli("bench", out, "--runs", 1, "--seconds", 0.02).out
+
+
+def test_a_function_gets_blocks_of_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumers, "OWN_SECONDS", 0.01)
+    (tmp_path / "takesblocks.py").write_text(
+        "def step(batch):\n    assert batch['tokens'].shape == (4, 16) and batch['tokens'].dtype == 'uint16', batch\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    out = write_packed(tmp_path / "out", [block_of([("a", 0, [1] * 15 + [EOS])])] * 8)
+    found = shardctl.bench(out, runs=1, seconds=0.2, batch_size=4, consumer="takesblocks:step").consumer
+    assert found is not None
+    assert found.steps > 0
+
+
+def test_samples_without_tokens_have_no_rate_of_tokens(raw_dataset: Path) -> None:
+    assert shardctl.bench(raw_dataset, **RUN).tokens_per_s is None
 
 
 def test_a_preset_must_fit_the_dataset(raw_dataset: Path, demo: Path, tmp_path: Path) -> None:

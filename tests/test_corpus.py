@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from conftest import CROP
 from PIL import Image
+from text_roads import assert_decodes_to, convert_thrice
 
 import shardctl
 from shardctl.codecs.formats import FORMATS
@@ -208,3 +209,52 @@ def test_parquet_of_other_tools(corpus: Path, tmp_path: Path) -> None:
         assert shardctl.verify(out).findings == ()
         converted += 1
     assert converted > 15
+
+
+CLEANING = [{"name": "normalize"}, {"name": "whitespace"}, {"name": "deduplicate"}]
+
+ROADS: dict[str, dict[str, Any]] = {
+    "gutenberg": {"kind": "text", "record": "paragraph", "transform": [*CLEANING, {"name": "filter_length", "min_chars": 20}]},
+    "movie_reviews": {"kind": "text", "transform": [*CLEANING, {"name": "filter_gopher"}]},
+    "wikitext-2": {"kind": "text", "record": "paragraph", "transform": CLEANING},
+    "zh/ChnSentiCorp_htl.part1.csv": {"text_field": "review", "transform": CLEANING},
+    "zh/pku_test.gbk.txt": {"kind": "text", "record": "line", "encoding": "gbk", "transform": CLEANING},
+    "zh/meituan_val.jsonl": {"text_field": "input", "transform": CLEANING},
+}
+"""The texts that go from raw to blocks, each with one recipe."""
+
+
+@pytest.mark.parametrize("name", ROADS)
+@pytest.mark.parametrize("method", ["concat", "bfd"])
+def test_texts_go_from_raw_to_blocks(corpus: Path, tmp_path: Path, name: str, method: str) -> None:
+    """Twice the same bytes, whoever works, and decoded the blocks are the cleaned texts."""
+    source, cleaning = corpus / "text" / name, ROADS[name]
+    shardctl.train_tokenizer(source, tmp_path / "tokenizer.json", recipe={**cleaning, "transform": []}, vocab_size=2000)
+    last = [
+        {"name": "tokenize", "tokenizer": str(tmp_path / "tokenizer.json")},
+        {"name": "pack", "length": 256, "method": method},
+    ]
+    out = convert_thrice(source, tmp_path, {**cleaning, "transform": [*cleaning["transform"], *last]})
+    shardctl.convert(source, tmp_path / "cleaned", recipe=cleaning)
+    assert_decodes_to(out, {sample["key"]: sample["text"] for sample in shardctl.open(tmp_path / "cleaned")})
+
+
+def test_questions_and_answers_become_chats(corpus: Path, tmp_path: Path) -> None:
+    source = corpus / "text" / "gsm8k"
+    shardctl.train_tokenizer(source, tmp_path / "tokenizer.json", recipe={"text_field": "question"}, vocab_size=2000)
+    chat = {"template": "chatml", "user": "question", "assistant": "answer", "tokenizer": str(tmp_path / "tokenizer.json")}
+    recipe = {"transform": [{"name": "tokenize_chat", **chat}, {"name": "pack", "length": 512, "method": "bfd"}]}
+    out = convert_thrice(source, tmp_path, recipe)
+    ds = shardctl.open(out)
+    lines = (source / "test.jsonl").read_text(encoding="utf-8").splitlines()
+    answers = {f"test.jsonl#{number}": json.loads(line)["answer"] for number, line in enumerate(lines, 1)}
+    counted: dict[str, list[int]] = {}
+    for row in ds:
+        at = 0
+        for key, length in zip(row["document_keys"], row["document_lengths"].tolist(), strict=True):
+            tokens, mask = row["tokens"][at : at + length], row["loss_mask"][at : at + length]
+            counted.setdefault(key, []).extend(tokens[mask == 1].tolist())
+            at += length
+    assert counted.keys() == answers.keys()
+    for key, answer in answers.items():
+        assert ds.tokenizer.decode(counted[key]).removesuffix("<|im_end|>").strip() == answer.strip()

@@ -28,7 +28,7 @@ from shardctl.benchmark.presets import PRESETS, Preset, find_preset
 from shardctl.benchmark.result import BaselineResult, BenchResult, ConsumerResult, SweepPoint, best_of, spread_of
 from shardctl.benchmark.sweeping import sweep
 from shardctl.benchmark.throughput import ThreadTime, Throughput, measure, open_loader
-from shardctl.benchmark.tokens import samples_per_s
+from shardctl.benchmark.tokens import samples_per_s, tokens_per_sample
 from shardctl.dataset import open_dataset
 from shardctl.errors import InstallError, UsageError
 from shardctl.importing import find_function
@@ -91,6 +91,7 @@ def _result(
     splits = [split for split in manifest.splits if options.split in (None, split.name)]
     samples, stored = sum(split.samples for split in splits), sum(split.bytes for split in splits)
     rates, cpu = [run.rate for run in found.runs], found.cpu.read()
+    tokens = tokens_per_sample(open_dataset(root, options.split))
     medians, nineties = ([run.latencies.percentile(share) for run in found.runs] for share in (0.5, 0.99))
     return BenchResult(
         samples_per_s=round(found.rate, 1),
@@ -140,6 +141,7 @@ def _result(
             "recipe": manifest.recipe,
         },
         environment=environment(root),
+        tokens_per_s=None if tokens is None else round(found.rate * tokens, 1),
     )
 
 

@@ -2,9 +2,10 @@
 
     shardctl bench out --consumer shardctl.benchmark.models:resnet50 --device cuda
     shardctl bench out --consumer shardctl.benchmark.models:vit_b16 --device cuda
+    shardctl bench out --consumer shardctl.benchmark.models:gpt2 --device cuda
 
-Each is a whole step in bfloat16: pixels to numbers on the device, forward, loss, backward, SGD with momentum. The models are
-written out in plain PyTorch: torchvision needs Pillow, which excludes Pillow-SIMD.
+Each is a whole step in bfloat16: pixels to numbers on the device, forward, loss, backward, SGD with momentum, AdamW for tokens.
+The models are written out in plain PyTorch: torchvision needs Pillow, which excludes Pillow-SIMD.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ except ImportError as error:  # pragma: no cover - the tests have it, or skip
     raise ImportError("shardctl.benchmark.models needs PyTorch: pip install 'shardctl[torch]'") from error
 
 CLASSES = 1000
+VOCABULARY = 50_257
+"""GPT-2's."""
+
 _MEAN, _STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 """ImageNet's, of pixels from 0 to 255."""
 
@@ -129,5 +133,74 @@ def make_vit_b16(height: int, width: int) -> nn.Module:
     return VisionTransformer((height // 16) * (width // 16))
 
 
+class LanguageStep:
+    """A training step of a language model. The model is made at the first batch, for blocks of its length on its device."""
+
+    def __init__(self, make: Callable[[int], nn.Module]) -> None:
+        self._make = make
+        self._model: nn.Module | None = None
+
+    def __call__(self, batch: dict[str, Any]) -> None:
+        """Train on a batch: `tokens` (B, L) of whole numbers on a device; those beyond the vocabulary count as its last.
+
+        Every token is predicted from those before it, padding too. Raises ConsumerError for other batches.
+        """
+        tokens = batch.get("tokens")
+        if not isinstance(tokens, torch.Tensor) or tokens.ndim != 2 or tokens.is_floating_point():
+            raise ConsumerError("a training step takes blocks of tokens of one length as tensors; give --device cuda (or cpu)")
+        if self._model is None:
+            torch.manual_seed(0)
+            self._model = self._make(int(tokens.shape[1])).to(tokens.device).train()
+            self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=3e-4, weight_decay=0.1)
+        ids = tokens.long().clamp(0, VOCABULARY - 1)
+        with torch.autocast(tokens.device.type, torch.bfloat16):
+            scores = self._model(ids[:, :-1])
+            loss = nn.functional.cross_entropy(scores.flatten(0, 1), ids[:, 1:].flatten())
+        self._optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self._optimizer.step()
+
+
+class Decoder(nn.Module):
+    """Attention to earlier places and two linear layers, each beside a shortcut."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.before_attention, self.before_linear = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.asked, self.answer = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.linear = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU("tanh"), nn.Linear(4 * width, width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return (B, L, width) of (B, L, width)."""
+        parts = self.asked(self.before_attention(x)).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        seen = nn.functional.scaled_dot_product_attention(*parts, is_causal=True)  # (B, heads, L, width / heads)
+        x = x + self.answer(seen.transpose(1, 2).flatten(2))
+        return x + self.linear(self.before_linear(x))
+
+
+class LanguageModel(nn.Module):
+    """A transformer decoder; the embedding of a token is also what its score is computed with."""
+
+    def __init__(self, length: int, width: int = 768, layers: int = 12, heads: int = 12) -> None:
+        super().__init__()
+        self.token = nn.Embedding(VOCABULARY, width)
+        self.place = nn.Embedding(length, width)
+        nn.init.normal_(self.token.weight, std=0.02)
+        nn.init.normal_(self.place.weight, std=0.02)
+        self.body = nn.Sequential(*(Decoder(width, heads) for _ in range(layers)), nn.LayerNorm(width))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """Return scores (B, L, VOCABULARY) of tokens (B, L)."""
+        x = self.token(ids) + self.place.weight[: ids.shape[1]]
+        return nn.functional.linear(self.body(x), self.token.weight)
+
+
+def make_gpt2(length: int) -> nn.Module:
+    """Return GPT-2 small (Radford et al. 2019, table 2) for blocks of `length`: 124 million parameters for 1,024."""
+    return LanguageModel(length)
+
+
 resnet50 = Step(make_resnet50)
 vit_b16 = Step(make_vit_b16)
+gpt2 = LanguageStep(make_gpt2)

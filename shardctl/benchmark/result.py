@@ -97,7 +97,8 @@ class BenchResult:
     `spread` is (fastest - slowest) / median of them. `time` is the time of the loader's threads by stage, as shares.
     `core_busy` is the busy share of each core by all processes, `other_load` the share of all cores that other processes
     used. `page_cache` is the share of the dataset that was in memory (0 to 1): `before`, and for a cold measurement
-    `after_drop`, the largest share that stayed after dropping it.
+    `after_drop`, the largest share that stayed after dropping it. `tokens_per_s` is the rate in tokens, those of padding left
+    out; None where samples have no tokens.
     """
 
     samples_per_s: float
@@ -132,6 +133,7 @@ class BenchResult:
     series: dict[str, list[float]]
     dataset: dict[str, Any]
     environment: dict[str, Any]
+    tokens_per_s: float | None = None
     consumer: ConsumerResult | None = None
     baseline: BaselineResult | None = None
     sweep: tuple[SweepPoint, ...] = field(default=())

@@ -18,6 +18,7 @@ from shardctl.errors import DatasetError
 from shardctl.loader import Loader
 from shardctl.reader import zeros
 from shardctl.storage import printable
+from shardctl.token_columns import columns_of_blocks
 
 WARM_UP_SECONDS = 0.5
 """Seconds of warm-up before measuring: the decoders are loaded, and the number of threads ("auto") settles."""
@@ -35,6 +36,7 @@ def open_loader(root: Path, options: BenchOptions, repeat: int | None, drop_last
     if not len(dataset):
         of_split = f" in split {options.split}" if options.split else ""
         raise DatasetError(f"{printable(str(root))}: there is no sample to read{of_split}")
+    read = columns_of_blocks(dataset.schema.names, dataset.roles) or dataset.schema.names
     loader = dataset.loader(
         options.batch_size,
         shuffle=options.shuffle,
@@ -43,7 +45,7 @@ def open_loader(root: Path, options: BenchOptions, repeat: int | None, drop_last
         repeat=repeat,
         drop_last=drop_last and len(dataset) >= options.batch_size,
         profile=True,
-        fill=zeros(dataset.schema),
+        fill={name: value for name, value in zeros(dataset.schema).items() if name in read},
         processes=options.processes,
     )
     loader.start()

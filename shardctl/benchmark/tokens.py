@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from shardctl.benchmark.presets import Preset
 from shardctl.dataset import Dataset
 from shardctl.errors import UsageError
@@ -11,6 +13,7 @@ from shardctl.reader import Column
 from shardctl.roles import Roles
 from shardctl.spread import spread
 from shardctl.storage import printable
+from shardctl.token_columns import DOCUMENT_LENGTHS, packed_column
 
 TOKEN_COLUMNS = ("tokens", "input_ids", "token_ids", "ids")
 BYTES_PER_TOKEN = 4
@@ -36,25 +39,44 @@ def samples_per_s(dataset: Dataset, preset: Preset, shown: str) -> tuple[float, 
         raise UsageError(
             f"{preset.name} takes tokens, and {printable(shown)} has no tokens and no text; give a --consumer-rate"
         )
-    mean = _mean_tokens(dataset, found)
+    mean = max(1.0, _mean_tokens(dataset, found))
     names = " and ".join(column.name for column in found)
-    how = f"a quarter of the bytes of {names}" if found[0].is_text else f"the mean of {names}"
+    how = f"a quarter of the bytes of {names}" if found[0].is_text else f"the mean of {names}{_without(found, roles)}"
     return preset.rate / mean, (f"{preset.rate:,.0f} tokens/s at {mean:,.1f} tokens per sample ({how})",)
+
+
+def tokens_per_sample(dataset: Dataset) -> float | None:
+    """Return the mean number of tokens of a sample, without padding; None if none of its fields has the role of tokens."""
+    columns = _lists_of_numbers([Column.of(field) for field in dataset.schema if field.name in dataset.roles.tokens])
+    return _mean_tokens(dataset, columns[:1]) if columns else None
+
+
+def _without(columns: list[Column], roles: Roles) -> str:
+    return " without padding" if any(column.name == packed_column(roles) for column in columns) else ""
 
 
 def _token_columns(columns: list[Column], roles: Roles) -> list[Column]:
     """Return the column that holds tokens: by role, by name, or the first of lists of whole numbers; else all text."""
-    rows = [c for c in columns if c.dtype is not None and c.dtype.kind in "iu" and (c.kind == "variable" or len(c.shape) == 1)]
+    rows = _lists_of_numbers(columns)
     tokens = [column for column in rows if column.name in roles.tokens]
     named = [column for column in rows if column.name in TOKEN_COLUMNS]
     return (tokens + named + rows)[:1] or [column for column in columns if column.is_text and column.name != "key"]
 
 
+def _lists_of_numbers(columns: list[Column]) -> list[Column]:
+    """Return the columns of lists of whole numbers, of any length or of one."""
+    whole = [column for column in columns if column.dtype is not None and column.dtype.kind in "iu"]
+    return [column for column in whole if column.kind == "variable" or len(column.shape) == 1]
+
+
 def _mean_tokens(dataset: Dataset, columns: list[Column]) -> float:
-    """Return the mean number of tokens of some samples from all over the dataset."""
+    """Return the mean number of tokens of some samples from all over the dataset; those of padding do not count."""
     places = spread(len(dataset), _LOOKED_AT)
+    if columns[0].name == packed_column(dataset.roles) and DOCUMENT_LENGTHS in dataset.schema.names:
+        lengths = dataset.take(places, columns=[DOCUMENT_LENGTHS])[DOCUMENT_LENGTHS]
+        return sum(float(np.sum(of_block)) for of_block in lengths if of_block is not None) / max(1, len(places))
     batch = dataset.take(places, columns=[column.name for column in columns])
-    return max(1.0, sum(_tokens(value) for values in batch.values() for value in values) / len(places))
+    return sum(_tokens(value) for values in batch.values() for value in values) / max(1, len(places))
 
 
 def _tokens(value: Any) -> float:

@@ -27,6 +27,7 @@ from shardctl.storage import format_bytes, printable
 
 if TYPE_CHECKING:
     from shardctl.advice import Advice, Choice
+    from shardctl.text_advice import BlockAdvice
 
 NONE_KEEPS_UP = 1
 
@@ -103,7 +104,10 @@ def _print(advice: Advice, recipe: str, write: str | None) -> None:
     click.echo(f"{advice.tried:,} of {counted(advice.inputs, 'input')} tried; the consumer takes {advice.rate:,.1f} samples/s")
     if advice.rejected:
         click.echo(f"  {advice.rejected:,} of them cannot be converted")
-    header = ("", "store", "per sample", "all inputs", "samples/s", "utilisation", "", "")
+    texts = any(choice.decode_mb_per_s is not None for choice in advice.choices)
+    header = (
+        ("", "store", "per sample", "all inputs", "samples/s", "utilisation", "", "ratio", "decompress") if texts else _IMAGES
+    )
     print_table([_row(choice, advice) for choice in advice.choices if choice.error is None], header)
     for choice in advice.choices:
         if choice.error is not None:
@@ -120,6 +124,8 @@ def _print(advice: Advice, recipe: str, write: str | None) -> None:
 
     for cost in jpeg_costs(advice.jpeg, advice.tried - advice.rejected):
         click.echo(f"of those tried, {cost}")
+    if advice.blocks is not None:
+        _print_blocks(advice.blocks)
     memory = "fits in this machine's memory" if advice.fits_in_memory else "does not fit in this machine's memory"
     click.echo(
         f"all inputs will take about {format_bytes(advice.total_bytes)}, which {memory};"
@@ -128,14 +134,41 @@ def _print(advice: Advice, recipe: str, write: str | None) -> None:
     click.echo(f"recipe written to {printable(write)}" if write else f"recipe:\n\n{recipe}")
 
 
+def _print_blocks(found: BlockAdvice) -> None:
+    """Print what blocks of tokens would cost."""
+    from shardctl.text_advice import DOCUMENTS, METHODS
+
+    how = " (estimated: a quarter of the bytes of their text)" if found.estimated else ""
+    click.echo(f"documents have {found.low:,} to {found.high:,} tokens, {found.median:,} at the median{how}")
+    click.echo(f"blocks of tokens, {DOCUMENTS:,} such documents in a shard: documents that are cut, and padding")
+    lengths = list(dict.fromkeys(choice.length for choice in found.choices))
+    shares = {(choice.length, choice.method): f"{choice.cut:.1%}, {choice.padding:.1%}" for choice in found.choices}
+    rows = [(f"{length:,}", *(shares[length, method] for method in METHODS)) for length in lengths]
+    print_table(rows, ("--block-length", *(f"--pack {method}" for method in METHODS)))
+
+
+_IMAGES = ("", "store", "per sample", "all inputs", "samples/s", "utilisation", "", "")
+
+
 def _row(choice: Choice, advice: Advice) -> tuple[str, ...]:
+    told: tuple[str, ...] = ("" if choice.lossless else "lossy",)
+    if choice.store is None:
+        speed = "" if choice.decode_mb_per_s is None else f"{choice.decode_mb_per_s:,.0f} MB/s"
+        told = ("" if choice.ratio is None else f"{choice.ratio:.2f}", speed)
     return (
         "*" if choice == advice.best else "",
         choice.name,
         format_bytes(choice.sample_bytes),
-        format_bytes(choice.sample_bytes * advice.inputs),
+        format_bytes(_of_all(choice, advice)),
         f"{choice.samples_per_s:,.0f}",
         f"{choice.utilization:.0%}",
         "keeps up" if choice.keeps_up else "starves it",
-        "" if choice.lossless else "lossy",
+        *told,
     )
+
+
+def _of_all(choice: Choice, advice: Advice) -> float:
+    """Return the bytes of all inputs; of text, in proportion to those that are estimated for the recommended choice."""
+    if choice.store is not None or not advice.best.sample_bytes:
+        return choice.sample_bytes * advice.inputs
+    return advice.total_bytes * choice.sample_bytes / advice.best.sample_bytes

@@ -207,6 +207,8 @@ def _print_throughput(result: BenchResult, dataset: str) -> None:
     low, high = min(result.runs), max(result.runs)
     several = f"median of {len(result.runs)} runs from {low:,.0f} to {high:,.0f}"
     _line(f"{result.samples_per_s:,.0f} samples/s", several if len(result.runs) > 1 else "one run")
+    if result.tokens_per_s is not None:
+        _line(f"{result.tokens_per_s:,.0f} tokens/s", "without padding")
     _line(f"{result.mb_per_s:,.1f} MB/s handed over", f"{result.stored_mb_per_s:,.1f} MB/s as stored")
     _line(f"{result.batch_ms_mean:,.2f} ms per batch", f"on average; {_waits(result)}")
     _line(f"{result.first_batch_s * 1e3:,.1f} ms to the first batch", "from opening the dataset")

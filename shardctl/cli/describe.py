@@ -10,6 +10,7 @@ import click
 
 from shardctl.cli.output import bars, counted, print_reasons, print_table, shortened
 from shardctl.jpegs import jpeg_costs
+from shardctl.step_counts import step_lines
 from shardctl.storage import format_bytes, printable
 
 if TYPE_CHECKING:
@@ -41,6 +42,9 @@ def print_overview(root: Path, found: Overview, statistics: Statistics) -> None:
     for cost in jpeg_costs(m.jpeg, m.samples):
         click.echo(f"note: {cost}")
     _print_classes(found)
+    if lines := step_lines(m.steps or ()):
+        click.echo("steps, in all splits:")
+        click.echo("\n".join(f"  {printable(line)}" for line in lines))
     if m.rejected:
         everywhere = " (of all splits)" if found.split else ""
         click.echo(f"rejected: {m.rejected:,} of {counted(m.inputs, 'input')}{everywhere}, in rejects.jsonl")

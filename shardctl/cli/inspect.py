@@ -13,6 +13,7 @@ import click
 from shardctl.cli.describe import print_differences, print_overview, print_shard
 from shardctl.cli.marks import print_mask_statistics, print_object_statistics, print_objects
 from shardctl.cli.output import Output, counted, counting, output_options, print_json, print_table, shortened
+from shardctl.cli.tokens import SHOWN_TOKENS, print_texts, print_token_statistics, without_texts
 from shardctl.errors import UsageError
 from shardctl.manifest import refuse_part_of_dataset
 from shardctl.startup import keep_pandas_out_of_arrow
@@ -23,10 +24,15 @@ if TYPE_CHECKING:
     from shardctl.inspection.masks import MaskStatistics
     from shardctl.inspection.objects import ObjectStatistics
     from shardctl.inspection.shards import ShardOverview
+    from shardctl.inspection.token_statistics import TokenStatistics
+    from shardctl.inspection.tokens import Decoder
     from shardctl.roles import Roles
 
 SHOWN_MATCHES = 20
 SHOWN_FIRST = 10
+
+SHOWN_BLOCKS = 20
+"""Blocks of tokens of one document that are printed."""
 
 PICTURES = 64
 ALL_BLOCKS = 1024
@@ -49,8 +55,8 @@ MASKS = 512
 @click.option(
     "--stats",
     is_flag=True,
-    help="Read all shards, not only a few blocks: exact bytes by column, objects by category, pixels of masks by class; with"
-    " --shard, also check the checksums of its blocks.",
+    help="Read all shards, not only a few blocks: exact bytes by column, objects by category, pixels of masks by class, tokens;"
+    " with --shard, also check the checksums of its blocks.",
 )
 @click.option(
     "--save", type=click.Path(), metavar="DIR", help="Write the samples of --key, --row, --where or --head as ordinary files."
@@ -87,6 +93,9 @@ def inspect(target: str, output: Output, **given: Any) -> int:
       shardctl inspect out --html out.html                     a page to browse
       shardctl inspect out --diff out2                         compare two datasets
 
+    Tokens are shown with the beginning of their text (-v: all of it). Where blocks have the tokens of several documents, --key
+    DOCUMENT shows the blocks that have it, and each block its documents.
+
     A condition may use the columns, and width, height, image_bytes (of one of several fields of images: NAME.width), split,
     shard, row and index; == != < <= > >= in, is None, and, or, not, + - * /, len(column), lower(column),
     contains(column, "part"), startswith, endswith. If no sample matches, a message says so, and the exit code is 0.
@@ -101,9 +110,9 @@ def inspect(target: str, output: Output, **given: Any) -> int:
     if any(given[name] is not None for name in ("save", "images", "html")):
         _write_files(path, given, output.as_json)
     elif given["key"] is not None or given["row"] is not None:
-        _print_records(list(_records(path, given)), given["columns"], output.as_json)
+        _print_records(path, given, output)
     elif any(given[name] is not None for name in ("where", "head", "columns")):
-        _print_samples(_records(path, given), given, output.as_json)
+        _print_samples(path, given, output)
     elif given["shard"] is not None or is_file(path):
         _show_shard(path, given, output.as_json)
     else:
@@ -175,9 +184,11 @@ def _show_dataset(root: Path, split: str | None, stats: bool, as_json: bool) -> 
     found = overview(root, split)
     statistics = statistics_of(root, ALL_BLOCKS if stats else BLOCKS, split)
     objects, masks = _marks(root, found.manifest.roles, split, stats)
+    tokens = _tokens(root, found.manifest.roles, split, stats)
     columns = column_bytes(root, split) if stats else None
     if as_json:
         more: dict[str, Any] = {"objects": [{"field": name, **each.record()} for name, each in objects.items()]}
+        more["tokens"] = [{"field": name, **each.record()} for name, each in tokens.items()]
         if stats:
             more["masks"] = [{"field": name, **each.record()} for name, each in masks.items()]
         if columns:
@@ -189,6 +200,8 @@ def _show_dataset(root: Path, split: str | None, stats: bool, as_json: bool) -> 
         print_object_statistics(name, marked, whole=stats)
     for name, pixels in masks.items():
         print_mask_statistics(name, pixels)
+    for name, counts in tokens.items():
+        print_token_statistics(name, counts, whole=stats)
     if columns:
         click.echo("bytes of each column in all shards, uncompressed:")
         print_table([(name, size) for name, size in columns.items()])
@@ -206,6 +219,16 @@ def _marks(
 
     objects = object_statistics(root, None if stats else BLOCKS, None if stats else IMAGES, split)
     return objects, mask_statistics(root, MASKS, split) if stats else {}
+
+
+def _tokens(root: Path, roles: Roles, split: str | None, stats: bool) -> dict[str, TokenStatistics]:
+    """Count tokens, where a dataset has any."""
+    if not roles.tokens:
+        return {}
+    from shardctl.inspection.statistics import BLOCKS
+    from shardctl.inspection.token_statistics import token_statistics
+
+    return token_statistics(root, None if stats else BLOCKS, split)
 
 
 def _show_shard(target: Path, given: dict[str, Any], as_json: bool) -> None:
@@ -235,7 +258,9 @@ def _write_files(target: Path, given: dict[str, Any], as_json: bool) -> None:
 
         require_plotly()  # before the other files are written
     if given["save"] is not None:
-        written |= _save(_records(target, given), given, as_json)
+        decoder = _decoder(target, given, whole=True)
+        written |= _save(decoder.decoded(_records(target, given)), given, as_json)
+        _say_why_numbers(decoder)
     if given["images"] is not None:
         written |= _draw(target, _records(target, given), given, as_json)
     if given["html"] is not None:
@@ -292,12 +317,30 @@ def _draw(target: Path, records: Iterator[Record], given: dict[str, Any], as_jso
     return {"file": str(path), "sheet": str(path), "images": len(pictures)}
 
 
-def _print_records(records: list[Record], columns: list[str] | None, as_json: bool) -> None:
+def _decoder(target: Path, given: dict[str, Any], whole: bool) -> Decoder:
+    """Return what turns the tokens of the shown columns into text: all of it, or as much as is shown."""
+    from shardctl.inspection.tokens import Decoder
+
+    folder = target.parent if is_file(target) else target
+    return Decoder(folder, None if whole else SHOWN_TOKENS, given["columns"])
+
+
+def _say_why_numbers(decoder: Decoder) -> None:
+    if decoder.why_not is not None:
+        click.echo(f"note: tokens are shown as numbers only: {printable(decoder.why_not)}", err=True)
+
+
+def _print_records(target: Path, given: dict[str, Any], output: Output) -> None:
+    from shardctl.inspection.records import MOST_BLOCKS
+
+    decoder, columns = _decoder(target, given, output.as_json or output.verbose), given["columns"]
+    records = list(decoder.decoded(_records(target, given)))
     shown = [_plain_record(record, columns) for record in records]
-    if as_json:
+    _say_why_numbers(decoder)
+    if output.as_json:
         print_json({**shown[0], "records": shown})
         return
-    for record, told in zip(records, shown, strict=True):
+    for record, told in list(zip(records, shown, strict=True))[:SHOWN_BLOCKS]:
         click.echo(
             f"{record.shard}, block {record.block}, row {record.row}"
             + (f", sample {record.index} of the dataset" if record.index is not None else "")
@@ -305,28 +348,35 @@ def _print_records(records: list[Record], columns: list[str] | None, as_json: bo
         click.echo(f"  checksum of the block: {record.checksum} {'holds' if record.intact else 'DIFFERS'}")
         if record.source:
             click.echo(f"  source: {printable(record.source)}")
-        values = _for_people(told["values"], record)
+        values = _for_people(without_texts(told["values"], record), record)
         print_table([(name, shortened(value)) for name, value in values.items()])
         for name, role in record.roles.objects.items():
             if name in values:
                 print_objects(name, record.values[name], role)
+        print_texts(record, told["values"], given["key"], output.verbose)
+    if len(records) > SHOWN_BLOCKS:
+        most = len(records) >= MOST_BLOCKS
+        click.echo(f"and {'at least ' if most else ''}{len(records) - SHOWN_BLOCKS:,} more (--json has {len(records):,})")
 
 
 def _plain_record(record: Record, columns: list[str] | None) -> dict[str, Any]:
     """Return a record as plain data; the roles of its fields are those of the dataset, and say nothing of it."""
-    known = {name: value for name, value in vars(record).items() if name != "roles"}
-    return {**known, "label_name": record.label_name, "values": _plain_sample(record, columns)}
+    known = {name: value for name, value in vars(record).items() if name not in ("roles", "texts")}
+    documents = [{**asdict(piece), "cut": piece.cut} for piece in record.documents]
+    return {**known, "documents": documents, "label_name": record.label_name, "values": _plain_sample(record, columns)}
 
 
-def _print_samples(records: Iterator[Record], given: dict[str, Any], as_json: bool) -> None:
+def _print_samples(target: Path, given: dict[str, Any], output: Output) -> None:
     """Print the first of some samples; with a condition, also how many match it, if all were checked."""
+    records, decoder = _records(target, given), _decoder(target, given, output.as_json or output.verbose)
     limit, conditional = given["head"], given["where"] is not None
     most = limit or (SHOWN_MATCHES if conditional else SHOWN_FIRST)
-    first = list(islice(records, most))
+    first = list(decoder.decoded(islice(records, most)))
+    _say_why_numbers(decoder)
     shown = [_plain_sample(record, given["columns"]) for record in first]
     complete = limit is None or len(shown) < limit
     count = len(shown) + sum(1 for _ in records)
-    if as_json:
+    if output.as_json:
         print_json({**({"matches": count if complete else None} if conditional else {}), "samples": shown})
         return
     if not shown:
@@ -334,6 +384,10 @@ def _print_samples(records: Iterator[Record], given: dict[str, Any], as_json: bo
         return
     rows = [_for_people(sample, record) for sample, record in zip(shown, first, strict=True)]
     print_table([[shortened(value, 40) for value in row.values()] for row in rows], list(rows[0]))
+    for record, sample in zip(first if output.verbose else (), shown, strict=False):
+        if record.texts or record.documents:
+            click.echo(f"{printable(str(record.values.get('key')))}:")
+            print_texts(record, sample, None, whole=True)
     if conditional and limit is None:
         matching = f"{counted(count, 'sample')} {'matches' if count == 1 else 'match'}"
         click.echo(f"{matching}{f'; the first {most} are shown' if count > most else ''}")

@@ -146,7 +146,8 @@ def _description(found: Check, made: Recipe) -> list[str]:
     stored = f", images stored as {made.store}" if images else ""
     undecided = images and made.kind == "auto" and not made.transforms
     compression = "none for images, zstd:3 for others" if undecided else str(made.compression)
-    lines = [f"  for {kinds[made.kind]}{stored}, compression {compression}"]
+    inputs = "texts or tables" if made.kind == "auto" and not images else kinds[made.kind]
+    lines = [f"  for {inputs}{stored}, compression {compression}"]
     said = ("kind", "store", "compression", "seed", "variants", "transform")
     others = {key: value for key, value in made.given().items() if key not in said}
     if others:

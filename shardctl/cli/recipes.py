@@ -61,6 +61,22 @@ _TRANSFORMS = (
     click.option("--crop", metavar="N|WxH", help="Images: cut out the centre."),
     click.option("--random-crop", metavar="N|WxH", help="Images: cut out a random part and resize it (RandomResizedCrop)."),
     click.option("--flip", type=float, metavar="P", help="Images: mirror left to right with probability P."),
+    click.option("--strip-html", is_flag=True, help="Text: take HTML out, with scripts and styles."),
+    click.option("--unicode", metavar="FORM", help="Text: bring it into the form NFC, NFKC, NFD or NFKD."),
+    click.option("--strip-controls", is_flag=True, help="Text: remove control characters but tabs and newlines."),
+    click.option("--whitespace", is_flag=True, help="Text: runs of white space become one space, edges and blank lines go."),
+    click.option("--redact", metavar="NAME,…", help="Text: replace what is personal by placeholders: email, ip, url, phone, …"),
+    click.option("--lower-case", is_flag=True, help="Text: make all letters lower case."),
+    click.option("--segment", metavar="zh", help="Text: put spaces between the words of Chinese."),
+    click.option("--min-chars", type=int, metavar="N", help="Text: reject texts with fewer characters."),
+    click.option("--max-chars", type=int, metavar="N", help="Text: reject texts with more characters."),
+    click.option(
+        "--quality",
+        multiple=True,
+        type=click.Choice(["gopher", "c4", "fineweb"]),
+        help="Text: reject texts by published rules about quality (docs/text.md). May be given several times.",
+    ),
+    click.option("--stop-words", metavar="LANGUAGE", help="Text: remove the stop words of a language: en, de, …"),
     click.option(
         "--tokenizer",
         metavar="FILE|DIR|bytes",
@@ -90,8 +106,8 @@ _TRANSFORMS = (
         "steps",
         multiple=True,
         metavar="'NAME KEY=VALUE…'",
-        help="Images: any step of docs/recipes.md, for instance 'random_rotation degrees=10 fill=[0, 0, 0]'; done after those"
-        " of the recipe and of the options above. May be given several times.",
+        help="Any step of docs/recipes.md, for instance 'random_rotation degrees=10 fill=[0, 0, 0]'; done after those of the"
+        " recipe and of the options above. May be given several times.",
     ),
     click.option(
         "--transform",
@@ -125,12 +141,27 @@ _STEPS = (
     ("crop", "crop", "size"),
     ("random_crop", "random_resized_crop", "size"),
     ("flip", "hflip", "p"),
+    ("strip_html", "html", None),
+    ("unicode", "normalize", "unicode"),
+    ("strip_controls", "control_characters", None),
+    ("whitespace", "whitespace", None),
+    ("redact", "redact", "patterns"),
+    ("lower_case", "lower_case", None),
+    ("segment", "segment", "language"),
+    ("min_chars", "filter_length", "min_chars"),
+    ("max_chars", "filter_length", "max_chars"),
+    ("quality", "filter_gopher", None),
+    ("quality", "filter_gopher_repetition", None),
+    ("quality", "filter_c4", None),
+    ("quality", "filter_fineweb", None),
+    ("stop_words", "stop_words", "language"),
     ("tokenizer", "tokenize", "tokenizer"),
     ("chat_template", "tokenize_chat", "template"),
     ("block_length", "pack", "length"),
     ("pack", "pack", "method"),
 )
-"""Options that give a setting of a step, in the order in which the steps are done: option, step, setting."""
+"""Options for steps, in the order in which the steps are done: option, step, the setting that has its value (None: it stands
+for the step alone)."""
 
 
 def recipe_of(given: dict[str, Any]) -> dict[str, Any]:
@@ -142,11 +173,11 @@ def recipe_of(given: dict[str, Any]) -> dict[str, Any]:
     settings = load_recipe(Path(given["recipe"])) if given["recipe"] else {}
     settings |= {key: given[key] for key in KEYS if given.get(key) is not None}
     chats = given["chat_template"] is not None or _has_step(settings, "tokenize_chat")
-    steps_of_options = {**{option: name for option, name, _ in _STEPS}, **({"tokenizer": "tokenize_chat"} if chats else {})}
+    steps_of_options = {"tokenizer": "tokenize_chat"} if chats else {}
     named = [
-        StepOption(option.replace("_", "-"), steps_of_options[option], setting, given[option])
-        for option, _, setting in _STEPS
-        if given[option] is not None
+        StepOption(option.replace("_", "-"), steps_of_options.get(option, name), setting, given[option])
+        for option, name, setting in _STEPS
+        if given[option] not in (None, False) and (option != "quality" or _is_of_quality(name, given[option]))
     ]
     if given["chat_template"] is not None and given["tokenizer"] is None and not _has_step(settings, "tokenize_chat"):
         raise UsageError("--chat-template needs a tokenizer; give --tokenizer too")
@@ -160,3 +191,8 @@ def recipe_of(given: dict[str, Any]) -> dict[str, Any]:
 def _has_step(settings: dict[str, Any], name: str) -> bool:
     steps = settings.get("transform")
     return isinstance(steps, list) and any(isinstance(step, dict) and step.get("name") == name for step in steps)
+
+
+def _is_of_quality(step: str, chosen: tuple[str, ...]) -> bool:
+    """Return whether a filter is one of those that --quality names: gopher has two."""
+    return step.split("_")[1] in chosen

@@ -63,6 +63,9 @@ PROBE_RUNS, PROBE_RUN = 4, 256
 PROBE_IMAGE_RUN = 8
 """The same where records have images, which take a thousand times as long as text."""
 
+PROBED_BY_STEPS = 64
+"""Files, or neighbouring records, where steps of text work on them: rules of quality and tokenisers take a millisecond each."""
+
 EMPTY = Layout("", pa.schema([]))
 
 
@@ -162,6 +165,8 @@ def make_draft(
     some, run = (PROBE_FILES[recipe.kind], 1) if listing.whole else (PROBE_RUNS, PROBE_RUN)
     if probe_job.has_images:
         run = PROBE_IMAGE_RUN
+    elif recipe.batch_transforms:
+        some, run = min(some, PROBED_BY_STEPS), min(run, PROBED_BY_STEPS)
     if recipe.filters:
         some *= PROBED_WITH_FILTERS
     write_files(folder / FILES, listing, labelling, planner.write_some(folder, some, run))

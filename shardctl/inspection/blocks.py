@@ -20,8 +20,32 @@ from shardctl.shard import BlockFile, ShardReader, map_file
 from shardctl.spread import spread
 from shardctl.tables import SHARDS, ShardEntry, ShardTable
 
+MOST_LISTED = 1 << 20
+"""Most tokens of a sample that become Python objects: 8 bytes each, or 36."""
+
 _ALL = 1 << 62
 """More blocks than there are."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A document in a block of packed tokens, or a piece of it: `length` tokens from the place `first` of the block on.
+
+    `start` is the place of its first token in its document: over 0, an earlier part is in another block. `ends` says whether
+    the document ends here, None if that cannot be told. `text` is its decoded beginning, None if it cannot be decoded.
+    """
+
+    key: str | None
+    first: int
+    length: int
+    start: int
+    ends: bool | None
+    text: str | None
+
+    @property
+    def cut(self) -> bool:
+        """Whether a part of the document is in another block."""
+        return self.start > 0 or self.ends is False
 
 
 @dataclass(frozen=True)
@@ -31,7 +55,9 @@ class Record:
     `index` counts through the whole dataset, `row` through the shard. `checksum` is the one that its block was written with,
     and `intact` says whether it still holds; None if it was not computed. `class_names` has the name of the class of each
     label by the name of its field, None where there is no such name; `images` are the names of the fields of images and masks.
-    `roles` are those of all fields, but for objects that are not of the type of objects.
+    `roles` are those of all fields, but for objects that are not of the type of objects. `texts` has the decoded text of each
+    field of tokens where a Decoder (inspection/tokens.py) has seen the record, None where it has none, and `documents` those in
+    a block of tokens.
     """
 
     shard: str
@@ -45,6 +71,8 @@ class Record:
     class_names: Mapping[str, str | None] = field(default_factory=dict)
     images: tuple[str, ...] = ()
     roles: Roles = field(default_factory=Roles)
+    texts: Mapping[str, str | None] = field(default_factory=dict)
+    documents: tuple[Piece, ...] = ()
 
     @property
     def label_name(self) -> str | None:
@@ -53,24 +81,31 @@ class Record:
         return self.class_names.get("label", only)
 
     def named_values(self) -> dict[str, Any]:
-        """Return the values, and behind each label NAME its class as NAME_name, unless there is a column of that name."""
+        """Return the values; behind each label NAME its class as NAME_name, behind tokens their text as NAME_text.
+
+        A column of such a name takes precedence.
+        """
         named: dict[str, Any] = {}
         for name, value in self.values.items():
             named[name] = value
-            if name in self.class_names and f"{name}_name" not in self.values:
-                named[f"{name}_name"] = self.class_names[name]
+            named |= {more: told for more, told in self._beside(name).items() if more not in self.values}
         return named
 
+    def _beside(self, name: str) -> dict[str, Any]:
+        """Return what is said of a field beside its value."""
+        told: dict[str, Any] = {f"{name}_name": self.class_names[name]} if name in self.class_names else {}
+        return {**told, f"{name}_text": self.texts[name]} if name in self.texts else told
+
     def chosen_values(self, columns: Sequence[str] | None) -> dict[str, Any]:
-        """Return the values of some columns, None for all, with the name of the label. Raises UsageError for unknown ones."""
+        """Return the values of some columns, None for all, with what is said of them. Raises UsageError for unknown ones."""
         values = self.named_values()
         if columns is None:
             return values
         unknown = [name for name in columns if name not in values]
         if unknown:
             raise UsageError(f"no column {', '.join(unknown)}; there are {', '.join(self.values)}")
-        with_name = [part for name in columns for part in ((name, f"{name}_name") if name in self.class_names else (name,))]
-        return {name: values[name] for name in with_name if name in values}
+        told = [part for name in columns for part in (name, *self._beside(name))]
+        return {name: values[name] for name in told if name in values}
 
 
 @dataclass(frozen=True)
@@ -126,10 +161,13 @@ class Placed:
 
     def record(self, place: int, intact: bool | None = None) -> Record:
         """Return the sample in a row of the block."""
-        values = {field.name: _plain(self.data.column(field.name), place) for field in self.data.schema}
+        roles = self.reader.layout.roles
+        values = {
+            field.name: (_tokens if field.name in roles.tokens else _plain)(self.data.column(field.name), place)
+            for field in self.data.schema
+        }
         row = self.first + place
         index = self.entry.first + row if self.entry is not None else None
-        roles = self.reader.layout.roles
         classes = {name: _class_of(values[name], label.names) for name, label in roles.labels.items()}
         place_of_it = (self.shard.path.name, self.number, row, index)
         images = tuple(roles.images)
@@ -147,6 +185,15 @@ def _plain(column: pa.Array, place: int) -> Any:
     if isinstance(column.type, pa.FixedShapeTensorType):
         return column.slice(place, 1).to_numpy_ndarray()[0]
     return python_values(column.slice(place, 1))[0]
+
+
+def _tokens(column: pa.Array, place: int) -> Any:
+    """Return the tokens of a sample as they are stored: a list, but an array (n,) where there are very many."""
+    value = column[place]
+    listed = isinstance(value, pa.ListScalar) and value.is_valid and pa.types.is_integer(value.type.value_type)
+    if not listed or len(value.values) <= MOST_LISTED or value.values.null_count:
+        return _plain(column, place)
+    return np.from_dlpack(value.values)
 
 
 def holds_objects(type_: pa.DataType) -> bool:

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from shardctl.annotations.objects import OUTSIDE_PIXELS
 from shardctl.errors import DatasetError, Rejection
 from shardctl.inspection.blocks import Placed, blocks_and_share, checked_columns
-from shardctl.inspection.statistics import BINS, Distribution
+from shardctl.inspection.statistics import Distribution, spread_of_counts
 from shardctl.layout import ENCODED_IMAGE
 from shardctl.roles import Objects
 from shardctl.spread import spread
@@ -204,7 +204,7 @@ class _Tally:
             self.flags.get("difficult"),
             self.flags.get("truncated"),
             tuple(ranked),
-            _spread_of_counts("objects in an image", self.per_image),
+            spread_of_counts("objects in an image", self.per_image),
             sizes,
             self.degenerate,
             self.sized_images,
@@ -254,22 +254,6 @@ def _rows_of(values: pa.FixedSizeListArray) -> npt.NDArray[np.float64]:
     if values.null_count:
         rows[~np.asarray(values.is_valid())] = np.nan
     return rows
-
-
-def _spread_of_counts(what: str, counter: Counter[int]) -> Distribution:
-    """Return how whole numbers are spread: bins of one number each, or of several where there are too many."""
-    if not counter:
-        return Distribution(what, 0, 0, 0, (), ())
-    values = np.array(sorted(counter))
-    counts = np.array([counter[value] for value in values.tolist()])
-    low, high = int(values[0]), int(values[-1])
-    width = -(-(high + 1 - low) // BINS)
-    bins = -(-(high + 1 - low) // width)
-    binned = np.bincount((values - low) // width, counts, minlength=bins).astype(np.int64)
-    edges = tuple(float(low + width * number) for number in range(bins + 1))
-    up_to, total = np.cumsum(counts), int(counts.sum())
-    middle = [float(values[np.searchsorted(up_to, place + 1)]) for place in ((total - 1) // 2, total // 2)]
-    return Distribution(what, low, sum(middle) / 2, high, edges, tuple(binned.tolist()))
 
 
 def object_statistics(

@@ -96,6 +96,7 @@ class Overview:
             "reject_examples": [vars(reject) for reject in self.rejects],
             "splits": [vars(split) for split in self.splits],
             "jpeg": m.jpeg,
+            "steps": m.steps,
             "classes": self.class_totals,
             "classes_by_split": self.classes,
             "schema": [{"name": name, "type": type_} for name, type_ in m.schema],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from shardctl.shard import ShardReader
 from shardctl.storage import exists, printable
 from shardctl.stored import Place, StoredDataset, possible_names
 from shardctl.tables import PLAN, REJECTS, Reject, ShardEntry, read_rejects
+from shardctl.token_columns import packed_column
 from shardctl.where import Where, first_line, kept_rows, parse_where, quoted
 
 DERIVED = {
@@ -74,19 +76,29 @@ def _source(root: Path, entry: ShardEntry, found: Record) -> str | None:
         return None
 
 
+MOST_BLOCKS = 256
+"""Blocks of tokens of one document that are shown: a document of 1 GB is in a hundred thousand."""
+
+
 def record_of_key(root: Path, key: str) -> list[Record]:
     """Return the samples made of one record (several with variants).
 
+    Where blocks have the tokens of several documents, these are the first MOST_BLOCKS blocks that have some of the document.
     Raises UsageError, with near keys, for an unknown one, DatasetError if there is no dataset.
     """
     if not exists(root):
         Manifest.load(root)  # says that there is no such dataset
     stored = StoredDataset(root)
+    packed = packed_column(stored.manifest.roles) is not None
     if not stored.files.num_rows:
-        return _written_with_key(stored, key)
+        return _written_in_blocks(stored, key) if packed else _written_with_key(stored, key)
     places = stored.find(key)
     if not places:
         raise UsageError(f"{printable(str(root))}: no key {printable(key)!r}{_near(stored, key)}")
+    if packed:
+        if records := _blocks_with(stored, key, places):
+            return records
+        raise _why_in_no_block(stored, key, places)
     records = []
     for place in places:
         entry = stored.shards[place.shard]
@@ -95,6 +107,33 @@ def record_of_key(root: Path, key: str) -> list[Record]:
             records.append(replace(found, source=stored.source_of(place.file)))
     if not records:
         raise _why_no_sample(stored, key, places)
+    return records
+
+
+def _blocks_with(stored: StoredDataset, key: str, places: list[Place] | None) -> list[Record]:
+    """Return the first blocks of tokens that have a document; `places` are those of the plan, None if there is no plan."""
+    from shardctl.inspection.tokens import blocks_of_document
+
+    records = []
+    for shard, row in islice(blocks_of_document(stored, key, places), MOST_BLOCKS):
+        entry = stored.shards[shard]
+        records.append(_record_at(stored.root / entry.path, None, row, entry))
+    if not places:
+        return records
+    source = stored.source_of(places[0].file)
+    return [replace(record, source=source) for record in records]
+
+
+def _written_in_blocks(stored: StoredDataset, key: str) -> list[Record]:
+    """Return the blocks of tokens with a document of a dataset that shardctl.write made: the keys of all shards are read."""
+    from shardctl.inspection.tokens import document_keys
+
+    def keys() -> Iterator[pa.Array]:
+        return (part.flatten() for entry in stored.shards for part in document_keys(stored.root / entry.path))
+
+    records = _blocks_with(stored, key, None)
+    if not records:
+        raise UsageError(f"{printable(str(stored.root))}: no key {printable(key)!r}{_meant(_alike(key, keys()))}")
     return records
 
 
@@ -114,7 +153,7 @@ def _written_with_key(stored: StoredDataset, key: str) -> list[Record]:
 def _why_no_sample(stored: StoredDataset, key: str, places: list[Place]) -> Exception:
     """Return the error for a record that the plan has, and of which there is no sample."""
     shown = printable(key)
-    if why := next((reject.message for reject in read_rejects(stored.root / REJECTS) if _is_of(reject, key, places)), None):
+    if why := _why_rejected(stored, key, places):
         return DatasetError(f"{shown}: was rejected when the dataset was made ({why})")
     whole = [place for place in places if place.unit.records <= 1]
     if any(place.unit.samples for place in whole):
@@ -122,6 +161,19 @@ def _why_no_sample(stored: StoredDataset, key: str, places: list[Place]) -> Exce
     if any(place.unit.rejected for place in whole):
         return DatasetError(f"{shown}: was rejected when the dataset was made (the reason is not recorded)")
     return UsageError(f"{printable(str(stored.root))}: no sample was made of {shown}: it is empty, or a step left it out")
+
+
+def _why_in_no_block(stored: StoredDataset, key: str, places: list[Place]) -> Exception:
+    """Return the error for a document that the plan has, and that is in no block of tokens."""
+    if why := _why_rejected(stored, key, places):
+        return DatasetError(f"{printable(key)}: was rejected when the dataset was made ({why})")
+    why = "it is empty, or a step left it out"
+    return UsageError(f"{printable(str(stored.root))}: no block has tokens of {printable(key)}: {why}")
+
+
+def _why_rejected(stored: StoredDataset, key: str, places: list[Place]) -> str | None:
+    """Return why a record was rejected, None if that is not recorded."""
+    return next((reject.message for reject in read_rejects(stored.root / REJECTS) if _is_of(reject, key, places)), None)
 
 
 def _is_of(reject: Reject, key: str, places: list[Place]) -> bool:

@@ -16,6 +16,7 @@ from shardctl.inspection.blocks import some_blocks
 from shardctl.layout import ENCODED_IMAGE
 from shardctl.manifest import Manifest
 from shardctl.shard import Compression
+from shardctl.token_columns import DOCUMENT_COLUMNS, packed_column
 
 BLOCKS = 4
 """Default number of blocks that are read: a few milliseconds each."""
@@ -74,11 +75,14 @@ def statistics_of(target: Path, blocks: int = BLOCKS, split: str | None = None) 
     """
     looked_at: list[pa.RecordBatch] = []
     images: dict[str, None] = {}
+    told_elsewhere = {"key"}
     faults: list[str] = []
     for block in some_blocks(target, split, blocks):
         try:
             looked_at.append(block.data)
             images |= dict.fromkeys(block.reader.layout.roles.images)
+            if packed_column(block.reader.layout.roles) is not None:
+                told_elsewhere |= set(DOCUMENT_COLUMNS)  # token_statistics.py tells how many documents there are
         except DatasetError as error:
             faults.append(str(error))
     compression = Compression.parse("none" if target.is_file() else str(Manifest.load(target).recipe.get("compression")))
@@ -94,10 +98,10 @@ def statistics_of(target: Path, blocks: int = BLOCKS, split: str | None = None) 
         columns.append(ColumnStatistics(field.name, str(field.type), round(raw / samples, 1), round(stored / samples, 1)))
         if field.name in images and field.type.equals(ENCODED_IMAGE):
             distributions += _image_sizes(field.name, parts, formats)
-        elif field.name != "key" and (lengths := _lengths(parts)) is not None:
+        elif field.name not in told_elsewhere and (lengths := _lengths(parts)) is not None:
             distributions.append(distribution(f"{field.name}, {_unit(field.type)}", lengths))
-    counted = dict(formats.most_common())
-    return Statistics(samples, len(looked_at), tuple(columns), tuple(distributions), counted, tuple(faults))
+    of_formats = dict(formats.most_common())
+    return Statistics(samples, len(looked_at), tuple(columns), tuple(distributions), of_formats, tuple(faults))
 
 
 def _stored(column: pa.Array, codec: pa.Codec | None) -> int:
@@ -150,3 +154,19 @@ def distribution(what: str, values: npt.NDArray[Any]) -> Distribution:
     counts, edges = np.histogram(values, min(BINS, max(1, int(values.max() - values.min()))))
     spread = (float(values.min()), float(np.median(values)), float(values.max()))
     return Distribution(what, *spread, tuple(edges.round(1).tolist()), tuple(counts.tolist()))
+
+
+def spread_of_counts(what: str, counter: Counter[int]) -> Distribution:
+    """Return how whole numbers are spread: bins of one number each, or of several where there are too many."""
+    if not counter:
+        return Distribution(what, 0, 0, 0, (), ())
+    values = np.array(sorted(counter))
+    counts = np.array([counter[value] for value in values.tolist()])
+    low, high = int(values[0]), int(values[-1])
+    width = -(-(high + 1 - low) // BINS)
+    bins = -(-(high + 1 - low) // width)
+    binned = np.bincount((values - low) // width, counts, minlength=bins).astype(np.int64)
+    edges = tuple(float(low + width * number) for number in range(bins + 1))
+    up_to, total = np.cumsum(counts), int(counts.sum())
+    middle = [float(values[np.searchsorted(up_to, place + 1)]) for place in ((total - 1) // 2, total // 2)]
+    return Distribution(what, low, sum(middle) / 2, high, edges, tuple(binned.tolist()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,7 +14,7 @@ from shardctl.errors import DatasetError, UsageError
 from shardctl.reader.column import Column
 from shardctl.reader.gather import Indices, Located, gather
 from shardctl.reader.lists import Lists
-from shardctl.reader.memory import Batch
+from shardctl.reader.memory import Batch, BatchMemory
 from shardctl.reader.shards import VERIFY_ADVICE, Shards
 from shardctl.reader.sources import Sources
 from shardctl.reader.specs import Spec
@@ -29,6 +29,12 @@ MAX_SEQLEN = "max_seqlen"
 
 NO_LABEL = -100
 """The label of a place that counts for no loss, as PyTorch's cross_entropy and Hugging Face have it."""
+
+_DTYPES: dict[str, np.dtype[Any]] = {
+    LABELS: np.dtype(np.int64),
+    POSITION_IDS: np.dtype(np.int32),
+    DOCUMENT_IDS: np.dtype(np.int32),
+}
 
 LENGTHS, LOSS_MASK = "document_lengths", "loss_mask"
 
@@ -68,35 +74,51 @@ class Layout:
         """The lengths of all documents, and of the padding of each row, in their order."""
         return self._with_padding[0]
 
-    def position_ids(self) -> npt.NDArray[np.int64]:
-        """Return the place of each token in its document, and of padding in the padding: (n, width)."""
+    def position_ids(self, found: npt.NDArray[np.int32]) -> None:
+        """Set the place of each token in its document, and of padding in the padding: (n, width)."""
         lengths = self.segments
-        starts = np.cumsum(lengths) - lengths
-        places = np.arange(len(self.counts) * self.width) - np.repeat(starts, lengths)
-        return places.reshape(len(self.counts), self.width)
+        starts = ((np.cumsum(lengths) - lengths) % self.width).astype(np.int32)  # in the row
+        places = np.arange(self.width, dtype=np.int32)
+        for part, some in self._parts():
+            np.subtract(places, np.repeat(starts[some], lengths[some]).reshape(-1, self.width), out=found[part])
 
-    def document_ids(self) -> npt.NDArray[np.int32]:
-        """Return which document of its row each token is of, counted from 0, and -1 for padding: (n, width)."""
+    def document_ids(self, found: npt.NDArray[np.int32]) -> None:
+        """Set which document of its row each token is of, counted from 0, and -1 for padding: (n, width)."""
         lengths, numbers = self._with_padding
-        return np.repeat(numbers.astype(np.int32), lengths).reshape(len(self.counts), self.width)
+        numbers = numbers.astype(np.int32)
+        for part, some in self._parts():
+            found[part] = np.repeat(numbers[some], lengths[some]).reshape(-1, self.width)
 
     def cu_seqlens(self) -> npt.NDArray[np.int32]:
         """Return where each document, and the padding of each row, begins in all rows one behind the other, and the end."""
         return np.concatenate([[0], np.cumsum(self.segments)]).astype(np.int32)
 
-    def labels(self, tokens: npt.NDArray[Any], mask: npt.NDArray[Any] | None) -> npt.NDArray[np.int64]:
-        """Return the token after each of `tokens` (n, width), NO_LABEL where there is none in the same document, or where the
+    def labels(self, tokens: npt.NDArray[Any], mask: npt.NDArray[Any] | None, found: npt.NDArray[np.int64]) -> None:
+        """Set the token after each of `tokens` (n, width), NO_LABEL where there is none in the same document, or where the
         `mask` (n, width) of it is 0: (n, width)."""
-        labels = np.full(tokens.shape, NO_LABEL, np.int64)
-        labels[:, :-1] = tokens[:, 1:]
-        if mask is not None:
-            labels[:, :-1][mask[:, 1:] == 0] = NO_LABEL
-        lengths = self.segments
-        labels.reshape(-1)[np.cumsum(lengths) - 1] = NO_LABEL
+        ends = np.cumsum(self.segments) - 1
         padded = np.flatnonzero(self.filled < self.width)
+        for part, some in self._parts():
+            labels = found[part]
+            labels[:, :-1] = tokens[part, 1:]
+            if mask is not None:
+                np.copyto(labels[:, :-1], NO_LABEL, where=mask[part, 1:] == 0)
+            labels.reshape(-1)[ends[some] - part.start * self.width] = NO_LABEL
         for row, first in zip(padded.tolist(), self.filled[padded].tolist(), strict=True):
-            labels[row, first:] = NO_LABEL
-        return labels
+            found[row, first:] = NO_LABEL
+
+    def _parts(self) -> Iterator[tuple[slice, slice]]:
+        """Yield some rows at a time, and their segments: few enough to stay in the processor's cache."""
+        step = max(1, _TOGETHER // max(1, self.width))
+        rows = len(self.counts)
+        edges = np.concatenate([[0], np.cumsum(self.counts + (self.filled < self.width))])
+        for first in range(0, rows, step):
+            last = min(first + step, rows)
+            yield slice(first, last), slice(int(edges[first]), int(edges[last]))
+
+
+_TOGETHER = 1 << 16
+"""Places of rows that are worked on together: 512 kB of labels."""
 
 
 class Deriver:
@@ -129,7 +151,7 @@ class Deriver:
         read = {column.name for column in columns}
         self.hidden = [column for column in (self._lengths, self._mask) if column is not None and column.name not in read]
 
-    def read(self, batch: Batch, sources: Sources) -> Batch:
+    def read(self, batch: Batch, sources: Sources, memory: BatchMemory) -> Batch:
         """Return the derived fields of a batch, given its other fields. Raises DatasetError."""
         if not self.derive:
             return {}
@@ -137,16 +159,17 @@ class Deriver:
         layout = self._layout(batch, tokens, sources)
         made: Batch = {}
         for name in self.derive:
-            if name == LABELS:
-                mask = None if self._mask is None else self._mask_of(self._mask, tokens.shape, sources)
-                made[name] = layout.labels(tokens, mask)
-            elif name == POSITION_IDS:
-                made[name] = layout.position_ids()
-            elif name == DOCUMENT_IDS:
-                made[name] = layout.document_ids()
-            else:
+            if name == CU_SEQLENS:
                 made[name] = layout.cu_seqlens()
                 made[MAX_SEQLEN] = int(layout.segments.max(initial=0))
+                continue
+            found = made[name] = memory.array(name, tokens.shape, _DTYPES[name])
+            if name == LABELS:
+                layout.labels(tokens, None if self._mask is None else self._mask_of(self._mask, tokens.shape, sources), found)
+            elif name == POSITION_IDS:
+                layout.position_ids(found)
+            else:
+                layout.document_ids(found)
         return made
 
     def _layout(self, batch: Batch, tokens: npt.NDArray[Any], sources: Sources) -> Layout:
@@ -187,8 +210,7 @@ class Deriver:
                 made[name] = Spec("whole", (-1,), np.dtype(np.int32))
                 made[MAX_SEQLEN] = Spec("whole")
             else:
-                dtype = np.dtype(np.int32 if name == DOCUMENT_IDS else np.int64)
-                made[name] = Spec(of_tokens.kind, of_tokens.shape, dtype, fills[name])
+                made[name] = Spec(of_tokens.kind, of_tokens.shape, _DTYPES[name], fills[name])
         return made
 
 

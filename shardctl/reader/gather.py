@@ -70,9 +70,43 @@ def gather(located: Located) -> pa.Array:
 
 def gather_fixed(located: Located, width: int) -> Bytes:
     """Copy values of one width into an array (n, width) uint8."""
+    if width >= _INDEXED and len(located):
+        copied = _indexed(located, width)
+        if copied is not None:
+            return copied
     if width > _INLINE:
         return _fixed(located, width)
     return _windows(located)[:, :width]
+
+
+_INDEXED = 256
+"""Bytes of a value from which on numpy's indexing copies faster than Arrow's gather: 4 kB rows at 1.2 to 2.5 times the rate."""
+
+
+class _Memory:
+    """Memory from an address on, as an array (n, width) uint64 whose row i begins 8 * i bytes after it: rows overlap."""
+
+    def __init__(self, address: int, rows: int, width: int) -> None:
+        self.__array_interface__ = {
+            "data": (address, True),
+            "shape": (rows, width // 8),
+            "strides": (8, 8),
+            "typestr": np.dtype(np.uint64).str,
+            "version": 3,
+        }
+
+
+def _indexed(located: Located, width: int) -> Bytes | None:
+    """Copy values of one width, (n, width), by one index over all memory between them; None if they are not at multiples of
+    8 bytes. What lies between the values is not touched, whatever it is."""
+    bases = np.array([buffer.address for buffer in located.buffers], np.int64)
+    at = bases[located.which] + located.start
+    if (int(np.bitwise_or.reduce(at)) | width) & 7:
+        return None
+    first, last = int(at.min()), int(at.max())
+    rows = np.asarray(_Memory(first, (last - first) // 8 + 1, width))
+    copied: Bytes = rows[(at - first) >> 3].view(np.uint8)
+    return copied
 
 
 def _fixed(located: Located, width: int) -> Bytes:

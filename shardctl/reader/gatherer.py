@@ -116,7 +116,7 @@ class Gatherer:
         batch: Batch = {}
         for column in self.columns:
             batch.update(self._values(column, sources, samples, epoch, memory))
-        batch.update(self._derived.read(batch, sources))
+        batch.update(self._derived.read(batch, sources, memory))
         if mended() != mended_before and self._places.in_place is not None:  # a mapped file shrank, perhaps one of these
             faults = self._places.in_place.changed(wanted)
             if faults:

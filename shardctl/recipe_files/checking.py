@@ -88,7 +88,7 @@ def check_recipe(path: Path, imports: bool = False) -> Check:
         for place, step in enumerate(recipe.transforms):
             try:
                 step.loaded()
-            except UsageError as error:
+            except (UsageError, InstallError) as error:
                 told.append(SettingError(str(error), "transform", place))
     problems = sorted((file.problem(error) for error in told), key=lambda problem: (problem.line or 0, problem.column or 0))
     return Check(shown, tuple(problems), recipe if not problems else None)

@@ -29,15 +29,22 @@ _AFTER_OTHERS = ("tokenize", "tokenize_chat", "pack")
 
 
 class StepOption(NamedTuple):
-    """An option that gives one setting of the step `name`: `--crop 224` is the `size` of `crop`."""
+    """An option that gives one setting of the step `name`: `--crop 224` is the `size` of `crop`. With None as its setting it
+    stands for the step alone, as `--lower-case` does."""
 
     option: str
     name: str
-    setting: str
+    setting: str | None
     value: Any
 
     def __str__(self) -> str:
-        return f"--{self.option} {printable(str(self.value))}"
+        value = " ".join(self.value) if isinstance(self.value, tuple) else self.value
+        return f"--{self.option}" if value is True else f"--{self.option} {printable(str(value))}"
+
+    @property
+    def step(self) -> dict[str, Any]:
+        """The step as a recipe has it."""
+        return {"name": self.name} if self.setting is None else {"name": self.name, self.setting: self.value}
 
 
 def with_steps(
@@ -51,14 +58,15 @@ def with_steps(
     """
     own = list(steps) if isinstance(steps, list) else []
     held = set(_names(own))
-    made: dict[str, dict[str, Any]] = {}
+    new: list[StepOption] = []
     for option in options:
         if own and (option.name in held or option.name not in _AFTER_OTHERS):
             own = _replaced(own, option, file)
         else:
-            made.setdefault(option.name, {"name": option.name})[option.setting] = option.value
-    own += [step for name, step in made.items() if name not in _AFTER_OTHERS]
-    last = [step for name, step in made.items() if name in _AFTER_OTHERS]
+            new.append(option)
+    made = _steps_of(new)
+    own += [step for step in made if step["name"] not in _AFTER_OTHERS]
+    last = [step for step in made if step["name"] in _AFTER_OTHERS]
     known = [step.get("target") for step in own if isinstance(step, dict) and step.get("name") in ("custom", "model")]
     twice = next((target for target in functions if target in known), None)
     if twice is not None:
@@ -105,13 +113,25 @@ def _value(text: str) -> Any:
     return found["value"]
 
 
+def _steps_of(options: Sequence[StepOption]) -> list[dict[str, Any]]:
+    """Return the steps that options name. Options of one step follow each other."""
+    steps: list[dict[str, Any]] = []
+    for option in options:
+        if steps and steps[-1]["name"] == option.name:
+            steps[-1].update(option.step)
+        else:
+            steps.append(option.step)
+    return steps
+
+
 def _replaced(steps: list[Any], option: StepOption, file: str) -> list[Any]:
     """Return the steps with the setting changed in the one step of this name."""
     names = list(_names(steps))
     if option.name not in names:
+        setting = "" if option.setting is None else f" {option.setting}={option.value}"
         raise UsageError(
             f"{option}: {file} has no step {option.name} (it has {printable(', '.join(dict.fromkeys(names)))}); add it with"
-            f" --step '{option.name} {option.setting}={option.value}', or in the file"
+            f" --step '{option.name}{setting}', or in the file"
         )
     if names.count(option.name) > 1:
         raise UsageError(
@@ -126,7 +146,7 @@ def _changed(step: Any, option: StepOption) -> Any:
     changed = {
         key: [_changed(item, option) for item in value] if isinstance(value, list) else value for key, value in step.items()
     }
-    return {**changed, option.setting: option.value} if step.get("name") == option.name else changed
+    return {**changed, **option.step} if step.get("name") == option.name else changed
 
 
 def _names(steps: list[Any]) -> Iterator[str]:

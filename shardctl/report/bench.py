@@ -65,9 +65,11 @@ def _verdict(result: BenchResult) -> Iterator[Html]:
 
 def _tiles(result: BenchResult) -> Html:
     own = f", {result.own_mb:,.0f} MB without the mapped shards" if result.own_mb is not None else ""
+    tokens = [] if result.tokens_per_s is None else [(f"{result.tokens_per_s:,.0f}", "tokens/s, without padding")]
     return tiles(
         [
             (f"{result.samples_per_s:,.0f}", f"samples/s, spread {result.spread:.1%} over {len(result.runs)} runs"),
+            *tokens,
             (f"{result.mb_per_s:,.0f} MB/s", f"handed over, {result.stored_mb_per_s:,.0f} as stored"),
             (f"{result.batch_ms_mean:,.2f} ms", f"per batch on average{_longest_wait(result)}"),
             (f"{result.first_batch_s * 1e3:,.0f} ms", "to the first batch"),

@@ -15,10 +15,14 @@ from shardctl.inspection.objects import object_statistics
 from shardctl.inspection.overview import Overview, overview
 from shardctl.inspection.records import describe_value
 from shardctl.inspection.statistics import Statistics, statistics_of
+from shardctl.inspection.token_statistics import token_statistics
+from shardctl.inspection.tokens import Decoder
 from shardctl.report import charts, marks
 from shardctl.report.page import Html, data, figures, page, paragraph, section, table, text, tiles
 from shardctl.report.pictures import MARKED_SIDE, PICTURES_STYLE, SIDE, figure, pictures_of
-from shardctl.storage import format_bytes
+from shardctl.report.tokens import sections as token_sections
+from shardctl.step_counts import step_lines
+from shardctl.storage import counted, format_bytes
 from shardctl.tables import REJECTS, read_rejects
 
 PICTURES = 60
@@ -26,10 +30,12 @@ TEXTS = 24
 ROWS = 500
 REJECTED = 200
 CLASSES = marks.CLASSES
-OBJECT_BLOCKS, OBJECT_IMAGES, MASKS = 256, 2048, 128
+OBJECT_BLOCKS, OBJECT_IMAGES, MASKS, TOKEN_BLOCKS = 256, 2048, 128, 256
 """How much of what is read and shown: the page of ten million samples is as large as that of ten thousand."""
 
 TEXT_LENGTH = 400
+TEXT_TOKENS = 512
+"""Tokens that are decoded for a text of this length."""
 
 _SEARCH = """
 const box = document.querySelector("#search"), rows = [...document.querySelectorAll("#samples tbody tr")];
@@ -62,15 +68,18 @@ def dataset_page(root: Path, split: str | None = None, annotated: bool = True) -
     """
     charts.require_plotly()
     found, statistics = overview(root, split), statistics_of(root, blocks=32, split=split)
-    records = list(some_records(root, split, ROWS))
+    decoder = Decoder(root, TEXT_TOKENS)
+    records = list(decoder.decoded(some_records(root, split, ROWS)))
     objects = object_statistics(root, OBJECT_BLOCKS, OBJECT_IMAGES, split)
     masks = mask_statistics(root, MASKS, split)
+    tokens = token_statistics(root, TOKEN_BLOCKS, split)
     parts = [Html(_STYLE), _headline(found), _tiles(found), _splits(found), figures(*_charts(found, statistics))]
-    parts += marks.sections(objects, masks)
+    parts += [*_steps(found), *marks.sections(objects, masks), *token_sections(tokens)]
     parts += [*_pictures(records, annotated), *_texts(records), _rejects(root, found), _samples(records)]
     parts += [
         _making(found, statistics),
         data("overview", found.record()),
+        data("tokens", [{"field": name, **each.record()} for name, each in tokens.items()]),
         data("objects", [{"field": name, **each.record()} for name, each in objects.items()]),
         charts.drawing(),
         Html(f"<script>{_SEARCH}</script>"),
@@ -131,15 +140,35 @@ def _pictures(records: list[Record], annotated: bool) -> Iterator[Html]:
 
 
 def _texts(records: list[Record]) -> Iterator[Html]:
-    texts = [(record, str(record.values["text"])) for record in records if isinstance(record.values.get("text"), str)]
-    if not texts:
+    texts = [(record, _text_of(record)) for record in records]
+    there = [(record, whole, length) for record, (whole, length) in texts if whole is not None]
+    if not there:
         return
     made = (
         f"<blockquote>{text(whole[:TEXT_LENGTH])}{'…' if len(whole) > TEXT_LENGTH else ''}"
-        f'<div class="soft">{text(record.values["key"])}, {len(whole):,} characters</div></blockquote>'
-        for record, whole in texts[:: max(1, len(texts) // TEXTS)][:TEXTS]
+        f'<div class="soft">{text(record.values["key"])}, {length}</div></blockquote>'
+        for record, whole, length in there[:: max(1, len(there) // TEXTS)][:TEXTS]
     )
     yield section("Some texts", Html(f'<div class="texts">{"".join(made)}</div>'))
+
+
+def _text_of(record: Record) -> tuple[str | None, str]:
+    """Return the text of a sample, or of its tokens, and how long it is."""
+    whole = record.values.get("text")
+    if isinstance(whole, str):
+        return whole, f"{len(whole):,} characters"
+    name, decoded = next(((name, decoded) for name, decoded in record.texts.items() if decoded is not None), ("", None))
+    if decoded is None:
+        return None, ""
+    documents = f", {counted(len(record.documents), 'document')}" if record.documents else ""
+    return decoded, f"{len(record.values[name]):,} tokens{documents}"
+
+
+def _steps(found: Overview) -> Iterator[Html]:
+    lines = step_lines(found.manifest.steps or ())
+    if lines:
+        rows = [line.split(": ", 1) for line in lines]
+        yield section("What the steps kept", table(rows, ("step", "records, and share of the bytes of text")))
 
 
 def _rejects(root: Path, found: Overview) -> Html:
@@ -154,11 +183,26 @@ def _rejects(root: Path, found: Overview) -> Html:
 def _samples(records: list[Record]) -> Html:
     """Return the table to search in."""
     columns = list(records[0].values) if records else []
-    rows = [[record.shard, record.row, *(_shown(record, name) for name in columns)] for record in records]
+    texts = list(records[0].texts) if records else []
+    rows = [
+        [
+            record.shard,
+            record.row,
+            *(_shown(record, name) for name in columns),
+            *(_start_of_text(record, name) for name in texts),
+        ]
+        for record in records
+    ]
     found = f'<span id="found" class="soft">{len(rows):,} shown</span>'
     search = Html(f'<p><input id="search" type="search" placeholder="search" aria-label="search"> {found}</p>')
-    whole = Html(f'<div id="samples">{table(rows, ("shard", "row", *columns)).text}</div>')
+    whole = Html(
+        f'<div id="samples">{table(rows, ("shard", "row", *columns, *(f"{name}, text" for name in texts))).text}</div>'
+    )
     return section(f"{len(rows):,} samples from everywhere", search, whole)
+
+
+def _start_of_text(record: Record, name: str) -> str:
+    return (record.texts.get(name) or "")[: TEXT_LENGTH // 4]
 
 
 def _shown(record: Record, name: str) -> Any:

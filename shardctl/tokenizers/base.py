@@ -12,6 +12,10 @@ import pyarrow as pa
 
 Ids = npt.NDArray[np.uint32]
 Offsets = npt.NDArray[np.int64]
+Rows = npt.NDArray[np.bool_]
+
+MOST = 8 << 20
+"""Bytes of a text, or of a piece of one, that may be encoded in one go where that takes a hundred times as much memory."""
 
 END_NAMES = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]")
 BEGIN_NAMES = ("<|begin_of_text|>", "<s>", "<bos>", "<|bos|>", "[BOS]")
@@ -79,13 +83,12 @@ class Tokenizer(Protocol):
         """The packages that decide the tokens, with their versions: "tokenizers 0.23.3"."""
         ...
 
-    @property
-    def longest(self) -> int | None:
-        """The most bytes of a text that are encoded in little memory; None: there is no limit."""
-        ...
-
     def encode(self, texts: pa.Array) -> Encoded:
         """Return the tokens of texts, (n,) string without nulls; special tokens are added as the tokeniser says (no EOS)."""
+        ...
+
+    def too_long(self, texts: pa.Array) -> Rows:
+        """Return which of the texts, (n,), would take a hundred times as much memory as they have bytes, and much of it."""
         ...
 
     def decode(self, ids: Sequence[int] | Ids) -> str:
@@ -125,6 +128,17 @@ class Placing(Protocol):
     def place(self, texts: Sequence[str]) -> Iterable[Placed]:
         """Yield the tokens of each text, with their places. Special tokens are found in the texts, and none is added."""
         ...
+
+
+def longer_than(texts: pa.Array, most: int) -> Rows:
+    """Return which of the texts, (n,), have more than so many bytes."""
+    longer: Rows = np.diff(bytes_of(texts)[0]) > most
+    return longer
+
+
+def none_too_long(texts: pa.Array) -> Rows:
+    """Return False for each of the texts: for tokenisers that take little memory."""
+    return np.zeros(len(texts), bool)
 
 
 def joined(parts: Sequence[Sequence[int] | Ids]) -> Encoded:

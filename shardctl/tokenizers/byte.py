@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from shardctl.tokenizers.base import Encoded, Ids, Placed, bytes_of
+from shardctl.tokenizers.base import Encoded, Ids, Placed, bytes_of, none_too_long
 
 SPECIAL = {"<eos>": 256, "<pad>": 257, "<bos>": 258, "<|im_start|>": 259, "<|im_end|>": 260}
 
@@ -26,7 +26,7 @@ class Bytes:
     special: Mapping[str, int] = SPECIAL
     files: Mapping[str, bytes] = {}
     versions: tuple[str, ...] = ()
-    longest: int | None = None
+    too_long = staticmethod(none_too_long)
     template: str | None = None
 
     def encode(self, texts: pa.Array) -> Encoded:

@@ -140,6 +140,8 @@ def _parts_for_tiktoken(said: dict[str, Any]) -> _Parts:
     singles = sum(len(token) == 1 for token in ranks)
     if singles != 256 or any(a >= b for a, b in zip([-1, *order], order, strict=False)):  # strict: one more on the left
         raise UnfitError("its merges are not in the order of its tokens")
+    if not model.get("ignore_merges") and set(order) != {number for token, number in ranks.items() if len(token) > 1}:
+        raise UnfitError("it has tokens that are not merged from others")  # tiktoken takes a word that is a token as it is
     return _Parts(pattern, ranks, added)
 
 

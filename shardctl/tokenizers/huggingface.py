@@ -22,12 +22,15 @@ from shardctl.tokenizers import engines, proof
 from shardctl.tokenizers.base import (
     BEGIN_NAMES,
     END_NAMES,
+    MOST,
     PAD_NAMES,
     Encoded,
     Ids,
     Placed,
+    Rows,
     bytes_of,
     joined,
+    longer_than,
     of_names,
 )
 from shardctl.tokenizers.engines import ENGINES, GPT2, Engine, UnfitError
@@ -85,7 +88,7 @@ class HuggingFace:
     def _choose(self, data: bytes, name: str) -> Engine | None:
         """Return the engine; None for `tokenizers` itself. Raises UsageError if the one that is named cannot be had."""
         for candidate in ENGINES if name == AUTO else () if name == OWN else (name,):
-            found = _proven(data, candidate)
+            found = _proven(data, candidate, self._where)
             if not isinstance(found, str):
                 return found
             if name != AUTO:
@@ -138,11 +141,6 @@ class HuggingFace:
         own = f"tokenizers {tokenizers.__version__}"
         return (own,) if self._engine is None else (own, self._engine.version)
 
-    @property
-    def longest(self) -> int | None:
-        """8 MiB where `tokenizers` does the work and texts cannot be cut: it takes 1 GB of memory for that."""
-        return None if self._engine is not None or self._cuts else 8 * TOGETHER
-
     @cached_property
     def _cuts(self) -> bool:
         """Whether a text may be cut at `_PLACE` without a change of its tokens."""
@@ -164,37 +162,45 @@ class HuggingFace:
             said = next((each.get("template") for each in listed if each.get("name") == "default"), None)
         return said if isinstance(said, str) else None
 
+    def too_long(self, texts: pa.Array) -> Rows:
+        """Return which of the texts are above the limit, and cannot be cut into pieces below it."""
+        found = longer_than(texts, MOST)
+        if self._cuts:
+            for row in np.flatnonzero(found).tolist():
+                found[row] = any(len(piece.encode()) > MOST for piece in pieces_of(texts[row].as_py()))
+        elif self._engine is not None:  # engines take five to thirty times as much memory
+            found = longer_than(texts, 8 * MOST)
+        return found
+
     def encode(self, texts: pa.Array) -> Encoded:
         """Return the tokens of texts, with those that the tokeniser adds."""
-        if self._engine is not None and self._around is not None:
-            return _within(self._engine.encode(texts), *self._around)
+        before, after = self._around or ([], [])
+        if self._cuts and longer_than(texts, TOGETHER).any():
+            return joined([self._in_pieces(text, before, after) for text in texts.to_pylist()])
+        if self._engine is not None:
+            return _within(self._engine.encode(texts), before, after)
         return self._by_own(texts, True)
 
+    def _bare(self, texts: pa.Array) -> Encoded:
+        """Return the tokens of texts, without those that the tokeniser adds."""
+        return self._by_own(texts, False) if self._engine is None else self._engine.encode(texts)
+
     def _by_own(self, texts: pa.Array, add: bool) -> Encoded:
-        offsets, _ = bytes_of(texts)
-        parts: list[Sequence[int] | Ids] = []
-        for first, last in _groups(offsets):
+        parts: list[list[int]] = []
+        for first, last in _groups(bytes_of(texts)[0]):
             group = texts.slice(first, last - first).to_pylist()
-            if self._cuts and offsets[last] - offsets[first] > TOGETHER:
-                parts += [self._in_pieces(text, add) for text in group]
-            else:
-                parts += [encoding.ids for encoding in self._own.encode_batch_fast(group, add_special_tokens=add)]
+            parts += [encoding.ids for encoding in self._own.encode_batch_fast(group, add_special_tokens=add)]
         return joined(parts)
 
-    def _in_pieces(self, text: str, add: bool) -> Ids:
-        """Return the tokens of one long text, which is encoded piece by piece."""
-        before, after = self._around if add and self._around is not None else ([], [])
-        pieces = [
-            np.array(self._own.encode_batch_fast([piece], add_special_tokens=False)[0].ids, np.uint32)
-            for piece in pieces_of(text)
-        ]
+    def _in_pieces(self, text: str, before: list[int], after: list[int]) -> Ids:
+        """Return the tokens of one text, which is encoded piece by piece if it is long."""
+        pieces = [self._bare(pa.array([piece], pa.string())).ids for piece in pieces_of(text)]
         return np.concatenate([np.array(before, np.uint32), *pieces, np.array(after, np.uint32)])
 
     def place(self, texts: Sequence[str]) -> Iterator[Placed]:
         """Yield the tokens of each text with their places: by the bytes of tokens where these add up, else as told."""
         if self._byte_level:
-            array = pa.array(texts, pa.string())
-            found = self._engine.encode(array) if self._engine is not None else self._by_own(array, False)
+            found = self._bare(pa.array(texts, pa.string()))
             for number, text in enumerate(texts):
                 ids = found.ids[found.offsets[number] : found.offsets[number + 1]]
                 sizes = self._sizes[ids]
@@ -257,6 +263,7 @@ def _groups(offsets: Any) -> Iterator[tuple[int, int]]:
         first = last
 
 
+@lru_cache(maxsize=4)
 def _opened(data: bytes, where: str) -> tuple[dict[str, Any], Any]:
     """Return what a tokenizer.json says, and its tokeniser, which cuts no text short and fills none up."""
     try:
@@ -333,9 +340,9 @@ def _within(encoded: Encoded, before: list[int], after: list[int]) -> Encoded:
 
 
 @lru_cache(maxsize=8)
-def _proven(data: bytes, name: str) -> Engine | str:
+def _proven(data: bytes, name: str, where: str) -> Engine | str:
     """Return an engine that gives the same tokens as `tokenizers` for all strings of proof.py; else why there is none."""
-    said, own = _opened(data, "it")
+    said, own = _opened(data, where)
     around = _added(own)
     if around is None:
         return "the tokens that are added to each text are not the same for all"

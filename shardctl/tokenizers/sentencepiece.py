@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, InstallError
-from shardctl.tokenizers.base import Encoded, Ids, joined
+from shardctl.tokenizers.base import MOST, Encoded, Ids, Rows, joined, longer_than
 
 FILE = "tokenizer.model"
 
@@ -18,8 +18,6 @@ class SentencePiece:
     """A model of SentencePiece: unigram or BPE. Most of them change whitespace, so that texts do not come back exactly."""
 
     kept_as = FILE
-    longest: int | None = 8 << 20
-    """8 MiB, as for `tokenizers`: it is not known how to cut a longer text."""
 
     def __init__(self, data: bytes, where: str) -> None:
         try:
@@ -48,6 +46,10 @@ class SentencePiece:
     def encode(self, texts: pa.Array) -> Encoded:
         """Return the numbers of the pieces. The package gives lists: a Python number for each token."""
         return joined(self._model.EncodeAsIds(texts.to_pylist(), num_threads=1) if len(texts) else [])
+
+    def too_long(self, texts: pa.Array) -> Rows:
+        """Return which of the texts are above the limit: it is not known where they could be cut."""
+        return longer_than(texts, MOST)
 
     def decode(self, ids: Sequence[int] | Ids) -> str:
         """Return the text of pieces."""

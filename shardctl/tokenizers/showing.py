@@ -11,7 +11,7 @@ from shardctl.tokenizers.table import open_tokenizer
 
 @dataclass(frozen=True)
 class Description:
-    """`roles` are the names of the tokens eos, bos and pad; `lost` is a text that is not given back exactly, if there is one."""
+    """`roles` are the names of the tokens eos, bos and pad; `lost` is a text that is not given back, if there is one."""
 
     vocabulary: int
     dtype: str

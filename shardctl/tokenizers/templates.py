@@ -58,7 +58,7 @@ class Template:
         """Return the text of a chat. Raises Rejection if the template refuses it, or it names what is not there."""
         from jinja2 import TemplateError
 
-        if any(mark in json.dumps(messages, ensure_ascii=False) for mark in (_BEGIN, _END)):
+        if any(mark in text for text in strings_in(list(messages)) for mark in (_BEGIN, _END)):
             raise Rejection("transform", "noncharacter", "a message has U+FDD0 or U+FDD1, which are no characters")
         try:
             made = self._template.render(messages=messages, add_generation_prompt=False, **_NOTHING, **self._names)
@@ -164,9 +164,9 @@ def without_missing(value: Any) -> Any:
 
 
 def strings_in(value: Any) -> Iterator[str]:
-    """Yield all strings of a message."""
+    """Yield all strings of a message, names of values too."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list):
-        for inner in value.values() if isinstance(value, dict) else value:
+        for inner in (*value.keys(), *value.values()) if isinstance(value, dict) else value:
             yield from strings_in(inner)

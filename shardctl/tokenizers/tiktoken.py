@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from shardctl.errors import InputError, InstallError, UsageError
 from shardctl.storage import printable
-from shardctl.tokenizers.base import END_NAMES, PAD_NAMES, Encoded, Ids, Offsets, Placed, joined, of_names
+from shardctl.tokenizers.base import END_NAMES, PAD_NAMES, Encoded, Ids, Offsets, Placed, joined, none_too_long, of_names
 
 FILE = "tokenizer.tiktoken"
 FACTS = "tokenizer_tiktoken.json"
@@ -83,7 +83,7 @@ class Tiktoken:
     """An encoding of tiktoken. Special tokens in texts are found, as `tokenizers` does."""
 
     kept_as = FILE
-    longest: int | None = None
+    too_long = staticmethod(none_too_long)
     template: str | None = None
 
     def __init__(self, name: str, data: bytes, where: str) -> None:

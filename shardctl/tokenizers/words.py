@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError
-from shardctl.tokenizers.base import BEGIN_NAMES, END_NAMES, PAD_NAMES, UNKNOWN_NAMES, Encoded, Ids, of_names
+from shardctl.tokenizers.base import BEGIN_NAMES, END_NAMES, PAD_NAMES, UNKNOWN_NAMES, Encoded, Ids, none_too_long, of_names
 
 FILE = "tokenizer.txt"
 
@@ -21,7 +21,7 @@ class Words:
     """
 
     kept_as = FILE
-    longest: int | None = None
+    too_long = staticmethod(none_too_long)
 
     def __init__(self, data: bytes, where: str) -> None:
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +22,7 @@ from shardctl.storage import is_regular_file, sha256_of
 from shardctl.tables import PLAN, ShardEntry, shard_name
 from shardctl.verification.content import ShardContent
 from shardctl.verification.finding import Finding, error, reading, unreadable
+from shardctl.verification.tokens import wrong_tokens
 
 Place = tuple[int, int, str | None, str]
 """A block, a row in the shard, its key, and what is wrong there."""
@@ -102,7 +103,7 @@ class ShardCheck:
         yield from self._wrong_keys(kept)
 
     def _deep(self) -> Iterator[Finding]:
-        """Do all that `full` does, and decode every sample."""
+        """Do all that `full` does, decode every sample, and look at every token."""
         found = list(self._full())
         yield from found
         if not found:
@@ -114,6 +115,8 @@ class ShardCheck:
                 yield error("does-not-decode", fault, self._entry.path, block, row, *self._of(row, key))
             for block, row, key, fault in _not_plain(ShardReader(self._path), self._plain):
                 yield error("not-plain", fault, self._entry.path, block, row, *self._of(row, key))
+            for kind, (block, row, key, fault) in _wrong_tokens(ShardReader(self._path)):
+                yield error(kind, fault, self._entry.path, block, row, *self._of(row, key))
 
     def _error(self, kind: str, what: str) -> Finding:
         return error(kind, f"{what}; {REBUILD}", self._entry.path)
@@ -209,6 +212,8 @@ def _lone_shard(path: Path, level: str, crumb: Breadcrumb, fatal: dict[int, str]
             findings.append(error("does-not-decode", fault, path.name, block, row, key))
         for block, row, key, fault in _not_plain(reader, None):
             findings.append(error("not-plain", fault, path.name, block, row, key))
+        for kind, (block, row, key, fault) in _wrong_tokens(reader):
+            findings.append(error(kind, fault, path.name, block, row, key))
     return samples, findings
 
 
@@ -281,22 +286,33 @@ def _names_and_labels(block: pa.RecordBatch, roles: Roles) -> pa.RecordBatch:
 
 def _wrong_objects(block: pa.RecordBatch, roles: Roles, number: int, first: int) -> Iterator[Place]:
     """Yield the samples of a block whose objects are wrong. `first` is the row in the shard of the block's first sample."""
-    if not roles.objects:
-        return
-    from shardctl.verification.marks import wrong_objects  # brings the modules of the loader along, for 70 ms
+    if roles.objects:
+        from shardctl.verification.marks import wrong_objects  # brings the modules of the loader along, for 70 ms
 
-    for row, what in wrong_objects(block, roles):
-        yield number, first + row, _text(block.column("key")[row]), f"{what}; {CONVERT_AGAIN}"
+        yield from _places(wrong_objects(block, roles), block, number, first)
 
 
 def _undecodable_objects(block: pa.RecordBatch, roles: Roles, number: int, first: int) -> Iterator[Place]:
     """Yield the samples of a block whose objects have masks that cannot be decoded, as above."""
-    if not roles.objects:
-        return
-    from shardctl.verification.marks import undecodable_objects
+    if roles.objects:
+        from shardctl.verification.marks import undecodable_objects
 
-    for row, what in undecodable_objects(block, roles):
+        yield from _places(undecodable_objects(block, roles), block, number, first)
+
+
+def _places(faults: Iterable[tuple[int, str]], block: pa.RecordBatch, number: int, first: int) -> Iterator[Place]:
+    """Yield where the faults of some rows of a block are."""
+    for row, what in faults:
         yield number, first + row, _text(block.column("key")[row]), f"{what}; {CONVERT_AGAIN}"
+
+
+def _wrong_tokens(reader: ShardReader) -> Iterator[tuple[str, Place]]:
+    """Yield the samples of a shard whose tokens, documents or loss masks are wrong, each with the kind of the finding."""
+    roles, first = reader.layout.roles, 0
+    for number, block in enumerate(reader.blocks() if roles.tokens else ()):
+        for row, kind, what in wrong_tokens(block, roles):
+            yield from ((kind, place) for place in _places([(row, what)], block, number, first))
+        first += block.num_rows
 
 
 def _unnamed_labels(blocks: list[pa.RecordBatch], roles: Roles) -> Iterator[Place]:

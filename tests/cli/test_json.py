@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from token_samples import packed_blocks, write_packed
 
 import shardctl
 from shardctl import advice
@@ -98,12 +99,13 @@ def test_inspect(check: Any, source: Path, tmp_path: Path, cli: Any) -> None:
     out, other = tmp_path / "out", tmp_path / "other"
     assert cli("convert", source, out, "--workers", 0, "--split", "train=0.7,val=0.3").code == 0
     assert cli("convert", source, other, "--workers", 0, "--resize", 8, "--labels", "none").code == 0
+    tokens = write_packed(tmp_path / "tokens", packed_blocks({"a": "a document", "b": "another one, and longer"}))
     written = [[out, "--head", 1, "--save", tmp_path / "saved", "--images", tmp_path / "sheet.png"]]
     written += [[out, "--html", tmp_path / "page.html"], [out, "--split", "val"]]
     check(
         "inspect",
         *([out, "--stats"], [out, "--shard", 0, "--block", 0], [out, "--shard", 0, "--row", 0], [out, "--where", "label == 1"]),
-        *([out, "--diff", other], *written),
+        *([out, "--diff", other], *written, [tokens], [tokens, "--key", "b"], [tokens, "--head", 1]),
     )
 
 

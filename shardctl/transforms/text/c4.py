@@ -40,15 +40,13 @@ class FilterC4(TextStep):
     endings: tuple[str, ...] = setting(
         Names(), (".", "?", "!", '"', "”"), "A line must end with one of these, and not with an ellipsis (...)."
     )
-    min_words: int = setting(COUNT, 5, "Fewest words of a line. An earlier version of the paper, and datatrove, have 3.")
-    min_sentences: int = setting(COUNT, 3, "Fewest sentences of what is left of a text. The earlier version, and datatrove: 5.")
-    max_word_length: int = setting(
-        COUNT, 1000, "A line with a longer word is removed (characters; in the code, not in the paper)."
-    )
+    min_words: int = setting(COUNT, 5, "Fewest words of a line. Another version of the paper, and datatrove, have 3.")
+    min_sentences: int = setting(COUNT, 3, "Fewest sentences of what is left of a text. That version, and datatrove: 5.")
+    max_word_length: int = setting(COUNT, 1000, "A line with a longer word is removed (in the code, not in the paper).")
     line_phrases: tuple[str, ...] = setting(
         Names(),
         ("javascript", *POLICY),
-        "A line with one of these is removed, in any case. All but javascript: in the code alone.",
+        "A line with one of these is removed, in any case. The paper has javascript alone.",
     )
     text_phrases: tuple[str, ...] = setting(
         Names(), ("lorem ipsum", "{"), "A text with one of these is rejected, in any case: add words that you do not want."

@@ -42,6 +42,15 @@ def texts_from(data: Bytes, offsets: Places) -> pa.Array:
     return pa.Array.from_buffers(pa.string(), len(offsets) - 1, buffers)
 
 
+def texts_of_kept(data: Bytes, keep: Mask, offsets: Places) -> pa.Array:
+    """Return texts without some of their bytes: those where `keep` is False. Text i is data[offsets[i]:offsets[i + 1]]."""
+    sizes = np.zeros(len(offsets), np.int64)
+    filled = np.flatnonzero(np.diff(offsets))
+    if len(filled):
+        sizes[filled + 1] = np.add.reduceat(keep, offsets[filled], dtype=np.int64)
+    return texts_from(data[keep], np.cumsum(sizes))
+
+
 def is_ascii(data: Bytes) -> bool:
     """Return whether all characters are of ASCII."""
     return not len(data) or int(data.max()) < 0x80
@@ -64,11 +73,11 @@ def spaces(data: Bytes) -> Mask:
     return found
 
 
-def characters_before(data: Bytes) -> Places | None:
+def characters_before(data: Bytes) -> npt.NDArray[np.int32] | None:
     """Return how many characters begin before each byte, (bytes + 1,); None where every byte is one."""
     if is_ascii(data):
         return None
-    before = np.zeros(len(data) + 1, np.int64)
+    before = np.zeros(len(data) + 1, np.int32)  # a column of strings has less than 2 GB
     np.cumsum((data & 0xC0) != 0x80, out=before[1:])
     return before
 

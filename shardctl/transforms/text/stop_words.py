@@ -14,7 +14,7 @@ import pyarrow as pa
 from shardctl.errors import InstallError
 from shardctl.transforms.settings import PROBABILITY, Names, Optional, SettingError, Text, setting
 from shardctl.transforms.text.base import Fault, TextFilter, TextTransform
-from shardctl.transforms.text.characters import Mask, Places, bytes_of, parts_of_words, spaces, texts_from
+from shardctl.transforms.text.characters import Mask, Places, bytes_of, parts_of_words, spaces, texts_from, texts_of_kept
 from shardctl.transforms.text.packages import unidata, version_of
 from shardctl.transforms.text.rules import Rule, broken_by
 from shardctl.transforms.text.words import shares
@@ -61,9 +61,7 @@ class StopWords(TextTransform):
         depth[found.starts[found.stops]] += 1
         depth[ends] -= 1
         keep = np.cumsum(depth[:-1], dtype=np.int8) == 0
-        before = np.zeros(len(data) + 1, np.int64)
-        np.cumsum(keep, out=before[1:])
-        return texts_from(data[keep], before[offsets])
+        return texts_of_kept(data, keep, offsets)
 
 
 @dataclass(frozen=True)

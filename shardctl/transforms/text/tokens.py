@@ -15,7 +15,7 @@ import pyarrow as pa
 from shardctl.errors import InputError, Rejection
 from shardctl.roles import Role
 from shardctl.storage import format_bytes
-from shardctl.tokenizers.base import Encoded, bytes_of
+from shardctl.tokenizers.base import Encoded, Rows, bytes_of
 from shardctl.tokenizers.proof import not_given_back
 from shardctl.transforms.records import BatchRun, Records, RejectRow
 from shardctl.transforms.settings import Flag, setting
@@ -71,9 +71,10 @@ class Tokenize(TokenStep):
         """Return the tokens of texts, (n,) string without nulls, and which of them, (n,), are not rejected."""
         sizes = np.diff(bytes_of(texts)[0])
         kept = sizes > 0
-        if self.opened.longest is not None and sizes.max(initial=0) > self.opened.longest:
-            texts = self._without_longer(texts, sizes, reject)
-            kept &= sizes <= self.opened.longest
+        longer = self.opened.too_long(texts)
+        if longer.any():
+            texts = self._without(texts, longer, sizes, reject)
+            kept &= ~longer
         encoded = self.opened.encode(texts)
         counts = np.diff(encoded.offsets)
         for row in np.flatnonzero((counts == 0) | (sizes == 0)).tolist():
@@ -84,18 +85,17 @@ class Tokenize(TokenStep):
             self._compare(texts, encoded, kept, reject)
         return encoded, kept
 
-    def _without_longer(self, texts: pa.Array, sizes: npt.NDArray[np.int64], reject: RejectRow) -> pa.Array:
+    def _without(self, texts: pa.Array, longer: Rows, sizes: npt.NDArray[np.int64], reject: RejectRow) -> pa.Array:
         """Return the texts with an empty one for each that is too long."""
         import pyarrow.compute as pc
 
-        longest = self.opened.longest or 0
-        for row in np.flatnonzero(sizes > longest).tolist():
+        for row in np.flatnonzero(longer).tolist():
             message = (
-                f"the text has {format_bytes(int(sizes[row]))}, and this tokeniser takes a hundred times as much memory; at"
-                f" most {format_bytes(longest)} are encoded at once: make smaller records (--record paragraph)"
+                f"the text has {format_bytes(int(sizes[row]))} and no place where it can be cut, and this tokeniser takes a"
+                " hundred times as much memory: make smaller records (--record paragraph)"
             )
             reject(row, Rejection("transform", "too-large", message))
-        return pc.if_else(pa.array(sizes <= longest), texts, pa.scalar("", pa.string()))
+        return pc.if_else(pa.array(longer), pa.scalar("", pa.string()), texts)
 
     def _compare(self, texts: pa.Array, encoded: Encoded, kept: Rows, reject: RejectRow) -> None:
         """Reject those of the kept texts that their tokens do not give back."""
@@ -106,9 +106,6 @@ class Tokenize(TokenStep):
             if self.opened.decode(ids) != text and self.opened.decode(ids[~np.isin(ids, special)]) != text:
                 kept[row] = False
                 reject(row, Rejection("transform", "not-exact", "the tokens do not give the text back exactly"))
-
-
-Rows = npt.NDArray[np.bool_]
 
 
 class _Run:

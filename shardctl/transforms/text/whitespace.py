@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from shardctl.transforms.settings import Flag, Whole, setting
 from shardctl.transforms.text.base import TextTransform
-from shardctl.transforms.text.characters import NEWLINE, Bytes, Places, texts_from
+from shardctl.transforms.text.characters import NEWLINE, Bytes, Places, texts_of_kept
 from shardctl.transforms.text.words import Words
 
 SPACE = 0x20
@@ -53,9 +53,7 @@ class Whitespace(TextTransform):
             wide = kept > place
             places = starts[wide] + place
             keep[places], data[places] = True, out[wide]
-        before = np.zeros(len(keep) + 1, np.int64)
-        np.cumsum(keep, out=before[1:])
-        return texts_from(data[keep], before[offsets])
+        return texts_of_kept(data, keep, offsets)
 
 
 def _line_ends(data: Bytes, starts: Places, ends: Places) -> Places:

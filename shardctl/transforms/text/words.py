@@ -88,13 +88,13 @@ class Words:
         return self.between(self.starts, self.ends)
 
     @cached_property
-    def _characters_before(self) -> Places | None:
+    def _characters_before(self) -> npt.NDArray[np.int32] | None:
         return characters_before(self.bytes.data)
 
     def between(self, starts: Places, ends: Places) -> npt.NDArray[np.int64]:
         """Return how many characters there are from some places in the data to others."""
         before = self._characters_before
-        return ends - starts if before is None else before[ends] - before[starts]
+        return ends - starts if before is None else (before[ends] - before[starts]).astype(np.int64)
 
     @cached_property
     def _word_characters_before(self) -> Places:

@@ -1,0 +1,212 @@
+"""What loaders derive from blocks of tokens, beside a plain reference, in any order and through every way to read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from conftest import examples
+from hypothesis import given
+from hypothesis import strategies as st
+
+import shardctl
+from shardctl.errors import UsageError
+from shardctl.reader.derived import Layout
+from shardctl.reader.specs import Spec
+
+ALL = ("labels", "position_ids", "document_ids", "cu_seqlens")
+EOS, PAD, LENGTH = 0, 9, 16
+
+
+def reference(rows: list[tuple[list[int], list[int], list[int] | None]], width: int) -> dict[str, Any]:
+    """The derived fields of rows (tokens, lengths of their documents, loss mask), one token after the other."""
+    labels, positions, documents, edges = [], [], [], [0]
+    for tokens, lengths, mask in rows:
+        places = [(number, place) for number, length in enumerate(lengths) for place in range(length)]
+        padding = width - len(places)
+        places += [(-1, place) for place in range(padding)]
+        edges += [edges[-1] + total for total in np.cumsum([*lengths, *[padding] * (padding > 0)]).tolist()]
+        positions.append([place for _, place in places])
+        documents.append([number for number, _ in places])
+        row = []
+        for place, (number, _) in enumerate(places):
+            follows = place + 1 < width and number >= 0 and places[place + 1][0] == number
+            counts = follows and (mask is None or mask[place + 1])
+            row.append(tokens[place + 1] if counts else -100)
+        labels.append(row)
+    longest = int(np.diff(edges).max(initial=0))
+    return {
+        "labels": labels,
+        "position_ids": positions,
+        "document_ids": documents,
+        "cu_seqlens": edges,
+        "max_seqlen": longest,
+    }
+
+
+@examples(60)
+@given(st.lists(st.lists(st.integers(1, 5), max_size=4), max_size=6), st.booleans())
+def test_derived_fields_are_those_of_a_plain_reference(rows: list[list[int]], masked: bool) -> None:
+    width = 20
+    tokens = np.arange(len(rows) * width, dtype=np.uint16).reshape(len(rows), width) + 1
+    mask = (tokens % 3 > 0).astype(np.uint8) if masked else None
+    flat = np.array([length for lengths in rows for length in lengths], np.int64)
+    layout = Layout(width, np.array([len(lengths) for lengths in rows], np.int64), flat)
+    masks = [None] * len(rows) if mask is None else mask.tolist()
+    wanted = reference(list(zip(tokens.tolist(), rows, masks, strict=True)), width)
+    labels = np.empty(tokens.shape, np.int64)
+    layout.labels(tokens, mask, labels)
+    places, documents = np.empty(tokens.shape, np.int32), np.empty(tokens.shape, np.int32)
+    layout.position_ids(places)
+    layout.document_ids(documents)
+    assert labels.tolist() == wanted["labels"]
+    assert places.tolist() == wanted["position_ids"]
+    assert documents.tolist() == wanted["document_ids"]
+    assert layout.cu_seqlens().tolist() == wanted["cu_seqlens"]
+
+
+@pytest.fixture(scope="session")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rng = np.random.default_rng(2)
+    documents = [rng.integers(1, 500, size).tolist() for size in rng.integers(1, 40, 120)]
+    masks = [[int(token % 2) for token in each] for each in documents]
+    path = tmp_path_factory.mktemp("documents") / "in.parquet"
+    columns = {"tokens": pa.array(documents, pa.list_(pa.uint16())), "loss_mask": pa.array(masks, pa.list_(pa.uint8()))}
+    pq.write_table(pa.table(columns), path)
+    return path
+
+
+def convert(source: Path, out: Path, compression: str = "auto", **settings: Any) -> Path:
+    step = {"name": "pack", "length": LENGTH, "eos": EOS, "pad": PAD, **settings}
+    recipe = {"transform": [step], "compression": compression}
+    shardctl.convert(source, out, recipe=recipe, workers=0, samples_per_shard=40)
+    return out
+
+
+@pytest.fixture(scope="session")
+def blocks(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return convert(source, tmp_path_factory.mktemp("blocks") / "out", method="bfd")
+
+
+@pytest.fixture(scope="session")
+def compressed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return convert(source, tmp_path_factory.mktemp("blocks") / "out", "zstd", method="bfd")
+
+
+def rows_of(ds: shardctl.Dataset, indices: list[int]) -> list[tuple[list[int], list[int], list[int] | None]]:
+    found = []
+    for index in indices:
+        row = ds[index]
+        found.append((row["tokens"].tolist(), row["document_lengths"].tolist(), row["loss_mask"].tolist()))
+    return found
+
+
+def check(batch: dict[str, Any], ds: shardctl.Dataset, indices: list[int]) -> None:
+    rows = rows_of(ds, indices)
+    assert batch["tokens"].tolist() == [tokens for tokens, _, _ in rows]
+    for name, value in reference(rows, LENGTH).items():
+        assert np.asarray(batch[name]).tolist() == value, name
+
+
+@pytest.mark.parametrize("options", [{}, {"mmap": False}, {"preload": True}, {"on_error": "skip"}, {"reuse": True}])
+@pytest.mark.parametrize("stored", ["blocks", "compressed"])
+def test_batches_in_order_have_the_derived_fields(stored: str, options: dict[str, Any], request: Any) -> None:
+    ds = shardctl.open(request.getfixturevalue(stored))
+    first = 0
+    for batch in ds.loader(7, derive=ALL, **options):
+        size = len(batch["tokens"])
+        check(batch, ds, list(range(first, first + size)))
+        first += size
+    assert first == len(ds)
+
+
+@pytest.mark.parametrize("processes", [None, 2])
+def test_shuffled_batches_have_the_derived_fields_and_resume(blocks: Path, processes: int | None) -> None:
+    ds = shardctl.open(blocks)
+    places = {tuple(ds[index]["tokens"].tolist()): index for index in range(len(ds))}
+    loader = ds.loader(8, shuffle=True, seed=3, derive=ALL, processes=processes)
+    seen = []
+    state = {}
+    for number, batch in enumerate(loader):
+        seen.append([places[tuple(tokens)] for tokens in batch["tokens"].tolist()])
+        check(batch, ds, seen[-1])
+        if number == 2:
+            state = loader.state_dict()
+    loader.close()
+    assert sorted(index for each in seen for index in each) == list(range(len(ds)))
+    resumed = ds.loader(8, shuffle=True, seed=3, derive=ALL)
+    resumed.load_state_dict(state)
+    rest = [[places[tuple(tokens)] for tokens in batch["tokens"].tolist()] for batch in resumed]
+    assert rest == seen[3:]
+
+
+def test_a_loader_of_blocks_reads_tokens_and_loss_mask_unless_asked_for_more(blocks: Path) -> None:
+    ds = shardctl.open(blocks)
+    (batch,) = ds.limit(3).loader(3)
+    assert set(batch) == {"tokens", "loss_mask"}
+    assert not batch["tokens"].flags.writeable, "a view of the file"
+    assert batch["tokens"].dtype == np.uint16
+    (batch,) = ds.limit(3).loader(3, columns=["key", "tokens", "document_keys"], dtype={"tokens": "int64"}, derive=["labels"])
+    assert set(batch) == {"key", "tokens", "document_keys", "labels"}
+    assert batch["tokens"].dtype == np.int64
+    assert batch["key"] == [keys[0] for keys in batch["document_keys"]]
+    assert set(ds[0]) == {"key", "tokens", "loss_mask", "document_keys", "document_lengths", "document_starts"}
+
+
+def test_blocks_are_stored_so_that_they_can_be_read_in_place(blocks: Path, source: Path, tmp_path: Path) -> None:
+    assert shardctl.open(blocks).manifest.recipe["compression"] == "none"
+    assert shardctl.open(convert(source, tmp_path / "out", method="none")).manifest.recipe["compression"] == "zstd:3"
+
+
+def test_pieces_that_are_padded_have_derived_fields_too(source: Path, tmp_path: Path) -> None:
+    ds = shardctl.open(convert(source, tmp_path / "out", method="none", stride=4))
+    loader = ds.loader(5, columns=["tokens"], pad={"tokens": PAD}, bucket={"tokens": 4}, derive=ALL)
+    stored = {(tuple(row["tokens"].tolist()), tuple(row["loss_mask"].tolist())) for row in ds}
+    masks = dict(stored)
+    count = 0
+    for batch in loader:
+        assert batch["tokens"].dtype == np.uint16
+        width = batch["tokens"].shape[1]
+        rows: Any = []
+        for tokens, length in zip(batch["tokens"].tolist(), batch["tokens_length"].tolist(), strict=True):
+            mask = masks[tuple(tokens[:length])]
+            rows.append((tokens, [length], [*mask, *[0] * (width - length)]))
+        if len(stored) == len(masks):  # each list of tokens has one mask
+            for name, value in reference(rows, width).items():
+                assert np.asarray(batch[name]).tolist() == value, name
+        count += len(rows)
+    assert count == len(ds)
+
+
+def test_specs_say_what_derived_fields_are(blocks: Path) -> None:
+    specs = shardctl.open(blocks).loader(4, derive=ALL).stream.specs()
+    assert specs["labels"] == Spec("fixed", (LENGTH,), np.dtype(np.int64), -100)
+    assert specs["position_ids"] == Spec("fixed", (LENGTH,), np.dtype(np.int32))
+    assert specs["document_ids"] == Spec("fixed", (LENGTH,), np.dtype(np.int32), -1)
+    assert specs["cu_seqlens"].kind == specs["max_seqlen"].kind == "whole"
+
+
+def test_a_mixture_derives_what_can_be_joined(blocks: Path, compressed: Path) -> None:
+    mix = shardctl.mix([shardctl.open(blocks), shardctl.open(compressed)], [1, 1])
+    batch = next(iter(mix.loader(8, derive=["labels", "document_ids"])))
+    same = batch["document_ids"][:, 1:] == batch["document_ids"][:, :-1]
+    there = batch["labels"][:, :-1] != -100
+    assert (batch["labels"][:, :-1][there] == batch["tokens"][:, 1:][there]).all()
+    assert not there[~same].any()
+    with pytest.raises(UsageError, match="cu_seqlens is of a whole batch, and batches of a mixture are joined"):
+        mix.loader(8, derive=["cu_seqlens"])
+
+
+def test_what_cannot_be_derived_is_refused(blocks: Path, source: Path, tmp_path: Path) -> None:
+    ds = shardctl.open(blocks)
+    with pytest.raises(UsageError, match="derive: 'mask' is not known; there are labels, position_ids"):
+        ds.loader(4, derive=["mask"])
+    with pytest.raises(UsageError, match=r"derive needs one column of tokens .* none of them is of tokens"):
+        ds.loader(4, columns=["key"], derive=["labels"])
+    pieces = shardctl.open(convert(source, tmp_path / "out", method="none"))
+    with pytest.raises(UsageError, match="has a length of its own in each sample; give pad="):
+        pieces.loader(4, derive=["labels"])

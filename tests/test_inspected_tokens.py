@@ -1,0 +1,234 @@
+"""`inspect` shows tokens as text, the documents in a block, and the blocks that have a document."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from handmade import write_dataset
+from token_samples import EOS, PACKED, VOCABULARY, block_of, packed_blocks, write_packed, write_ragged
+
+import shardctl
+from shardctl.errors import DatasetError
+from shardctl.inspection.records import record_of_key
+from shardctl.inspection.token_statistics import token_statistics
+from shardctl.inspection.tokens import Decoder
+from shardctl.roles import Tokens
+
+DOCUMENTS = {"a.txt": "alpha", "b.txt": "β and then beta goes on and on", "c.txt": "gamma", "d.txt": "delta"}
+
+
+@pytest.fixture
+def packed(tmp_path: Path) -> Path:
+    return write_packed(tmp_path / "packed", packed_blocks(DOCUMENTS), per_shard=2)
+
+
+@pytest.fixture
+def ragged(tmp_path: Path) -> Path:
+    return write_ragged(tmp_path / "ragged", DOCUMENTS)
+
+
+def test_a_dataset_opens_its_own_tokeniser(packed: Path) -> None:
+    tokenizer = shardctl.open(packed).tokenizer
+    assert (tokenizer.vocabulary, tokenizer.eos, tokenizer.decode([104, 105])) == (VOCABULARY, EOS, "hi")
+
+
+@pytest.mark.parametrize(
+    ("role", "message"),
+    [
+        (Tokens(), "does not say which tokeniser made its tokens"),
+        (Tokens(tokenizer="../tokenizer.json"), "names a tokeniser that is not in its folder"),
+        (Tokens(tokenizer="/etc/passwd"), "names a tokeniser that is not in its folder"),
+        (Tokens(vocabulary=100, tokenizer="bytes"), "bytes is not the tokeniser that made its tokens: it has 261 tokens"),
+    ],
+)
+def test_a_tokeniser_that_cannot_be_used_is_one_sentence_and_numbers_are_shown(
+    tmp_path: Path, cli: Any, role: Tokens, message: str
+) -> None:
+    out = write_ragged(tmp_path / "out", {"a": "text"}, role)
+    with pytest.raises(DatasetError, match=message):
+        _ = shardctl.open(out).tokenizer
+    for way in (["--key", "a"], ["--head", 1]):
+        shown = cli("inspect", out, *way)
+        assert shown.code == 0
+        assert shown.err.count("note: tokens are shown as numbers only") == 1
+        assert message in shown.err
+        assert "[116, 101, 120, 116, 256]" in shown.out
+
+
+def test_a_dataset_never_names_code_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Any) -> None:
+    (tmp_path / "evil.py").write_text("raise SystemExit('was run')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("evil:make", "evil", "evil.py"):
+        out = write_ragged(tmp_path / f"out-{len(name)}", {"a": "text"}, Tokens(tokenizer=name))
+        shown = cli("inspect", out, "--key", "a")
+        assert (shown.code, "was run" in shown.out + shown.err) == (0, False)
+        assert "tokens are shown as numbers only" in shown.err
+
+
+def test_text_is_shown_beside_the_tokens(ragged: Path, cli: Any) -> None:
+    shown = cli("inspect", ragged, "--key", "b.txt")
+    assert "  | β and then beta goes on and on<eos>\n" in shown.out
+    assert cli("inspect", ragged, "--key", "b.txt", "--json").json["values"]["tokens_text"] == DOCUMENTS["b.txt"] + "<eos>"
+    listed = cli("inspect", ragged, "--head", 2, "--json").json["samples"]
+    assert [sample["tokens_text"] for sample in listed] == ["alpha<eos>", DOCUMENTS["b.txt"] + "<eos>"]
+    assert "alpha<eos>" in cli("inspect", ragged, "--head", 2).out
+    assert "tokens_text" not in cli("inspect", ragged, "--head", 2, "--columns", "key").out
+    assert cli("inspect", ragged, "--head", 1, "--columns", "tokens", "--json").json["samples"] == [
+        {"tokens": [*b"alpha", EOS], "tokens_text": "alpha<eos>"}
+    ]
+
+
+def test_a_long_text_is_cut_but_for_v(tmp_path: Path, cli: Any) -> None:
+    out = write_ragged(tmp_path / "out", {"a": "é" * 5000 + "end"})
+    shown = cli("inspect", out, "--key", "a").out
+    assert "é" * 299 in shown
+    assert "é" * 301 not in shown
+    assert "\ufffd" not in shown
+    assert "é" * 5000 + "end" in cli("inspect", out, "--key", "a", "-v").out
+    assert "é" * 5000 + "end" in cli("inspect", out, "--head", 1, "-v").out
+
+
+def test_texts_of_tokens_are_saved_with_their_numbers(ragged: Path, tmp_path: Path, cli: Any) -> None:
+    assert cli("inspect", ragged, "--key", "a.txt", "--save", tmp_path / "saved").code == 0
+    assert json.loads((tmp_path / "saved" / "a.txt.json").read_text()) == {
+        "tokens": [*b"alpha", EOS],
+        "tokens_text": "alpha<eos>",
+    }
+
+
+def test_a_block_leads_to_its_documents(packed: Path, cli: Any) -> None:
+    """Blocks of 16 tokens: a.txt has 6, b.txt 32 from the first block to the third, then c.txt and d.txt."""
+    record = cli("inspect", packed, "--shard", 0, "--row", 0, "--json").json
+    assert record["documents"] == [
+        {"key": "a.txt", "first": 0, "length": 6, "start": 0, "ends": True, "text": "alpha<eos>", "cut": False},
+        {"key": "b.txt", "first": 6, "length": 10, "start": 0, "ends": False, "text": "β and the", "cut": True},
+    ]
+    assert record["values"]["tokens_text"] == "alpha<eos>β and the"
+    shown = cli("inspect", packed, "--shard", 1, "--row", 0).out
+    assert "goes on from token 26" in shown
+    assert "3 documents:" in shown
+
+
+def test_a_document_leads_to_its_blocks(packed: Path, cli: Any) -> None:
+    found = cli("inspect", packed, "--key", "b.txt", "--json").json["records"]
+    assert [(record["shard"], record["row"]) for record in found] == [
+        ("train-00000.arrow", 0),
+        ("train-00000.arrow", 1),
+        ("train-00001.arrow", 0),
+    ]
+    pieces = [piece for record in found for piece in record["documents"] if piece["key"] == "b.txt"]
+    assert "".join(piece["text"] for piece in pieces) == DOCUMENTS["b.txt"] + "<eos>"
+    assert [piece["start"] for piece in pieces] == [0, 10, 26]
+    shown = cli("inspect", packed, "--key", "b.txt").out
+    assert shown.count("checksum of the block") == 3
+    assert shown.count("  *  b.txt") == 3
+
+
+def test_an_unknown_document_suggests_near_ones(packed: Path, cli: Any) -> None:
+    ran = cli("inspect", packed, "--key", "b.tx")
+    assert (ran.code, "did you mean b.txt" in ran.err) == (2, True)
+
+
+def test_damaged_documents_are_said_and_the_rest_is_shown(tmp_path: Path, cli: Any) -> None:
+    good = block_of([("a", 0, [104, 105, EOS])])
+    blocks = [{**good, "document_lengths": [99]}, {**good, "tokens": [260 + 9] * 16}, {**good, "document_starts": []}, good]
+    out = write_packed(tmp_path / "out", blocks, per_shard=9)
+    for row, says in ((0, "do not fit their block"), (1, "the vocabulary does not have"), (2, "do not fit their block")):
+        shown = cli("inspect", out, "--shard", 0, "--row", row)
+        assert (shown.code, says in shown.err) == (0, True), shown.err
+    assert cli("inspect", out, "--head", 4).code == 0
+    assert cli("inspect", out, "--key", "a", "--json").json["records"][3]["documents"][0]["text"] == "hi<eos>"
+
+
+def test_tokens_of_another_type_are_shown_as_they_are(tmp_path: Path, cli: Any) -> None:
+    fields = pa.schema([("key", pa.string()), ("tokens", pa.string())])
+    write_dataset(tmp_path / "out", fields, [("a", "no numbers")], 9, roles={"tokens": PACKED})
+    shown = cli("inspect", tmp_path / "out", "--head", 1)
+    assert (shown.code, "no numbers" in shown.out) == (0, True)
+    shown = cli("inspect", tmp_path / "out")
+    assert (shown.code, "DAMAGED: 1 of the blocks" in shown.out) == (0, True)
+
+
+def test_very_many_tokens_are_described_and_their_text_begins(
+    tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardctl.inspection.blocks.MOST_LISTED", 100)
+    out = write_ragged(tmp_path / "out", {"a": "long " * 40, "b": "short"})
+    shown = cli("inspect", out, "--key", "a")
+    assert "201 uint16, mean" in shown.out
+    assert "  | long long" in shown.out
+    values = cli("inspect", out, "--key", "a", "--json").json["values"]
+    assert (values["tokens"]["shape"], values["tokens_text"]) == ([201], "long " * 40 + "<eos>")
+    assert cli("inspect", out, "--key", "b", "--json").json["values"]["tokens"] == [*b"short", EOS]
+
+
+def convert(source: Path, out: Path, method: str, **options: Any) -> None:
+    steps = [{"name": "tokenize", "tokenizer": "bytes"}, {"name": "pack", "length": 32, "method": method}]
+    assert shardctl.convert(source, out, recipe={"transform": steps}, workers=0, **options).status == "created"
+
+
+def texts_in(source: Path) -> dict[str, str]:
+    return {f"in.jsonl#{n}": json.loads(line)["text"] for n, line in enumerate(source.read_text().splitlines(), 1)}
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "in.jsonl"
+    path.write_text("".join(json.dumps({"text": f"document {n} " + "é" * (7 * n % 50)}) + "\n" for n in range(60)))
+    return path
+
+
+@pytest.mark.parametrize("method", ["concat", "bfd", "none"])
+def test_each_document_of_a_conversion_leads_to_its_text(source: Path, tmp_path: Path, method: str) -> None:
+    convert(source, tmp_path / "out", method, samples_per_shard=8, split="train=0.8,val=0.2", shuffle=3)
+    decoder = Decoder(tmp_path / "out")
+    for key, text in texts_in(source).items():
+        records = list(decoder.decoded(record_of_key(tmp_path / "out", key)))
+        assert {record.source for record in records} == {str(source)}
+        parts = [
+            (piece.start, record.values["tokens"][piece.first : piece.first + piece.length])
+            for record in records
+            for piece in record.documents
+            if piece.key == key
+        ]
+        if method == "none":
+            parts = [(record.values["variant"], record.values["tokens"]) for record in records]
+        tokens = [token for _, part in sorted(parts) for token in part]
+        assert shardctl.open(tmp_path / "out").tokenizer.decode(tokens) == f"{text}<eos>"
+    assert decoder.why_not is None
+
+
+def test_only_the_shards_that_may_have_a_document_are_read(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    convert(source, out, "bfd", samples_per_shard=8)
+    shards = sorted(out.glob("train-*.arrow"))
+    assert len(shards) > 3
+    for shard in shards[1:]:
+        shard.unlink()
+    assert {record.shard for record in record_of_key(out, "in.jsonl#1")} == {shards[0].name}
+
+
+def test_a_document_that_is_in_no_block_is_told_why(tmp_path: Path, cli: Any) -> None:
+    (tmp_path / "in.jsonl").write_text('{"text": "one"}\n{"text": "no good"}\n{"text": "three"}\n')
+    steps = [
+        {"name": "filter_length", "min_chars": 4},
+        {"name": "tokenize", "tokenizer": "bytes"},
+        {"name": "pack", "length": 32},
+    ]
+    shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", recipe={"transform": steps}, workers=0)
+    ran = cli("inspect", tmp_path / "out", "--key", "in.jsonl#1")
+    assert (ran.code, "was rejected when the dataset was made" in ran.err) == (3, True), ran.err
+    assert "filter_length: kept 2 of 3" in cli("inspect", tmp_path / "out").out
+    ran = cli("inspect", tmp_path / "out", "--key", "in.jsonl#9")
+    assert (ran.code, "did you mean in.jsonl#3" in ran.err) == (2, True), ran.err
+
+
+def test_bytes_per_token_are_those_that_the_step_was_given(source: Path, tmp_path: Path) -> None:
+    convert(source, tmp_path / "out", "concat")
+    (found,) = token_statistics(tmp_path / "out").values()
+    size = sum(len(text.encode()) for text in texts_in(source).values())
+    assert (found.exact, found.text_bytes, found.text_tokens) == (True, size, size + 60)

@@ -1,0 +1,132 @@
+"""What `inspect` counts in tokens: documents and their lengths, padding and cuts, the vocabulary, bytes per token."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from conftest import examples
+from handmade import write_dataset
+from hypothesis import given
+from hypothesis import strategies as st
+from token_samples import EOS, LENGTH, PACKED, PAD, VOCABULARY, block_of, packed_blocks, tokens_of, write_packed, write_ragged
+
+from shardctl.inspection.token_statistics import token_statistics
+from shardctl.roles import Tokens
+
+DOCUMENTS = {"a": "alpha", "b": "beta goes on and on and on, past two blocks", "c": "gamma", "d": "d" * (LENGTH - 1), "e": ""}
+
+
+@examples(25)
+@given(st.lists(st.text(max_size=40), min_size=1, max_size=12))
+def test_the_statistics_are_those_of_the_documents(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> None:
+    tmp_path = tmp_path_factory.mktemp("statistics")
+    documents = {f"{number}.txt": text for number, text in enumerate(texts)}
+    tokens = [token for text in texts for token in tokens_of(text)]
+    blocks = packed_blocks(documents)
+    (packed,) = token_statistics(write_packed(tmp_path / "packed", blocks, per_shard=3)).values()
+    (ragged,) = token_statistics(write_ragged(tmp_path / "ragged", documents)).values()
+    lengths = [len(tokens_of(text)) for text in texts]
+    for found in (packed, ragged):
+        assert (found.tokens, found.documents) == (len(tokens), len(texts))
+        assert (found.lengths.low, found.lengths.high) == (min(lengths), max(lengths))
+        assert sum(found.lengths.counts) == len(texts)
+        counts = Counter(tokens)
+        assert {each.token: each.count for each in found.most_common} == dict(
+            sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:20]
+        )
+        assert (found.used, found.unused) == (len(counts), VOCABULARY - len(counts))
+        assert [each.token for each in found.never_used] == [n for n in range(VOCABULARY) if n not in counts][:20]
+    assert packed.padding == sum(block["tokens"].count(PAD) for block in blocks)
+    pieces = Counter(key for block in blocks for key in block["document_keys"])
+    assert packed.cut == sum(count > 1 for count in pieces.values())
+    assert (ragged.padding, ragged.cut, ragged.per_block) == (None, None, None)
+    assert (ragged.text_bytes, ragged.text_tokens) == (sum(len(text.encode()) for text in texts), len(tokens))
+
+
+def test_a_few_blocks_are_counted_where_not_all_are_asked_for(tmp_path: Path) -> None:
+    out = write_packed(tmp_path / "out", packed_blocks({str(n): "text" for n in range(64)}), per_shard=2)
+    (some,) = token_statistics(out, blocks=2).values()
+    (every,) = token_statistics(out).values()
+    assert (some.blocks, some.samples, every.samples) == (2, 4, 20)
+
+
+@pytest.mark.parametrize("eos", [None, 300])
+def test_documents_are_told_apart_without_an_end_token(tmp_path: Path, eos: int | None) -> None:
+    """But for one that ends where its block does. The tokeniser may have an end token that was not used."""
+    out = write_packed(tmp_path / "out", packed_blocks(DOCUMENTS), Tokens(400, eos, packed=True))
+    (found,) = token_statistics(out).values()
+    assert (found.documents, found.cut, found.lengths.high) == (5, 2, 44)
+    assert found.why_numbers is not None
+    assert {each.text for each in found.most_common} == {None}
+
+
+def test_a_loss_mask_is_counted(tmp_path: Path) -> None:
+    blocks = [{**block, "loss_mask": [1] * 4 + [0] * 12} for block in packed_blocks(DOCUMENTS)]
+    (found,) = token_statistics(write_packed(tmp_path / "out", blocks, masks=pa.list_(pa.uint8()))).values()
+    assert found.counted_loss == 4 * len(blocks)
+
+
+def test_tokens_outside_of_the_vocabulary_are_counted_and_take_no_memory(tmp_path: Path) -> None:
+    fields = pa.schema([("key", pa.string()), ("tokens", pa.list_(pa.uint32()))])
+    rows = [("a", [1, 2**32 - 1, 2**31]), ("b", [1])]
+    for number, role in enumerate((Tokens(300), Tokens(2**32), Tokens())):
+        write_dataset(tmp_path / str(number), fields, rows, 9, roles={"tokens": role})
+        (found,) = token_statistics(tmp_path / str(number)).values()
+        assert (found.outside, found.used, found.tokens) == (2, 1, 4)
+
+
+def test_blocks_that_cannot_be_are_said_and_the_others_are_counted(tmp_path: Path, cli: Any) -> None:
+    good = block_of([("a", 0, [104, 105, EOS])])
+    out = write_packed(tmp_path / "out", [good, good, {**good, "document_lengths": [99]}, good], per_shard=9)
+    (found,) = token_statistics(out).values()
+    assert (found.samples, len(found.faults)) == (2, 1)
+    shown = cli("inspect", out, "--stats")
+    assert (shown.code, "DAMAGED: 1 of the blocks" in shown.out) == (0, True)
+
+
+def test_inspect_prints_what_was_counted(tmp_path: Path, cli: Any) -> None:
+    out = write_packed(tmp_path / "out", packed_blocks(DOCUMENTS), PACKED)
+    shown = cli("inspect", out, "--stats").out
+    assert "tokens: 73 tokens (of 5 blocks)" in shown
+    assert "5 documents, 2 of them cut (40.0%); 7 tokens of padding, 8.75% of the blocks" in shown
+    assert "documents in a block: 1 to 3" in shown
+    assert "vocabulary: 19 of 261 tokens occur (7.3%)" in shown
+    assert "never used: '0x00'" in shown
+    assert cli("inspect", out, "--json").json["tokens"][0]["padding_share"] == 0.0875
+
+
+def test_the_page_has_texts_and_what_was_counted(tmp_path: Path) -> None:
+    pytest.importorskip("plotly")
+    from shardctl.report import dataset_page
+
+    page = dataset_page(write_packed(tmp_path / "out", packed_blocks(DOCUMENTS), PACKED))
+    for says in (
+        "alpha&lt;eos&gt;",
+        "16 tokens, 2 documents",
+        "Most common tokens",
+        "of 261 tokens of the vocabulary",
+    ):
+        assert says in page, says
+    assert "beta goes" in dataset_page(write_ragged(tmp_path / "ragged", DOCUMENTS))
+
+
+def test_a_vocabulary_may_have_holes(tmp_path: Path, cli: Any) -> None:
+    """The encodings of tiktoken have: a number without a token is shown as a number."""
+    content = {
+        "version": "1.0",
+        "added_tokens": [],
+        "model": {"type": "WordLevel", "vocab": {"a": 0, "z": 4}, "unk_token": "a"},
+    }
+    out = write_ragged(tmp_path / "out", {"x": "\0\4"}, Tokens(5, tokenizer="tokenizer.json"))
+    (out / "tokenizer.json").write_text(json.dumps(content))
+    (found,) = token_statistics(out).values()
+    assert [(each.token, each.text) for each in found.never_used] == [(1, None), (2, None), (3, None)]
+    assert [(each.token, each.text) for each in found.most_common] == [(0, "a"), (4, "z")]
+    shown = cli("inspect", out, "--stats")
+    assert "never used: 1, 2, 3 (3 in all)" in shown.out
+    assert cli("inspect", out, "--key", "x").code == 0
