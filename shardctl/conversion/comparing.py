@@ -3,6 +3,7 @@ shards, in an order that does not depend on the workers, and kept in tables on d
 
 from __future__ import annotations
 
+import errno
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -217,5 +218,7 @@ def _rows_in(file: BinaryIO, dtype: np.dtype[np.void], count: int) -> Iterator[R
     most = CHUNK_BYTES // dtype.itemsize
     while count:
         rows = np.fromfile(file, dtype, min(count, most))
+        if not len(rows):
+            raise OSError(errno.EIO, "a file for scratch has lost its end")
         count -= len(rows)
         yield rows
