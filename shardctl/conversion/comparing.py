@@ -3,6 +3,7 @@ shards, in an order that does not depend on the workers, and kept in tables on d
 
 from __future__ import annotations
 
+import errno
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -147,10 +148,10 @@ class _Search:
     def _exact(self) -> Iterator[tuple[Rows, int]]:
         runs = Runs(self._folder / "runs", HASHED)
 
-        def take(comparing: Comparing, rank: int, found: dict[str, int]) -> None:
+        def take(comparing: Comparing, rank: int, offset: int, count: int, _: int) -> None:
             with open(comparing.path, "rb") as file:
-                file.seek(found["offset"])
-                for rows in _rows_in(file, HASHED, found["rows"]):
+                file.seek(offset)
+                for rows in _rows_in(file, HASHED, count):
                     rows["place"] += rank << PIECE_BITS
                     add_hashes(runs, rows)
 
@@ -162,11 +163,11 @@ class _Search:
         sketches = Sketches(self._folder / "sketches", self._count)
         bands = Runs(self._folder / "runs", BANDED)
 
-        def take(comparing: Comparing, rank: int, found: dict[str, int]) -> None:
+        def take(comparing: Comparing, rank: int, offset: int, count: int, of_sketches: int) -> None:
             with open(comparing.path, "rb") as file, open(comparing.sketches_path, "rb") as values:
-                file.seek(found["offset"])
-                values.seek(found["sketches"])
-                for rows in _rows_in(file, SIGNED, found["rows"]):
+                file.seek(offset)
+                values.seek(of_sketches)
+                for rows in _rows_in(file, SIGNED, count):
                     ranks = rows["rank"] + rank
                     sketches.add(ranks, np.fromfile(values, np.uint32, int(rows["size"].sum())), rows["size"])
                     add_bands(bands, rows["signature"], ranks, self._step.threshold)
@@ -179,8 +180,8 @@ class _Search:
         for rows in dropped_by(components, sketches):
             yield rows, 0
 
-    def _look_at_all(self, take: Callable[[Comparing, int, dict[str, int]], None]) -> None:
-        """Have all units looked at, and give what was found in each to `take`, with its number."""
+    def _look_at_all(self, take: Callable[[Comparing, int, int, int, int], None]) -> None:
+        """Have all units looked at, and give the segments of what was found to `take`, with the rank of their first record."""
         starts = group(self._job.plan["size"].to_numpy(), UNITS, UNIT_BYTES)
 
         def task(number: int) -> Comparing:
@@ -193,10 +194,11 @@ class _Search:
                 if "fault" in answer:
                     self._not_compared += int(self._ranks[unit + 1] - self._ranks[unit])
                     self._first_fault = min(self._first_fault, (unit, answer["fault"][2]))
-                elif answer["rows"]:
-                    self._compared += answer["rows"]
-                    take(comparing, int(self._ranks[unit]), answer)
-                self._bytes += answer.get("bytes", 0)
+                    continue
+                self._bytes += answer["bytes"]
+                for offset, count, of_sketches in answer["segments"]:
+                    self._compared += count
+                    take(comparing, int(self._ranks[comparing.first]), offset, count, of_sketches)
             for path in (comparing.path, comparing.sketches_path):
                 path.unlink(missing_ok=True)
             self._looked_at += int(self._ranks[comparing.first + comparing.count] - self._ranks[comparing.first])
@@ -216,5 +218,7 @@ def _rows_in(file: BinaryIO, dtype: np.dtype[np.void], count: int) -> Iterator[R
     most = CHUNK_BYTES // dtype.itemsize
     while count:
         rows = np.fromfile(file, dtype, min(count, most))
+        if not len(rows):
+            raise OSError(errno.EIO, "a file for scratch has lost its end")
         count -= len(rows)
         yield rows

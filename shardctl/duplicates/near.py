@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -229,7 +230,12 @@ class Sketches:
 
     def __init__(self, folder: Path, count: int) -> None:
         folder.mkdir()
-        self._places = np.memmap(folder / "places", np.int64, "w+", shape=(max(1, count), 2))
+        shape = (max(1, count), 2)
+        with open(folder / "places", "wb") as file:
+            file.truncate(16 * shape[0])
+            if hasattr(os, "posix_fallocate"):  # a full disk is an error here, and the end of the process where it is mapped
+                os.posix_fallocate(file.fileno(), 0, 16 * shape[0])
+        self._places = np.memmap(folder / "places", np.int64, "r+", shape=shape)
         self._path = folder / "values"
         self._file = open(self._path, "wb")  # noqa: SIM115 - closed by `finish`
         self._written = 0

@@ -18,11 +18,12 @@ import xxhash
 
 from shardctl.duplicates.exact import HASHED, PIECE_BITS
 from shardctl.duplicates.near import PERMUTATIONS, shingles_of, signatures_of, sketches_of
-from shardctl.duplicates.pieces import DOCUMENT, pieces_of
+from shardctl.duplicates.pieces import Numbers, parts_of, pieces_of
 from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.inputs import read_whole
 from shardctl.engines.job import Job, Planned
 from shardctl.engines.records import read_unit
+from shardctl.engines.survey import Found
 from shardctl.errors import Rejection, TypesDifferError
 from shardctl.pipeline.batches import BatchPipeline, keyed
 from shardctl.sources.formats import Misfit
@@ -35,7 +36,10 @@ HASHES = "hashes"
 """The folder, in that of the job, of the files that workers write."""
 
 SIGNED = np.dtype([("rank", np.int64), ("size", np.int64), ("signature", np.uint32, (PERMUTATIONS,))])
-"""A document by its place among the records of its unit, how many values its sketch has, and its signature."""
+"""A document by the rank of its record, how many values its sketch has, and its signature."""
+
+HELD_BYTES = 4 << 20
+"""Bytes of texts that are compared together."""
 
 SIGNED_TEXTS = 1 << 13
 """Texts whose signatures are made together: those of short ones take a hundred times the memory of the texts."""
@@ -48,10 +52,11 @@ FITTED_RECORDS = 1024
 class Comparing:
     """Work on `count` units of a job's plan, from `first` on, for the batch step `step` of its recipe.
 
-    Found is, of each unit, {"offset", "rows"}: where its rows are in the file of this `number`, from which byte on; they are of
-    HASHED or SIGNED, and count documents within the unit from 0. {"sketches", "values"} are the same of sketches, which are
-    in a second file, and {"texts", "bytes"} count what was compared. The files may have more than that: what a process wrote
-    that was ended.
+    Found is {"texts", "bytes", "segments"} of each unit: how many texts are compared, their bytes, and the rows that have been
+    written by then, which may be those of earlier units; in the end once more what is left of these. A segment is where rows
+    begin in the file of this `number`, how many they are, and where their sketches begin in a second file. Rows are of HASHED
+    or SIGNED, and count records from the first one of the task on. The files may have more than the segments: what was read of
+    a unit that could not be read to its end, or what a process wrote that was ended.
     """
 
     task: ClassVar[str] = "compare"
@@ -94,30 +99,96 @@ class Comparing:
         """
         job, planned = _job(self.folder), self._units[number]
         if job.fields is None:
-            return self._compare(job, planned, _whole(job, planned), crumb)
+            return self._compare(number, _whole(job, planned), crumb)
         try:
-            return self._compare(job, planned, _read(job, planned), crumb)
+            return self._compare(number, _read(job, planned), crumb)
         except Misfit as misfit:
             if job.recipe.fields is None:
                 raise TypesDifferError(f"{printable(planned.key())}: {misfit}") from misfit
-        return self._compare(job, planned, _fitting(job, planned), crumb)
+        return self._compare(number, _fitting(job, planned), crumb)
 
-    def _compare(self, job: Job, planned: Planned, records: Iterator[Records], crumb: Breadcrumb) -> dict[str, Any]:
-        step = job.recipe.batch_transforms[self.step]
+    def finish(self, found: Found) -> None:
+        """Write what is held."""
+        found.append({"texts": 0, "bytes": 0, "segments": self._written(self._held)})
+
+    @cached_property
+    def _held(self) -> _Held:
+        return _Held()
+
+    @cached_property
+    def _ranks(self) -> Numbers:
+        """The rank of the first record of each unit, from that of the task on, (count,)."""
+        records = np.array([planned.unit.records for planned in self._units], np.int64)
+        return np.cumsum(records) - records
+
+    @cached_property
+    def _step(self) -> Deduplicate:
+        step = _job(self.folder).recipe.batch_transforms[self.step]
         assert isinstance(step, Deduplicate), "its place was looked up"
+        return step
+
+    def _compare(self, number: int, records: Iterator[Records], crumb: Breadcrumb) -> dict[str, Any]:
+        """Take the texts of a unit's records; those of small units are held until there are more, which is much faster."""
+        job, first = _job(self.folder), self._ranks[number] - self._units[number].unit.first
         before = BatchPipeline(job.recipe.batch_transforms[: self.step], job.folder, job.layout.roles.by_name)
-        rows, sketches = (_Appended(path) for path in (self.path, self.sketches_path))
-        found = {"offset": rows.offset, "sketches": sketches.offset, "rows": 0, "values": 0, "texts": 0, "bytes": 0}
+        held, segments = _Held(), []
+        texts = size = 0
         for given in records:
             # Its time runs anew with each part of the unit: a compressed file is one unit, however large it is.
-            crumb.drop(crumb.place, int(given.numbers[-1]), "transform")
+            crumb.drop(number, int(given.numbers[-1]), "transform")
             for made in before.apply_named(given, _ignore):
-                if step.method == NEAR:
-                    _add(found, _write_signatures(rows, sketches, made, planned.unit.first))
-                else:
-                    _add(found, _write_hashes(rows, made, planned.unit.first, step.unit))
+                here, numbers = _texts(made)
+                held.add(here, numbers + first)
+                texts += len(here)
+            if held.bytes >= HELD_BYTES:
+                size += held.bytes
+                segments += self._written(held)
             crumb.enter("read")
-        return found
+        size += held.bytes
+        self._held.join(held)  # now that all of the unit could be read
+        if self._held.bytes >= HELD_BYTES:
+            segments += self._written(self._held)
+        return {"texts": texts, "bytes": size, "segments": segments}
+
+    def _written(self, held: _Held) -> list[list[int]]:
+        """Write the rows of texts that were held, and return the segments that they are."""
+        if not held.ranks:
+            return []
+        texts, ranks = held.take()
+        rows, sketches = _Appended(self.path), _Appended(self.sketches_path)
+        if self._step.method == NEAR:
+            count = _write_signatures(rows, sketches, texts, ranks)
+        else:
+            count = _write_hashes(rows, texts, ranks, self._step.unit)
+        return [[rows.offset, count, sketches.offset]] if count else []
+
+
+class _Held:
+    """Texts that wait for being compared, and the ranks of their records: of so many `bytes`."""
+
+    def __init__(self) -> None:
+        self.texts: list[pa.Array] = []
+        self.ranks: list[Numbers] = []
+        self.bytes = 0
+
+    def add(self, texts: pa.Array, ranks: Numbers) -> None:
+        """Add some."""
+        if len(ranks):
+            self.texts.append(texts)
+            self.ranks.append(ranks)
+            self.bytes += len(parts_of(texts)[0])
+
+    def join(self, other: _Held) -> None:
+        """Add those of another one."""
+        self.texts += other.texts
+        self.ranks += other.ranks
+        self.bytes += other.bytes
+
+    def take(self) -> tuple[pa.Array, Numbers]:
+        """Return all of them, and hold none."""
+        texts, ranks = pa.concat_arrays(self.texts), np.concatenate(self.ranks)
+        self.texts, self.ranks, self.bytes = [], [], 0
+        return texts, ranks
 
 
 class _Appended:
@@ -140,11 +211,6 @@ def _job(folder: str) -> Job:
 
 def _ignore(record: int, rejection: Rejection) -> None:
     """A record that a step rejects is not compared: it becomes a reject later, too."""
-
-
-def _add(found: dict[str, int], more: dict[str, int]) -> None:
-    for name, count in more.items():
-        found[name] += count
 
 
 def _whole(job: Job, planned: Planned) -> Iterator[Records]:
@@ -178,7 +244,7 @@ def _fitting(job: Job, planned: Planned) -> Iterator[Records]:
         together = min(2 * together, FITTED_RECORDS)
 
 
-def _texts(records: Records) -> tuple[pa.Array, np.ndarray[Any, np.dtype[np.int64]]]:
+def _texts(records: Records) -> tuple[pa.Array, Numbers]:
     """Return the texts of records that have one, and the numbers of these."""
     texts = records.batch.column("text")
     if not texts.null_count:
@@ -186,31 +252,26 @@ def _texts(records: Records) -> tuple[pa.Array, np.ndarray[Any, np.dtype[np.int6
     return texts.drop_null(), records.numbers[texts.is_valid().to_numpy(zero_copy_only=False)]
 
 
-def _write_hashes(file: _Appended, records: Records, first: int, unit: str) -> dict[str, int]:
-    """Write rows of HASHED for the texts of records, or for their lines or paragraphs."""
-    texts, numbers = _texts(records)
+def _write_hashes(file: _Appended, texts: pa.Array, ranks: Numbers, unit: str) -> int:
+    """Write rows of HASHED for texts, or for their lines or paragraphs, and return how many."""
     pieces = pieces_of(texts, unit)
     rows = np.zeros(len(pieces), HASHED)
     hashes = pieces.hashes()
     rows["high"], rows["low"], rows["size"] = hashes[:, 0], hashes[:, 1], pieces.sizes
-    rows["place"] = (numbers[pieces.row] - first << PIECE_BITS) + pieces.number
+    rows["place"] = (ranks[pieces.row] << PIECE_BITS) + pieces.number
     file.write(rows.tobytes())
-    size = int(pieces.sizes.sum()) if unit == DOCUMENT else len(pieces.data)
-    return {"rows": len(rows), "texts": len(texts), "bytes": size, "values": 0}
+    return len(rows)
 
 
-def _write_signatures(file: _Appended, of_sketches: _Appended, records: Records, first: int) -> dict[str, int]:
-    """Write rows of SIGNED for the texts of records, and their sketches."""
-    texts, numbers = _texts(records)
-    values = 0
+def _write_signatures(file: _Appended, of_sketches: _Appended, texts: pa.Array, ranks: Numbers) -> int:
+    """Write rows of SIGNED for texts, and their sketches, and return how many."""
     for begin in range(0, len(texts), SIGNED_TEXTS):
         here = texts[begin : begin + SIGNED_TEXTS]
         shingles, starts = shingles_of(here)
         sketches, sizes = sketches_of(shingles, starts)
         rows = np.zeros(len(here), SIGNED)
-        rows["rank"], rows["size"] = numbers[begin : begin + SIGNED_TEXTS] - first, sizes
+        rows["rank"], rows["size"] = ranks[begin : begin + SIGNED_TEXTS], sizes
         rows["signature"] = signatures_of(shingles, starts)
         file.write(rows.tobytes())
         of_sketches.write(sketches.tobytes())
-        values += len(sketches)
-    return {"rows": len(texts), "texts": len(texts), "bytes": texts.nbytes, "values": values}
+    return len(texts)

@@ -11,6 +11,7 @@ from shardctl.codecs.image import Opened, check, open_image, upright
 from shardctl.codecs.measures import HASH_SIDE, phash
 from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.inputs import NO_ANSWER, read_file
+from shardctl.engines.survey import Found
 from shardctl.errors import Rejection
 from shardctl.sources.formats import ranges
 from shardctl.transforms import Filter, parse_step
@@ -50,6 +51,9 @@ class Hashing:
 
     def __len__(self) -> int:
         return len(self.files)
+
+    def finish(self, found: Found) -> None:
+        """Nothing is left to do."""
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as plain data."""

@@ -30,6 +30,9 @@ class Look(Protocol):
         """
         ...
 
+    def finish(self, found: Found) -> None:
+        """All have been looked at, but for those that are lost: add to what was found in them, if there is more."""
+
 
 @dataclass(frozen=True)
 class Stretch:
@@ -57,6 +60,9 @@ class Survey:
     def look_at(self, number: int, crumb: Breadcrumb) -> dict[str, Any]:
         """Scan a stretch, or find the types of its fields."""
         return _look_at(self.stretches[number], self)
+
+    def finish(self, found: Found) -> None:
+        """Nothing is left to do."""
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as plain data."""
@@ -92,6 +98,7 @@ def do_survey(survey: Look, crumb: Breadcrumb, lost: Mapping[int, Rejection]) ->
                 {"fault": ["read", "out-of-memory", "needs more memory than there is, or than --worker-memory allows"]}
             )
         crumb.leave()
+    survey.finish(found)
     return found
 
 
