@@ -1,6 +1,7 @@
 """Faster engines for a `tokenizer.json`: gigatoken and tiktoken, where they are installed and give the same tokens.
 
-Whether they do is tried on the strings of proof.py each time that a tokeniser is opened, which takes a tenth of a second.
+Whether they do is tried on the strings of proof.py each time that a tokeniser is opened. This takes a tenth of a second;
+gigatoken's first call takes 0.2 s more.
 """
 
 from __future__ import annotations
