@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -108,8 +108,7 @@ def _cut(task: _Task, together: int) -> Iterator[_Task]:
         yield replace(task, positions=part, sizes=task.sizes[first:last], ends=task.ends[first:last], order=InOrder())
 
 
-@dataclass(frozen=True)
-class _Position:
+class _Position(NamedTuple):
     """A place in the order: an epoch, and how many of its samples all ranks together have consumed."""
 
     epoch: int = 0
