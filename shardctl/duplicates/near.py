@@ -13,8 +13,9 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.duplicates.exact import DROPPED, PIECE_BITS
-from shardctl.duplicates.pieces import Bytes, Hashes, Numbers, parts_of
+from shardctl.duplicates.pieces import Hashes, Numbers
 from shardctl.duplicates.runs import PARTS, PARTS_BITS, Rows, Runs
+from shardctl.text_bytes import Bytes, bytes_of
 
 PERMUTATIONS = 128
 SHINGLE = 5
@@ -108,7 +109,7 @@ def shingles_of(texts: pa.Array) -> tuple[Hashes, Numbers]:
     A shingle is SHINGLE words that follow each other; all words of a text that has fewer; the text itself if it has none.
     A word is letters of any alphabet and digits; ASCII letters count as small ones, a Chinese character is a word.
     """
-    data, offsets = parts_of(texts)
+    data, offsets = bytes_of(texts)
     words, row = _words(data, offsets)
     count = np.bincount(row, minlength=len(texts))
     first = np.cumsum(count) - count

@@ -9,8 +9,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
+from shardctl.text_bytes import Bytes, bytes_of, texts_from
+
 Numbers = npt.NDArray[np.int64]
-Bytes = npt.NDArray[np.uint8]
 Hashes = npt.NDArray[np.uint64]
 
 DOCUMENT, LINE, PARAGRAPH = "document", "line", "paragraph"
@@ -48,19 +49,9 @@ class Pieces:
         return np.frombuffer(digests, ">u8").reshape(-1, 2).astype(np.uint64)
 
 
-def parts_of(texts: pa.Array) -> tuple[Bytes, Numbers]:
-    """Return the bytes of texts, (n,) string without nulls, one after the other; where each begins, and the end: (n + 1,)."""
-    if not len(texts):
-        return np.zeros(0, np.uint8), np.zeros(1, np.int64)
-    of_buffer = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset : texts.offset + len(texts) + 1]
-    offsets = of_buffer.astype(np.int64)
-    data = np.frombuffer(texts.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
-    return data, offsets - offsets[0]
-
-
 def pieces_of(texts: pa.Array, unit: str) -> Pieces:
     """Cut texts, (n,) string without nulls, into their units: document, line or paragraph."""
-    data, offsets = parts_of(texts)
+    data, offsets = bytes_of(texts)
     if unit == DOCUMENT:
         return Pieces(data, offsets[:-1], offsets[1:], np.arange(len(texts)), np.zeros(len(texts), np.int64))
     return _lines(data, offsets, whole_paragraphs=unit == PARAGRAPH)
@@ -112,7 +103,4 @@ def without_pieces(texts: pa.Array, pieces: Pieces, dropped: npt.NDArray[np.bool
     np.add.at(change, end, -1)
     left = pieces.data[np.cumsum(change[:-1], dtype=np.int8) == 0]
     removed = np.bincount(row, weights=end - start, minlength=len(texts)).astype(np.int64)
-    _, offsets = parts_of(texts)
-    sizes = np.diff(offsets) - removed
-    new = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
-    return pa.StringArray.from_buffers(len(texts), pa.py_buffer(new), pa.py_buffer(np.ascontiguousarray(left)))
+    return texts_from(left, np.concatenate([[0], np.cumsum(bytes_of(texts).sizes - removed)]))

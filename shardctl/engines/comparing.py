@@ -18,7 +18,7 @@ import xxhash
 
 from shardctl.duplicates.exact import HASHED, PIECE_BITS
 from shardctl.duplicates.near import PERMUTATIONS, shingles_of, signatures_of, sketches_of
-from shardctl.duplicates.pieces import Numbers, parts_of, pieces_of
+from shardctl.duplicates.pieces import Numbers, pieces_of
 from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.inputs import read_whole
 from shardctl.engines.job import Job, Planned
@@ -29,6 +29,7 @@ from shardctl.pipeline.batches import BatchPipeline, keyed
 from shardctl.sources.formats import Misfit
 from shardctl.sources.kinds import KINDS
 from shardctl.storage import naming_the_path, printable
+from shardctl.text_bytes import bytes_of
 from shardctl.transforms import Records
 from shardctl.transforms.text.deduplicate import NEAR, Deduplicate
 
@@ -176,7 +177,7 @@ class _Held:
         if len(ranks):
             self.texts.append(texts)
             self.ranks.append(ranks)
-            self.bytes += len(parts_of(texts)[0])
+            self.bytes += len(bytes_of(texts).data)
 
     def join(self, other: _Held) -> None:
         """Add those of another one."""

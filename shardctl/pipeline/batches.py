@@ -16,6 +16,7 @@ from shardctl.errors import Rejection
 from shardctl.layout import Layout
 from shardctl.roles import Role
 from shardctl.sources.formats import Misfit, Numbers
+from shardctl.text_bytes import bytes_of
 from shardctl.transforms import BatchRun, BatchTransform, Records
 
 
@@ -131,9 +132,7 @@ def _text_sizes(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
     place = batch.schema.get_field_index("text")
     if place < 0 or not pa.types.is_string(batch.schema.field(place).type):
         return np.zeros(batch.num_rows, np.int64)
-    texts = batch.column(place)
-    offsets = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset : texts.offset + len(texts) + 1]
-    return np.diff(offsets).astype(np.int64)
+    return bytes_of(batch.column(place)).sizes
 
 
 def keyed(batch: pa.RecordBatch, path: str, numbers: Numbers) -> pa.RecordBatch:

@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from shardctl.text_bytes import bytes_of
+
 Ids = npt.NDArray[np.uint32]
 Offsets = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.bool_]
@@ -132,7 +134,7 @@ class Placing(Protocol):
 
 def longer_than(texts: pa.Array, most: int) -> Rows:
     """Return which of the texts, (n,), have more than so many bytes."""
-    longer: Rows = np.diff(bytes_of(texts)[0]) > most
+    longer: Rows = bytes_of(texts).sizes > most
     return longer
 
 
@@ -153,13 +155,3 @@ def joined(parts: Sequence[Sequence[int] | Ids]) -> Encoded:
 def of_names(special: Mapping[str, int], names: Sequence[str]) -> int | None:
     """Return the number of the first of some names that is a special token."""
     return next((special[name] for name in names if name in special), None)
-
-
-def bytes_of(texts: pa.Array) -> tuple[Offsets, npt.NDArray[np.uint8]]:
-    """Return the UTF-8 of texts, (n,) string without nulls: offsets (n + 1,) from 0, and the bytes, without a copy."""
-    _, places, data = texts.buffers()
-    offsets = np.frombuffer(places, np.int32)[texts.offset : texts.offset + len(texts) + 1].astype(np.int64)
-    if data is None or not len(texts):
-        return np.zeros(len(texts) + 1, np.int64), np.empty(0, np.uint8)
-    first, last = int(offsets[0]), int(offsets[-1])
-    return offsets - first, np.frombuffer(data, np.uint8)[first:last]

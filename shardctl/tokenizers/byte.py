@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from shardctl.tokenizers.base import Encoded, Ids, Placed, bytes_of, none_too_long
+from shardctl.text_bytes import bytes_of
+from shardctl.tokenizers.base import Encoded, Ids, Placed, none_too_long
 
 SPECIAL = {"<eos>": 256, "<pad>": 257, "<bos>": 258, "<|im_start|>": 259, "<|im_end|>": 260}
 
@@ -31,7 +32,7 @@ class Bytes:
 
     def encode(self, texts: pa.Array) -> Encoded:
         """Return the bytes of texts."""
-        offsets, data = bytes_of(texts)
+        data, offsets = bytes_of(texts)
         return Encoded(offsets, data.astype(np.uint32))
 
     def place(self, texts: Sequence[str]) -> Iterable[Placed]:

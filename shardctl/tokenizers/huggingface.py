@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from shardctl.errors import InputError, InstallError, UsageError
 from shardctl.storage import printable
+from shardctl.text_bytes import bytes_of
 from shardctl.tokenizers import engines, proof
 from shardctl.tokenizers.base import (
     BEGIN_NAMES,
@@ -28,7 +29,6 @@ from shardctl.tokenizers.base import (
     Ids,
     Placed,
     Rows,
-    bytes_of,
     joined,
     longer_than,
     of_names,
@@ -187,7 +187,7 @@ class HuggingFace:
 
     def _by_own(self, texts: pa.Array, add: bool) -> Encoded:
         parts: list[list[int]] = []
-        for first, last in _groups(bytes_of(texts)[0]):
+        for first, last in _groups(bytes_of(texts).offsets):
             group = texts.slice(first, last - first).to_pylist()
             parts += [encoding.ids for encoding in self._own.encode_batch_fast(group, add_special_tokens=add)]
         return joined(parts)

@@ -15,9 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from shardctl.text_bytes import Places
 from shardctl.transforms.settings import Flag, Names, Whole, setting
 from shardctl.transforms.text.base import Report, TextStep
-from shardctl.transforms.text.characters import Mask, Places
+from shardctl.transforms.text.characters import Mask
 from shardctl.transforms.text.rules import Rule, broken_by
 from shardctl.transforms.text.words import Words
 

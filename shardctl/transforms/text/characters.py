@@ -4,42 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-Bytes = npt.NDArray[np.uint8]
+from shardctl.text_bytes import Bytes, Places, texts_from
+
 Mask = npt.NDArray[np.bool_]
-Places = npt.NDArray[np.int64]
 
 NEWLINE = 0x0A
-CONTINUES = 0xC0
+LEAD = 0xC0
 """The first byte of a character of several is this or more; the others of it are below, and above those of ASCII."""
-
-
-class TextBytes(NamedTuple):
-    """The bytes of texts, one after the other. Text i is data[offsets[i]:offsets[i + 1]]; offsets are (n + 1,) from 0."""
-
-    data: Bytes
-    offsets: Places
-
-
-def bytes_of(texts: pa.Array) -> TextBytes:
-    """Return the bytes of texts, (n,) string without nulls. They are not copied."""
-    if not len(texts):
-        return TextBytes(np.zeros(0, np.uint8), np.zeros(1, np.int64))
-    _, offsets_buffer, data_buffer = texts.buffers()
-    offsets = np.frombuffer(offsets_buffer, np.int32)[texts.offset : texts.offset + len(texts) + 1].astype(np.int64)
-    data = np.frombuffer(data_buffer, np.uint8) if data_buffer is not None else np.zeros(0, np.uint8)
-    return TextBytes(data[offsets[0] : offsets[-1]], offsets - offsets[0])
-
-
-def texts_from(data: Bytes, offsets: Places) -> pa.Array:
-    """Return bytes as texts: (n,) string, text i is data[offsets[i]:offsets[i + 1]]."""
-    buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(np.ascontiguousarray(data))]
-    return pa.Array.from_buffers(pa.string(), len(offsets) - 1, buffers)
 
 
 def texts_of_kept(data: Bytes, keep: Mask, offsets: Places) -> pa.Array:
@@ -109,7 +85,7 @@ def _begins(data: Bytes, kind: Callable[[str], bool]) -> Mask:
     ascii_table[:0x80] = table[:0x80]
     found = ascii_table[data]
     if not is_ascii(data):
-        first = np.flatnonzero(data >= CONTINUES)
+        first = np.flatnonzero(data >= LEAD)
         found[first] = table[np.minimum(_code_points(data, first), _LAST)]
     return found
 

@@ -15,9 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from shardctl.text_bytes import Places, TextBytes, texts_from
 from shardctl.transforms.settings import PROBABILITY, Names, Number, Numbers, Whole, setting
 from shardctl.transforms.text.base import Fault, TextFilter
-from shardctl.transforms.text.characters import Mask, Places, TextBytes, is_ascii, parts_of_words, texts_from
+from shardctl.transforms.text.characters import Mask, is_ascii, parts_of_words
 from shardctl.transforms.text.packages import unidata
 from shardctl.transforms.text.rules import Rule, broken_by
 from shardctl.transforms.text.words import Spans, Words, are_first, dense, shares

@@ -12,9 +12,10 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InstallError
+from shardctl.text_bytes import Places, bytes_of, texts_from
 from shardctl.transforms.settings import PROBABILITY, Names, Optional, SettingError, Text, setting
 from shardctl.transforms.text.base import Fault, TextFilter, TextTransform
-from shardctl.transforms.text.characters import Mask, Places, bytes_of, parts_of_words, spaces, texts_from, texts_of_kept
+from shardctl.transforms.text.characters import Mask, parts_of_words, spaces, texts_of_kept
 from shardctl.transforms.text.packages import unidata, version_of
 from shardctl.transforms.text.rules import Rule, broken_by
 from shardctl.transforms.text.words import shares

@@ -15,7 +15,8 @@ import pyarrow as pa
 from shardctl.errors import InputError, Rejection
 from shardctl.roles import Role
 from shardctl.storage import format_bytes
-from shardctl.tokenizers.base import Encoded, Rows, bytes_of
+from shardctl.text_bytes import bytes_of
+from shardctl.tokenizers.base import Encoded, Rows
 from shardctl.tokenizers.proof import not_given_back
 from shardctl.transforms.records import BatchRun, Records, RejectRow
 from shardctl.transforms.settings import Flag, setting
@@ -69,7 +70,7 @@ class Tokenize(TokenStep):
 
     def encoded(self, texts: pa.Array, reject: RejectRow) -> tuple[Encoded, Rows]:
         """Return the tokens of texts, (n,) string without nulls, and which of them, (n,), are not rejected."""
-        sizes = np.diff(bytes_of(texts)[0])
+        sizes = bytes_of(texts).sizes
         kept = sizes > 0
         longer = self.opened.too_long(texts)
         if longer.any():

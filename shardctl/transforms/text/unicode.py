@@ -11,9 +11,10 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from shardctl.text_bytes import bytes_of
 from shardctl.transforms.settings import Flag, Word, setting
 from shardctl.transforms.text.base import TextTransform
-from shardctl.transforms.text.characters import bytes_of, is_ascii
+from shardctl.transforms.text.characters import is_ascii
 from shardctl.transforms.text.packages import unidata
 
 FORMS = ("NFC", "NFKC", "NFD", "NFKD")

@@ -8,9 +8,10 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
+from shardctl.text_bytes import Bytes, Places
 from shardctl.transforms.settings import Flag, Whole, setting
 from shardctl.transforms.text.base import TextTransform
-from shardctl.transforms.text.characters import NEWLINE, Bytes, Places, texts_of_kept
+from shardctl.transforms.text.characters import NEWLINE, texts_of_kept
 from shardctl.transforms.text.words import Words
 
 SPACE = 0x20

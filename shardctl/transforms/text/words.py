@@ -13,17 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.transforms.text.characters import (
-    NEWLINE,
-    Mask,
-    Places,
-    TextBytes,
-    bytes_of,
-    characters_before,
-    letters,
-    spaces,
-    texts_from,
-)
+from shardctl.text_bytes import Places, TextBytes, bytes_of, texts_from
+from shardctl.transforms.text.characters import NEWLINE, Mask, characters_before, letters, spaces
 
 
 @dataclass(frozen=True)
