@@ -107,3 +107,8 @@ class Rejection(Exception):
     def bare(self) -> Rejection:
         """Return the same without the stack that it was raised in: that holds on to samples."""
         return Rejection(self.stage, self.error, self.message)
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of what an error of another package says, 300 characters at most: some go on for pages."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]

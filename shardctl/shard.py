@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from shardctl.errors import DatasetError, UsageError
+from shardctl.errors import DatasetError, UsageError, first_line
 from shardctl.layout import ENCODED_IMAGE, Layout
 from shardctl.mapping import map_whole
 from shardctl.storage import HashingFile, printable
@@ -383,9 +383,3 @@ def _read_names(type_: pa.DataType) -> None:
         _read_names(type_.storage_type)
     elif hasattr(type_, "value_type"):
         _read_names(type_.value_type)
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of what an error says: Arrow's go on for several."""
-    lines = str(error).splitlines() or [type(error).__name__]
-    return lines[0]

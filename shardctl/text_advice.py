@@ -79,7 +79,7 @@ def _lengths(block: pa.RecordBatch, roles: Roles) -> tuple[Numbers, bool]:
         if not role.packed:
             return tokens.lengths[tokens.lengths > 0] + 1, False
         found = documents_in(tokens, {column: block.column(column) for column in (DOCUMENT_LENGTHS, DOCUMENT_STARTS)})
-        return (found.start + found.length)[found.ends(tokens, role.eos)], False
+        return found.lengths(tokens, role.eos), False
     if "text" not in block.schema.names or not pa.types.is_string(block.schema.field("text").type):
         return np.zeros(0, np.int64), False
     sizes = np.from_dlpack(pc.binary_length(block.column("text").drop_null()))

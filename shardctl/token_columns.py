@@ -14,7 +14,7 @@ from shardctl.roles import Roles, Tokens
 
 Numbers = npt.NDArray[np.int64]
 
-LOSS_MASK = "loss_mask"
+TOKENS, LOSS_MASK = "tokens", "loss_mask"
 DOCUMENT_KEYS, DOCUMENT_LENGTHS, DOCUMENT_STARTS = DOCUMENT_COLUMNS = "document_keys", "document_lengths", "document_starts"
 """The columns beside packed tokens: they have an item for each document, or piece of one, in a block of tokens."""
 
@@ -69,6 +69,10 @@ class Documents:
         first: npt.NDArray[np.bool_] = self.start == 0
         return first
 
+    def lengths(self, tokens: Rows, eos: int | None) -> Numbers:
+        """Return how many tokens each document has that ends here, (documents,)."""
+        return (self.start + self.length)[self.ends(tokens, eos)]
+
     def seconds(self, tokens: Rows) -> npt.NDArray[np.bool_]:
         """Return which pieces are the second of their document, (pieces,): there is one for each document that was cut.
 
@@ -78,12 +82,16 @@ class Documents:
         return second
 
 
+def is_list_of_whole_numbers(type_: pa.DataType) -> bool:
+    """Return whether this is the type of lists of whole numbers, of any length or of one."""
+    listed = pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_)
+    return bool(listed and pa.types.is_integer(type_.value_type))
+
+
 def token_rows(column: pa.Array) -> Rows:
     """Return a column of lists of whole numbers, of any length or of one. Raises ValueError for any other."""
-    type_ = column.type
-    listed = pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_)
-    if not listed or not pa.types.is_integer(type_.value_type):
-        raise ValueError(f"it is of type {type_}, which is no list of whole numbers")
+    if not is_list_of_whole_numbers(column.type):
+        raise ValueError(f"it is of type {column.type}, which is no list of whole numbers")
     values = column.flatten()  # without those behind a missing list
     if values.null_count:
         raise ValueError("a number in a list is missing")
@@ -122,7 +130,7 @@ def packed_column(roles: Roles) -> str | None:
 def main_tokens(roles: Roles) -> tuple[str, Tokens] | None:
     """Return the column that is meant by "the tokens", with its role: `tokens`, else the first one; None if there is none."""
     found = roles.tokens
-    return ("tokens", found["tokens"]) if "tokens" in found else next(iter(found.items()), None)
+    return (TOKENS, found[TOKENS]) if TOKENS in found else next(iter(found.items()), None)
 
 
 def columns_of_blocks(names: Sequence[str], roles: Roles) -> tuple[str, ...] | None:

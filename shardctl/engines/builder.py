@@ -19,12 +19,12 @@ from shardctl.engines.inputs import changed, check_digest, digest_of, read_whole
 from shardctl.engines.instructions import Instructions
 from shardctl.engines.job import Job, Planned, ShardPlace
 from shardctl.engines.masks import digest_with, read_mask
-from shardctl.engines.records import read_unit
+from shardctl.engines.records import FITTED_RECORDS, read_unit
 from shardctl.engines.rows import Rows, ShuffledRows
 from shardctl.errors import Rejection, TypesDifferError
 from shardctl.jpegs import JpegRecord
 from shardctl.layout import Layout
-from shardctl.pipeline.batches import BatchPipeline, keyed, lay_out, make_keys
+from shardctl.pipeline.batches import BatchPipeline, keyed, lay_out, make_keys, records_of_file
 from shardctl.pipeline.samples import Made, Origin, SamplePipeline, Shape
 from shardctl.pipeline.together import OUT_OF_MEMORY_MESSAGE, Together
 from shardctl.sample import Sample
@@ -36,9 +36,6 @@ from shardctl.storage import HashingFile, printable
 from shardctl.tables import Reject
 from shardctl.times import python_rows
 from shardctl.transforms import Records
-
-FITTED_RECORDS = 1024
-"""The most records that are read together where some do not fit the types that were given."""
 
 
 @dataclass
@@ -234,8 +231,8 @@ class ShardBuilder:
     def _add_batch_of_one(self, fields: Sample, planned: Planned, outcome: UnitOutcome) -> None:
         """Add what the batch transforms make of a file that is one record. Raises Rejection."""
         self._crumb.enter("transform")
-        batch = pa.record_batch({"key": pa.array([planned.key()]), **{name: pa.array([fields[name]]) for name in fields}})
-        for _, rejection in self._add_batches(planned, Records(planned.file_number, np.zeros(1, np.int64), batch), outcome):
+        records = records_of_file(planned.file_number, planned.key(), fields)
+        for _, rejection in self._add_batches(planned, records, outcome):
             raise rejection
 
     def _add_records(self, planned: Planned, outcome: UnitOutcome) -> None:

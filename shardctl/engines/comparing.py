@@ -22,10 +22,10 @@ from shardctl.duplicates.pieces import Numbers, pieces_of
 from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.inputs import read_whole
 from shardctl.engines.job import Job, Planned
-from shardctl.engines.records import read_unit
+from shardctl.engines.records import FITTED_RECORDS, read_unit
 from shardctl.engines.survey import Found
 from shardctl.errors import Rejection, TypesDifferError
-from shardctl.pipeline.batches import BatchPipeline, keyed
+from shardctl.pipeline.batches import BatchPipeline, keyed, records_of_file
 from shardctl.sources.formats import Misfit
 from shardctl.sources.kinds import KINDS
 from shardctl.storage import naming_the_path, printable
@@ -44,9 +44,6 @@ HELD_BYTES = 4 << 20
 
 SIGNED_TEXTS = 1 << 13
 """Texts whose signatures are made together: those of short ones take a hundred times the memory of the texts."""
-
-FITTED_RECORDS = 1024
-"""The most records that are read together where some do not fit the types that were given."""
 
 
 @dataclass(frozen=True)
@@ -217,8 +214,7 @@ def _ignore(record: int, rejection: Rejection) -> None:
 def _whole(job: Job, planned: Planned) -> Iterator[Records]:
     """Yield the one record of a file. Raises Rejection, SourceGoneError."""
     fields = KINDS[job.recipe.kind].fields(read_whole(job, planned), planned.file.path, job.recipe.reading)
-    columns = {"key": pa.array([planned.key()]), **{name: pa.array([value]) for name, value in fields.items()}}
-    yield Records(planned.file_number, np.zeros(1, np.int64), pa.record_batch(columns))
+    yield records_of_file(planned.file_number, planned.key(), fields)
 
 
 def _read(job: Job, planned: Planned) -> Iterator[Records]:

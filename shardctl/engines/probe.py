@@ -28,6 +28,7 @@ from shardctl.roles import Mask, Objects
 from shardctl.shard import Compression, ShardWriter, shard_schema
 from shardctl.storage import counted
 from shardctl.tables import Reject
+from shardctl.token_columns import packed_column
 from shardctl.transforms.values import UnfitValue, array_type, check_fit, column_type, describe, plain_value, python_value
 
 
@@ -106,8 +107,8 @@ def _padding(builder: ShardBuilder) -> int:
 
 def _block_length(layout: Layout) -> int:
     """Return the tokens of a block; 1 where samples are no blocks."""
-    packed = [name for name, role in layout.roles.tokens.items() if role.packed]
-    return int(layout.columns.field(packed[0]).type.list_size) if packed else 1
+    packed = packed_column(layout.roles)
+    return 1 if packed is None else int(layout.columns.field(packed).type.list_size)
 
 
 def _seconds(builder: ShardBuilder, units: list[Planned], added: list[float], of_many: bool) -> tuple[float, float]:

@@ -22,6 +22,9 @@ from shardctl.sources.kinds import KINDS
 from shardctl.sources.walk import suffix_of
 from shardctl.times import python_rows
 
+FITTED_RECORDS = 1024
+"""The most records that are read together where some do not fit the types that were given."""
+
 
 def read_unit(job: Job, planned: Planned, unit: Unit, choose: Choose | None, digest: Digest) -> Iterator[Parsed]:
     """Yield the chosen records of a unit of a file of many records, labels as the numbers of their classes.

@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from shardctl.errors import DatasetError, UsageError
+from shardctl.errors import DatasetError, UsageError, first_line
 from shardctl.layout import Layout
 from shardctl.manifest import Manifest
-from shardctl.shard import BlockFile, ShardReader, first_line, map_file
+from shardctl.shard import BlockFile, ShardReader, map_file
 from shardctl.storage import printable
 from shardctl.stored import StoredDataset
 from shardctl.tables import REPAIR_ADVICE, ShardEntry

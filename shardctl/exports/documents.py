@@ -13,9 +13,10 @@ import pyarrow.compute as pc
 
 from shardctl.errors import DatasetError, InputError
 from shardctl.exports.base import Progress, Shard, Source
-from shardctl.exports.packed import PIECES, joined_blocks
+from shardctl.exports.packed import joined_blocks
 from shardctl.roles import Tokens
 from shardctl.storage import printable
+from shardctl.token_columns import DOCUMENT_COLUMNS, DOCUMENT_KEYS, TOKENS, is_list_of_whole_numbers, main_tokens
 
 Values = npt.NDArray[Any]
 
@@ -41,14 +42,16 @@ class TokenField:
     def of(cls, source: Source) -> TokenField:
         """Find the field of tokens. Raises InputError if there is none, or not one, DatasetError if it holds no tokens."""
         layout, shown = source.layout, source.shown
-        found = layout.roles.tokens
-        if not found:
+        main = main_tokens(layout.roles)
+        if main is None:
             raise InputError(f"{shown}: has no tokens; convert the texts with --tokenizer, and export that dataset")
-        if len(found) > 1 and "tokens" not in found:
-            raise InputError(f"{shown}: has several fields of tokens ({', '.join(found)}), and none is called tokens")
-        name = "tokens" if "tokens" in found else next(iter(found))
-        role, type_ = found[name], layout.columns.field(name).type
-        if not _is_list(type_) or not pa.types.is_integer(type_.value_type):
+        name, role = main
+        if len(layout.roles.tokens) > 1 and name != TOKENS:
+            raise InputError(
+                f"{shown}: has several fields of tokens ({', '.join(layout.roles.tokens)}), and none is called tokens"
+            )
+        type_ = layout.columns.field(name).type
+        if not is_list_of_whole_numbers(type_):
             raise DatasetError(f"{shown}: the field {name} is of type {type_}, which is no list of tokens")
         most = np.iinfo(type_.value_type.to_pandas_dtype()).max
         if role.eos is not None and role.eos > most:
@@ -85,22 +88,18 @@ class TokenField:
             yield block.num_rows, np.from_dlpack(values), lengths
 
 
-def _is_list(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_))
-
-
 def _check_packed(source: Source, name: str, type_: pa.DataType) -> None:
     """Raise DatasetError if blocks do not say which documents are in them, or have no fixed length."""
     columns = source.layout.columns
-    types = {column: columns.field(column).type for column in PIECES if columns.get_field_index(column) >= 0}
-    fits = pa.types.is_fixed_size_list(type_) and type_.list_size > 0 and set(types) == set(PIECES)
+    types = {column: columns.field(column).type for column in DOCUMENT_COLUMNS if columns.get_field_index(column) >= 0}
+    fits = pa.types.is_fixed_size_list(type_) and type_.list_size > 0 and set(types) == set(DOCUMENT_COLUMNS)
     for column, found in types.items():
-        wanted = pa.types.is_string if column == PIECES[0] else pa.types.is_integer
+        wanted = pa.types.is_string if column == DOCUMENT_KEYS else pa.types.is_integer
         fits = fits and pa.types.is_list(found) and wanted(found.value_type)
     if not fits:
+        names = ", ".join(DOCUMENT_COLUMNS)
         raise DatasetError(
-            f"{source.shown}: {name} are packed blocks, which have a fixed length and the columns {', '.join(PIECES)}; these"
-            " have not"
+            f"{source.shown}: {name} are packed blocks, which have a fixed length and the columns {names}; these have not"
         )
 
 

@@ -30,7 +30,7 @@ UINT16, INT32 = np.dtype("<u2"), np.dtype("<i4")
 CODES = {UINT16: 8, INT32: 4}
 """The numbers of the types in the index. There is none for uint32."""
 
-UINT16_VOCABULARY = 65_500
+SMALL_VOCABULARY = 65_500
 """Megatron writes uint16 for a vocabulary below this, and int32 for any other, or for one that is not known."""
 
 LONGEST = 2**31 - 1
@@ -53,7 +53,7 @@ class Megatron(Export):
         wanted = truth("eos", self.eos)
         field = TokenField.of(source)
         vocabulary = field.role.vocabulary
-        is_small = vocabulary is not None and vocabulary < UINT16_VOCABULARY
+        is_small = vocabulary is not None and vocabulary < SMALL_VOCABULARY
         return TokenForm(field, end_of(field, wanted, source.shown), UINT16 if is_small else INT32)
 
     def write(self, source: Source, folder: Path, progress: Progress) -> Written:

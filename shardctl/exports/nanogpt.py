@@ -13,9 +13,9 @@ from shardctl.errors import InputError
 from shardctl.exports.base import Export, Progress, Source, Written
 from shardctl.exports.documents import TokenField
 from shardctl.exports.token_files import TokenForm, end_of, notes_on
+from shardctl.tokenizers.base import UINT16_VOCABULARY
 
 UINT16 = np.dtype("<u2")
-UINT16_VOCABULARY = 65_536
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class NanoGpt(Export):
         if (field.role.vocabulary or 0) > UINT16_VOCABULARY:
             raise InputError(
                 f"{source.shown}: has a vocabulary of {field.role.vocabulary:,}, and nanoGPT's files hold numbers below"
-                f" {UINT16_VOCABULARY:,}; use a smaller tokenizer, or export to megatron"
+                f" {UINT16_VOCABULARY:,}; use a smaller tokeniser, or export to megatron"
             )
         return TokenForm(field, end_of(field, wanted, source.shown), UINT16)
 

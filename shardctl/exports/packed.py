@@ -12,11 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.exports.base import Shard
+from shardctl.token_columns import DOCUMENT_COLUMNS
 
 Numbers = npt.NDArray[np.int64]
-
-PIECES = ("document_keys", "document_lengths", "document_starts")
-"""The columns of blocks that say which documents they have: a list each, with an item for every piece (docs/text.md)."""
 
 
 @dataclass(frozen=True)
@@ -118,8 +116,8 @@ def _pieces_of(shard: Shard, size: int) -> Pieces:
     keys: list[pa.Array] = []
     numbers: list[list[Numbers]] = [[np.zeros(0, np.int64)] for _ in range(4)]
     first = 0
-    for block in shard.blocks_of(PIECES):
-        columns = [block.column(name) for name in PIECES]
+    for block in shard.blocks_of(DOCUMENT_COLUMNS):
+        columns = [block.column(name) for name in DOCUMENT_COLUMNS]
         flat = [column.flatten() for column in columns]
         counts = [np.diff(np.from_dlpack(column.offsets)) for column in columns]
         if any(column.null_count for column in (*columns, *flat)) or any((each != counts[0]).any() for each in counts):

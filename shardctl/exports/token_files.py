@@ -16,6 +16,7 @@ from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.exports.base import Progress, Source
 from shardctl.exports.documents import TokenField, ended
 from shardctl.storage import StreamedFile, replacing
+from shardctl.token_columns import LOSS_MASK
 
 Lengths = Callable[[npt.NDArray[np.int64]], None]
 """Is told the lengths of the documents that were written, in order."""
@@ -91,6 +92,6 @@ def end_of(field: TokenField, wanted: bool, shown: str) -> int | None:
 
 def notes_on(source: Source) -> tuple[str, ...]:
     """Return what is lost in such files."""
-    if "loss_mask" in source.layout.columns.names:
-        return ("loss_mask was left out: these files have tokens only, so that the loss counts on all of them",)
+    if LOSS_MASK in source.layout.columns.names:
+        return (f"{LOSS_MASK} was left out: these files have tokens only, so that the loss counts on all of them",)
     return ()

@@ -158,7 +158,7 @@ class _Tally:
         _add_numbers(self.per_block, np.bincount(found.row, minlength=len(rows.lengths)))
         self.documents += int(found.begins.sum())
         self.cut += int(found.seconds(rows).sum())
-        _add_numbers(self.lengths, (found.start + found.length)[found.ends(rows, self.role.eos)])
+        _add_numbers(self.lengths, found.lengths(rows, self.role.eos))
         padding = rows.lengths - found.filled
         self.padding += int(padding.sum())
         if not padding.any():

@@ -15,6 +15,7 @@ import pyarrow as pa
 from shardctl.errors import Rejection
 from shardctl.layout import Layout
 from shardctl.roles import Role
+from shardctl.sample import Sample
 from shardctl.sources.formats import Misfit, Numbers
 from shardctl.text_bytes import bytes_of
 from shardctl.transforms import BatchRun, BatchTransform, Records
@@ -133,6 +134,12 @@ def _text_sizes(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
     if place < 0 or not pa.types.is_string(batch.schema.field(place).type):
         return np.zeros(batch.num_rows, np.int64)
     return bytes_of(batch.column(place)).sizes
+
+
+def records_of_file(file: int, key: str, fields: Sample) -> Records:
+    """Return the one record of a file, which is row `file` of files.arrow."""
+    batch = pa.record_batch({"key": pa.array([key]), **{name: pa.array([value]) for name, value in fields.items()}})
+    return Records(file, np.zeros(1, np.int64), batch)
 
 
 def keyed(batch: pa.RecordBatch, path: str, numbers: Numbers) -> pa.RecordBatch:

@@ -10,11 +10,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from shardctl.errors import DatasetError
+from shardctl.errors import DatasetError, first_line
 from shardctl.reader.column import Block, Column, flatten
 from shardctl.reader.shards import VERIFY_ADVICE, Shards
 from shardctl.reader.stages import DECOMPRESS, WAITING, Stages
-from shardctl.shard import CHECKSUM_KEY, BlockFile, block_checksum, first_line, read_file
+from shardctl.shard import CHECKSUM_KEY, BlockFile, block_checksum, read_file
 
 Faults = dict[int, DatasetError]
 """Errors by block."""

@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardctl.errors import DatasetError
+from shardctl.errors import DatasetError, first_line
 from shardctl.mapping import mended, was_mended, watch
 from shardctl.reader.blocks import Faults, check_block, other_rows
 from shardctl.reader.column import Block, Column, Flat, flatten
 from shardctl.reader.gather import Indices, Located, gather_fixed
 from shardctl.reader.shards import SEGMENT_BITS, VERIFY_ADVICE, OpenShard, Shards
-from shardctl.shard import Opener, first_line, load_file
+from shardctl.shard import Opener, load_file
 from shardctl.storage import printable
 
 CHECK_SECONDS = 0.01

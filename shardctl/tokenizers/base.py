@@ -19,6 +19,9 @@ Rows = npt.NDArray[np.bool_]
 MOST = 8 << 20
 """Bytes of a text, or of a piece of one, that may be encoded in one go where that takes a hundred times as much memory."""
 
+UINT16_VOCABULARY = 1 << 16
+"""The largest vocabulary whose numbers fit in uint16."""
+
 END_NAMES = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]")
 BEGIN_NAMES = ("<|begin_of_text|>", "<s>", "<bos>", "<|bos|>", "[BOS]")
 PAD_NAMES = ("<|pad|>", "<pad>", "[PAD]", "<|padding|>", "<|finetune_right_pad_id|>")

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from shardctl.errors import InputError, InstallError
+from shardctl.errors import InputError, InstallError, first_line
 from shardctl.tokenizers.base import Encoded, joined
 from shardctl.tokenizers.tiktoken import encode_by, open_core
 
@@ -62,7 +62,7 @@ class Gigatoken:
         try:
             self._core = self._load()
         except Exception as error:  # noqa: BLE001 - ValueError, NotImplementedError and others
-            raise UnfitError(f"it does not take this tokeniser ({_line(error)})") from None
+            raise UnfitError(f"it does not take this tokeniser ({first_line(error)})") from None
 
     def encode(self, texts: pa.Array) -> Encoded:
         """Return the tokens of texts."""
@@ -161,7 +161,3 @@ def _parts_for_tiktoken(said: dict[str, Any]) -> _Parts:
     if not model.get("ignore_merges") and set(order) != {number for token, number in ranks.items() if len(token) > 1}:
         raise UnfitError("it has tokens that are not merged from others")  # tiktoken takes a word that is a token as it is
     return _Parts(pattern, ranks, added)
-
-
-def _line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from shardctl.errors import InputError, InstallError, UsageError
+from shardctl.errors import InputError, InstallError, UsageError, first_line
 from shardctl.storage import printable
 from shardctl.text_bytes import bytes_of
 from shardctl.tokenizers import engines, proof
@@ -281,8 +281,7 @@ def _opened(data: bytes, where: str) -> tuple[dict[str, Any], Any]:
         own.no_truncation()
         own.no_padding()
     except Exception as error:  # noqa: BLE001 - the package raises plain Exception
-        why = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
-        raise InputError(f"{where}: not a tokenizer.json that tokenizers can read ({why})") from None
+        raise InputError(f"{where}: not a tokenizer.json that tokenizers can read ({first_line(error)})") from None
     return said, own
 
 

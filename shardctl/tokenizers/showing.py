@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shardctl.tokenizers.base import Placing
+from shardctl.tokenizers.base import UINT16_VOCABULARY, Placing
 from shardctl.tokenizers.proof import not_given_back
 from shardctl.tokenizers.table import open_tokenizer
 
@@ -31,7 +31,7 @@ def describe(spec: str) -> Description:
     numbers = {"eos": found.eos, "bos": found.bos, "pad": found.pad}
     return Description(
         found.vocabulary,
-        "uint16" if found.vocabulary <= 1 << 16 else "uint32",
+        "uint16" if found.vocabulary <= UINT16_VOCABULARY else "uint32",
         **numbers,
         roles={role: found.token(number) for role, number in numbers.items() if number is not None},
         special=dict(found.special),

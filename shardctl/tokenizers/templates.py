@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from shardctl.errors import InputError, InstallError, Rejection
+from shardctl.errors import InputError, InstallError, Rejection, first_line
 
 CHATML = """\
 {%- for message in messages %}
@@ -63,9 +63,9 @@ class Template:
         try:
             made = self._template.render(messages=messages, add_generation_prompt=False, **_NOTHING, **self._names)
         except TemplateError as error:
-            raise Rejection("transform", "template", f"the chat template refuses it: {_line(error)}") from None
+            raise Rejection("transform", "template", f"the chat template refuses it: {first_line(error)}") from None
         except (TypeError, ValueError, KeyError, IndexError, ArithmeticError, RecursionError) as error:
-            message = f"the chat template fails: {type(error).__name__}: {_line(error)}"
+            message = f"the chat template fails: {type(error).__name__}: {first_line(error)}"
             raise Rejection("transform", "template", message) from None
         return _without_marks(made)
 
@@ -147,13 +147,9 @@ def _environment(where: str) -> Callable[[str], Any]:
         try:
             return _compiler()(source)
         except jinja2.TemplateSyntaxError as error:
-            raise InputError(f"{where}: line {error.lineno} of the chat template: {_line(error)}") from None
+            raise InputError(f"{where}: line {error.lineno} of the chat template: {first_line(error)}") from None
 
     return compiled
-
-
-def _line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
 
 
 def without_missing(value: Any) -> Any:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from shardctl.errors import InputError, InstallError, UsageError
+from shardctl.errors import InputError, InstallError, UsageError, first_line
 from shardctl.storage import scratch_folder
 from shardctl.tokenizers.base import UNKNOWN_NAMES
 
@@ -95,7 +95,7 @@ def _unigram_pieces(counts: Counter[str], symbols: Sequence[str], size: int) -> 
                 minloglevel=2,
             )
         except RuntimeError as error:
-            raise InputError(f"no unigram can be trained on these texts: {_line(error)}; give more text") from None
+            raise InputError(f"no unigram can be trained on these texts: {first_line(error)}; give more text") from None
     trained = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
     found = {trained.IdToPiece(number): float(trained.GetScore(number)) for number in range(1, trained.GetPieceSize())}
     least = min(found.values(), default=0.0) - 10
@@ -192,7 +192,3 @@ def _threads() -> Iterator[None]:
         os.environ.pop(name)
         if before is not None:
             os.environ[name] = before
-
-
-def _line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -61,15 +62,12 @@ class BatchRun(Protocol):
         ...
 
 
-class EachBatch:
-    """The run of a step that holds nothing back: `work` makes records of records."""
+class NothingHeld(ABC):
+    """The run of a step that gives at once what it makes of the records that it gets, and counts nothing unless it says so."""
 
-    def __init__(self, work: Callable[[Records, RejectRow], Records]) -> None:
-        self._work = work
-
+    @abstractmethod
     def apply(self, records: Records, reject: RejectRow) -> Iterable[Records]:
-        """Return what `work` makes of the records."""
-        return (self._work(records, reject),)
+        """Return what is made of some records, in order."""
 
     def finish(self) -> Iterable[Records]:
         """Return nothing: nothing is held."""
@@ -78,3 +76,14 @@ class EachBatch:
     def counts(self) -> dict[str, int]:
         """Return nothing."""
         return {}
+
+
+class EachBatch(NothingHeld):
+    """Such a run by a function: `work` makes records of records."""
+
+    def __init__(self, work: Callable[[Records, RejectRow], Records]) -> None:
+        self._work = work
+
+    def apply(self, records: Records, reject: RejectRow) -> Iterable[Records]:
+        """Return what `work` makes of the records."""
+        return (self._work(records, reject),)

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from shardctl.recipe import user_functions
 from shardctl.stored import MOST, Numbers, StoredDataset
+from shardctl.token_columns import packed_column
 from shardctl.transforms.parts import samples_per_record, splits_records
 
 
@@ -38,7 +39,7 @@ class ShardContent:
         self._numbered = "variant" in dict(stored.manifest.schema)
         # These may make any number of samples of one record.
         self._by_functions = bool(user_functions(recipe)) or splits_records(recipe)
-        packed = any(role.packed for role in stored.manifest.roles.tokens.values())
+        packed = packed_column(stored.manifest.roles) is not None
         self._joined = packed or bool((stored.manifest.records or {}).get("joined"))
 
     def of(self, row: int, key: str | None = None) -> tuple[str | None, str | None]:

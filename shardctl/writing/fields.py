@@ -18,6 +18,7 @@ from shardctl.layout import ENCODED_IMAGE, Layout, image_tensor
 from shardctl.roles import Image, Mask, Objects, Role
 from shardctl.sample import Sample
 from shardctl.storage import printable
+from shardctl.token_columns import is_list_of_whole_numbers
 from shardctl.transforms.values import (
     UnfitValue,
     check_fit,
@@ -198,8 +199,7 @@ def _refuse_no_pixels(value: Any, who: str) -> None:
 
 
 def _refuse_no_tokens(field: pa.Field) -> None:
-    lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-    if not any(is_list(field.type) for is_list in lists) or not pa.types.is_integer(field.type.value_type):
+    if not is_list_of_whole_numbers(field.type):
         raise UsageError(f"roles: {printable(field.name)} is of type {field.type}; tokens are lists of whole numbers")
 
 

@@ -41,6 +41,16 @@ def texts_of(records: Records) -> pa.Array:
     return texts.fill_null("") if texts.null_count else texts
 
 
+def with_texts(records: Records, texts: pa.Array) -> Records:
+    """Return records with other texts, (n,) string. A missing text stays missing."""
+    given = records.batch.column(TEXT)
+    if given.null_count:
+        import pyarrow.compute as pc  # 40 ms to import, and images do not need it
+
+        texts = pc.if_else(given.is_null(), pa.scalar(None, pa.string()), texts)
+    return records.with_column(TEXT, texts)
+
+
 def require_text(given: pa.Schema, who: str) -> None:
     """Raise InputError unless there is a column of texts."""
     place = given.get_field_index(TEXT)
@@ -78,19 +88,9 @@ class TextStep(BatchTransform):
             kept[fault.row] = False
             reject(fault.row, Rejection(fault.stage, fault.rule, fault.why))
 
-        given, before = records.batch.column(TEXT), texts_of(records)
+        before = texts_of(records)
         after = self.work(before, report)
-        if after is not before:
-            records = records.with_column(TEXT, _with_nulls_of(given, after))
-        return records.kept(kept)
-
-
-def _with_nulls_of(given: pa.Array, texts: pa.Array) -> pa.Array:
-    if not given.null_count:
-        return texts
-    import pyarrow.compute as pc  # 40 ms to import, and images do not need it
-
-    return pc.if_else(given.is_null(), pa.scalar(None, pa.string()), texts)
+        return (records if after is before else with_texts(records, after)).kept(kept)
 
 
 class TextTransform(TextStep):

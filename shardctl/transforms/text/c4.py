@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.text_bytes import Places
 from shardctl.transforms.settings import Flag, Names, Whole, setting
 from shardctl.transforms.text.base import Report, TextStep
 from shardctl.transforms.text.characters import Mask
-from shardctl.transforms.text.rules import Rule, broken_by
+from shardctl.transforms.text.rules import Rule, broken_by, whole_numbers
 from shardctl.transforms.text.words import Words
 
 COUNT = Whole(0, 2**40)
@@ -60,7 +59,7 @@ class FilterC4(TextStep):
 
         lists = pc.split_pattern(texts, "\n")
         lines = pc.utf8_trim_whitespace(lists.flatten())
-        of_text = np.repeat(np.arange(len(texts)), _numbers(pc.list_value_length(lists)))
+        of_text = np.repeat(np.arange(len(texts)), whole_numbers(pc.list_value_length(lists)))
         if self.citations:
             lines = pc.utf8_trim_whitespace(pc.replace_substring_regex(lines, CITATIONS, ""))
         kept = self._kept(lines)
@@ -93,16 +92,12 @@ class FilterC4(TextStep):
 
         for phrase in self.text_phrases:
             name = "c4-" + ("curly-bracket" if phrase == "{" else phrase.replace(" ", "-"))
-            times = _numbers(pc.count_substring(texts, phrase, ignore_case=phrase.lower() != phrase.upper()))
+            times = whole_numbers(pc.count_substring(texts, phrase, ignore_case=phrase.lower() != phrase.upper()))
             yield Rule(name, f"number of {phrase!r}", times, most=0)
-        ends = np.maximum(1, _numbers(pc.count_substring_regex(lines, SENTENCE_END)))
+        ends = np.maximum(1, whole_numbers(pc.count_substring_regex(lines, SENTENCE_END)))
         sentences = np.bincount(of_text, ends, len(texts)).astype(np.int64)
         yield Rule("c4-sentences", "sentences", sentences, self.min_sentences)
 
 
 def _flags(values: pa.Array) -> Mask:
     return values.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]  # pyarrow has no types
-
-
-def _numbers(values: pa.Array) -> npt.NDArray[np.int64]:
-    return values.to_numpy().astype(np.int64)  # type: ignore[no-any-return]  # pyarrow has no types

@@ -16,13 +16,14 @@ import pyarrow as pa
 from shardctl.errors import InputError, Rejection
 from shardctl.roles import Role
 from shardctl.storage import printable
+from shardctl.token_columns import LOSS_MASK, TOKENS
 from shardctl.tokenizers.base import Placed, Placing, joined
 from shardctl.tokenizers.templates import CHATML, Template, Written, strings_in, without_missing
-from shardctl.transforms.records import BatchRun, Records, RejectRow
+from shardctl.transforms.records import BatchRun, NothingHeld, Records, RejectRow
 from shardctl.transforms.settings import Flag, Optional, SettingError, Text, setting
-from shardctl.transforms.text.tokenizing import TOKENS, TokenStep
+from shardctl.transforms.text.tokenizing import TokenStep
 
-MESSAGES, LOSS_MASK = "messages", "loss_mask"
+MESSAGES = "messages"
 AUTO, BUILT_IN = "auto", "chatml"
 KEPT = "chat_template.jinja"
 
@@ -143,7 +144,7 @@ class TokenizeChat(TokenStep):
         return written
 
 
-class _Run:
+class _Run(NothingHeld):
     """The work of the step in one shard."""
 
     def __init__(self, step: TokenizeChat) -> None:
@@ -175,10 +176,6 @@ class _Run:
         mask = pa.ListArray.from_arrays(pa.array(tokens.offsets.astype(np.int32)), pa.array(values))
         batch = batch.append_column(pa.field(TOKENS, lists.type), lists).append_column(pa.field(LOSS_MASK, mask.type), mask)
         return (replace(left, batch=batch),)
-
-    def finish(self) -> Iterable[Records]:
-        """Return nothing: nothing is held."""
-        return ()
 
     def counts(self) -> dict[str, int]:
         """Return the number of tokens that were made, and of those that the loss counts."""

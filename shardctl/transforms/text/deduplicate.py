@@ -18,9 +18,9 @@ from shardctl.roles import Role
 from shardctl.storage import printable
 from shardctl.tables import DUPLICATES, FILES, REPAIR_ADVICE, open_table
 from shardctl.transforms.base import BatchTransform
-from shardctl.transforms.records import BatchRun, Records, RejectRow
+from shardctl.transforms.records import BatchRun, NothingHeld, Records, RejectRow
 from shardctl.transforms.settings import Number, SettingError, Word, setting
-from shardctl.transforms.text.base import TEXT, require_text, texts_of
+from shardctl.transforms.text.base import require_text, texts_of, with_texts
 
 EXACT, NEAR = "exact", "near"
 
@@ -65,7 +65,7 @@ class Deduplicate(BatchTransform):
         return _Documents(table, paths, self.method) if self.unit == DOCUMENT else _Pieces(table, self.unit)
 
 
-class _Documents:
+class _Documents(NothingHeld):
     """Rejects documents."""
 
     def __init__(self, table: DuplicatesTable, paths: pa.ChunkedArray, method: str) -> None:
@@ -90,16 +90,8 @@ class _Documents:
         alike = f"their similarity is {dropped.similarity[number]:.2f}"
         return Rejection("filter", "near-duplicate", f"has nearly the same text as {key}, which is kept ({alike})")
 
-    def finish(self) -> Iterable[Records]:
-        """Return nothing: nothing is held."""
-        return ()
 
-    def counts(self) -> dict[str, int]:
-        """Return nothing: rejects are counted anyway."""
-        return {}
-
-
-class _Pieces:
+class _Pieces(NothingHeld):
     """Drops lines or paragraphs."""
 
     def __init__(self, table: DuplicatesTable, unit: str) -> None:
@@ -124,22 +116,8 @@ class _Pieces:
             reject(row, Rejection("filter", "duplicate", f"all its {self._unit}s are in texts before it too"))
         self._pieces += int(dropped.sum())
         self._bytes += int(pieces.sizes[dropped].sum())
-        return (_with_texts(records, after).kept(~empty),)
-
-    def finish(self) -> Iterable[Records]:
-        """Return nothing: nothing is held."""
-        return ()
+        return (with_texts(records, after).kept(~empty),)
 
     def counts(self) -> dict[str, int]:
         """Return how many pieces were dropped, and the bytes of them."""
         return {"pieces_dropped": self._pieces, "bytes_dropped": self._bytes}
-
-
-def _with_texts(records: Records, texts: pa.Array) -> Records:
-    """Return records with other texts. A missing text stays missing."""
-    before = records.batch.column(TEXT)
-    if before.null_count:
-        import pyarrow.compute as pc
-
-        texts = pc.if_else(before.is_null(), pa.scalar(None, pa.string()), texts)
-    return records.with_column(TEXT, texts)

@@ -10,14 +10,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
 import pyarrow as pa
 
 from shardctl.transforms.settings import PROBABILITY, Names, Number, Whole, setting
 from shardctl.transforms.text.base import Fault, TextFilter
-from shardctl.transforms.text.gopher import duplicates
-from shardctl.transforms.text.rules import Rule, broken_by
-from shardctl.transforms.text.words import Words, shares
+from shardctl.transforms.text.rules import Rule, broken_by, whole_numbers
+from shardctl.transforms.text.words import Words, duplicate_shares, shares
 
 
 @dataclass(frozen=True)
@@ -50,12 +48,12 @@ class FilterFineweb(TextFilter):
         words = Words(texts)
         lines = words.lines()
         ended = shares(lines.per_text(words.ending(lines, self.punctuation)), lines.count)
-        yield Rule("fineweb-punctuated", "share of lines that end with punctuation", ended, self.min_punctuated, open=True)
+        yield Rule("fineweb-punctuated", "share of lines that end with punctuation", ended, self.min_punctuated, exclusive=True)
         length = words.between(words.starts[lines.first], words.ends[lines.end - 1])
         short = shares(lines.per_text(length <= self.short_line), lines.count)
-        yield Rule("fineweb-short-lines", "share of short lines", short, most=self.max_short_lines, open=True)
-        _, characters = duplicates(words, lines)
+        yield Rule("fineweb-short-lines", "share of short lines", short, most=self.max_short_lines, exclusive=True)
+        _, characters = duplicate_shares(words, lines)
         name = "share of characters in duplicate lines"
-        yield Rule("fineweb-duplicate-line-chars", name, characters, most=self.max_line_chars, open=True)
-        newlines = pc.count_substring(texts, "\n").to_numpy().astype(np.int64)
+        yield Rule("fineweb-duplicate-line-chars", name, characters, most=self.max_line_chars, exclusive=True)
+        newlines = whole_numbers(pc.count_substring(texts, "\n"))
         yield Rule("fineweb-newlines", "newlines per word", shares(newlines, words.count), most=self.max_newlines)

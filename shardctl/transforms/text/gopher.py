@@ -20,8 +20,8 @@ from shardctl.transforms.settings import PROBABILITY, Names, Number, Numbers, Wh
 from shardctl.transforms.text.base import Fault, TextFilter
 from shardctl.transforms.text.characters import Mask, is_ascii, parts_of_words
 from shardctl.transforms.text.packages import unidata
-from shardctl.transforms.text.rules import Rule, broken_by
-from shardctl.transforms.text.words import Spans, Words, are_first, dense, shares
+from shardctl.transforms.text.rules import Rule, broken_by, whole_numbers
+from shardctl.transforms.text.words import Words, are_first, dense, duplicate_shares, shares
 
 COUNT = Whole(0, 2**40)
 RATIO = Number(0.0)
@@ -63,8 +63,8 @@ class FilterGopher(TextFilter):
         yield Rule("gopher-words", "words", count, self.min_words, self.max_words)
         length = shares(words.text_characters, count)
         yield Rule("gopher-word-length", "mean word length", length, self.min_word_length, self.max_word_length)
-        ellipses = sum(_numbers(pc.count_substring(texts, each)) for each in ELLIPSES)
-        hashes = _numbers(pc.count_substring(texts, "#"))
+        ellipses = sum(whole_numbers(pc.count_substring(texts, each)) for each in ELLIPSES)
+        hashes = whole_numbers(pc.count_substring(texts, "#"))
         yield Rule("gopher-hashes", "hash signs per word", shares(hashes, count), most=self.max_symbols)
         yield Rule("gopher-ellipses", "ellipses per word", shares(np.asarray(ellipses), count), most=self.max_symbols)
         lines = words.lines()
@@ -148,7 +148,7 @@ class FilterGopherRepetition(TextFilter):
             ("paragraph", words.paragraphs(), self.max_paragraphs, self.max_paragraph_chars),
         )
         for what, spans, most, most_chars in kinds:
-            count, characters = duplicates(words, spans)
+            count, characters = duplicate_shares(words, spans)
             rules = (
                 Rule(f"gopher-duplicate-{what}s", f"share of duplicate {what}s", count, most=most),
                 Rule(
@@ -165,14 +165,6 @@ class FilterGopherRepetition(TextFilter):
             rule = Rule(name, f"share of characters in {what} {n}-gram{'s' * (n > 4)}", covered, most=limits[n])
             open_ &= ~rule.broken()
             yield rule
-
-
-def duplicates(words: Words, spans: Spans) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Return the shares of the spans of each text that have been in it before, and of the characters in them: (texts,) both."""
-    repeated = words.repeated(spans)
-    characters = words.characters_of(spans) * repeated
-    whole = words.text_characters
-    return shares(spans.per_text(repeated), spans.count), shares(spans.per_text(characters), whole)
 
 
 def _covered_by_n_grams(words: Words, open_: Mask) -> Iterator[tuple[int, npt.NDArray[np.float64]]]:
@@ -221,7 +213,3 @@ def _covered(words: Words, places: Places, n: int) -> npt.NDArray[np.float64]:
     count = len(words) + 1
     depth = np.cumsum(np.bincount(places, minlength=count) - np.bincount(places + n, minlength=count))
     return shares(words.per_text(words.characters * (depth[:-1] > 0)), words.text_characters)
-
-
-def _numbers(values: pa.Array) -> npt.NDArray[np.int64]:
-    return values.to_numpy().astype(np.int64)  # type: ignore[no-any-return]  # pyarrow has no types

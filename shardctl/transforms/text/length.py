@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import ClassVar
 
@@ -12,18 +12,18 @@ import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection
 from shardctl.roles import Role
+from shardctl.token_columns import TOKENS, is_list_of_whole_numbers, list_offsets
 from shardctl.transforms.base import BatchTransform
 from shardctl.transforms.records import BatchRun, EachBatch, Records, RejectRow
 from shardctl.transforms.settings import Optional, SettingError, Whole, setting
 from shardctl.transforms.text.base import require_text, texts_of
-from shardctl.transforms.text.rules import Rule, broken_by
+from shardctl.transforms.text.rules import Rule, broken_by, whole_numbers
 from shardctl.transforms.text.words import Words
 
-TOKENS = "tokens"
 LIMIT = Optional(Whole(0, 2**40))
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class FilterLength(BatchTransform):
     """Keeps texts whose number of characters, words or tokens is within limits. A missing text has none."""
 
@@ -36,8 +36,8 @@ class FilterLength(BatchTransform):
     max_tokens: int | None = setting(LIMIT, None, "Most tokens.")
 
     def __post_init__(self) -> None:
-        if all(getattr(self, field.name) is None for field in dataclasses.fields(self)):
-            raise SettingError(f"needs one of {', '.join(field.name for field in dataclasses.fields(self))}")
+        if all(getattr(self, field.name) is None for field in fields(self)):
+            raise SettingError(f"needs one of {', '.join(field.name for field in fields(self))}")
         for what in ("chars", "words", "tokens"):
             least, most = getattr(self, f"min_{what}"), getattr(self, f"max_{what}")
             if least is not None and most is not None and least > most:
@@ -47,7 +47,7 @@ class FilterLength(BatchTransform):
         """Return the same columns."""
         if self._limits(TOKENS):
             place = given.get_field_index(TOKENS)
-            if place < 0 or not _is_list(given.field(place).type):
+            if place < 0 or not is_list_of_whole_numbers(given.field(place).type):
                 raise InputError(f"{self.name} min_tokens, max_tokens: the records have no tokens; put the step after tokenize")
         if self._limits("chars") or self._limits("words"):
             require_text(given, self.name)
@@ -71,17 +71,9 @@ class FilterLength(BatchTransform):
         import pyarrow.compute as pc
 
         if self._limits("chars"):
-            yield Rule("chars", "characters", _numbers(pc.utf8_length(texts_of(records))), self.min_chars, self.max_chars)
+            yield Rule("chars", "characters", whole_numbers(pc.utf8_length(texts_of(records))), self.min_chars, self.max_chars)
         if self._limits("words"):
             yield Rule("words", "words", Words(texts_of(records)).count, self.min_words, self.max_words)
         if self._limits(TOKENS):
-            lengths = pc.list_value_length(records.batch.column(TOKENS))
-            yield Rule("tokens", "tokens", _numbers(lengths.fill_null(0)), self.min_tokens, self.max_tokens)
-
-
-def _numbers(values: pa.Array) -> np.typing.NDArray[np.int64]:
-    return values.to_numpy().astype(np.int64)  # type: ignore[no-any-return]  # pyarrow has no types
-
-
-def _is_list(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_))
+            lengths = np.diff(list_offsets(records.batch.column(TOKENS)))
+            yield Rule("tokens", "tokens", lengths, self.min_tokens, self.max_tokens)

@@ -15,12 +15,11 @@ from shardctl.errors import InputError, Rejection
 from shardctl.packing import Numbers, Pieces, best_fit, concat, fewest_blocks, windows
 from shardctl.roles import Role, Tokens
 from shardctl.storage import printable
-from shardctl.token_columns import DOCUMENT_KEYS, DOCUMENT_LENGTHS, DOCUMENT_STARTS, LOSS_MASK
+from shardctl.token_columns import DOCUMENT_KEYS, DOCUMENT_LENGTHS, DOCUMENT_STARTS, LOSS_MASK, TOKENS
 from shardctl.transforms.base import BatchTransform
-from shardctl.transforms.records import BatchRun, Records, RejectRow
+from shardctl.transforms.records import BatchRun, NothingHeld, Records, RejectRow
 from shardctl.transforms.settings import Kind, Optional, SettingError, Whole, Word, setting
 
-TOKENS = "tokens"
 MOST_TOKEN = 2**32 - 1
 
 WINDOW_TOKENS = 16 << 20
@@ -165,7 +164,7 @@ def _token_type(given: pa.Schema) -> pa.DataType:
     """Return the type in which tokens are stored. Raises InputError if there are none."""
     place = given.get_field_index(TOKENS)
     if place < 0 or not _is_list_of_numbers(given.field(place).type):
-        found = f"the field {TOKENS} is {given.field(place).type}" if place >= 0 else "the records have no field tokens"
+        found = f"the field {TOKENS} is {given.field(place).type}" if place >= 0 else f"the records have no field {TOKENS}"
         raise InputError(
             f"pack takes the column {TOKENS}, lists of whole numbers, and {found}; put the step tokenize before it"
             " (--tokenizer FILE)"
@@ -429,7 +428,7 @@ class _Packing:
 
 
 @dataclass
-class _Cutting:
+class _Cutting(NothingHeld):
     """Gives a row for each document, or for each piece of at most `length` tokens."""
 
     step: Pack
@@ -466,10 +465,6 @@ class _Cutting:
             number = np.arange(len(pieces)) - np.repeat(firsts, np.diff(firsts, append=len(pieces)))
             made = made.with_column("variant", pa.array(number.astype(np.int32)))
         yield made
-
-    def finish(self) -> Iterable[Records]:
-        """Return nothing: nothing is held."""
-        return ()
 
     def counts(self) -> dict[str, int]:
         """Return what was cut, as _Packing; there is no padding in a shard."""

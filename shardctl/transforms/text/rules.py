@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from shardctl.transforms.limits import shown_beside
 from shardctl.transforms.text.base import Fault
@@ -18,7 +19,7 @@ from shardctl.transforms.text.characters import Mask
 class Rule:
     """A value of each text, (n,), and the least and the most that it may be: whole numbers, or shares.
 
-    `name` is what its rejects are counted by, `what` the value in words. With `open` a value at the limit is rejected too.
+    `name` is what its rejects are counted by, `what` the value in words. With `exclusive` a value at the limit is rejected too.
     """
 
     name: str
@@ -26,25 +27,30 @@ class Rule:
     values: npt.NDArray[Any]
     least: float | None = None
     most: float | None = None
-    open: bool = False
+    exclusive: bool = False
 
     def broken(self) -> Mask:
         """Return which texts do not keep to it, (n,)."""
         broken = np.zeros(len(self.values), bool)
         if self.least is not None:
-            broken |= self.values <= self.least if self.open else self.values < self.least
+            broken |= self.values <= self.least if self.exclusive else self.values < self.least
         if self.most is not None:
-            broken |= self.values >= self.most if self.open else self.values > self.most
+            broken |= self.values >= self.most if self.exclusive else self.values > self.most
         return broken
 
     def why(self, row: int) -> str:
         """Say what is wrong with a text that breaks it."""
         value = self.values[row].item()
-        low = self.least is not None and (value <= self.least if self.open else value < self.least)
+        low = self.least is not None and (value <= self.least if self.exclusive else value < self.least)
         limit = self.least if low else self.most
         assert limit is not None, "only a text that breaks a rule is asked about"
         side = f"not {'over' if low else 'under'}" if value == limit else "under" if low else "over"
         return f"{self.what} {shown_beside(value, limit)} is {side} {limit:.15g}"
+
+
+def whole_numbers(values: pa.Array) -> npt.NDArray[np.int64]:
+    """Return counts that Arrow made, (n,) without nulls."""
+    return values.to_numpy().astype(np.int64)  # type: ignore[no-any-return]  # pyarrow has no types
 
 
 def broken_by(rules: Iterable[Rule]) -> Iterator[Fault]:

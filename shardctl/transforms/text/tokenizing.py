@@ -14,16 +14,12 @@ import pyarrow as pa
 from shardctl.errors import InputError
 from shardctl.roles import Role, Tokens
 from shardctl.storage import printable
-from shardctl.tokenizers.base import Ids, Offsets, Tokenizer
+from shardctl.token_columns import TOKENS
+from shardctl.tokenizers.base import UINT16_VOCABULARY, Ids, Offsets, Tokenizer
 from shardctl.tokenizers.huggingface import AUTO, CHOICES
 from shardctl.tokenizers.table import digest_of_files, open_tokenizer
 from shardctl.transforms.base import BatchTransform
 from shardctl.transforms.settings import Optional, SettingError, Text, Word, setting
-
-TOKENS = "tokens"
-
-SMALL = 1 << 16
-"""The largest vocabulary whose numbers fit in uint16."""
 
 S = TypeVar("S", bound="TokenStep")
 
@@ -67,8 +63,9 @@ class TokenStep(BatchTransform):
         """Look at the settings once the tokeniser is open. Raises SettingError."""
         for role in ("eos", "pad"):
             self._role(role)
-        if self.dtype == "uint16" and self.opened.vocabulary > SMALL:
-            problem = f"a vocabulary of {self.opened.vocabulary:,} tokens does not fit in uint16, which has room for {SMALL:,}"
+        if self.dtype == "uint16" and self.opened.vocabulary > UINT16_VOCABULARY:
+            size = f"{self.opened.vocabulary:,}"
+            problem = f"a vocabulary of {size} tokens does not fit in uint16, which has room for {UINT16_VOCABULARY:,}"
             raise SettingError(f"{problem}; use dtype = uint32 or auto", "dtype", owner=self.name)
 
     def kept(self: S, digest: str | None) -> S:
@@ -113,7 +110,7 @@ class TokenStep(BatchTransform):
     @property
     def numbers(self) -> pa.DataType:
         """The type of a token."""
-        wide = self.dtype == "uint32" or (self.dtype == "auto" and self.opened.vocabulary > SMALL)
+        wide = self.dtype == "uint32" or (self.dtype == "auto" and self.opened.vocabulary > UINT16_VOCABULARY)
         return pa.uint32() if wide else pa.uint16()
 
     def refuse_tokens(self, given: pa.Schema) -> None:

@@ -16,12 +16,13 @@ from shardctl.errors import InputError, Rejection
 from shardctl.roles import Role
 from shardctl.storage import format_bytes
 from shardctl.text_bytes import bytes_of
+from shardctl.token_columns import TOKENS
 from shardctl.tokenizers.base import Encoded, Rows
 from shardctl.tokenizers.proof import not_given_back
-from shardctl.transforms.records import BatchRun, Records, RejectRow
+from shardctl.transforms.records import BatchRun, NothingHeld, Records, RejectRow
 from shardctl.transforms.settings import Flag, setting
 from shardctl.transforms.text.base import TEXT, require_text, texts_of
-from shardctl.transforms.text.tokenizing import TOKENS, TokenStep
+from shardctl.transforms.text.tokenizing import TokenStep
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ class Tokenize(TokenStep):
                 reject(row, Rejection("transform", "not-exact", "the tokens do not give the text back exactly"))
 
 
-class _Run:
+class _Run(NothingHeld):
     """The work of the step in one shard."""
 
     def __init__(self, step: Tokenize) -> None:
@@ -125,10 +126,6 @@ class _Run:
         batch = records.batch if self._step.keep_text else records.batch.remove_column(place)
         made = replace(records, batch=batch.add_column(place, pa.field(TOKENS, lists.type), lists))
         return (made.kept(kept),)
-
-    def finish(self) -> Iterable[Records]:
-        """Return nothing: nothing is held."""
-        return ()
 
     def counts(self) -> dict[str, int]:
         """Return the number of tokens that were made."""

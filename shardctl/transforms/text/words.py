@@ -197,3 +197,11 @@ def _sums(values: npt.NDArray[np.int64] | Mask) -> Places:
 def shares(parts: npt.NDArray[np.int64], whole: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
     """Return parts / whole, 0 where there is nothing."""
     return np.divide(parts, whole, out=np.zeros(len(whole)), where=whole > 0)
+
+
+def duplicate_shares(words: Words, spans: Spans) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return the shares of the spans of each text that have been in it before, and of the characters in them: (texts,) both."""
+    repeated = words.repeated(spans)
+    characters = words.characters_of(spans) * repeated
+    whole = words.text_characters
+    return shares(spans.per_text(repeated), spans.count), shares(spans.per_text(characters), whole)
