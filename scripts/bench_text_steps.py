@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from text_inputs import Vocabulary
 
-from shardctl.transforms import parse_step
+from shardctl.transforms import Records, parse_step
 from shardctl.transforms.text.base import Fault, TextStep
 from shardctl.transforms.text.patterns import PATTERNS
 from shardctl.transforms.text.unicode import CONTROLS
@@ -178,8 +178,6 @@ def measured(case: Case, texts: list[str], few: list[str], runs: int) -> dict[st
             if isinstance(step, TextStep):
                 step.work(array, faults.append)
             else:
-                from shardctl.transforms import Records
-
                 rows = np.arange(len(array))
                 records = Records(0, rows, pa.record_batch({"text": array}))
                 list(

@@ -6,15 +6,10 @@ import itertools
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import regex
 import stopwordsiso
-
-Text = str
-Judged = "tuple[str, str] | None"
-"""The name of the rule that a text breaks, and the text; None where it breaks none."""
 
 GOPHER_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
 FINEWEB_ENDS = (".", "?", "!", '"', "'", "”", "’", "。", "？", "！")
@@ -241,6 +236,3 @@ def html(text: str) -> str:
     tree.strip_tags(["script", "style", "noscript", "template", "iframe", "object", "svg", "math"])
     root = tree.root
     return root.text() if root is not None else ""
-
-
-Step = Callable[[str], Any]

@@ -18,6 +18,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 CLASSES = {
     "What `open` and `mix` return": [("dataset", "Dataset"), ("mixed", "Mix")],
+    "The tokeniser of a dataset": [("tokenizers.base", "Tokenizer")],
     "What `loader` returns": [("loader", "Loader"), ("loader", "LoaderStats")],
     "What the other functions return": [
         ("conversion.result", "ConvertResult"),
@@ -25,6 +26,7 @@ CLASSES = {
         ("restoration.results", "RepairResult"),
         ("writing", "WriteResult"),
         ("exports.exporting", "ExportResult"),
+        ("tokenizer_training", "TrainedTokenizer"),
         ("benchmark.result", "BenchResult"),
         ("advice", "Advice"),
     ],

@@ -41,8 +41,8 @@ from shardctl.transforms.settings import (
     setting,
     settings_in,
 )
-from shardctl.transforms.table import Steps
-from shardctl.transforms.text.base import TextTransform
+from shardctl.transforms.table import TOKEN_STEPS, Steps
+from shardctl.transforms.text.base import TextFilter, TextStep
 from shardctl.transforms.text.deduplicate import Deduplicate
 
 FIELD_TYPES: dict[str, pa.DataType] = {
@@ -172,8 +172,9 @@ class Recipe(Settings):
     duplicates: DuplicateRule = setting(
         Parsed(DuplicateRule.parse, _DUPLICATES),
         KEEP_ALL,
-        "Copies of an image: keep all, or reject them if they are exact, similar or similar:BITS. Of a text: exact, near or"
-        " near:SHARE; line or paragraph drops these. For texts it adds the step deduplicate after those that change texts.",
+        "Copies of an image: keep all, or reject them if they are exact, similar or similar:BITS. Copies of a text: exact, near"
+        " or near:SHARE; line and paragraph drop repeated lines or paragraphs. For texts it adds the step deduplicate after the"
+        " last one that changes texts.",
         later=True,
     )
     record: str = setting(Word(RECORDS), "file", "What a record of a text file is: file, line or paragraph.")
@@ -402,7 +403,8 @@ class Recipe(Settings):
         if self.kind == "image" or self.duplicates.mode in ("keep", *OF_IMAGES):
             return self
         steps = self.transform
-        place = max((number for number, step in enumerate(steps, 1) if isinstance(step, TextTransform)), default=0)
+        changes = [isinstance(step, TextStep) and not isinstance(step, TextFilter) for step in steps]
+        place = max((number for number, changed in enumerate(changes, 1) if changed), default=0)
         step = Deduplicate.of_rule(self.duplicates)
         return replace(self, duplicates=KEEP_ALL, transform=(*steps[:place], step, *steps[place:]))
 
@@ -473,8 +475,9 @@ class Recipe(Settings):
         for place, table in enumerate(tables):
             if table and table in tables[:place]:
                 yield _of_step(place, f"{names[place]} of the same unit is given twice; leave one of them out")
-            if table and "tokenize" in names[:place]:
-                yield _of_step(place, f"{names[place]} must come before tokenize, whose tokens are those of the whole text")
+            made = next((name for name in names[:place] if name in TOKEN_STEPS), None)
+            if table and made is not None:
+                yield _of_step(place, f"{names[place]} must come before {made}, whose tokens are those of the whole text")
         own = False
         for place, step in enumerate(self.transforms):
             if isinstance(step, BatchTransform) and self.sample_transforms:

@@ -6,6 +6,7 @@ import hashlib
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +18,21 @@ from shardctl.storage import naming_the_path, printable, scratch_folder, write_a
 from shardctl.tables import MANIFEST
 from shardctl.tokenizers.table import open_tokenizer
 from shardctl.tokenizers.training import KINDS, SPECIAL, check_training, count_words
+from shardctl.transforms.table import TOKEN_STEPS
 
 AT_ONCE = 4 << 20
 """Bytes of a dataset that are read at once."""
 
 MOST_ROWS = 4096
 
-NOT_FOR_TRAINING = ("tokenize", "tokenize_chat", "pack")
-"""Steps of a recipe that come after the texts that a tokeniser is trained on."""
-
 
 @dataclass(frozen=True)
 class TrainedTokenizer:
-    """What was trained: `documents` and `bytes` are those of the texts, `rejected` the records that became no text."""
+    """The tokeniser that was made, in the file `path`.
+
+    `vocabulary` is its number of tokens, special ones included. `documents` and `bytes` (of UTF-8) are those of the texts that
+    it was trained on, `rejected` the number of records that became no text, `sha256` that of the file.
+    """
 
     path: str
     kind: str
@@ -57,10 +60,10 @@ def train_tokenizer(
 ) -> TrainedTokenizer:
     """Train a tokeniser on the texts of sources or datasets, and write it as a tokenizer.json.
 
-    `recipe` cleans the texts of sources first, as convert does; its steps that make tokens are left out. `kind` is bpe,
-    unigram or words; words can be written as a .txt too, one on each line. Of more than `max_bytes` of text, documents are
-    taken evenly from all over them. The same texts give the same file. Raises UsageError, InputError, StorageError and what
-    convert raises.
+    `recipe` cleans the texts of sources first, as convert does; the steps from the first one that makes tokens on are left
+    out. `kind` is bpe, unigram or words; words can be written as a .txt too, one on each line. Of more than `max_bytes` of
+    text, documents are taken evenly from all over them. The same texts give the same file. Raises UsageError, InputError,
+    StorageError and what convert raises.
     """
     started = time.monotonic()
     target = Path(out)
@@ -128,9 +131,7 @@ def _datasets(
         settings = dict(recipe) if isinstance(recipe, dict) else load_recipe(Path(recipe)) if recipe else {}
         steps = settings.get("transform")
         if isinstance(steps, list):
-            settings["transform"] = [
-                step for step in steps if not (isinstance(step, dict) and step.get("name") in NOT_FOR_TRAINING)
-            ]
+            settings["transform"] = list(takewhile(lambda step: not _makes_tokens(step), steps))
         settings["compression"] = "lz4"
         made = convert(others, scratch / "texts", settings, listener, labels="none", split="none", workers=workers)
         rejected = made.rejected
@@ -140,6 +141,10 @@ def _datasets(
             held = ", ".join(map(printable, dataset.schema.names))
             raise InputError(f"there are no texts to train on: the records have {held}; --text-field FIELD names their texts")
     return datasets, rejected
+
+
+def _makes_tokens(step: Any) -> bool:
+    return isinstance(step, dict) and step.get("name") in TOKEN_STEPS
 
 
 class _Texts:

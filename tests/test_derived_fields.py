@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import shardctl
 from shardctl.errors import DatasetError, UsageError
-from shardctl.reader.derived import Layout
+from shardctl.reader.derived import BlockLayout
 from shardctl.reader.specs import Spec
 
 ALL = ("labels", "position_ids", "document_ids", "cu_seqlens")
@@ -55,7 +55,7 @@ def test_derived_fields_are_those_of_a_plain_reference(rows: list[list[int]], ma
     tokens = np.arange(len(rows) * width, dtype=np.uint16).reshape(len(rows), width) + 1
     mask = (tokens % 3 > 0).astype(np.uint8) if masked else None
     flat = np.array([length for lengths in rows for length in lengths], np.int64)
-    layout = Layout(width, np.array([len(lengths) for lengths in rows], np.int64), flat)
+    layout = BlockLayout(width, np.array([len(lengths) for lengths in rows], np.int64), flat)
     masks = [None] * len(rows) if mask is None else mask.tolist()
     wanted = reference(list(zip(tokens.tolist(), rows, masks, strict=True)), width)
     labels = np.empty(tokens.shape, np.int64)

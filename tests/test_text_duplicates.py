@@ -440,6 +440,9 @@ def test_the_key_duplicates_stands_for_a_step_after_those_that_change_texts(tmp_
     assert recipe.settings()["transform"][2] == {"name": "deduplicate", "unit": "document", "method": "near", "threshold": 0.8}
     assert "duplicates" not in recipe.settings()
     assert Recipe.from_settings(recipe.settings()) == recipe
+    steps = [{"name": "lower"}, {"name": "replace", "pattern": "x"}, {"name": "no_b"}]
+    recipe = Recipe.from_settings({"kind": "text", "duplicates": "exact", "transform": steps})
+    assert [step.name for step in recipe.transforms] == ["lower", "replace", "deduplicate", "no_b"]
 
 
 def test_several_units_are_compared_one_after_the_other(tmp_path: Path) -> None:
@@ -580,7 +583,7 @@ def test_a_lost_table_of_sources_that_have_changed_is_not_made_again(tmp_path: P
     ("recipe", "message"),
     [
         ({"duplicates": "similar"}, "duplicates similar:7 compares images, and these inputs are text; use exact or near"),
-        ({"duplicates": "near:0.2"}, "near:SIMILARITY, with 0.3 to 1, line or paragraph; it is 'near:0.2'"),
+        ({"duplicates": "near:0.2"}, "near:SHARE, with 0.3 to 1, line or paragraph; it is 'near:0.2'"),
         ({"duplicates": "line:3"}, "it is 'line:3'"),
         ({"transform": [{"name": "deduplicate", "unit": "line", "method": "near"}]}, "near compares documents, and a line is"),
         ({"transform": [{"name": "deduplicate", "unit": "word"}]}, "unit must be document, line or paragraph"),

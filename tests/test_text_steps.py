@@ -243,7 +243,7 @@ def test_repeated_n_grams_are_those_of_plain_python(documents: list[list[str]], 
     """Each n by itself: the limits of the others are 1."""
     limits = [1.0] * 9
     limits[n - 2] = 0.3
-    off = {"max_lines": 1.0, "max_paragraphs": 1.0, "max_line_chars": 1.0, "max_paragraph_chars": 1.0}
+    off = {f"max_duplicate_{what}": 1.0 for what in ("lines", "paragraphs", "line_chars", "paragraph_chars")}
     step = step_of("filter_gopher_repetition", top_ngrams=limits[:3], duplicate_ngrams=limits[3:], **off)
     _, rejected = apply(step, records_of([" ".join(words) for words in documents]))
     shares = [plain.covered(words, n) / max(1, plain.size(words)) for words in documents]

@@ -68,7 +68,7 @@ def test_documents_are_told_apart_without_an_end_token(tmp_path: Path, eos: int 
 def test_a_loss_mask_is_counted(tmp_path: Path) -> None:
     blocks = [{**block, "loss_mask": [1] * 4 + [0] * 12} for block in packed_blocks(DOCUMENTS)]
     (found,) = token_statistics(write_packed(tmp_path / "out", blocks, masks=pa.list_(pa.uint8()))).values()
-    assert found.counted_loss == 4 * len(blocks)
+    assert found.loss_tokens == 4 * len(blocks)
 
 
 def test_tokens_outside_of_the_vocabulary_are_counted_and_take_no_memory(tmp_path: Path) -> None:

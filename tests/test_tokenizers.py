@@ -347,7 +347,7 @@ WRONG = {
     "o200k_base.tiktoken": (b"YQ==\n", "line 1 is not a token in base 64 and its rank"),
     "own.tiktoken": (b"YQ== 0\n", "the encoding 'own' is not known"),
     "tokenizer.tiktoken": (b"YQ== 0\n", "tokenizer_tiktoken.json beside it does not say which encoding it is"),
-    "a.zip": (b"", "a tokenizer is a tokenizer.json or a folder with one"),
+    "a.zip": (b"", "a tokeniser is a tokenizer.json or a folder with one"),
 }
 
 
@@ -367,7 +367,7 @@ def test_wrong_names_are_one_sentence(tmp_path: Path) -> None:
     for spec, problem in (
         (str(tmp_path), "the folder has none of tokenizer.json, tokenizer.model"),
         ("tiktoken:cl100k_base", "is not of the form tiktoken:ENCODING:FILE"),
-        ("gpt2", "there is no such file; a tokenizer is"),
+        ("gpt2", "there is no such file; a tokeniser is"),
         ('{"a": 1}', "the tokenizer.json that was given: not a tokenizer.json"),
     ):
         with pytest.raises((InputError, UsageError), match=problem):
@@ -666,7 +666,7 @@ def test_chats_without_a_template_and_texts_that_are_chats_are_sentences(bpe: by
     for arguments, problem in (
         (("--tokenizer", tmp_path / "t.json"), "the records have messages and no text: they are chats; --chat-template chatml"),
         (("--tokenizer", tmp_path / "t.json", "--chat-template", "auto"), "the tokeniser has no chat template; use template ="),
-        (("--chat-template", "chatml"), "--chat-template needs a tokenizer; give --tokenizer too"),
+        (("--chat-template", "chatml"), "--chat-template needs a tokeniser; give --tokenizer too"),
     ):
         ran = cli("convert", source, tmp_path / "out", *arguments, "--workers", 0)
         assert ran.code in (2, 3)
@@ -703,7 +703,8 @@ def test_training_is_the_same_each_time(tmp_path: Path, cli: Any, kind: str) -> 
 
 def test_a_tokeniser_is_trained_on_what_a_recipe_leaves_and_on_datasets(tmp_path: Path) -> None:
     source = jsonl(tmp_path / "in.jsonl", [{"body": "aaa bbb", "n": n} for n in range(40)] + [{"body": None, "n": 1}])
-    recipe = {"text_field": "body", "transform": [{"name": "tokenize", "tokenizer": "bytes"}]}
+    steps = [{"name": "tokenize", "tokenizer": "bytes"}, {"name": "filter_length", "min_tokens": 1}]
+    recipe = {"text_field": "body", "transform": steps}
     first = shardctl.train_tokenizer(source, tmp_path / "a.txt", recipe, kind="words", vocab_size=10, workers=0)
     assert (tmp_path / "a.txt").read_text().split("\n")[:1] == ["<unk>"]
     assert {"aaa", "bbb"} <= set((tmp_path / "a.txt").read_text().split("\n"))

@@ -56,6 +56,13 @@ _SOURCE = (
         "with the types that are found in the records.",
     ),
 )
+_QUALITY = {
+    "gopher": ("filter_gopher", "filter_gopher_repetition"),
+    "c4": ("filter_c4",),
+    "fineweb": ("filter_fineweb",),
+}
+"""The filters that each word of --quality stands for."""
+
 _TRANSFORMS = (
     click.option("--resize", metavar="N|WxH", help="Images: resize the short side to N, or to exactly WxH."),
     click.option("--crop", metavar="N|WxH", help="Images: cut out the centre."),
@@ -73,7 +80,7 @@ _TRANSFORMS = (
     click.option(
         "--quality",
         multiple=True,
-        type=click.Choice(["gopher", "c4", "fineweb"]),
+        type=click.Choice(list(_QUALITY)),
         help="Text: reject texts by published rules about quality (docs/text.md). May be given several times.",
     ),
     click.option("--stop-words", metavar="LANGUAGE", help="Text: remove the stop words of a language: en, de, …"),
@@ -86,8 +93,8 @@ _TRANSFORMS = (
     click.option(
         "--chat-template",
         metavar="auto|chatml|FILE",
-        help="With --tokenizer: make tokens of chats, the field messages, and a mask of what the loss counts. auto: the"
-        " template of the tokenizer's folder.",
+        help="Text: with --tokenizer, make tokens of chats, the field messages, and a mask of what the loss counts. auto: the"
+        " template of the tokeniser's folder.",
     ),
     click.option(
         "--block-length",
@@ -98,8 +105,9 @@ _TRANSFORMS = (
     click.option(
         "--pack",
         type=click.Choice(["concat", "bfd", "none"]),
-        help="How: one document behind the other, cut at the ends of blocks; best-fit decreasing, which cuts no document that"
-        " fits; or none: a row for each document, or for each piece of at most L tokens. Default: concat.",
+        help="Text: how documents are packed. concat: one behind the other, cut at the ends of blocks. bfd: best-fit"
+        " decreasing, which cuts no document that fits in a block. none: a row for each document, or for each piece of at most"
+        " L tokens. Default: concat.",
     ),
     click.option(
         "--step",
@@ -150,10 +158,7 @@ _STEPS = (
     ("segment", "segment", "language"),
     ("min_chars", "filter_length", "min_chars"),
     ("max_chars", "filter_length", "max_chars"),
-    ("quality", "filter_gopher", None),
-    ("quality", "filter_gopher_repetition", None),
-    ("quality", "filter_c4", None),
-    ("quality", "filter_fineweb", None),
+    *(("quality", step, None) for steps in _QUALITY.values() for step in steps),
     ("stop_words", "stop_words", "language"),
     ("tokenizer", "tokenize", "tokenizer"),
     ("chat_template", "tokenize_chat", "template"),
@@ -174,13 +179,14 @@ def recipe_of(given: dict[str, Any]) -> dict[str, Any]:
     settings |= {key: given[key] for key in KEYS if given.get(key) is not None}
     chats = given["chat_template"] is not None or _has_step(settings, "tokenize_chat")
     steps_of_options = {"tokenizer": "tokenize_chat"} if chats else {}
+    wanted = [name for word in given["quality"] for name in _QUALITY[word]]
     named = [
         StepOption(option.replace("_", "-"), steps_of_options.get(option, name), setting, given[option])
         for option, name, setting in _STEPS
-        if given[option] not in (None, False) and (option != "quality" or _is_of_quality(name, given[option]))
+        if given[option] not in (None, False) and (option != "quality" or name in wanted)
     ]
     if given["chat_template"] is not None and given["tokenizer"] is None and not _has_step(settings, "tokenize_chat"):
-        raise UsageError("--chat-template needs a tokenizer; give --tokenizer too")
+        raise UsageError("--chat-template needs a tokeniser; give --tokenizer too")
     if not settings.get("transform") and given["crop"] and given["random_crop"]:
         raise UsageError("--crop and --random-crop contradict each other; use one of them")
     more = [parse_step_option(text) for text in given["steps"]]
@@ -191,8 +197,3 @@ def recipe_of(given: dict[str, Any]) -> dict[str, Any]:
 def _has_step(settings: dict[str, Any], name: str) -> bool:
     steps = settings.get("transform")
     return isinstance(steps, list) and any(isinstance(step, dict) and step.get("name") == name for step in steps)
-
-
-def _is_of_quality(step: str, chosen: tuple[str, ...]) -> bool:
-    """Return whether a filter is one of those that --quality names: gopher has two."""
-    return step.split("_")[1] in chosen

@@ -47,7 +47,7 @@ def tokenizer() -> None:
     "--recipe",
     type=click.Path(),
     metavar="FILE.toml",
-    help="A recipe that cleans the texts first, the one of the conversion; its steps that make tokens are left out.",
+    help="A recipe that cleans the texts first, the one of the conversion; the steps from tokenize on are left out.",
 )
 @click.option(
     "--record", type=click.Choice(["file", "line", "paragraph"]), help="What a text of a text file is. Default: file."
@@ -71,7 +71,7 @@ def train(src: tuple[str, ...], out: str, output: Output, **given: Any) -> None:
       shardctl tokenizer train texts more.jsonl tokenizer.json --recipe clean.toml
       shardctl tokenizer train dataset tokenizer.json --kind unigram --vocab-size 8000 --max-bytes 1GiB
 
-    Exit codes: 0 done, 2 wrong usage, 3 no such source, no text, or a disk that is full.
+    Exit codes: 0 done, 2 wrong usage, 3 no such source, no text, or a disk that is full, 130 interrupted.
     """
     keep_pandas_out_of_arrow()
     from shardctl.recipe_files.reading import load_recipe
@@ -113,7 +113,7 @@ def show(file: str, output: Output) -> None:
 
     FILE is what --tokenizer of convert takes.
 
-    Exit codes: 0 done, 3 no such file, or no tokeniser.
+    Exit codes: 0 done, 2 wrong usage, 3 no such file, or no tokeniser.
     """
     keep_pandas_out_of_arrow()
     from shardctl.tokenizers.showing import describe

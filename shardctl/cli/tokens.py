@@ -92,9 +92,9 @@ def print_token_statistics(name: str, found: TokenStatistics, whole: bool) -> No
                 f"{spread.high:,.0f}",
             )
             click.echo(f"  {spread.what}: {low} to {high}, {median} at the median  {bars(spread.counts)}")
-    if found.counted_loss is not None:
+    if found.loss_tokens is not None:
         click.echo(
-            f"  loss mask: the loss of {counted(found.counted_loss, 'token')} counts ({_share(found.counted_loss, found)})"
+            f"  loss mask: the loss of {counted(found.loss_tokens, 'token')} counts ({_share(found.loss_tokens, found)})"
         )
     if found.bytes_per_token is not None:
         of = "" if found.exact else f" (of {found.text_tokens:,} tokens that were decoded)"

@@ -33,7 +33,7 @@ class DuplicateRule:
 
     @classmethod
     def parse(cls, text: str) -> DuplicateRule:
-        """Read keep, exact, similar, similar:DISTANCE, near, near:SIMILARITY, line or paragraph. Raises UsageError."""
+        """Read keep, exact, similar, similar:BITS, near, near:SHARE, line or paragraph. Raises UsageError."""
         mode, mark, number = text.partition(":")
         if mode in ("keep", "exact", "line", "paragraph") and not mark:
             return cls(mode)
@@ -46,8 +46,8 @@ class DuplicateRule:
         if mode == "near" and (threshold := _share(number)) is not None:
             return cls(mode, threshold=threshold)
         raise UsageError(
-            f"duplicates must be keep or exact; for images similar or similar:DISTANCE, with 0 to {MOST_DISTANCE} bits; for"
-            f" texts near or near:SIMILARITY, with {LEAST_SIMILARITY} to 1, line or paragraph; it is {text!r}"
+            f"duplicates must be keep or exact; for images similar or similar:BITS, with 0 to {MOST_DISTANCE} bits; for"
+            f" texts near or near:SHARE, with {LEAST_SIMILARITY} to 1, line or paragraph; it is {text!r}"
         )
 
     def __str__(self) -> str:

@@ -61,7 +61,7 @@ class TokenStatistics:
 
     `documents` are those that begin in these samples, and `lengths` says how many tokens they have; where tokens are not
     packed, each sample is one. Of packed ones there are `padding` (tokens), `cut` (documents of which a part is in another
-    block), and `per_block`, the documents in a block. `counted_loss` is the number of tokens whose
+    block), and `per_block`, the documents in a block. `loss_tokens` is the number of tokens whose
     loss counts, None without a loss mask. `used` is how many different tokens occur, `coverage` their share of the vocabulary.
     `outside` counts tokens that are not in the vocabulary. `text_bytes` of text were found in `text_tokens` tokens: all
     (`exact`, as the step that made them counted), or some that were decoded. `faults` says of blocks that cannot be read why,
@@ -77,7 +77,7 @@ class TokenStatistics:
     padding: int | None
     cut: int | None
     per_block: Distribution | None
-    counted_loss: int | None
+    loss_tokens: int | None
     vocabulary: int | None
     used: int
     outside: int
@@ -127,7 +127,7 @@ class _Tally:
     padding: int = 0
     cut: int = 0
     outside: int = 0
-    counted_loss: int | None = None
+    loss_tokens: int | None = None
     text_bytes: int = 0
     text_tokens: int = 0
     lengths: Counter[int] = field(default_factory=Counter)
@@ -143,7 +143,7 @@ class _Tally:
         self.blocks += 1
         self.tokens += len(ids)
         if mask is not None:
-            self.counted_loss = (self.counted_loss or 0) + int(np.count_nonzero(mask))
+            self.loss_tokens = (self.loss_tokens or 0) + int(np.count_nonzero(mask))
         self._add_counts(ids)
         self._decode(rows, ids, decoder, decode)
 
@@ -214,7 +214,7 @@ class _Tally:
             padding=self.padding if packed else None,
             cut=self.cut if packed else None,
             per_block=spread_of_counts("documents in a block", self.per_block) if packed else None,
-            counted_loss=self.counted_loss,
+            loss_tokens=self.loss_tokens,
             vocabulary=role.vocabulary,
             used=int(np.count_nonzero(counts)),
             outside=self.outside,

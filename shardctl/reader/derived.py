@@ -39,7 +39,7 @@ _DTYPES: dict[str, np.dtype[Any]] = {
 
 
 @dataclass(frozen=True)
-class Layout:
+class BlockLayout:
     """Where the documents of n rows of `width` places lie: row i has `counts[i]` of them, one behind the other from place 0 on.
 
     `lengths` (documents,) are those of all rows, none of them 0; what is left of a row is padding.
@@ -185,12 +185,12 @@ class Deriver:
                 layout.document_ids(found)
         return made
 
-    def _layout(self, batch: Batch, tokens: npt.NDArray[Any], sources: Sources) -> Layout:
+    def _layout(self, batch: Batch, tokens: npt.NDArray[Any], sources: Sources) -> BlockLayout:
         if self._lengths is None:
             lengths = batch[f"{self._tokens.name}_length"] if self._tokens.is_ragged else np.full(len(tokens), tokens.shape[1])
-            return Layout(tokens.shape[1], (lengths > 0).astype(np.int64), lengths[lengths > 0])
+            return BlockLayout(tokens.shape[1], (lengths > 0).astype(np.int64), lengths[lengths > 0])
         numbers, counts = _lists(self._lengths, sources)
-        layout = Layout(tokens.shape[1], counts, numbers.astype(np.int64))
+        layout = BlockLayout(tokens.shape[1], counts, numbers.astype(np.int64))
         if (layout.lengths <= 0).any() or (layout.filled > layout.width).any():
             raise DatasetError(
                 f"{self._shards.root}: {DOCUMENT_LENGTHS} are not those of blocks of {layout.width}; {VERIFY_ADVICE}"

@@ -11,7 +11,7 @@ from shardctl.errors import UsageError
 from shardctl.recipe_files.places import end_of_value
 from shardctl.storage import printable
 from shardctl.transforms import TRANSFORMS
-from shardctl.transforms.table import unknown_step
+from shardctl.transforms.table import TOKEN_STEPS, unknown_step
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -22,10 +22,6 @@ _NAME = re.compile(r"\s*([A-Za-z0-9_]+)\s*")
 _ASSIGNMENT = re.compile(r"([A-Za-z0-9_]+)\s*=\s*")
 _WORD = re.compile(r"[A-Za-z_0-9][\w.:/-]*")
 """A value that needs no quotes: 320x240, bilinear, module:function."""
-
-
-_AFTER_OTHERS = ("tokenize", "tokenize_chat", "pack")
-"""Steps whose options mean that they come after all others: what cleans texts comes before."""
 
 
 class StepOption(NamedTuple):
@@ -60,13 +56,13 @@ def with_steps(
     held = set(_names(own))
     new: list[StepOption] = []
     for option in options:
-        if own and (option.name in held or option.name not in _AFTER_OTHERS):
+        if own and (option.name in held or option.name not in TOKEN_STEPS):
             own = _replaced(own, option, file)
         else:
             new.append(option)
     made = _steps_of(new)
-    own += [step for step in made if step["name"] not in _AFTER_OTHERS]
-    last = [step for step in made if step["name"] in _AFTER_OTHERS]
+    own += [step for step in made if step["name"] not in TOKEN_STEPS]
+    last = [step for step in made if step["name"] in TOKEN_STEPS]
     known = [step.get("target") for step in own if isinstance(step, dict) and step.get("name") in ("custom", "model")]
     twice = next((target for target in functions if target in known), None)
     if twice is not None:

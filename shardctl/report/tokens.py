@@ -32,8 +32,8 @@ def _figures(found: TokenStatistics) -> Iterator[tuple[str, str]]:
         yield f"{found.padding_share:.2%}", f"of the blocks is padding: {found.padding:,} tokens"
     if found.cut is not None:
         yield f"{found.cut / max(1, found.documents):.1%}", f"of {found.documents:,} documents are cut: {found.cut:,}"
-    if found.counted_loss is not None:
-        yield f"{found.counted_loss / max(1, found.tokens):.1%}", "of the tokens count for the loss"
+    if found.loss_tokens is not None:
+        yield f"{found.loss_tokens / max(1, found.tokens):.1%}", "of the tokens count for the loss"
     if found.bytes_per_token is not None:
         yield f"{found.bytes_per_token:.2f}", "bytes of text for each token"
     if found.coverage is not None and found.vocabulary is not None:

@@ -11,7 +11,12 @@ from shardctl.tokenizers.table import open_tokenizer
 
 @dataclass(frozen=True)
 class Description:
-    """`roles` are the names of the tokens eos, bos and pad; `lost` is a text that is not given back, if there is one."""
+    """What a tokeniser is.
+
+    `eos`, `bos` and `pad` are the numbers of these tokens, None where there is none, and `roles` has their names. `dtype` is
+    the type in which tokens are stored, `special` has the special tokens by name, and `lost` is a text that does not come back
+    exactly from its tokens, None if all that were tried do. `versions` are the packages that do the work.
+    """
 
     vocabulary: int
     dtype: str

@@ -24,9 +24,10 @@ _IN_FOLDERS = (huggingface.FILE, sentencepiece.FILE, tiktoken.FILE, words.FILE)
 """The files that make a folder one of a tokeniser: the first that is there counts."""
 
 NAMES = (
-    "a tokenizer.json or a folder with one, a SentencePiece .model, a .txt with a word on each line, tiktoken:ENCODING:FILE"
-    " or bytes"
+    "a tokenizer.json or a folder with one, a SentencePiece .model, a .txt with a word on each line, tiktoken:ENCODING:FILE,"
+    " words:FILE or bytes"
 )
+"""What may name a tokeniser, for messages."""
 
 
 def open_tokenizer(spec: str | bytes, folder: Path | None = None, engine: str = AUTO) -> Tokenizer:
@@ -92,5 +93,5 @@ def _opener(where: Path) -> Callable[[Path, str], Tokenizer]:
     found = _BY_ENDING.get(where.suffix)
     if found is None:
         what = "" if where.is_file() else "there is no such file; "
-        raise InputError(f"tokenizer {printable(str(where))}: {what}a tokenizer is {NAMES}")
+        raise InputError(f"tokenizer {printable(str(where))}: {what}a tokeniser is {NAMES}")
     return found

@@ -46,6 +46,10 @@ _MODULES = {
 """The modules of this package, and the names of the steps in each, in the order of the documentation."""
 
 
+TOKEN_STEPS = ("tokenize", "tokenize_chat", "pack")
+"""The steps that make tokens, and pack them: what works on texts comes before them."""
+
+
 class Table(MutableMapping[str, type[Transform]]):
     """The steps by their names. Modules are imported when a step of theirs is asked for: all of them take 40 ms."""
 

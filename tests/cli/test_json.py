@@ -81,6 +81,13 @@ def test_export(check: Any, tmp_path: Path) -> None:
     check("export", [tmp_path / "in", tmp_path / "out", "--to", "megatron"])
 
 
+def test_tokenizer(check: Any, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("some words, and some more words\n")
+    made = tmp_path / "made.txt"
+    check("tokenizer train", [tmp_path / "in.txt", made, "--kind", "words", "--vocab-size", 20, "--workers", 0])
+    check("tokenizer show", [made], ["bytes"])
+
+
 def test_convert(check: Any, source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     check("convert", [source, out, "--dry-run"], [source, out, "--workers", 0], [source, out])

@@ -40,7 +40,7 @@ class FilterC4(TextStep):
     endings: tuple[str, ...] = setting(
         Names(), (".", "?", "!", '"', "”"), "A line must end with one of these, and not with an ellipsis (...)."
     )
-    min_words: int = setting(COUNT, 5, "Fewest words of a line. Another version of the paper, and datatrove, have 3.")
+    min_line_words: int = setting(COUNT, 5, "Fewest words of a line. Another version of the paper, and datatrove, have 3.")
     min_sentences: int = setting(COUNT, 3, "Fewest sentences of what is left of a text. That version, and datatrove: 5.")
     max_word_length: int = setting(COUNT, 1000, "A line with a longer word is removed (in the code, not in the paper).")
     line_phrases: tuple[str, ...] = setting(
@@ -80,7 +80,7 @@ class FilterC4(TextStep):
         places = np.flatnonzero(kept)
         some = lines.take(pa.array(places))
         words = Words(some)
-        good = words.count >= self.min_words
+        good = words.count >= self.min_line_words
         good &= words.per_text(words.characters > self.max_word_length) == 0
         for phrase in self.line_phrases:
             good &= ~_flags(pc.match_substring(some, phrase, ignore_case=True))

@@ -27,7 +27,7 @@ EXACT, NEAR = "exact", "near"
 
 @dataclass(frozen=True)
 class Deduplicate(BatchTransform):
-    """Reject texts that are the same as others, or nearly; or drop the lines or paragraphs that are the same as others."""
+    """Rejects texts that are the same as others, or nearly; or drops the lines or paragraphs that are the same as others."""
 
     name: ClassVar[str] = "deduplicate"
     unit: str = setting(Word((DOCUMENT, LINE, PARAGRAPH)), DOCUMENT, "What is compared: document, line or paragraph.")

@@ -30,8 +30,8 @@ class FilterFineweb(TextFilter):
         "What a line may end with; the first five are those of the code.",
     )
     max_short_lines: float = setting(PROBABILITY, 0.67, "The share of short lines must be under this.")
-    short_line: int = setting(Whole(0, 10_000), 30, "Most characters of a short line.")
-    max_line_chars: float = setting(
+    short_line_length: int = setting(Whole(0, 10_000), 30, "Most characters of a short line.")
+    max_duplicate_line_chars: float = setting(
         PROBABILITY,
         0.1,
         "The share of the characters in duplicate lines must be under this. The code has 0.01, not the paper's 0.1.",
@@ -50,10 +50,10 @@ class FilterFineweb(TextFilter):
         ended = shares(lines.per_text(words.ending(lines, self.punctuation)), lines.count)
         yield Rule("fineweb-punctuated", "share of lines that end with punctuation", ended, self.min_punctuated, exclusive=True)
         length = words.between(words.starts[lines.first], words.ends[lines.end - 1])
-        short = shares(lines.per_text(length <= self.short_line), lines.count)
+        short = shares(lines.per_text(length <= self.short_line_length), lines.count)
         yield Rule("fineweb-short-lines", "share of short lines", short, most=self.max_short_lines, exclusive=True)
         _, characters = duplicate_shares(words, lines)
         name = "share of characters in duplicate lines"
-        yield Rule("fineweb-duplicate-line-chars", name, characters, most=self.max_line_chars, exclusive=True)
+        yield Rule("fineweb-duplicate-line-chars", name, characters, most=self.max_duplicate_line_chars, exclusive=True)
         newlines = whole_numbers(pc.count_substring(texts, "\n"))
         yield Rule("fineweb-newlines", "newlines per word", shares(newlines, words.count), most=self.max_newlines)

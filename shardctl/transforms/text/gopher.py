@@ -125,10 +125,12 @@ class FilterGopherRepetition(TextFilter):
     """
 
     name: ClassVar[str] = "filter_gopher_repetition"
-    max_lines: float = setting(PROBABILITY, 0.3, "Largest share of lines that are duplicates.")
-    max_paragraphs: float = setting(PROBABILITY, 0.3, "Largest share of paragraphs that are duplicates.")
-    max_line_chars: float = setting(PROBABILITY, 0.2, "Largest share of the characters that are in duplicate lines.")
-    max_paragraph_chars: float = setting(PROBABILITY, 0.2, "Largest share of the characters that are in duplicate paragraphs.")
+    max_duplicate_lines: float = setting(PROBABILITY, 0.3, "Largest share of lines that are duplicates.")
+    max_duplicate_paragraphs: float = setting(PROBABILITY, 0.3, "Largest share of paragraphs that are duplicates.")
+    max_duplicate_line_chars: float = setting(PROBABILITY, 0.2, "Largest share of the characters that are in duplicate lines.")
+    max_duplicate_paragraph_chars: float = setting(
+        PROBABILITY, 0.2, "Largest share of the characters that are in duplicate paragraphs."
+    )
     top_ngrams: tuple[float, ...] = setting(
         Numbers(3, 0.0, 1.0), (0.2, 0.18, 0.16), "Largest share of the characters in the most common 2-, 3- and 4-gram."
     )
@@ -144,8 +146,8 @@ class FilterGopherRepetition(TextFilter):
         words = Words(texts)
         open_ = np.ones(len(texts), bool)  # texts whose n-grams matter: no rule before has rejected them
         kinds = (
-            ("line", words.lines(), self.max_lines, self.max_line_chars),
-            ("paragraph", words.paragraphs(), self.max_paragraphs, self.max_paragraph_chars),
+            ("line", words.lines(), self.max_duplicate_lines, self.max_duplicate_line_chars),
+            ("paragraph", words.paragraphs(), self.max_duplicate_paragraphs, self.max_duplicate_paragraph_chars),
         )
         for what, spans, most, most_chars in kinds:
             count, characters = duplicate_shares(words, spans)

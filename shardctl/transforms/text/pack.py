@@ -49,7 +49,7 @@ class EndToken(Kind["bool | int"]):
 
 @dataclass(frozen=True)
 class Pack(BatchTransform):
-    """Pack the tokens of documents into blocks of one length, or cut them into pieces. It is the last step."""
+    """Packs the tokens of documents into blocks of one length, or cuts them into pieces. It is the last step."""
 
     name: ClassVar[str] = "pack"
     length: int | None = setting(
