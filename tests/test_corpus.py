@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from conftest import CROP
 from PIL import Image
-from text_roads import assert_decodes_to, convert_thrice
+from text_to_blocks import assert_decodes_to, convert_thrice
 
 import shardctl
 from shardctl.codecs.formats import FORMATS
@@ -213,7 +213,7 @@ def test_parquet_of_other_tools(corpus: Path, tmp_path: Path) -> None:
 
 CLEANING = [{"name": "normalize"}, {"name": "whitespace"}, {"name": "deduplicate"}]
 
-ROADS: dict[str, dict[str, Any]] = {
+TEXTS: dict[str, dict[str, Any]] = {
     "gutenberg": {"kind": "text", "record": "paragraph", "transform": [*CLEANING, {"name": "filter_length", "min_chars": 20}]},
     "movie_reviews": {"kind": "text", "transform": [*CLEANING, {"name": "filter_gopher"}]},
     "wikitext-2": {"kind": "text", "record": "paragraph", "transform": CLEANING},
@@ -224,11 +224,11 @@ ROADS: dict[str, dict[str, Any]] = {
 """The texts that go from raw to blocks, each with one recipe."""
 
 
-@pytest.mark.parametrize("name", ROADS)
+@pytest.mark.parametrize("name", TEXTS)
 @pytest.mark.parametrize("method", ["concat", "bfd"])
 def test_texts_go_from_raw_to_blocks(corpus: Path, tmp_path: Path, name: str, method: str) -> None:
     """Twice the same bytes, whoever works, and decoded the blocks are the cleaned texts."""
-    source, cleaning = corpus / "text" / name, ROADS[name]
+    source, cleaning = corpus / "text" / name, TEXTS[name]
     shardctl.train_tokenizer(source, tmp_path / "tokenizer.json", recipe={**cleaning, "transform": []}, vocab_size=2000)
     last = [
         {"name": "tokenize", "tokenizer": str(tmp_path / "tokenizer.json")},

@@ -1,4 +1,4 @@
-"""The whole way of texts, from files to blocks and back: nothing is lost, whoever works, and whoever is killed."""
+"""The whole way of texts, from files to blocks and back: nothing is lost for any number of workers, nor after kills."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from text_roads import assert_decodes_to, convert_thrice
+from text_to_blocks import assert_decodes_to, convert_thrice
 
 import shardctl
 from shardctl.cli import run
@@ -36,7 +36,7 @@ def to_blocks(tokenizer: str, length: int, method: str) -> list[dict[str, object
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Files of many lines, texts of one file each, and a tokeniser that was trained on them."""
-    folder = tmp_path_factory.mktemp("road")
+    folder = tmp_path_factory.mktemp("texts")
     (folder / "lines").mkdir()
     for number in range(6):
         lines = (" ".join(WORDS[(row * number + place) % len(WORDS)] for place in range(row % 40)) for row in range(120))
