@@ -6,6 +6,7 @@ equal length are placed together, so that the cost depends on the number of diff
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -150,3 +151,7 @@ def fewest_blocks(counts: Numbers, size: int) -> int:
     small = tokens[half] - np.where(least > 0, tokens[below], 0)
     more = np.maximum(0, -(-(small - room) // size))
     return int((large + middle + more).max())
+
+
+METHODS: dict[str, Callable[[Numbers, int], Pieces]] = {"concat": concat, "bfd": best_fit, "none": windows}
+"""The ways to divide documents of some lengths among blocks of a size, by the names that the step `pack` has for them."""

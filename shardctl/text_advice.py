@@ -13,14 +13,13 @@ import pyarrow.compute as pc
 
 from shardctl.benchmark.tokens import BYTES_PER_TOKEN
 from shardctl.inspection.blocks import all_blocks
-from shardctl.packing import Numbers, Pieces, best_fit, concat, windows
+from shardctl.packing import METHODS, Numbers
 from shardctl.roles import Roles
 from shardctl.shard import BlockFile, load_file
 from shardctl.tables import SHARDS, ShardTable
 from shardctl.token_columns import DOCUMENT_LENGTHS, DOCUMENT_STARTS, documents_in, main_tokens, token_rows
 
 BLOCK_LENGTHS = (512, 1024, 2048, 4096)
-METHODS = {"concat": concat, "bfd": best_fit, "none": windows}
 
 DOCUMENTS = 10_000
 """Documents of a shard for which blocks are computed, as long as those that were tried: in a few hundred, best fit finds fewer
@@ -88,7 +87,7 @@ def _lengths(block: pa.RecordBatch, roles: Roles) -> tuple[Numbers, bool]:
 
 def _choice(lengths: Numbers, size: int, method: str) -> BlockChoice:
     many = np.resize(lengths, max(DOCUMENTS, len(lengths)))
-    pieces: Pieces = METHODS[method](many, size)
+    pieces = METHODS[method](many, size)
     cut = np.count_nonzero(np.bincount(pieces.document) > 1) / len(many)
     blocks = int(pieces.block.max()) + 1
     return BlockChoice(size, method, round(cut, 4), round(1 - int(many.sum()) / (blocks * size), 4))

@@ -136,7 +136,8 @@ def _print(advice: Advice, recipe: str, write: str | None) -> None:
 
 def _print_blocks(found: BlockAdvice) -> None:
     """Print what blocks of tokens would cost."""
-    from shardctl.text_advice import DOCUMENTS, METHODS
+    from shardctl.packing import METHODS
+    from shardctl.text_advice import DOCUMENTS
 
     how = " (estimated: a quarter of the bytes of their text)" if found.estimated else ""
     click.echo(f"documents have {found.low:,} to {found.high:,} tokens, {found.median:,} at the median{how}")

@@ -172,7 +172,7 @@ class ShardBuilder:
         """Write what is held, and return the number of rows of every block. Raises InputError."""
         self.finish_held()
         for held in self._batches.finish():
-            self._add_batch(lay_out(held, self._job.layout), self.outcomes[-1])
+            self._add_batch(lay_out(held.batch, self._job.layout), self.outcomes[-1])
         self._rows.flush(self._crumb)
         return self._writer.finish()
 
@@ -399,7 +399,7 @@ class ShardBuilder:
         file, layout = planned.file, self._job.layout
         rejects: list[tuple[int, Rejection]] = []
         for made in self._batches.apply(records, lambda record, rejection: rejects.append((record, rejection))):
-            self._add_batch(lay_out(made, layout, file.label, file.columns), outcome)
+            self._add_batch(lay_out(made.batch, layout, file.label, file.columns), outcome)
         self.inputs += len(records.numbers) - len(rejects)
         return rejects
 

@@ -134,7 +134,7 @@ class Comparing:
         for given in records:
             # Its time runs anew with each part of the unit: a compressed file is one unit, however large it is.
             crumb.drop(number, int(given.numbers[-1]), "transform")
-            for made in before.apply_named(given, _ignore):
+            for made in before.apply(given, _ignore):
                 here, numbers = _texts(made)
                 held.add(here, numbers + first)
                 texts += len(here)

@@ -53,22 +53,18 @@ class BatchPipeline:
     def __bool__(self) -> bool:
         return bool(self._stages)
 
-    def apply(self, records: Records, reject: RejectRecord) -> Iterator[pa.RecordBatch]:
-        """Yield what the transforms make of some records: batches with `key` and their fields.
+    def apply(self, records: Records, reject: RejectRecord) -> Iterator[Records]:
+        """Yield what the transforms make of some records.
 
         `reject` is told of each record that becomes nothing.
         """
-        return (made.batch for made in self._through(self._stages, records, reject))
-
-    def apply_named(self, records: Records, reject: RejectRecord) -> Iterator[Records]:
-        """Yield the same as `apply`, with the file and the numbers of the records."""
         return self._through(self._stages, records, reject)
 
-    def finish(self) -> Iterator[pa.RecordBatch]:
+    def finish(self) -> Iterator[Records]:
         """Yield what they still hold, each in its turn, so that the later ones get what the earlier ones gave."""
         for place, stage in enumerate(self._stages):
             for held in stage.run.finish():
-                yield from (made.batch for made in self._through(self._stages[place + 1 :], held, _refuse_late))
+                yield from self._through(self._stages[place + 1 :], held, _refuse_late)
 
     def counts(self) -> list[dict[str, Any]]:
         """Return what became of the records in each step, as plain data: see StepCounts."""

@@ -18,6 +18,7 @@ from shardctl.roles import Role
 from shardctl.storage import printable
 from shardctl.token_columns import LOSS_MASK, TOKENS
 from shardctl.tokenizers.base import Placed, Placing, joined
+from shardctl.tokenizers.huggingface import TEMPLATE
 from shardctl.tokenizers.templates import CHATML, Template, Written, strings_in, without_missing
 from shardctl.transforms.records import BatchRun, NothingHeld, Records, RejectRow
 from shardctl.transforms.settings import Flag, Optional, SettingError, Text, setting
@@ -25,7 +26,6 @@ from shardctl.transforms.text.tokenizing import TokenStep
 
 MESSAGES = "messages"
 AUTO, BUILT_IN = "auto", "chatml"
-KEPT = "chat_template.jinja"
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class TokenizeChat(TokenStep):
         """Return the same step with the settings that open the files that a dataset keeps."""
         step = super().kept(digest)
         own = self.template not in (AUTO, BUILT_IN)
-        kept = replace(step, template=KEPT, digest=digest) if own else step
+        kept = replace(step, template=TEMPLATE, digest=digest) if own else step
         vars(kept).update(opened=self.opened, source=vars(self)["source"])
         return kept
 
@@ -99,7 +99,7 @@ class TokenizeChat(TokenStep):
     def files(self) -> dict[str, bytes]:
         """The files of the tokeniser, and the template where it is another one than the tokeniser's."""
         own = self.template not in (AUTO, BUILT_IN)
-        return {**super().files, **({KEPT: vars(self)["source"].encode()} if own else {})}
+        return {**super().files, **({TEMPLATE: vars(self)["source"].encode()} if own else {})}
 
     def versions(self) -> tuple[str, ...]:
         """Return those of the packages that make the tokens, and of what reads templates."""

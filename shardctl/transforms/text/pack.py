@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import InputError, Rejection
-from shardctl.packing import Numbers, Pieces, best_fit, concat, fewest_blocks, windows
+from shardctl.packing import METHODS, Numbers, Pieces, fewest_blocks, windows
 from shardctl.roles import Role, Tokens
 from shardctl.storage import printable
 from shardctl.token_columns import DOCUMENT_KEYS, DOCUMENT_LENGTHS, DOCUMENT_STARTS, LOSS_MASK, TOKENS
@@ -56,7 +56,7 @@ class Pack(BatchTransform):
         Optional(Whole(2, 1 << 20)), None, "Tokens of a block. With method none the most of a piece; left out: any number."
     )
     method: str = setting(
-        Word(("concat", "bfd", "none")),
+        Word(tuple(METHODS)),
         "concat",
         "concat: one document behind the other, cut at the ends of blocks. bfd: best-fit decreasing, which cuts no document"
         " that fits in a block. none: rows of their own length, padded by the loader.",
@@ -321,7 +321,7 @@ class _Packing:
     def __init__(self, step: Pack, reading: _Reading, pad: int) -> None:
         assert step.length is not None, "a block has a length"
         self._size, self._pad, self._reading = step.length, pad, reading
-        self._by_fit = step.method == "bfd"
+        self._divide, self._by_fit = METHODS[step.method], step.method == "bfd"
         self._held: list[_Documents] = []
         self._tokens = self._documents = 0
         self._counts = _Counts()
@@ -359,7 +359,7 @@ class _Packing:
     def _pack(self, file: int, whole: bool) -> Iterator[Records]:
         """Yield the blocks of what is held; the last one is held again unless the `whole` is wanted."""
         documents = _Documents.joined(self._held)
-        pieces = (best_fit if self._by_fit else concat)(documents.lengths, self._size)
+        pieces = self._divide(documents.lengths, self._size)
         blocks = pieces.blocks if whole else len(documents.tokens) // self._size
         rest = pieces.of_blocks(blocks, pieces.blocks)
         self._held = [documents.cut(rest, blocks * self._size)] if len(rest) else []
