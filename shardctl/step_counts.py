@@ -49,13 +49,18 @@ def _is_count(value: Any) -> bool:
 
 
 def step_lines(steps: Sequence[Counts]) -> list[str]:
-    """Say what each step that rejected records has kept, and what each of its rules rejected: records, and share of bytes."""
+    """Say what each step that rejected records has kept, and what each of its rules rejected: records, and share of bytes.
+
+    Of blocks of tokens: how well documents fill them.
+    """
     lines = []
     for step in steps:
         rejected: dict[str, list[int]] = step.get("rejected", {})
         if pieces := step.get("pieces_dropped"):
             share = step["bytes_dropped"] / max(1, step["bytes"])
             lines.append(f"{step['name']}: dropped {counted(pieces, 'part')} of texts ({share:.1%} of the bytes)")
+        if "blocks" in step:
+            lines.append(f"{step['name']}: {_filling(step)}")
         if not rejected:
             continue
         records, size = step["records"], max(1, step["bytes"])
@@ -64,3 +69,12 @@ def step_lines(steps: Sequence[Counts]) -> list[str]:
         kept = f"kept {records - dropped:,} of {records:,} ({1 - dropped_bytes / size:.1%} of the bytes)"
         lines.append(f"{step['name']}: {kept}; rejected: {rules}")
     return lines
+
+
+def _filling(step: Counts) -> str:
+    """Say how documents fill the blocks of a dataset."""
+    padding, least = (step[name] / max(1, step["tokens"] + step[name]) for name in ("padding", "least_padding"))
+    blocks, pieces = step["blocks"], step["pieces"]
+    inside = f"{counted(step['documents'], 'document')} in {counted(blocks, 'block')}, {pieces / max(1, blocks):.1f} in each"
+    cut = f"{step['longer']:,} longer than a block, {step['cut']:,} others cut"
+    return f"{inside}; padding {padding:.2%}, {least:.2%} at least; {cut}"

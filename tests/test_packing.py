@@ -369,6 +369,16 @@ def test_blocks_are_the_same_for_any_number_of_workers_and_have_every_document(
     assert ds.classes is None
 
 
+def test_how_well_documents_fill_blocks_is_printed(source: Path, tmp_path: Path, cli: Any) -> None:
+    result = shardctl.convert(source, tmp_path / "out", recipe=recipe(method="bfd"), workers=0)
+    step = next(step for step in result.steps or () if step["name"] == "pack")
+    share = step["padding"] / (step["padding"] + step["tokens"])
+    expected = (
+        f"pack: {step['documents']:,} documents in {step['blocks']:,} blocks, {step['pieces'] / step['blocks']:.1f} in each"
+    )
+    assert f"{expected}; padding {share:.2%}" in cli("inspect", tmp_path / "out").out
+
+
 def test_pieces_keep_the_other_columns_and_are_verified(source: Path, documents: Documents, tmp_path: Path) -> None:
     shardctl.convert(source, tmp_path / "out", recipe=recipe(method="none", stride=8), workers=0)
     ds = shardctl.open(tmp_path / "out")
