@@ -59,6 +59,17 @@ def test_a_tokeniser_that_cannot_be_used_is_one_sentence_and_numbers_are_shown(
         assert "[116, 101, 120, 116, 256]" in shown.out
 
 
+def test_each_column_of_tokens_is_decoded_by_its_own_tokeniser(tmp_path: Path) -> None:
+    lists = pa.list_(pa.uint16())
+    schema = pa.schema([("key", pa.string()), ("tokens", lists), ("other", lists)])
+    roles = {"tokens": Tokens(VOCABULARY, EOS, None, "bytes"), "other": Tokens(tokenizer="words.txt")}
+    write_dataset(tmp_path / "out", schema, [("a", [104, 105], [0, 1])], 4, roles=roles)
+    decoder = Decoder(tmp_path / "out")
+    (record,) = decoder.decoded(record_of_key(tmp_path / "out", "a"))
+    assert record.texts == {"tokens": "hi"}
+    assert "words.txt" in (decoder.why_not or "")
+
+
 def test_a_dataset_never_names_code_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Any) -> None:
     (tmp_path / "evil.py").write_text("raise SystemExit('was run')\n")
     monkeypatch.syspath_prepend(tmp_path)

@@ -21,7 +21,7 @@ from shardctl.inspection.blocks import Placed, checked_columns, some_blocks
 from shardctl.inspection.statistics import Distribution, spread_of_counts
 from shardctl.inspection.tokens import Decoder
 from shardctl.manifest import Manifest
-from shardctl.roles import Roles, Tokens
+from shardctl.roles import Tokens
 from shardctl.spread import spread
 from shardctl.tables import SHARDS, ShardTable
 from shardctl.token_columns import DOCUMENT_LENGTHS, DOCUMENT_STARTS, LOSS_MASK, Rows, documents_in, main_tokens, token_rows
@@ -178,7 +178,7 @@ class _Tally:
 
     def _decode(self, rows: Rows, ids: npt.NDArray[Any], decoder: Decoder, most: int) -> None:
         """Decode some tokens, evenly spaced, and count the bytes of their text; special tokens stand for none."""
-        tokenizer = decoder.of(Roles({"tokens": self.role}))
+        tokenizer = decoder.use(self.role)
         if tokenizer is None:
             return
         ends = [token for token in (self.role.eos, self.role.pad) if token is not None]
@@ -194,7 +194,7 @@ class _Tally:
     def result(self, decoder: Decoder, faults: list[str], text_bytes: int | None) -> TokenStatistics:
         """Return all of it, with what was wrong with blocks; `text_bytes` is known where the step that made them counted."""
         role, packed = self.role, self.role.packed
-        decoder.of(Roles({"tokens": role}))
+        decoder.use(role)
         size = min(role.vocabulary or len(self.counts), LARGEST)
         counts = np.append(self.counts, np.zeros(max(0, size - len(self.counts)), np.int64))
         ranked = np.argsort(-counts, kind="stable")[:MOST_COMMON].tolist()

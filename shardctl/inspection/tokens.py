@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -32,17 +31,25 @@ class Decoder:
     """Turns tokens of a dataset back into text by the dataset's own tokeniser, of each sample up to `most` tokens.
 
     `folder` has the tokeniser; `columns` are those whose text is wanted, None for all. `why_not` says why there is no text,
-    None as long as all that was asked for could be decoded.
+    None as long as all that was asked for could be decoded. `tokenizer` is the one in use.
     """
 
     def __init__(self, folder: Path, most: int | None = None, columns: Sequence[str] | None = None) -> None:
         self._folder, self._most, self._columns = folder, most, columns
-        self._roles = Roles()
+        self._opened: dict[Tokens, Tokenizer | None] = {}
+        self.tokenizer: Tokenizer | None = None
         self.why_not: str | None = None
 
-    def of(self, roles: Roles) -> Tokenizer | None:
-        """Return the tokeniser of a dataset whose fields have these roles; None if there is none that can be used."""
-        self._roles = roles
+    def use(self, role: Tokens) -> Tokenizer | None:
+        """Decode tokens of this role from now on, and return their tokeniser; None if there is none that can be used, and
+        `why_not` says why."""
+        if role not in self._opened:
+            try:
+                self._opened[role] = stored_tokenizer(self._folder, Roles({"tokens": role}))
+            except ShardctlError as error:
+                self._opened[role] = None
+                self.why_not = str(error)
+        self.tokenizer = self._opened[role]
         return self.tokenizer
 
     def decoded(self, records: Iterable[Record]) -> Iterator[Record]:
@@ -51,12 +58,12 @@ class Decoder:
             yield self._decoded(record) if record.roles.tokens else record
 
     def _decoded(self, record: Record) -> Record:
-        tokenizer = self.of(record.roles)
         texts: dict[str, str | None] = {}
         documents: tuple[Piece, ...] = ()
         for name, role in record.roles.tokens.items():
             if not self._wants(name):
                 continue
+            tokenizer = self.use(role)
             ids = _numbers(record.values.get(name))
             if ids is not None and role.packed:
                 documents = tuple(self._pieces(record.values, ids, role))
@@ -114,15 +121,6 @@ class Decoder:
         try:
             return None if self.tokenizer is None else self.tokenizer.token(number)
         except LookupError:
-            return None
-
-    @cached_property
-    def tokenizer(self) -> Tokenizer | None:
-        """The dataset's tokeniser; None if there is none that can be used, and `why_not` says why."""
-        try:
-            return stored_tokenizer(self._folder, self._roles)
-        except ShardctlError as error:
-            self.why_not = str(error)
             return None
 
 
