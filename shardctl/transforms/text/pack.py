@@ -444,7 +444,6 @@ class _Cutting(NothingHeld):
         size = step.length or int(documents.lengths.max())
         pieces = windows(documents.lengths, size, step.stride)
         self.counted.add(documents.lengths, step.length)
-        self.counted.blocks += len(pieces)
         self.counted.pieces += len(pieces)
         ends = np.cumsum(pieces.length)
         offsets = np.cumsum(documents.lengths) - documents.lengths
@@ -467,5 +466,5 @@ class _Cutting(NothingHeld):
         yield made
 
     def counts(self) -> dict[str, int]:
-        """Return what was cut, as _Packing; there is no padding in a shard."""
-        return {**vars(self.counted), "padding": 0, "least_padding": 0}
+        """Return the `documents` with `tokens` that were cut into `pieces`, and how many of them were `longer` than a piece."""
+        return {name: getattr(self.counted, name) for name in ("documents", "tokens", "pieces", "longer")}
