@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardctl
-from shardctl.errors import InputError, Rejection, UsageError
+from shardctl.errors import InputError, Rejection, StorageError, UsageError
 from shardctl.tables import read_rejects
 from shardctl.tokenizers import huggingface, proof
 from shardctl.tokenizers.base import Placing, Tokenizer
@@ -606,6 +606,9 @@ TEMPLATES = {
     "{{ messages[0]['content'] }}": "does not say which parts the loss counts: put {% generation %}",
     "{% generation %}{{ x }": "line 1 of the chat template: ",
     "{% for m in messages %}{% generation %}": "line 1 of the chat template: ",
+    "{% generation %}{{ messages|random }}{% endgeneration %}": "No filter named 'random'",
+    "{% generation %}{% endgeneration %}" + "{% for m in messages %}" * 25 + "{% endfor %}" * 25: "too many statically nested",
+    "{% generation %}{{ " + "(" * 3000 + "1" + ")" * 3000 + " }}{% endgeneration %}": "cannot be compiled: RecursionError",
 }
 
 
@@ -628,10 +631,13 @@ def test_a_template_that_cannot_be_used_is_a_sentence(bpe: bytes, tmp_path: Path
         "{% generation %}{{ ''.__class__.__mro__ }}{% endgeneration %}",
         "{% generation %}{{ strftime_now('%Y') }}{% endgeneration %}",
         "{% generation %}{{ messages.append(1) }}{% endgeneration %}",
+        "{% generation %}{{ lipsum() }}{% endgeneration %}",
+        "{% generation %}{{ messages|dictsort }}{% endgeneration %}",
+        "{% include 'x.jinja' %}{% generation %}a{% endgeneration %}",
     ],
 )
 def test_a_template_that_asks_for_what_is_not_there_or_not_allowed_rejects(template: str) -> None:
-    with pytest.raises(Rejection, match="the chat template refuses it: ") as caught:
+    with pytest.raises(Rejection, match="the chat template (refuses it|fails): ") as caught:
         Template(template, {}, "x.jinja").write(CHATS[0])
     assert caught.value.error == "template"
 
@@ -739,3 +745,21 @@ def test_training_that_cannot_be_is_a_sentence(
     assert (ran.code, ran.out) == (code, "")
     assert problem in ran.err
     assert (tmp_path / "old.json").read_text() == "mine"
+
+
+def test_a_file_of_yours_is_not_replaced_by_the_tokeniser_of_a_new_dataset(bpe: bytes, tmp_path: Path) -> None:
+    (tmp_path / "t.json").write_bytes(bpe)
+    out, source = tmp_path / "out", jsonl(tmp_path / "in.jsonl", [{"text": "a b"}])
+    recipe = {"transform": [{"name": "tokenize", "tokenizer": str(tmp_path / "t.json")}]}
+    shardctl.convert(source, out, workers=0)
+    (out / "tokenizer.json").write_text("mine")
+    for dry_run in (True, False):
+        with pytest.raises(StorageError, match="tokenizer.json: is no part of a dataset"):
+            shardctl.convert(source, out, recipe=recipe, workers=0, overwrite=True, dry_run=dry_run)
+    assert (out / "tokenizer.json").read_text() == "mine"
+    (out / "tokenizer.json").write_bytes(bpe)  # nothing is lost then
+    shardctl.convert(source, out, recipe=recipe, workers=0, overwrite=True)
+    shardctl.convert(
+        source, out, recipe={"transform": [{**recipe["transform"][0], "pad": "<|pad|>"}]}, workers=0, overwrite=True
+    )
+    assert shardctl.verify(out).ok
