@@ -637,7 +637,7 @@ def test_a_template_that_cannot_be_used_is_a_sentence(bpe: bytes, tmp_path: Path
     ],
 )
 def test_a_template_that_asks_for_what_is_not_there_or_not_allowed_rejects(template: str) -> None:
-    with pytest.raises(Rejection, match="the chat template (refuses it|fails): ") as caught:
+    with pytest.raises(Rejection, match=r"the chat template (refuses it|fails): ") as caught:
         Template(template, {}, "x.jinja").write(CHATS[0])
     assert caught.value.error == "template"
 
@@ -754,7 +754,7 @@ def test_a_file_of_yours_is_not_replaced_by_the_tokeniser_of_a_new_dataset(bpe: 
     shardctl.convert(source, out, workers=0)
     (out / "tokenizer.json").write_text("mine")
     for dry_run in (True, False):
-        with pytest.raises(StorageError, match="tokenizer.json: is no part of a dataset"):
+        with pytest.raises(StorageError, match="is no part of a dataset"):
             shardctl.convert(source, out, recipe=recipe, workers=0, overwrite=True, dry_run=dry_run)
     assert (out / "tokenizer.json").read_text() == "mine"
     (out / "tokenizer.json").write_bytes(bpe)  # nothing is lost then
