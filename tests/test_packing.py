@@ -20,6 +20,7 @@ import shardctl
 from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.packing import Pieces, best_fit, concat, fewest_blocks, windows
 from shardctl.roles import Plain, Tokens
+from shardctl.tables import read_rejects
 from shardctl.transforms import Records, parse_step
 from shardctl.transforms.text import pack
 from shardctl.transforms.text.pack import Pack
@@ -391,6 +392,37 @@ def test_packed_shards_that_were_deleted_are_made_again(source: Path, tmp_path: 
     shardctl.repair(out, workers=0)
     assert {path.name: path.read_bytes() for path in sorted(out.rglob("*.arrow"))} == before
     assert shardctl.verify(out).findings == ()
+
+
+def test_a_document_for_which_memory_runs_out_takes_no_other_along(
+    source: Path, documents: Documents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def not_for_long_ones(lengths: npt.NDArray[np.int64], size: int) -> Pieces:
+        if lengths.max() == 60:
+            raise MemoryError
+        return concat(lengths, size)
+
+    monkeypatch.setattr(pack, "concat", not_for_long_ones)
+    result = shardctl.convert(source, tmp_path / "out", recipe=recipe(), workers=0, samples_per_shard=100)
+    wanted = {key: document for key, document in wanted_documents(documents).items() if len(document) < 60}
+    assert 0 < result.rejected == len(documents) - len(wanted)
+    assert {reject.error for reject in read_rejects(tmp_path / "out/rejects.jsonl")} == {"out-of-memory"}
+    assert documents_in(table_of(tmp_path / "out")) == wanted
+    assert [step["documents"] for step in result.steps or ()] == [len(wanted)]
+
+
+def test_where_memory_runs_out_for_a_window_no_document_is_to_blame(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(lengths: npt.NDArray[np.int64], size: int) -> Pieces:
+        if len(lengths) > 100:
+            raise MemoryError
+        return best_fit(lengths, size)
+
+    monkeypatch.setattr(pack, "WINDOW_TOKENS", 8000)
+    monkeypatch.setattr(pack, "best_fit", refuse)
+    with pytest.raises(MemoryError):  # which ends a process, and several in a row end the conversion
+        shardctl.convert(source, tmp_path / "out", recipe=recipe(method="bfd"), workers=0)
 
 
 def test_estimates_of_blocks_are_near_what_comes(source: Path, tmp_path: Path, cli: Any) -> None:

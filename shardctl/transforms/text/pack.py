@@ -17,7 +17,7 @@ from shardctl.roles import Role, Tokens
 from shardctl.storage import printable
 from shardctl.token_columns import DOCUMENT_KEYS, DOCUMENT_LENGTHS, DOCUMENT_STARTS, LOSS_MASK
 from shardctl.transforms.base import BatchTransform
-from shardctl.transforms.records import BatchRun, Records, RejectRow
+from shardctl.transforms.records import BatchRun, HeldMemoryError, Records, RejectRow
 from shardctl.transforms.settings import Kind, Optional, SettingError, Whole, Word, setting
 
 TOKENS = "tokens"
@@ -340,7 +340,17 @@ class _Packing:
             self._tokens += len(part.tokens)
             self._documents += taken
             if self._is_full():
-                yield from self._pack(records.file, whole=self._by_fit)
+                yield from self._filled(records.file, len(part.tokens))
+
+    def _filled(self, file: int, last: int) -> Iterator[Records]:
+        """Yield the blocks that are full, or those of a full window. `last` are the tokens that came last."""
+        try:
+            yield from self._pack(file, whole=self._by_fit)
+        except MemoryError as error:
+            self._held, self._tokens, self._documents = [], 0, 0  # the shard is built again; a probe goes on with what comes
+            if self._by_fit and last < WINDOW_TOKENS // 2:
+                raise HeldMemoryError from error
+            raise
 
     def _window_of(self, lengths: Numbers) -> int:
         """Return how many of these documents belong to the window."""
