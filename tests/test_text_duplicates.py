@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 import xxhash
 from conftest import examples
@@ -512,6 +513,23 @@ def test_with_given_types_the_records_that_fit_are_compared(tmp_path: Path) -> N
     recipe = {"duplicates": "exact", "schema": "text:string,n:int64"}
     assert list(deduplicated(tmp_path / "in", tmp_path / "out", recipe=recipe)) == ["a.jsonl#1", "a.jsonl#4"]
     assert set(why(tmp_path / "out")) == {"a.jsonl#3"}
+
+
+def test_a_file_of_which_no_record_fits_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table({"text": ["x", "y"], "n": [1, 2]}), tmp_path / "in/a.parquet")
+    pq.write_table(pa.table({"text": ["x"] * 200, "n": ["1"] * 200}), tmp_path / "in/b.parquet")
+    reads, read = [], comparing.read_unit
+
+    def counted(*args: Any) -> Any:
+        reads.append(args)
+        return read(*args)
+
+    monkeypatch.setattr(comparing, "read_unit", counted)
+    recipe = {"duplicates": "exact", "schema": "text:string,n:int64"}
+    result = shardctl.convert(tmp_path / "in", tmp_path / "out", recipe=recipe, workers=0, max_rejects="100%")
+    assert (result.samples, result.rejected, len(reads)) == (2, 200, 2)
+    assert any(notice.startswith("200 records could not be compared") for notice in result.notices)
 
 
 def test_types_that_the_sampled_records_did_not_show_are_found_before_texts_are_compared(

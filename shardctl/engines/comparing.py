@@ -26,7 +26,7 @@ from shardctl.engines.records import read_unit
 from shardctl.engines.survey import Found
 from shardctl.errors import Rejection, TypesDifferError
 from shardctl.pipeline.batches import BatchPipeline, keyed
-from shardctl.sources.formats import Misfit
+from shardctl.sources.formats import ColumnMisfit, Misfit
 from shardctl.sources.kinds import KINDS
 from shardctl.storage import naming_the_path, printable
 from shardctl.transforms import Records
@@ -105,6 +105,8 @@ class Comparing:
         except Misfit as misfit:
             if job.recipe.fields is None:
                 raise TypesDifferError(f"{printable(planned.key())}: {misfit}") from misfit
+            if isinstance(misfit, ColumnMisfit):  # of no record: reading them one by one would read the unit as many times
+                raise Rejection("decode", "other-type", str(misfit)) from misfit
         return self._compare(number, _fitting(job, planned), crumb)
 
     def finish(self, found: Found) -> None:
