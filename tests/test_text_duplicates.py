@@ -29,7 +29,7 @@ from shardctl.duplicates import exact, near, runs
 from shardctl.duplicates.pieces import pieces_of, without_pieces
 from shardctl.duplicates.table import SCHEMA
 from shardctl.engines import comparing, local
-from shardctl.errors import DatasetError, DiskFullError, UsageError
+from shardctl.errors import DatasetError, DiskFullError, UsageError, WorkerError
 from shardctl.recipe import Recipe
 from shardctl.storage import naming_the_path
 from shardctl.tables import read_rejects
@@ -513,6 +513,42 @@ def test_with_given_types_the_records_that_fit_are_compared(tmp_path: Path) -> N
     recipe = {"duplicates": "exact", "schema": "text:string,n:int64"}
     assert list(deduplicated(tmp_path / "in", tmp_path / "out", recipe=recipe)) == ["a.jsonl#1", "a.jsonl#4"]
     assert set(why(tmp_path / "out")) == {"a.jsonl#3"}
+
+
+@pytest.mark.parametrize("rule", ["exact", "near"])
+def test_where_memory_runs_out_for_many_texts_fewer_are_compared_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rule: str
+) -> None:
+    (tmp_path / "in").mkdir()
+    for number in range(12):
+        (tmp_path / f"in/{number:02d}.txt").write_text("the same words in each of them" if number % 2 else f"other {number}")
+    name = "_write_hashes" if rule == "exact" else "signatures_of"
+    write = getattr(comparing, name)
+
+    def refuse(*args: Any) -> Any:
+        if len(args[1]) > 1:  # texts, or where they begin
+            raise MemoryError
+        return write(*args)
+
+    monkeypatch.setattr(comparing, name, refuse)
+    result = shardctl.convert(tmp_path / "in", tmp_path / "out", recipe={"duplicates": rule}, workers=0)
+    assert (result.samples, result.rejected) == (7, 5)
+
+
+def test_where_memory_runs_out_for_one_of_the_texts_that_wait_the_conversion_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in").mkdir()
+    for number in range(12):
+        (tmp_path / f"in/{number:02d}.txt").write_text(f"text {number % 6}")
+
+    def refuse(*args: Any) -> Any:
+        raise MemoryError
+
+    monkeypatch.setattr(comparing, "_write_hashes", refuse)
+    monkeypatch.setattr(comparing, "HELD_BYTES", 20)
+    with pytest.raises(WorkerError, match="too little memory to compare texts"):
+        shardctl.convert(tmp_path / "in", tmp_path / "out", recipe={"duplicates": "exact"}, workers=0)
 
 
 def test_a_file_of_which_no_record_fits_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

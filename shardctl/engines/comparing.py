@@ -24,7 +24,7 @@ from shardctl.engines.inputs import read_whole
 from shardctl.engines.job import Job, Planned
 from shardctl.engines.records import read_unit
 from shardctl.engines.survey import Found
-from shardctl.errors import Rejection, TypesDifferError
+from shardctl.errors import Rejection, TypesDifferError, WorkerError
 from shardctl.pipeline.batches import BatchPipeline, keyed
 from shardctl.sources.formats import ColumnMisfit, Misfit
 from shardctl.sources.kinds import KINDS
@@ -95,7 +95,7 @@ class Comparing:
     def look_at(self, number: int, crumb: Breadcrumb) -> dict[str, Any]:
         """Read a unit, and write the hashes of its records.
 
-        Raises Rejection, OSError, TypesDifferError, SourceGoneError, StorageError.
+        Raises Rejection, OSError, TypesDifferError, SourceGoneError, StorageError, WorkerError.
         """
         job, planned = _job(self.folder), self._units[number]
         if job.fields is None:
@@ -149,14 +149,30 @@ class Comparing:
         size += held.bytes
         self._held.join(held)  # now that all of the unit could be read
         if self._held.bytes >= HELD_BYTES:
-            segments += self._written(self._held)
+            try:
+                segments += self._written(self._held)
+            except MemoryError as error:  # most of these texts are of units that have been told of
+                message = "there is too little memory to compare texts (deduplicate)"
+                raise WorkerError(f"{message}; use fewer --workers, or a higher --worker-memory") from error
         return {"texts": texts, "bytes": size, "segments": segments}
 
     def _written(self, held: _Held) -> list[list[int]]:
         """Write the rows of texts that were held, and return the segments that they are."""
         if not held.ranks:
             return []
-        texts, ranks = held.take()
+        return self._segments(*held.take())
+
+    def _segments(self, texts: pa.Array, ranks: Numbers) -> list[list[int]]:
+        """Write the rows of texts: fewer and fewer together where memory runs out. Raises MemoryError for one alone."""
+        try:
+            return self._segment(texts, ranks)
+        except MemoryError:
+            if len(ranks) == 1:
+                raise
+        half = len(ranks) // 2
+        return self._segments(texts[:half], ranks[:half]) + self._segments(texts[half:], ranks[half:])
+
+    def _segment(self, texts: pa.Array, ranks: Numbers) -> list[list[int]]:
         rows, sketches = _Appended(self.path), _Appended(self.sketches_path)
         if self._step.method == NEAR:
             count = _write_signatures(rows, sketches, texts, ranks)
