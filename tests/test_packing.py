@@ -394,6 +394,18 @@ def test_packed_shards_that_were_deleted_are_made_again(source: Path, tmp_path: 
     assert shardctl.verify(out).findings == ()
 
 
+def test_samples_that_were_dropped_are_not_counted_by_steps(source: Path, tmp_path: Path) -> None:
+    """`inspect` takes the bytes of text for each token from these counts."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/in.parquet").write_bytes(source.read_bytes())
+    shardctl.convert(tmp_path / "in", tmp_path / "out", recipe=recipe(), workers=0, samples_per_shard=100)
+    (tmp_path / "in/in.parquet").unlink()
+    (tmp_path / "out/train-00001.arrow").unlink()
+    assert shardctl.repair(tmp_path / "out", workers=0, drop_lost=True).status == "dropped"
+    assert "steps" not in json.loads((tmp_path / "out/manifest.json").read_text())
+    assert shardctl.verify(tmp_path / "out").findings == ()
+
+
 def test_a_document_for_which_memory_runs_out_takes_no_other_along(
     source: Path, documents: Documents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
