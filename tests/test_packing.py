@@ -275,6 +275,22 @@ def test_pieces_that_overlap_count_each_token_once() -> None:
     assert (counts["blocks"], counts["padding"], counts["longer"]) == (3, 0, 1)
 
 
+def test_a_long_document_is_not_copied_for_each_of_its_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """300,000 tokens in 37,500 pieces: 22 GB if each had a copy of all."""
+    long = np.arange(1, 300_001) % 60_000 + 1
+    batch = pa.record_batch({"key": ["a", "b"], "tokens": pa.array([long, [5, 6]], pa.list_(pa.uint16()))})
+    given = [Records(0, np.arange(1, 3), batch)]
+    step = packing(length=8, method="none", eos=False)
+    table, _, _ = ran(step, given)
+    assert table["key"].to_pylist() == ["a"] * 37_500 + ["b"]
+    assert table["variant"].to_pylist() == [*range(37_500), 0]
+    assert np.array_equal(table["tokens"].combine_chunks().flatten(), [*long, 5, 6])
+    monkeypatch.setattr(pack, "TOGETHER", 100)
+    parts = list(step.begin(Path(), step.roles({})).apply(given[0], lambda row, rejection: None))
+    assert max(part.batch.num_rows for part in parts) < 20
+    assert pa.Table.from_batches([part.batch for part in parts]).select(table.schema.names).equals(table)
+
+
 def test_without_a_length_documents_stay_whole() -> None:
     table, _, _ = ran(packing(method="none"), batches([[1, 2, 3], [4]], [2]))
     assert table.column_names == ["key", "tokens"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -447,7 +448,7 @@ class _Cutting:
     counted: _Counts = field(default_factory=_Counts)
 
     def apply(self, records: Records, reject: RejectRow) -> Iterable[Records]:
-        """Return the pieces."""
+        """Yield the pieces, some at a time: overlapping ones may have many times the tokens of their documents."""
         step = self.step
         documents, rows = self.reading.documents(records, reject)
         if not len(documents):
@@ -457,13 +458,25 @@ class _Cutting:
         self.counted.add(documents.lengths, step.length)
         self.counted.blocks += len(pieces)
         self.counted.pieces += len(pieces)
+        others = records
+        for name in (TOKENS, LOSS_MASK):  # each piece gets its own; those of a whole document are not copied for each
+            if name in records.batch.schema.names:
+                others = others.with_column(name, pa.nulls(records.batch.num_rows))
+        groups = (np.cumsum(pieces.length) - 1) // TOGETHER
+        edges = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), len(pieces)]
+        for first, last in pairwise(edges):
+            yield self._rows(others, documents, pieces.of_blocks(first, last), rows)
+
+    def _rows(self, others: Records, documents: _Documents, pieces: Pieces, rows: Numbers) -> Records:
+        """Return a row for each of some pieces. `others` are the records, whose rows the documents are of, without tokens."""
+        step = self.step
         ends = np.cumsum(pieces.length)
         offsets = np.cumsum(documents.lengths) - documents.lengths
         source = offsets[pieces.document] + pieces.start
         where = np.repeat(source - (ends - pieces.length), pieces.length) + np.arange(ends[-1])
         edges = pa.array(np.concatenate([[0], ends]).astype(np.int32))
         taken = rows[pieces.document]
-        made = replace(records, numbers=records.numbers[taken], batch=records.batch.take(pa.array(taken)))
+        made = replace(others, numbers=others.numbers[taken], batch=others.batch.take(pa.array(taken)))
         made = made.with_column(TOKENS, pa.ListArray.from_arrays(edges, pa.array(documents.tokens[where])))
         if documents.mask is not None or step.stride:
             mask = np.ones(int(ends[-1]), np.uint8) if documents.mask is None else documents.mask[where]
@@ -472,10 +485,10 @@ class _Cutting:
             mask = np.where(repeated, np.uint8(0), mask)
             made = made.with_column(LOSS_MASK, pa.ListArray.from_arrays(edges, pa.array(mask)))
         if step.splits:
-            firsts = np.flatnonzero(pieces.start == 0)
-            number = np.arange(len(pieces)) - np.repeat(firsts, np.diff(firsts, append=len(pieces)))
+            assert step.length is not None, "else there is nothing to split"
+            number = pieces.start // (step.length - step.stride)
             made = made.with_column("variant", pa.array(number.astype(np.int32)))
-        yield made
+        return made
 
     def finish(self) -> Iterable[Records]:
         """Return nothing: nothing is held."""
