@@ -763,3 +763,20 @@ def test_a_file_of_yours_is_not_replaced_by_the_tokeniser_of_a_new_dataset(bpe: 
         source, out, recipe={"transform": [{**recipe["transform"][0], "pad": "<|pad|>"}]}, workers=0, overwrite=True
     )
     assert shardctl.verify(out).ok
+
+
+def test_a_tokeniser_with_a_huge_number_does_not_end_the_process(bpe: bytes) -> None:
+    """As gigatoken does, which asks for a table of so many tokens."""
+    said = json.loads(bpe)
+    token = {"content": "<z>", "special": True, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    said["added_tokens"].append({**token, "id": 2**32 - 1})
+    found = open_tokenizer(json.dumps(said))
+    assert found.special["<z>"] == found.vocabulary - 1 < 1000  # as the package numbers it
+    assert found.encode(pa.array(["a<z>"])).ids[-1] == found.special["<z>"]
+    said = json.loads(bpe)
+    number = max(said["model"]["vocab"].values())
+    symbol = next(name for name in said["model"]["vocab"] if said["model"]["vocab"][name] == number)
+    said["model"]["vocab"][symbol] = 2**32 - 1
+    with pytest.raises(UsageError, match="a token has a number above 16,777,216"):
+        open_tokenizer(json.dumps(said), engine="gigatoken")
+    assert open_tokenizer(json.dumps(said)).vocabulary == 2**32
