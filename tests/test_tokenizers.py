@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import random
 import shutil
 from collections.abc import Callable, Sequence
@@ -780,3 +781,11 @@ def test_a_tokeniser_with_a_huge_number_does_not_end_the_process(bpe: bytes) -> 
     with pytest.raises(UsageError, match="a token has a number above 16,777,216"):
         open_tokenizer(json.dumps(said), engine="gigatoken")
     assert open_tokenizer(json.dumps(said)).vocabulary == 2**32
+
+
+def test_what_is_no_file_is_not_opened_as_a_tokeniser(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "tokenizer.json")
+    with pytest.raises(InputError, match="it is not a regular file"):
+        open_tokenizer("tokenizer.json", tmp_path)
+    with pytest.raises(InputError, match="no file has such a name"):
+        open_tokenizer("a\0.json", tmp_path)
