@@ -291,6 +291,18 @@ def test_a_long_document_is_not_copied_for_each_of_its_pieces(monkeypatch: pytes
     assert pa.Table.from_batches([part.batch for part in parts]).select(table.schema.names).equals(table)
 
 
+def test_a_long_text_that_each_piece_would_have_is_a_reject(tmp_path: Path) -> None:
+    """3 MB in 3,000 pieces are 9 GB."""
+    texts = ["a b", "word " * 600_000, "", "c"]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    steps = [{"name": "tokenize", "tokenizer": "bytes", "keep_text": True}, {"name": "pack", "length": 1000, "method": "none"}]
+    result = shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", recipe={"transform": steps}, workers=0)
+    assert [sample["text"] for sample in shardctl.open(tmp_path / "out")] == ["a b", "c"]
+    assert result.reasons == {"transform: empty": 1, "transform: too-large": 1}
+    rejects = {reject.key: reject.message for reject in read_rejects(tmp_path / "out/rejects.jsonl")}
+    assert "8.4 GiB, as each of its some 3,000 pieces has them; leave them out" in rejects["in.jsonl#2"]
+
+
 def test_without_a_length_documents_stay_whole() -> None:
     table, _, _ = ran(packing(method="none"), batches([[1, 2, 3], [4]], [2]))
     assert table.column_names == ["key", "tokens"]

@@ -15,7 +15,7 @@ import pyarrow as pa
 from shardctl.errors import InputError, Rejection
 from shardctl.packing import Numbers, Pieces, best_fit, concat, fewest_blocks, windows
 from shardctl.roles import Role, Tokens
-from shardctl.storage import printable
+from shardctl.storage import format_bytes, printable
 from shardctl.token_columns import DOCUMENT_KEYS, DOCUMENT_LENGTHS, DOCUMENT_STARTS, LOSS_MASK
 from shardctl.transforms.base import BatchTransform
 from shardctl.transforms.records import BatchRun, HeldMemoryError, Records, RejectRow
@@ -31,7 +31,10 @@ WINDOW_DOCUMENTS = 1 << 20
 """The same for short documents."""
 
 TOGETHER = 1 << 20
-"""Tokens of blocks that are made at a time."""
+"""Tokens of blocks that are made at a time; of pieces, tokens and bytes of other fields."""
+
+MOST_COPIED = 256 << 20
+"""Bytes that the other fields of a document may take where each of its pieces has them."""
 
 
 @dataclass(frozen=True)
@@ -439,6 +442,18 @@ class _Packing:
         return {**vars(counted), "padding": padding, "least_padding": least * self._size - held}
 
 
+def _bytes_of_rows(batch: pa.RecordBatch) -> Numbers:
+    """Return the bytes of the texts and binary values of each row, (n,); the key is not counted."""
+    import pyarrow.compute as pc
+
+    total = np.zeros(batch.num_rows, np.int64)
+    kinds = (pa.types.is_string, pa.types.is_binary, pa.types.is_large_string, pa.types.is_large_binary)
+    for field_, column in zip(batch.schema, batch.columns, strict=True):
+        if field_.name != "key" and any(kind(field_.type) for kind in kinds):
+            total += pc.binary_length(column).fill_null(0).to_numpy(zero_copy_only=False)
+    return total
+
+
 @dataclass
 class _Cutting:
     """Gives a row for each document, or for each piece of at most `length` tokens."""
@@ -450,7 +465,8 @@ class _Cutting:
     def apply(self, records: Records, reject: RejectRow) -> Iterable[Records]:
         """Yield the pieces, some at a time: overlapping ones may have many times the tokens of their documents."""
         step = self.step
-        documents, rows = self.reading.documents(records, reject)
+        records, places = self._without_many_copies(records, reject)
+        documents, rows = self.reading.documents(records, lambda row, rejection: reject(int(places[row]), rejection))
         if not len(documents):
             return
         size = step.length or int(documents.lengths.max())
@@ -462,10 +478,31 @@ class _Cutting:
         for name in (TOKENS, LOSS_MASK):  # each piece gets its own; those of a whole document are not copied for each
             if name in records.batch.schema.names:
                 others = others.with_column(name, pa.nulls(records.batch.num_rows))
-        groups = (np.cumsum(pieces.length) - 1) // TOGETHER
+        bytes_of_others = _bytes_of_rows(others.batch)[rows[pieces.document]]
+        groups = (np.cumsum(pieces.length + bytes_of_others) - 1) // TOGETHER
         edges = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), len(pieces)]
         for first, last in pairwise(edges):
             yield self._rows(others, documents, pieces.of_blocks(first, last), rows)
+
+    def _without_many_copies(self, records: Records, reject: RejectRow) -> tuple[Records, Numbers]:
+        """Return the records without those whose other fields would be too much with each piece, and the rows of the others."""
+        import pyarrow.compute as pc  # 40 ms to import
+
+        places = np.arange(records.batch.num_rows)
+        if self.step.length is None:
+            return records, places
+        tokens = pc.list_value_length(records.batch.column(TOKENS)).fill_null(0).to_numpy(zero_copy_only=False)
+        more = np.maximum(0, tokens.astype(np.int64) - self.step.length)
+        pieces = 1 - (-more // (self.step.length - self.step.stride))  # or one more, with EOS
+        copied = _bytes_of_rows(records.batch) * pieces
+        kept = (copied <= MOST_COPIED) | (pieces <= 1)
+        for row in np.flatnonzero(~kept).tolist():
+            message = (
+                f"its other fields, such as text, would take {format_bytes(int(copied[row]))}, as each of its some"
+                f" {pieces[row]:,} pieces has them; leave them out (keep_text = false, --schema)"
+            )
+            reject(row, Rejection("transform", "too-large", message))
+        return records.kept(kept), places[kept]
 
     def _rows(self, others: Records, documents: _Documents, pieces: Pieces, rows: Numbers) -> Records:
         """Return a row for each of some pieces. `others` are the records, whose rows the documents are of, without tokens."""
