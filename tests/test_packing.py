@@ -20,6 +20,7 @@ import shardctl
 from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.packing import Pieces, best_fit, concat, fewest_blocks, windows
 from shardctl.roles import Plain, Tokens
+from shardctl.tables import read_rejects
 from shardctl.transforms import Records, parse_step
 from shardctl.transforms.text import pack
 from shardctl.transforms.text.pack import Pack
@@ -274,6 +275,34 @@ def test_pieces_that_overlap_count_each_token_once() -> None:
     assert counts == {"documents": 2, "tokens": 6, "pieces": 3, "longer": 1}
 
 
+def test_a_long_document_is_not_copied_for_each_of_its_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """300,000 tokens in 37,500 pieces: 22 GB if each had a copy of all."""
+    long = np.arange(1, 300_001) % 60_000 + 1
+    batch = pa.record_batch({"key": ["a", "b"], "tokens": pa.array([long, [5, 6]], pa.list_(pa.uint16()))})
+    given = [Records(0, np.arange(1, 3), batch)]
+    step = packing(length=8, method="none", eos=False)
+    table, _, _ = ran(step, given)
+    assert table["key"].to_pylist() == ["a"] * 37_500 + ["b"]
+    assert table["variant"].to_pylist() == [*range(37_500), 0]
+    assert np.array_equal(table["tokens"].combine_chunks().flatten(), [*long, 5, 6])
+    monkeypatch.setattr(pack, "TOGETHER", 100)
+    parts = list(step.begin(Path(), step.roles({})).apply(given[0], lambda row, rejection: None))
+    assert max(part.batch.num_rows for part in parts) < 20
+    assert pa.Table.from_batches([part.batch for part in parts]).select(table.schema.names).equals(table)
+
+
+def test_a_long_text_that_each_piece_would_have_is_a_reject(tmp_path: Path) -> None:
+    """3 MB in 3,000 pieces are 9 GB."""
+    texts = ["a b", "word " * 600_000, "", "c"]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    steps = [{"name": "tokenize", "tokenizer": "bytes", "keep_text": True}, {"name": "pack", "length": 1000, "method": "none"}]
+    result = shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", recipe={"transform": steps}, workers=0)
+    assert [sample["text"] for sample in shardctl.open(tmp_path / "out")] == ["a b", "c"]
+    assert result.reasons == {"transform: empty": 1, "transform: too-large": 1}
+    rejects = {reject.key: reject.message for reject in read_rejects(tmp_path / "out/rejects.jsonl")}
+    assert "8.4 GiB, as each of its some 3,000 pieces has them; leave them out" in rejects["in.jsonl#2"]
+
+
 def test_without_a_length_documents_stay_whole() -> None:
     table, _, _ = ran(packing(method="none"), batches([[1, 2, 3], [4]], [2]))
     assert table.column_names == ["key", "tokens"]
@@ -401,6 +430,49 @@ def test_packed_shards_that_were_deleted_are_made_again(source: Path, tmp_path: 
     shardctl.repair(out, workers=0)
     assert {path.name: path.read_bytes() for path in sorted(out.rglob("*.arrow"))} == before
     assert shardctl.verify(out).findings == ()
+
+
+def test_samples_that_were_dropped_are_not_counted_by_steps(source: Path, tmp_path: Path) -> None:
+    """`inspect` takes the bytes of text for each token from these counts."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/in.parquet").write_bytes(source.read_bytes())
+    shardctl.convert(tmp_path / "in", tmp_path / "out", recipe=recipe(), workers=0, samples_per_shard=100)
+    (tmp_path / "in/in.parquet").unlink()
+    (tmp_path / "out/train-00001.arrow").unlink()
+    assert shardctl.repair(tmp_path / "out", workers=0, drop_lost=True).status == "dropped"
+    assert "steps" not in json.loads((tmp_path / "out/manifest.json").read_text())
+    assert shardctl.verify(tmp_path / "out").findings == ()
+
+
+def test_a_document_for_which_memory_runs_out_takes_no_other_along(
+    source: Path, documents: Documents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def not_for_long_ones(lengths: npt.NDArray[np.int64], size: int) -> Pieces:
+        if lengths.max() == 60:
+            raise MemoryError
+        return concat(lengths, size)
+
+    monkeypatch.setattr(pack, "concat", not_for_long_ones)
+    result = shardctl.convert(source, tmp_path / "out", recipe=recipe(), workers=0, samples_per_shard=100)
+    wanted = {key: document for key, document in wanted_documents(documents).items() if len(document) < 60}
+    assert 0 < result.rejected == len(documents) - len(wanted)
+    assert {reject.error for reject in read_rejects(tmp_path / "out/rejects.jsonl")} == {"out-of-memory"}
+    assert documents_in(table_of(tmp_path / "out")) == wanted
+    assert [step["documents"] for step in result.steps or ()] == [len(wanted)]
+
+
+def test_where_memory_runs_out_for_a_window_no_document_is_to_blame(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(lengths: npt.NDArray[np.int64], size: int) -> Pieces:
+        if len(lengths) > 100:
+            raise MemoryError
+        return best_fit(lengths, size)
+
+    monkeypatch.setattr(pack, "WINDOW_TOKENS", 8000)
+    monkeypatch.setattr(pack, "best_fit", refuse)
+    with pytest.raises(MemoryError):  # which ends a process, and several in a row end the conversion
+        shardctl.convert(source, tmp_path / "out", recipe=recipe(method="bfd"), workers=0)
 
 
 def test_estimates_of_blocks_are_near_what_comes(source: Path, tmp_path: Path, cli: Any) -> None:

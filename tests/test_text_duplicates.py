@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 import xxhash
 from conftest import examples
@@ -28,7 +29,7 @@ from shardctl.duplicates import exact, near, runs
 from shardctl.duplicates.pieces import pieces_of, without_pieces
 from shardctl.duplicates.table import SCHEMA
 from shardctl.engines import comparing, local
-from shardctl.errors import DatasetError, DiskFullError, UsageError
+from shardctl.errors import DatasetError, DiskFullError, UsageError, WorkerError
 from shardctl.recipe import Recipe
 from shardctl.storage import naming_the_path
 from shardctl.tables import read_rejects
@@ -515,6 +516,59 @@ def test_with_given_types_the_records_that_fit_are_compared(tmp_path: Path) -> N
     recipe = {"duplicates": "exact", "schema": "text:string,n:int64"}
     assert list(deduplicated(tmp_path / "in", tmp_path / "out", recipe=recipe)) == ["a.jsonl#1", "a.jsonl#4"]
     assert set(why(tmp_path / "out")) == {"a.jsonl#3"}
+
+
+@pytest.mark.parametrize("rule", ["exact", "near"])
+def test_where_memory_runs_out_for_many_texts_fewer_are_compared_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rule: str
+) -> None:
+    (tmp_path / "in").mkdir()
+    for number in range(12):
+        (tmp_path / f"in/{number:02d}.txt").write_text("the same words in each of them" if number % 2 else f"other {number}")
+    name = "_write_hashes" if rule == "exact" else "signatures_of"
+    write = getattr(comparing, name)
+
+    def refuse(*args: Any) -> Any:
+        if len(args[1]) > 1:  # texts, or where they begin
+            raise MemoryError
+        return write(*args)
+
+    monkeypatch.setattr(comparing, name, refuse)
+    result = shardctl.convert(tmp_path / "in", tmp_path / "out", recipe={"duplicates": rule}, workers=0)
+    assert (result.samples, result.rejected) == (7, 5)
+
+
+def test_where_memory_runs_out_for_one_of_the_texts_that_wait_the_conversion_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in").mkdir()
+    for number in range(12):
+        (tmp_path / f"in/{number:02d}.txt").write_text(f"text {number % 6}")
+
+    def refuse(*args: Any) -> Any:
+        raise MemoryError
+
+    monkeypatch.setattr(comparing, "_write_hashes", refuse)
+    monkeypatch.setattr(comparing, "HELD_BYTES", 20)
+    with pytest.raises(WorkerError, match="too little memory to compare texts"):
+        shardctl.convert(tmp_path / "in", tmp_path / "out", recipe={"duplicates": "exact"}, workers=0)
+
+
+def test_a_file_of_which_no_record_fits_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table({"text": ["x", "y"], "n": [1, 2]}), tmp_path / "in/a.parquet")
+    pq.write_table(pa.table({"text": ["x"] * 200, "n": ["1"] * 200}), tmp_path / "in/b.parquet")
+    reads, read = [], comparing.read_unit
+
+    def counted(*args: Any) -> Any:
+        reads.append(args)
+        return read(*args)
+
+    monkeypatch.setattr(comparing, "read_unit", counted)
+    recipe = {"duplicates": "exact", "schema": "text:string,n:int64"}
+    result = shardctl.convert(tmp_path / "in", tmp_path / "out", recipe=recipe, workers=0, max_rejects="100%")
+    assert (result.samples, result.rejected, len(reads)) == (2, 200, 2)
+    assert any(notice.startswith("200 records could not be compared") for notice in result.notices)
 
 
 def test_types_that_the_sampled_records_did_not_show_are_found_before_texts_are_compared(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import random
 import shutil
 from collections.abc import Callable, Sequence
@@ -20,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardctl
-from shardctl.errors import InputError, Rejection, UsageError
+from shardctl.errors import InputError, Rejection, StorageError, UsageError
 from shardctl.tables import read_rejects
 from shardctl.tokenizers import huggingface, proof
 from shardctl.tokenizers.base import Placing, Tokenizer
@@ -606,6 +607,9 @@ TEMPLATES = {
     "{{ messages[0]['content'] }}": "does not say which parts the loss counts: put {% generation %}",
     "{% generation %}{{ x }": "line 1 of the chat template: ",
     "{% for m in messages %}{% generation %}": "line 1 of the chat template: ",
+    "{% generation %}{{ messages|random }}{% endgeneration %}": "No filter named 'random'",
+    "{% generation %}{% endgeneration %}" + "{% for m in messages %}" * 25 + "{% endfor %}" * 25: "too many statically nested",
+    "{% generation %}{{ " + "(" * 3000 + "1" + ")" * 3000 + " }}{% endgeneration %}": "cannot be compiled: RecursionError",
 }
 
 
@@ -628,10 +632,13 @@ def test_a_template_that_cannot_be_used_is_a_sentence(bpe: bytes, tmp_path: Path
         "{% generation %}{{ ''.__class__.__mro__ }}{% endgeneration %}",
         "{% generation %}{{ strftime_now('%Y') }}{% endgeneration %}",
         "{% generation %}{{ messages.append(1) }}{% endgeneration %}",
+        "{% generation %}{{ lipsum() }}{% endgeneration %}",
+        "{% generation %}{{ messages|dictsort }}{% endgeneration %}",
+        "{% include 'x.jinja' %}{% generation %}a{% endgeneration %}",
     ],
 )
 def test_a_template_that_asks_for_what_is_not_there_or_not_allowed_rejects(template: str) -> None:
-    with pytest.raises(Rejection, match="the chat template refuses it: ") as caught:
+    with pytest.raises(Rejection, match=r"the chat template (refuses it|fails): ") as caught:
         Template(template, {}, "x.jinja").write(CHATS[0])
     assert caught.value.error == "template"
 
@@ -740,3 +747,46 @@ def test_training_that_cannot_be_is_a_sentence(
     assert (ran.code, ran.out) == (code, "")
     assert problem in ran.err
     assert (tmp_path / "old.json").read_text() == "mine"
+
+
+def test_a_file_of_yours_is_not_replaced_by_the_tokeniser_of_a_new_dataset(bpe: bytes, tmp_path: Path) -> None:
+    (tmp_path / "t.json").write_bytes(bpe)
+    out, source = tmp_path / "out", jsonl(tmp_path / "in.jsonl", [{"text": "a b"}])
+    recipe = {"transform": [{"name": "tokenize", "tokenizer": str(tmp_path / "t.json")}]}
+    shardctl.convert(source, out, workers=0)
+    (out / "tokenizer.json").write_text("mine")
+    for dry_run in (True, False):
+        with pytest.raises(StorageError, match="is no part of a dataset"):
+            shardctl.convert(source, out, recipe=recipe, workers=0, overwrite=True, dry_run=dry_run)
+    assert (out / "tokenizer.json").read_text() == "mine"
+    (out / "tokenizer.json").write_bytes(bpe)  # nothing is lost then
+    shardctl.convert(source, out, recipe=recipe, workers=0, overwrite=True)
+    shardctl.convert(
+        source, out, recipe={"transform": [{**recipe["transform"][0], "pad": "<|pad|>"}]}, workers=0, overwrite=True
+    )
+    assert shardctl.verify(out).ok
+
+
+def test_a_tokeniser_with_a_huge_number_does_not_end_the_process(bpe: bytes) -> None:
+    """As gigatoken does, which asks for a table of so many tokens."""
+    said = json.loads(bpe)
+    token = {"content": "<z>", "special": True, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    said["added_tokens"].append({**token, "id": 2**32 - 1})
+    found = open_tokenizer(json.dumps(said))
+    assert found.special["<z>"] == found.vocabulary - 1 < 1000  # as the package numbers it
+    assert found.encode(pa.array(["a<z>"])).ids[-1] == found.special["<z>"]
+    said = json.loads(bpe)
+    number = max(said["model"]["vocab"].values())
+    symbol = next(name for name in said["model"]["vocab"] if said["model"]["vocab"][name] == number)
+    said["model"]["vocab"][symbol] = 2**32 - 1
+    with pytest.raises(UsageError, match="a token has a number above 16,777,216"):
+        open_tokenizer(json.dumps(said), engine="gigatoken")
+    assert open_tokenizer(json.dumps(said)).vocabulary == 2**32
+
+
+def test_what_is_no_file_is_not_opened_as_a_tokeniser(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "tokenizer.json")
+    with pytest.raises(InputError, match="it is not a regular file"):
+        open_tokenizer("tokenizer.json", tmp_path)
+    with pytest.raises(InputError, match="no file has such a name"):
+        open_tokenizer("a\0.json", tmp_path)

@@ -205,6 +205,8 @@ class _Conversion:
                 self._clear_up(existing)
                 return self._up_to_date(existing, parts, listing)
             check_writable(self.target)
+            if not publish.is_broken_off(self.target):
+                publish.refuse_to_replace(self.target, self.recipe.files)
             if self.options.dry_run:
                 return self._planned(parts, drafted, listing, scratch)
             with lease.hold(self.staging, self._waiting(engine)) as held:

@@ -19,7 +19,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from shardctl.conversion.staging import REPAIR_PREFIX, discard
@@ -49,6 +49,21 @@ def publish(new: Path, target: Path) -> None:
         # A process whose current folder is exchanged would be in the old one afterwards. For this process it can be checked.
         if not (replaces and not _is_current(target) and _exchange_folders(new, target)):
             _replace_files(new.parent, target)
+
+
+def refuse_to_replace(target: Path, files: Mapping[str, bytes]) -> None:
+    """Raise StorageError if there is a file at `target` that is no part of a dataset, and would be replaced by one of `files`,
+    which have other content: a tokenizer.json may be a person's only copy.
+    """
+    with naming_the_path(target):
+        there = [name for name in sorted(files) if (target / name).exists()]
+        listed = _files_of(target) if there else set()
+        for name in there:
+            if name not in listed and not ((target / name).is_file() and (target / name).read_bytes() == files[name]):
+                raise StorageError(
+                    f"{printable(str(target / name))}: is no part of a dataset, and the new dataset has a file of this name;"
+                    " move it away, or give another destination"
+                )
 
 
 @contextlib.contextmanager

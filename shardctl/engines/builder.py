@@ -36,6 +36,7 @@ from shardctl.storage import HashingFile, printable
 from shardctl.tables import Reject
 from shardctl.times import python_rows
 from shardctl.transforms import Records
+from shardctl.transforms.records import HeldMemoryError
 
 
 @dataclass
@@ -49,11 +50,12 @@ class UnitOutcome:
 
 
 class LostUnitError(Exception):
-    """A unit could not be read to its end after rows of it were written: the shard must be built again without it."""
+    """A unit could not be read to its end after rows of it were written, or a `record` of it left a step half done that holds
+    others: the shard must be built again without it."""
 
-    def __init__(self, unit: int, rejection: Rejection) -> None:
+    def __init__(self, unit: int, rejection: Rejection, record: int | None = None) -> None:
         super().__init__(str(rejection))
-        self.unit, self.rejection = unit, rejection
+        self.unit, self.rejection, self.record = unit, rejection, record
 
 
 class UnfitUnitError(Exception):
@@ -398,8 +400,18 @@ class ShardBuilder:
         """Add what the batch transforms make of records, and return those that are rejected, each with its number."""
         file, layout = planned.file, self._job.layout
         rejects: list[tuple[int, Rejection]] = []
-        for made in self._batches.apply(records, lambda record, rejection: rejects.append((record, rejection))):
-            self._add_batch(lay_out(made.batch, layout, file.label, file.columns), outcome)
+        try:
+            for made in self._batches.apply(records, lambda record, rejection: rejects.append((record, rejection))):
+                self._add_batch(lay_out(made.batch, layout, file.label, file.columns), outcome)
+        except HeldMemoryError:
+            self._crumb.leave()  # no record is to blame
+            raise
+        except MemoryError as error:
+            if not self._job.recipe.joins or len(records.numbers) > 1 or self._is_writing(planned):
+                raise
+            # It may have taken others along, which were held in a step.
+            rejection = Rejection("transform", "out-of-memory", OUT_OF_MEMORY_MESSAGE)
+            raise LostUnitError(planned.number, rejection, int(records.numbers[0]) or None) from error
         self.inputs += len(records.numbers) - len(rejects)
         return rejects
 

@@ -24,9 +24,9 @@ from shardctl.engines.inputs import read_whole
 from shardctl.engines.job import Job, Planned
 from shardctl.engines.records import FITTED_RECORDS, read_unit
 from shardctl.engines.survey import Found
-from shardctl.errors import Rejection, TypesDifferError
+from shardctl.errors import Rejection, TypesDifferError, WorkerError
 from shardctl.pipeline.batches import BatchPipeline, keyed, records_of_file
-from shardctl.sources.formats import Misfit
+from shardctl.sources.formats import ColumnMisfit, Misfit
 from shardctl.sources.kinds import KINDS
 from shardctl.storage import naming_the_path, printable
 from shardctl.text_bytes import bytes_of
@@ -93,7 +93,7 @@ class Comparing:
     def look_at(self, number: int, crumb: Breadcrumb) -> dict[str, Any]:
         """Read a unit, and write the hashes of its records.
 
-        Raises Rejection, OSError, TypesDifferError, SourceGoneError, StorageError.
+        Raises Rejection, OSError, TypesDifferError, SourceGoneError, StorageError, WorkerError.
         """
         job, planned = _job(self.folder), self._units[number]
         if job.fields is None:
@@ -103,6 +103,8 @@ class Comparing:
         except Misfit as misfit:
             if job.recipe.fields is None:
                 raise TypesDifferError(f"{printable(planned.key())}: {misfit}") from misfit
+            if isinstance(misfit, ColumnMisfit):  # of no record: reading them one by one would read the unit as many times
+                raise Rejection("decode", "other-type", str(misfit)) from misfit
         return self._compare(number, _fitting(job, planned), crumb)
 
     def finish(self, found: Found) -> None:
@@ -145,14 +147,30 @@ class Comparing:
         size += held.bytes
         self._held.join(held)  # now that all of the unit could be read
         if self._held.bytes >= HELD_BYTES:
-            segments += self._written(self._held)
+            try:
+                segments += self._written(self._held)
+            except MemoryError as error:  # most of these texts are of units that have been told of
+                message = "there is too little memory to compare texts (deduplicate)"
+                raise WorkerError(f"{message}; use fewer --workers, or a higher --worker-memory") from error
         return {"texts": texts, "bytes": size, "segments": segments}
 
     def _written(self, held: _Held) -> list[list[int]]:
         """Write the rows of texts that were held, and return the segments that they are."""
         if not held.ranks:
             return []
-        texts, ranks = held.take()
+        return self._segments(*held.take())
+
+    def _segments(self, texts: pa.Array, ranks: Numbers) -> list[list[int]]:
+        """Write the rows of texts: fewer and fewer together where memory runs out. Raises MemoryError for one alone."""
+        try:
+            return self._segment(texts, ranks)
+        except MemoryError:
+            if len(ranks) == 1:
+                raise
+        half = len(ranks) // 2
+        return self._segments(texts[:half], ranks[:half]) + self._segments(texts[half:], ranks[half:])
+
+    def _segment(self, texts: pa.Array, ranks: Numbers) -> list[list[int]]:
         rows, sketches = _Appended(self.path), _Appended(self.sketches_path)
         if self._step.method == NEAR:
             count = _write_signatures(rows, sketches, texts, ranks)

@@ -94,7 +94,7 @@ def run_shard(
         try:
             return _build(job, shard, tell, crumb, Instructions(lost, careful, unfit))
         except LostUnitError as error:
-            lost[error.unit, None] = error.rejection
+            lost[error.unit, error.record] = error.rejection
         except CarefulUnitError as error:
             careful |= {error.unit}
         except UnfitUnitError as error:

@@ -413,6 +413,7 @@ class Repair:
             dropped=self.manifest.dropped + sum(lost.samples for lost in self.lost),
             class_counts=class_counts,
             jpeg=facts.jpeg,
+            steps=None,  # they count samples that are no longer there, and those of each shard are not known
         )
 
 

@@ -51,6 +51,9 @@ CHOICES = (AUTO, OWN, *ENGINES)
 TOGETHER = 1 << 20
 """Bytes of texts that `tokenizers` is given at once: it takes 110 times as much memory."""
 
+LARGEST = 1 << 24
+"""The largest number of a token with which engines are tried: gigatoken ends the process where its tables do not fit."""
+
 CUT = 1 << 18
 """Bytes of the pieces of longer texts, where a pattern is known by which they can be cut."""
 
@@ -102,8 +105,9 @@ class HuggingFace:
 
     @cached_property
     def special(self) -> Mapping[str, int]:
-        """The special tokens by their names."""
-        return {token["content"]: token["id"] for token in self._json.get("added_tokens") or [] if token.get("special")}
+        """The special tokens by their names. The package numbers those anew that do not follow the vocabulary."""
+        names = [token["content"] for token in self._json.get("added_tokens") or [] if token.get("special")]
+        return {name: number for name in names if (number := self.number(name)) is not None}
 
     @cached_property
     def eos(self) -> int | None:
@@ -342,6 +346,9 @@ def _within(encoded: Encoded, before: list[int], after: list[int]) -> Encoded:
 def _proven(data: bytes, name: str) -> Engine | str:
     """Return an engine that gives the same tokens as `tokenizers` for all strings of proof.py; else why there is none."""
     said, own = _opened(data, FILE)
+    added = [token["id"] for token in said.get("added_tokens") or []]
+    if max(*own.get_vocab(with_added_tokens=True).values(), *added, 0) > LARGEST:
+        return f"a token has a number above {LARGEST:,}, and an engine may make a table of so many"
     around = _added(own)
     if around is None:
         return "the tokens that are added to each text are not the same for all"

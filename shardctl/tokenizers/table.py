@@ -40,6 +40,8 @@ def open_tokenizer(spec: str | bytes, folder: Path | None = None, engine: str = 
     if isinstance(spec, bytes) or spec.lstrip().startswith("{"):
         data = spec.encode() if isinstance(spec, str) else spec
         return huggingface.HuggingFace(data, {}, "the tokenizer.json that was given", engine)
+    if "\0" in spec:
+        raise InputError(f"tokenizer {printable(spec)}: no file has such a name; it is {NAMES}")
     kind, _, rest = spec.partition(":")
     is_json = False
     try:
@@ -82,6 +84,8 @@ def _place(path: str, folder: Path | None) -> Path:
 def _file(where: Path) -> Path:
     """Return the file that makes a folder one of a tokeniser, or the file itself. Raises InputError."""
     if not where.is_dir():
+        if where.exists() and not where.is_file():  # to read a pipe, for instance, may never end
+            raise InputError(f"tokenizer {printable(str(where))}: it is not a regular file")
         return where
     found = next((where / name for name in _IN_FOLDERS if (where / name).is_file()), None)
     if found is None:

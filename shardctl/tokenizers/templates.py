@@ -64,7 +64,9 @@ class Template:
             made = self._template.render(messages=messages, add_generation_prompt=False, **_NOTHING, **self._names)
         except TemplateError as error:
             raise Rejection("transform", "template", f"the chat template refuses it: {first_line(error)}") from None
-        except (TypeError, ValueError, KeyError, IndexError, ArithmeticError, RecursionError) as error:
+        except MemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a template is code from elsewhere, and may raise anything
             message = f"the chat template fails: {type(error).__name__}: {first_line(error)}"
             raise Rejection("transform", "template", message) from None
         return _without_marks(made)
@@ -91,7 +93,8 @@ def _without_marks(made: str) -> Written:
 
 @lru_cache(maxsize=1)
 def _compiler() -> Callable[[str], Any]:
-    """Return what compiles templates as transformers does, but that a missing value is an error where it would be written."""
+    """Return what compiles templates as transformers does, but that a missing value is an error where it would be written, and
+    that nothing is random."""
     from jinja2 import Undefined, nodes
     from jinja2.exceptions import TemplateError
     from jinja2.ext import Extension, loopcontrols
@@ -126,6 +129,7 @@ def _compiler() -> Callable[[str], Any]:
         trim_blocks=True, lstrip_blocks=True, undefined=Missing, extensions=[Generation, loopcontrols]
     )
     environment.filters["tojson"] = _tojson
+    del environment.filters["random"], environment.globals["lipsum"]  # the same chats must give the same bytes
     environment.globals |= {"raise_exception": refuse, "strftime_now": no_time}
     compiled: Callable[[str], Any] = environment.from_string
     return compiled
@@ -148,6 +152,9 @@ def _environment(where: str) -> Callable[[str], Any]:
             return _compiler()(source)
         except jinja2.TemplateSyntaxError as error:
             raise InputError(f"{where}: line {error.lineno} of the chat template: {first_line(error)}") from None
+        except Exception as error:  # noqa: BLE001 - SyntaxError, RecursionError, MemoryError: Jinja compiles it to Python
+            message = f"the chat template cannot be compiled: {type(error).__name__}: {first_line(error)}"
+            raise InputError(f"{where}: {message}") from None
 
     return compiled
 

@@ -42,6 +42,10 @@ class Records:
         return replace(self, batch=self.batch.set_column(place, field, values))
 
 
+class HeldMemoryError(MemoryError):
+    """Memory ran out for work on many records that a step has held: none of them alone is to blame."""
+
+
 RejectRow = Callable[[int, Rejection], None]
 """Takes the row of a record among those that a step was given, and why it is rejected."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,10 +15,10 @@ import pyarrow as pa
 from shardctl.errors import InputError, Rejection
 from shardctl.packing import METHODS, Numbers, Pieces, fewest_blocks, windows
 from shardctl.roles import Role, Tokens
-from shardctl.storage import printable
+from shardctl.storage import format_bytes, printable
 from shardctl.token_columns import DOCUMENT_KEYS, DOCUMENT_LENGTHS, DOCUMENT_STARTS, LOSS_MASK, TOKENS
 from shardctl.transforms.base import BatchTransform
-from shardctl.transforms.records import BatchRun, NothingHeld, Records, RejectRow
+from shardctl.transforms.records import BatchRun, HeldMemoryError, NothingHeld, Records, RejectRow
 from shardctl.transforms.settings import Kind, Optional, SettingError, Whole, Word, setting
 
 MOST_TOKEN = 2**32 - 1
@@ -29,7 +30,10 @@ WINDOW_DOCUMENTS = 1 << 20
 """The same for short documents."""
 
 TOGETHER = 1 << 20
-"""Tokens of blocks that are made at a time."""
+"""Tokens of blocks that are made at a time; of pieces, tokens and bytes of other fields."""
+
+MOST_COPIED = 256 << 20
+"""Bytes that the other fields of a document may take where each of its pieces has them."""
 
 
 @dataclass(frozen=True)
@@ -339,7 +343,17 @@ class _Packing:
             self._tokens += len(part.tokens)
             self._documents += taken
             if self._is_full():
-                yield from self._pack(records.file, whole=self._by_fit)
+                yield from self._filled(records.file, len(part.tokens))
+
+    def _filled(self, file: int, last: int) -> Iterator[Records]:
+        """Yield the blocks that are full, or those of a full window. `last` are the tokens that came last."""
+        try:
+            yield from self._pack(file, whole=self._by_fit)
+        except MemoryError as error:
+            self._held, self._tokens, self._documents = [], 0, 0  # the shard is built again; a probe goes on with what comes
+            if self._by_fit and last < WINDOW_TOKENS // 2:
+                raise HeldMemoryError from error
+            raise
 
     def _window_of(self, lengths: Numbers) -> int:
         """Return how many of these documents belong to the window."""
@@ -427,6 +441,18 @@ class _Packing:
         return {**vars(counted), "padding": padding, "least_padding": least * self._size - held}
 
 
+def _bytes_of_rows(batch: pa.RecordBatch) -> Numbers:
+    """Return the bytes of the texts and binary values of each row, (n,); the key is not counted."""
+    import pyarrow.compute as pc
+
+    total = np.zeros(batch.num_rows, np.int64)
+    kinds = (pa.types.is_string, pa.types.is_binary, pa.types.is_large_string, pa.types.is_large_binary)
+    for field_, column in zip(batch.schema, batch.columns, strict=True):
+        if field_.name != "key" and any(kind(field_.type) for kind in kinds):
+            total += pc.binary_length(column).fill_null(0).to_numpy(zero_copy_only=False)
+    return total
+
+
 @dataclass
 class _Cutting(NothingHeld):
     """Gives a row for each document, or for each piece of at most `length` tokens."""
@@ -436,22 +462,56 @@ class _Cutting(NothingHeld):
     counted: _Counts = field(default_factory=_Counts)
 
     def apply(self, records: Records, reject: RejectRow) -> Iterable[Records]:
-        """Return the pieces."""
+        """Yield the pieces, some at a time: overlapping ones may have many times the tokens of their documents."""
         step = self.step
-        documents, rows = self.reading.documents(records, reject)
+        records, places = self._without_many_copies(records, reject)
+        documents, rows = self.reading.documents(records, lambda row, rejection: reject(int(places[row]), rejection))
         if not len(documents):
             return
         size = step.length or int(documents.lengths.max())
         pieces = windows(documents.lengths, size, step.stride)
         self.counted.add(documents.lengths, step.length)
         self.counted.pieces += len(pieces)
+        others = records
+        for name in (TOKENS, LOSS_MASK):  # each piece gets its own; those of a whole document are not copied for each
+            if name in records.batch.schema.names:
+                others = others.with_column(name, pa.nulls(records.batch.num_rows))
+        bytes_of_others = _bytes_of_rows(others.batch)[rows[pieces.document]]
+        groups = (np.cumsum(pieces.length + bytes_of_others) - 1) // TOGETHER
+        edges = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), len(pieces)]
+        for first, last in pairwise(edges):
+            yield self._rows(others, documents, pieces.of_blocks(first, last), rows)
+
+    def _without_many_copies(self, records: Records, reject: RejectRow) -> tuple[Records, Numbers]:
+        """Return the records without those whose other fields would be too much with each piece, and the rows of the others."""
+        import pyarrow.compute as pc  # 40 ms to import
+
+        places = np.arange(records.batch.num_rows)
+        if self.step.length is None:
+            return records, places
+        tokens = pc.list_value_length(records.batch.column(TOKENS)).fill_null(0).to_numpy(zero_copy_only=False)
+        more = np.maximum(0, tokens.astype(np.int64) - self.step.length)
+        pieces = 1 - (-more // (self.step.length - self.step.stride))  # or one more, with EOS
+        copied = _bytes_of_rows(records.batch) * pieces
+        kept = (copied <= MOST_COPIED) | (pieces <= 1)
+        for row in np.flatnonzero(~kept).tolist():
+            message = (
+                f"its other fields, such as text, would take {format_bytes(int(copied[row]))}, as each of its some"
+                f" {pieces[row]:,} pieces has them; leave them out (keep_text = false, --schema)"
+            )
+            reject(row, Rejection("transform", "too-large", message))
+        return records.kept(kept), places[kept]
+
+    def _rows(self, others: Records, documents: _Documents, pieces: Pieces, rows: Numbers) -> Records:
+        """Return a row for each of some pieces. `others` are the records, whose rows the documents are of, without tokens."""
+        step = self.step
         ends = np.cumsum(pieces.length)
         offsets = np.cumsum(documents.lengths) - documents.lengths
         source = offsets[pieces.document] + pieces.start
         where = np.repeat(source - (ends - pieces.length), pieces.length) + np.arange(ends[-1])
         edges = pa.array(np.concatenate([[0], ends]).astype(np.int32))
         taken = rows[pieces.document]
-        made = replace(records, numbers=records.numbers[taken], batch=records.batch.take(pa.array(taken)))
+        made = replace(others, numbers=others.numbers[taken], batch=others.batch.take(pa.array(taken)))
         made = made.with_column(TOKENS, pa.ListArray.from_arrays(edges, pa.array(documents.tokens[where])))
         if documents.mask is not None or step.stride:
             mask = np.ones(int(ends[-1]), np.uint8) if documents.mask is None else documents.mask[where]
@@ -460,10 +520,10 @@ class _Cutting(NothingHeld):
             mask = np.where(repeated, np.uint8(0), mask)
             made = made.with_column(LOSS_MASK, pa.ListArray.from_arrays(edges, pa.array(mask)))
         if step.splits:
-            firsts = np.flatnonzero(pieces.start == 0)
-            number = np.arange(len(pieces)) - np.repeat(firsts, np.diff(firsts, append=len(pieces)))
+            assert step.length is not None, "else there is nothing to split"
+            number = pieces.start // (step.length - step.stride)
             made = made.with_column("variant", pa.array(number.astype(np.int32)))
-        yield made
+        return made
 
     def counts(self) -> dict[str, int]:
         """Return the `documents` with `tokens` that were cut into `pieces`, and how many of them were `longer` than a piece."""

@@ -87,6 +87,9 @@ class Replace(TextStep):
     def __post_init__(self) -> None:
         if not self.pattern:
             raise SettingError("pattern must not be empty", "pattern")
+        for key in ("pattern", "replacement"):
+            if any(0xD800 <= ord(character) < 0xE000 for character in getattr(self, key)):
+                raise SettingError(f"{key} has half of a pair of surrogates (\\ud800 to \\udfff), which no text has", key)
         refused = _refused_by_re2(self.pattern, self.replacement)
         if self.engine == "re2" and refused:
             raise SettingError(f"pattern is not valid for RE2: {refused}", "pattern")
@@ -151,4 +154,10 @@ def _compiled(pattern: str, replacement: str) -> Any:
             raise SettingError(
                 f"replacement refers to the group {group}, and the pattern has none", "replacement", owner=Replace.name
             )
+    try:
+        # Only a match shows what is wrong with a replacement; the empty alternative always does.
+        regex.compile(f"(?:{pattern}\n)|").sub(replacement, "")
+    except (regex.error, IndexError) as error:
+        message = f"replacement {replacement!r} cannot be used: {error}"
+        raise SettingError(message, "replacement", owner=Replace.name) from None
     return compiled
