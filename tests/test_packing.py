@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import shardctl
 from shardctl.errors import InputError, Rejection, UsageError
-from shardctl.packing import Pieces, best_fit, concat, fewest_blocks, windows
+from shardctl.packing import METHODS, Pieces, best_fit, concat, fewest_blocks, windows
 from shardctl.roles import Plain, Tokens
 from shardctl.tables import read_rejects
 from shardctl.transforms import Records, parse_step
@@ -452,7 +452,7 @@ def test_a_document_for_which_memory_runs_out_takes_no_other_along(
             raise MemoryError
         return concat(lengths, size)
 
-    monkeypatch.setattr(pack, "concat", not_for_long_ones)
+    monkeypatch.setitem(METHODS, "concat", not_for_long_ones)
     result = shardctl.convert(source, tmp_path / "out", recipe=recipe(), workers=0, samples_per_shard=100)
     wanted = {key: document for key, document in wanted_documents(documents).items() if len(document) < 60}
     assert 0 < result.rejected == len(documents) - len(wanted)
@@ -470,7 +470,7 @@ def test_where_memory_runs_out_for_a_window_no_document_is_to_blame(
         return best_fit(lengths, size)
 
     monkeypatch.setattr(pack, "WINDOW_TOKENS", 8000)
-    monkeypatch.setattr(pack, "best_fit", refuse)
+    monkeypatch.setitem(METHODS, "bfd", refuse)
     with pytest.raises(MemoryError):  # which ends a process, and several in a row end the conversion
         shardctl.convert(source, tmp_path / "out", recipe=recipe(method="bfd"), workers=0)
 

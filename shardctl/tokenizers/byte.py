@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.text_bytes import bytes_of
-from shardctl.tokenizers.base import Encoded, Ids, Placed, none_too_long
+from shardctl.tokenizers.base import Encoded, Form, Ids, Placed, none_too_long
 
 SPECIAL = {"<eos>": 256, "<pad>": 257, "<bos>": 258, "<|im_start|>": 259, "<|im_end|>": 260}
 
@@ -74,3 +74,6 @@ def _placed(text: str) -> Placed:
         starts += [part.start()] * len(numbers)
         ends += [part.end()] * len(numbers)
     return Placed(np.array(ids, np.uint32), np.array(starts, np.int64), np.array(ends, np.int64))
+
+
+FORM = Form("bytes", prefix="bytes", open_named=lambda rest, folder: Bytes())

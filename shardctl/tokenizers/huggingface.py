@@ -26,6 +26,7 @@ from shardctl.tokenizers.base import (
     MOST,
     PAD_NAMES,
     Encoded,
+    Form,
     Ids,
     Placed,
     Rows,
@@ -384,3 +385,6 @@ def open_file(where: Path, engine: str) -> HuggingFace:
     near = [where.with_name(name) for name in BESIDE] if where.name == FILE else []
     beside = {path.name: path.read_bytes() for path in near if path.is_file()}
     return HuggingFace(where.read_bytes(), beside, printable(str(where)), engine)
+
+
+FORM = Form("a tokenizer.json or a folder with one", FILE, open_file)

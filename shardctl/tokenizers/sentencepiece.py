@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError, InstallError
-from shardctl.tokenizers.base import MOST, Encoded, Ids, Rows, joined, longer_than
+from shardctl.storage import printable
+from shardctl.tokenizers.base import MOST, Encoded, Form, Ids, Rows, joined, longer_than
 
 FILE = "tokenizer.model"
 
@@ -69,3 +70,6 @@ class SentencePiece:
 
 def _or_none(number: int) -> int | None:
     return number if number >= 0 else None
+
+
+FORM = Form("a SentencePiece .model", FILE, lambda where, engine: SentencePiece(where.read_bytes(), printable(str(where))))

@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from shardctl.errors import InputError, UsageError
 from shardctl.storage import printable
 from shardctl.tokenizers import byte, huggingface, sentencepiece, tiktoken, words
-from shardctl.tokenizers.base import Tokenizer
+from shardctl.tokenizers.base import Form, Tokenizer
 from shardctl.tokenizers.huggingface import AUTO
 
-_BY_ENDING: dict[str, Callable[[Path, str], Tokenizer]] = {
-    ".json": huggingface.open_file,
-    ".model": lambda where, engine: sentencepiece.SentencePiece(where.read_bytes(), printable(str(where))),
-    ".tiktoken": lambda where, engine: tiktoken.open_file(where),
-    ".txt": lambda where, engine: words.Words(where.read_bytes(), printable(str(where))),
-}
-"""What opens a file of a tokeniser, by its ending. Files may raise OSError."""
+FORMS = (huggingface.FORM, sentencepiece.FORM, words.FORM, tiktoken.FORM, byte.FORM)
+"""The kinds of tokenisers. Of the files in a folder, that of the first of them counts."""
 
-_IN_FOLDERS = (huggingface.FILE, sentencepiece.FILE, tiktoken.FILE, words.FILE)
-"""The files that make a folder one of a tokeniser: the first that is there counts."""
-
-NAMES = (
-    "a tokenizer.json or a folder with one, a SentencePiece .model, a .txt with a word on each line, tiktoken:ENCODING:FILE,"
-    " words:FILE or bytes"
-)
+NAMES = f"{', '.join(form.shown for form in FORMS[:-1])} or {FORMS[-1].shown}"
 """What may name a tokeniser, for messages."""
 
 
@@ -42,30 +31,48 @@ def open_tokenizer(spec: str | bytes, folder: Path | None = None, engine: str = 
         return huggingface.HuggingFace(data, {}, "the tokenizer.json that was given", engine)
     if "\0" in spec:
         raise InputError(f"tokenizer {printable(spec)}: no file has such a name; it is {NAMES}")
-    kind, _, rest = spec.partition(":")
     is_json = False
     try:
-        if spec == byte.Bytes.kept_as:
-            found: Tokenizer = byte.Bytes()
-        elif kind == "tiktoken" and rest:
-            name, _, path = rest.partition(":")
-            if not path:
-                raise UsageError(
-                    f"tokenizer {printable(spec)!r} is not of the form tiktoken:ENCODING:FILE, as in"
-                    " tiktoken:cl100k_base:cl100k_base.tiktoken"
-                )
-            found = tiktoken.Tiktoken(name, _place(path, folder).read_bytes(), printable(path))
-        elif kind == "words" and rest:
-            found = words.Words(_place(rest, folder).read_bytes(), printable(rest))
-        else:
-            where = _file(_place(spec, folder))
-            is_json = where.suffix == ".json"
-            found = _opener(where)(where, engine)
+        found = _named(spec, folder or Path())
+        if found is None:
+            where, form = _file(Path(spec) if folder is None else folder / spec)
+            assert form.open_file is not None, "it has a file"
+            is_json = form is huggingface.FORM
+            found = form.open_file(where, engine)
     except OSError as error:
         raise InputError(f"tokenizer {printable(spec)}: it cannot be read ({error.strerror}); it is {NAMES}") from None
     if engine != AUTO and not is_json:
         raise UsageError(f"engine = {engine} is for a tokenizer.json, and the tokenizer {printable(spec)} is none")
     return found
+
+
+def _named(spec: str, folder: Path) -> Tokenizer | None:
+    """Return the tokeniser of a name that is no path; None for a path."""
+    for form in FORMS:
+        if form.prefix is None or form.open_named is None or not spec.startswith(form.prefix):
+            continue
+        rest = spec[len(form.prefix) :]
+        if bool(rest) == form.prefix.endswith(":"):
+            return form.open_named(rest, folder)
+    return None
+
+
+def _file(where: Path) -> tuple[Path, Form]:
+    """Return the file of a tokeniser, or that which makes a folder one, and the form that it has. Raises InputError."""
+    with_files = [(form.file, form) for form in FORMS if form.file is not None]
+    shown = f"tokenizer {printable(str(where))}"
+    if where.is_dir():
+        found = next(((where / name, form) for name, form in with_files if (where / name).is_file()), None)
+        if found is None:
+            raise InputError(f"{shown}: the folder has none of {', '.join(name for name, _ in with_files)}")
+        return found
+    if where.exists() and not where.is_file():  # to read a pipe, for instance, may never end
+        raise InputError(f"{shown}: it is not a regular file")
+    of_ending = next((form for name, form in with_files if where.suffix and name.endswith(where.suffix)), None)
+    if of_ending is None:
+        what = "" if where.is_file() else "there is no such file; "
+        raise InputError(f"{shown}: {what}a tokeniser is {NAMES}")
+    return where, of_ending
 
 
 def digest_of_files(files: Mapping[str, bytes]) -> str:
@@ -75,27 +82,3 @@ def digest_of_files(files: Mapping[str, bytes]) -> str:
         digest.update(f"{name}\0{len(data)}\0".encode())
         digest.update(data)
     return digest.hexdigest()
-
-
-def _place(path: str, folder: Path | None) -> Path:
-    return Path(path) if folder is None else folder / path
-
-
-def _file(where: Path) -> Path:
-    """Return the file that makes a folder one of a tokeniser, or the file itself. Raises InputError."""
-    if not where.is_dir():
-        if where.exists() and not where.is_file():  # to read a pipe, for instance, may never end
-            raise InputError(f"tokenizer {printable(str(where))}: it is not a regular file")
-        return where
-    found = next((where / name for name in _IN_FOLDERS if (where / name).is_file()), None)
-    if found is None:
-        raise InputError(f"tokenizer {printable(str(where))}: the folder has none of {', '.join(_IN_FOLDERS)}")
-    return found
-
-
-def _opener(where: Path) -> Callable[[Path, str], Tokenizer]:
-    found = _BY_ENDING.get(where.suffix)
-    if found is None:
-        what = "" if where.is_file() else "there is no such file; "
-        raise InputError(f"tokenizer {printable(str(where))}: {what}a tokeniser is {NAMES}")
-    return found

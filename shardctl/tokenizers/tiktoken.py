@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from shardctl.errors import InputError, InstallError, UsageError
 from shardctl.storage import printable
-from shardctl.tokenizers.base import END_NAMES, PAD_NAMES, Encoded, Ids, Offsets, Placed, joined, none_too_long, of_names
+from shardctl.tokenizers.base import END_NAMES, PAD_NAMES, Encoded, Form, Ids, Offsets, Placed, joined, none_too_long, of_names
 
 FILE = "tokenizer.tiktoken"
 FACTS = "tokenizer_tiktoken.json"
@@ -131,6 +131,17 @@ class Tiktoken:
         return self.special.get(token, self._numbers.get(token.encode()))
 
 
+def open_named(rest: str, folder: Path) -> Tiktoken:
+    """Open ENCODING:FILE. Raises UsageError for another form, OSError."""
+    name, _, path = rest.partition(":")
+    if not path:
+        raise UsageError(
+            f"tokenizer {printable(f'tiktoken:{rest}')!r} is not of the form tiktoken:ENCODING:FILE, as in"
+            " tiktoken:cl100k_base:cl100k_base.tiktoken"
+        )
+    return Tiktoken(name, (folder / path).read_bytes(), printable(path))
+
+
 def open_file(where: Path) -> Tiktoken:
     """Open a file of ranks that has the name of its encoding, as in cl100k_base.tiktoken, or one that a dataset has kept.
 
@@ -196,3 +207,6 @@ def _ranks(data: bytes, where: str) -> dict[bytes, int]:
         why = f"there is no token for the byte {missing}" if missing is not None else "two tokens have the same rank"
         raise InputError(f"{where}: not the ranks of an encoding: {why}")
     return ranks
+
+
+FORM = Form("tiktoken:ENCODING:FILE", FILE, lambda where, engine: open_file(where), "tiktoken:", open_named)

@@ -9,7 +9,18 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InputError
-from shardctl.tokenizers.base import BEGIN_NAMES, END_NAMES, PAD_NAMES, UNKNOWN_NAMES, Encoded, Ids, none_too_long, of_names
+from shardctl.storage import printable
+from shardctl.tokenizers.base import (
+    BEGIN_NAMES,
+    END_NAMES,
+    PAD_NAMES,
+    UNKNOWN_NAMES,
+    Encoded,
+    Form,
+    Ids,
+    none_too_long,
+    of_names,
+)
 
 FILE = "tokenizer.txt"
 
@@ -82,3 +93,12 @@ class Words:
     def number(self, token: str) -> int | None:
         """Return the number of a word."""
         return self._numbers.get(token)
+
+
+FORM = Form(
+    "a .txt with a word on each line",
+    FILE,
+    lambda where, engine: Words(where.read_bytes(), printable(str(where))),
+    "words:",
+    lambda path, folder: Words((folder / path).read_bytes(), printable(path)),
+)
