@@ -31,6 +31,7 @@ from shardctl.tables import (
     TABLES,
     are_file_names,
     expect,
+    is_duplicates_table,
     is_file_name,
     write_checksums,
 )
@@ -187,8 +188,13 @@ class Manifest:
 
     @property
     def own_files(self) -> list[str]:
-        """The names of the files that the recipe depends on, such as a tokeniser."""
+        """The names of the files that the recipe depends on: a tokeniser, a table of duplicates."""
         return sorted(set(self.files) - {*TABLES, CHECKSUMS})
+
+    @property
+    def given_files(self) -> list[str]:
+        """The names of those of them that came from outside, and that nothing but a copy of them brings back."""
+        return [name for name in self.own_files if not is_duplicates_table(name)]
 
     def layout(self, columns: pa.Schema) -> Layout:
         """Return what the fields are; `columns` is the schema of any shard, without metadata."""

@@ -63,12 +63,18 @@ def step_lines(steps: Sequence[Counts]) -> list[str]:
             lines.append(f"{step['name']}: {_filling(step)}")
         if not rejected:
             continue
-        records, size = step["records"], max(1, step["bytes"])
-        dropped, dropped_bytes = (sum(counts) for counts in zip(*rejected.values(), strict=True))
-        rules = ", ".join(f"{rule} {count:,} ({of_bytes / size:.1%})" for rule, (count, of_bytes) in sorted(rejected.items()))
-        kept = f"kept {records - dropped:,} of {records:,} ({1 - dropped_bytes / size:.1%} of the bytes)"
-        lines.append(f"{step['name']}: {kept}; rejected: {rules}")
+        lines.append(f"{step['name']}: {_keeping(step['records'], step['bytes'], rejected)}")
     return lines
+
+
+def _keeping(records: int, size: int, rejected: dict[str, list[int]]) -> str:
+    """Say what rules have kept of records, and rejected; with the share of the bytes where the records have a text."""
+    dropped, dropped_bytes = (sum(counts) for counts in zip(*rejected.values(), strict=True))
+    kept = f"kept {records - dropped:,} of {records:,}"
+    if not size:
+        return f"{kept}; rejected: {', '.join(f'{rule} {count:,}' for rule, (count, _) in sorted(rejected.items()))}"
+    rules = ", ".join(f"{rule} {count:,} ({of_bytes / size:.1%})" for rule, (count, of_bytes) in sorted(rejected.items()))
+    return f"{kept} ({1 - dropped_bytes / size:.1%} of the bytes); rejected: {rules}"
 
 
 def _filling(step: Counts) -> str:

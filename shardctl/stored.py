@@ -32,6 +32,7 @@ from shardctl.tables import (
     open_checked_table,
     open_table,
 )
+from shardctl.token_columns import packed_column
 
 Numbers = npt.NDArray[np.int64]
 
@@ -271,15 +272,32 @@ class StoredDataset:
     def file_of_row(self, shard: int, row: int, key: str | None) -> StoredFile | None:
         """Return the file that a row of a shard was made from; None if that is unknown.
 
-        Where units were mixed, the row's `key` tells.
+        Where units were mixed, the row's `key` tells; of a row that was made of several records, the file of the first one.
         """
         units = self.units(shard)
+        if self.joins:
+            return self._file_of_key(np.unique(units.file), key)
         files = np.unique(units.file[units.of_row(row)]).tolist()
         found = [self.file(number) for number in files] if len(files) == 1 or key is not None else []
         if len(found) == 1:
             return found[0]
         names = {path for path, _ in possible_names(key)} if key is not None else set()
         return next((file for file in found if file.path in names), None)
+
+    @property
+    def joins(self) -> bool:
+        """Whether rows may be of several records, so that the plan does not tell which."""
+        return bool((self.manifest.records or {}).get("joined")) or packed_column(self.manifest.roles) is not None
+
+    def _file_of_key(self, files: npt.NDArray[np.int64], key: str | None) -> StoredFile | None:
+        """Return the one of some files that has the record of this key."""
+        import pyarrow.compute as pc  # 40 ms that only this needs
+
+        if key is None:
+            return None
+        names = [path for path, _ in possible_names(key)]
+        there = pc.is_in(self.paths_of(files), value_set=pa.array(names, pa.string())).to_numpy(zero_copy_only=False)
+        return next((self.file(number) for number in files[there].tolist()), None)
 
     def find(self, key: str) -> list[Place]:
         """Return the units that have the record with this key, in the order of the dataset.

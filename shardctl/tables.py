@@ -34,6 +34,9 @@ STAGING = ".shardctl"
 REPLACED = "replaced.json"
 """In the folder of a job whose dataset is taking its place: the names of the files that it replaces."""
 
+BRING_BACK = "copy it, under any name, into the dataset's folder, and `shardctl repair` puts it in its place"
+"""What to do about a lost file of a dataset that came from outside, for messages."""
+
 REPAIR_ADVICE = "`shardctl repair` repairs it if possible"
 
 TABLES = (FILES, PLAN, SHARDS, REJECTS)

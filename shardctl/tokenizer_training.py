@@ -12,7 +12,7 @@ from typing import Any
 
 from shardctl.conversion import Listener, convert
 from shardctl.dataset import Dataset, open_dataset
-from shardctl.errors import InputError, StorageError, UsageError
+from shardctl.errors import InputError, StorageError, TooManyRejectsError, UsageError
 from shardctl.recipe_files.reading import load_recipe
 from shardctl.storage import naming_the_path, printable, scratch_folder, write_atomically
 from shardctl.tables import MANIFEST
@@ -133,7 +133,10 @@ def _datasets(
         if isinstance(steps, list):
             settings["transform"] = list(takewhile(lambda step: not _makes_tokens(step), steps))
         settings["compression"] = "lz4"
-        made = convert(others, scratch / "texts", settings, listener, labels="none", split="none", workers=workers)
+        try:
+            made = convert(others, scratch / "texts", settings, listener, labels="none", split="none", workers=workers)
+        except TooManyRejectsError as error:
+            raise InputError(f"there is no text to train on: {str(error).partition('; nothing was committed')[0]}") from error
         rejected = made.rejected
         datasets.append(open_dataset(scratch / "texts"))
     for dataset in datasets:

@@ -15,6 +15,7 @@ import pytest
 
 import shardctl
 from shardctl.errors import InputError
+from shardctl.step_counts import step_lines
 from shardctl.tables import read_rejects
 from shardctl.transforms import TRANSFORMS
 from shardctl.transforms.settings import Text, setting
@@ -132,7 +133,9 @@ def test_a_file_that_a_step_depends_on_is_part_of_the_dataset(tmp_path: Path) ->
     assert shardctl.repair(out, workers=0).status == "repaired"
     assert shards[0].read_bytes() == before
     (out / "ending.txt").write_bytes(b"?")
-    assert {finding.kind for finding in shardctl.verify(out).findings} == {"wrong-checksum"}
+    (finding,) = shardctl.verify(out).findings
+    assert finding.kind == "wrong-checksum"
+    assert "copy it, under any name, into the dataset's folder, and `shardctl repair` puts it in its place" in finding.message
     repaired = shardctl.repair(out, workers=0)
     assert (repaired.status, [entry.file for entry in repaired.unrepaired]) == ("damaged", ["ending.txt"])
     assert "copy it, under any name, into the dataset's folder" in repaired.unrepaired[0].message
@@ -162,6 +165,30 @@ def test_a_lost_manifest_is_rebuilt_with_the_files_of_the_recipe(tmp_path: Path)
     assert shardctl.verify(out).findings == ()
     before, after = (json.loads((path / "manifest.json").read_text()) for path in (tmp_path / "copy", out))
     assert after["files"] == before["files"]
+
+
+def test_the_share_of_bytes_is_not_said_where_records_have_no_text() -> None:
+    counts = {"records": 200, "bytes": 0, "rejected": {"tokens": [64, 0]}}
+    assert step_lines([{"name": "filter_length", **counts}]) == ["filter_length: kept 136 of 200; rejected: tokens 64"]
+
+
+def test_steps_by_option_that_make_tokens_come_last_with_the_settings_of_both(tmp_path: Path, cli: Any) -> None:
+    (tmp_path / "in.jsonl").write_text('{"text": "a"}\n{"text": "c"}\n')
+    given = ("--tokenizer", "bytes", "--block-length", 4, "--step", "pack eos=7", "--step", "whitespace", "--workers", 0)
+    assert cli("convert", tmp_path / "in.jsonl", tmp_path / "out", *given).code == 0
+    recipe = json.loads((tmp_path / "out" / "manifest.json").read_text())["recipe"]["transform"]
+    assert [step["name"] for step in recipe] == ["whitespace", "tokenize", "pack"]
+    assert (recipe[-1]["length"], recipe[-1]["eos"]) == (4, 7)
+
+
+def test_a_dry_run_expects_as_many_rejects_as_it_has_tried(tmp_path: Path) -> None:
+    """The step rejects half of the texts."""
+    (tmp_path / "in.jsonl").write_text(
+        "".join(json.dumps({"text": f"{number} {'ab'[number % 2]}"}) + "\n" for number in range(60))
+    )
+    recipe = {"transform": [{"name": "no_b"}]}
+    planned = shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", recipe=recipe, workers=0, dry_run=True)
+    assert planned.samples == shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", recipe=recipe, workers=0).samples == 30
 
 
 def test_texts_are_required_in_a_sentence(tmp_path: Path) -> None:

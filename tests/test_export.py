@@ -144,7 +144,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shardctl.shard.COMPRESSED_BLOCK_BYTES", 100)
 
 
-@examples(25)
+@examples(12)
 @given(train=documents, val=documents, compression=st.sampled_from(["none", "zstd"]))
 def test_ragged_documents_come_out_with_their_end(
     tmp_path: Path, small_blocks: None, train: list[Document], val: list[Document], compression: str
@@ -160,7 +160,7 @@ def test_ragged_documents_come_out_with_their_end(
             assert result.counts[split] == counts
 
 
-@examples(40)
+@examples(15)
 @given(given_=documents, size=st.integers(2, 9))
 def test_documents_cut_anywhere_come_out_whole_and_in_order(
     tmp_path: Path, small_blocks: None, given_: list[Document], size: int
@@ -171,7 +171,7 @@ def test_documents_cut_anywhere_come_out_whole_and_in_order(
         assert read(tmp_path / to) == [[*document, EOS] for document in given_]
 
 
-@examples(40)
+@examples(15)
 @given(given_=documents, size=st.integers(2, 9), data=st.data())
 def test_pieces_in_any_order_of_blocks_come_out_as_documents(
     tmp_path: Path, small_blocks: None, given_: list[Document], size: int, data: st.DataObject

@@ -70,7 +70,7 @@ def test_ranks_share_any_stretch_evenly(starts: Any, options: OrderOptions, epoc
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
-@examples(40)
+@examples(24)
 @given(
     shuffle=st.sampled_from(ORDERS),
     ranks=st.sampled_from([1, 2, 3, 4, 8]),

@@ -243,7 +243,7 @@ JSON = st.recursive(
 )
 
 
-@examples(48)
+@examples(28)
 @example(records=[{"x": [{"a": [0, 0]}]}])
 @given(records=st.lists(st.dictionaries(st.sampled_from(["x", "label", "text"]), JSON), min_size=1, max_size=8))
 @example(records=[{"x": [0, 0]}])

@@ -6,7 +6,6 @@ import json
 import re
 import select
 import shlex
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -55,7 +54,7 @@ def test_blocks_are_the_cleaned_texts_whoever_works(corpus: Path, tmp_path: Path
 
 
 @given(texts=st.lists(st.text(max_size=60), min_size=1, max_size=8), method=st.sampled_from(["concat", "bfd"]))
-@examples(20)
+@examples(10)
 def test_any_texts_come_back_from_blocks(corpus: Path, texts: list[str], method: str) -> None:
     """But for those that are empty once they are cleaned, which are rejects."""
     folder = corpus / "drawn"
@@ -79,10 +78,7 @@ def running(command: list[str], folder: Path, shards: int) -> Iterator[subproces
         yield parent
 
 
-@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
-def test_a_conversion_that_is_stopped_goes_on_and_ends_with_the_same_blocks(
-    corpus: Path, tmp_path: Path, sent: signal.Signals
-) -> None:
+def test_a_conversion_that_is_killed_goes_on_and_ends_with_the_same_blocks(corpus: Path, tmp_path: Path) -> None:
     recipe = "".join(
         "[[transform]]\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in step.items())
         for step in to_blocks(str(corpus / "tokenizer.json"), 64, "bfd")
@@ -91,13 +87,21 @@ def test_a_conversion_that_is_stopped_goes_on_and_ends_with_the_same_blocks(
     command = [sys.executable, "-m", "shardctl", "convert", str(corpus / "lines"), "out", "--recipe", "recipe.toml"]
     command += ["--samples-per-shard", "12", "--workers", "1"]
     with running(command, tmp_path, 2) as parent:
-        parent.send_signal(sent)
+        parent.kill()
         parent.communicate(timeout=60)
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, timeout=120)
     whole = ["whole" if word == "out" else word for word in command]
     subprocess.run(whole, cwd=tmp_path, check=True, capture_output=True, timeout=120)
     assert (tmp_path / "out" / "SHA256SUMS").read_bytes() == (tmp_path / "whole" / "SHA256SUMS").read_bytes()
     assert shardctl.verify(tmp_path / "out", level="deep").findings == ()
+
+
+def test_the_source_of_a_block_is_the_file_of_its_first_document(corpus: Path, tmp_path: Path, cli: Any) -> None:
+    recipe = {"transform": to_blocks(str(corpus / "tokenizer.json"), 64, "bfd")}
+    shardctl.convert(corpus / "lines", tmp_path / "out", recipe=recipe, workers=0, samples_per_shard=1000)
+    for row in range(0, len(shardctl.open(tmp_path / "out")), 7):
+        found = cli("inspect", tmp_path / "out", "--shard", "train-00000.arrow", "--row", row, "--json").json
+        assert found["source"] == str(corpus / "lines" / found["key"].partition("#")[0])
 
 
 def test_the_page_about_text_leads_from_files_to_a_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -189,7 +189,12 @@ def _number_or_word(_context: click.Context, _parameter: click.Parameter, value:
     show_default=True,
     help="What to do while another convert is writing DST.",
 )
-@click.option("--dry-run", is_flag=True, help="Print what would be done, and write nothing. Fails where the real run would.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Print what would be done, and write nothing. Fails where the real run would, but for --max-rejects: how many are"
+    " rejected is known only in the end.",
+)
 @output_options
 def convert(paths: tuple[tuple[str, ...], str], output: Output, **given: Any) -> None:
     """Convert the inputs under SRC into a dataset at DST.
@@ -352,7 +357,7 @@ def estimate_lines(estimate: Estimate) -> list[str]:
         f" ({format_bytes(estimate.free_bytes)} free), in about {_duration(estimate.seconds)}",
     ]
     if estimate.probe_rejects:
-        lines.append(f"of the inputs tried beforehand, {estimate.probe_rejects} cannot be converted")
+        lines.append(f"of {counted(estimate.probed, 'input')} tried beforehand, {estimate.probe_rejects} cannot be converted")
     if estimate.ignored:
         total = sum(estimate.ignored.values())
         shown = list(estimate.ignored.items())[:MOST_SUFFIXES]

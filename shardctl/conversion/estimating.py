@@ -20,10 +20,11 @@ class Estimate:
     """What a conversion will do, measured on a few records before anything is written. Sizes in bytes.
 
     `inputs` are the records; `records` counts those of a unit that several splits share once for each. `rows` are the samples
-    if none is rejected. `bytes` is the size of all shards, also of those that an earlier run finished, where as many
-    records are rejected as of those that were tried: `probe_rejects`. `seconds` is the time for all of it, `classes` the number
-    of classes, None without names. `annotated` are the columns that mark images. `ignored` counts files that are no inputs by
-    the ending of their name; `notices` say what was decided.
+    if none is rejected; where steps of text judge them, if as many are rejected as of those that were tried:
+    `probe_rejects` of `probed`. `bytes` is the size of all shards, also of those that an earlier run finished, where as many
+    records are rejected as of those that were tried. `seconds` is the time for all of it, `classes` the number of classes,
+    None without names. `annotated` are the columns that mark images. `ignored` counts files that are no inputs by the ending
+    of their name; `notices` say what was decided.
     """
 
     kind: str
@@ -39,6 +40,7 @@ class Estimate:
     bytes: int
     free_bytes: int
     seconds: float
+    probed: int
     probe_rejects: int
     ignored: dict[str, int]
     notices: tuple[str, ...]
@@ -61,6 +63,8 @@ def estimate(job: Job, listing: Listing, options: Options, target: Path) -> Esti
     classes = job.layout.classes
     rows = round(job.inputs * job.samples_per_record)
     samples = rows * (1 - job.probe_rejects / job.probed) if job.probed else rows
+    if job.recipe.batch_transforms:
+        rows = round(samples)
     return Estimate(
         kind=job.recipe.kind,
         inputs=job.inputs,
@@ -75,6 +79,7 @@ def estimate(job: Job, listing: Listing, options: Options, target: Path) -> Esti
         bytes=int(samples * job.sample_bytes) + job.shards * job.shard_bytes,
         free_bytes=free_bytes(target),
         seconds=job.inputs * job.record_seconds / workers,
+        probed=job.probed,
         probe_rejects=job.probe_rejects,
         ignored=dict(listing.ignored),
         notices=tuple(listing.notices),

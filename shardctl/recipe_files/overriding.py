@@ -49,8 +49,8 @@ def with_steps(
     """Return the steps of a recipe with those that options name.
 
     Where the recipe `file` has steps, each of `options` changes the one that it names; without any they are the steps. `more`
-    come after them, then the user's `functions`, and then what makes tokens and packs them, where the file has no such step.
-    Raises UsageError.
+    come after them, then the user's `functions`, and then what makes tokens and packs them, where the file has no such step:
+    of these, options change those of `more`. Raises UsageError.
     """
     own = list(steps) if isinstance(steps, list) else []
     held = set(_names(own))
@@ -62,7 +62,13 @@ def with_steps(
             new.append(option)
     made = _steps_of(new)
     own += [step for step in made if step["name"] not in TOKEN_STEPS]
-    last = [step for step in made if step["name"] in TOKEN_STEPS]
+    last = [step for step in more if step["name"] in TOKEN_STEPS]
+    for step in made:
+        if step["name"] in TOKEN_STEPS:
+            same = next((other for other in last if other["name"] == step["name"]), None)
+            last = [{**other, **step} if other is same else other for other in last] if same else [*last, step]
+    last.sort(key=lambda step: TOKEN_STEPS.index(step["name"]))
+    more = [step for step in more if step["name"] not in TOKEN_STEPS]
     known = [step.get("target") for step in own if isinstance(step, dict) and step.get("name") in ("custom", "model")]
     twice = next((target for target in functions if target in known), None)
     if twice is not None:

@@ -52,6 +52,7 @@ from shardctl.storage import (
     write_atomically,
 )
 from shardctl.tables import (
+    BRING_BACK,
     FILES,
     MANIFEST,
     PLAN,
@@ -137,12 +138,12 @@ class Repair:
 
     def _tell_of_lost_files(self) -> None:
         """Leave out the files that only a person can bring back: those that the recipe depends on."""
-        for name in self.manifest.own_files:
-            if name not in self.damaged or is_duplicates_table(name):
-                continue
-            what = "it is no longer what it was, and cannot be made again; copy it, under any name, into the dataset's folder"
-            self.unrepaired.append(Unrepaired(name, f"{what}, and repair again"))
-            self.damaged.discard(name)
+        for name in self.manifest.given_files:
+            if name in self.damaged:
+                sha256 = self.manifest.files[name].sha256
+                what = f"the file with the SHA-256 {sha256} is lost, and cannot be made again; {BRING_BACK}"
+                self.unrepaired.append(Unrepaired(name, what))
+                self.damaged.discard(name)
 
     def _mend_written(self) -> None:
         """Repair a dataset of samples that had no source: its tables can be made from its shards."""

@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 
 from shardctl.recipe import user_functions
 from shardctl.stored import MOST, Numbers, StoredDataset
-from shardctl.token_columns import packed_column
 from shardctl.transforms.parts import samples_per_record, splits_records
 
 
@@ -39,8 +38,7 @@ class ShardContent:
         self._numbered = "variant" in dict(stored.manifest.schema)
         # These may make any number of samples of one record.
         self._by_functions = bool(user_functions(recipe)) or splits_records(recipe)
-        packed = packed_column(stored.manifest.roles) is not None
-        self._joined = packed or bool((stored.manifest.records or {}).get("joined"))
+        self._joined = stored.joins
 
     def of(self, row: int, key: str | None = None) -> tuple[str | None, str | None]:
         """Return the key and the source of a row. Without the `key` that it has, they are None where only that would tell."""
@@ -57,6 +55,8 @@ class ShardContent:
 
     def _key_of(self, row: int) -> str | None:
         """Return the key of a row, as far as the plan tells it: where no record of the unit was left out."""
+        if self._joined:
+            return None
         places = self.units.of_row(row)
         if len(places) != 1:
             return None

@@ -18,6 +18,7 @@ from shardctl.sources.labels import hash_names
 from shardctl.storage import exists, is_regular_file, printable, sha256_of
 from shardctl.stored import MOST, StoredDataset, open_files
 from shardctl.tables import (
+    BRING_BACK,
     CHECKSUMS,
     FILES,
     MANIFEST,
@@ -72,22 +73,23 @@ def check_manifest(root: Path) -> tuple[Manifest | None, list[Finding]]:
 
 def check_file(root: Path, manifest: Manifest, name: str, level: str) -> Iterator[Finding]:
     """Compare one of the files beside the shards with what the manifest says of it."""
-    missing = error(MISSING, f"{name} is missing; {MEND}")
+    remedy = BRING_BACK if name in manifest.given_files else MEND
+    missing = error(MISSING, f"{name} is missing; {remedy}")
     if is_regular_file(root / name):
-        yield from reading(missing, name, MEND, _compare_file(root, manifest, name, level))
+        yield from reading(missing, name, remedy, _compare_file(root, manifest, name, level, remedy))
     else:
         yield missing
 
 
-def _compare_file(root: Path, manifest: Manifest, name: str, level: str) -> Iterator[Finding]:
+def _compare_file(root: Path, manifest: Manifest, name: str, level: str, remedy: str) -> Iterator[Finding]:
     facts, path = manifest.files[name], root / name
     if (size := path.stat().st_size) != facts.bytes:
-        yield error("wrong-size", f"{name} has {size} bytes, the manifest says {facts.bytes}; {MEND}")
+        yield error("wrong-size", f"{name} has {size} bytes, the manifest says {facts.bytes}; {remedy}")
     elif level == "quick":
         with open(path, "rb") as file:
             file.read(1)  # for the OSError of a file that may not, or cannot, be read
     elif sha256_of(path) != facts.sha256:
-        yield error("wrong-checksum", f"{name} is damaged: its SHA-256 differs; {MEND}")
+        yield error("wrong-checksum", f"{name} is damaged: its SHA-256 differs; {remedy}")
 
 
 def check_shard_table(root: Path, manifest: Manifest) -> Iterator[Finding]:

@@ -55,7 +55,7 @@ TEXT = st.sampled_from(["", "a", '"', "\\", "}, {", "[", "]]", ",", "\n", "\r\n"
 ROWS = st.lists(st.fixed_dictionaries({"t": TEXT, "n": st.lists(st.integers(0, 3), max_size=2)}), max_size=8)
 
 
-@examples(50)
+@examples(30)
 @given(ROWS, st.sampled_from([None, 1]), st.integers(1, 40), st.integers(1, 40), st.booleans())
 def test_elements_come_out_whatever_the_blocks_and_units(
     tmp_path: Path, rows: list[dict[str, Any]], indent: int | None, block: int, unit: int, mark: bool

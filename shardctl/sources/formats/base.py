@@ -28,6 +28,9 @@ CHOSEN = b"shardctl.chosen"
 DETECT = "detect"
 """The name of an encoding that stands for: find out."""
 
+OTHER_ENCODING = "give its encoding with --encoding (detect finds it), or recode the file"
+"""What to do with a text that is not UTF-8, for messages."""
+
 Numbers = npt.NDArray[np.int64]
 
 Choose = Callable[[Numbers], npt.NDArray[np.bool_]]

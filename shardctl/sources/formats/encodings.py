@@ -7,7 +7,7 @@ import threading
 from array import array
 
 from shardctl.errors import InstallError, Rejection, UsageError
-from shardctl.sources.formats.base import DETECT
+from shardctl.sources.formats.base import DETECT, OTHER_ENCODING
 from shardctl.storage import printable
 
 UNDECODED = b"\xff"
@@ -105,7 +105,7 @@ def undecoded(encoding: str, position: int | None, where: str = "") -> Rejection
     """Return why a text is rejected that has bytes, the first of them at `position`, that are none in its encoding."""
     at = "" if position is None else f" at byte {position}{where}"
     if encoding == "utf-8":
-        return Rejection("decode", "not-utf8", f"not UTF-8{at}; recode it, for instance with iconv -t UTF-8")
+        return Rejection("decode", "not-utf8", f"not UTF-8{at}; {OTHER_ENCODING}")
     message = f"not {encoding}{at}; use --encoding with the encoding that it is in, or mend the file"
     return Rejection("decode", "wrong-encoding", message)
 

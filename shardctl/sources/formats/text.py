@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import Rejection
-from shardctl.sources.formats.base import Choose, Head, Misfit, Numbers, Parsed, Reading
+from shardctl.sources.formats.base import OTHER_ENCODING, Choose, Head, Misfit, Numbers, Parsed, Reading
 from shardctl.sources.formats.lines import count_lines
 from shardctl.sources.types import Types, without_nulls
 
@@ -133,7 +133,7 @@ def _parsed(
     rejects = []
     for place, position in faults:
         if wanted[place]:
-            message = f"not UTF-8 at byte {position} of the {what}; recode the file, for instance with iconv -t UTF-8"
+            message = f"not UTF-8 at byte {position} of the {what}; {OTHER_ENCODING}"
             rejects.append((int(numbers[place]), Rejection("decode", "not-utf8", message)))
             wanted[place] = False
     texts = _between(data, starts, ends)

@@ -13,6 +13,7 @@ import pyarrow as pa
 from shardctl.errors import InputError, Rejection
 from shardctl.roles import Role
 from shardctl.storage import printable
+from shardctl.token_columns import TOKENS
 from shardctl.transforms.base import BatchTransform
 from shardctl.transforms.records import BatchRun, EachBatch, Records, RejectRow
 
@@ -56,6 +57,8 @@ def require_text(given: pa.Schema, who: str) -> None:
     place = given.get_field_index(TEXT)
     if place >= 0 and pa.types.is_string(given.field(place).type):
         return
+    if TOKENS in given.names:
+        raise InputError(f"{who} takes texts, and the step before it has made tokens of them; put it before that step")
     is_there = f"the field {TEXT} is {given.field(place).type}" if place >= 0 else f"they have {_listed(given)}"
     raise InputError(f"{who} takes texts, and the records have none: {is_there}; --text-field FIELD names the field of texts")
 
