@@ -101,7 +101,7 @@ def test_the_source_of_a_block_is_the_file_of_its_first_document(corpus: Path, t
     shardctl.convert(corpus / "lines", tmp_path / "out", recipe=recipe, workers=0, samples_per_shard=1000)
     for row in range(0, len(shardctl.open(tmp_path / "out")), 7):
         found = cli("inspect", tmp_path / "out", "--shard", "train-00000.arrow", "--row", row, "--json").json
-        assert found["source"] == str(corpus / "lines" / found["key"].partition("#")[0])
+        assert found["source"] == str(corpus / "lines" / found["values"]["key"].partition("#")[0])
 
 
 def test_the_page_about_text_leads_from_files_to_a_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
