@@ -60,12 +60,12 @@ class TokenStatistics:
     """What was found in a column of tokens, in `samples` samples of `blocks` blocks. Padding counts nowhere but in `padding`.
 
     `documents` are those that begin in these samples, and `lengths` says how many tokens they have; where tokens are not
-    packed, each sample counts as one, and so does each piece of a document that was cut into several. Of packed ones there are `padding` (tokens), `cut` (documents of which a part is in another
-    block), and `per_block`, the documents in a block. `loss_tokens` is the number of tokens whose
-    loss counts, None without a loss mask. `used` is how many different tokens occur, `coverage` their share of the vocabulary.
-    `outside` counts tokens that are not in the vocabulary. `text_bytes` of text were found in `text_tokens` tokens: all
-    (`exact`, as the step that made them counted), or some that were decoded. `faults` says of blocks that cannot be read why,
-    and `why_numbers` why tokens have no text.
+    packed, each sample counts as one, and so does each piece of a document that was cut into several. Of packed ones there are
+    `padding` (tokens), `cut` (documents of which a part is in another block), and `per_block`, the documents in a block.
+    `loss_tokens` is the number of tokens whose loss counts, None without a loss mask. `used` is how many different tokens
+    occur, `coverage` their share of the vocabulary. `outside` counts tokens that are not in the vocabulary. `text_bytes` of
+    text were found in `text_tokens` tokens: all (`exact`, as the step that made them counted), or some that were decoded.
+    `faults` says of blocks that cannot be read why, and `why_numbers` why tokens have no text.
     """
 
     samples: int
