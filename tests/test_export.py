@@ -307,7 +307,10 @@ def test_settings_and_roles_of_other_types_are_refused(tmp_path: Path) -> None:
     [
         ([Piece("a", 3, [1])], "a piece of the document 'a' is missing, or two documents have this key"),
         ([Piece("a", 0, [1]), Piece("a", 2, [1])], "a piece of the document 'a' is missing"),
-        ([Piece("a", 0, [1, 2, 3]), Piece("b", 0, [1, 2])], "pieces of documents that do not fit into them"),
+        (
+            [Piece("a", 0, [1, 2, 3]), Piece("b", 0, [1, 2])],
+            "do not say which documents they have: documents are longer than their block",
+        ),
     ],
 )
 def test_pieces_that_do_not_make_documents_are_refused(tmp_path: Path, pieces: list[Piece], message: str) -> None:

@@ -12,9 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.exports.base import Shard
-from shardctl.token_columns import DOCUMENT_COLUMNS
-
-Numbers = npt.NDArray[np.int64]
+from shardctl.token_columns import DOCUMENT_COLUMNS, DOCUMENT_KEYS, Numbers, Rows, documents_in, list_offsets
 
 
 @dataclass(frozen=True)
@@ -117,20 +115,23 @@ def _pieces_of(shard: Shard, size: int) -> Pieces:
     numbers: list[list[Numbers]] = [[np.zeros(0, np.int64)] for _ in range(4)]
     first = 0
     for block in shard.blocks_of(DOCUMENT_COLUMNS):
-        columns = [block.column(name) for name in DOCUMENT_COLUMNS]
-        flat = [column.flatten() for column in columns]
-        counts = [np.diff(np.from_dlpack(column.offsets)) for column in columns]
-        if any(column.null_count for column in (*columns, *flat)) or any((each != counts[0]).any() for each in counts):
-            raise shard.damaged("its blocks do not say which documents they have")
-        length, start = (np.from_dlpack(each.cast(pa.int64())) for each in flat[1:])
-        before = np.cumsum(length) - length
-        firsts = np.cumsum(counts[0]) - counts[0]
-        offset = before - np.repeat(np.append(before, 0)[firsts], counts[0])
-        if len(length) and (min(length.min(), start.min()) < 0 or (offset + length).max() > size):
-            raise shard.damaged("its blocks have pieces of documents that do not fit into them")
-        keys.append(flat[0])
-        row = np.repeat(np.arange(first, first + block.num_rows), counts[0])
-        for kept, values in zip(numbers, (row, offset, length, start), strict=True):
+        columns = {name: block.column(name) for name in DOCUMENT_COLUMNS}
+        key = columns[DOCUMENT_KEYS].flatten()
+        try:
+            there = documents_in(Rows(np.zeros(0), np.arange(block.num_rows + 1) * size), columns)
+        except ValueError as error:
+            raise shard.damaged(f"its blocks do not say which documents they have: {error}") from error
+        counts = np.bincount(there.row, minlength=block.num_rows)
+        if (
+            key.null_count
+            or any(column.null_count for column in columns.values())
+            or not np.array_equal(np.diff(list_offsets(columns[DOCUMENT_KEYS])), counts)
+        ):
+            raise shard.damaged("its blocks do not say which documents they have: a key, a length or a place is missing")
+        keys.append(key)
+        for kept, values in zip(
+            numbers, (first + there.row, there.first - there.row * size, there.length, there.start), strict=True
+        ):
             kept.append(values)
         first += block.num_rows
     row, offset, length, start = (np.concatenate(each) for each in numbers)

@@ -16,7 +16,15 @@ from shardctl.errors import InputError, Rejection
 from shardctl.packing import METHODS, Numbers, Pieces, fewest_blocks, windows
 from shardctl.roles import Role, Tokens
 from shardctl.storage import format_bytes, printable
-from shardctl.token_columns import DOCUMENT_KEYS, DOCUMENT_LENGTHS, DOCUMENT_STARTS, LOSS_MASK, TOKENS
+from shardctl.token_columns import (
+    DOCUMENT_KEYS,
+    DOCUMENT_LENGTHS,
+    DOCUMENT_STARTS,
+    LOSS_MASK,
+    TOKENS,
+    is_list_of_whole_numbers,
+    list_offsets,
+)
 from shardctl.transforms.base import BatchTransform
 from shardctl.transforms.records import BatchRun, HeldMemoryError, NothingHeld, Records, RejectRow
 from shardctl.transforms.settings import Kind, Optional, SettingError, Whole, Word, setting
@@ -117,7 +125,7 @@ class Pack(BatchTransform):
         if type_ == pa.uint16() and max(self.eos, self.pad or 0) >= 1 << 16:
             raise InputError(f"eos and pad of pack must be below {1 << 16}, as the tokens are stored as uint16")
         masked = LOSS_MASK in given.names
-        if masked and not _is_list_of_numbers(given.field(LOSS_MASK).type):
+        if masked and not is_list_of_whole_numbers(given.field(LOSS_MASK).type):
             raise InputError(
                 f"pack takes {LOSS_MASK} as lists of 0 and 1, and it is {given.field(LOSS_MASK).type}; leave it out"
             )
@@ -167,18 +175,13 @@ _DOCUMENT_FIELDS = (
 def _token_type(given: pa.Schema) -> pa.DataType:
     """Return the type in which tokens are stored. Raises InputError if there are none."""
     place = given.get_field_index(TOKENS)
-    if place < 0 or not _is_list_of_numbers(given.field(place).type):
+    if place < 0 or not is_list_of_whole_numbers(given.field(place).type):
         found = f"the field {TOKENS} is {given.field(place).type}" if place >= 0 else f"the records have no field {TOKENS}"
         raise InputError(
             f"pack takes the column {TOKENS}, lists of whole numbers, and {found}; put the step tokenize before it"
             " (--tokenizer FILE)"
         )
     return pa.uint16() if given.field(place).type.value_type == pa.uint16() else pa.uint32()
-
-
-def _is_list_of_numbers(type_: pa.DataType) -> bool:
-    is_list = pa.types.is_list(type_) or pa.types.is_large_list(type_)
-    return bool(is_list and pa.types.is_integer(type_.value_type))
 
 
 @dataclass(frozen=True)
@@ -235,25 +238,20 @@ class _Reading:
         """Return the documents, and the row of the record that each is of."""
         batch = records.batch
         lengths, tokens, faults = _numbers(batch.column(TOKENS))
-        mask = None
+        mask_lengths, mask = lengths, None
         if LOSS_MASK in batch.schema.names:
             mask_lengths, mask, _ = _numbers(batch.column(LOSS_MASK))
             faults |= dict.fromkeys(np.flatnonzero(mask_lengths != lengths).tolist(), _OTHER_MASK)
-            if faults:
-                kept = np.ones(len(lengths), bool)
-                kept[list(faults)] = False
-                mask = mask[np.repeat(kept, mask_lengths)]
-            mask = (mask != 0).astype(np.uint8)
-        elif faults:
-            kept = np.ones(len(lengths), bool)
-            kept[list(faults)] = False
         for row in sorted(faults):
             reject(row, faults[row])
-        rows = np.arange(len(lengths))
-        keys = batch.column("key")
+        keys, rows = batch.column("key"), np.arange(len(lengths))
         if faults:
-            tokens, rows, lengths = tokens[np.repeat(kept, lengths)], rows[kept], lengths[kept]
-            keys = keys.filter(pa.array(kept))
+            kept = np.ones(len(lengths), np.bool_)
+            kept[list(faults)] = False
+            mask = None if mask is None else mask[np.repeat(kept, mask_lengths)]
+            tokens, keys = tokens[np.repeat(kept, lengths)], keys.filter(pa.array(kept))
+            rows, lengths = rows[kept], lengths[kept]
+        mask = None if mask is None else (mask != 0).astype(np.uint8)
         tokens = tokens.astype(np.uint16 if tokens.dtype == np.uint16 else np.uint32, copy=False)
         documents = _Documents(keys, lengths, np.zeros(len(lengths), np.int64), tokens, mask)
         return (documents if self._eos is None else _ended(documents, self._eos)), rows
@@ -266,9 +264,7 @@ _OTHER_MASK = Rejection("transform", "other-length", f"{LOSS_MASK} is not as lon
 
 def _numbers(lists: pa.Array) -> tuple[Numbers, npt.NDArray[Any], dict[int, Rejection]]:
     """Return the lengths of lists (n,), their numbers one behind the other, and why the rows that are wrong are rejected."""
-    import pyarrow.compute as pc  # 40 ms to import
-
-    lengths = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    lengths = np.diff(list_offsets(lists))
     faults = dict.fromkeys(np.flatnonzero(lengths == 0).tolist(), _EMPTY)
     values = lists.flatten()
     wrong = np.zeros(len(values), bool)
@@ -484,13 +480,11 @@ class _Cutting(NothingHeld):
 
     def _without_many_copies(self, records: Records, reject: RejectRow) -> tuple[Records, Numbers]:
         """Return the records without those whose other fields would be too much with each piece, and the rows of the others."""
-        import pyarrow.compute as pc  # 40 ms to import
-
         places = np.arange(records.batch.num_rows)
         if self.step.length is None:
             return records, places
-        tokens = pc.list_value_length(records.batch.column(TOKENS)).fill_null(0).to_numpy(zero_copy_only=False)
-        more = np.maximum(0, tokens.astype(np.int64) - self.step.length)
+        tokens = np.diff(list_offsets(records.batch.column(TOKENS)))
+        more = np.maximum(0, tokens - self.step.length)
         pieces = 1 - (-more // (self.step.length - self.step.stride))  # or one more, with EOS
         copied = _bytes_of_rows(records.batch) * pieces
         kept = (copied <= MOST_COPIED) | (pieces <= 1)
