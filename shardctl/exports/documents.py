@@ -16,7 +16,7 @@ from shardctl.exports.base import Progress, Shard, Source
 from shardctl.exports.packed import joined_blocks
 from shardctl.roles import Tokens
 from shardctl.storage import printable
-from shardctl.token_columns import DOCUMENT_COLUMNS, DOCUMENT_KEYS, TOKENS, is_list_of_whole_numbers, main_tokens
+from shardctl.token_columns import DOCUMENT_COLUMNS, DOCUMENT_KEYS, TOKENS, is_list_of_whole_numbers, list_offsets, main_tokens
 
 Values = npt.NDArray[Any]
 
@@ -84,8 +84,7 @@ class TokenField:
                     f"{shown}: its long documents are cut into rows of their own (pack none); export a dataset that is not"
                     " packed, or packed with concat or bfd"
                 )
-            lengths: Any = np.from_dlpack(pc.fill_null(pc.list_value_length(column), 0).cast(pa.int64()))
-            yield block.num_rows, np.from_dlpack(values), lengths
+            yield block.num_rows, np.from_dlpack(values), np.diff(list_offsets(column))
 
 
 def _check_packed(source: Source, name: str, type_: pa.DataType) -> None:
