@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,17 +53,28 @@ class Labelling:
     """Where `label` comes from, and the names of the classes.
 
     `of_group` has the class of every group of files, -1 for none; None where labels do not come from folders. `by_field` says
-    that a field of the records has them.
+    that a field of the records has their names. `declared` are the names of the classes of fields that have their numbers, as
+    the files say them; the label may be one of these.
     """
 
     classes: tuple[str, ...] | None = None
     of_group: npt.NDArray[np.int64] | None = None
     by_field: bool = False
+    declared: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def label_files(
     listing: Listing, settings: PlanSettings, by_folder: bool, types: Types | None, field: str = LABEL
 ) -> Labelling:
+    """Decide the labels, as `_main_label` does, and which other fields of the records have numbers of classes with names."""
+    labelling = _main_label(listing, settings, by_folder, types, field)
+    if types is None or settings.labels.mode != "auto":
+        return labelling
+    others = {name: names for name, names in types.classes.items() if name != field}
+    return replace(labelling, declared={**others, **labelling.declared})
+
+
+def _main_label(listing: Listing, settings: PlanSettings, by_folder: bool, types: Types | None, field: str) -> Labelling:
     """Decide the labels: from the labels file, from the records themselves, or from the names of their folders.
 
     `by_folder` says that the top folders are splits, which are no classes. `types` are those of the records' fields, None
@@ -78,6 +90,8 @@ def label_files(
     if mode == "none":
         return Labelling()
     if mode == "auto" and types is not None and field in types.schema().names:
+        if field in types.classes:
+            return Labelling(types.classes[field], declared={LABEL: types.classes[field]})
         names = types.labels()
         if names is None and pa.types.is_string(types.schema().field(field).type):
             listing.notices.append(

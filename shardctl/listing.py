@@ -22,9 +22,10 @@ from shardctl.annotations.huggingface import named_category, take_objects, witho
 from shardctl.annotations.objects import OBJECTS
 from shardctl.errors import InputError, UsageError
 from shardctl.sources import labels
+from shardctl.sources.describing import inputs_among
+from shardctl.sources.endings import without_compression
 from shardctl.sources.formats import TABLE_SUFFIXES, Reading
 from shardctl.sources.kinds import Form, Kind
-from shardctl.sources.kinds.text import without_compression
 from shardctl.sources.labels import SideTable, some
 from shardctl.sources.splits import may_name_a_split
 from shardctl.sources.walk import UNREACHABLE, FoundFile, LeftOut, place_of, suffix_of, walk
@@ -177,7 +178,7 @@ def list_files(
     groups: dict[Group, int] = {}
     unreachable = LeftOut()
     forms: dict[Form, str] = {}
-    files = walk(roots, notices.append)
+    files = inputs_among(walk(roots, notices.append), notices.append)
     if masks := _folders_of_masks(rule, roots):
         files = (file for file in files if not any(file.root == root and file.path.startswith(at) for root, at in masks))
     wanted = _wanted_files(files, kind, reading, rule, side_files, ignored, unreachable)
@@ -364,7 +365,7 @@ def detect_kind(roots: list[Path], kinds: Iterable[Kind], reading: Reading) -> s
     possible: set[str] = set()  # of files that cannot be read: they decide only where no other file does
     ignored: Counter[str] = Counter()
     sidecars = LeftOut()
-    for file in walk(roots, lambda _: None):
+    for file in inputs_among(walk(roots, lambda _: None), lambda _: None):
         forms = {candidate.name: candidate.form(file, reading) for candidate in candidates}
         taker = next((name for name, form in forms.items() if form in (Form.ONE, Form.MANY)), None)
         if taker == candidates[0].name:
@@ -372,7 +373,7 @@ def detect_kind(roots: list[Path], kinds: Iterable[Kind], reading: Reading) -> s
         if taker is None:
             ignored[file.suffix or "no suffix"] += 1
             possible |= {name for name, form in forms.items() if form is Form.UNKNOWN}
-        elif _is_sidecar(file):
+        elif _is_sidecar(file) or file.path.rpartition("/")[2].lower() == "readme.md":
             sidecars.add(file.path)
         else:
             present.add(taker)
@@ -387,7 +388,8 @@ def detect_kind(roots: list[Path], kinds: Iterable[Kind], reading: Reading) -> s
 
 def first_file(roots: list[Path], kind: Kind, reading: Reading, wanted: Collection[Form]) -> FoundFile | None:
     """Return the first file that is one of `wanted` to a kind; None if there is none."""
-    return next((file for file in walk(roots, lambda _: None) if kind.form(file, reading) in wanted), None)
+    files = inputs_among(walk(roots, lambda _: None), lambda _: None)
+    return next((file for file in files if kind.form(file, reading) in wanted), None)
 
 
 def _refuse_repeated_paths(listing: Listing) -> None:

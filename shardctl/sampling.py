@@ -19,10 +19,10 @@ from shardctl.engines.pool import Limits
 from shardctl.errors import InputError, Rejection
 from shardctl.listing import LabelRule, Listing, list_files
 from shardctl.recipe import Recipe
+from shardctl.sources.endings import ending_of
 from shardctl.sources.formats import Format, Misfit, Unit, find_format
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.types import Types, without_nulls
-from shardctl.sources.walk import suffix_of
 from shardctl.spread import spread
 from shardctl.storage import naming_the_path
 from shardctl.units import Units
@@ -117,7 +117,7 @@ def _some_sources(listing: Listing, recipe: Recipe, units: Units) -> Iterator[_S
     chosen = whole[spread(len(whole), UNITS)]
     rows = listing.table.take(pa.array(units.file[chosen])).to_pylist()
     for number, row in zip(chosen.tolist(), rows, strict=True):
-        form = find_format(suffix_of(row["path"].rpartition("/")[2]), recipe.reading)
+        form = find_format(ending_of(row["path"], listing.opened(row)), recipe.reading)
         offset, size, first, records = (
             int(column[number]) for column in (units.offset, units.size, units.first, units.records)
         )

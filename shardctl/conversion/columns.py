@@ -15,7 +15,7 @@ from shardctl.labelling import LABEL, Labelling, side_fields
 from shardctl.layout import ENCODED_IMAGE, Layout, image_tensor
 from shardctl.listing import Listing
 from shardctl.recipe import Recipe
-from shardctl.roles import Image, Mask, Objects, Role
+from shardctl.roles import Image, Label, Mask, Objects, Role
 from shardctl.sample import RESERVED_FIELDS
 from shardctl.sources.boxes import place_columns
 from shardctl.sources.image_columns import AUTO, KEPT, NO_IMAGES, ROLE, choose_column, mark_columns, marked_columns
@@ -71,7 +71,8 @@ def known_layout(
     side = side_fields(listing.side)
     others = [f for f in content or [] if f.name != OBJECTS or not has_objects(content)]
     _refuse_places(recipe, [*side, *others])
-    if labelling.classes is not None or (listing.side and "label" in listing.side.columns.column_names):
+    by_number = LABEL in labelling.declared  # the label is a field of the records already
+    if (labelling.classes is not None and not by_number) or (listing.side and "label" in listing.side.columns.column_names):
         if "label" in [f.name for f in fields]:
             raise InputError("the inputs have a field label, and labels were to be added to them; use --labels none")
         fields.append(pa.field("label", pa.int64()))
@@ -96,6 +97,8 @@ def known_layout(
         roles = _moved_roles(recipe, roles)
     if recipe.samples_per_record > 1 or any(step.splits for step in recipe.batch_transforms):
         fields.append(pa.field("variant", pa.int32()))
+    labels = {f.name for f in fields if f.name in labelling.declared} - {LABEL}
+    roles = {**roles, **{name: Label(labelling.declared[name]) for name in sorted(labels)}}
     image = Image(str(recipe.store), shape) if recipe.store and recipe.store.name != "none" else None
     return Layout.by_name(recipe.kind, pa.schema(fields), image, labelling.classes, kept_images, roles)
 

@@ -9,14 +9,18 @@ from shardctl.engines.base import Engine
 from shardctl.engines.survey import Stretch, Survey
 from shardctl.listing import detect_kind, first_file
 from shardctl.recipe import Recipe
-from shardctl.sources.formats import Reading
+from shardctl.sources.endings import ending_of, without_compression
+from shardctl.sources.formats import CONTAINERS, Reading
 from shardctl.sources.image_columns import AUTO, NO_IMAGES, without_doubt
 from shardctl.sources.kinds import KINDS, Form
 from shardctl.sources.types import Types
 from shardctl.storage import printable
 
-TYPED = frozenset((".parquet", ".arrow", ".arrows", ".ipc", ".feather"))
-"""Endings of the names of tables that say the types of their columns, without a look at their values."""
+TYPED = frozenset((".parquet", ".arrow", ".arrows", ".ipc", ".feather", *CONTAINERS))
+"""Endings of tables whose columns may be images as bytes. In others bytes are text."""
+
+LOOKED_AT = 64
+"""Records of the first table that are looked at where it does not say the types of its columns."""
 
 
 def settle_kind(settings: dict[str, Any], roots: list[Path], engine: Engine) -> list[str]:
@@ -58,10 +62,14 @@ def _has_only_tables(roots: list[Path], reading: Reading) -> bool:
 def _image_column(roots: list[Path], reading: Reading, engine: Engine) -> str | None:
     """Return the column that makes the first table one of images; None for tables that do not say the types of columns."""
     file = first_file(roots, KINDS["table"], reading, (Form.MANY,))
-    if file is None or file.suffix not in TYPED or file.fault is not None:
+    if file is None or file.fault is not None:
+        return None
+    ending = ending_of(file.path, file.opened)
+    if without_compression(ending) not in TYPED:
         return None
     # Its types are looked at where all files are: one of them may end the process. No labels: their values need not be read.
-    stretch = Stretch(file.opened, file.suffix, 0, file.size, (0, file.size, 0, 1, 0))
+    unit = (0, file.size, 0, 1, LOOKED_AT if without_compression(ending) in CONTAINERS else 0)
+    survey = Survey((Stretch(file.opened, ending, 0, file.size, unit),), Reading(label=""), shuffled=False)
     answers: list[Any] = []
-    engine.survey([Survey((stretch,), Reading(label=""), shuffled=False)], lambda _, found: answers.extend(found))
+    engine.survey([survey], lambda _, found: answers.extend(found))
     return without_doubt(Types.from_json(answers[0]["types"]).found()) if "types" in answers[0] else None

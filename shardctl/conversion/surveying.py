@@ -17,6 +17,7 @@ from shardctl.engines.survey import Found, Stretch, Survey
 from shardctl.errors import InputError, Rejection
 from shardctl.listing import Listing, why_nothing
 from shardctl.on_demand import OnDemand
+from shardctl.sources.endings import ending_of
 from shardctl.sources.formats import DETECT, PIECE_BYTES, RECORD_BYTES, Cut, Format, Numbers, Reading, find_format
 from shardctl.sources.formats.ranges import changed
 from shardctl.sources.kinds.text import too_large
@@ -39,6 +40,8 @@ TYPED_RECORDS = 100_000
 
 FIRST_RECORDS = 1000
 """Records of the first unit whose fields keep their order; others come after them, by name."""
+
+_COMPRESSED = (*COMPRESSED, ".tgz")
 
 ROWS = 4096
 """Rows of the listing that are Python objects at a time."""
@@ -65,6 +68,10 @@ class _Stretches:
 
     def __len__(self) -> int:
         return len(self.file)
+
+    def range(self, number: int) -> tuple[int, int]:
+        """Return offset and size of a stretch."""
+        return int(self.offset[number]), int(self.size[number])
 
     def unit(self, number: int) -> tuple[int, ...] | None:
         """Return the unit that a stretch is, None for a piece."""
@@ -128,12 +135,12 @@ class Surveyor:
         """Return the pieces of the files, in order. Files that cannot be read are added to the units."""
         columns = file, offset, size = array("q"), array("q"), array("q")
         first = 0
-        for batch in self.listing.table.select(["path", "size", "error", "message"]).to_batches(max_chunksize=ROWS):
-            for number, (path, of_file, error, message) in enumerate(zip(*batch.to_pydict().values(), strict=True), first):
-                if error:
-                    made.add(number, [Cut(0, 0, 1, Rejection("plan", error, message))])
+        for batch in self.listing.table.select(["path", "root", "size", "error", "message"]).to_batches(max_chunksize=ROWS):
+            for number, row in enumerate(batch.to_pylist(), first):
+                if row["error"]:
+                    made.add(number, [Cut(0, 0, 1, Rejection("plan", row["error"], row["message"]))])
                     continue
-                for start, count in self._format(_suffix(path)).pieces(of_file):
+                for start, count in self._format(self._ending(row)).pieces(row["size"]):
                     file.append(number)
                     offset.append(start)
                     size.append(count)
@@ -198,9 +205,9 @@ class Surveyor:
         wanted[units.file] = True
         found: set[str] = set()
         first = 0
-        for batch in self.listing.table.select(["path"]).to_batches(max_chunksize=ROWS):
+        for batch in self.listing.table.select(["path", "root"]).to_batches(max_chunksize=ROWS):
             here = np.flatnonzero(wanted[first : first + batch.num_rows])
-            found.update(map(_suffix, batch.take(pa.array(here)).column(0).to_pylist()))
+            found.update(map(self._ending, batch.take(pa.array(here)).to_pylist()))
             first += batch.num_rows
         return found
 
@@ -246,7 +253,7 @@ class Surveyor:
             return "", 0
         row = int(np.argmax(sizes))
         path = self.listing.paths_at(np.array([row]))[0]
-        return (path, int(sizes[row])) if _suffix(path).endswith(tuple(COMPRESSED)) else ("", 0)
+        return (path, int(sizes[row])) if suffix_of(path.rpartition("/")[2]).endswith(_COMPRESSED) else ("", 0)
 
     def first_fields(self, units: Units) -> list[str]:
         """Return the names of the fields of the first unit that can be read; none if there is no such unit."""
@@ -276,6 +283,10 @@ class Surveyor:
 
         self._look_at(stretches, take)
         return types
+
+    def _ending(self, row: dict[str, Any]) -> str:
+        """Return the ending that tells the format of a file of the listing."""
+        return ending_of(row["path"], self.listing.opened(row))
 
     def _format(self, suffix: str) -> Format:
         return find_format(suffix, self.reading, self.shuffled)
@@ -310,7 +321,7 @@ class Surveyor:
             rows = range(*starts[number : number + 2].tolist())
             begun[number] = Survey(
                 tuple(
-                    Stretch(path, _suffix(path), int(stretches.offset[row]), int(stretches.size[row]), stretches.unit(row))
+                    Stretch(path, ending_of(path, path), *stretches.range(row), stretches.unit(row))
                     for row, path in zip(rows, self.opened(stretches.file[rows.start : rows.stop]), strict=True)
                 ),
                 self.reading,
@@ -332,7 +343,3 @@ class Surveyor:
             return self._format(suffix).join([answer["scan"] for answer in answers], size)
         except Rejection as rejection:
             return [Cut(0, size, 1, rejection)]
-
-
-def _suffix(path: str) -> str:
-    return suffix_of(path.rpartition("/")[2])

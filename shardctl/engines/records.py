@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from operator import itemgetter
 
+import numpy as np
 import pyarrow as pa
 import xxhash
 
@@ -14,12 +16,12 @@ from shardctl.engines.inputs import check_state, read_whole, reading, state_of
 from shardctl.engines.instructions import Instructions
 from shardctl.engines.job import Job, Planned
 from shardctl.engines.masks import read_mask
-from shardctl.pipeline.batches import encode_labels
+from shardctl.pipeline.batches import check_labels, encode_labels
 from shardctl.pipeline.samples import Origin
 from shardctl.sample import Sample
+from shardctl.sources.endings import ending_of
 from shardctl.sources.formats import Choose, Digest, Parsed, Unit, find_format
 from shardctl.sources.kinds import KINDS
-from shardctl.sources.walk import suffix_of
 from shardctl.times import python_rows
 
 FITTED_RECORDS = 1024
@@ -33,7 +35,7 @@ def read_unit(job: Job, planned: Planned, unit: Unit, choose: Choose | None, dig
     """
     assert job.fields is not None, "a format reads into columns"
     path = job.path_of(planned.file)
-    form = find_format(suffix_of(planned.file.path.rpartition("/")[2]), job.recipe.reading, job.shuffle is not None)
+    form = find_format(ending_of(planned.file.path, path), job.recipe.reading, job.shuffle is not None)
     before = None
     with reading(job, planned):
         before = state_of(job, planned)
@@ -48,7 +50,20 @@ def read_unit(job: Job, planned: Planned, unit: Unit, choose: Choose | None, dig
             parsed = replace(parsed, batch=_renamed(parsed.batch, job.renames))
         if job.by_field and job.layout.classes is not None:
             parsed = replace(parsed, batch=encode_labels(parsed.batch, job.layout.classes))
+        elif job.layout.roles.names:
+            parsed = _with_known_labels(parsed, job.layout.roles.names)
         yield parsed
+
+
+def _with_known_labels(parsed: Parsed, classes: Mapping[str, tuple[str, ...]]) -> Parsed:
+    batch, wrong = check_labels(parsed.batch, classes)
+    if not wrong:
+        return replace(parsed, batch=batch)
+    numbers = parsed.numbers
+    kept = np.ones(len(numbers), bool)
+    kept[list(wrong)] = False
+    rejects = [*parsed.rejects, *((int(numbers[row]), rejection) for row, rejection in wrong.items())]
+    return Parsed(numbers[kept], batch.filter(pa.array(kept)), sorted(rejects, key=itemgetter(0)))
 
 
 def _renamed(batch: pa.RecordBatch, renames: dict[str, str]) -> pa.RecordBatch:

@@ -41,6 +41,28 @@ def encode_labels(batch: pa.RecordBatch, classes: tuple[str, ...]) -> pa.RecordB
     return batch.set_column(place, pa.field("label", pa.int64()), numbers)
 
 
+def check_labels(batch: pa.RecordBatch, classes: Mapping[str, tuple[str, ...]]) -> tuple[pa.RecordBatch, dict[int, Rejection]]:
+    """Return records whose columns in `classes` have numbers of classes: null for -1, which stands for no label, and why some
+    rows are rejected, by row: their number is that of no class.
+    """
+    import pyarrow.compute as pc
+
+    wrong: dict[int, Rejection] = {}
+    for name, names in classes.items():
+        place = batch.schema.get_field_index(name)
+        if place < 0 or not pa.types.is_integer(batch.schema.field(place).type):
+            continue
+        column = batch.column(place)
+        if pa.types.is_signed_integer(column.type):
+            column = pc.if_else(pc.equal(column, -1), pa.scalar(None, column.type), column)
+            batch = batch.set_column(place, batch.schema.field(place), column)
+        values = column.fill_null(0).to_numpy()
+        for row in np.flatnonzero((values < 0) | (values >= len(names))).tolist():
+            message = f"its {name} is {values[row]}, and the classes have the numbers 0 to {len(names) - 1}; mend it"
+            wrong.setdefault(row, Rejection("decode", "unknown-class", message))
+    return batch, wrong
+
+
 class BatchPipeline:
     """The batch transforms of a recipe at work in one shard, one after the other.
 

@@ -21,6 +21,7 @@ NO_IMAGES = "none"
 
 BYTES_NAMES = frozenset(
     ["image", "img", "picture", "photo", "jpg", "jpeg", "png", "webp", "image_bytes", "img_bytes", "image_data"]
+    + ["image/encoded", "image_encoded", "encoded_image", "image_raw"]
 )
 """Usual names of columns with the bytes of images."""
 

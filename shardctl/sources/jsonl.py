@@ -76,6 +76,14 @@ def _may_be_out_of_range(line: bytes) -> bool:
 
 def parse_line(line: bytes) -> dict[str, Any]:
     """Parse one line as a JSON object. Raises Rejection (stage `decode`)."""
+    value = parse_value(line)
+    if not isinstance(value, dict):
+        raise Rejection("decode", "not-an-object", f"a JSON object is needed, this line is {_JSON_NAMES[type(value)]}")
+    return value
+
+
+def parse_value(line: bytes) -> Any:
+    """Parse one value of JSON. Raises Rejection (stage `decode`), whose message calls it a line."""
     try:
         decoder = _CHECKED_DECODER if _may_be_out_of_range(line) else _DECODER
         value = decoder.decode(line.decode())
@@ -97,8 +105,6 @@ def parse_line(line: bytes) -> dict[str, Any]:
     # Python reads 900 levels or 20,000 by its version, and Arrow's own recursion has no limit but the stack.
     if line.count(b"[") + line.count(b"{") > MOST_LEVELS and _is_deeper(value, MOST_LEVELS):
         raise _too_deep()
-    if not isinstance(value, dict):
-        raise Rejection("decode", "not-an-object", f"a JSON object is needed, this line is {_JSON_NAMES[type(value)]}")
     return value
 
 

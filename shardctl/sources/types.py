@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -18,9 +20,12 @@ from shardctl.sources.values import (
     INT64,
     LARGE_LIST,
     LIST,
+    ONE,
     STRINGS,
     STRUCT,
+    UTF8,
     WHOLE,
+    Feature,
     Kinds,
     arrow_type,
     columns_of,
@@ -42,6 +47,8 @@ It is what a later cell must be like for the column to be one of numbers (shardc
 gives a type do not have it, and take every cell that can be read as this type.
 """
 
+Classes = Mapping[str, tuple[str, ...]]
+
 MOST_LABELS = 100_000
 """Different labels that are taken for names of classes: beyond that, a label is text of its own."""
 
@@ -55,15 +62,33 @@ class Types:
     Values of one field: whole numbers within 2**53 and decimals are float64 together; whole numbers of several widths, or
     floats of several widths, have the narrowest type that rounds none; lists and objects are joined by what is in them.
     Values that fit no common type are JSON text in a string column, with everything else in the same field.
+
+    `classes` has the names of the classes of fields of numbers, where files say them.
     """
 
     def __init__(
-        self, fields: dict[str, Kinds], lead: tuple[str, ...], label: str, labels: frozenset[str] | None = frozenset()
+        self,
+        fields: dict[str, Kinds],
+        lead: tuple[str, ...],
+        label: str,
+        labels: frozenset[str] | None = frozenset(),
+        classes: Classes = MappingProxyType({}),
     ) -> None:
         self._fields = fields
         self._lead = lead
         self._label = label
         self._labels = labels  # None: too many
+        self._classes = classes  # none: files say different ones
+
+    @property
+    def classes(self) -> dict[str, tuple[str, ...]]:
+        """The names of the classes of fields of whole numbers, where all files say the same."""
+        types = {name: _common(kinds.decided()) for name, kinds in self._fields.items() if self._classes.get(name)}
+        return {name: self._classes[name] for name, type_ in types.items() if type_ is not None and pa.types.is_integer(type_)}
+
+    def with_classes(self, classes: Classes) -> Types:
+        """Return the same with names of classes."""
+        return Types(self._fields, self._lead, self._label, self._labels, classes)
 
     @classmethod
     def of(cls, batch: pa.RecordBatch, label: str) -> Types:
@@ -88,10 +113,14 @@ class Types:
 
     @classmethod
     def of_values(cls, records: Iterable[dict[str, Any]], label: str) -> Types:
-        """Return the types of parsed JSON objects: str, int, float, bool, None, list and dict. Slower than `of`."""
+        """Return the types of parsed JSON objects: str, int, float, bool, None, list and dict. Slower than `of`.
+
+        Records of other formats also have bytes, numpy arrays and features.
+        """
         columns = columns_of(records)
         fields = {name: kinds_of_values(values, DEEPEST) for name, values in columns.items()}
-        labels = frozenset(value for value in columns.get(label, ()) if isinstance(value, str) and value)
+        texts = (value.text() if isinstance(value, Feature) else value for value in columns.get(label, ()))
+        labels = frozenset(value for value in texts if isinstance(value, str) and value)
         return cls(fields, tuple(columns), label, labels if len(labels) <= MOST_LABELS else None)
 
     @classmethod
@@ -109,13 +138,12 @@ class Types:
     def times_as_text(self) -> Types:
         """Return the types with string for timestamps, nested ones too: a parser of text made times of strings."""
         fields = {name: kinds.times_as_text() for name, kinds in self._fields.items()}
-        return Types(fields, self._lead, self._label, self._labels)
+        return Types(fields, self._lead, self._label, self._labels, self._classes)
 
     def join(self, other: Types) -> Types:
         """Return the types of the records of both. The fields of this one come first, see above."""
-        return Types(
-            join_fields(self._fields, other._fields), self._lead, self._label, _join_labels(self._labels, other._labels)
-        )
+        fields, labels = join_fields(self._fields, other._fields), _join_labels(self._labels, other._labels)
+        return Types(fields, self._lead, self._label, labels, _join_classes(self._classes, other._classes))
 
     def schema(self) -> pa.Schema:
         """Return the columns that hold all values without a change.
@@ -176,19 +204,23 @@ class Types:
         None: not all of its values are strings, there are none, or more than 100,000 different ones. Empty strings and nulls
         name no class.
         """
-        kinds = self._fields.get(self._label, Kinds()).decided()
-        return sorted(self._labels) if self._labels and kinds.names <= set(STRINGS) else None
+        type_ = _common(self._fields.get(self._label, Kinds()).decided())
+        are_strings = type_ is not None and str(type_) in STRINGS
+        return sorted(self._labels) if self._labels and are_strings else None
 
     def to_json(self) -> Any:
         """Return everything as plain data."""
         labels = None if self._labels is None else sorted(self._labels)
-        return {"fields": fields_to_json(self._fields), "lead": list(self._lead), "label": self._label, "labels": labels}
+        classes = {"classes": {name: list(names) for name, names in self._classes.items()}} if self._classes else {}
+        fields = fields_to_json(self._fields)
+        return {"fields": fields, "lead": list(self._lead), "label": self._label, "labels": labels, **classes}
 
     @classmethod
     def from_json(cls, record: Any) -> Types:
         """Build what `to_json` gave."""
         labels = None if record["labels"] is None else frozenset(record["labels"])
-        return cls(fields_from_json(record["fields"]), tuple(record["lead"]), record["label"], labels)
+        classes = {name: tuple(names) for name, names in record.get("classes", {}).items()}
+        return cls(fields_from_json(record["fields"]), tuple(record["lead"]), record["label"], labels, classes)
 
 
 def without_nulls(schema: pa.Schema) -> pa.Schema:
@@ -222,6 +254,11 @@ def _join_labels(one: frozenset[str] | None, other: frozenset[str] | None) -> fr
     return joined if len(joined) <= MOST_LABELS else None
 
 
+def _join_classes(one: Classes, other: Classes) -> Classes:
+    joined = {**other, **one}
+    return {name: names if other.get(name, names) == names else () for name, names in joined.items()}
+
+
 def _label_strings(column: pa.Array) -> frozenset[str] | None:
     import pyarrow.compute as pc  # 40 ms to import, and not all that looks at types has labels
 
@@ -245,7 +282,7 @@ def _group(name: str) -> str:
         return "number"
     if name in STRINGS:
         return "string"
-    return LIST if name in (LIST, LARGE_LIST) or name.startswith(FIXED_LIST) else name
+    return LIST if name in (LIST, LARGE_LIST, ONE) or name.startswith(FIXED_LIST) else name
 
 
 def _is_mixed(kinds: Kinds) -> bool:
@@ -256,6 +293,8 @@ def _is_mixed(kinds: Kinds) -> bool:
 
 def _common(kinds: Kinds) -> pa.DataType | None:
     """Return the type of a column that holds all of these values. None: there is none."""
+    if UTF8 in kinds.names:
+        return _common(replace(kinds, names=kinds.names - {UTF8} or frozenset(["string"])))
     if _is_mixed(kinds):
         return None
     if not kinds.names:
@@ -279,6 +318,8 @@ def _list(kinds: Kinds) -> pa.DataType | None:
     if inside is None:
         return None
     name = next(iter(kinds.names))
+    if kinds.names == {ONE}:
+        return inside
     if len(kinds.names) == 1 and name.startswith(FIXED_LIST):
         return pa.list_(inside, int(name.removeprefix(FIXED_LIST)))
     return pa.large_list(inside) if LARGE_LIST in kinds.names else pa.list_(inside)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.sources.jsonl import EXACT_IN_FLOAT
@@ -26,6 +27,23 @@ HUGE = "huge"  # a whole number outside 64 bits
 DEEP = "deep"  # a list or an object deeper than a column may have it
 LIST, LARGE_LIST, FIXED_LIST, STRUCT = "list", "large_list", "fixed_size_list:", "struct"
 ARROW = "arrow:"  # then a type that is equal to itself alone, in base64: times, decimals, bytes
+ONE = "one"  # a feature with one value: a list only where others of its field have more
+UTF8 = "utf8"  # bytes that are text in UTF-8: a string only where all others of their field are
+
+
+@dataclass(frozen=True)
+class Feature:
+    """The values of a feature, as formats have it that know lists alone: a numpy array (n,), or a list of bytes.
+
+    Where all features of a field have one value, or none, it is a field of single values.
+    """
+
+    items: Any
+
+    def text(self) -> str | None:
+        """Return its value where that is one text; None where it is something else."""
+        only = self.items[0] if len(self.items) == 1 else None
+        return only.decode() if isinstance(only, bytes) and _is_utf8(only) else None
 
 
 @dataclass(frozen=True)
@@ -205,11 +223,14 @@ def columns_of(records: Iterable[dict[str, Any]]) -> dict[str, list[Any]]:
 
 
 _SCALARS = {str: "string", bool: "bool", float: "double"}
+_BYTES = ARROW + base64.b64encode(pa.schema([("", pa.binary())]).serialize()).decode()
 
 
 def kinds_of_values(values: list[Any], levels: int) -> Kinds:
-    """Return what parsed JSON values are."""
+    """Return what parsed JSON values are, and bytes, arrays and features."""
     types = set(map(type, values))
+    if types & {bytes, np.ndarray, Feature}:
+        return _kinds_of_others(values, levels)
     names = {name for type_, name in _SCALARS.items() if type_ in types}
     low, high = None, None
     if int in types:
@@ -229,6 +250,47 @@ def kinds_of_values(values: list[Any], levels: int) -> Kinds:
         columns = columns_of(value for value in values if type(value) is dict)
         fields = {name: kinds_of_values(inside, levels - 1) for name, inside in columns.items()}
     return Kinds(frozenset(names), low, high, items, fields, tuple(fields))
+
+
+def _kinds_of_others(values: list[Any], levels: int) -> Kinds:
+    """Return what values are of which some are no JSON."""
+    found = kinds_of_values([value for value in values if type(value) not in (bytes, np.ndarray, Feature)], levels)
+    if any(type(value) is bytes for value in values):
+        found = found.join(Kinds(frozenset([_BYTES])))
+    for value in values:
+        if type(value) is np.ndarray:
+            found = found.join(_kinds_of_shape(value, levels))
+        elif type(value) is Feature:
+            found = found.join(_kinds_of_feature(value))
+    return found
+
+
+def _kinds_of_shape(array: npt.NDArray[Any], levels: int) -> Kinds:
+    if array.ndim > levels:
+        return Kinds(frozenset([DEEP]))
+    kinds = kinds_of_array(pa.array(array.reshape(-1)), levels) if array.size else Kinds()
+    for _ in range(array.ndim):
+        kinds = Kinds(frozenset([LIST]), items=kinds)
+    return kinds
+
+
+def _kinds_of_feature(feature: Feature) -> Kinds:
+    count = len(feature.items)
+    if not count:
+        return Kinds()
+    if isinstance(feature.items, np.ndarray):
+        items = kinds_of_array(pa.array(feature.items), 0)
+    else:
+        items = Kinds(frozenset([UTF8 if all(map(_is_utf8, feature.items)) else _BYTES]))
+    return Kinds(frozenset([ONE if count == 1 else LIST]), items=items)
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def arrow_type(name: str) -> pa.DataType:

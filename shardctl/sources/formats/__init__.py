@@ -52,19 +52,28 @@ FORMATS: dict[str, str] = {
 }
 """Formats that are not read line by line, by the ending of a file's name."""
 
+CONTAINERS: dict[str, str] = {
+    ".tar": "webdataset:WebDataset",
+    ".tfrecord": "tfrecord:TFRecord",
+    ".mds": "mds:Mds",
+    ".rec": "recordio:RecordIO",
+}
+"""Formats whose records lie one after the other in a file, which may be compressed as a whole. They are read by framed.py."""
+
 JSON_STREAM = "json_stream:JsonStream"
 """What reads .json that is compressed or in another encoding."""
 
 TEXT_SUFFIXES = frozenset((".txt", ".text", ".md"))
 """Endings of the names of plain text, whose records are what `Reading.record` says."""
 
-TABLE_SUFFIXES = frozenset((*TEXT_FORMATS, *FORMATS))
+TABLE_SUFFIXES = frozenset((*TEXT_FORMATS, *FORMATS, *CONTAINERS))
 
 PLAIN_TEXTS = frozenset((*TEXT_SUFFIXES, *TEXT_FORMATS, ".json"))
 """Endings of files that are text. Behind them .gz and the like may stand: Parquet and Arrow files are compressed within."""
 
 __all__ = [
     "CHOSEN",
+    "CONTAINERS",
     "DETECT",
     "PIECE_BYTES",
     "PLAIN_TEXTS",
@@ -92,6 +101,9 @@ def find_format(suffix: str, reading: Reading, shuffled: bool = False) -> Format
     plain, _, last = suffix.rpartition(".")
     compressed = bool(plain) and f".{last}" in COMPRESSED
     name = plain if compressed else suffix
+    if name in CONTAINERS:
+        opened: Format = _find("framed:Framed")(_find(CONTAINERS[name])())
+        return opened
     streamed = compressed or reading.encoding != "utf-8"
     if name in FORMATS:
         made: Format = _find(JSON_STREAM if streamed and name == ".json" else FORMATS[name])()

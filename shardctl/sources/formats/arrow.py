@@ -18,6 +18,7 @@ from shardctl.sources.formats.columns import (
     FAULTS,
     Version,
     check_columns,
+    class_names,
     damaged,
     hash_range,
     not_a_file,
@@ -64,7 +65,8 @@ class ArrowFile:
     def types(self, path: str, unit: Unit, reading: Reading) -> Types:
         """Return the types that the file says; of the label's column, the unit's values too."""
         file = _open(path)
-        return types_of(file.plain, reading.label, lambda only: _read(file, unit, only, None))
+        classes = class_names(file.schema.metadata)
+        return types_of(file.plain, reading.label, lambda only: _read(file, unit, only, None), classes)
 
     def read(
         self, path: str, unit: Unit, reading: Reading, schema: pa.Schema, choose: Choose | None, digest: Digest

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from shardctl.errors import Rejection
 from shardctl.sources.formats.base import CHOSEN, Choose, ColumnMisfit, Digest, Misfit, Parsed
 from shardctl.sources.formats.ranges import fill
-from shardctl.sources.types import Types, without_nulls
+from shardctl.sources.types import Classes, Types, without_nulls
 from shardctl.storage import printable
 
 BATCH_ROWS = 4096
@@ -76,16 +76,39 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
     return pa.schema([(f.name, plain_type(f.type)) for f in schema])
 
 
-def types_of(schema: pa.Schema, label: str, read: Callable[[pa.Schema], Iterator[Parsed]]) -> Types:
-    """Return the types that a file says its columns have, `schema`; of the column `label`, the values that `read` gives too."""
+def types_of(schema: pa.Schema, label: str, read: Callable[[pa.Schema], Iterator[Parsed]], classes: Classes) -> Types:
+    """Return the types that a file says its columns have, `schema`, and the names of `classes`; of the column `label`, the
+    values that `read` gives too.
+    """
     place = schema.get_field_index(label)
     if place < 0 or not pa.types.is_string(schema.field(place).type):
-        return Types.of_schema(schema, label)
+        return Types.of_schema(schema, label).with_classes(classes)
     found = Types.of_schema(schema, label, pa.array([], pa.string()))
     only = pa.schema([schema.field(place)])
     for part in read(only):
         found = found.join(Types.of_schema(only, label, part.batch.column(0)))
-    return found
+    return found.with_classes(classes)
+
+
+HUGGING_FACE = b"huggingface"
+"""In the metadata of a schema: JSON with the types that Hugging Face datasets gives to columns."""
+
+
+def class_names(metadata: dict[bytes, bytes] | None) -> dict[str, tuple[str, ...]]:
+    """Return the names of the classes of columns, as Hugging Face datasets writes them into the metadata of a schema.
+
+    What cannot be read names no classes: anybody may have written it.
+    """
+    try:
+        features = json.loads((metadata or {})[HUGGING_FACE])["info"]["features"]
+        labels = {name: each["names"] for name, each in features.items() if each.get("_type") == "ClassLabel"}
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
+        return {}
+    return {
+        name: tuple(names)
+        for name, names in labels.items()
+        if isinstance(names, list) and all(isinstance(each, str) for each in names) and len(set(names)) == len(names)
+    }
 
 
 def not_a_file(kind: str, error: Exception) -> Rejection:

@@ -336,12 +336,12 @@ def _column(records: list[tuple[int, dict[str, Any]]], f: pa.Field) -> pa.Array:
     values = [record.get(f.name) for _, record in records]
     try:
         if not set(map(type, values)) <= {_PLAIN.get(f.type), type(None)}:
-            values = [_fitted(value, f.type) for value in values]
+            values = [fitted_value(value, f.type) for value in values]
         return pa.array(values, type_)
     except (Misfit, pa.ArrowException, OverflowError):
         for number, record in records:
             try:
-                pa.array([_fitted(record.get(f.name), f.type)], type_)
+                pa.array([fitted_value(record.get(f.name), f.type)], type_)
             except Misfit as error:
                 raise Misfit(f"record {number}: the field {printable(f.name)} {error}") from None
             except (pa.ArrowException, OverflowError) as error:
@@ -349,7 +349,7 @@ def _column(records: list[tuple[int, dict[str, Any]]], f: pa.Field) -> pa.Array:
         raise
 
 
-def _fitted(value: Any, type_: pa.DataType) -> Any:
+def fitted_value(value: Any, type_: pa.DataType) -> Any:
     """Return a parsed JSON value as a column of this type wants it. Raises Misfit."""
     if value is None:
         return None
@@ -358,11 +358,11 @@ def _fitted(value: Any, type_: pa.DataType) -> Any:
     if isinstance(value, list) and (
         pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_)
     ):
-        return [_fitted(item, type_.value_type) for item in value]
+        return [fitted_value(item, type_.value_type) for item in value]
     if isinstance(value, dict) and pa.types.is_struct(type_):
         if not value.keys() <= {f.name for f in type_}:
             raise Misfit("has objects with a new field")
-        return {f.name: _fitted(value.get(f.name), f.type) for f in type_} if type_.num_fields else "{}"
+        return {f.name: fitted_value(value.get(f.name), f.type) for f in type_} if type_.num_fields else "{}"
     if isinstance(value, str) and not (pa.types.is_nested(type_) or pa.types.is_null(type_)):
         return _from_text(value, type_)
     if not _is_of(value, type_):

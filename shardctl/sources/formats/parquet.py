@@ -16,6 +16,7 @@ from shardctl.sources.formats.columns import (
     FAULTS,
     Version,
     check_columns,
+    class_names,
     damaged,
     hash_range,
     not_a_file,
@@ -54,7 +55,8 @@ class ParquetFile:
     def types(self, path: str, unit: Unit, reading: Reading) -> Types:
         """Return the types that the file says; of the label's column, the unit's values too."""
         file = _File(path)
-        return types_of(file.schema, reading.label, lambda only: file.read(unit, only, None))
+        classes = class_names(file.arrow_schema.metadata)
+        return types_of(file.schema, reading.label, lambda only: file.read(unit, only, None), classes)
 
     def read(
         self, path: str, unit: Unit, reading: Reading, schema: pa.Schema, choose: Choose | None, digest: Digest

@@ -7,9 +7,9 @@ from typing import ClassVar
 import pyarrow as pa
 
 from shardctl.sample import Sample
+from shardctl.sources.endings import ending_of, without_compression
 from shardctl.sources.formats import TABLE_SUFFIXES, Reading
 from shardctl.sources.kinds.base import Form
-from shardctl.sources.kinds.text import without_compression
 from shardctl.sources.walk import FoundFile
 
 
@@ -21,8 +21,9 @@ class TableKind:
     columns: ClassVar[pa.Schema | None] = None
 
     def form(self, file: FoundFile, reading: Reading) -> Form:
-        """Tell by the name."""
-        return Form.MANY if without_compression(file.suffix) in TABLE_SUFFIXES else Form.NOTHING
+        """Tell by the name, or by how the file begins where the name says nothing."""
+        ending = file.suffix if file.fault else ending_of(file.path, file.opened)
+        return Form.MANY if without_compression(ending) in TABLE_SUFFIXES else Form.NOTHING
 
     def fields(self, data: bytes, path: str, reading: Reading) -> Sample:
         """No file is one record."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import io
-from functools import lru_cache
 from typing import ClassVar
 
 import pyarrow as pa
 
 from shardctl.errors import Rejection
 from shardctl.sample import Sample
-from shardctl.sources.formats import PLAIN_TEXTS, RECORD_BYTES, TEXT_SUFFIXES, Reading
+from shardctl.sources.endings import without_compression
+from shardctl.sources.formats import RECORD_BYTES, TEXT_SUFFIXES, Reading
 from shardctl.sources.kinds.base import Form
 from shardctl.sources.walk import COMPRESSED, FoundFile
 from shardctl.storage import format_bytes
@@ -50,13 +50,6 @@ def too_large() -> Rejection:
     limit = format_bytes(RECORD_BYTES)
     message = f"the file has more than {limit} of text, too much for one record; --record line makes a record of each line"
     return Rejection("read", "too-large", message)
-
-
-@lru_cache
-def without_compression(suffix: str) -> str:
-    """Return the ending of a file's name without that of its compression: .jsonl of .jsonl.gz."""
-    plain, _, last = suffix.rpartition(".")
-    return plain if f".{last}" in COMPRESSED and plain in PLAIN_TEXTS else suffix
 
 
 def _decompressed(data: bytes, compression: str) -> bytes:

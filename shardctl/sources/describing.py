@@ -1,0 +1,154 @@
+"""Files that describe others, or repeat them, and are no inputs themselves: indexes, lists of features, copies."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from shardctl.errors import InputError
+from shardctl.sources.walk import FoundFile, LeftOut
+from shardctl.storage import counted, printable
+
+MOST_BYTES = 64 << 20
+"""The largest file that is looked at: an index of 100,000 shards."""
+
+_KEYS: dict[str, tuple[frozenset[str], ...]] = {
+    "index.json": (frozenset(("shards", "version")), frozenset(("chunks", "config"))),
+    "features.json": (frozenset(("featuresDict",)), frozenset(("sequence",)), frozenset(("pythonClassName",))),
+    "dataset_info.json": (frozenset(("features",)), frozenset(("splits",)), frozenset(("builder_name",)), frozenset(("name",))),
+    "state.json": (frozenset(("_data_files",)),),
+    "dataset_dict.json": (frozenset(("splits",)),),
+    "shardctl.json": (frozenset(("format", "to")),),
+}
+"""Names of files that describe others, and keys of which such a file has all of one set: MosaicML Streaming and LitData, TFDS,
+Hugging Face, and exports of shardctl."""
+
+_STATS = re.compile(r"^(\d+)_stats\.json$")
+_COPY = re.compile(r"^(.*\.mds)\.(zstd|zst|gz|bz2|br|snappy)$")
+
+
+def inputs_among(files: Iterator[FoundFile], notice: Callable[[str], None]) -> Iterator[FoundFile]:
+    """Yield the files that may be inputs, and leave out those that describe or repeat others.
+
+    Raises InputError where such a file lists others that are not there: they would be missing silently.
+    """
+    copies, unlisted = LeftOut(), LeftOut()
+    failed = _Failures()
+    for file in files:
+        name = file.path.rpartition("/")[2]
+        if file.fault is None and _describes(name, file):
+            if name == "index.json":
+                _refuse_missing_shards(file)
+        elif file.fault is None and (match := _COPY.match(name)) and _is_beside(file, match[1]):
+            copies.add(file.path)
+        elif file.fault is None and name.endswith(".mds") and not _is_listed(file, name):
+            unlisted.add(file.path)
+        elif file.fault is None and name.endswith(".parquet") and _is_beside(file, f"{name[: -len('.parquet')]}.tar"):
+            failed.add(file)
+        else:
+            yield file
+    if copies.count:
+        notice(f"left out: {copies.counted('compressed copy', 'compressed copies')}: the shards are there uncompressed too")
+    if unlisted.count:
+        notice(f"left out: {unlisted.counted('shard', 'shards')}: index.json does not list them")
+    failed.tell(notice)
+
+
+def _describes(name: str, file: FoundFile) -> bool:
+    """Return whether a file describes others."""
+    if name in _KEYS:
+        keys = _top_keys(file)
+        return any(wanted <= keys for wanted in _KEYS[name])
+    if name == "SHA256SUMS":
+        return True
+    if name.endswith(".labels.txt"):
+        return _is_beside(file, "features.json")
+    stats = _STATS.match(name)
+    return stats is not None and (_is_beside(file, f"{stats[1]}.tar") or _is_beside(file, f"{stats[1]}.parquet"))
+
+
+def _top_keys(file: FoundFile) -> frozenset[str]:
+    record = _json_in(file)
+    return frozenset(record) if isinstance(record, dict) else frozenset()
+
+
+def _json_in(file: FoundFile) -> Any:
+    if file.size > MOST_BYTES:
+        return None
+    try:
+        return json.loads(Path(file.opened).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def _is_beside(file: FoundFile, name: str) -> bool:
+    return os.path.exists(os.path.join(os.path.dirname(file.opened), name))  # noqa: PTH110, PTH120 - see pyproject.toml
+
+
+def _is_listed(file: FoundFile, name: str) -> bool:
+    from shardctl.sources.formats.mds import INDEX, listed_in
+
+    listed = listed_in(Path(file.opened).with_name(INDEX))
+    return not listed or name in listed
+
+
+def _refuse_missing_shards(file: FoundFile) -> None:
+    """Raise InputError if an index of MDS lists a shard that is not there, compressed or not."""
+    record = _json_in(file)
+    shards = record.get("shards") if isinstance(record, dict) else None
+    for shard in shards if isinstance(shards, list) else ():
+        parts = [shard.get(part) for part in ("raw_data", "zip_data")] if isinstance(shard, dict) else []
+        names = [part["basename"] for part in parts if isinstance(part, dict) and isinstance(part.get("basename"), str)]
+        if names and not any(_is_name(name) and _is_beside(file, name) for name in names):
+            shown = " or ".join(map(printable, names))
+            raise InputError(
+                f"{printable(file.opened)}: lists {shown}, which is not there; get it, or give the shards themselves as sources"
+            )
+
+
+def _is_name(name: str) -> bool:
+    return "/" not in name and "\0" not in name and name not in ("", ".", "..")
+
+
+class _Failures:
+    """What the tables of img2dataset beside its tars say of samples that it could not get."""
+
+    def __init__(self) -> None:
+        self._files = self._failed = self._samples = 0
+        self._reasons: dict[str, int] = {}
+
+    def add(self, file: FoundFile) -> None:
+        """Count the samples of one table that are in no tar."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+        from pyarrow import parquet
+
+        self._files += 1
+        try:
+            table = parquet.read_table(file.opened, columns=["status", "error_message"])
+            failed = table.filter(pc.not_equal(table["status"], "success"))
+            self._samples += table.num_rows
+            self._failed += failed.num_rows
+            for each in pc.value_counts(failed["error_message"]).to_pylist():
+                reason = str(each["values"])[:80]
+                self._reasons[reason] = self._reasons.get(reason, 0) + each["counts"]
+        except (OSError, pa.ArrowException, KeyError):  # it tells no more than its name
+            return
+
+    def tell(self, notice: Callable[[str], None]) -> None:
+        """Say how many there are, and why most of them could not be got."""
+        if not self._files:
+            return
+        tables = counted(self._files, "table", "tables")
+        if not self._failed:
+            notice(f"left out: {tables} of img2dataset beside tars of the same name")
+            return
+        reason = max(self._reasons, key=lambda each: self._reasons[each])
+        notice(
+            f"left out: {tables} of img2dataset beside tars of the same name; by what they say {self._failed:,} of"
+            f" {self._samples:,} samples could not be downloaded ({self._reasons[reason]:,} of them: {printable(reason)})"
+        )

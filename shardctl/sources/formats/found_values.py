@@ -1,0 +1,146 @@
+"""Values in records of other formats, and the columns that they become: what JSON has, and bytes, arrays and features."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from shardctl.sources.formats.base import CHOSEN, Misfit
+from shardctl.sources.formats.jsonl import fitted_value
+from shardctl.sources.types import Types, without_nulls
+from shardctl.sources.values import Feature
+from shardctl.storage import printable
+
+Record = dict[str, Any]
+"""The fields of a record: None, bool, int, float, str, bytes, lists and dicts of these, numpy arrays, Feature."""
+
+
+def types_of_records(records: Sequence[Record], label: str) -> Types:
+    """Return the types of the fields of records."""
+    return Types.of_values(records, label)
+
+
+def batch_of_records(records: Sequence[tuple[int, Record]], schema: pa.Schema) -> pa.RecordBatch:
+    """Return the rows of numbered records, with the columns of `without_nulls(schema)`. Raises Misfit."""
+    if CHOSEN not in (schema.metadata or {}):
+        _refuse_new_fields(records, set(schema.names))
+    if not len(schema):  # from_arrays would give no rows
+        return pa.RecordBatch.from_struct_array(pa.array([{} for _ in records], pa.struct([])))
+    whole = without_nulls(schema)
+    columns = [_column(records, f, out.type) for f, out in zip(schema, whole, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=whole)
+
+
+def _refuse_new_fields(records: Sequence[tuple[int, Record]], known: set[str]) -> None:
+    for number, record in records:
+        if not record.keys() <= known:
+            name = next(name for name in record if name not in known)
+            raise Misfit(f"record {number}: the field {printable(name)} is new")
+
+
+def _column(records: Sequence[tuple[int, Record]], f: pa.Field, type_: pa.DataType) -> pa.Array:
+    values = [record.get(f.name) for _, record in records]
+    try:
+        return pa.array([_fitted(value, f.type) for value in values], type_)
+    except (Misfit, pa.ArrowException, OverflowError, ValueError, TypeError):
+        for (number, _), value in zip(records, values, strict=True):
+            try:
+                pa.array([_fitted(value, f.type)], type_)
+            except (Misfit, pa.ArrowException, OverflowError, ValueError, TypeError) as error:
+                raise Misfit(f"record {number}: the field {printable(f.name)} {_reason(error, f.type)}") from None
+        raise
+
+
+def _reason(error: Exception, type_: pa.DataType) -> str:
+    return str(error) if isinstance(error, Misfit) else f"does not fit {type_} ({error})"
+
+
+def _fitted(value: Any, type_: pa.DataType) -> Any:
+    """Return a value as a column of this type wants it. Raises Misfit."""
+    kind = type(value)
+    if value is None or (kind is bytes and pa.types.is_binary(type_)) or (kind is str and pa.types.is_string(type_)):
+        return value
+    if kind is Feature:
+        return _fitted_feature(value, type_)
+    if kind is bytes:
+        return _fitted_bytes(value, type_)
+    if kind is np.ndarray:
+        return _fitted_array(value, type_)
+    if kind is list and _is_list(type_):
+        return [_fitted(item, type_.value_type) for item in value]
+    if kind is dict and pa.types.is_struct(type_) and type_.num_fields:
+        return _fitted_parts(value, type_)
+    return fitted_value(value, type_)
+
+
+def _is_list(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_))
+
+
+def _fitted_parts(value: dict[str, Any], type_: pa.DataType) -> dict[str, Any]:
+    if not value.keys() <= {f.name for f in type_}:
+        raise Misfit("has objects with a new field")
+    return {f.name: _fitted(value.get(f.name), f.type) for f in type_}
+
+
+def _fitted_bytes(value: bytes, type_: pa.DataType) -> Any:
+    if pa.types.is_large_binary(type_):
+        return value
+    if not (pa.types.is_string(type_) or pa.types.is_large_string(type_)):
+        raise Misfit(f"holds bytes, which do not fit {type_}")
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise Misfit("holds bytes that are no text in UTF-8") from None
+
+
+def _fitted_feature(value: Feature, type_: pa.DataType) -> Any:
+    """Return the values of a feature: a list, or the only one where the column has no lists."""
+    if _is_list(type_):
+        return _fitted_items(value.items, type_.value_type)
+    if not len(value.items):
+        return None
+    if len(value.items) > 1:
+        raise Misfit(f"holds {len(value.items)} values where others hold one")
+    return _fitted_items(value.items, type_)[0]
+
+
+def _fitted_items(items: Any, type_: pa.DataType) -> Any:
+    if not isinstance(items, np.ndarray):
+        return [_fitted(item, type_) for item in items]
+    if pa.types.is_boolean(type_) and np.isin(items, (0, 1)).all():
+        return items.astype(bool)
+    return _fitted_array(items, pa.list_(type_))
+
+
+def _fitted_array(value: Any, type_: pa.DataType) -> Any:
+    """Return an array of any number of dimensions as nested lists; numbers keep their value, or do not fit."""
+    if value.ndim == 0:
+        return fitted_value(value.item(), type_)
+    depth, inner = 0, type_
+    while _is_list(inner):
+        depth, inner = depth + 1, inner.value_type
+    if depth != value.ndim:
+        raise Misfit(f"holds an array of {value.ndim} dimensions, which does not fit {type_}")
+    if pa.types.is_null(inner):
+        if value.size:
+            raise Misfit("holds an array with values where the others have none")
+        return value.tolist()
+    try:
+        wanted = np.dtype(inner.to_pandas_dtype())
+    except NotImplementedError:
+        raise Misfit(f"holds an array of {value.dtype}, which does not fit {type_}") from None
+    if value.dtype != wanted:
+        made = value.astype(wanted)
+        same = np.array_equal(made, value, equal_nan=value.dtype.kind == "f")
+        if value.dtype.kind not in "iufb" or wanted.kind not in "iufb" or not same:
+            raise Misfit(f"holds an array of {value.dtype}, which does not fit {type_}")
+        value = made
+    return value if value.ndim == 1 else _nested(value)
+
+
+def _nested(value: Any) -> Any:
+    return list(value) if value.ndim == 2 else [_nested(part) for part in value]

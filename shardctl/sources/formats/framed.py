@@ -1,0 +1,309 @@
+"""Files whose records lie one after the other, each with its own beginning and end: tar groups, TFRecord, MDS, RecordIO."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from functools import reduce
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from shardctl.errors import Rejection
+from shardctl.sources.formats.base import RECORD_BYTES, UNIT_BYTES, Choose, Cut, Digest, Parsed, Reading, Unit
+from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, Version, version_of
+from shardctl.sources.formats.content import Content, open_content
+from shardctl.sources.formats.found_values import Record, batch_of_records, types_of_records
+from shardctl.sources.formats.ranges import changed
+from shardctl.sources.formats.sequential import with_count
+from shardctl.sources.types import Types
+from shardctl.storage import format_bytes
+
+
+class Frame(NamedTuple):
+    """Where a record begins and ends in the content of its file, and why it is rejected, if it is.
+
+    `last`: from here on nothing of the file can be read; then the record is what is left of it.
+    """
+
+    offset: int
+    end: int
+    fault: Rejection | None = None
+    last: bool = False
+
+
+class Container(Protocol):
+    """An open file of records. `content` is that of the file."""
+
+    content: Content
+
+    @property
+    def declared(self) -> Declared:
+        """What the file itself, or one beside it, says of the fields of its records."""
+        ...
+
+    def begin(self) -> int:
+        """Return where the first record begins. Raises Rejection if no record of the file can be read."""
+        ...
+
+    def frame(self, offset: int) -> Frame | None:
+        """Return the record that begins at `offset`, None at the end of the file."""
+        ...
+
+    def fields(self, frame: Frame, data: bytes) -> Record:
+        """Return the fields of the record that `frame` gave last, all its bytes given. Raises Rejection."""
+        ...
+
+
+class Declared(NamedTuple):
+    """What is known of the fields of records without a look at them: their types, and the names of the classes of labels."""
+
+    types: pa.Schema
+    classes: dict[str, tuple[str, ...]]
+
+
+NOTHING_DECLARED = Declared(pa.schema([]), {})
+
+
+class ContainerFormat(Protocol):
+    """A format of such files: it opens one."""
+
+    name: ClassVar[str]
+
+    def is_plain(self, start: bytes) -> bool:
+        """Tell of the beginning of a file that looks compressed whether it is not."""
+        ...
+
+    def open(self, content: Content, path: str, reading: Reading) -> Container:
+        """Return the records of a file. Raises OSError, Rejection."""
+        ...
+
+
+class Framed:
+    """Reads the records of such a format. A plain file is cut between any records; a compressed one is read in one go."""
+
+    types_can_be_sampled: ClassVar[bool] = True
+
+    def __init__(self, form: ContainerFormat, unit_bytes: int = UNIT_BYTES) -> None:
+        self._form, self._unit_bytes = form, unit_bytes
+
+    @property
+    def name(self) -> str:
+        """The name of the format."""
+        return self._form.name
+
+    def pieces(self, size: int) -> list[tuple[int, int]]:
+        """Return the whole file: where a record begins depends on those before it."""
+        return [(0, size)]
+
+    def scan(self, path: str, offset: int, size: int, reading: Reading) -> Any:
+        """Return the units, [offset, size, records, (stage, error, message) of the reject or None]."""
+        with closing(_Opened(self._form, path, reading)) as opened:
+            cuts = _Cuts(size, self._unit_bytes, opened.is_compressed)
+            for frame in opened.frames():
+                cuts.add(frame)
+            return cuts.finish(opened.container.content.fault)
+
+    def join(self, scans: list[Any], size: int) -> list[Cut] | None:
+        """Return the units."""
+        cuts = scans[0]
+        return [Cut(start, length, records, Rejection(*fault) if fault else None) for start, length, records, fault in cuts]
+
+    def types(self, path: str, unit: Unit, reading: Reading) -> Types:
+        """Return the types of the fields of a unit's records, found part by part, as far as they can be read."""
+        with closing(_Opened(self._form, path, reading)) as opened:
+            types, classes = opened.container.declared
+        found = [Types.of_schema(types, reading.label, pa.array([], pa.string())).with_classes(classes)]
+        with suppress(Rejection):
+            for part in self._parts(path, unit, reading, None, None):
+                others = [{name: value for name, value in r.items() if name not in types.names} for _, r in part.records]
+                found.append(types_of_records(others, reading.label))
+        return reduce(Types.join, found if len(types) else found[1:] or found)
+
+    def read(
+        self, path: str, unit: Unit, reading: Reading, schema: pa.Schema, choose: Choose | None, digest: Digest
+    ) -> Iterator[Parsed]:
+        """Yield the records of a unit. The digest is of all their bytes."""
+        for part in self._parts(path, unit, reading, choose, digest):
+            numbers = np.array([number for number, _ in part.records], np.int64)
+            yield Parsed(numbers, batch_of_records(part.records, schema), part.rejects)
+
+    def _parts(self, path: str, unit: Unit, reading: Reading, choose: Choose | None, digest: Digest | None) -> Iterator[_Part]:
+        """Yield the records of a unit, some at a time."""
+        opened = _take_kept(self._form, path, reading, unit)
+        try:
+            opened.pass_records(unit.skip)
+            first, left = unit.first, unit.records
+            while left:
+                part = opened.take(first, left, choose, digest)
+                if not part.passed:
+                    raise opened.container.content.fault or changed()
+                first, left = first + part.passed, left - part.passed
+                yield part
+        except BaseException:
+            opened.close()
+            raise
+        _keep(opened)
+
+
+class _Cuts:
+    """The units of a file, as they are found."""
+
+    def __init__(self, size: int, unit_bytes: int, is_compressed: bool) -> None:
+        self._size, self._unit_bytes, self._is_compressed = size, unit_bytes, is_compressed
+        self._cuts: list[list[Any]] = []
+        self._start = self._end = self._records = self._total = 0
+
+    def add(self, frame: Frame) -> None:
+        """Add a record. In a compressed file those that are rejected are found again when it is read."""
+        self._total += 1
+        alone = frame.last or (frame.fault is not None and not self._is_compressed)
+        if alone or (self._end - self._start >= self._unit_bytes and not self._is_compressed):
+            self._finish_unit()
+        if alone:
+            self._cuts.append([frame.offset, frame.end - frame.offset, 1, _plain(frame.fault)])
+            return
+        if not self._records:
+            self._start = frame.offset
+        self._records += 1
+        self._end = frame.end
+
+    def _finish_unit(self) -> None:
+        if self._records:
+            start, end = (0, self._size) if self._is_compressed else (self._start, self._end)
+            self._cuts.append([start, end - start, self._records, None])
+        self._start = self._end = self._records = 0
+
+    def finish(self, fault: Rejection | None) -> list[list[Any]]:
+        """Return the units. Raises Rejection if there is none because of the fault."""
+        self._finish_unit()
+        if fault is None or (self._cuts and self._cuts[-1][3] is not None):
+            return self._cuts
+        fault = with_count(fault, self._total) if fault.error == "truncated" else fault
+        if not self._cuts:
+            raise fault
+        return [*self._cuts, [self._size, 0, 1, _plain(fault)]]
+
+
+def _plain(fault: Rejection | None) -> tuple[str, str, str] | None:
+    return None if fault is None else (fault.stage, fault.error, fault.message)
+
+
+class _Part(NamedTuple):
+    """Records that were read, each with its number, those that were rejected, and how many were passed in all."""
+
+    records: list[tuple[int, Record]]
+    rejects: list[tuple[int, Rejection]]
+    passed: int
+
+
+class _Opened:
+    """An open file, and where the next record of it begins; `passed` records are before that."""
+
+    def __init__(self, form: ContainerFormat, path: str, reading: Reading, start: int = 0) -> None:
+        self.key = _key(form, path, reading)
+        content = open_content(path, form.is_plain)
+        self.is_compressed = content.compression is not None
+        self.passed = 0
+        try:
+            self.container = form.open(content, path, reading)
+            begin = self.container.begin()
+        except BaseException:
+            content.close()
+            raise
+        self.offset = begin if self.is_compressed else max(begin, start)
+
+    def frames(self) -> Iterator[Frame]:
+        """Yield the records from here on."""
+        while (frame := self.next_frame()) is not None:
+            yield frame
+            if frame.last:
+                return
+
+    def next_frame(self) -> Frame | None:
+        """Return the next record, and pass it."""
+        self.container.content.release(self.offset)
+        frame = self.container.frame(self.offset)
+        if frame is not None:
+            self.offset = frame.end
+            self.passed += 1
+        return frame
+
+    def pass_records(self, until: int) -> None:
+        """Pass over records until so many have been passed. Raises Rejection if there are fewer."""
+        while self.passed < until:
+            if self.next_frame() is None:
+                raise self.container.content.fault or changed()
+
+    def take(self, first: int, most: int, choose: Choose | None, digest: Digest | None) -> _Part:
+        """Read the next records, of which the first has the number `first`: about BATCH_BYTES of them, `most` at most."""
+        records: list[tuple[int, Record]] = []
+        rejects: list[tuple[int, Rejection]] = []
+        most = min(most, BATCH_ROWS)
+        wanted = None if choose is None else choose(np.arange(first, first + most))
+        passed = size = 0
+        while passed < most and size < BATCH_BYTES:
+            self.container.content.release(self.offset)
+            frame = self.container.frame(self.offset)
+            if frame is None:
+                break
+            number, is_wanted = first + passed, wanted is None or bool(wanted[passed])
+            if frame.fault is not None:
+                rejects += [(number, frame.fault)] if is_wanted else []
+            elif is_wanted or digest is not None:
+                data = self.container.content.at(frame.offset, frame.end - frame.offset)
+                if len(data) < frame.end - frame.offset:
+                    raise self.container.content.fault or changed()
+                size += len(data)
+                if digest is not None:
+                    digest.update(data)
+                if is_wanted:
+                    try:
+                        records.append((number, self.container.fields(frame, data)))
+                    except Rejection as rejection:
+                        rejects.append((number, rejection))
+            self.offset = frame.end
+            self.passed += 1
+            passed += 1
+        return _Part(records, rejects, passed)
+
+    def close(self) -> None:
+        """Close the file."""
+        self.container.content.close()
+
+
+def too_large(size: int, limit: int = RECORD_BYTES) -> Rejection:
+    """Return why a record is not read that is larger than records may be."""
+    message = f"a record of {format_bytes(size)}, and at most {format_bytes(limit)} are read as one; break it up"
+    return Rejection("read", "too-large", message)
+
+
+_KEPT: dict[int, _Opened] = {}
+"""The compressed file that this process read last, by the number of the process: a forked one must not share its open file."""
+
+
+def _key(form: ContainerFormat, path: str, reading: Reading) -> tuple[str, str, Version, Reading]:
+    return form.name, path, version_of(path), reading
+
+
+def _keep(opened: _Opened) -> None:
+    """Keep a compressed file open where it is, for the unit that follows in it."""
+    if not opened.is_compressed:
+        opened.close()
+        return
+    other = _KEPT.pop(os.getpid(), None)
+    if other is not None:
+        other.close()
+    _KEPT[os.getpid()] = opened
+
+
+def _take_kept(form: ContainerFormat, path: str, reading: Reading, unit: Unit) -> _Opened:
+    """Return the open file, or open it where the unit begins."""
+    kept = _KEPT.pop(os.getpid(), None)
+    if kept is not None and kept.key == _key(form, path, reading) and kept.passed <= unit.skip:
+        return kept
+    if kept is not None:
+        kept.close()
+    return _Opened(form, path, reading, unit.offset)

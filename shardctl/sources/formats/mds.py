@@ -1,0 +1,254 @@
+"""MDS, the shards of MosaicML Streaming: each says its own columns, and where its samples begin.
+
+u32 samples, u32 where each sample begins and the last one ends, JSON of the columns, then the samples. A sample is the sizes
+(u32) of its columns without a fixed size, and then its values, in the order of the columns. All is little-endian
+(streaming/base/format/mds/writer.py).
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from shardctl.errors import Rejection
+from shardctl.sources.formats.base import RECORD_BYTES, Numbers, Reading
+from shardctl.sources.formats.columns import Version, version_of
+from shardctl.sources.formats.content import Content
+from shardctl.sources.formats.found_values import Record
+from shardctl.sources.formats.framed import Declared, Frame, too_large
+from shardctl.sources.jsonl import parse_value
+from shardctl.storage import printable
+
+INDEX = "index.json"
+
+MOST_SAMPLES = 1 << 28
+"""More samples than a shard of less than 4 GiB has."""
+
+MOST_CONFIG = 1 << 20
+"""The largest description of columns that is read."""
+
+_NUMBERS = {
+    **{name: np.dtype(name).newbyteorder("<") for name in ("int8", "int16", "int32", "int64", "float16", "float32", "float64")},
+    **{name: np.dtype(name).newbyteorder("<") for name in ("uint8", "uint16", "uint32", "uint64")},
+    "int": np.dtype("<i8"),
+}
+_ARRAY_TYPES = {
+    8: "uint8",
+    9: "int8",
+    16: "uint16",
+    17: "int16",
+    18: "float16",
+    32: "uint32",
+    33: "int32",
+    34: "float32",
+    64: "uint64",
+    65: "int64",
+    66: "float64",
+}
+_SHAPE_TYPES = ("<u1", "<u2", "<u4", "<u8")
+_BYTES = ("bytes", "jpeg", "png")
+
+
+@dataclass(frozen=True)
+class _Column:
+    """A column: its encoding, its size if that is fixed, and what makes a value of its bytes.
+
+    `type` is None where values say their own types.
+    """
+
+    name: str
+    size: int | None
+    decode: Callable[[bytes], Any]
+    type: pa.DataType | None
+
+
+class Mds:
+    """Opens MDS shards."""
+
+    name: ClassVar[str] = "mds"
+
+    def is_plain(self, start: bytes) -> bool:
+        """Return whether this is a number of samples and the beginning of the first one, which looks like compressed data."""
+        samples, first = struct.unpack("<II", start[:8]) if len(start) >= 8 else (0, 0)
+        return 8 + 4 * int(samples) <= int(first) <= 8 + 4 * int(samples) + MOST_CONFIG
+
+    def open(self, content: Content, path: str, reading: Reading) -> MdsShard:
+        """Return the samples of a shard."""
+        return MdsShard(content, Path(path))
+
+
+class MdsShard:
+    """The samples of an open shard."""
+
+    def __init__(self, content: Content, path: Path) -> None:
+        self.content = content
+        self._path = path
+        self._columns: list[_Column] = []
+        self._ends: Numbers = np.zeros(0, np.int64)
+        self._first = 0
+
+    @property
+    def declared(self) -> Declared:
+        """The types of the columns that have one."""
+        return Declared(pa.schema([(column.name, column.type) for column in self._columns if column.type is not None]), {})
+
+    def begin(self) -> int:
+        """Read where the samples are, and which columns they have. Raises Rejection if that cannot be."""
+        head = self.content.at(0, 4)
+        samples = int.from_bytes(head, "little")
+        table = self.content.at(4, 4 * (samples + 1)) if len(head) == 4 and samples <= MOST_SAMPLES else b""
+        places = np.frombuffer(table[: len(table) // 4 * 4], "<u4").astype(np.int64)
+        if len(places) <= samples or (np.diff(places) < 0).any() or not 0 <= places[0] - 8 - 4 * samples <= MOST_CONFIG:
+            message = "it is no MDS shard, although its name says so, or it is damaged; get it again"
+            raise self.content.fault or Rejection("read", "not-mds", message)
+        self._columns = self._read_columns(self.content.at(8 + 4 * samples, int(places[0]) - 8 - 4 * samples))
+        self._first, self._ends = int(places[0]), places[1:]
+        self._compare_with_index(samples, int(places[-1]))
+        return self._first
+
+    def _read_columns(self, config: bytes) -> list[_Column]:
+        try:
+            columns = json.loads(config)
+            rows = zip(columns["column_names"], columns["column_encodings"], columns["column_sizes"], strict=True)
+            found = [_column(name, encoding, size) for name, encoding, size in rows]
+            if len({column.name for column in found}) < len(found):
+                raise ValueError("two columns have one name")
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            message = f"its columns cannot be read ({printable(str(error))}); it is damaged, or of another version of MDS"
+            raise Rejection("read", "bad-columns", message) from None
+        return found
+
+    def _compare_with_index(self, samples: int, size: int) -> None:
+        """Raise Rejection if index.json says something else of this shard."""
+        facts = listed_in(self._path.with_name(INDEX)).get(self._path.name)
+        if facts is not None and (facts.samples, facts.size) != (samples, size):
+            message = f"{INDEX} says that it has {facts.samples} samples in {facts.size} bytes, and it has {samples} in {size}"
+            raise Rejection("read", "not-as-listed", f"{message}; get both again")
+
+    def frame(self, offset: int) -> Frame | None:
+        """Return the sample that begins at `offset`."""
+        number = int(np.searchsorted(self._ends, offset, side="right"))
+        if number >= len(self._ends):
+            return None
+        end = int(self._ends[number])
+        if end - offset > RECORD_BYTES:
+            self.content.release(end)
+            return Frame(offset, end, too_large(end - offset))
+        if not self.content.reaches(end):
+            message = "the shard ends within this sample; get the whole file"
+            return Frame(offset, end, self.content.fault or Rejection("read", "truncated", message), last=True)
+        return Frame(offset, end)
+
+    def fields(self, frame: Frame, data: bytes) -> Record:
+        """Return the values of a sample. Raises Rejection."""
+        free = [column for column in self._columns if column.size is None]
+        sizes = iter(np.frombuffer(data[: 4 * len(free)], "<u4").tolist())
+        at = 4 * len(free)
+        record: Record = {}
+        for column in self._columns:
+            size = next(sizes, len(data) + 1) if column.size is None else column.size
+            if at + size > len(data):
+                raise Rejection("decode", "bad-sample", "its values are longer than it is; the shard is damaged, get it again")
+            try:
+                record[column.name] = column.decode(data[at : at + size])
+            except (ValueError, IndexError, KeyError, InvalidOperation) as error:
+                message = (
+                    f"its {printable(column.name)} is not as the columns say ({printable(str(error))}); get the shard again"
+                )
+                raise Rejection("decode", "bad-value", message) from None
+            at += size
+        return record
+
+
+def _column(name: Any, encoding: Any, size: Any) -> _Column:
+    """Return a column. Raises ValueError, TypeError for one that is not read."""
+    if not isinstance(name, str) or not isinstance(encoding, str) or not (size is None or (type(size) is int and size >= 0)):
+        raise TypeError("a name, an encoding and a size are needed")
+    dtype = _NUMBERS.get(encoding)
+    if dtype is not None:
+        if size != dtype.itemsize:
+            raise ValueError(f"{name} is of {encoding}, which has {dtype.itemsize} bytes, and not {size}")
+        return _Column(
+            name, size, lambda data: np.frombuffer(data, dtype)[0].item(), pa.from_numpy_dtype(dtype.newbyteorder("="))
+        )
+    if encoding in _BYTES:
+        return _Column(name, size, bytes, pa.binary())
+    if encoding in _OTHERS:
+        decode, type_ = _OTHERS[encoding]
+        return _Column(name, size, decode, type_)
+    if encoding == "ndarray" or encoding.startswith("ndarray:"):
+        return _Column(name, size, _array_decoder(encoding), None)
+    if encoding == "pkl":
+        raise ValueError(f"{name} holds pickles, which can run any code when they are read; write it as json or ndarray")
+    raise ValueError(f"the encoding {encoding} of {name} is not read; write it as bytes, json or ndarray")
+
+
+_OTHERS: dict[str, tuple[Callable[[bytes], Any], pa.DataType | None]] = {
+    "str": (bytes.decode, pa.string()),
+    "json": (parse_value, None),
+    "str_int": (lambda data: int(data.decode()), None),
+    "str_float": (lambda data: float(data.decode()), pa.float64()),
+    "str_decimal": (lambda data: str(Decimal(data.decode())), pa.string()),
+}
+
+
+def _array_decoder(encoding: str) -> Callable[[bytes], Any]:
+    """Return what makes arrays of bytes: of type and shape that the encoding gives, ndarray:TYPE:SHAPE, or they themselves."""
+    _, _, given = encoding.partition(":")
+    of_type, _, of_shape = given.partition(":")
+    if of_type and of_type not in _ARRAY_TYPES.values():
+        raise ValueError(f"the encoding {encoding} is not read")
+    shape = tuple(map(int, of_shape.split(","))) if of_shape else None
+
+    def decode(data: bytes) -> Any:
+        at = 0
+        if not of_type:
+            at = 1
+        dtype = np.dtype(of_type or _ARRAY_TYPES[data[0]]).newbyteorder("<")
+        found = shape
+        if found is None:
+            dimensions, kind = data[at] >> 2, np.dtype(_SHAPE_TYPES[data[at] & 3])
+            end = at + 1 + dimensions * kind.itemsize
+            found, at = tuple(np.frombuffer(data[at + 1 : end], kind).tolist()), end
+        return np.frombuffer(data[at:], dtype).reshape(found).astype(dtype.newbyteorder("="))
+
+    return decode
+
+
+@dataclass(frozen=True)
+class Listed:
+    """What index.json says of a shard: its samples, and its size without compression."""
+
+    samples: int
+    size: int
+
+
+def listed_in(path: Path) -> dict[str, Listed]:
+    """Return the shards that an index.json lists, by the names of their files; none where it is no such list."""
+    try:
+        return _listed(path, version_of(str(path)))
+    except OSError:
+        return {}
+
+
+@lru_cache(16)
+def _listed(path: Path, _version: Version) -> dict[str, Listed]:
+    found: dict[str, Listed] = {}
+    try:
+        for shard in json.loads(path.read_bytes())["shards"]:
+            facts = Listed(int(shard["samples"]), int(shard["raw_data"]["bytes"]))
+            for part in ("raw_data", "zip_data"):
+                if shard.get(part):
+                    found[str(shard[part]["basename"])] = facts
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return {}
+    return found

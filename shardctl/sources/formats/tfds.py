@@ -1,0 +1,255 @@
+"""The types that a folder of TFDS (TensorFlow Datasets) gives to the features of its records: features.json and *.labels.txt.
+
+The JSON is that of tensorflow_datasets/core/proto/feature.proto. A field of a dict that a sequence holds is a list of its own,
+as TFDS gives it too. Whatever is not known here stays as it is in the records.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from shardctl.errors import Rejection
+from shardctl.sources.formats.columns import Version, version_of
+from shardctl.sources.formats.found_values import Record
+from shardctl.sources.values import Feature
+
+FEATURES = "features.json"
+
+MOST_BYTES = 16 << 20
+"""The largest file of features that is read."""
+
+MOST_SEQUENCES = 8
+"""How many sequences may be inside of each other."""
+
+MOST_INFLATED = 256 << 20
+"""The most bytes that one array may have."""
+
+_ARROW = {
+    **{name: getattr(pa, name)() for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")},
+    "bool": pa.bool_(),
+    "float16": pa.float16(),
+    "float32": pa.float32(),
+    "float64": pa.float64(),
+    "string": pa.string(),
+    "object": pa.string(),
+}
+
+
+@dataclass(frozen=True)
+class _Leaf:
+    """A feature that is stored under one name: of `type` (of one element), with `shape`, in so many sequences.
+
+    Lengths that are not known are -1. `encoding` is none, bytes or zlib. `names` are those of its classes.
+    """
+
+    type: pa.DataType
+    shape: tuple[int, ...] = ()
+    encoding: str = "none"
+    names: tuple[str, ...] = ()
+    sequences: int = 0
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        """The type of a column of it."""
+        found = self.type
+        for _ in range(len(self.shape) + self.sequences):
+            found = pa.list_(found)
+        return found
+
+
+@dataclass(frozen=True)
+class Features:
+    """The features of a folder: the leaves by their names in the records, such as objects/bbox."""
+
+    leaves: dict[str, _Leaf]
+    types: pa.Schema = field(compare=False)
+
+    @classmethod
+    def beside(cls, path: Path) -> Features | None:
+        """Read features.json, None if there is none. Raises Rejection if it is damaged, OSError."""
+        try:
+            version = version_of(str(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return _read(path, version)
+
+    @property
+    def classes(self) -> dict[str, tuple[str, ...]]:
+        """The names of the classes of fields that are labels."""
+        return {name: leaf.names for name, leaf in self.leaves.items() if leaf.names and "/" not in name}
+
+    def decoded(self, record: Record) -> Record:
+        """Return the fields of a record as its features say. Raises Rejection (stage `decode`)."""
+        made: Record = {}
+        used: set[str] = set()
+        for name, leaf in self.leaves.items():
+            try:
+                value = _value(name, leaf, record, used)
+            except (ValueError, TypeError, OverflowError, IndexError, KeyError, zlib.error) as error:
+                message = f"the feature {name!r} is not as {FEATURES} describes it ({error}); write the records again"
+                raise Rejection("decode", "other-type", message) from None
+            _put(made, name.split("/"), value)
+        made.update((name, value) for name, value in record.items() if name not in used)
+        return made
+
+
+def _put(record: Record, path: list[str], value: Any) -> None:
+    for part in path[:-1]:
+        record = record.setdefault(part, {})
+    if record.setdefault(path[-1], value) is not value:
+        raise ValueError(f"{'/'.join(path)} is both a feature and a dict of features")
+
+
+@lru_cache(64)
+def _read(path: Path, version: Version) -> Features:
+    if version[0] > MOST_BYTES:
+        raise Rejection("read", "bad-features", f"{FEATURES} beside it has {version[0]} bytes, which is no list of features")
+    try:
+        tree = json.loads(path.read_bytes())
+        leaves = dict(_leaves(tree, "", 0, path.parent))
+        types = _schema(leaves)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        message = f"{FEATURES} beside it cannot be read ({reason}); mend it, or move it away to read the records without it"
+        raise Rejection("read", "bad-features", message) from None
+    return Features(leaves, types)
+
+
+def _leaves(tree: dict[str, Any], name: str, sequences: int, folder: Path) -> Iterator[tuple[str, _Leaf]]:
+    """Yield the leaves of a tree of features, each with its name."""
+    if "featuresDict" in tree:
+        for part, feature in sorted(tree["featuresDict"]["features"].items()):
+            if not part or "/" in part:
+                raise ValueError(f"a feature is called {part!r}")
+            yield from _leaves(feature, f"{name}/{part}" if name else part, sequences, folder)
+    elif "sequence" in tree:
+        if sequences >= MOST_SEQUENCES:
+            raise ValueError(f"{name} has sequences inside of sequences deeper than {MOST_SEQUENCES}")
+        yield from _leaves(tree["sequence"]["feature"], name, sequences + 1, folder)
+    elif (leaf := _leaf(tree, name, sequences, folder)) is not None:
+        yield name, leaf
+
+
+def _leaf(tree: dict[str, Any], name: str, sequences: int, folder: Path) -> _Leaf | None:
+    if "image" in tree:
+        return _Leaf(pa.binary(), sequences=sequences)
+    if "text" in tree:
+        return _Leaf(pa.string(), sequences=sequences)
+    if "classLabel" in tree:
+        return _Leaf(pa.int64(), names=_class_names(folder, name), sequences=sequences)
+    found = tree.get("tensor") or tree.get("boundingBox")
+    if found is None or found["dtype"] not in _ARROW:
+        return None
+    shape = tuple(int(length) for length in found.get("shape", {}).get("dimensions", ()))
+    return _Leaf(_ARROW[found["dtype"]], shape, str(found.get("encoding", "none")).lower(), sequences=sequences)
+
+
+def _class_names(folder: Path, name: str) -> tuple[str, ...]:
+    """Return the names of the classes of a label, none if they are not known."""
+    path = folder / f"{name.replace('/', '-')}.labels.txt"
+    try:
+        return tuple(path.read_text("utf-8").splitlines())
+    except OSError:
+        return ()
+
+
+def _schema(leaves: dict[str, _Leaf]) -> pa.Schema:
+    tree: dict[str, Any] = {}
+    for name, leaf in leaves.items():
+        _put(tree, name.split("/"), leaf.arrow_type)
+    return pa.schema(list(_struct(tree)))
+
+
+def _struct(tree: dict[str, Any]) -> pa.StructType:
+    return pa.struct([(name, _struct(part) if isinstance(part, dict) else part) for name, part in tree.items()])
+
+
+def _value(name: str, leaf: _Leaf, record: Record, used: set[str]) -> Any:
+    """Return the value of a feature from those that it is stored as, whose names are added to `used`. Raises ValueError."""
+
+    def stored(end: str = "") -> Any:
+        used.add(name + end)
+        feature = record.get(name + end)
+        return feature.items if isinstance(feature, Feature) else None
+
+    if leaf.sequences > 1:
+        flat = stored("/ragged_flat_values")
+        lengths = [stored(f"/ragged_row_lengths_{level}") for level in range(leaf.sequences - 1)]
+        if flat is None or any(each is None for each in lengths):
+            return None
+        made = _elements(leaf, flat)
+        for each in reversed(lengths):
+            made = _split(made, each)
+        return made
+    shape = stored("/shape") if sum(length < 0 for length in leaf.shape) > 1 else None
+    items = stored() if shape is None else stored("/value")
+    if items is None:
+        return None
+    if leaf.sequences:
+        return _elements(leaf, items)
+    return _element(leaf, items, tuple(shape.tolist()) if shape is not None else leaf.shape)
+
+
+def _split(values: Any, lengths: Any) -> list[Any]:
+    ends = np.cumsum(lengths)
+    if len(lengths) and (lengths.min() < 0 or ends[-1] != len(values)):
+        raise ValueError("its lengths are not those of its values")
+    if not len(lengths) and len(values):
+        raise ValueError("it has values and no lengths")
+    return [values[end - length : end] for end, length in zip(ends.tolist(), lengths.tolist(), strict=True)]
+
+
+def _elements(leaf: _Leaf, items: Any) -> Any:
+    """Return the elements of a sequence: an array, or a list."""
+    if leaf.encoding != "none":
+        return [_unpacked(leaf, item).reshape(leaf.shape) for item in items]
+    values = _typed(leaf, items)
+    if not leaf.shape:
+        return values
+    return values.reshape(-1, *leaf.shape) if len(values) else []
+
+
+def _element(leaf: _Leaf, items: Any, shape: tuple[int, ...]) -> Any:
+    if leaf.encoding != "none":
+        return _unpacked(leaf, items[0]).reshape(shape)
+    values = _typed(leaf, items)
+    if not shape:
+        if len(values) > 1:
+            raise ValueError(f"{len(values)} values in place of one")
+        return _plain(values[0]) if len(values) else None
+    return values.reshape(shape) if isinstance(values, np.ndarray) else values
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _typed(leaf: _Leaf, items: Any) -> Any:
+    if pa.types.is_binary(leaf.type):
+        return items
+    if pa.types.is_string(leaf.type):
+        return [item.decode() for item in items]
+    made = np.asarray(items).astype(leaf.type.to_pandas_dtype())
+    if made.dtype.kind in "iu" and not np.array_equal(made, items):
+        raise ValueError(f"a value does not fit {leaf.type}")
+    return made
+
+
+def _unpacked(leaf: _Leaf, data: bytes) -> Any:
+    """Return the elements of an array whose bytes are stored. Raises ValueError; nothing is inflated beyond its size."""
+    dtype = np.dtype(leaf.type.to_pandas_dtype()).newbyteorder("<")
+    if leaf.encoding == "zlib":
+        inflate = zlib.decompressobj()
+        data = inflate.decompress(data, MOST_INFLATED)
+        if not inflate.eof:
+            raise ValueError("its compressed data is not whole, or very large")
+    return np.frombuffer(data, dtype).astype(dtype.newbyteorder("="))

@@ -1,0 +1,261 @@
+"""WebDataset: tar files in which the members of a sample follow each other, and have the same name up to its first dot.
+
+Nothing is ever extracted: names are only the keys and the fields of samples.
+"""
+
+from __future__ import annotations
+
+import re
+import tarfile
+from typing import ClassVar, NamedTuple
+
+import xxhash
+
+from shardctl.errors import Rejection
+from shardctl.sources.formats.base import RECORD_BYTES, Reading
+from shardctl.sources.formats.content import Content
+from shardctl.sources.formats.found_values import Record
+from shardctl.sources.formats.framed import NOTHING_DECLARED, Declared, Frame, too_large
+from shardctl.sources.formats.members import value_of
+from shardctl.storage import printable
+
+KEY = "__key__"
+"""The field with the key of a sample: the path of its members up to the first dot of the name."""
+
+BLOCK = tarfile.BLOCKSIZE
+
+LONGEST_HEADER = 1 << 16
+"""The longest name, and the largest pax header, that is read."""
+
+_FILES = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)
+_LINKS = (tarfile.LNKTYPE, tarfile.SYMTYPE)
+_BEFORE_OTHERS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
+
+_NAME = re.compile(r"^((?:.*/)?[^./]+)\.([^/]+)$", re.DOTALL)
+"""A key and a field, as the package webdataset tells them apart."""
+
+_END = b"\0" * BLOCK
+
+
+class _Member(NamedTuple):
+    """A member of a tar: the `key` of its sample, its `field`, where its data begins and ends, and where the next one begins.
+
+    `fault` says why it cannot be a field. A folder has no key.
+    """
+
+    key: str
+    field: str
+    start: int
+    stop: int
+    next: int
+    fault: Rejection | None = None
+
+
+class WebDataset:
+    """Opens tar files."""
+
+    name: ClassVar[str] = "webdataset"
+
+    def is_plain(self, start: bytes) -> bool:
+        """Return False: a tar begins with a name."""
+        return False
+
+    def open(self, content: Content, path: str, reading: Reading) -> TarSamples:
+        """Return the samples of a tar."""
+        return TarSamples(content)
+
+
+class TarSamples:
+    """The samples of an open tar."""
+
+    def __init__(self, content: Content) -> None:
+        self.content = content
+        self._seen: dict[int, int] = {}
+        self._samples = 0
+        self._members: list[_Member] = []  # of the last sample
+        self._ahead: tuple[int, _Member | Frame | None] = (-1, None)  # a member that was looked at, and where it begins
+
+    @property
+    def declared(self) -> Declared:
+        """Nothing: a tar does not describe its members."""
+        return NOTHING_DECLARED
+
+    def begin(self) -> int:
+        """Return 0. Raises Rejection if it is no tar."""
+        start = self.content.at(0, BLOCK)
+        if not start:
+            raise self.content.fault or Rejection("read", "empty", "the file is empty, and no tar; make it again")
+        if start != _END:
+            try:
+                tarfile.TarInfo.frombuf(start, "utf-8", "surrogateescape")
+            except tarfile.HeaderError:
+                message = "it is no tar file, although its name says so, or damaged at its beginning; get it again"
+                raise self.content.fault or Rejection("read", "not-tar", message) from None
+        return 0
+
+    def frame(self, offset: int) -> Frame | None:
+        """Return the next sample: the members up to one of another key."""
+        first = self._member(offset)
+        while isinstance(first, _Member) and not first.key:
+            offset = first.next
+            self.content.release(offset)
+            first = self._member(offset)
+        if not isinstance(first, _Member):
+            return first
+        self._members = [first]
+        fault = first.fault or self._repeats(first.key)
+        while (following := self._of_key(first.key, self._members[-1].next)) is not None:
+            if following.next - offset > RECORD_BYTES:
+                fault = fault or too_large(following.next - offset)
+                self.content.release(following.next)
+                self._members.clear()
+            self._members.append(following)
+            fault = fault or following.fault
+        last = self._members[-1]
+        if last.next - offset > RECORD_BYTES:
+            fault = fault or too_large(last.next - offset)
+            self.content.release(last.stop)
+        return self._whole(offset, last, fault)
+
+    def _of_key(self, key: str, offset: int) -> _Member | None:
+        """Return the member at `offset` if it belongs to the sample of this key."""
+        member = self._member(offset)
+        return member if isinstance(member, _Member) and member.key == key else None
+
+    def _whole(self, offset: int, last: _Member, fault: Rejection | None) -> Frame:
+        """Return a sample, and that nothing follows it if the file ends within it."""
+        if not self.content.reaches(last.stop):
+            message = "the tar ends within this sample; get the whole file"
+            return Frame(offset, last.stop, self.content.fault or Rejection("read", "truncated", message), last=True)
+        return Frame(offset, last.next if self.content.reaches(last.next) else last.stop, fault)
+
+    def _repeats(self, key: str) -> Rejection | None:
+        """Return why a sample is rejected whose key another one had, whose members are not beside its own."""
+        self._samples += 1
+        digest = xxhash.xxh3_64_intdigest(key.encode("utf-8", "surrogateescape"))
+        first = self._seen.setdefault(digest, self._samples)
+        if first == self._samples:
+            return None
+        message = f"its key {printable(key)} is that of sample {first} of the file too; put the members of a sample beside"
+        return Rejection("read", "repeated-key", f"{message} each other (tar --sort=name does), and give each a key of its own")
+
+    def _member(self, offset: int) -> _Member | Frame | None:
+        if self._ahead[0] != offset:
+            self._ahead = offset, self._read_member(offset)
+        return self._ahead[1]
+
+    def _read_member(self, offset: int) -> _Member | Frame | None:
+        """Return the member whose headers begin at `offset`; None at the end; a Frame if nothing can be read from here on."""
+        names: dict[str, str] = {}
+        at = offset
+        while True:
+            header = self.content.at(at, BLOCK)
+            if header == _END or not header:  # there should be two blocks of zeros, which some writers leave out
+                return None if self.content.fault is None else self._broken(offset, at, "")
+            try:
+                info = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
+            except tarfile.HeaderError as error:
+                return self._broken(offset, at, str(error))
+            if info.size < 0:
+                return self._broken(offset, at, "a negative size")
+            if info.type not in _BEFORE_OTHERS:
+                try:
+                    return _made(info, names, at + BLOCK)
+                except ValueError as error:
+                    return self._broken(offset, at, str(error))
+            if info.size > LONGEST_HEADER:
+                return self._broken(offset, at, f"a header of {info.size} bytes")
+            text = self.content.at(at + BLOCK, info.size)
+            try:
+                names |= _names_in(info.type, text)
+            except ValueError as error:
+                return self._broken(offset, at, str(error))
+            at = _next_block(at + BLOCK + info.size)
+
+    def _broken(self, offset: int, at: int, why: str) -> Frame:
+        """Return what is left of a tar from a header on that cannot be read."""
+        message = f"the tar is damaged at byte {at} ({why}); what follows is not read, get the file again"
+        return Frame(offset, at + 1, self.content.fault or Rejection("read", "damaged", message), last=True)
+
+    def fields(self, frame: Frame, data: bytes) -> Record:
+        """Return the fields of a sample: its key, and a field for each member. Raises Rejection."""
+        record: Record = {KEY: self._members[0].key}
+        for member in self._members:
+            if member.field in record:
+                message = f"it has two members of the name {printable(member.field)}; keep one of them"
+                raise Rejection("read", "repeated-field", message)
+            record[member.field] = value_of(member.field, data[member.start - frame.offset : member.stop - frame.offset])
+        return record
+
+
+def _next_block(offset: int) -> int:
+    return -(-offset // BLOCK) * BLOCK
+
+
+def _made(info: tarfile.TarInfo, names: dict[str, str], start: int) -> _Member:
+    """Return a member, given what the headers before its own say. Raises ValueError for a size that is none."""
+    name = names.get("path", info.name)
+    is_file = info.type in _FILES
+    size = int(names.get("size", info.size)) if is_file or info.type not in (*_LINKS, tarfile.DIRTYPE) else 0
+    if size < 0:
+        raise ValueError("a negative size")
+    stop = start + size
+    if info.type == tarfile.DIRTYPE:
+        return _Member("", "", start, start, start)
+    found = _NAME.match(name)
+    key, field = (found[1], found[2].lower()) if found else (name, "")
+    return _Member(key or name, field, start, stop, _next_block(stop), _fault_of(info, names, name, field))
+
+
+def _fault_of(info: tarfile.TarInfo, names: dict[str, str], name: str, field: str) -> Rejection | None:
+    """Return why a member cannot be a field of a sample, None if it can."""
+    shown = printable(name)
+    if info.type in _LINKS:
+        target = printable(names.get("linkpath", info.linkname))
+        message = f"its member {shown} is a link to {target}; links are not followed, store the file itself"
+        return Rejection("read", "link", message)
+    if info.type == tarfile.GNUTYPE_SPARSE or any(each.startswith("GNU.sparse") for each in names):
+        return Rejection("read", "sparse", f"its member {shown} is stored with holes; write the tar without --sparse")
+    if info.type not in _FILES:
+        return Rejection("read", "not-a-file", f"its member {shown} is a device or the like, and no file; leave it out")
+    if name.startswith("/") or ".." in name.split("/") or "\0" in name:
+        return Rejection("read", "unsafe-name", f"its member has the name {shown}; names must be below the tar, without ..")
+    if not _is_utf8(name):
+        return Rejection("read", "name-not-utf8", f"its member has the name {shown}, which is not UTF-8; rename it")
+    if not field or field == KEY:
+        return Rejection("read", "no-field", f"its member {shown} has no ending that could name a field; leave it out")
+    return None
+
+
+def _is_utf8(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _names_in(type_: bytes, text: bytes) -> dict[str, str]:
+    """Return what a header says that stands before that of a member, by its name in pax. Raises ValueError."""
+    if type_ == tarfile.XGLTYPE:
+        return {}  # it is about all members, which have headers of their own
+    if type_ == tarfile.XHDTYPE:
+        return _pax(text)
+    name = "path" if type_ == tarfile.GNUTYPE_LONGNAME else "linkpath"
+    return {name: text.rstrip(b"\0").decode("utf-8", "surrogateescape")}
+
+
+def _pax(text: bytes) -> dict[str, str]:
+    """Return the records of a pax header: "LENGTH NAME=VALUE\\n" each (POSIX, pax, extended header). Raises ValueError."""
+    found: dict[str, str] = {}
+    at = 0
+    while at < len(text) and text[at]:
+        length, _, _ = text[at : at + 20].partition(b" ")
+        if not length.isdigit() or not len(length) + 3 <= int(length) <= len(text) - at:
+            raise ValueError("a pax header that is none")
+        name, equals, value = text[at + len(length) + 1 : at + int(length) - 1].partition(b"=")
+        if not equals:
+            raise ValueError("a pax header that is none")
+        found[name.decode("utf-8", "surrogateescape")] = value.decode("utf-8", "surrogateescape")
+        at += int(length)
+    return found
