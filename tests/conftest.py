@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -57,10 +58,16 @@ def fork_servers() -> Iterator[KeptServers]:
 
 @pytest.fixture(scope="session")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """photos/ (60 images in 6 class folders), texts/, lines.jsonl."""
-    root = tmp_path_factory.mktemp("demo") / "demo"
-    make_demo(root, images=60, texts=50)
-    return root
+    """photos/ (60 images in 6 class folders), texts/, lines.jsonl. Tests only read it: all processes of pytest share it."""
+    base = tmp_path_factory.getbasetemp()
+    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared-demo"
+    shared.mkdir(exist_ok=True)
+    with open(shared / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (shared / "made").exists():
+            make_demo(shared / "demo", images=60, texts=50)
+            (shared / "made").touch()
+    return shared / "demo"
 
 
 @pytest.fixture(scope="session")
@@ -76,11 +83,18 @@ def raw_dataset(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.fixture(scope="session")
+def whole_dataset(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `dataset` is a copy of."""
+    out = tmp_path_factory.mktemp("whole") / "out"
+    shardctl.convert(photos, out, recipe=CROP, workers=0)
+    return out
+
+
 @pytest.fixture
-def dataset(photos: Path, tmp_path: Path) -> Path:
+def dataset(whole_dataset: Path, tmp_path: Path) -> Path:
     """A dataset that a test may damage."""
-    shardctl.convert(photos, tmp_path / "out", recipe=CROP, workers=0)
-    return tmp_path / "out"
+    return Path(shutil.copytree(whole_dataset, tmp_path / "out"))
 
 
 @pytest.fixture(scope="session")

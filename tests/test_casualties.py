@@ -81,11 +81,24 @@ def killed_once(sample):
 """
 
 
+@pytest.fixture(scope="module")
+def fatal_steps(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One folder for all tests: processes that workers are forked from are used again where the path is the same."""
+    folder = tmp_path_factory.mktemp("fatal_steps")
+    (folder / "fatal_steps.py").write_text(FATAL)
+    return folder
+
+
 @pytest.fixture(autouse=True)
-def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "fatal_steps.py").write_text(FATAL)
+def steps(fatal_steps: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(fatal_steps)
+    monkeypatch.delitem(sys.modules, "fatal_steps", raising=False)
+
+
+@pytest.fixture
+def importable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have modules in the folder of the test found."""
     monkeypatch.syspath_prepend(tmp_path)
-    sys.modules.pop("fatal_steps", None)
 
 
 def recipe(function: str) -> dict[str, Any]:
@@ -148,7 +161,7 @@ def large(sample):
 
 
 @pytest.fixture
-def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, importable: None) -> Path:
     """Files with ten records each, and steps of which one stands for a fault of a library that reads."""
     (tmp_path / "table_steps.py").write_text(UNREADABLE)
     monkeypatch.setitem(sys.modules, "table_steps", types.ModuleType("table_steps"))  # for the workers alone
@@ -201,9 +214,8 @@ def test_an_innocent_input_is_not_given_up_for_one_accident(tmp_path: Path, monk
     assert sums(tmp_path / "killed") == sums(tmp_path / "undisturbed")
 
 
-def test_workers_that_cannot_even_start_end_the_job_with_their_last_words(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("importable")
+def test_workers_that_cannot_even_start_end_the_job_with_their_last_words(tmp_path: Path) -> None:
     """Not hanging, not succeeding."""
     source = images(tmp_path / "in", "1.png")
     (tmp_path / "sitecustomize.py").write_text("import os; os.write(2, b'broken installation'); os._exit(1)")
@@ -281,7 +293,7 @@ STALLING = {"store": "png", "transform": [{"name": "custom", "target": "stalls:s
 
 
 @pytest.fixture
-def at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, importable: None) -> Path:
     """A folder of what is to go wrong in the workers: they put their own reading and writing in the place of ours.
 
     `source`: no read returns. `7`: no read of an input with a 7 does. `slow`: blocks of one sample take 1.5 s.
@@ -399,6 +411,7 @@ annotated.moved_together = fails
 """
 
 
+@pytest.mark.usefixtures("importable")
 def test_a_record_whose_objects_cannot_be_moved_is_found_among_those_that_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

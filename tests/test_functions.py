@@ -561,7 +561,7 @@ ANYTHING = SCALARS | st.lists(SCALARS, max_size=3) | ARRAYS | st.just((1, 2)) | 
 
 
 @given(st.lists(ANYTHING, max_size=4) | st.lists(ARRAYS, max_size=4), st.sampled_from(TYPES))
-@examples(400)
+@examples(200)
 def test_values_that_are_taken_together_are_those_that_fit_one_by_one(values: list[Any], type_: pa.DataType) -> None:
     """A column is made at once where that is safe: with the same result as after a look at each value."""
     array = array_of(values, type_)

@@ -495,7 +495,7 @@ MOTION = st.lists(
 )
 
 
-@examples(60)
+@examples(30)
 @given(
     st.lists(st.tuples(st.lists(OBJECT, max_size=4), MOTION, st.integers(0, 9)), max_size=5),
     st.sets(st.sampled_from(["area", "segmentation", "keypoints"])),

@@ -129,23 +129,35 @@ def replace(path: Path) -> None:
 CHANGES = [truncate, rewrite, replace, Path.unlink]
 
 
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("mmap", [True, False])
-@pytest.mark.parametrize("compression", ["none", "zstd"])
-def test_a_shard_that_changes_under_a_running_loader_is_named(
-    tmp_path: Path, change: Any, mmap: bool, compression: str
-) -> None:
-    """In a process of its own, which a mapping of a file that shrank would kill."""
-    root = make(tmp_path / "out", compression)
+@pytest.fixture(
+    scope="module", params=itertools.product(["none", "zstd"], [True, False]), ids=lambda given: f"{given[0]}-{given[1]}"
+)
+def changed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, bool, dict[str, str]]:
+    """A compression, whether files are mapped, and what is said of every change."""
+    compression, mmap = request.param
+    roots = [make(tmp_path_factory.mktemp("changed") / "out", compression) for _ in CHANGES]
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
-    process = context.Process(target=change_while_reading, args=(root, change, mmap, queue))
+    process = context.Process(target=change_one_after_the_other, args=(roots, mmap, queue))
     process.start()
     process.join(60)
-    assert process.exitcode == 0
-    message = queue.get(timeout=60)
+    messages = {change.__name__: queue.get(timeout=60) for change in CHANGES if process.exitcode == 0 or not queue.empty()}
+    assert process.exitcode == 0, f"it ended at the change after {list(messages)}"
+    return compression, mmap, messages
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_shard_that_changes_under_a_running_loader_is_named(changed: tuple[str, bool, dict[str, str]], change: Any) -> None:
+    """In a process of its own, which a mapping of a file that shrank would kill."""
+    compression, mmap, messages = changed
+    message = messages[change.__name__]
     assert "train-00001.arrow" in message or message == "120 read"
     assert mmap is False or compression != "none" or change is not truncate or "truncated" in message
+
+
+def change_one_after_the_other(roots: list[Path], mmap: bool, queue: Any) -> None:
+    for root, change in zip(roots, CHANGES, strict=True):
+        change_while_reading(root, change, mmap, queue)
 
 
 def change_while_reading(root: Path, change: Any, mmap: bool, queue: Any) -> None:

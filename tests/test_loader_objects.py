@@ -343,7 +343,7 @@ hundredths = st.integers(-800, 3200).map(lambda number: number / 100 + 0.00317)
 """Edges between such places hardly ever meet the centre of a pixel, where rounding would decide."""
 
 
-@examples(25)
+@examples(12)
 @given(
     corners=st.lists(st.tuples(hundredths, hundredths), min_size=3, max_size=7),
     size=st.tuples(st.integers(9, 24), st.integers(9, 24)),

@@ -70,7 +70,7 @@ def test_ranks_share_any_stretch_evenly(starts: Any, options: OrderOptions, epoc
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
-@examples(24)
+@examples(12)
 @given(
     shuffle=st.sampled_from(ORDERS),
     ranks=st.sampled_from([1, 2, 3, 4, 8]),
@@ -209,7 +209,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@examples(80)
+@examples(40)
 @given(
     samples=st.integers(1, 210),
     batch_size=st.integers(1, 40),

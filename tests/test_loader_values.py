@@ -59,7 +59,7 @@ def as_plain(values: Any) -> list[Any]:
     return [value.tolist() if isinstance(value, np.ndarray | np.generic) else value for value in values]
 
 
-@examples(36)
+@examples(18)
 @given(
     samples=st.lists(sample, min_size=1, max_size=40),
     compression=st.sampled_from(["none", "lz4", "zstd"]),

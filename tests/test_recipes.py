@@ -328,7 +328,7 @@ def keys_in(value: Any, key: tuple[Any, ...] = ()) -> set[tuple[Any, ...]]:
     return {found for name, item in items for found in ({(*key, name)} | keys_in(item, (*key, name)))}
 
 
-@examples(180)
+@examples(90)
 @given(toml_documents())
 def test_every_key_that_tomllib_reads_has_the_place_where_it_is_written(text: str) -> None:
     try:
@@ -398,7 +398,7 @@ RECIPES = st.one_of(
 )
 
 
-@examples(90)
+@examples(45)
 @given(RECIPES)
 def test_a_recipe_comes_back_from_the_file_that_it_is_written_to(settings: dict[str, Any]) -> None:
     assert list(SCHEMA.iter_errors(settings)) == []

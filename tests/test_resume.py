@@ -46,14 +46,24 @@ COMMAND = [
 ]
 
 
-@pytest.fixture
-def here(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """in/ with 40 images, the function steps:held, and whole/, the dataset of a conversion without interruption."""
-    images(tmp_path / "in", *(f"{n:02d}.png" for n in range(40)))
-    (tmp_path / "steps.py").write_text(HELD)
+    root = tmp_path_factory.mktemp("resume")
+    images(root / "in", *(f"{n:02d}.png" for n in range(40)))
+    (root / "steps.py").write_text(HELD)
     command = ["whole" if word == "out" else word for word in COMMAND]
-    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
-    return tmp_path
+    subprocess.run(command, cwd=root, check=True, capture_output=True)
+    return root
+
+
+@pytest.fixture
+def here(made: Path) -> Iterator[Path]:
+    """All that, in which a test makes out/, and stops it with the file `hold`."""
+    before = sorted(made.iterdir())
+    yield made
+    for left in set(made.iterdir()) - set(before):
+        shutil.rmtree(left) if left.is_dir() else left.unlink()
 
 
 @contextmanager

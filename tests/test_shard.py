@@ -49,7 +49,7 @@ def write(path: Path, rows: list[tuple[Any, ...]], columns: pa.Schema, compressi
     return sink
 
 
-@examples(60)
+@examples(30)
 @given(
     rows=st.lists(ROW, max_size=30),
     compression=st.sampled_from(["none", "lz4", "zstd", "zstd:19"]),
@@ -168,7 +168,7 @@ def types(draw: st.DrawFn, depth: int = 2) -> tuple[pa.DataType, st.SearchStrate
 
 
 @given(st.data())
-@examples(60)
+@examples(30)
 def test_batches_of_any_types_and_slices_of_them_come_out_with_the_checksums_of_a_reader(data: st.DataObject) -> None:
     chosen = data.draw(st.lists(types(), min_size=1, max_size=3))
     schema = pa.schema([(f"c{place}", type_) for place, (type_, _) in enumerate(chosen)])

@@ -243,7 +243,7 @@ JSON = st.recursive(
 )
 
 
-@examples(28)
+@examples(14)
 @example(records=[{"x": [{"a": [0, 0]}]}])
 @given(records=st.lists(st.dictionaries(st.sampled_from(["x", "label", "text"]), JSON), min_size=1, max_size=8))
 @example(records=[{"x": [0, 0]}])

@@ -38,7 +38,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("texts")
     (folder / "lines").mkdir()
     for number in range(6):
-        lines = (" ".join(WORDS[(row * number + place) % len(WORDS)] for place in range(row % 40)) for row in range(120))
+        lines = (" ".join(WORDS[(row * number + place) % len(WORDS)] for place in range(row % 40)) for row in range(60))
         texts = [f"{line} café naïve 数据 {number}" for line in lines]
         (folder / "lines" / f"{number}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     shardctl.train_tokenizer(folder / "lines", folder / "tokenizer.json", vocab_size=400, workers=0)

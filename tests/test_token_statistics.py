@@ -21,7 +21,7 @@ from shardctl.roles import Tokens
 DOCUMENTS = {"a": "alpha", "b": "beta goes on and on and on, past two blocks", "c": "gamma", "d": "d" * (LENGTH - 1), "e": ""}
 
 
-@examples(25)
+@examples(12)
 @given(st.lists(st.text(max_size=40), min_size=1, max_size=12))
 def test_the_statistics_are_those_of_the_documents(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> None:
     tmp_path = tmp_path_factory.mktemp("statistics")

@@ -267,14 +267,14 @@ CELLS = ("", "1", "-7", "0.5", "0.50", "1.25", "007", "nan", "inf", "a", "900719
 VALUES = (None, 1, 0.5, 2**53 + 1, 2**70, "a", "1", True, [], [1], [0.5], [[]], {}, {"b": 1}, {"b": "c"}, {"d": None})
 
 
-@examples(14)
+@examples(10)
 @given(st.lists(st.lists(st.sampled_from(CELLS), min_size=1, max_size=3), min_size=2, max_size=4), st.booleans())
 def test_types_of_some_cells_give_the_bytes_of_the_types_of_all(files: list[list[str]], mixed: bool) -> None:
     lines = [["c,d"] + [f"{cell},{cell if mixed else 'x'}" for cell in cells] for cells in files]
     assert_types_may_be_sampled({f"{number}.csv": "\n".join(of_file) for number, of_file in enumerate(lines)})
 
 
-@examples(14)
+@examples(10)
 @given(st.lists(st.lists(st.sampled_from(VALUES), min_size=1, max_size=3), min_size=2, max_size=4), st.booleans())
 def test_types_of_some_values_give_the_bytes_of_the_types_of_all(files: list[list[Any]], mixed: bool) -> None:
     lines = [[json.dumps({"c": value, **({f"d{value}": 1} if mixed else {})}) for value in values] for values in files]

@@ -82,7 +82,7 @@ Edits = st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 7))
 
 
 @pytest.mark.parametrize("name", READERS)
-@examples(150)
+@examples(75)
 @given(edits=Edits, near_end=st.booleans(), cut=st.none() | st.floats(0, 1))
 def test_only_named_errors_come_out_of_a_damaged_file(
     whole: Path, tmp_path: Path, name: str, edits: list[tuple[float, int]], near_end: bool, cut: float | None
@@ -131,7 +131,7 @@ Json = st.recursive(
 )
 
 
-@examples(200)
+@examples(100)
 @given(data=st.data())
 def test_only_named_errors_come_out_of_a_manifest_that_was_made_up(whole: Path, tmp_path: Path, data: st.DataObject) -> None:
     record = json.loads((whole / "manifest.json").read_text())

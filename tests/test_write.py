@@ -57,7 +57,7 @@ values = st.one_of(st.none(), st.text(st.characters(exclude_categories=["Cs"]), 
 numbers = st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1))
 
 
-@examples(30)
+@examples(15)
 @given(
     st.lists(
         st.fixed_dictionaries({"a": values, "b": numbers, "c": st.lists(st.floats(allow_nan=False), max_size=3)}),

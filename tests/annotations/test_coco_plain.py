@@ -48,7 +48,7 @@ def text_of(elements: list[Any]) -> str:
     return json.dumps(elements)[1:-1]
 
 
-@examples(25)
+@examples(12)
 @given(st.lists(st.fixed_dictionaries(PLAIN), min_size=1, max_size=6))
 def test_plain_annotations_are_read_as_columns_with_the_same_values(elements: list[Any]) -> None:
     found = plain.PlainObjects()(text_of(elements))
@@ -56,7 +56,7 @@ def test_plain_annotations_are_read_as_columns_with_the_same_values(elements: li
     assert repr(found.to_pylist()) == repr(one_by_one(elements)[0])
 
 
-@examples(100)
+@examples(50)
 @given(st.lists(ELEMENTS, min_size=1, max_size=3), st.data())
 def test_an_odd_value_is_never_read_otherwise(elements: list[Any], data: st.DataObject) -> None:
     name = data.draw(st.sampled_from([*PLAIN, "bbox/0", "segmentation/0", "segmentation/0/1", "keypoints/0"]))

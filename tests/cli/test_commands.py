@@ -349,7 +349,8 @@ def test_streams_that_are_closed_are_no_error_and_no_file_takes_their_place(
         "import os\ndef loud(sample):\n    os.write(1, b'said')\n    os.write(2, b'said')\n    return sample\n"
     )
     monkeypatch.chdir(tmp_path)
-    options = ["--samples-per-shard", "30", "--transform", "loud:loud"]
+    photos = photos / "dunes"
+    options = ["--samples-per-shard", "5", "--transform", "loud:loud"]
     assert cli("convert", photos, "whole", *options).code == 0
     everything = "<&- >&- 2>&-"
     for number, (closed, workers) in enumerate([(">&-", 1), ("2>&-", 1), ("<&-", 1), (everything, 1), (everything, 0)]):
