@@ -2,16 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardctl.cli.output import Output, counted, counting, output_options, print_json
+from shardctl.cli.output import (
+    Output,
+    counted,
+    counting,
+    output_options,
+    print_json,
+    print_table,
+    shortened,
+    workers_option,
+)
+from shardctl.engines.server import forked_early
 from shardctl.exports.table import EXPORTS
 from shardctl.storage import format_bytes, printable
 
 if TYPE_CHECKING:
-    from shardctl.exports.exporting import ExportResult
+    from shardctl.exports.exporting import ExportPlan, ExportResult
+    from shardctl.exports.losses import PlannedField
+
+
+def _names(_context: click.Context, _parameter: click.Parameter, value: str | None) -> list[str] | None:
+    return None if value is None else [name.strip() for name in value.split(",") if name.strip()]
+
+
+def _pairs(context: click.Context, parameter: click.Parameter, values: Sequence[str]) -> dict[str, str]:
+    pairs = [value.partition("=") for value in values]
+    odd = next((value for value, (name, equals, new) in zip(values, pairs, strict=True) if not (name and equals and new)), None)
+    if odd is not None:
+        raise click.BadParameter(f"{odd!r} is not COLUMN=NAME", context, parameter)
+    return {name: new for name, _, new in pairs}
 
 
 @click.command()
@@ -19,36 +44,103 @@ if TYPE_CHECKING:
 @click.argument("out", metavar="OUT", type=click.Path())
 @click.option("--to", required=True, type=click.Choice(list(EXPORTS)), help="The form to write.")
 @click.option("--split", metavar="NAME", help="Export this split only.  [default: all, in files of their own]")
+@click.option("--columns", metavar="A,B,…", callback=_names, help="Export these columns only, and the key.  [default: all]")
+@click.option("--rename", metavar="A=B", multiple=True, callback=_pairs, help="Call the column A B there; repeatable.")
+@click.option("--where", metavar="EXPR", help="Export the samples for which this is true: 'label == \"cat\" and width > 500'.")
+@click.option(
+    "--store",
+    metavar="keep|png|jpeg:Q",
+    help="How raw images are written; encoded ones stay as they are.  [default: png where the form has no arrays]",
+)
+@click.option(
+    "--on-loss",
+    type=click.Choice(["fail", "json", "drop"]),
+    default="fail",
+    show_default=True,
+    help="Columns that the form cannot hold: an error, JSON text, or left out.",
+)
+@click.option(
+    "--compression",
+    metavar="NAME",
+    help="parquet: zstd (default), snappy, none. webdataset, tfrecord: none (default), gzip.",
+)
 @click.option(
     "--no-eos",
     is_flag=True,
     help="megatron, nanogpt: put no end-of-text token behind documents that do not end with it.",
 )
+@workers_option
 @click.option("--overwrite", is_flag=True, help="Replace an earlier export in OUT.")
+@click.option("--dry-run", is_flag=True, help="Show how each column would be written, and what would be lost; write nothing.")
 @output_options
-def export(dataset: str, out: str, to: str, split: str | None, no_eos: bool, overwrite: bool, output: Output) -> None:
+def export(
+    dataset: str,
+    out: str,
+    to: str,
+    compression: str | None,
+    no_eos: bool,
+    workers: int | str,
+    overwrite: bool,
+    dry_run: bool,
+    output: Output,
+    **choice: Any,
+) -> None:
     """Write the dataset DST in another form, into the new folder OUT.
 
     \b
-      megatron   SPLIT.bin and SPLIT.idx, as megatron-core reads them: --data-path OUT/train
-      nanogpt    SPLIT.bin, bare uint16, as nanoGPT's train.py reads train.bin and val.bin
+      parquet     data/SPLIT-00000-of-00007.parquet, as Hugging Face datasets reads it; LitData too
+      webdataset  SPLIT-00000.tar, as webdataset and Hugging Face datasets read it
+      tfrecord    SPLIT-00000.tfrecord with tf.train.Examples, as TensorFlow reads it
+      tfds        a folder of TFRecords with features.json: tensorflow_datasets.builder_from_directory("OUT")
+      mds         SPLIT/shard.00000.mds and SPLIT/index.json, as MosaicML Streaming reads them
+      files       SPLIT/CLASS/NAME.jpg or SPLIT/NAME.txt, and SPLIT/metadata.jsonl (an ImageFolder)
+      megatron    SPLIT.bin and SPLIT.idx, as megatron-core reads them: --data-path OUT/train
+      nanogpt     SPLIT.bin, bare uint16, as nanoGPT's train.py reads train.bin and val.bin
 
-    Both are made of tokens (convert --tokenizer), packed into blocks or not; padding is left out. OUT/meta.json has the
-    vocabulary, the end-of-text token, and the sizes and SHA-256 of the files. Every block of the dataset is checked on the
-    way. Nothing is in OUT before all of it is. Exit codes: 0 done, 2 wrong usage, 3 cannot do it (no tokens, a damaged
-    dataset, a vocabulary too large for the form, OUT holds something, disk full), 130 interrupted.
+    megatron and nanogpt are made of tokens (convert --tokenizer), packed into blocks or not; padding is left out. In the others
+    each shard becomes a file. OUT/shardctl.json has the types, classes and names of the columns, and OUT/SHA256SUMS the
+    checksums. Every block of the dataset is checked on the way. Nothing is in OUT before all of it is; when stopped, the same
+    command goes on. Exit codes: 0 done, 2 wrong usage, or a form that cannot hold a column, 3 cannot do it (no tokens,
+    a damaged dataset, a vocabulary too large for the form, OUT holds something, disk full), 130 interrupted.
     """
     from shardctl.exports.exporting import export as export_dataset
+    from shardctl.exports.exporting import plan_export
 
     settings: dict[str, Any] = {"eos": False} if no_eos else {}
-    with counting("samples", output) as draw:
-        result = export_dataset(dataset, out, to, split, overwrite, draw, **settings)
+    settings |= {} if compression is None else {"compression": compression}
+    if dry_run:
+        _show(plan_export(dataset, to, **choice, **settings), output)
+        return
+    with _workers_ahead(workers), counting("samples", output) as draw:
+        result = export_dataset(dataset, out, to, overwrite=overwrite, progress=draw, workers=workers, **choice, **settings)
     if output.as_json:
         print_json(result)
     else:
         for note in result.notes:
             click.echo(f"note: {note}", err=True)
         _print(result)
+
+
+def _workers_ahead(workers: int | str) -> AbstractContextManager[None]:
+    """Start the process that workers are forked from, unless it depends on the dataset whether there are any."""
+    return nullcontext() if workers in ("auto", 0) else forked_early("shardctl.exports.worker", 0)
+
+
+def _show(plan: ExportPlan, output: Output) -> None:
+    if output.as_json:
+        print_json(plan)
+        return
+    for note in plan.notes:
+        click.echo(f"note: {note}", err=True)
+    print_table([_row(field) for field in plan.fields], ("field", "type", "written as", "form", "lost"))
+    losses = sum(field.loss is not None for field in plan.fields)
+    lost = f"{counted(losses, 'column')} with a loss (--on-loss)" if losses else "nothing is lost"
+    what = f"{counted(plan.samples, 'sample')} in {counted(plan.parts, 'part')}"
+    click.echo(f"dry run: {what} for {plan.to}, {counted(len(plan.fields), 'column')}, {lost}; nothing was written")
+
+
+def _row(field: PlannedField) -> tuple[str, ...]:
+    return (field.name, shortened(field.type, 40), field.written or "-", field.form, field.loss or "")
 
 
 def _print(result: ExportResult) -> None:

@@ -1,124 +1,153 @@
-"""What an export is, and the dataset that it reads: block by block, each checked against the checksum it was written with."""
+"""What an export is: it says how each column is written and what is lost, and writes the parts of a dataset."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from shardctl.errors import DatasetError, UsageError, first_line
-from shardctl.layout import Layout
-from shardctl.manifest import Manifest
-from shardctl.shard import BlockFile, ShardReader, map_file
-from shardctl.storage import printable
-from shardctl.stored import StoredDataset
-from shardctl.tables import REPAIR_ADVICE, ShardEntry
-
-
-@dataclass(frozen=True)
-class Shard:
-    """A shard of the dataset that is exported. `columns` are those that the first shard has: all have the same."""
-
-    path: Path
-    entry: ShardEntry
-    columns: pa.Schema
-
-    def blocks(self) -> Iterator[pa.RecordBatch]:
-        """Yield every block. Raises DatasetError for a damaged one."""
-        reader = self._reader()
-        for number, rows in enumerate(self.entry.block_rows):
-            block, intact = reader.checked_block(number)
-            if not intact or block.num_rows != rows:
-                raise self.damaged(f"block {number} is not as it was written")
-            yield block
-
-    def blocks_of(self, names: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
-        """Yield some columns of every block, without reading the others. There is no checksum of them alone."""
-        self._reader()
-        numbers = [self.columns.get_field_index(name) for name in names]
-        file = BlockFile(self.path, map_file, numbers)
-        for number in range(len(file)):
-            block, _ = file.fetch(number)
-            try:
-                block.validate(full=True)
-            except (pa.ArrowException, ValueError) as error:
-                raise self.damaged(f"block {number} cannot be read ({first_line(error)})") from error
-            yield block
-
-    def _reader(self) -> ShardReader:
-        """Open the shard. Raises DatasetError if it is not one of those that the tables describe."""
-        reader = ShardReader(self.path)
-        if not reader.schema.remove_metadata().equals(self.columns):
-            raise self.damaged("its columns are not those of the other shards")
-        if len(reader) != len(self.entry.block_rows):
-            raise self.damaged(f"it has {len(reader)} blocks, and the table of shards says {len(self.entry.block_rows)}")
-        return reader
-
-    def damaged(self, what: str) -> DatasetError:
-        """Return the error for a shard of which something is wrong."""
-        return DatasetError(f"{printable(str(self.path))}: {what}; {REPAIR_ADVICE}")
-
-
-class Source:
-    """The dataset that is exported, or one of its splits. Raises DatasetError, and UsageError for an unknown split."""
-
-    def __init__(self, root: Path, split: str | None) -> None:
-        self.root = root
-        self._stored = StoredDataset(root)
-        self.manifest: Manifest = self._stored.manifest
-        names = [facts.name for facts in self.manifest.splits]
-        if split is not None and split not in names:
-            raise UsageError(f"{self.shown}: no split {split!r}; there are {', '.join(names)}")
-        self.splits: tuple[str, ...] = tuple(names) if split is None else (split,)
-
-    @property
-    def shown(self) -> str:
-        """The path of the dataset, for messages."""
-        return printable(str(self.root))
-
-    @property
-    def samples(self) -> int:
-        """The number of samples that are exported."""
-        return sum(facts.samples for facts in self.manifest.splits if facts.name in self.splits)
-
-    @cached_property
-    def layout(self) -> Layout:
-        """The types and the roles of the columns. Raises DatasetError."""
-        return ShardReader(self.root / self._stored.shards[0].path).layout
-
-    def shards(self, split: str) -> Iterator[Shard]:
-        """Yield the shards of a split, in order."""
-        for entry in self._stored.shards:
-            if entry.split == split:
-                yield Shard(self.root / entry.path, entry, self.layout.columns)
-
-    def check_unchanged(self) -> None:
-        """Raise DatasetError if there is another dataset by now: its shards may have been read with those of the first."""
-        if Manifest.load(self.root) != self.manifest:
-            raise DatasetError(f"{self.shown}: was changed while it was exported; run the same command again")
-
+from shardctl.errors import UsageError
+from shardctl.exports.arrays import has_gaps
+from shardctl.exports.description import Field, FileFacts
+from shardctl.exports.images import suffixes_in
+from shardctl.exports.source import KEY, Choice, Source
+from shardctl.layout import ENCODED_IMAGE
+from shardctl.roles import Role
 
 Progress = Callable[[int], None]
 """Is told how many more samples are done."""
 
 
 @dataclass(frozen=True)
-class Written:
-    """What an export wrote: the SHA-256 (hex) of its files by name, counts by split, and facts that readers need."""
+class Part:
+    """What is written at a time, by one worker: a shard, or a split as a whole.
 
-    files: dict[str, str]
-    counts: dict[str, dict[str, int]]
-    facts: dict[str, Any]
-    notes: tuple[str, ...] = field(default=())
+    `name` is its own, for files: `train-00000`. `shards` are the numbers of its shards in the dataset. `number` counts the
+    parts of its split, of which there are `of`.
+    """
+
+    name: str
+    split: str
+    shards: tuple[int, ...]
+    number: int
+    of: int
+
+
+@dataclass(frozen=True)
+class Written:
+    """What was written of a part: its samples, its files by their path in the export's folder (with /), what was counted in it.
+
+    `facts` (plain data) and `pieces` are what `finish` needs: pieces are files that are no part of the export.
+    """
+
+    samples: int
+    files: dict[str, FileFacts]
+    counts: dict[str, int] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+    pieces: dict[str, FileFacts] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> Written:
+        """Build what `to_json` gave. Raises KeyError or TypeError for anything else."""
+        files, pieces = ({n: FileFacts(**facts) for n, facts in record[of].items()} for of in ("files", "pieces"))
+        return cls(record["samples"], files, record["counts"], record["facts"], pieces)
+
+    @property
+    def all_files(self) -> dict[str, FileFacts]:
+        """The files and the pieces."""
+        return {**self.files, **self.pieces}
+
+
+@dataclass(frozen=True)
+class Place:
+    """How a form writes a column: under the name `written`, as `form`.
+
+    `form` is `value` (as it is), `json` (JSON text, json_form.py), `image` (an encoded image), `png` or `jpeg:Q` (a raw image
+    that is encoded for it), or a word of the form's own. `loss` says what the form cannot hold of it, None if it holds all.
+    """
+
+    written: str
+    form: str = "value"
+    loss: str | None = None
+
+
+class Column:
+    """A column that is to be exported: `name` in the dataset, `target` as the user wants it called, its type and its role."""
+
+    def __init__(self, source: Source, name: str) -> None:
+        self.source = source
+        self.name, self.target = name, source.written_names[name]
+        self.type: pa.DataType = source.exported.columns.field(name).type
+        self.role: Role | None = source.exported.roles.get(name)
+        self.store = source.choice.store
+
+    @property
+    def is_image(self) -> bool:
+        """Whether it has encoded images."""
+        return bool(self.type.equals(ENCODED_IMAGE)) and self.name in self.source.exported.roles.images
+
+    @property
+    def is_raw_image(self) -> bool:
+        """Whether it has raw images or masks: arrays of one shape."""
+        return isinstance(self.type, pa.FixedShapeTensorType) and self.name in self.source.exported.roles.images
+
+    @property
+    def is_main_image(self) -> bool:
+        """Whether it is the image of the dataset (Roles.main_image)."""
+        return self.name == self.source.exported.roles.main_image
+
+    @property
+    def is_main_label(self) -> bool:
+        """Whether it is the label of the dataset (Roles.main_label)."""
+        return self.name == self.source.exported.roles.main_label
+
+    @cached_property
+    def nulls(self) -> int:
+        """How many samples have no value here. All blocks are looked at."""
+        return sum(array.null_count for array in self.arrays())
+
+    @cached_property
+    def has_gaps(self) -> bool:
+        """Whether a value is missing inside a list or a tensor of this column. All blocks are looked at."""
+        return any(has_gaps(array) for array in self.arrays())
+
+    @cached_property
+    def missing_images(self) -> int:
+        """How many samples have no encoded image here. All blocks are looked at."""
+        return sum(array.flatten()[0].null_count for array in self.arrays())
+
+    @cached_property
+    def suffixes(self) -> frozenset[str]:
+        """The suffixes of its encoded images, by their first bytes. All blocks are looked at."""
+        return frozenset(suffix for array in self.arrays() for suffix in suffixes_in(array))
+
+    @cached_property
+    def has_own_paths(self) -> bool:
+        """Whether the path of an encoded image is not the key of its sample. All blocks are looked at."""
+        return any(
+            not block.column(KEY).equals(block.column(self.name).field("path"))
+            for block in self.source.columns((KEY, self.name))
+        )
+
+    def arrays(self) -> Iterator[pa.Array]:
+        """Yield its values in all chosen samples, block by block."""
+        return (block.column(self.name) for block in self.source.columns((self.name,)))
 
 
 class Export(ABC):
-    """A form in which a dataset can be written: a frozen dataclass, whose fields are its settings."""
+    """A form in which a dataset can be written: a frozen dataclass, whose fields are its settings.
+
+    It is made anew in every worker, from these settings: it keeps nothing between calls.
+    """
 
     name: ClassVar[str]
 
@@ -127,5 +156,69 @@ class Export(ABC):
         """Raise InputError or UsageError if the dataset does not have what this form needs. Nothing is written yet."""
 
     @abstractmethod
-    def write(self, source: Source, folder: Path, progress: Progress) -> Written:
-        """Write the files into an empty folder. Each is synced; all of them are published together, by renaming the folder."""
+    def place(self, column: Column) -> Place | None:
+        """Say how a column is written; None: not at all, which is no loss (`notes` says so)."""
+
+    def place_as_json(self, column: Column) -> Place:
+        """Say how a column that the form cannot hold is written as JSON text."""
+        return Place(column.target, "json")
+
+    def parts(self, source: Source) -> Sequence[Part]:
+        """Return what is written at a time: every shard."""
+        return parts_by_shard(source)
+
+    @abstractmethod
+    def write(self, source: Source, fields: Sequence[Field], part: Part, folder: Path, progress: Progress) -> Written:
+        """Write the files of a part below `folder`, complete or absent each (storage.replacing). They depend on nothing else.
+
+        `fields` are the columns that are written. A file that is not in what is returned is removed: one without samples, for
+        instance. Raises DatasetError for a damaged block, InputError, StorageError.
+        """
+
+    def finish(
+        self, source: Source, fields: Sequence[Field], folder: Path, written: Sequence[tuple[Part, Written]]
+    ) -> dict[str, FileFacts]:
+        """Write the files that need all parts, such as indexes, and return them."""
+        return {}
+
+    def facts(self, source: Source) -> dict[str, Any]:
+        """Return what a reader of the files needs to know beside their fields: plain data for shardctl.json."""
+        return {}
+
+    def notes(self, source: Source) -> tuple[str, ...]:
+        """Return sentences about what the form has no place for."""
+        return ()
+
+
+def parts_by_shard(source: Source) -> list[Part]:
+    """Return a part for every shard."""
+    numbers: dict[str, list[tuple[int, str]]] = {split: [] for split in source.splits}
+    for number, entry in source.numbered_shards():
+        numbers[entry.split].append((number, entry.path.removesuffix(".arrow")))
+    return [
+        Part(name, split, (number,), place, len(of_split))
+        for split, of_split in numbers.items()
+        for place, (number, name) in enumerate(of_split)
+    ]
+
+
+def parts_by_split(source: Source) -> list[Part]:
+    """Return a part for every split."""
+    numbers: dict[str, list[int]] = {split: [] for split in source.splits}
+    for number, entry in source.numbered_shards():
+        numbers[entry.split].append(number)
+    return [Part(split, split, tuple(of_split), 0, 1) for split, of_split in numbers.items()]
+
+
+def refuse_choices(source: Source, to: str) -> None:
+    """Raise UsageError if more than a split was chosen: for a form that has no columns."""
+    given: Mapping[str, Any] = {
+        "--columns": source.choice.columns,
+        "--rename": source.choice.rename,
+        "--where": source.choice.where,
+        "--store": source.choice.store,
+        "--on-loss": source.choice.on_loss != Choice.on_loss,
+    }
+    odd = next((option for option, value in given.items() if value), None)
+    if odd is not None:
+        raise UsageError(f"{odd} does not go with {to}, which has bare tokens and no columns")

@@ -3,34 +3,39 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import os
-import secrets
-import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from shardctl.arguments import truth
-from shardctl.errors import StorageError, UsageError
-from shardctl.exports.base import Source, Written
+import pyarrow as pa
+
+from shardctl import arguments
+from shardctl.errors import DatasetError, InputError, Interrupted, StorageError, UsageError, WorkerError
+from shardctl.exports.base import Part, Written
+from shardctl.exports.description import DESCRIPTION, Description, FileFacts, SplitFiles
+from shardctl.exports.destination import check_destination
+from shardctl.exports.job import ExportJob
+from shardctl.exports.losses import PlannedField, plan_fields, refuse_losses
+from shardctl.exports.parts import Parts
+from shardctl.exports.source import ON_LOSS, Choice, Source, digest_of
+from shardctl.exports.staging import Staging, discard, discard_others, only_writer
 from shardctl.exports.table import chosen_export
-from shardctl.storage import PARTIAL, naming_the_path, printable, sync_folder, write_atomically
-
-META = "meta.json"
-"""In the folder of an export: what it is, its files with their size and SHA-256, and the dataset that it was made of."""
-
-FORMAT = "shardctl export"
+from shardctl.storage import printable, write_atomically
+from shardctl.tables import CHECKSUMS, write_checksums
+from shardctl.version import __version__
 
 
 @dataclass(frozen=True)
 class ExportResult:
     """What `export` wrote: the number of samples that it read, and of bytes and seconds; `files` by name, with their bytes.
 
-    `counts` has what was written of each split, by its name: for files of tokens `documents`, `tokens`, and `empty` documents
-    that were left out. `notes` are sentences about what the form has no place for.
+    `counts` has what was written of each split, by its name: `samples`; for files of tokens `documents`, `tokens`, and `empty`
+    documents that were left out. `fields` say how each column was written. `notes` are sentences about what the form has no
+    place for.
     """
 
     to: str
@@ -41,6 +46,18 @@ class ExportResult:
     files: dict[str, int]
     counts: dict[str, dict[str, int]]
     notes: tuple[str, ...]
+    fields: tuple[PlannedField, ...] = ()
+
+
+@dataclass(frozen=True)
+class ExportPlan:
+    """What `export` would do: `fields` say what becomes of each column, `parts` is the number of pieces it is done in."""
+
+    to: str
+    samples: int
+    parts: int
+    fields: tuple[PlannedField, ...]
+    notes: tuple[str, ...]
 
 
 def export(
@@ -50,118 +67,175 @@ def export(
     split: str | None = None,
     overwrite: bool = False,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    *,
+    columns: Sequence[str] | None = None,
+    rename: Mapping[str, str] | None = None,
+    where: str | None = None,
+    store: str | None = None,
+    on_loss: str = "fail",
+    workers: int | str = "auto",
     **settings: Any,
 ) -> ExportResult:
     """Write the dataset at `dst`, or one of its splits, into the new folder `out` in another form.
 
-    `to` is `megatron` (SPLIT.bin and SPLIT.idx, as megatron-core reads them) or `nanogpt` (SPLIT.bin, bare uint16). Both need
-    tokens, and put the end-of-text token behind each document that lacks it, unless `eos=False`. meta.json says what was
-    written. The same dataset gives the same bytes. `overwrite` replaces an earlier export; `progress` is called with the
-    samples done and all. Nothing is at `out` before all of it is. Every block is checked against its checksum. Raises
-    UsageError, InputError if the dataset does not have what the form needs, DatasetError if it is damaged, and StorageError.
+    `to` is `parquet` (as Hugging Face datasets reads it), `webdataset`, `mds` (MosaicML Streaming), `files` (a folder of images
+    or texts), or for tokens `megatron` (SPLIT.bin and SPLIT.idx, as megatron-core reads them) or `nanogpt` (SPLIT.bin, bare
+    uint16); these two put the end-of-text token behind each document that lacks it, unless `eos=False`. `columns` are those
+    that are written, with the key, `rename` gives them other names, `where` is a condition on samples. `store` says how raw
+    images are written: `keep`, `png` or `jpeg:Q`. `on_loss` says what becomes of columns that the form cannot hold: `fail`,
+    `json` or `drop`. shardctl.json says what was written, and SHA256SUMS has the checksums.
+
+    The same dataset gives the same bytes, for any number of `workers`. `overwrite` replaces an earlier export; `progress` is
+    called with the samples done and all. Nothing is at `out` before all of it is; when stopped, the same call goes on. Every
+    block is checked against its checksum. Raises UsageError, InputError if the dataset does not have what the form needs,
+    DatasetError if it is damaged, BusyError, WorkerError and StorageError.
     """
     began = time.monotonic()
-    chosen = chosen_export(to, settings)
-    source = Source(Path(dst), split)
-    target = _destination(Path(out), source, truth("overwrite", overwrite))
-    chosen.check(source)
-    done = 0
-
-    def tell(samples: int) -> None:
-        nonlocal done
-        done += samples
-        progress(done, source.samples)
-
-    with _appearing(target, overwrite) as folder:
-        written = chosen.write(source, folder, tell)
-        source.check_unchanged()
-        files = {name: (folder / name).stat().st_size for name in written.files}
-        write_atomically(folder / META, _meta(to, source, written, files))
+    processes = _checked_workers(workers)
+    choice = _choice(split, columns, rename, where, store, on_loss)
+    source = Source(Path(dst), choice)
+    chosen_export(to, settings)
+    check_target = partial(check_destination, Path(out), source, arguments.truth("overwrite", overwrite))
+    target = check_target()
+    job, planned = _planned(source, to, settings)
+    refuse_losses(job.export, source, planned)
+    with only_writer(target) as beside:
+        check_target()  # another export may have been here meanwhile
+        staging = Staging(beside / digest_of([source.state, job.to_json(), __version__, pa.__version__]))
+        discard_others(beside, staging.folder)
+        with _kept_if_of_use(job, staging):
+            written = Parts(job, staging, processes, progress).write()
+            _check_unchanged(source, staging)
+            description = _complete(job, staging, written)
+            staging.publish(target)
+        discard(staging.folder)
     seconds = round(time.monotonic() - began, 3)
-    return ExportResult(to, str(out), source.samples, sum(files.values()), seconds, files, written.counts, written.notes)
+    files = {name: facts.bytes for name, facts in description.files.items()}
+    counts = _counts(job, written)
+    notes = job.export.notes(source)
+    return ExportResult(to, str(out), source.samples, sum(files.values()), seconds, files, counts, notes, planned)
 
 
-def _meta(to: str, source: Source, written: Written, files: dict[str, int]) -> bytes:
-    """Return the content of meta.json. There are no times and no paths in it: the same dataset gives the same bytes."""
-    record = {
-        "format": FORMAT,
-        "to": to,
-        **written.facts,
-        "splits": written.counts,
-        "files": {name: {"bytes": files[name], "sha256": digest} for name, digest in written.files.items()},
-        "fingerprint": source.manifest.fingerprint,
-    }
-    return (json.dumps(record, indent=1) + "\n").encode()
+def plan_export(
+    dst: str | Path,
+    to: str,
+    split: str | None = None,
+    *,
+    columns: Sequence[str] | None = None,
+    rename: Mapping[str, str] | None = None,
+    where: str | None = None,
+    store: str | None = None,
+    on_loss: str = "fail",
+    **settings: Any,
+) -> ExportPlan:
+    """Say what `export` would write of each column, and what would be lost. Nothing is written, and no loss is refused.
+
+    Raises UsageError, InputError and DatasetError.
+    """
+    source = Source(Path(dst), _choice(split, columns, rename, where, store, on_loss))
+    job, planned = _planned(source, to, settings)
+    return ExportPlan(to, source.samples, len(job.parts), planned, job.export.notes(source))
 
 
-def _destination(out: Path, source: Source, overwrite: bool) -> Path:
-    """Return the absolute path of the new folder. Raises UsageError or StorageError if it cannot be one."""
-    shown = printable(str(out))
-    try:
-        target, root = out.resolve(), source.root.resolve()
-    except (OSError, RuntimeError) as error:  # RuntimeError: links that lead to themselves
-        raise StorageError(f"{shown}: cannot be a destination ({error})") from error
-    if target == root or target.is_relative_to(root) or root.is_relative_to(target):
-        raise UsageError(f"{shown}: is inside the dataset {source.shown}, or around it; give a folder of its own")
-    with naming_the_path(out):
-        if not target.exists() and not target.is_symlink():
-            return target
-        if not target.is_dir():
-            raise StorageError(f"{shown}: is a file; the destination must be a folder that is new, or empty")
-        if target.is_mount():
-            raise StorageError(f"{shown}: is where a file system is mounted, and cannot be replaced; give a folder inside it")
-        if others := _not_of_export(target):
-            raise StorageError(
-                f"{shown}: holds something that is of no export ({printable(others[0])}); give a folder that is new, or empty"
-            )
-        if os.listdir(target) and not overwrite:
-            raise StorageError(f"{shown}: holds an export already; --overwrite replaces it (in Python overwrite=True)")
-    return target
+def _planned(source: Source, to: str, settings: Mapping[str, Any]) -> tuple[ExportJob, tuple[PlannedField, ...]]:
+    """Check all that can be checked beforehand, and return the job."""
+    chosen = chosen_export(to, dict(settings))
+    chosen.check(source)
+    planned = plan_fields(chosen, source)
+    fields = tuple(each.field for each in planned if each.field is not None)
+    return ExportJob.of(source, to, settings, fields), planned
 
 
-def _not_of_export(folder: Path) -> list[str]:
-    """Return the names in a folder that no export has written: they would be lost with it."""
-    files: set[str] = set()
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
-        record = json.loads((folder / META).read_bytes())
-        if record["format"] == FORMAT:
-            files = {META, *record["files"]}
-    return sorted(name for name in os.listdir(folder) if name not in files)
+def _choice(
+    split: str | None,
+    columns: Sequence[str] | None,
+    rename: Mapping[str, str] | None,
+    where: str | None,
+    store: str | None,
+    on_loss: str,
+) -> Choice:
+    """Return what was chosen. Raises UsageError for values of other types."""
+    if on_loss not in ON_LOSS:
+        raise UsageError(f"on_loss {on_loss!r} is not known; there are {', '.join(ON_LOSS)}")
+    names = None if columns is None else arguments.names("columns", columns)
+    renamed = arguments.mapping("rename", rename)
+    for name, value in (("split", split), ("where", where), ("store", store), *renamed.items()):
+        if value is not None and not isinstance(value, str):
+            raise UsageError(f"{name} must be a string; it is {value!r}")
+    return Choice(split, names, renamed, where, store, on_loss)
+
+
+def _checked_workers(workers: int | str) -> int | str:
+    if workers != "auto" and not (type(workers) is int and 0 <= workers <= 1024):
+        raise UsageError(f"workers must be auto or a number from 0 to 1024; it is {workers!r}")
+    return workers
+
+
+_LATER = (KeyboardInterrupt, StorageError, DatasetError, WorkerError)
+"""What stops an export that can go on when the fault is mended. It goes wrong again with any other one."""
 
 
 @contextlib.contextmanager
-def _appearing(target: Path, overwrite: bool) -> Iterator[Path]:
-    """Yield a folder that takes the place of `target` when the block ends without an error.
-
-    A folder that was there lies beside for the moment between two renames, under a name that ends with .partial.
-    """
-    with naming_the_path(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-    partial, old = (target.with_name(f"{target.name}.{secrets.token_hex(4)}{PARTIAL}") for _ in range(2))
+def _kept_if_of_use(job: ExportJob, staging: Staging) -> Iterator[None]:
+    """When the export is stopped, keep what is done and say so; where nothing is, leave nothing."""
     try:
-        with naming_the_path(target):
-            partial.mkdir()
-        yield partial
-        with naming_the_path(target):
-            sync_folder(partial)
-            if overwrite and target.exists():
-                target.rename(old)
-            partial.rename(target)
-    except BaseException:  # Ctrl-C too
-        _remove(partial)
-        if old.exists() and not target.exists():
-            old.rename(target)
+        yield
+    except BaseException as error:
+        done = sum(staging.done(part) is not None for part in job.parts)
+        if not done or not isinstance(error, _LATER):
+            discard(staging.folder)
+        kept = printable(str(staging.folder.parent))
+        state = f"{done} of {len(job.parts)} parts are done, in {kept}; run the same command again to continue"
+        if isinstance(error, KeyboardInterrupt):
+            raise Interrupted(f"interrupted; {state if done else 'nothing was written'}") from error
+        if done and isinstance(error, StorageError | DatasetError | WorkerError):
+            raise type(error)(f"{error}. {state}") from error
         raise
-    finally:
-        if target.exists():
-            _remove(old)
-    sync_folder(target.parent)
 
 
-def _remove(folder: Path) -> None:
-    """Delete a folder if it is there, and go on with that before a Ctrl-C that comes meanwhile is heeded."""
+def _check_unchanged(source: Source, staging: Staging) -> None:
+    """Raise DatasetError if there is another dataset by now: what was written is of no use then."""
     try:
-        shutil.rmtree(folder, ignore_errors=True)
-    except KeyboardInterrupt:
-        shutil.rmtree(folder, ignore_errors=True)
+        source.check_unchanged()
+    except DatasetError:
+        discard(staging.folder)
         raise
+
+
+def _complete(job: ExportJob, staging: Staging, written: Sequence[tuple[Part, Written]]) -> Description:
+    """Write the files that need all parts, shardctl.json and SHA256SUMS. Raises InputError if no sample was chosen."""
+    if job.source.where is not None and not any(each.samples for _, each in written):
+        raise InputError(f"{job.source.shown}: has no sample for which {job.source.where.text!r} is true; nothing was written")
+    files = {name: facts for _, each in written for name, facts in each.files.items()}
+    files |= job.export.finish(job.source, job.fields, staging.files, written)
+    description = _description(job, written, files)
+    write_checksums(staging.files / CHECKSUMS, ((name, facts.sha256) for name, facts in files.items()))
+    write_atomically(staging.files / DESCRIPTION, description.dumps())
+    staging.sweep({**files, CHECKSUMS: FileFacts(0, ""), DESCRIPTION: FileFacts(0, "")})
+    return description
+
+
+def _description(job: ExportJob, written: Sequence[tuple[Part, Written]], files: Mapping[str, FileFacts]) -> Description:
+    splits = {}
+    for split in job.source.splits:
+        of_split = [each for part, each in written if part.split == split]
+        names = tuple(name for each in of_split for name in each.files)
+        splits[split] = SplitFiles(sum(each.samples for each in of_split), names)
+    keys = [field.written for field in job.fields if field.name == "key"]
+    counts = {split: each for split, each in _counts(job, written).items() if "samples" not in each}
+    facts = {**job.export.facts(job.source), **({"counts": counts} if counts else {})}
+    layout, fingerprint = job.source.exported, job.source.manifest.fingerprint
+    return Description(job.export.name, layout, keys[0] if keys else None, job.fields, splits, files, fingerprint, facts)
+
+
+def _counts(job: ExportJob, written: Sequence[tuple[Part, Written]]) -> dict[str, dict[str, int]]:
+    """Return what was counted in each split: the samples where the form counts nothing else."""
+    counts: dict[str, dict[str, int]] = {}
+    for split in job.source.splits:
+        total: Counter[str] = Counter()
+        for part, each in written:
+            if part.split == split:
+                for name, number in (each.counts or {"samples": each.samples}).items():
+                    total[name] += number
+        counts[split] = dict(total)
+    return counts

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import struct
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from shardctl.arguments import truth
 from shardctl.errors import InputError
-from shardctl.exports.base import Export, Progress, Source, Written
+from shardctl.exports.base import Column, Export, Part, Place, Progress, Written, parts_by_split, refuse_choices
+from shardctl.exports.description import Field, FileFacts
 from shardctl.exports.documents import TokenField
+from shardctl.exports.source import Source
 from shardctl.exports.token_files import TokenForm, end_of, notes_on
 from shardctl.storage import StreamedFile, naming_the_path, replacing
 
@@ -47,7 +49,24 @@ class Megatron(Export):
 
     def check(self, source: Source) -> None:
         """Raise InputError or UsageError if there are no tokens, or no token that ends them."""
+        refuse_choices(source, self.name)
         self._form(source)
+
+    def place(self, column: Column) -> Place | None:
+        """Say how a column is written: the files have the tokens of all columns, and none as it is."""
+        return None
+
+    def parts(self, source: Source) -> Sequence[Part]:
+        """Return what is written at a time: every split, since a document may begin in one shard and end in another."""
+        return parts_by_split(source)
+
+    def facts(self, source: Source) -> dict[str, Any]:
+        """Return what a reader of the files needs to know of the tokens."""
+        return self._form(source).facts
+
+    def notes(self, source: Source) -> tuple[str, ...]:
+        """Return what is lost in such files."""
+        return notes_on(source)
 
     def _form(self, source: Source) -> TokenForm:
         wanted = truth("eos", self.eos)
@@ -56,17 +75,14 @@ class Megatron(Export):
         is_small = vocabulary is not None and vocabulary < SMALL_VOCABULARY
         return TokenForm(field, end_of(field, wanted, source.shown), UINT16 if is_small else INT32)
 
-    def write(self, source: Source, folder: Path, progress: Progress) -> Written:
+    def write(self, source: Source, fields: Sequence[Field], part: Part, folder: Path, progress: Progress) -> Written:
         """Write SPLIT.bin and SPLIT.idx."""
         form = self._form(source)
-        files, counts = {}, {}
-        for split in source.splits:
-            path = folder / f"{split}.bin"
-            with _Lengths(folder) as lengths:
-                files[path.name], counts[split] = form.write(path, source, split, progress, lengths.add)
-                index = folder / f"{split}.idx"
-                files[index.name] = _write_index(index, lengths, form.dtype)
-        return Written(files, counts, form.facts, notes_on(source))
+        path, index = folder / f"{part.split}.bin", folder / f"{part.split}.idx"
+        with _Lengths(folder) as lengths:
+            facts, counts = form.write(path, source, part.split, progress, lengths.add)
+            files = {path.name: facts, index.name: _write_index(index, lengths, form.dtype)}
+        return Written(counts.documents, files, asdict(counts))
 
 
 class _Lengths:
@@ -100,8 +116,8 @@ class _Lengths:
                 yield np.frombuffer(data, INT32)
 
 
-def _write_index(path: Path, lengths: _Lengths, dtype: np.dtype[np.generic]) -> str:
-    """Write the index, and return its SHA-256."""
+def _write_index(path: Path, lengths: _Lengths, dtype: np.dtype[np.generic]) -> FileFacts:
+    """Write the index."""
     count = lengths.count
     with replacing(path, StreamedFile) as sink:
         sink.write(MAGIC + struct.pack("<QBQQ", VERSION, CODES[dtype], count, count + 1))
@@ -114,4 +130,4 @@ def _write_index(path: Path, lengths: _Lengths, dtype: np.dtype[np.generic]) -> 
             place = int(ends[-1])
         for first in range(0, count + 1, SPOOL_ITEMS):
             sink.write(np.arange(first, min(first + SPOOL_ITEMS, count + 1), dtype="<i8"))
-    return sink.sha256
+    return FileFacts(sink.tell(), sink.sha256)

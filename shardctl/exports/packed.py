@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardctl.exports.base import Shard
+from shardctl.exports.source import Shard
 from shardctl.token_columns import DOCUMENT_COLUMNS, DOCUMENT_KEYS, Numbers, Rows, documents_in, list_offsets
 
 

@@ -11,7 +11,16 @@ from shardctl.errors import UsageError
 if TYPE_CHECKING:
     from shardctl.exports.base import Export
 
-EXPORTS = {"megatron": "Megatron", "nanogpt": "NanoGpt"}
+EXPORTS = {
+    "parquet": "Parquet",
+    "webdataset": "WebDataset",
+    "tfrecord": "TfRecord",
+    "tfds": "Tfds",
+    "mds": "Mds",
+    "files": "Files",
+    "megatron": "Megatron",
+    "nanogpt": "NanoGpt",
+}
 """The class of each export: in the module of its name."""
 
 

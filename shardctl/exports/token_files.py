@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from shardctl.errors import DatasetError, InputError, UsageError
-from shardctl.exports.base import Progress, Source
+from shardctl.exports.base import Progress
+from shardctl.exports.description import FileFacts
 from shardctl.exports.documents import TokenField, ended
+from shardctl.exports.source import Source
 from shardctl.storage import StreamedFile, replacing
 from shardctl.token_columns import LOSS_MASK
 
@@ -50,8 +52,8 @@ class TokenForm:
 
     def write(
         self, path: Path, source: Source, split: str, progress: Progress, lengths: Lengths = lambda _: None
-    ) -> tuple[str, dict[str, int]]:
-        """Write the documents of a split, and return the SHA-256 of the file and its TokenCounts as plain data."""
+    ) -> tuple[FileFacts, TokenCounts]:
+        """Write the documents of a split, and return what the file is and has."""
         documents = tokens = empty = 0
         # Hashing and writing take as long as the rest, and beside it in a thread they take none of its time.
         with replacing(path, StreamedFile) as sink, ThreadPoolExecutor(1) as writer:
@@ -66,7 +68,7 @@ class TokenForm:
                 empty += len(some.lengths) - len(whole.lengths)
             for write in writes:
                 write.result()
-        return sink.sha256, asdict(TokenCounts(documents, tokens, empty))
+        return FileFacts(sink.tell(), sink.sha256), TokenCounts(documents, tokens, empty)
 
     def _narrowed(self, tokens: npt.NDArray[Any], shown: str) -> npt.NDArray[Any]:
         """Return tokens in the type of the file, none changed. Raises DatasetError for one that cannot be there."""

@@ -1,0 +1,77 @@
+"""What a form cannot hold of a dataset, found before anything is written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shardctl.errors import UsageError
+from shardctl.exports.base import Column, Export, Place
+from shardctl.exports.description import Field
+from shardctl.exports.images import Recoding
+from shardctl.exports.json_form import check_type
+from shardctl.exports.source import Source
+
+
+@dataclass(frozen=True)
+class PlannedField:
+    """A column of the dataset, and what becomes of it: `written` as which name, None if it is left out, and in which `form`.
+
+    `loss` says what the form cannot hold of it, None if nothing is lost.
+    """
+
+    name: str
+    type: str
+    written: str | None
+    form: str
+    loss: str | None = None
+
+    @property
+    def field(self) -> Field | None:
+        """What is written of it; None if nothing is."""
+        return None if self.written is None else Field(self.name, self.written, self.form)
+
+
+def plan_fields(export: Export, source: Source) -> tuple[PlannedField, ...]:
+    """Say what becomes of every chosen column. Losses are told and not refused.
+
+    Raises UsageError for columns whose names in the target would be the same, and DatasetError.
+    """
+    Recoding.parse(source.choice.store)
+    planned = tuple(_planned(export, Column(source, name), source.choice.on_loss) for name in source.names)
+    names = [each.written for each in planned if each.written is not None]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UsageError(f"several columns would be called {twice!r} in the export; --rename gives them other names")
+    return planned
+
+
+def refuse_losses(export: Export, source: Source, planned: tuple[PlannedField, ...]) -> None:
+    """Raise UsageError if something is lost that the user has not allowed to be."""
+    lost = [each for each in planned if each.loss is not None]
+    if source.choice.on_loss == "fail" and lost:
+        said = "; ".join(f"{each.name} ({each.type}): {each.loss}" for each in lost)
+        raise UsageError(
+            f"{export.name} cannot hold all of {source.shown}: {said}. --on-loss json writes"
+            f" {', '.join(each.name for each in lost)} as JSON text, and --on-loss drop leaves them out"
+        )
+
+
+def _planned(export: Export, column: Column, on_loss: str) -> PlannedField:
+    place = export.place(column)
+    type_ = str(column.type)
+    if place is None:
+        return PlannedField(column.name, type_, None, "left out")
+    if place.loss is None or on_loss == "fail":
+        return PlannedField(column.name, type_, place.written, place.form, place.loss)
+    if on_loss == "drop":
+        return PlannedField(column.name, type_, None, "left out", place.loss)
+    instead = _as_json(export, column)
+    return PlannedField(column.name, type_, instead.written, instead.form, place.loss)
+
+
+def _as_json(export: Export, column: Column) -> Place:
+    try:
+        check_type(column.type)
+    except TypeError as error:
+        raise UsageError(f"{column.name}: {error}; leave it out with --on-loss drop") from error
+    return export.place_as_json(column)

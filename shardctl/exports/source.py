@@ -1,0 +1,225 @@
+"""The dataset that is exported, and what was chosen of it. Every block that is exported is checked against its checksum."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from shardctl.errors import DatasetError, UsageError, first_line
+from shardctl.layout import Layout
+from shardctl.manifest import Manifest
+from shardctl.roles import Roles
+from shardctl.shard import BlockFile, ShardReader, map_file
+from shardctl.storage import printable
+from shardctl.stored import StoredDataset
+from shardctl.tables import REPAIR_ADVICE, ShardEntry
+from shardctl.where import Where, kept_rows, parse_where
+
+KEY = "key"
+"""The column that names each sample. It is always exported."""
+
+ON_LOSS = ("fail", "json", "drop")
+"""What becomes of a column that a form cannot hold: an error, JSON text, or it is left out."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the user chose: one split or all (None), some columns, other names for them, a condition on samples, how raw images
+    are stored (`keep`, `png`, `jpeg:Q`; None: as suits the form), and what becomes of columns that the form cannot hold."""
+
+    split: str | None = None
+    columns: tuple[str, ...] | None = None
+    rename: Mapping[str, str] = field(default_factory=dict)
+    where: str | None = None
+    store: str | None = None
+    on_loss: str = "fail"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the choice as plain data."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> Choice:
+        """Build the choice that `to_json` gave."""
+        columns = record["columns"]
+        return cls(**{**record, "columns": None if columns is None else tuple(columns)})
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A shard of the dataset that is exported. `columns` are those that the first shard has: all have the same."""
+
+    path: Path
+    entry: ShardEntry
+    columns: pa.Schema
+
+    def blocks(self) -> Iterator[pa.RecordBatch]:
+        """Yield every block. Raises DatasetError for a damaged one."""
+        reader = self._reader()
+        for number, rows in enumerate(self.entry.block_rows):
+            block, intact = reader.checked_block(number)
+            if not intact or block.num_rows != rows:
+                raise self.damaged(f"block {number} is not as it was written")
+            yield block
+
+    def blocks_of(self, names: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+        """Yield some columns of every block, without reading the others. There is no checksum of them alone."""
+        self._reader()
+        numbers = [self.columns.get_field_index(name) for name in names]
+        file = BlockFile(self.path, map_file, numbers)
+        for number in range(len(file)):
+            block, _ = file.fetch(number)
+            try:
+                block.validate(full=True)
+            except (pa.ArrowException, ValueError) as error:
+                raise self.damaged(f"block {number} cannot be read ({first_line(error)})") from error
+            yield block
+
+    def _reader(self) -> ShardReader:
+        """Open the shard. Raises DatasetError if it is not one of those that the tables describe."""
+        reader = ShardReader(self.path)
+        if not reader.schema.remove_metadata().equals(self.columns):
+            raise self.damaged("its columns are not those of the other shards")
+        if len(reader) != len(self.entry.block_rows):
+            raise self.damaged(f"it has {len(reader)} blocks, and the table of shards says {len(self.entry.block_rows)}")
+        return reader
+
+    def damaged(self, what: str) -> DatasetError:
+        """Return the error for a shard of which something is wrong."""
+        return DatasetError(f"{printable(str(self.path))}: {what}; {REPAIR_ADVICE}")
+
+
+class Source:
+    """The dataset that is exported, as far as it was chosen.
+
+    Raises DatasetError, and UsageError for a split, a column or a condition that the dataset does not have.
+    """
+
+    def __init__(self, root: Path, choice: Choice) -> None:
+        self.root, self.choice = root, choice
+        self._stored = StoredDataset(root)
+        self.manifest: Manifest = self._stored.manifest
+        names = [facts.name for facts in self.manifest.splits]
+        if choice.split is not None and choice.split not in names:
+            raise UsageError(f"{self.shown}: no split {choice.split!r}; there are {', '.join(names)}")
+        self.splits: tuple[str, ...] = tuple(names) if choice.split is None else (choice.split,)
+
+    @property
+    def shown(self) -> str:
+        """The path of the dataset, for messages."""
+        return printable(str(self.root))
+
+    @property
+    def samples(self) -> int:
+        """The number of samples that are read. With a condition fewer may be written."""
+        return sum(facts.samples for facts in self.manifest.splits if facts.name in self.splits)
+
+    @property
+    def bytes(self) -> int:
+        """The size of the shards that are read."""
+        return sum(facts.bytes for facts in self.manifest.splits if facts.name in self.splits)
+
+    @cached_property
+    def state(self) -> str:
+        """What names this very state of the dataset: the SHA-256 of its manifest, which has those of all files."""
+        return hashlib.sha256(self.manifest.to_json().encode()).hexdigest()
+
+    @cached_property
+    def layout(self) -> Layout:
+        """The types and the roles of all columns. Raises DatasetError."""
+        return ShardReader(self.root / self._stored.shards[0].path).layout
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The columns that are exported: the key, and those that were chosen, in their order. Raises UsageError."""
+        there = self.layout.columns.names
+        chosen = there if self.choice.columns is None else self.choice.columns
+        for name in (*chosen, *self.choice.rename):
+            if name not in there:
+                raise UsageError(f"{self.shown}: no column {name!r}; there are {', '.join(there)}")
+        return tuple(dict.fromkeys([KEY, *chosen]))
+
+    @cached_property
+    def written_names(self) -> dict[str, str]:
+        """The name that each exported column is to have. Raises UsageError if two have the same."""
+        names = {name: self.choice.rename.get(name, name) for name in self.names}
+        odd = next((name for name in self.choice.rename if name not in names), None)
+        if odd is not None:
+            raise UsageError(f"--rename {odd}: this column is not among those that are exported")
+        if len(set(names.values())) != len(names) or "" in names.values():
+            raise UsageError(f"--rename: each column needs a name of its own; they would be {', '.join(names.values())}")
+        return names
+
+    @cached_property
+    def exported(self) -> Layout:
+        """The types and the roles of the exported columns, under their names in the dataset."""
+        columns = pa.schema([self.layout.columns.field(name) for name in self.names])
+        roles = {name: role for name in self.names if (role := self.layout.roles.get(name)) is not None}
+        return replace(self.layout, columns=columns, roles=Roles(roles))
+
+    @cached_property
+    def where(self) -> Where | None:
+        """The condition on samples, None for all. Raises UsageError."""
+        if self.choice.where is None:
+            return None
+        return parse_where(self.choice.where, self.layout.columns, self.layout.roles.names)
+
+    def numbered_shards(self) -> Iterator[tuple[int, ShardEntry]]:
+        """Yield the number and the entry of every shard that is exported, in order."""
+        for number, entry in enumerate(self._stored.shards):
+            if entry.split in self.splits:
+                yield number, entry
+
+    def shards(self, split: str) -> Iterator[Shard]:
+        """Yield the shards of a split, in order."""
+        for _, entry in self.numbered_shards():
+            if entry.split == split:
+                yield Shard(self.root / entry.path, entry, self.layout.columns)
+
+    def shard(self, number: int) -> Shard:
+        """Return a shard by its number in the whole dataset."""
+        entry = self._stored.shards[number]
+        return Shard(self.root / entry.path, entry, self.layout.columns)
+
+    def blocks(self, shard: Shard) -> Iterator[tuple[pa.RecordBatch, int]]:
+        """Yield the exported columns and the chosen samples of every block, and how many samples were read for them.
+
+        Raises DatasetError, UsageError if the condition does not fit the values.
+        """
+        for block in shard.blocks():
+            yield self._chosen(block).select(list(self.names)), block.num_rows
+
+    def columns(self, names: tuple[str, ...], split: str | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield some columns of all chosen samples, or of those of a split, block by block, without reading the others."""
+        needed = tuple(dict.fromkeys([*names, *(self.where.columns if self.where else ())]))
+        for each in self.splits if split is None else (split,):
+            for shard in self.shards(each):
+                for block in shard.blocks_of(needed):
+                    yield self._chosen(block)
+
+    def _chosen(self, block: pa.RecordBatch) -> pa.RecordBatch:
+        if self.where is None:
+            return block
+        try:
+            kept = kept_rows(pa.table(block), self.where.expression)
+        except pa.ArrowException as error:
+            raise UsageError(f"--where {self.where.text!r} does not fit the values ({first_line(error)})") from error
+        batches = kept.combine_chunks().to_batches()
+        return batches[0] if batches else block.slice(0, 0)
+
+    def check_unchanged(self) -> None:
+        """Raise DatasetError if there is another dataset by now: its shards may have been read with those of the first."""
+        if Manifest.load(self.root) != self.manifest:
+            raise DatasetError(f"{self.shown}: was changed while it was exported; run the same command again")
+
+
+def digest_of(record: Any) -> str:
+    """Return a short name for plain data: the first 16 hex digits of the SHA-256 of its JSON."""
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,0 +1,117 @@
+"""Datasets that tests export: images with hostile keys, all sorts of columns, and texts."""
+
+from __future__ import annotations
+
+import datetime
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from PIL import Image
+
+import shardctl
+
+KEYS = (
+    "v1.0/img.1.jpg",
+    "v1.0/img.2.jpg",
+    "../up",
+    "/absolute/a.png",
+    "a/../b.jpg",
+    "__meta__/x",
+    "new\nline.jpg",
+    "100%2E.jpg",
+    "café/ü",
+    "folder/",
+    "A.jpg",
+    "a.jpg",
+    "con",
+    "x" * 300,
+)
+"""Names that archives, file systems and readers could take for something else."""
+
+CLASSES = ("cat", "dog", "a/b")
+
+PHOTO_COLUMNS = pa.schema(
+    [
+        ("key", pa.string()),
+        ("image", pa.binary()),
+        ("label", pa.int64()),
+        ("caption", pa.string()),
+        ("score", pa.float32()),
+        ("box", pa.list_(pa.float32(), 4)),
+        ("tags", pa.list_(pa.string())),
+        ("info", pa.struct([("width", pa.int32()), ("taken", pa.timestamp("us"))])),
+        ("blob", pa.binary()),
+    ]
+)
+
+
+def picture(number: int, format_: str = "JPEG", mode: str = "RGB") -> bytes:
+    """Return an image of 8 x 6 pixels, another one for each number."""
+    pixels = np.random.default_rng(number).integers(0, 255, (6, 8, 3), dtype=np.uint8)
+    target = io.BytesIO()
+    Image.fromarray(pixels).convert(mode).save(target, format_)
+    return target.getvalue()
+
+
+def photo(number: int, key: str) -> dict[str, Any]:
+    return {
+        "key": key,
+        "image": picture(number),
+        "label": number % len(CLASSES),
+        "caption": f"caption {number}",
+        "score": float(np.float32(number / 10)),
+        "box": [0.5, 1.25, float(number), float(np.float32(0.1))],
+        "tags": [f"tag{at}" for at in range(number % 3)],
+        "info": {"width": number, "taken": datetime.datetime(2026, 1, 1, 0, 0, number)},
+        "blob": bytes([number, 0, 255]),
+    }
+
+
+def write_photos(folder: Path, **options: Any) -> Path:
+    """Write a dataset of encoded images with columns of many types, none of which lacks a value, in two splits."""
+    photos = [photo(number, key) for number, key in enumerate(KEYS)]
+    splits = {"train": photos[:9], "val": photos[9:]}
+    shardctl.write(folder, splits, PHOTO_COLUMNS, classes=CLASSES, **{"samples_per_shard": 4, **options})
+    return folder
+
+
+def write_gaps(folder: Path) -> Path:
+    """Write a dataset of values some of which are missing."""
+    schema = pa.schema([("key", pa.string()), ("number", pa.int32()), ("text", pa.string()), ("list", pa.list_(pa.int16()))])
+    samples = [
+        {"key": "a", "number": 1, "text": "one", "list": [1, 2]},
+        {"key": "b", "number": None, "text": "two", "list": []},
+        {"key": "c", "number": 3, "text": None, "list": None},
+    ]
+    shardctl.write(folder, samples, schema, samples_per_shard=2)
+    return folder
+
+
+def write_raw(folder: Path, masks: bool = False) -> Path:
+    """Write a dataset of raw images, and masks of 16 bits if wanted."""
+    rng = np.random.default_rng(0)
+    samples = []
+    for number in range(5):
+        sample = {"key": f"{number}", "image": rng.integers(0, 255, (6, 8, 3), dtype=np.uint8), "label": number % 2}
+        if masks:
+            sample["mask"] = rng.integers(0, 2**16, (6, 8), dtype=np.uint16)
+        samples.append(sample)
+    shardctl.write(folder, samples, samples_per_shard=2, roles={"mask": {"role": "mask", "bits": 16}} if masks else None)
+    return folder
+
+
+def write_texts(folder: Path) -> Path:
+    """Write a dataset of texts."""
+    samples = [{"key": f"lines.jsonl#{number}", "text": f"text {number}\n", "year": 1900 + number} for number in range(1, 8)]
+    shardctl.write(folder, {"train": samples[:5], "test": samples[5:]}, samples_per_shard=2)
+    return folder
+
+
+def rows_of(dataset: Path, split: str) -> list[dict[str, Any]]:
+    """Return the samples of a split as they are stored."""
+    tables = [pa.ipc.open_file(shard).read_all() for shard in sorted(dataset.glob(f"{split}-*.arrow"))]
+    rows: list[dict[str, Any]] = pa.concat_tables(tables).to_pylist()
+    return rows

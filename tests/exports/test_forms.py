@@ -1,0 +1,380 @@
+"""What every form promises: its values, the same bytes for any number of workers and stops, and nothing that looks whole."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import made
+import numpy as np
+import pyarrow as pa
+import pytest
+from conftest import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from pyarrow import parquet
+from restoring import READERS, restored
+
+import shardctl
+from shardctl import lease
+from shardctl.errors import BusyError, DatasetError, InputError, ShardctlError, UsageError
+from shardctl.exports.description import DESCRIPTION, Description
+from shardctl.exports.webdataset import member_header
+
+FORMS = tuple(READERS)
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made.write_photos(tmp_path_factory.mktemp("photos") / "in")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def table(dataset: Path, split: str) -> pa.Table:
+    shards = [pa.ipc.open_file(shard).read_all() for shard in sorted(dataset.glob(f"{split}-*.arrow"))]
+    return pa.concat_tables(shards).replace_schema_metadata(None)
+
+
+@pytest.mark.parametrize("to", FORMS)
+def test_every_value_comes_back_from_any_number_of_workers(photos: Path, tmp_path: Path, to: str) -> None:
+    for workers in (0, 1, 2):
+        result = shardctl.export(photos, tmp_path / str(workers), to, workers=workers)
+        assert result.counts == {"train": {"samples": 9}, "val": {"samples": 5}}
+    assert contents(tmp_path / "0") == contents(tmp_path / "1") == contents(tmp_path / "2")
+    assert sorted(os.listdir(tmp_path)) == ["0", "1", "2"]
+    for split in ("train", "val"):
+        assert restored(tmp_path / "0", split).equals(table(photos, split))
+    subprocess.run(["sha256sum", "-c", "--quiet", "SHA256SUMS"], cwd=tmp_path / "0", check=True)
+    described = Description.load(tmp_path / "0")
+    assert set(described.files) | {"SHA256SUMS", DESCRIPTION} == set(contents(tmp_path / "0"))
+    assert described.layout.classes == made.CLASSES
+
+
+def inodes(folder: Path) -> dict[str, int]:
+    return {str(path.relative_to(folder)): path.stat().st_ino for path in folder.rglob("*") if path.is_file()}
+
+
+KILLED = """
+import glob, os, signal, sys
+import shardctl
+def stop(done, samples):
+    if len(glob.glob(f"{sys.argv[2]}.partial/*/done/*.json")) >= 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+shardctl.export(sys.argv[1], sys.argv[2], sys.argv[3], progress=stop, workers=int(sys.argv[4]))
+"""
+
+
+@pytest.mark.parametrize(("to", "workers"), [("webdataset", 2), ("mds", 0), ("files", 0)])
+def test_a_killed_export_goes_on_and_gives_the_same_bytes(photos: Path, tmp_path: Path, to: str, workers: int) -> None:
+    out, whole = tmp_path / "out", tmp_path / "whole"
+    ran = subprocess.run([sys.executable, "-c", KILLED, photos, out, to, str(workers)])
+    assert ran.returncode == -signal.SIGKILL
+    assert not out.exists()
+    (staging,) = [folder for folder in (tmp_path / "out.partial").iterdir() if (folder / "done").exists()]
+    done = inodes(staging / "files")
+    assert len(list((staging / "done").iterdir())) >= 2
+    shardctl.export(photos, out, to, workers=0)
+    shardctl.export(photos, whole, to, workers=0)
+    assert contents(out) == contents(whole)
+    assert sorted(os.listdir(tmp_path)) == ["out", "whole"]
+    now = inodes(out)
+    assert sum(now.get(name) == inode for name, inode in done.items()) >= 2
+
+
+@pytest.mark.parametrize("to", FORMS)
+def test_a_damaged_block_is_refused_and_nothing_is_there(tmp_path: Path, to: str) -> None:
+    dataset = made.write_texts(tmp_path / "in")
+    shard = dataset / "train-00001.arrow"
+    data = shard.read_bytes()
+    at = data.index(b"#3") if b"#3" in data else len(data) // 2
+    shard.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+    with pytest.raises(DatasetError, match=r"train-00001\.arrow"):
+        shardctl.export(dataset, tmp_path / "out", to, workers=0)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("to", FORMS)
+def test_a_choice_of_samples_and_columns_is_all_that_is_written(photos: Path, tmp_path: Path, to: str, cli: Any) -> None:
+    ran = cli(
+        *("export", photos, tmp_path / "out", "--to", to, "--split", "train", "--columns", "image,label,caption", "--json"),
+        *("--rename", "caption=said", "--where", "label == 'dog' and score > 0.15", "--workers", "0"),
+    )
+    assert ran.code == 0, ran.err
+    assert ran.json["counts"] == {"train": {"samples": 2}}
+    read = restored(tmp_path / "out", "train")
+    assert read.column_names == ["key", "image", "label", "caption"]
+    assert read["caption"].to_pylist() == ["caption 4", "caption 7"]
+    described = Description.load(tmp_path / "out")
+    assert any(field.written.endswith("said") for field in described.fields)
+    assert described.layout.columns.names == read.column_names
+
+
+@pytest.mark.parametrize("to", FORMS)
+def test_raw_images_and_masks_are_png_with_the_same_pixels(tmp_path: Path, to: str) -> None:
+    dataset = made.write_raw(tmp_path / "in", masks=True)
+    shardctl.export(dataset, tmp_path / "out", to, store="png", workers=0)
+    read = restored(tmp_path / "out", "train")
+    for sample, image, mask in zip(shardctl.open(dataset), read["image"].to_pylist(), read["mask"].to_pylist(), strict=True):
+        assert np.array_equal(np.asarray(Image.open(io.BytesIO(image["bytes"]))), sample["image"])
+        assert np.array_equal(np.asarray(Image.open(io.BytesIO(mask["bytes"]))), sample["mask"])
+
+
+@pytest.mark.parametrize("to", ["parquet", "webdataset", "mds"])
+def test_raw_images_are_kept_as_arrays_where_there_are_arrays(tmp_path: Path, to: str) -> None:
+    dataset = made.write_raw(tmp_path / "in")
+    result = shardctl.export(dataset, tmp_path / "out", to, store="keep", workers=0)
+    assert [field.form for field in result.fields] == ["key" if to == "webdataset" else "value", "value", "value"]
+
+
+def test_files_have_no_place_for_arrays(tmp_path: Path) -> None:
+    dataset = made.write_raw(tmp_path / "in")
+    with pytest.raises(UsageError, match="use --store png or jpeg:QUALITY"):
+        shardctl.export(dataset, tmp_path / "out", "files", store="keep")
+    shardctl.export(dataset, tmp_path / "out", "files", store="jpeg:80")
+    assert len(list((tmp_path / "out").rglob("*.jpg"))) == 5
+
+
+@pytest.mark.parametrize("to", ["parquet", "webdataset"])
+def test_missing_values_come_back_where_the_form_has_them(tmp_path: Path, to: str) -> None:
+    dataset = made.write_gaps(tmp_path / "in")
+    shardctl.export(dataset, tmp_path / "out", to)
+    assert restored(tmp_path / "out", "train").equals(table(dataset, "train"))
+
+
+def test_losses_are_told_before_anything_is_written(tmp_path: Path, cli: Any) -> None:
+    dataset = made.write_gaps(tmp_path / "in")
+    ran = cli("export", dataset, tmp_path / "out", "--to", "mds")
+    assert ran.code == 2
+    assert "number (int32): MDS has no missing values, and 1 of its values" in ran.err
+    assert "text (string): MDS has no missing values" in ran.err
+    assert "--on-loss json writes number, text as JSON text, and --on-loss drop leaves them out" in ran.err
+    planned = cli("export", dataset, tmp_path / "out", "--to", "mds", "--dry-run", "--json").json
+    assert [field["name"] for field in planned["fields"] if field["loss"]] == ["number", "text"]
+    shown = cli("export", dataset, tmp_path / "out", "--to", "mds", "--dry-run", "--on-loss", "json").out
+    assert "2 columns with a loss (--on-loss)" in shown
+    assert os.listdir(tmp_path) == ["in"]
+    assert cli("export", dataset, tmp_path / "out", "--to", "mds", "--on-loss", "json").code == 0
+    assert restored(tmp_path / "out", "train").equals(table(dataset, "train"))
+    assert cli("export", dataset, tmp_path / "drop", "--to", "mds", "--on-loss", "drop").code == 0
+    assert restored(tmp_path / "drop", "train").column_names == ["key", "list"]
+    where = "number is not None and text is not None"
+    assert cli("export", dataset, tmp_path / "some", "--to", "mds", "--where", where).code == 0
+    assert restored(tmp_path / "some", "train")["key"].to_pylist() == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"columns": ["size"]}, "no column 'size'; there are key, text, year"),
+        ({"columns": "text"}, "columns takes a list of names"),
+        ({"rename": {"text": "year"}}, "each column needs a name of its own"),
+        ({"rename": {"year": "y"}, "columns": ["text"]}, "not among those that are exported"),
+        ({"where": "size > 3"}, "no column 'size'"),
+        ({"where": "year > 3000"}, "has no sample for which 'year > 3000' is true"),
+        ({"store": "webp"}, "use keep, png or jpeg:QUALITY"),
+        ({"on_loss": "ignore"}, "there are fail, json, drop"),
+        ({"workers": -1}, "workers must be auto or a number"),
+        ({"compression": "br"}, "compression 'br' is not known here"),
+        ({"split": "val"}, "no split 'val'; there are train, test"),
+    ],
+)
+def test_choices_that_cannot_be_are_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    dataset = made.write_texts(tmp_path / "in")
+    with pytest.raises(ShardctlError, match=message):
+        shardctl.export(dataset, tmp_path / "out", "parquet", **options)
+    assert os.listdir(tmp_path) == ["in"]
+
+
+def test_bare_tokens_have_no_columns_to_choose(tmp_path: Path) -> None:
+    shardctl.write(tmp_path / "in", [{"tokens": [1, 2]}], roles={"tokens": {"role": "tokens", "eos": 2}})
+    with pytest.raises(UsageError, match="--where does not go with megatron"):
+        shardctl.export(tmp_path / "in", tmp_path / "out", "megatron", where="key == '0'")
+
+
+def test_only_one_export_at_a_time_and_leftovers_of_others_go(tmp_path: Path) -> None:
+    dataset, out = made.write_texts(tmp_path / "in"), tmp_path / "out"
+    beside = tmp_path / "out.partial"
+    with lease.hold(beside / ".shardctl", None), pytest.raises(BusyError, match="another shardctl is writing it"):
+        shardctl.export(dataset, out, "parquet")
+    (beside / "0123456789abcdef" / "files").mkdir(parents=True)
+    shardctl.export(dataset, out, "parquet")
+    assert sorted(os.listdir(tmp_path)) == ["in", "out"]
+
+
+def test_ctrl_c_says_that_the_same_command_goes_on(
+    photos: Path, tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from shardctl.exports.job import ExportJob
+
+    real, times = ExportJob.write, []
+
+    def write(job: ExportJob, *given: Any) -> Any:
+        times.append(1)
+        if len(times) > 2:
+            raise KeyboardInterrupt
+        return real(job, *given)
+
+    monkeypatch.setattr(ExportJob, "write", write)
+    ran = cli("export", photos, tmp_path / "out", "--to", "mds", "--workers", "0")
+    assert ran.code == 130
+    assert re.search(r"2 of 5 parts are done, in .*out.partial; run the same command again to continue", ran.err)
+    monkeypatch.undo()
+    assert cli("export", photos, tmp_path / "out", "--to", "mds", "--workers", "0").code == 0
+    assert os.listdir(tmp_path) == ["out"]
+
+
+def test_an_export_without_an_image_or_a_text_for_each_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"1 sample has no text.*--where 'text is not None'"):
+        shardctl.export(made.write_gaps(tmp_path / "gaps"), tmp_path / "out", "files")
+    shardctl.write(tmp_path / "numbers", [{"number": 1}])
+    with pytest.raises(InputError, match="has no image and no text to make files of"):
+        shardctl.export(tmp_path / "numbers", tmp_path / "out", "files")
+
+
+@pytest.mark.parametrize("to", FORMS)
+def test_variants_of_a_sample_are_told_apart(tmp_path: Path, to: str) -> None:
+    samples = [{"key": "a.txt", "variant": number, "text": f"text {number}"} for number in range(3)]
+    shardctl.write(tmp_path / "in", samples)
+    shardctl.export(tmp_path / "in", tmp_path / "out", to, columns=["text"])
+    read = restored(tmp_path / "out", "train")
+    assert (read["key"].to_pylist(), read["text"].to_pylist()) == (["a.txt"] * 3, ["text 0", "text 1", "text 2"])
+
+
+@pytest.mark.parametrize("to", FORMS)
+def test_images_that_are_missing_come_back_or_are_told(tmp_path: Path, to: str) -> None:
+    mask = made.picture(1, "PNG", "L")
+    samples = [{"key": f"{n}.jpg", "image": made.picture(n), "mask": mask if n else None} for n in range(2)]
+    dataset = tmp_path / "in"
+    shardctl.write(dataset, samples, roles={"mask": "mask"})
+    if to == "mds":
+        with pytest.raises(ShardctlError, match=r"1 images are missing"):
+            shardctl.export(dataset, tmp_path / "out", to)
+    shardctl.export(dataset, tmp_path / "out", to, on_loss="json")
+    assert restored(tmp_path / "out", "train").equals(table(dataset, "train"))
+
+
+@pytest.mark.parametrize("to", ["parquet", "webdataset", "mds"])
+def test_tokens_come_back(tmp_path: Path, to: str) -> None:
+    large = pa.large_list(pa.struct([("a", pa.large_list(pa.int8()))]))
+    packed = ("block", pa.list_(pa.int32(), 3))
+    schema = pa.schema([("key", pa.string()), ("tokens", pa.list_(pa.uint16())), packed, ("large", large)])
+    samples = [
+        {"key": str(n), "tokens": list(range(300 * n)), "block": [n, n + 1, -1], "large": [{"a": [n]}]} for n in range(4)
+    ]
+    shardctl.write(tmp_path / "in", samples, schema, samples_per_shard=3)
+    for where in (None, "len(tokens) > 0"):  # without the empty one they are arrays in MDS
+        shardctl.export(tmp_path / "in", tmp_path / "out", to, where=where, overwrite=True)
+        rows = [row for row in table(tmp_path / "in", "train").to_pylist() if where is None or row["tokens"]]
+        assert restored(tmp_path / "out", "train").to_pylist() == rows
+
+
+VALUES = st.recursive(
+    st.sampled_from(
+        [
+            (pa.bool_(), st.booleans()),
+            (pa.int8(), st.integers(-128, 127)),
+            (pa.uint64(), st.integers(0, 2**64 - 1)),
+            (pa.float32(), st.floats(width=32, allow_nan=False)),
+            (pa.float64(), st.floats(allow_nan=False)),
+            (pa.string(), st.text(st.characters(exclude_categories=["Cs"]), max_size=5)),
+            (pa.binary(), st.binary(max_size=4)),
+            (pa.timestamp("us"), st.datetimes()),
+            (pa.date32(), st.dates()),
+        ]
+    ),
+    lambda inner: (
+        inner.map(lambda pair: (pa.list_(pair[0]), st.lists(pair[1] | st.none(), max_size=3)))
+        | inner.map(lambda pair: (pa.list_(pair[0], 2), st.lists(pair[1], min_size=2, max_size=2)))
+        | inner.map(lambda pair: (pa.struct([("part", pair[0])]), st.fixed_dictionaries({"part": pair[1] | st.none()})))
+    ),
+    max_leaves=3,
+)
+
+
+@examples(5)
+@given(data=st.data())
+def test_any_table_comes_back_from_every_form(tmp_path: Path, data: st.DataObject) -> None:
+    columns = data.draw(st.lists(VALUES, min_size=1, max_size=3))
+    schema = pa.schema([("key", pa.string()), *((f"column {n}", type_) for n, (type_, _) in enumerate(columns))])
+    number = data.draw(st.integers(1, 4))
+    rows = [
+        {"key": str(n), **{f"column {at}": data.draw(v | st.none()) for at, (_, v) in enumerate(columns)}}
+        for n in range(number)
+    ]
+    shardctl.write(tmp_path / "in", rows, schema, overwrite=True)
+    for to in ("parquet", "webdataset", "mds"):
+        shardctl.export(tmp_path / "in", tmp_path / "out", to, overwrite=True, on_loss="json")
+        assert restored(tmp_path / "out", "train").equals(table(tmp_path / "in", "train")), to
+
+
+def test_an_archive_can_be_compressed(photos: Path, tmp_path: Path) -> None:
+    shardctl.export(photos, tmp_path / "out", "webdataset", compression="gzip")
+    assert restored(tmp_path / "out", "train").equals(table(photos, "train"))
+    assert (tmp_path / "out" / "train-00000.tar.gz").exists()
+
+
+@pytest.mark.parametrize("name", ["a.jpg", "é/" * 40 + "b", "c" * 99, "c" * 100, "c" * 101, "d/" * 200])
+@pytest.mark.parametrize("size", [0, 1, 511, 8**11 - 1, 8**11])
+def test_headers_of_members_are_those_of_tarfile(name: str, size: int) -> None:
+    info = tarfile.TarInfo(name)
+    info.size = size
+    assert member_header(name, size) == info.tobuf(tarfile.GNU_FORMAT)
+
+
+def test_row_groups_are_small_and_images_are_not_compressed(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardctl.exports.parquet.GROUP_IMAGES", 3)
+    shardctl.export(photos, tmp_path / "out", "parquet", workers=0)
+    file = parquet.ParquetFile(tmp_path / "out" / "data" / "train-00000-of-00003.parquet")
+    groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
+    assert [group.num_rows for group in groups] == [2, 2]
+    columns = [groups[0].column(number) for number in range(groups[0].num_columns)]
+    codecs = {column.path_in_schema: column.compression for column in columns}
+    assert (codecs["image.bytes"], codecs["caption"]) == ("UNCOMPRESSED", "ZSTD")
+    assert columns[0].has_offset_index
+    assert columns[0].has_column_index
+
+
+def test_names_of_files_stay_inside_and_are_told_apart(photos: Path, tmp_path: Path) -> None:
+    shardctl.export(photos, tmp_path / "out", "files", columns=["image"])
+    names = [path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*.jpg")]
+    assert len({name.casefold() for name in names}) == len(made.KEYS)
+    assert all(len(part.encode()) <= 255 and part not in (".", "..") for name in names for part in name.split("/"))
+    assert "val/_con.jpg" in names
+    assert {"val/A~~0-1.jpg", "val/a~~0-2.jpg"} <= set(names)
+
+
+def test_a_record_that_is_none_is_refused(photos: Path, tmp_path: Path) -> None:
+    shardctl.export(photos, tmp_path / "out", "webdataset", workers=0)
+    good = json.loads((tmp_path / "out" / DESCRIPTION).read_text())
+    assert Description.from_json(good).to_json() == good
+    spoilt: list[dict[str, Any]] = [
+        {"format": "other"},
+        {"version": 2},
+        {"key": 3},
+        {"fields": [{"name": "none", "written": "none", "form": "value"}]},
+        {"fields": None},
+        {"layout": {"kind": "image", "fields": {}, "schema": "AAAA"}},
+        {"splits": {"../x": {"samples": 1, "files": []}}},
+        {"splits": {"train": {"samples": -1, "files": []}}},
+        {"splits": {"train": {"samples": 1, "files": ["other"]}}},
+        {"files": {"../../etc/passwd": {"bytes": 1, "sha256": "0" * 64}}},
+        {"files": {"a": {"bytes": 1, "sha256": "short"}}},
+    ]
+    for change in spoilt:
+        (tmp_path / DESCRIPTION).write_text(json.dumps({**good, **change}))
+        with pytest.raises(ValueError, match=r".+"):
+            Description.load(tmp_path)

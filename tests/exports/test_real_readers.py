@@ -1,0 +1,140 @@
+"""Exports are read by the programs that they are for, and every value is the dataset's."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import made
+import pytest
+from PIL import Image
+
+import shardctl
+from shardctl.exports.keys import key_of_member
+
+INTEROP = Path(os.environ.get("SHARDCTL_INTEROP", Path(__file__).parents[2] / ".interop"))
+READERS = Path(__file__).parent / "readers"
+FORMS = ("parquet", "webdataset", "mds", "files")
+MADE: dict[str, Callable[[Path], Path]] = {
+    "photos": made.write_photos,
+    "gaps": made.write_gaps,
+    "raw": made.write_raw,
+    "texts": made.write_texts,
+}
+
+
+@pytest.fixture(scope="module")
+def exports(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("exports")
+    for name, write in MADE.items():
+        dataset = write(root / name)
+        for to in FORMS:
+            if (name, to) != ("gaps", "files"):  # files of texts that are not there
+                shardctl.export(dataset, root / f"{to}-{name}", to, workers=0, on_loss="json")
+    return root
+
+
+def read(environment: str, script: str, root: Path) -> dict[str, Any]:
+    """Run a script in an environment of other packages, and return what it found."""
+    python = INTEROP / environment / "bin" / "python"
+    if not (INTEROP / environment / ".done").exists():
+        pytest.skip(f"no environment {environment}; `make interop` makes it")
+    ran = subprocess.run([python, READERS / f"{script}.py", root], capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+    return found
+
+
+def seen(value: Any) -> Any:
+    """Return a stored value as the readers print it."""
+    if isinstance(value, dict) and set(value) == {"bytes", "path"}:
+        image = Image.open(io.BytesIO(value["bytes"]))
+        return {"size": list(image.size), "pixels": hashlib.sha256(image.convert("RGB").tobytes()).hexdigest()}
+    if hasattr(value, "shape"):
+        return {"size": [value.shape[1], value.shape[0]], "pixels": hashlib.sha256(value.tobytes()).hexdigest()}
+    if isinstance(value, dict):
+        return {name: seen(each) for name, each in value.items()}
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    return str(value) if hasattr(value, "isoformat") else value
+
+
+def stored(root: Path, name: str, split: str) -> list[dict[str, Any]]:
+    """Return the samples of a split as the readers print them."""
+    samples = shardctl.open(root / name, split=split)
+    rows = made.rows_of(root / name, split)
+    return [
+        {field: seen(samples[place]["image"]) if field == "image" else seen(value) for field, value in row.items()}
+        for place, row in enumerate(rows)
+    ]
+
+
+def in_json(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a sample of photos with the columns that are JSON as they are there: times are numbers."""
+    info = row["info"]
+    return {**row, "info": {**info, "taken": 1767225600000000 + 1000000 * info["width"]}}
+
+
+def near(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a sample with floats as the shortest numbers of 32 bits that they are nearest to."""
+    shortened = {name: float(f"{value:.6g}") for name, value in row.items() if isinstance(value, float)}
+    return {**row, **shortened, **({"box": [float(f"{number:.6g}") for number in row["box"]]} if "box" in row else {})}
+
+
+@pytest.mark.parametrize("environment", ["tensorflow", "datasets3"])
+def test_hugging_face_reads_every_form_for_it(exports: Path, environment: str) -> None:
+    found = read(environment, "huggingface", exports)
+    assert found["classes"] == list(made.CLASSES)
+    for name, splits in (("photos", ("train", "val")), ("gaps", ("train",)), ("raw", ("train",)), ("texts", ("train", "test"))):
+        for split in splits:
+            assert found[f"parquet {name}"][split] == stored(exports, name, split)
+    for split, theirs in (("train", "train"), ("val", "validation")):
+        rows = {row["key"]: near(in_json(row)) for row in stored(exports, "photos", split)}
+        assert {row["key"]: near(row) for row in found["files photos"][theirs]} == rows  # it has an order of its own
+        for row, tar in zip(map(in_json, stored(exports, "photos", split)), found["webdataset photos"][split], strict=True):
+            assert key_of_member(tar["__key__"]) == row["key"]
+            assert (tar["jpg"], tar["cls"], tar["blob.bin"]) == (row["image"], row["label"], row["blob"])
+            assert tar["box.npy"] == row["box"]
+            given = {name: row[name] for name in ("caption", "score", "tags", "info")}
+            assert near(tar["json"]) == near(given)
+    for row, tar in zip(stored(exports, "raw", "train"), found["webdataset raw"]["train"], strict=True):
+        assert (tar["__key__"], tar["png"], tar["cls"]) == (row["key"], row["image"], row["label"])
+    if environment == "tensorflow":
+        check_webdataset(exports, found)
+
+
+def check_webdataset(exports: Path, found: dict[str, Any]) -> None:
+    for row, tar in zip(map(in_json, stored(exports, "photos", "train")), found["wds photos"], strict=True):
+        assert key_of_member(tar["__key__"]) == row["key"]
+        assert (tar["jpg"], tar["cls"], tar["blob.bin"], tar["box.npy"]) == (
+            row["image"],
+            row["label"],
+            row["blob"],
+            row["box"],
+        )
+        assert near(tar["json"]) == near({name: row[name] for name in ("caption", "score", "tags", "info")})
+    for row, tar in zip(stored(exports, "texts", "train"), found["wds texts"], strict=True):
+        assert (key_of_member(tar["__key__"]), tar["txt"], tar["json"]) == (row["key"], row["text"], {"year": row["year"]})
+    gaps = [{name: value for name, value in row.items() if name != "key"} for row in stored(exports, "gaps", "train")]
+    assert [tar["json"] for tar in found["wds gaps"]] == gaps
+
+
+def test_streaming_and_litdata_read_theirs(exports: Path) -> None:
+    found = read("torch", "streams", exports)
+    for name, splits in (("photos", ("train", "val")), ("gaps", ("train",)), ("texts", ("train", "test"))):
+        for split in splits:
+            rows = [in_json(row) if name == "photos" else row for row in stored(exports, name, split)]
+            assert found[f"mds {name} {split}"] == rows
+    pixels = [sample["image"].tolist() for sample in shardctl.open(exports / "raw", split="train")]
+    assert [row["image"] for row in found["mds raw train"]] == pixels
+    if "litdata texts" not in found:
+        pytest.skip("LitData reads Parquet with polars, which this environment lacks")
+    assert found["litdata texts"] == stored(exports, "texts", "train")
+    assert [row["key"] for row in found["litdata photos"]] == list(made.KEYS[:9])
