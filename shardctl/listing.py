@@ -22,7 +22,7 @@ from shardctl.annotations.huggingface import named_category, take_objects, witho
 from shardctl.annotations.objects import OBJECTS
 from shardctl.errors import InputError, UsageError
 from shardctl.sources import labels
-from shardctl.sources.describing import inputs_among
+from shardctl.sources.describing import declared_split, inputs_among
 from shardctl.sources.endings import without_compression
 from shardctl.sources.formats import TABLE_SUFFIXES, Reading
 from shardctl.sources.kinds import Form, Kind
@@ -103,10 +103,12 @@ class Group(NamedTuple):
     """The files of one folder; or one file of many records, whose name without its ending is `stem` ("" for other files).
 
     Such a file has a group of its own only where its name may be that of a split: right below a source, or with a split word.
+    `is_split` says that `stem` is the name of its split, as a file beside it has it.
     """
 
     folder: str
     stem: str
+    is_split: bool = False
 
 
 @dataclass
@@ -198,7 +200,7 @@ def list_files(
     if rule.file is not None:
         side_files = [_explicit_side_file(rule.file, roots)]
     if count == 0:
-        raise InputError(why_nothing(roots, kind.name, ignored))
+        raise InputError(why_nothing(roots, reading.format or kind.name, ignored))
     listing = Listing(path, kind, roots, Form.MANY not in forms, list(groups), ignored)
     listing.notices = notices
     _refuse_repeated_paths(listing)
@@ -297,13 +299,12 @@ def _is_sidecar(file: FoundFile) -> bool:
 def _listing_batch(chunk: list[tuple[Form, FoundFile]], groups: dict[Group, int], forms: dict[Form, str]) -> pa.RecordBatch:
     """Return rows of the table. `forms` gets a path of every form of file. Raises InputError if there are two."""
     of_files, files = zip(*chunk, strict=True)
-    roots, paths, _, folders, _, sizes, mtimes, faults = zip(*files, strict=True)
+    roots, paths, opened, folders, _, sizes, mtimes, faults = zip(*files, strict=True)
     group = []
-    for form, path, folder in zip(of_files, paths, folders, strict=True):
+    for form, path, place_on_disk, folder in zip(of_files, paths, opened, folders, strict=True):
         if form not in forms:
             forms[form] = path
-        stem = _stem(path) if form is Form.MANY else ""
-        place = Group(folder, stem if not folder or may_name_a_split(stem) else "")
+        place = _group_of(path, place_on_disk, folder) if form is Form.MANY else Group(folder, "")
         group.append(groups.setdefault(place, len(groups)))
     _refuse_two_forms(forms)
     hashes = labels.hash_names(paths)
@@ -312,6 +313,15 @@ def _listing_batch(chunk: list[tuple[Form, FoundFile]], groups: dict[Group, int]
     columns = (paths, roots, sizes, mtimes, group, hashes, errors, messages)
     arrays = [pa.array(values, f.type) for values, f in zip(columns, LISTING_SCHEMA, strict=True)]
     return pa.record_batch(arrays, schema=LISTING_SCHEMA)
+
+
+def _group_of(path: str, opened: str, folder: str) -> Group:
+    """Return the group of a file of many records."""
+    split = declared_split(path, opened)
+    if split is not None:
+        return Group(folder, split, True)
+    stem = _stem(path)
+    return Group(folder, stem if not folder or may_name_a_split(stem) else "")
 
 
 def _stem(path: str) -> str:
@@ -347,7 +357,7 @@ def why_nothing(roots: list[Path], kind: str, ignored: Counter[str]) -> str:
     if not ignored:
         return f"{shown}: holds no files"
     held = ", ".join(f"{count} {printable(suffix)}" for suffix, count in ignored.most_common(4))
-    known = "images are known by name or content, text by .txt or .jsonl, tables by .csv, .parquet or .arrow"
+    known = "images are known by name or content, text by .txt or .jsonl, tables by .csv, .parquet, .tar and the like"
     return f"{shown}: no {kind} among its {ignored.total()} files ({held}); {known}"
 
 
@@ -365,7 +375,7 @@ def detect_kind(roots: list[Path], kinds: Iterable[Kind], reading: Reading) -> s
     possible: set[str] = set()  # of files that cannot be read: they decide only where no other file does
     ignored: Counter[str] = Counter()
     sidecars = LeftOut()
-    for file in inputs_among(walk(roots, lambda _: None), lambda _: None):
+    for file in inputs_among(walk(roots, lambda _: None), None):
         forms = {candidate.name: candidate.form(file, reading) for candidate in candidates}
         taker = next((name for name, form in forms.items() if form in (Form.ONE, Form.MANY)), None)
         if taker == candidates[0].name:
@@ -388,7 +398,7 @@ def detect_kind(roots: list[Path], kinds: Iterable[Kind], reading: Reading) -> s
 
 def first_file(roots: list[Path], kind: Kind, reading: Reading, wanted: Collection[Form]) -> FoundFile | None:
     """Return the first file that is one of `wanted` to a kind; None if there is none."""
-    files = inputs_among(walk(roots, lambda _: None), lambda _: None)
+    files = inputs_among(walk(roots, lambda _: None), None)
     return next((file for file in files if kind.form(file, reading) in wanted), None)
 
 

@@ -187,6 +187,12 @@ class Manifest:
         return Roles.from_json(self.fields)
 
     @property
+    def has_own_keys(self) -> bool:
+        """Whether keys are values of a field of the records, so that the tables do not know them."""
+        fields = str(self.recipe.get("fields") or "")
+        return self.recipe.get("key_field") is not None or any(part.startswith("key=") for part in fields.split(","))
+
+    @property
     def own_files(self) -> list[str]:
         """The names of the files that the recipe depends on: a tokeniser, a table of duplicates."""
         return sorted(set(self.files) - {*TABLES, CHECKSUMS})

@@ -18,6 +18,7 @@ from shardctl.errors import UsageError
 from shardctl.geometry import Size
 from shardctl.motion import CENTRE, KEPT_SHARE
 from shardctl.shard import Compression
+from shardctl.sources.format_names import FORMAT_NAMES
 from shardctl.sources.formats import CHOSEN, Reading
 from shardctl.sources.image_columns import NO_IMAGES
 from shardctl.sources.kinds import KINDS
@@ -70,6 +71,20 @@ def parse_schema(text: str) -> pa.Schema:
     if not fields or len({f.name for f in fields}) < len(fields):
         raise UsageError(f"schema {text!r} must have at least one field, and each name once")
     return pa.schema(fields, {CHOSEN: b""})
+
+
+def parse_fields(text: str) -> dict[str, str]:
+    """Read `new=old,name`: the fields to keep, by the names that they have in records. Raises ValueError."""
+    pairs = [(part.partition("=") if "=" in part else (part, "", part)) for part in text.split(",") if part.strip()]
+    found = {old.strip(): new.strip() for new, _, old in pairs}
+    if not found or "" in found or "" in found.values() or len(set(found.values())) < len(pairs) or len(found) < len(pairs):
+        raise ValueError("must be fields and their new names, each once, such as image=image/encoded,label=image/class/label")
+    return found
+
+
+def _written_fields(text: str) -> str:
+    """Return what fields are chosen, in one way."""
+    return ",".join(f"{new}={old}" for old, new in parse_fields(text).items())
 
 
 def _file_of_schema(path: Path) -> str:
@@ -185,8 +200,26 @@ class Recipe(Settings):
     )
     text_field: str | None = setting(Optional(Text()), None, "The field that becomes text.")
     label_field: str | None = setting(Optional(Text()), None, "The field that becomes label.")
+    key_field: str | None = setting(
+        Optional(Text()),
+        None,
+        "The field with the keys of samples, each there once. Default: keys are made of the file and the record's number.",
+        later=True,
+    )
     image_field: str | None = setting(
         Optional(Text()), None, "The field of a table that is an image; none: no field is. Default: found by type and name."
+    )
+    format: str = setting(
+        Word((UNDECIDED, *FORMAT_NAMES)),
+        UNDECIDED,
+        "Only files of this format are read, such as webdataset or tfrecord. auto: of any.",
+        later=True,
+    )
+    fields: str | None = setting(
+        Optional(Parsed(_written_fields)),
+        None,
+        "The fields of records to keep, and their new names: image=image/encoded,label=image/class/label. Default: all.",
+        later=True,
     )
     schema: str | None = setting(
         Optional(Parsed(_written_schema)),
@@ -215,11 +248,31 @@ class Recipe(Settings):
     @property
     def renames(self) -> dict[str, str]:
         """The fields of records that have another name in the dataset."""
-        named = ((self.text_field, "text"), (self.label_field, "label"))
+        named = (
+            (self.text_field, "text"),
+            (self.label_field, "label"),
+            (self.key_field, "key"),
+            *self.chosen_fields.items(),
+        )
         return {old: new for old, new in named if old is not None and old != new}
 
     @property
-    def fields(self) -> pa.Schema | None:
+    def chosen_fields(self) -> dict[str, str]:
+        """The fields of records that are kept, and the names that they get; empty if all are kept."""
+        return parse_fields(self.fields) if self.fields else {}
+
+    @property
+    def label_source(self) -> str:
+        """The name that the label has in records."""
+        return next((old for old, new in self.renames.items() if new == "label"), "label")
+
+    @property
+    def key_source(self) -> str | None:
+        """The field of records that has the keys of samples; None: these are made of the file and the number of the record."""
+        return self.key_field or next((old for old, new in self.chosen_fields.items() if new == "key"), None)
+
+    @property
+    def typed_fields(self) -> pa.Schema | None:
         """The types of the fields, where they are given."""
         return parse_schema(self.schema) if self.schema else None
 
@@ -227,12 +280,21 @@ class Recipe(Settings):
     def reading(self) -> Reading:
         """How records are read."""
         image = self.image_field if self.kind == "image" else None
-        return Reading(self.record, self.encoding, self.columns, self.delimiter, self.label_field or "label", image)
+        only, format_ = tuple(self.chosen_fields), "" if self.format == UNDECIDED else self.format
+        return Reading(
+            self.record, self.encoding, self.columns, self.delimiter, self.label_source, image, format=format_, only=only
+        )
 
     @classmethod
     def reading_of(cls, settings: dict[str, Any]) -> Reading:
         """Return how records are read by settings whose kind need not be decided yet. Raises SettingError."""
         return cls(**cls.values(settings, raise_it)).reading
+
+    @classmethod
+    def image_source(cls, settings: dict[str, Any]) -> str | None:
+        """Return the field that settings choose as the image, None if they choose none. Raises SettingError."""
+        chosen = cls(**cls.values(settings, raise_it)).chosen_fields
+        return next((old for old, new in chosen.items() if new == "image"), None)
 
     @property
     def keep_truncated(self) -> bool:

@@ -84,7 +84,7 @@ def _take_records(listing: Listing, recipe: Recipe, most: int, workers: int | st
     finally:
         engine.close()
     sources = list(_some_sources(listing, recipe, units))
-    schema = recipe.fields
+    schema = recipe.typed_fields
     why: Exception | None = None
     if schema is None:
         types: Types | None = None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import takewhile
 
 import numpy as np
 import numpy.typing as npt
@@ -117,7 +119,7 @@ def split_files(listing: Listing, rule: SplitRule, seed: int) -> Splitting:
     elif by == "source":
         splitting = _splitting(listing.root_names, listing.table["root"], by)
     else:
-        splitting = _by_folder(listing)
+        splitting = _by_folder(listing, _common_folder(listing) if rule.mode == "auto" else "")
     if rule.mode == "auto":
         what = {
             "folder": "the top-level folders or files are the splits",
@@ -130,12 +132,15 @@ def split_files(listing: Listing, rule: SplitRule, seed: int) -> Splitting:
 
 def _found(listing: Listing, column: bool) -> str:
     """Return what names splits: column, source, folder or none. Raises InputError if that is not clear."""
-    tops = {_top(group) for group in listing.groups}
-    by_top = _named(tops - {""}, listing.groups)
+    base = _common_folder(listing)
+    tops = {_top(group, base) for group in listing.groups}
+    by_top = _named(tops - {""}, [group for group in listing.groups if group.folder == base])
+    if all(group.is_split and group.folder == base for group in listing.groups):
+        by_top = tops
     sources = listing.root_names if all(root.is_dir() for root in listing.roots) else []
     by_source = named_as_splits(sources)
     if column:
-        _refuse_contradiction(listing, by_top == tops)
+        _refuse_contradiction(listing, base, by_top == tops)
         return "column"
     if by_top:
         _refuse_others(listing, by_top, tops)
@@ -163,15 +168,30 @@ def _found(listing: Listing, column: bool) -> str:
     return "none"
 
 
-def _top(group: Group) -> str:
-    """Return the folder, or the file of many records, right below the source that a group is in, "" for none."""
-    return group.folder.partition("/")[0] or group.stem
+def _common_folder(listing: Listing) -> str:
+    """Return the folder below the source that has all files of many records, as a dataset of Hugging Face has its own in data/,
+    and TFDS in NAME/VERSION/; "" where there is none, or where it is named as a split.
+    """
+    if listing.whole:
+        return ""
+    common = os.path.commonpath([f"/{group.folder}" for group in listing.groups]).strip("/")
+    parts = common.split("/")
+    named = named_as_splits(parts)
+    return "/".join(takewhile(lambda part: part not in named, parts))
 
 
-def _named(tops: set[str], groups: Iterable[Group]) -> set[str]:
-    """Return those that are named as splits. A file of lines alone names none: it may as well be all there is."""
+def _top(group: Group, base: str) -> str:
+    """Return the folder, or the file of many records, right below the folder `base` that a group is in, "" for none."""
+    return group.folder[len(base) :].lstrip("/").partition("/")[0] or group.stem
+
+
+def _named(tops: set[str], beside: Iterable[Group]) -> set[str]:
+    """Return those that are named as splits. A file of lines alone names none: it may as well be all there is.
+
+    `beside` are the groups that are in no folder below that of all.
+    """
     named = named_as_splits(tops)
-    files = {group.stem for group in groups if not group.folder}
+    files = {group.stem for group in beside}
     return set() if named <= files and len({_split_name(name, True) for name in named}) < 2 and named == tops else named
 
 
@@ -183,7 +203,8 @@ def _refuse_others(listing: Listing, named: set[str], tops: set[str]) -> None:
     roots = some([str(root) for root in listing.roots])
     splits = f"{some(_sorted(named))} {'is named as a split' if len(named) == 1 else 'are named as splits'}"
     if others == [""]:
-        stray = [number for number, group in enumerate(listing.groups) if not _top(group)]
+        base = _common_folder(listing)
+        stray = [number for number, group in enumerate(listing.groups) if not _top(group, base)]
         rows = np.flatnonzero(np.isin(listing.table["group"].to_numpy(), stray))
         lies = f"{counted(len(rows), 'input')} ({some(listing.paths_at(rows[:100]))})"
         raise InputError(
@@ -212,11 +233,11 @@ def _refuse_deeper(listing: Listing) -> None:
         )
 
 
-def _refuse_contradiction(listing: Listing, by_top: bool) -> None:
+def _refuse_contradiction(listing: Listing, base: str, by_top: bool) -> None:
     """Raise InputError if inputs are in one split's folder and the labels file puts them into another."""
     if not by_top:
         return
-    column, folder = _by_column(listing), _by_folder(listing)
+    column, folder = _by_column(listing), _by_folder(listing, base)
     roles = [[getattr(split_word(name), "role", None) for name in splitting.names] for splitting in (column, folder)]
     differ = np.array([[one != other for other in roles[1]] for one in roles[0]])
     rows = np.flatnonzero(differ[_numbers(column), _numbers(folder)])
@@ -227,8 +248,11 @@ def _refuse_contradiction(listing: Listing, by_top: bool) -> None:
         )
 
 
-def _by_folder(listing: Listing) -> Splitting:
-    tops = [_split_name(_top(group), not group.folder) for group in listing.groups]
+def _by_folder(listing: Listing, base: str) -> Splitting:
+    tops = [
+        group.stem if group.is_split and group.folder == base else _split_name(_top(group, base), group.folder == base)
+        for group in listing.groups
+    ]
     if "" in tops:
         raise InputError("--split folder: some inputs are in no folder that could name their split")
     return _splitting(tops, listing.table["group"], "folder")

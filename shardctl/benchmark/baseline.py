@@ -23,7 +23,7 @@ from shardctl.benchmark.throughput import Throughput
 from shardctl.codecs.image import Store
 from shardctl.engines.inputs import check_digest, digest_of, read_whole
 from shardctl.engines.job import Job, Planned, Root, records_read
-from shardctl.engines.records import read_unit
+from shardctl.engines.records import origin_of, read_unit
 from shardctl.errors import InputError, Rejection
 from shardctl.layout import Layout
 from shardctl.manifest import Manifest
@@ -206,7 +206,7 @@ class _Inputs:
                 yield len(parsed.batch.to_pydict() and parsed.numbers)
                 continue
             for record, fields in zip(parsed.numbers.tolist(), python_rows(parsed.batch), strict=True):
-                yield fields, Origin(planned.key(record), file.label, file.columns)
+                yield fields, origin_of(planned, record, fields)
         check_digest(job, planned, digest.intdigest())
 
 

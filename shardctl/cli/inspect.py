@@ -92,6 +92,7 @@ def inspect(target: str, output: Output, **given: Any) -> int:
       shardctl inspect out --where 'label == "cat" and width > 500' --save cats --images cats.png
       shardctl inspect out --html out.html                     a page to browse
       shardctl inspect out --diff out2                         compare two datasets
+      shardctl inspect train-00000.tar --head 5                the shards of another tool: files, fields, first records
 
     Tokens are shown with the beginning of their text (-v: all of it). Where blocks have the tokens of several documents, --key
     DOCUMENT shows the blocks that have it, and each block its documents.
@@ -101,8 +102,12 @@ def inspect(target: str, output: Output, **given: Any) -> int:
     contains(column, "part"), startswith, endswith. If no sample matches, a message says so, and the exit code is 0.
     """
     keep_pandas_out_of_arrow()
+    from shardctl.foreign.shards import is_foreign
+
     path = Path(target)
     given["columns"] = given["columns"].split(",") if given["columns"] else None
+    if is_foreign(path):
+        return _show_foreign(path, given, output)
     refuse_part_of_dataset(path)
     _check_options(target, given)
     if given["diff"] is not None:
@@ -119,6 +124,27 @@ def inspect(target: str, output: Output, **given: Any) -> int:
         _show_dataset(path, given["split"], given["stats"], output.as_json)
     return 0
 
+
+def _show_foreign(path: Path, given: dict[str, Any], output: Output) -> int:
+    """Show what is in shards of another tool, and their first records. Raises UsageError for options that are for datasets."""
+    from shardctl.cli.foreign import print_foreign, without_bytes
+    from shardctl.foreign.showing import look
+
+    idle = [_option(name) for name, value in given.items() if value not in (None, False) and name != "head"]
+    if idle:
+        raise UsageError(
+            f"{printable(str(path))}: is of another tool; {' and '.join(idle)} need a dataset of shardctl: convert it first"
+        )
+    found = look(path, given["head"] or FIRST_OF_OTHERS)
+    if output.as_json:
+        print_json(replace(found, first=[without_bytes(record) for record in found.first]))
+    else:
+        print_foreign(str(path), found)
+    return 1 if found.faults else 0
+
+
+FIRST_OF_OTHERS = 3
+"""Records of shards of other tools that are shown."""
 
 _CHOICES = ("key", "row", "where", "head")
 """The options that choose samples."""

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from shardctl.errors import UsageError
+from shardctl.sources.format_names import FORMAT_NAMES
 from shardctl.storage import printable
 
 Command = Callable[..., Any]
@@ -23,9 +24,9 @@ _SOURCE = (
     ),
     click.option(
         "--kind",
-        type=click.Choice(["auto", "image", "text", "table"]),
+        type=click.Choice(["auto", "image", "text", "table", *FORMAT_NAMES]),
         help="Kind of samples: images (files, or in tables); texts (.txt, .jsonl); rows of tables (.csv, .json, .parquet"
-        " and the like). Default: auto, what the sources contain.",
+        " and the like). Or a format: only its files are read. Default: auto, what the sources contain.",
     ),
     click.option(
         "--record",
@@ -35,10 +36,21 @@ _SOURCE = (
     click.option("--text-field", metavar="FIELD", help="Field of the records that is the text; it is renamed to text."),
     click.option("--label-field", metavar="FIELD", help="Field of the records that is the label; it is renamed to label."),
     click.option(
+        "--key-field",
+        metavar="FIELD",
+        help="Field of the records that has the keys of the samples, each once; it is renamed to key. Default: keys are made"
+        " of the file and the number of the record, FILE#N.",
+    ),
+    click.option(
         "--image-field",
         metavar="FIELD|none",
         help="Field of a table that has the images: bytes, paths, or structs of both; it is renamed to image. Default: found by"
         " type and name. With --kind table, none keeps structs of bytes and path as they are.",
+    ),
+    click.option(
+        "--fields",
+        metavar="NEW=OLD,…",
+        help="Fields of the records to keep, and their new names: image=image/encoded,label=image/class/label. Default: all.",
     ),
     click.option("--columns", metavar="A,B,…", help="Names of the columns of CSV files without a header."),
     click.option(
@@ -177,6 +189,8 @@ def recipe_of(given: dict[str, Any]) -> dict[str, Any]:
 
     settings = load_recipe(Path(given["recipe"])) if given["recipe"] else {}
     settings |= {key: given[key] for key in KEYS if given.get(key) is not None}
+    if settings.get("kind") in FORMAT_NAMES:
+        settings |= {"kind": "auto", "format": settings["kind"]}
     chats = given["chat_template"] is not None or _has_step(settings, "tokenize_chat")
     steps_of_options = {"tokenizer": "tokenize_chat"} if chats else {}
     wanted = [name for word in given["quality"] for name in _QUALITY[word]]

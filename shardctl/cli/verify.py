@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -31,11 +32,22 @@ def verify(target: str, level: str, output: Output) -> int:
     Prints every finding with its shard and block. An error means that the dataset is damaged: exit code 1. A warning, such
     as a file that does not belong to it, does not. A dataset can also be checked without shardctl:
     cd DST && sha256sum -c SHA256SUMS.
-    """
-    from shardctl.verification import verify as verify_dataset
 
-    with counting("shards", output) as draw:
-        result = verify_dataset(target, level, draw)
+    The shards of other tools are checked too, whatever the level: every record of .tar, .tfrecord, .mds, .parquet and others is
+    read, with the checksums that the format has. Each finding names the file and the number of the record.
+    """
+    from shardctl.foreign.shards import is_foreign
+
+    if is_foreign(Path(target)):
+        from shardctl.foreign.checking import check
+
+        with counting("records", output) as draw:
+            result = check(Path(target), progress=draw)
+    else:
+        from shardctl.verification import verify as verify_dataset
+
+        with counting("shards", output) as draw:
+            result = verify_dataset(target, level, draw)
     if output.as_json:
         print_json(result)
     else:

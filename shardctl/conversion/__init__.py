@@ -34,7 +34,7 @@ from shardctl.conversion.options import (
 )
 from shardctl.conversion.rejects import copy_rejects
 from shardctl.conversion.result import ConvertResult as ConvertResult
-from shardctl.conversion.result import costly_jpegs, count_rejects, cut_objects, missing_labels, warnings_of
+from shardctl.conversion.result import costly_jpegs, count_rejects, cut_objects, missing_labels, repeated_keys, warnings_of
 from shardctl.conversion.staging import (
     begin,
     clear_partial_files,
@@ -388,7 +388,7 @@ class _Conversion:
             manifest.fingerprint,
             copied=self._copied(),
             notices=tuple(notices),
-            warnings=warnings_of(manifest),
+            warnings=(*warnings_of(manifest), *repeated_keys(self.target, manifest)),
             jpeg=manifest.jpeg,
             steps=manifest.steps,
         )
@@ -457,7 +457,7 @@ class _Conversion:
             examples=examples,
             copied=self._copied(),
             notices=(*listing.notices, *missing_labels(manifest, listing), *cut_objects(manifest), *costly_jpegs(manifest)),
-            warnings=warnings_of(manifest),
+            warnings=(*warnings_of(manifest), *repeated_keys(self.target, manifest)),
             jpeg=manifest.jpeg,
             steps=manifest.steps,
         )

@@ -10,6 +10,7 @@ import pyarrow as pa
 from shardctl.annotations.huggingface import has_objects
 from shardctl.annotations.objects import OBJECTS
 from shardctl.codecs import backend
+from shardctl.engines.job import KEY
 from shardctl.errors import InputError, UsageError
 from shardctl.labelling import LABEL, Labelling, side_fields
 from shardctl.layout import ENCODED_IMAGE, Layout, image_tensor
@@ -18,6 +19,7 @@ from shardctl.recipe import Recipe
 from shardctl.roles import Image, Label, Mask, Objects, Role
 from shardctl.sample import RESERVED_FIELDS
 from shardctl.sources.boxes import place_columns
+from shardctl.sources.formats import CHOSEN
 from shardctl.sources.image_columns import AUTO, KEPT, NO_IMAGES, ROLE, choose_column, mark_columns, marked_columns
 from shardctl.sources.labels import some
 from shardctl.sources.types import WRITTEN
@@ -103,6 +105,18 @@ def known_layout(
     return Layout.by_name(recipe.kind, pa.schema(fields), image, labelling.classes, kept_images, roles)
 
 
+def chosen_columns(fields: pa.Schema, recipe: Recipe) -> pa.Schema:
+    """Return those of the columns of records that the recipe keeps. Raises InputError if there is no such field."""
+    wanted = recipe.chosen_fields
+    if not wanted:
+        return fields
+    missing = [name for name in wanted if name not in fields.names]
+    if missing:
+        held = ", ".join(map(printable, fields.names))
+        raise InputError(f"the records have no field {printable(missing[0])}; they have {held}")
+    return pa.schema([fields.field(name) for name in wanted], {CHOSEN: b""})
+
+
 def renamed(fields: pa.Schema, renames: dict[str, str]) -> pa.Schema:
     """Return columns under the names that they have in the dataset. Raises InputError if there is no such field, or two."""
     missing = [name for name in renames if name not in fields.names]
@@ -118,10 +132,20 @@ def renamed(fields: pa.Schema, renames: dict[str, str]) -> pa.Schema:
     return pa.schema([_plain(f).with_name(name) for f, name in zip(fields, names, strict=True)])
 
 
+def without_key(columns: pa.Schema, recipe: Recipe) -> pa.Schema:
+    """Return columns without that of the records' own keys. Raises InputError if these cannot be keys."""
+    if recipe.key_source is None:
+        return columns
+    type_ = columns.field(KEY).type
+    if not (pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_integer(type_)):
+        raise InputError(f"the field {printable(recipe.key_source)} is of type {type_}; keys are text, or whole numbers")
+    return columns.remove(columns.get_field_index(KEY))
+
+
 def refuse_fields(recipe: Recipe) -> None:
     """Raise UsageError if the recipe names fields of records, and each file is one record without any."""
-    named = {"text_field": recipe.text_field, "label_field": recipe.label_field, "schema": recipe.schema}
-    given = next((name for name, value in named.items() if value is not None), None)
+    names = ("text_field", "label_field", "key_field", "fields", "schema")
+    given = next((name for name in names if getattr(recipe, name) is not None), None)
     if given is not None:
         what = "images" if recipe.kind == "image" else "whole files of text"
         raise UsageError(f"{given} names fields of records, and the inputs are {what}, which have none")

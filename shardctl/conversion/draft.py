@@ -8,14 +8,22 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from shardctl.conversion.columns import compare_schema, known_layout, refuse_fields, renamed, with_images
+from shardctl.conversion.columns import (
+    chosen_columns,
+    compare_schema,
+    known_layout,
+    refuse_fields,
+    renamed,
+    with_images,
+    without_key,
+)
 from shardctl.conversion.comparing import Compared, compare_texts, without_comparing
 from shardctl.conversion.deduplicating import without_repeats
 from shardctl.conversion.options import Options
 from shardctl.conversion.surveying import DELIMITERS, Surveyor
 from shardctl.duplicates.pictures import Repeats
 from shardctl.engines.base import Engine
-from shardctl.engines.job import Job, Root
+from shardctl.engines.job import KEY, OWN_KEY, Job, Root
 from shardctl.engines.probe import Probe
 from shardctl.labelling import Labelling, PlanSettings, label_files, leave_out_labels, write_files
 from shardctl.layout import Layout
@@ -135,8 +143,8 @@ def make_draft(
     types = None
     if listing.whole:
         refuse_fields(recipe)
-    elif recipe.fields is not None:
-        compare_schema(recipe.fields, surveyor.first_fields(units), listing)
+    elif recipe.typed_fields is not None:
+        compare_schema(recipe.typed_fields, surveyor.first_fields(units), listing)
     else:
         types = surveyor.find_types(units, all_types)
         types = types if types is not None else Types.of_schema(pa.schema([]), recipe.reading.label)
@@ -148,13 +156,17 @@ def make_draft(
         labelling = leave_out_labels(listing, settings, by_folder, types, label, recipe.batch_transforms[-1].name)
     else:
         labelling = label_files(listing, settings, by_folder, types, label)
-    fields = recipe.fields if types is None else types.found()
+    fields = recipe.typed_fields if types is None else chosen_columns(types.found(), recipe)
     if fields is not None and not listing.whole:
         fields = with_images(fields, recipe, listing)
         if SPLIT_COLUMN in fields.names and settings.split.mode == "auto":
             listing.notices.append("the field split of the records is kept as a field, and decides no split")
     probe_job = Job(folder, roots, recipe, EMPTY, (), {}, fields=fields, by_field=labelling.by_field)
-    content = listing.kind.columns if fields is None else renamed(without_nulls(fields), probe_job.renames)
+    if probe_job.renames.get(KEY) == OWN_KEY:
+        listing.notices.append(
+            f"the field {KEY} of the records is kept as {OWN_KEY}: the {KEY} of a sample says which record of which file it is"
+        )
+    content = listing.kind.columns if fields is None else without_key(renamed(without_nulls(fields), probe_job.renames), recipe)
     roles: Mapping[str, Role] = {}
     for step in recipe.batch_transforms:
         content, roles = step.schema(content), step.roles(roles)

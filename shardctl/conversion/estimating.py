@@ -53,7 +53,7 @@ def _origin_of_labels(job: Job, listing: Listing) -> str:
         return "lists of ImageNet"
     if listing.side is not None:
         return "labels file"
-    named = job.recipe.label_field or LABEL
+    named = job.recipe.label_source
     return f"field {printable(named)}" if job.by_field or (job.fields is not None and named in job.fields.names) else "folder"
 
 

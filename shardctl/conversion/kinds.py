@@ -10,14 +10,17 @@ from shardctl.engines.survey import Stretch, Survey
 from shardctl.listing import detect_kind, first_file
 from shardctl.recipe import Recipe
 from shardctl.sources.endings import ending_of, without_compression
-from shardctl.sources.formats import CONTAINERS, Reading
+from shardctl.sources.formats import CONTAINERS, NUMBERED, Reading
 from shardctl.sources.image_columns import AUTO, NO_IMAGES, without_doubt
 from shardctl.sources.kinds import KINDS, Form
 from shardctl.sources.types import Types
 from shardctl.storage import printable
 
-TYPED = frozenset((".parquet", ".arrow", ".arrows", ".ipc", ".feather", *CONTAINERS))
+TYPED = frozenset((".parquet", ".arrow", ".arrows", ".ipc", ".feather", ".array_record", *NUMBERED, *CONTAINERS))
 """Endings of tables whose columns may be images as bytes. In others bytes are text."""
+
+_UNDECLARED = frozenset((".array_record", *CONTAINERS))
+"""Endings of those that do not say the types of their columns."""
 
 LOOKED_AT = 64
 """Records of the first table that are looked at where it does not say the types of its columns."""
@@ -34,18 +37,23 @@ def settle_kind(settings: dict[str, Any], roots: list[Path], engine: Engine) -> 
     notices: list[str] = []
     if settings.get("kind") in (None, "auto"):
         settings["kind"] = _kind_of(roots, reading, field)
-        column = _image_column(roots, reading, engine) if settings["kind"] == "table" and field is None else None
+        chosen = Recipe.image_source(settings)
+        wants_table = settings["kind"] == "table" and field is None
+        column = chosen or _image_column(roots, reading, engine) if wants_table else None
         if column is not None:
             settings |= {"kind": "image", "image_field": column}
+        if column is not None and chosen is None:
             notices.append(f"the images are in the column {printable(column)}; --kind table keeps the columns as they are")
-    elif settings["kind"] == "image" and field is None and _has_only_tables(roots, reading):
-        settings["image_field"] = AUTO
+    elif settings["kind"] == "image" and field is None and (reading.format or _has_only_tables(roots, reading)):
+        settings["image_field"] = Recipe.image_source(settings) or AUTO
     return notices
 
 
 def _kind_of(roots: list[Path], reading: Reading, image_field: str | None) -> str:
     if image_field not in (None, NO_IMAGES):
         return "image"
+    if reading.format:
+        return "table"
     of_tables = reading.columns or reading.delimiter
     if of_tables and first_file(roots, KINDS["table"], reading, (Form.MANY,)) is not None:
         return "table"
@@ -68,8 +76,8 @@ def _image_column(roots: list[Path], reading: Reading, engine: Engine) -> str | 
     if without_compression(ending) not in TYPED:
         return None
     # Its types are looked at where all files are: one of them may end the process. No labels: their values need not be read.
-    unit = (0, file.size, 0, 1, LOOKED_AT if without_compression(ending) in CONTAINERS else 0)
-    survey = Survey((Stretch(file.opened, ending, 0, file.size, unit),), Reading(label=""), shuffled=False)
+    unit = (0, file.size, 0, 1, LOOKED_AT if without_compression(ending) in _UNDECLARED else 0)
+    survey = Survey((Stretch(file.opened, ending, 0, file.size, unit),), Reading(label="", image=AUTO), shuffled=False)
     answers: list[Any] = []
     engine.survey([survey], lambda _, found: answers.extend(found))
     return without_doubt(Types.from_json(answers[0]["types"]).found()) if "types" in answers[0] else None

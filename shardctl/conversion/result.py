@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
 
 from shardctl.conversion.estimating import Estimate
 from shardctl.jpegs import jpeg_costs
 from shardctl.listing import Listing
 from shardctl.manifest import Manifest
 from shardctl.motion import KEPT_SHARE
+from shardctl.sources.labels import hash_names
 from shardctl.step_counts import Counts
-from shardctl.storage import counted
+from shardctl.storage import counted, printable
+from shardctl.stored import StoredDataset
 from shardctl.tables import REJECTS, Reject
+
+NO_KEYS = np.zeros(0, np.uint64)
 
 MANY_REJECTS = 0.5
 """Share of rejected inputs above which there is a warning, if --max-rejects does not stop the conversion."""
@@ -79,6 +86,31 @@ def warnings_of(manifest: Manifest) -> tuple[str, ...]:
         f"{count_rejects(manifest.rejected, manifest.inputs)}, more than half; {REJECTS} has the reasons, and"
         " --max-rejects makes this an error",
     )
+
+
+def repeated_keys(root: Path, manifest: Manifest) -> tuple[str, ...]:
+    """Say how many keys are there more than once, where they are values of a field. Of each 8 bytes are in memory."""
+    if not manifest.has_own_keys or "variant" in dict(manifest.schema):
+        return ()
+    stored = StoredDataset(root)
+    hashes = np.concatenate([NO_KEYS, *(hash_names(keys.to_pylist()) for _, _, keys in stored.blocks_of_keys())])
+    ordered = np.sort(hashes)
+    again = ordered[1:][ordered[1:] == ordered[:-1]]
+    if not len(again):
+        return ()
+    key = _key_number(stored, int(np.flatnonzero(hashes == again[0])[0]))
+    are = "1 sample has the key" if len(again) == 1 else f"{len(again):,} samples have the key"
+    return (f"{are} of another one, for instance {printable(key)}; --key-field is to name a field with different values",)
+
+
+def _key_number(stored: StoredDataset, number: int) -> str:
+    """Return the key of a sample, by its number in the dataset."""
+    left = number
+    for _, _, keys in stored.blocks_of_keys():
+        if left < len(keys):
+            return str(keys[left].as_py())
+        left -= len(keys)
+    raise IndexError(f"no sample {number}")
 
 
 def count_rejects(rejected: int, inputs: int) -> str:

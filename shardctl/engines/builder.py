@@ -19,13 +19,13 @@ from shardctl.engines.inputs import changed, check_digest, digest_of, read_whole
 from shardctl.engines.instructions import Instructions
 from shardctl.engines.job import Job, Planned, ShardPlace
 from shardctl.engines.masks import digest_with, read_mask
-from shardctl.engines.records import FITTED_RECORDS, read_unit
+from shardctl.engines.records import FITTED_RECORDS, origin_of, read_unit
 from shardctl.engines.rows import Rows, ShuffledRows
 from shardctl.errors import Rejection, TypesDifferError
 from shardctl.jpegs import JpegRecord
 from shardctl.layout import Layout
-from shardctl.pipeline.batches import BatchPipeline, keyed, lay_out, make_keys, records_of_file
-from shardctl.pipeline.samples import Made, Origin, SamplePipeline, Shape
+from shardctl.pipeline.batches import BatchPipeline, keyed, lay_out, records_of_file
+from shardctl.pipeline.samples import Made, SamplePipeline, Shape
 from shardctl.pipeline.together import OUT_OF_MEMORY_MESSAGE, Together
 from shardctl.sample import Sample
 from shardctl.shard import ShardWriter, shard_schema
@@ -330,7 +330,7 @@ class ShardBuilder:
 
     def _take_misfit(self, planned: Planned, unit: Unit, outcome: UnitOutcome, misfit: Misfit) -> None:
         """Do what must be done where a value does not fit the types of the fields."""
-        if self._job.recipe.fields is None:
+        if self._job.recipe.typed_fields is None:
             if self._job.recorded:  # its types were found in all records
                 raise LostUnitError(planned.number, changed(self._job, planned)) from misfit
             raise TypesDifferError(f"{printable(planned.key())}: {misfit}") from misfit
@@ -430,9 +430,10 @@ class ShardBuilder:
     def _add_together(self, planned: Planned, parsed: Parsed, outcome: UnitOutcome) -> list[tuple[int, Rejection]]:
         """Add the samples that functions make of records, and return those that are rejected, each with its number."""
         file, numbers = planned.file, parsed.numbers
-        keys = make_keys(file.path, numbers).to_pylist()
+        records = keyed(parsed.batch, file.path, numbers)
+        keys, batch = records.column(0).to_pylist(), records.select(range(1, records.num_columns))
         calls = _CallCrumbs(self._crumb)
-        applied = self._pipeline.finish_records(parsed.batch, numbers.tolist(), keys, file.label, file.columns, calls)
+        applied = self._pipeline.finish_records(batch, numbers.tolist(), keys, file.label, file.columns, calls)
         self._crumb.drop(planned.number, int(numbers[0]) if len(numbers) == 1 else WHOLE)
         batch = self._pipeline.lay_out(applied)
         self.inputs += len(numbers) - len(applied.rejects)  # those that gave no sample too
@@ -476,7 +477,7 @@ class ShardBuilder:
 
     def _add_sample(self, fields: Sample, planned: Planned, outcome: UnitOutcome, record: int | None) -> None:
         """Add the samples of one record, None: of the file that is one. Raises Rejection."""
-        origin = Origin(planned.key(record), planned.file.label, planned.file.columns)
+        origin = origin_of(planned, record, fields)
         if self._together is not None and record is not None:
             slot = self._slot_of_record(planned, record)
             if slot != self._slot:

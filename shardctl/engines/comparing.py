@@ -101,7 +101,7 @@ class Comparing:
         try:
             return self._compare(number, _read(job, planned), crumb)
         except Misfit as misfit:
-            if job.recipe.fields is None:
+            if job.recipe.typed_fields is None:
                 raise TypesDifferError(f"{printable(planned.key())}: {misfit}") from misfit
             if isinstance(misfit, ColumnMisfit):  # of no record: reading them one by one would read the unit as many times
                 raise Rejection("decode", "other-type", str(misfit)) from misfit

@@ -35,6 +35,9 @@ NEW_FOLDER = "new"
 KNOWN = "known.jsonl"
 """Records that a finished dataset has rejected, where such a one is made again: see Job.known."""
 
+KEY, OWN_KEY = "key", "__key__"
+"""The field that shardctl gives to every sample, and what a field of records is called that has this name already."""
+
 DONE_FOLDER = "done"
 """The folder of the markers."""
 
@@ -260,7 +263,10 @@ class Job:
     def renames(self) -> dict[str, str]:
         """The fields of records that have another name in the dataset."""
         main = {} if self.main_image in (None, "image") else {str(self.main_image): "image"}
-        return self.recipe.renames | main
+        names = () if self.fields is None else self.fields.names
+        keeps = self.recipe.key_source is None and KEY in names and OWN_KEY not in names
+        key = {KEY: OWN_KEY} if keeps else {}
+        return key | self.recipe.renames | main
 
     @property
     def shards(self) -> int:

@@ -14,9 +14,10 @@ from shardctl.annotations.masks import MASK
 from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.inputs import check_state, read_whole, reading, state_of
 from shardctl.engines.instructions import Instructions
-from shardctl.engines.job import Job, Planned
+from shardctl.engines.job import KEY, Job, Planned
 from shardctl.engines.masks import read_mask
-from shardctl.pipeline.batches import check_labels, encode_labels
+from shardctl.errors import Rejection
+from shardctl.pipeline.batches import check_keys, check_labels, encode_labels
 from shardctl.pipeline.samples import Origin
 from shardctl.sample import Sample
 from shardctl.sources.endings import ending_of
@@ -50,13 +51,21 @@ def read_unit(job: Job, planned: Planned, unit: Unit, choose: Choose | None, dig
             parsed = replace(parsed, batch=_renamed(parsed.batch, job.renames))
         if job.by_field and job.layout.classes is not None:
             parsed = replace(parsed, batch=encode_labels(parsed.batch, job.layout.classes))
-        elif job.layout.roles.names:
-            parsed = _with_known_labels(parsed, job.layout.roles.names)
+        if job.layout.roles.names:
+            parsed = _without(parsed, *check_labels(parsed.batch, job.layout.roles.names))
+        if job.recipe.key_source is not None:
+            parsed = _without(parsed, *check_keys(parsed.batch))
         yield parsed
 
 
-def _with_known_labels(parsed: Parsed, classes: Mapping[str, tuple[str, ...]]) -> Parsed:
-    batch, wrong = check_labels(parsed.batch, classes)
+def origin_of(planned: Planned, record: int | None, fields: Sample) -> Origin:
+    """Return where a record comes from, and its key: its own, which is taken out of its fields, or that of the plan."""
+    key = fields.pop(KEY, None)
+    return Origin(planned.key(record) if key is None else key, planned.file.label, planned.file.columns)
+
+
+def _without(parsed: Parsed, batch: pa.RecordBatch, wrong: Mapping[int, Rejection]) -> Parsed:
+    """Return what was read, with these records, some rows of which are rejected."""
     if not wrong:
         return replace(parsed, batch=batch)
     numbers = parsed.numbers
@@ -83,4 +92,4 @@ def records_of(job: Job, planned: Planned, crumb: Breadcrumb, known: Instruction
     for parsed in read_unit(job, planned, planned.unit, known.without_lost(planned.number, None), xxhash.xxh3_64()):
         for record, fields in zip(parsed.numbers.tolist(), python_rows(parsed.batch), strict=True):
             crumb.drop(planned.number, record)
-            yield fields, Origin(planned.key(record), file.label, file.columns)
+            yield fields, origin_of(planned, record, fields)

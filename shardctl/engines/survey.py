@@ -71,7 +71,7 @@ class Survey:
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> Survey:
         """Build what `to_json` gave."""
-        reading = {**record["reading"], "columns": tuple(record["reading"]["columns"])}
+        reading = {**record["reading"], **{name: tuple(record["reading"][name]) for name in ("columns", "only")}}
         stretches = (Stretch(**{**each, "unit": tuple(each["unit"]) if each["unit"] else None}) for each in record["stretches"])
         return cls(tuple(stretches), Reading(**reading), record["shuffled"])
 

@@ -18,6 +18,7 @@ from shardctl.engines.inputs import compare_reads
 from shardctl.engines.instructions import Instructions
 from shardctl.engines.job import Job
 from shardctl.engines.probe import probe_records
+from shardctl.engines.reading_through import ReadingThrough
 from shardctl.engines.serve import Tell
 from shardctl.engines.survey import Look, Survey, do_survey
 from shardctl.engines.task import Progress, run_shard, try_units
@@ -27,6 +28,7 @@ LOOKS: dict[str, Callable[[dict[str, Any]], Look]] = {
     Survey.task: Survey.from_json,
     Hashing.task: Hashing.from_json,
     Comparing.task: Comparing.from_json,
+    ReadingThrough.task: ReadingThrough.from_json,
 }
 """The tasks that look at files before there is a plan."""
 

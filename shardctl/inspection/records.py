@@ -90,7 +90,7 @@ def record_of_key(root: Path, key: str) -> list[Record]:
         Manifest.load(root)  # says that there is no such dataset
     stored = StoredDataset(root)
     packed = packed_column(stored.manifest.roles) is not None
-    if not stored.files.num_rows:
+    if not stored.files.num_rows or stored.manifest.has_own_keys:
         return _written_in_blocks(stored, key) if packed else _written_with_key(stored, key)
     places = stored.find(key)
     if not places:

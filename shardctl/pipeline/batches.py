@@ -41,6 +41,19 @@ def encode_labels(batch: pa.RecordBatch, classes: tuple[str, ...]) -> pa.RecordB
     return batch.set_column(place, pa.field("label", pa.int64()), numbers)
 
 
+def check_keys(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, Rejection]]:
+    """Return records whose column `key` has their own keys, as strings, and why some rows are rejected, by row: without one."""
+    place = batch.schema.get_field_index("key")
+    keys = batch.column(place).cast(pa.string())
+    wrong: dict[int, Rejection] = {}
+    if keys.null_count:
+        for row in np.flatnonzero(~np.asarray(keys.is_valid())).tolist():
+            wrong[row] = Rejection(
+                "decode", "no-key", "it has no key (--key-field); give it one, or convert without that option"
+            )
+    return batch.set_column(place, pa.field("key", pa.string()), keys), wrong
+
+
 def check_labels(batch: pa.RecordBatch, classes: Mapping[str, tuple[str, ...]]) -> tuple[pa.RecordBatch, dict[int, Rejection]]:
     """Return records whose columns in `classes` have numbers of classes: null for -1, which stands for no label, and why some
     rows are rejected, by row: their number is that of no class.
@@ -161,7 +174,10 @@ def records_of_file(file: int, key: str, fields: Sample) -> Records:
 
 
 def keyed(batch: pa.RecordBatch, path: str, numbers: Numbers) -> pa.RecordBatch:
-    """Return records of one file with their keys in the column `key`, which comes first."""
+    """Return records of one file with their keys in the column `key`, which comes first; it may be one of their own."""
+    place = batch.schema.get_field_index("key")
+    if place >= 0:
+        return batch.select([place, *(other for other in range(batch.num_columns) if other != place)])
     return batch.add_column(0, pa.field("key", pa.string()), make_keys(path, numbers))
 
 

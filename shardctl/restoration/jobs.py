@@ -195,7 +195,7 @@ def list_again(folder: Path, made: Made) -> Fresh:
         who = made.recipe.batch_transforms[-1].name
         return Fresh(listing, leave_out_labels(listing, rules, False, None, reading.label, who), splitting)
     fields = records_read(manifest.records).get("fields")
-    found = made.recipe.fields is None and fields is not None and reading.label in fields.names
+    found = made.recipe.typed_fields is None and fields is not None and reading.label in fields.names
     if labels.mode == "auto" and listing.side is None and found:
         return Fresh(listing, Labelling(), splitting)  # the records have labels of their own
     return Fresh(listing, label_files(listing, rules, splitting.by == "folder", None), splitting)

@@ -13,6 +13,7 @@ from shardctl.errors import InputError
 from shardctl.sources.jsonl import DEEPEST, EXACT_IN_FLOAT
 from shardctl.sources.values import (
     ARROW,
+    BYTES,
     DEEP,
     FIXED_LIST,
     FLOATS,
@@ -287,14 +288,21 @@ def _group(name: str) -> str:
 
 def _is_mixed(kinds: Kinds) -> bool:
     """Return whether values fit no common type, whatever is nested in them."""
-    groups = {_group(name) for name in kinds.names}
+    groups = {_group(name) for name in _settled(kinds).names}
     return len(groups) > 1 or DEEP in groups or HUGE in groups or (groups == {"number"} and _number(kinds) is None)
+
+
+def _settled(kinds: Kinds) -> Kinds:
+    """Return the same with bytes that are text as what they are beside the others: bytes, or strings."""
+    if UTF8 not in kinds.names:
+        return kinds
+    names = kinds.names - {UTF8}
+    return replace(kinds, names=names if BYTES in names else names | {"string"})
 
 
 def _common(kinds: Kinds) -> pa.DataType | None:
     """Return the type of a column that holds all of these values. None: there is none."""
-    if UTF8 in kinds.names:
-        return _common(replace(kinds, names=kinds.names - {UTF8} or frozenset(["string"])))
+    kinds = _settled(kinds)
     if _is_mixed(kinds):
         return None
     if not kinds.names:
@@ -355,11 +363,11 @@ def _number(kinds: Kinds) -> pa.DataType | None:
 
 def _rigid_names(kinds: Kinds) -> set[str]:
     """Return the types in a field that JSON text cannot hold."""
-    names = {name for part in kinds.parts() for name in part.names if name.startswith(ARROW)}
+    names = {name for part in kinds.parts() for name in _settled(part).names if name.startswith(ARROW)}
     return {str(arrow_type(name)) for name in names}
 
 
 def _shown(kinds: Kinds) -> list[str]:
     """Return what values are, for a message."""
-    shown = {HUGE: "whole numbers outside 64 bits", DEEP: f"lists and objects deeper than {DEEPEST} levels"}
-    return [str(arrow_type(n)) if n.startswith(ARROW) else shown.get(n, n.partition(":")[0]) for n in kinds.names]
+    shown = {HUGE: "whole numbers outside 64 bits", DEEP: f"lists and objects deeper than {DEEPEST} levels", ONE: LIST}
+    return [str(arrow_type(n)) if n.startswith(ARROW) else shown.get(n, n.partition(":")[0]) for n in _settled(kinds).names]

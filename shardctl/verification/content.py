@@ -38,7 +38,7 @@ class ShardContent:
         self._numbered = "variant" in dict(stored.manifest.schema)
         # These may make any number of samples of one record.
         self._by_functions = bool(user_functions(recipe)) or splits_records(recipe)
-        self._joined = stored.joins
+        self._untold = stored.joins or stored.manifest.has_own_keys
 
     def of(self, row: int, key: str | None = None) -> tuple[str | None, str | None]:
         """Return the key and the source of a row. Without the `key` that it has, they are None where only that would tell."""
@@ -55,7 +55,7 @@ class ShardContent:
 
     def _key_of(self, row: int) -> str | None:
         """Return the key of a row, as far as the plan tells it: where no record of the unit was left out."""
-        if self._joined:
+        if self._untold:
             return None
         places = self.units.of_row(row)
         if len(places) != 1:
@@ -74,8 +74,9 @@ class ShardContent:
         `blocks` are all blocks of the shard, with the columns `key` and, if there are variants, `variant`.
         """
         held: list[pa.RecordBatch] = list(blocks)
-        if not len(self.units) or self._joined:
-            # Samples that shardctl.write wrote are of no unit, and those that a step made of several records are of several.
+        if not len(self.units) or self._untold:
+            # Samples that shardctl.write wrote are of no unit, and those that a step made of several records are of several;
+            # and the plan does not know keys that are values of a field.
             return None
         in_order = self.units.in_order
         parts = []

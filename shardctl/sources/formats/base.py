@@ -43,7 +43,8 @@ class Reading:
 
     `record` says what a record of plain text is: file, line or paragraph. `columns` names the columns of delimited files
     without a header; `encoding` is a name that Python knows, or `detect`. `label` is the field whose strings may name classes.
-    `image` is the field that has images, `auto` if it is to be found; None where images are files of their own.
+    `image` is the field that has images, `auto` if it is to be found; None where images are files of their own. `format` names
+    the only format that is read, "" for any. `only` are the fields that are wanted, none for all.
     """
 
     record: str = "file"
@@ -52,6 +53,8 @@ class Reading:
     delimiter: str | None = None
     label: str = "label"
     image: str | None = None
+    format: str = ""
+    only: tuple[str, ...] = ()
 
 
 class Cut(NamedTuple):

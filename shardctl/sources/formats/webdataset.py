@@ -17,33 +17,52 @@ from shardctl.sources.formats.content import Content
 from shardctl.sources.formats.found_values import Record
 from shardctl.sources.formats.framed import NOTHING_DECLARED, Declared, Frame, too_large
 from shardctl.sources.formats.members import value_of
+from shardctl.sources.formats.tar_headers import BLOCK, Header, parse_header
+from shardctl.sources.image_columns import AUTO
 from shardctl.storage import printable
+
+IMAGE = "image"
+
+IMAGES = frozenset(("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm", "jp2", "avif", "qoi"))
+"""Fields that are images. Where images are wanted, the only one of a sample is the field `image`."""
 
 KEY = "__key__"
 """The field with the key of a sample: the path of its members up to the first dot of the name."""
 
-BLOCK = tarfile.BLOCKSIZE
-
 LONGEST_HEADER = 1 << 16
 """The longest name, and the largest pax header, that is read."""
 
+MOST_HEADERS = 1 << 20
+"""The most bytes of headers that one member has, and of folders and the like between two members of a sample."""
+
 _FILES = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)
+_WITH_DATA = (*_FILES, tarfile.GNUTYPE_SPARSE)
 _LINKS = (tarfile.LNKTYPE, tarfile.SYMTYPE)
-_BEFORE_OTHERS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
+_PAX = (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE)
+_BEFORE_OTHERS = (*_PAX, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
+
+_PAX_NAMES = (b"path", b"size", b"linkpath")
+"""What is of interest in pax headers, beside the marks of sparse files: most of them only have times."""
 
 _NAME = re.compile(r"^((?:.*/)?[^./]+)\.([^/]+)$", re.DOTALL)
 """A key and a field, as the package webdataset tells them apart."""
 
+_META = re.compile(r"__[^/]*__($|/)")
+"""Names of members that webdataset passes over."""
+
 _END = b"\0" * BLOCK
+
+_MORE_HOLES_OF_HEADER, _MORE_HOLES = 482, 504
+"""Where GNU says, in the header of a sparse member and in the blocks behind it, that one more block tells of holes."""
 
 
 class _Member(NamedTuple):
     """A member of a tar: the `key` of its sample, its `field`, where its data begins and ends, and where the next one begins.
 
-    `fault` says why it cannot be a field. A folder has no key.
+    `fault` says why it cannot be a field. What is passed over has no key: folders, and names such as __meta__.
     """
 
-    key: str
+    key: str | None
     field: str
     start: int
     stop: int
@@ -57,19 +76,21 @@ class WebDataset:
     name: ClassVar[str] = "webdataset"
 
     def is_plain(self, start: bytes) -> bool:
-        """Return False: a tar begins with a name."""
-        return False
+        """Return whether this looks like zlib data, which nobody makes of a tar: it is the name of its first member."""
+        return start.startswith(b"x")
 
     def open(self, content: Content, path: str, reading: Reading) -> TarSamples:
         """Return the samples of a tar."""
-        return TarSamples(content)
+        return TarSamples(content, reading)
 
 
 class TarSamples:
-    """The samples of an open tar."""
+    """The samples of an open tar. Fields that are not wanted are not looked at."""
 
-    def __init__(self, content: Content) -> None:
+    def __init__(self, content: Content, reading: Reading) -> None:
         self.content = content
+        self._only = frozenset(reading.only)
+        self._joins_images = reading.image in (AUTO, IMAGE)
         self._seen: dict[int, int] = {}
         self._samples = 0
         self._members: list[_Member] = []  # of the last sample
@@ -87,8 +108,8 @@ class TarSamples:
             raise self.content.fault or Rejection("read", "empty", "the file is empty, and no tar; make it again")
         if start != _END:
             try:
-                tarfile.TarInfo.frombuf(start, "utf-8", "surrogateescape")
-            except tarfile.HeaderError:
+                parse_header(start)
+            except ValueError:
                 message = "it is no tar file, although its name says so, or damaged at its beginning; get it again"
                 raise self.content.fault or Rejection("read", "not-tar", message) from None
         return 0
@@ -96,30 +117,34 @@ class TarSamples:
     def frame(self, offset: int) -> Frame | None:
         """Return the next sample: the members up to one of another key."""
         first = self._member(offset)
-        while isinstance(first, _Member) and not first.key:
+        while isinstance(first, _Member) and first.key is None:
             offset = first.next
             self.content.release(offset)
             first = self._member(offset)
-        if not isinstance(first, _Member):
+        if first is None or isinstance(first, Frame):
             return first
-        self._members = [first]
-        fault = first.fault or self._repeats(first.key)
-        while (following := self._of_key(first.key, self._members[-1].next)) is not None:
-            if following.next - offset > RECORD_BYTES:
-                fault = fault or too_large(following.next - offset)
-                self.content.release(following.next)
+        key = first.key or ""
+        self._members = []
+        fault = first.fault or self._repeats(key)
+        member: _Member | None = first
+        while member is not None:
+            if member.next - offset > RECORD_BYTES:
+                fault = fault or too_large(member.next - offset)
+                self.content.release(member.next)  # before what follows is read: it would all be in memory
                 self._members.clear()
-            self._members.append(following)
-            fault = fault or following.fault
-        last = self._members[-1]
-        if last.next - offset > RECORD_BYTES:
-            fault = fault or too_large(last.next - offset)
-            self.content.release(last.stop)
-        return self._whole(offset, last, fault)
+            self._members.append(member)
+            fault = fault or member.fault
+            member = self._of_key(key, member.next)
+        following = self._ahead[1]
+        if isinstance(following, Frame):  # it may have been a member of this sample, which would lack a field silently
+            return Frame(offset, following.end, following.fault, last=True)
+        return self._whole(offset, self._members[-1], fault)
 
     def _of_key(self, key: str, offset: int) -> _Member | None:
-        """Return the member at `offset` if it belongs to the sample of this key."""
+        """Return the member at `offset`, or after folders that are there, if it belongs to the sample of this key."""
         member = self._member(offset)
+        while isinstance(member, _Member) and member.key is None and member.next - offset <= MOST_HEADERS:
+            member = self._member(member.next)
         return member if isinstance(member, _Member) and member.key == key else None
 
     def _whole(self, offset: int, last: _Member, fault: Rejection | None) -> Frame:
@@ -150,17 +175,17 @@ class TarSamples:
         at = offset
         while True:
             header = self.content.at(at, BLOCK)
-            if header == _END or not header:  # there should be two blocks of zeros, which some writers leave out
+            if at == offset and not header.strip(b"\0"):  # two blocks of zeros should be there, which some leave out
                 return None if self.content.fault is None else self._broken(offset, at, "")
+            if at - offset > MOST_HEADERS:
+                return self._broken(offset, at, "no end of headers")
             try:
-                info = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
-            except tarfile.HeaderError as error:
+                info = parse_header(header)
+            except ValueError as error:
                 return self._broken(offset, at, str(error))
-            if info.size < 0:
-                return self._broken(offset, at, "a negative size")
             if info.type not in _BEFORE_OTHERS:
                 try:
-                    return _made(info, names, at + BLOCK)
+                    return _made(info, names, self._start_of_data(info, header, at))
                 except ValueError as error:
                     return self._broken(offset, at, str(error))
             if info.size > LONGEST_HEADER:
@@ -172,6 +197,18 @@ class TarSamples:
                 return self._broken(offset, at, str(error))
             at = _next_block(at + BLOCK + info.size)
 
+    def _start_of_data(self, info: Header, header: bytes, at: int) -> int:
+        """Return where the data of a member begins whose header is at `at`: behind what it says of holes. Raises ValueError."""
+        start = at + BLOCK
+        more = info.type == tarfile.GNUTYPE_SPARSE and header[_MORE_HOLES_OF_HEADER]
+        while more:
+            block = self.content.at(start, BLOCK)
+            if len(block) < BLOCK or start - at > MOST_HEADERS:
+                raise ValueError("no end of holes")
+            start += BLOCK
+            more = block[_MORE_HOLES]
+        return start
+
     def _broken(self, offset: int, at: int, why: str) -> Frame:
         """Return what is left of a tar from a header on that cannot be read."""
         message = f"the tar is damaged at byte {at} ({why}); what follows is not read, get the file again"
@@ -179,39 +216,52 @@ class TarSamples:
 
     def fields(self, frame: Frame, data: bytes) -> Record:
         """Return the fields of a sample: its key, and a field for each member. Raises Rejection."""
-        record: Record = {KEY: self._members[0].key}
+        record: Record = {KEY: self._members[0].key or ""}
         for member in self._members:
             if member.field in record:
                 message = f"it has two members of the name {printable(member.field)}; keep one of them"
                 raise Rejection("read", "repeated-field", message)
+            if self._only and member.field not in self._only:
+                continue
             record[member.field] = value_of(member.field, data[member.start - frame.offset : member.stop - frame.offset])
+        return _with_one_image(record) if self._joins_images else record
+
+
+def _with_one_image(record: Record) -> Record:
+    """Return a sample whose only image is called `image`, whatever its format: that may differ from sample to sample."""
+    images = [name for name in record if name in IMAGES]
+    if len(images) != 1 or IMAGE in record:
         return record
+    return {IMAGE if name == images[0] else name: value for name, value in record.items()}
 
 
 def _next_block(offset: int) -> int:
     return -(-offset // BLOCK) * BLOCK
 
 
-def _made(info: tarfile.TarInfo, names: dict[str, str], start: int) -> _Member:
+def _made(info: Header, names: dict[str, str], start: int) -> _Member:
     """Return a member, given what the headers before its own say. Raises ValueError for a size that is none."""
-    name = names.get("path", info.name)
-    is_file = info.type in _FILES
-    size = int(names.get("size", info.size)) if is_file or info.type not in (*_LINKS, tarfile.DIRTYPE) else 0
+    name = names.get("GNU.sparse.name", names.get("path", info.name))
+    has_data = info.type in _WITH_DATA or info.type not in tarfile.SUPPORTED_TYPES
+    size = int(names.get("size", info.size)) if has_data else 0
     if size < 0:
         raise ValueError("a negative size")
     stop = start + size
-    if info.type == tarfile.DIRTYPE:
-        return _Member("", "", start, start, start)
+    if info.type == tarfile.DIRTYPE or (info.type in _FILES and _META.match(name)):
+        return _Member(None, "", start, stop, _next_block(stop))
     found = _NAME.match(name)
     key, field = (found[1], found[2].lower()) if found else (name, "")
     return _Member(key or name, field, start, stop, _next_block(stop), _fault_of(info, names, name, field))
 
 
-def _fault_of(info: tarfile.TarInfo, names: dict[str, str], name: str, field: str) -> Rejection | None:
+def _fault_of(info: Header, names: dict[str, str], name: str, field: str) -> Rejection | None:
     """Return why a member cannot be a field of a sample, None if it can."""
+    plain = name.isascii() and ".." not in name and name[:1] != "/" and "\0" not in name
+    if plain and field not in ("", KEY) and info.type in _FILES and names.keys() <= {"path", "size"}:
+        return None  # nearly all are so
     shown = printable(name)
     if info.type in _LINKS:
-        target = printable(names.get("linkpath", info.linkname))
+        target = printable(names.get("linkpath", info.link))
         message = f"its member {shown} is a link to {target}; links are not followed, store the file itself"
         return Rejection("read", "link", message)
     if info.type == tarfile.GNUTYPE_SPARSE or any(each.startswith("GNU.sparse") for each in names):
@@ -239,10 +289,10 @@ def _names_in(type_: bytes, text: bytes) -> dict[str, str]:
     """Return what a header says that stands before that of a member, by its name in pax. Raises ValueError."""
     if type_ == tarfile.XGLTYPE:
         return {}  # it is about all members, which have headers of their own
-    if type_ == tarfile.XHDTYPE:
+    if type_ in _PAX:
         return _pax(text)
     name = "path" if type_ == tarfile.GNUTYPE_LONGNAME else "linkpath"
-    return {name: text.rstrip(b"\0").decode("utf-8", "surrogateescape")}
+    return {name: text.split(b"\0", 1)[0].decode("utf-8", "surrogateescape")}
 
 
 def _pax(text: bytes) -> dict[str, str]:
@@ -256,6 +306,7 @@ def _pax(text: bytes) -> dict[str, str]:
         name, equals, value = text[at + len(length) + 1 : at + int(length) - 1].partition(b"=")
         if not equals:
             raise ValueError("a pax header that is none")
-        found[name.decode("utf-8", "surrogateescape")] = value.decode("utf-8", "surrogateescape")
+        if name in _PAX_NAMES or name.startswith(b"GNU.sparse"):
+            found[name.decode("utf-8", "surrogateescape")] = value.decode("utf-8", "surrogateescape")
         at += int(length)
     return found

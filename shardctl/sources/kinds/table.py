@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from shardctl.sample import Sample
 from shardctl.sources.endings import ending_of, without_compression
+from shardctl.sources.format_names import FORMAT_NAMES
 from shardctl.sources.formats import TABLE_SUFFIXES, Reading
 from shardctl.sources.kinds.base import Form
 from shardctl.sources.walk import FoundFile
@@ -23,7 +24,8 @@ class TableKind:
     def form(self, file: FoundFile, reading: Reading) -> Form:
         """Tell by the name, or by how the file begins where the name says nothing."""
         ending = file.suffix if file.fault else ending_of(file.path, file.opened)
-        return Form.MANY if without_compression(ending) in TABLE_SUFFIXES else Form.NOTHING
+        wanted = FORMAT_NAMES.get(reading.format, TABLE_SUFFIXES)
+        return Form.MANY if without_compression(ending) in wanted else Form.NOTHING
 
     def fields(self, data: bytes, path: str, reading: Reading) -> Sample:
         """No file is one record."""

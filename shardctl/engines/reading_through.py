@@ -1,0 +1,54 @@
+"""Units of files read to their ends, to see which of their records cannot be read."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+import xxhash
+
+from shardctl.engines.breadcrumb import Breadcrumb
+from shardctl.engines.survey import Found, Stretch
+from shardctl.sources.formats import Misfit, Reading, Unit, find_format
+
+MOST_REJECTS = 1000
+"""Rejected records of a unit that are named; the others are counted."""
+
+
+@dataclass(frozen=True)
+class ReadingThrough:
+    """Work on some units. Found is {"records": …, "rejects": […]} of each, a reject being [number, error, message]."""
+
+    task: ClassVar[str] = "read through"
+    stretches: tuple[Stretch, ...]
+
+    def __len__(self) -> int:
+        return len(self.stretches)
+
+    def finish(self, found: Found) -> None:
+        """Nothing is left to do."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> ReadingThrough:
+        """Build what `to_json` gave."""
+        return cls(tuple(Stretch(**{**each, "unit": tuple(each["unit"])}) for each in record["stretches"]))
+
+    def look_at(self, number: int, crumb: Breadcrumb) -> dict[str, Any]:
+        """Read a unit, each record with the types that its own unit needs. Raises Rejection, OSError."""
+        stretch = self.stretches[number]
+        assert stretch.unit is not None, "units are read, and not pieces"
+        reading, unit = Reading(), Unit(*stretch.unit)
+        form = find_format(stretch.suffix, reading)
+        schema = form.types(stretch.path, unit, reading).found()
+        records, rejects = 0, list[list[Any]]()
+        try:
+            for parsed in form.read(stretch.path, unit, reading, schema, None, xxhash.xxh3_64()):
+                records += len(parsed.numbers) + len(parsed.rejects)
+                rejects += [[number, rejection.error, rejection.message] for number, rejection in parsed.rejects]
+        except Misfit as misfit:
+            rejects.append([unit.first + records, "other-type", str(misfit)])
+        return {"records": unit.records, "rejects": rejects[:MOST_REJECTS], "more": max(0, len(rejects) - MOST_REJECTS)}

@@ -1,0 +1,109 @@
+"""`shardctl verify` of shards of other tools: every record is read, and every checksum that the format has is compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardctl.engines.reading_through import ReadingThrough
+from shardctl.engines.survey import Found, Stretch
+from shardctl.errors import InputError, Rejection
+from shardctl.foreign.shards import Shards, open_shards
+from shardctl.sources.endings import ending_of
+from shardctl.storage import counted
+from shardctl.verification import VerifyResult
+from shardctl.verification.finding import Finding, error
+
+UNITS_TOGETHER = 32
+"""Units that one process reads, one after the other."""
+
+LEVEL = "full"
+
+Numbers = npt.NDArray[np.int64]
+
+
+def check(
+    path: Path, workers: int | str = "auto", progress: Callable[[int, int], None] = lambda done, total: None
+) -> VerifyResult:
+    """Read all records of the shards at a path. `progress` is called with (records read, records).
+
+    `shards` of the result are files, and `samples` the records that can be read. Raises InputError if there are none.
+    """
+    try:
+        with open_shards(path, workers) as (shards, engine):
+            findings: dict[int, list[Finding]] = {}
+            lost = _faults(shards, findings)
+            numbers = shards.units.readable()
+            looks = [numbers[start : start + UNITS_TOGETHER] for start in range(0, len(numbers), UNITS_TOGETHER)]
+            total = int(shards.units.records.sum())
+            done = 0
+
+            def on_found(number: int, found: Found) -> None:
+                nonlocal done, lost
+                for unit, answer in zip(looks[number].tolist(), found, strict=True):
+                    of_unit, bad = _findings(shards, unit, answer)
+                    if of_unit:
+                        findings[unit] = of_unit
+                    lost += bad
+                    done += int(shards.units.records[unit])
+                progress(done, total)
+
+            engine.survey([_look(shards, chosen) for chosen in looks], on_found)
+            ordered = [finding for unit in sorted(findings) for finding in findings[unit]]
+            return VerifyResult(not ordered, LEVEL, len(shards.listing), total - lost, tuple(ordered))
+    except InputError as problem:
+        if not path.exists():
+            raise
+        return VerifyResult(False, LEVEL, 0, 0, (error("unreadable", str(problem)),))
+
+
+def _look(shards: Shards, chosen: Numbers) -> ReadingThrough:
+    return ReadingThrough(tuple(_stretches(shards, chosen)))
+
+
+def _stretches(shards: Shards, chosen: Numbers) -> Iterator[Stretch]:
+    units = shards.units
+    for number, opened in zip(chosen.tolist(), _opened(shards, chosen), strict=True):
+        place = int(units.offset[number]), int(units.size[number])
+        yield Stretch(
+            opened, ending_of(opened, opened), *place, (*place, 0, int(units.first[number]), int(units.records[number]))
+        )
+
+
+def _opened(shards: Shards, chosen: Numbers) -> list[str]:
+    """Return the paths of the files of units, which are in order."""
+    files = shards.units.file[chosen]
+    distinct, places = np.unique(files, return_inverse=True)
+    paths = shards.surveyor.opened(distinct)
+    return [paths[place] for place in places.tolist()]
+
+
+def _faults(shards: Shards, findings: dict[int, list[Finding]]) -> int:
+    """Add what was found while the units were looked for, and return how many records are lost by it."""
+    lost = 0
+    for unit, fault in shards.units.faults.items():
+        findings[unit] = [_finding(shards, unit, int(shards.units.first[unit]), fault)]
+        lost += int(shards.units.records[unit])
+    return lost
+
+
+def _findings(shards: Shards, unit: int, answer: dict[str, Any]) -> tuple[list[Finding], int]:
+    """Return what was found in a unit, and how many of its records cannot be read."""
+    first = int(shards.units.first[unit])
+    if "fault" in answer:
+        return [_finding(shards, unit, first, Rejection(*answer["fault"]))], int(shards.units.records[unit])
+    rejects, more = answer["rejects"], answer["more"]
+    found = [_finding(shards, unit, number, Rejection("read", kind, message)) for number, kind, message in rejects]
+    if more:
+        found.append(_finding(shards, unit, first, Rejection("read", "more", f"{counted(more, 'record')} more cannot be read")))
+    return found, len(rejects) + more
+
+
+def _finding(shards: Shards, unit: int, record: int, fault: Rejection) -> Finding:
+    path = shards.listing.paths_at(shards.units.file[unit : unit + 1])[0]
+    key = f"{path}#{record}" if record else None
+    return error(fault.error, fault.message, path, key=key)

@@ -1,0 +1,84 @@
+"""Shards of other tools: which files they are, how many records they have, and of which types."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from shardctl.conversion.options import INPUT_TIMEOUT
+from shardctl.conversion.surveying import Surveyor
+from shardctl.engines import local
+from shardctl.engines.base import Engine
+from shardctl.engines.pool import Limits
+from shardctl.errors import InputError
+from shardctl.listing import LabelRule, Listing, first_file, list_files
+from shardctl.sources.endings import ending_of, without_compression
+from shardctl.sources.format_names import FORMAT_NAMES
+from shardctl.sources.formats import CONTAINERS, Reading
+from shardctl.sources.kinds import KINDS, Form
+from shardctl.storage import scratch_folder
+from shardctl.tables import MANIFEST, SHARDS, STAGING
+from shardctl.units import Units
+
+LIMITS = Limits(seconds=INPUT_TIMEOUT)
+
+_OTHERS = {*CONTAINERS, *(ending for endings in FORMAT_NAMES.values() for ending in endings)} - {".arrow"}
+"""The endings of files that cannot be shards of shardctl."""
+
+
+def is_foreign(path: Path) -> bool:
+    """Return whether a path is that of shards of another tool: a file, or a folder without a manifest that has some.
+
+    Arrow files are taken for shards of shardctl, whose manifest may be lost.
+    """
+    try:
+        if path.is_file():
+            return _is_of_others(path.name, str(path))
+        if not path.is_dir() or any((path / name).exists() for name in (MANIFEST, SHARDS, STAGING)):
+            return False
+        found = first_file([path], KINDS["table"], Reading(), (Form.MANY,))
+        return found is not None and _is_of_others(found.path, found.opened)
+    except (OSError, InputError):
+        return False
+
+
+def _is_of_others(name: str, opened: str) -> bool:
+    return without_compression(ending_of(name, opened)) in _OTHERS
+
+
+@dataclass(frozen=True)
+class Shards:
+    """The files of another tool, and their units."""
+
+    listing: Listing
+    units: Units
+    surveyor: Surveyor
+
+    @property
+    def formats(self) -> dict[str, int]:
+        """How many files there are of each format."""
+        names = {ending: name for name, endings in reversed(FORMAT_NAMES.items()) for ending in endings}
+        found: Counter[str] = Counter()
+        for batch in self.listing.table.select(["path", "root"]).to_batches():
+            for row in batch.to_pylist():
+                ending = without_compression(ending_of(row["path"], self.listing.opened(row)))
+                found[names.get(ending, ending.removeprefix("."))] += 1
+        return dict(found.most_common())
+
+
+@contextmanager
+def open_shards(path: Path, workers: int | str) -> Iterator[tuple[Shards, Engine]]:
+    """List the files at a path, and find their units, in processes that may be used on. Raises InputError."""
+    with scratch_folder() as scratch:
+        reading = Reading()
+        engine = local.start(workers, LIMITS)
+        try:
+            rule = LabelRule.parse("none")
+            listing = list_files([path], KINDS["table"], reading, rule, scratch / "listing.arrow", lambda _: None)
+            surveyor = Surveyor(listing, reading, False, engine)
+            yield Shards(listing, surveyor.find_units(), surveyor), engine
+        finally:
+            engine.close()

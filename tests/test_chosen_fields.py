@@ -1,0 +1,116 @@
+"""Fields of records that are chosen and renamed, and keys that are values of a field."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from PIL import Image
+from pyarrow import parquet
+
+import shardctl
+from shardctl.cli import run
+from shardctl.errors import InputError, UsageError
+
+ROWS = [{"id": f"p{n}", "n": n, "photo": None, "class": "ab"[n % 2]} for n in range(6)]
+
+
+def jpeg(shade: int) -> bytes:
+    stream = io.BytesIO()
+    Image.new("RGB", (8, 8), (shade, shade, shade)).save(stream, "JPEG")
+    return stream.getvalue()
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    rows = [{**row, "photo": jpeg(40 * row["n"])} for row in ROWS]
+    parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "table.parquet")
+    return tmp_path / "table.parquet"
+
+
+def samples(root: Path, **options: Any) -> list[dict[str, Any]]:
+    dataset = shardctl.open(root, **options)
+    return [dict(sample) for sample in dataset]
+
+
+def test_fields_are_chosen_and_renamed(table: Path, tmp_path: Path) -> None:
+    made = shardctl.convert(table, tmp_path / "out", recipe={"fields": "image=photo,label=class,n"}, workers=0)
+    assert made.samples == 6
+    dataset = shardctl.open(tmp_path / "out")
+    assert dataset.schema.names == ["key", "image", "n", "label"]
+    assert dataset.classes == ("a", "b")
+    assert [sample["label"] for sample in dataset] == [0, 1, 0, 1, 0, 1]
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["recipe"]["fields"] == "image=photo,label=class,n=n"
+
+
+def test_a_field_that_is_not_there_and_a_choice_that_is_none_are_named(table: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no field odd; they have id, n, photo, class"):
+        shardctl.convert(table, tmp_path / "out", recipe={"kind": "table", "fields": "n=odd"}, workers=0)
+    for wrong in ("", "a=", "=a", "a=x,a=y", "a=x,b=x"):
+        with pytest.raises(UsageError, match="fields"):
+            shardctl.convert(table, tmp_path / "out", recipe={"fields": wrong}, workers=0)
+
+
+@pytest.mark.parametrize("choice", [{"key_field": "id"}, {"fields": "key=id,n,photo"}])
+@pytest.mark.parametrize("kind", ["table", "image"])
+def test_keys_are_those_of_the_records(table: Path, tmp_path: Path, kind: str, choice: dict[str, str]) -> None:
+    out = tmp_path / "out"
+    recipe = {"kind": kind, **choice, **({"image_field": "photo"} if kind == "image" else {})}
+    shardctl.convert(table, out, recipe=recipe, workers=0, samples_per_shard=2, shuffle=3)
+    found = samples(out)
+    assert sorted(sample["key"] for sample in found) == [row["id"] for row in ROWS]
+    assert {sample["key"]: sample["n"] for sample in found} == {row["id"]: row["n"] for row in ROWS}
+    assert shardctl.verify(out, level="deep").findings == ()
+    assert run(["inspect", str(out), "--key", "p4"]) == 0
+    shard = min(out.glob("train-*.arrow"))
+    before = shard.read_bytes()
+    shard.unlink()
+    assert shardctl.repair(out, workers=0).lost == ()
+    assert shard.read_bytes() == before
+
+
+def test_a_record_without_a_key_is_a_reject_and_numbers_are_keys(tmp_path: Path) -> None:
+    lines = [{"id": 7, "x": 1}, {"id": None, "x": 2}, {"id": 9, "x": 3}]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    made = shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", recipe={"kind": "table", "key_field": "id"}, workers=0)
+    assert (made.samples, made.reasons) == (2, {"decode: no-key": 1})
+    assert [(sample["key"], sample["x"]) for sample in samples(tmp_path / "out")] == [("7", 1), ("9", 3)]
+
+
+def test_lists_are_no_keys(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('{"id": [1]}\n')
+    with pytest.raises(InputError, match=r"the field id is of type .*; keys are text, or whole numbers"):
+        shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", recipe={"kind": "table", "key_field": "id"}, workers=0)
+
+
+def test_a_field_that_is_called_key_is_kept_under_another_name(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('{"key": "a", "x": 1}\n')
+    made = shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", recipe={"kind": "table"}, workers=0)
+    assert any("the field key of the records is kept as __key__" in notice for notice in made.notices)
+    assert samples(tmp_path / "out") == [{"key": "in.jsonl#1", "__key__": "a", "x": 1}]
+
+
+def test_only_files_of_the_format_that_is_named_are_read(table: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    table.rename(folder / table.name)
+    (folder / "other.csv").write_text("a\n1\n")
+    made = shardctl.convert(folder, tmp_path / "out", recipe={"format": "parquet", "kind": "table"}, workers=0)
+    assert made.samples == 6
+    with pytest.raises(InputError, match="no mds among its"):
+        shardctl.convert(folder, tmp_path / "other", recipe={"format": "mds"}, workers=0)
+    assert run(["convert", str(folder), str(tmp_path / "cli"), "--kind", "parquet", "-q"]) == 0
+
+
+def test_keys_that_are_there_twice_are_told(tmp_path: Path) -> None:
+    lines = [{"id": name, "x": n} for n, name in enumerate("abcab")]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    made = shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", recipe={"kind": "table", "key_field": "id"}, workers=0)
+    assert made.samples == 5
+    (warning,) = made.warnings
+    assert warning.startswith("2 samples have the key of another one, for instance ")

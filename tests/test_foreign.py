@@ -1,0 +1,102 @@
+"""Shards of other tools are shown and checked as they are."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from shardctl.cli import run
+from shardctl.foreign.checking import check
+from shardctl.foreign.shards import is_foreign
+from shardctl.foreign.showing import look
+
+
+def write_tar(path: Path, samples: int) -> Path:
+    with tarfile.open(path, "w") as tar:
+        for number in range(samples):
+            for field, data in (("cls", b"%d" % (number % 3)), ("txt", f"text {number}".encode())):
+                info = tarfile.TarInfo(f"{number:04d}.{field}")
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+    return path
+
+
+@pytest.fixture
+def tars(tmp_path: Path) -> Path:
+    folder = tmp_path / "tars"
+    folder.mkdir()
+    write_tar(folder / "train-00000.tar", 40)
+    write_tar(folder / "train-00001.tar", 2)
+    return folder
+
+
+def test_an_overview_has_the_files_the_fields_and_the_first_records(tars: Path) -> None:
+    found = look(tars, first=2, workers=0)
+    assert (found.formats, found.files, found.records, found.faults) == ({"webdataset": 2}, 2, 42, {})
+    assert found.schema == [("__key__", "string"), ("cls", "int64"), ("txt", "string")]
+    assert found.first == [
+        {"key": "train-00000.tar#1", "__key__": "0000", "cls": 0, "txt": "text 0"},
+        {"key": "train-00000.tar#2", "__key__": "0001", "cls": 1, "txt": "text 1"},
+    ]
+
+
+def test_whole_shards_have_no_findings(tars: Path) -> None:
+    told: list[tuple[int, int]] = []
+    result = check(tars, 0, lambda done, total: told.append((done, total)))
+    assert (result.ok, result.shards, result.samples, result.findings) == (True, 2, 42, ())
+    assert told[-1] == (42, 42)
+
+
+def test_damage_is_found_with_the_file_and_the_record(tars: Path) -> None:
+    damaged = tars / "train-00000.tar"
+    data = bytearray(damaged.read_bytes())
+    at = data.index(b"text 7")
+    data[at : at + 6] = b"\xff" * 6  # the member is no longer UTF-8
+    damaged.write_bytes(data)
+    (tars / "train-00001.tar").write_bytes((tars / "train-00001.tar").read_bytes()[: 3 * 512 + 3])
+    for workers in (0, 2):
+        result = check(tars, workers)
+        found = {(finding.shard, finding.key, finding.kind) for finding in result.findings}
+        assert found == {
+            ("train-00000.tar", "train-00000.tar#8", "not-utf8"),
+            ("train-00001.tar", None, "truncated"),  # nothing of it can be read
+        }
+        assert (result.ok, result.samples) == (False, 39)
+
+
+def test_a_parquet_file_with_a_damaged_page_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pa.table({"text": [f"some text {n}" for n in range(1000)]}), path, write_page_checksum=True)
+    assert check(path, 0).ok
+    data = bytearray(path.read_bytes())
+    data[len(data) // 3] ^= 0xFF
+    path.write_bytes(data)
+    result = check(path, 0)
+    assert [finding.kind for finding in result.findings] == ["damaged"]
+
+
+def test_a_dataset_and_what_is_left_of_one_are_not_foreign(dataset: Path, tars: Path) -> None:
+    assert is_foreign(tars)
+    assert is_foreign(tars / "train-00000.tar")
+    assert not is_foreign(dataset)
+    assert not is_foreign(next(dataset.glob("train-*.arrow")))
+    (dataset / "manifest.json").unlink()
+    assert not is_foreign(dataset)
+    assert not is_foreign(tars / "missing.tar")
+
+
+def test_the_commands_take_them(tars: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["verify", str(tars), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["samples"] == 42
+    assert run(["inspect", str(tars), "--head", "1"]) == 0
+    shown = capsys.readouterr().out
+    assert "42 records in 2 files (2 webdataset)" in shown
+    assert "train-00000.tar#1" in shown
+    assert run(["inspect", str(tars), "--stats"]) == 2
+    assert "--stats need a dataset of shardctl: convert it first" in capsys.readouterr().err
