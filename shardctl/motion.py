@@ -314,10 +314,10 @@ def _around(polygons: Polygons, boxes: Numbers) -> Numbers:
 
 
 def _share(before: Numbers, after: Numbers) -> Numbers:
-    """Return the share of the area of boxes (n, 4) that is left of them, (n,)."""
+    """Return the share of the area of boxes (n, 4) that is left of them, (n,): 1 of a box without an area."""
     sides = np.clip(after[:, 2:] - after[:, :2], 0.0, None)
     whole = (before[:, 2:] - before[:, :2]).prod(axis=1)
-    share: Numbers = sides.prod(axis=1) / np.where(whole > 0, whole, 1.0)
+    share: Numbers = np.where(whole > 0, sides.prod(axis=1) / np.where(whole > 0, whole, 1.0), 1.0)
     return share
 
 

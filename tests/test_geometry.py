@@ -512,3 +512,9 @@ def test_objects_of_many_images_are_moved_as_those_of_each(samples: Any, absent:
     together = moved_together(given_ones, role, KeepRule.of(keep))
     alone = [moved_objects(objects, motion, role, KeepRule.of(keep)) for objects, motion in given_ones]
     assert repr(together) == repr(alone)
+
+
+def test_the_area_of_a_box_without_one_stays_as_it_was_given() -> None:
+    mirrored = Motion.still((10, 8)).then(np.array([[-1.0, 0, 10], [0, 1, 0], [0, 0, 1]]), (10, 8))
+    moved = moved_objects({"bbox": [[3, 3, 0, 0], [1, 1, 2, 2]], "area": [0.5, 3.0]}, mirrored, Objects(), KeepRule(0.1))
+    assert moved == {"bbox": [[7, 3, 0, 0], [7, 1, 2, 2]], "area": [0.5, 3.0]}
