@@ -2,10 +2,11 @@
 # demo      a small dataset, converted, verified, read       docs   write docs/cli.md, docs/api.md, and of docs/recipes.md pictures, tables, schema
 # test      the tests, the same examples in every run        bench  the figures of docs/performance.md
 # fuzz      the property tests on new examples, for MINUTES=10
+# interop   the real readers and writers of other formats, in environments of their own below .interop
 # coverage  the tests, and what they do not reach: tracing every process makes them a third slower
 
 bin := .venv/bin
-.PHONY: setup demo test fuzz coverage lint docs bench clean
+.PHONY: setup demo test interop fuzz coverage lint docs bench clean
 
 setup: .venv/.done
 
@@ -18,6 +19,9 @@ demo: setup
 
 test: setup
 	$(bin)/python -m pytest -n auto --dist loadfile
+
+interop:
+	sh scripts/setup_interop.sh
 
 fuzz: setup
 	$(bin)/python scripts/fuzz.py --minutes $(or $(MINUTES),10)
@@ -44,4 +48,4 @@ bench: setup
 	$(bin)/python scripts/bench_loader.py
 
 clean:
-	rm -rf .venv demo build dist .coverage* *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv .interop demo build dist .coverage* *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

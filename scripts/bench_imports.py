@@ -2,10 +2,10 @@
 
     python scripts/bench_imports.py [--images 4000] [--size 256] [--runs 5] [--scratch DIR]
 
-It needs the environments of `make interop`. For each format the library itself writes the files and reads all of them once in one
-process (bytes of every field, nothing decoded, from the page cache); `shardctl convert --workers 2` of the same files with no
-recipe; `cp` of the same bytes, and one core's SHA-256 of them, are the limit. Times are of whole processes: the library's with
-its imports, and without them as it measures itself.
+It needs the environments of `make interop`. For each format the library itself writes the files and reads all of them once in
+one process (bytes of every field, nothing decoded, from the page cache); `shardctl convert --workers 2` of the same files with
+no recipe; `cp` of the same bytes, and one core's SHA-256 of them, are the limit. Times are of whole processes: the library's
+with its imports, and without them as it measures itself.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 INTEROP = Path(os.environ.get("SHARDCTL_INTEROP", ROOT / ".interop"))
+
+KINDS = ("convert", "library", "inside", "limit")
+"""What is timed: inside is the library without its imports."""
 
 FORMATS = {"tar": "tensorflow", "tfrecord": "tensorflow", "parquet": "tensorflow", "mds": "torch"}
 """The formats, and the environments of their libraries."""
@@ -50,7 +53,9 @@ def _measure(base: Path, images: int, size: int, runs: int) -> None:
     for name, environment in FORMATS.items():
         _peer(environment, "write", name, photos, base / name)
     bytes_of = {name: sum(file.stat().st_size for file in (base / name).rglob("*")) for name in FORMATS}
-    found: dict[str, dict[str, list[float]]] = {name: {"convert": [], "library": [], "inside": [], "limit": []} for name in FORMATS}
+    found: dict[str, dict[str, list[float]]] = {
+        name: {"convert": [], "library": [], "inside": [], "limit": []} for name in FORMATS
+    }
     for _ in range(runs):
         for name, environment in FORMATS.items():
             times = found[name]
@@ -65,9 +70,10 @@ def _measure(base: Path, images: int, size: int, runs: int) -> None:
     print("format    MB    convert  library (with imports)  cp + SHA-256  convert/library")
     for name, times in found.items():
         medians = {key: statistics.median(values) for key, values in times.items()}
+        library = f"{medians['inside']:7.2f}s ({medians['library']:.2f}s)"
+        ratio = medians["convert"] / medians["inside"]
         print(
-            f"{name:<9} {bytes_of[name] / 1e6:5.0f} {medians['convert']:7.2f}s {medians['inside']:7.2f}s ({medians['library']:.2f}s)"
-            f" {medians['limit']:12.2f}s {medians['convert'] / medians['inside']:15.2f}"
+            f"{name:<9} {bytes_of[name] / 1e6:5.0f} {medians['convert']:7.2f}s {library} {medians['limit']:12.2f}s {ratio:15.2f}"
         )
 
 
@@ -115,7 +121,10 @@ def _peer(environment: str, *command: object) -> dict[str, Any]:
     python = INTEROP / environment / "bin" / "python"
     environ = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "HF_DATASETS_OFFLINE": "1"}
     done = subprocess.run(
-        [str(python), str(ROOT / "scripts" / "peer_formats.py"), *map(str, command)], check=True, capture_output=True, env=environ
+        [str(python), str(ROOT / "scripts" / "peer_formats.py"), *map(str, command)],
+        check=True,
+        capture_output=True,
+        env=environ,
     )
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return answer

@@ -3,12 +3,12 @@
     python scripts/fuzz_readers.py manifest|shards|files|plan|shard DATASET SCRATCH [options of libFuzzer]
     python scripts/fuzz_readers.py webdataset|tfrecord|tfds|mds|recordio|npy SECONDS [SEED]
 
-The parts of a dataset are fuzzed with atheris (`pip install atheris`), guided by coverage: SCRATCH is an empty folder, a file of
-DATASET is what the fuzzer starts from, and options are for instance -max_total_time=60 -max_len=65536.
+The parts of a dataset are fuzzed with atheris (`pip install atheris`), guided by coverage: SCRATCH is an empty folder, a file
+of DATASET is what the fuzzer starts from, and options are for instance -max_total_time=60 -max_len=65536.
 
-Files of other formats are those of tests/interop, changed at random: bits flipped, numbers replaced, parts cut, doubled and moved,
-files compressed and compressed files changed. Where a format has checksums, they are made right again for half of the changes,
-since nearly all others end there. Memory is limited to MEMORY beyond what the process has at the start.
+Files of other formats are those of tests/interop, changed at random: bits flipped, numbers replaced, parts cut, doubled and
+moved, files compressed and compressed files changed. Where a format has checksums, they are made right again for half of the
+changes, since nearly all others end there. Memory is limited to MEMORY beyond what the process has at the start.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def fuzz_part(what: str, dataset: str, scratch: str, options: list[str]) -> None
 
     with atheris.instrument_imports(include=["shardctl"]):
         import shardctl.shard
-        import shardctl.stored
+        import shardctl.stored  # noqa: F401 - the readers use them
     from shardctl.errors import ShardctlError
     from shardctl.tables import TABLES
 
@@ -235,7 +235,13 @@ def seeds_of(what: str) -> list[bytes]:
     import numpy as np
 
     found = []
-    for array in (np.zeros((3, 4)), np.arange(5, dtype="<i2"), np.zeros((0, 2), "?"), np.array(3, np.float16), np.zeros(2, "U3")):
+    for array in (
+        np.zeros((3, 4)),
+        np.arange(5, dtype="<i2"),
+        np.zeros((0, 2), "?"),
+        np.array(3, np.float16),
+        np.zeros(2, "U3"),
+    ):
         member, sink = io.BytesIO(), io.BytesIO()
         np.lib.format.write_array(member, array)
         with tarfile.open(fileobj=sink, mode="w", format=tarfile.PAX_FORMAT) as tar:
@@ -289,7 +295,7 @@ def fuzz_format(what: str, seconds: float, seed: int) -> None:
                 counts["records" if read_records(path) else "no record"] += 1
             except (Rejection, ShardctlError) as error:
                 counts[getattr(error, "error", type(error).__name__)] += 1
-            except BaseException:
+            except BaseException:  # noqa: BLE001 - whatever it is, it is a fault
                 kept = Path(tempfile.mkdtemp(prefix=f"fuzz-{what}-"))
                 shutil.copytree(scratch, kept, dirs_exist_ok=True)
                 traceback.print_exc()

@@ -66,7 +66,10 @@ def write_tfrecord(photos: Path, out: Path) -> Callable[[], int]:
 def read_tfrecord(folder: Path) -> Callable[[], int]:
     import tensorflow as tf
 
-    spec = {name: tf.io.FixedLenFeature([], type_) for name, type_ in (("key", tf.string), ("image", tf.string), ("label", tf.int64))}
+    spec = {
+        name: tf.io.FixedLenFeature([], type_)
+        for name, type_ in (("key", tf.string), ("image", tf.string), ("label", tf.int64))
+    }
 
     def work() -> int:
         files = sorted(map(str, folder.glob("*.tfrecord")))
@@ -80,7 +83,9 @@ def write_parquet(photos: Path, out: Path) -> Callable[[], int]:
     import datasets
 
     def work() -> int:
-        features = datasets.Features({"key": datasets.Value("string"), "image": datasets.Image(), "label": datasets.Value("int64")})
+        features = datasets.Features(
+            {"key": datasets.Value("string"), "image": datasets.Image(), "label": datasets.Value("int64")}
+        )
         found = _photos(photos)
         for first in range(0, len(found), SHARD_IMAGES):
             rows = found[first : first + SHARD_IMAGES]

@@ -98,9 +98,25 @@ def write_webdataset() -> None:
         if path.suffix == ".gz":  # no time in it: the same bytes each time
             path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()), mtime=0))
         dataset = webdataset.WebDataset(str(path), shardshuffle=False, empty_check=False).decode()
-        records[name] = [{name: part for name, part in each.items() if name not in ("__url__", "__local_path__")} for each in dataset]
+        records[name] = [
+            {name: part for name, part in each.items() if name not in ("__url__", "__local_path__")} for each in dataset
+        ]
     expect("webdataset", records)
-    names = ["a.jpg", "a/b.c/d.e.jpg", "./a.jpg", "a.b.c", "a/.b", ".a", "a", "a/", "a.", "x/a.", "A.JPG", "a b.cls", "/abs/a.txt"]
+    names = [
+        "a.jpg",
+        "a/b.c/d.e.jpg",
+        "./a.jpg",
+        "a.b.c",
+        "a/.b",
+        ".a",
+        "a",
+        "a/",
+        "a.",
+        "x/a.",
+        "A.JPG",
+        "a b.cls",
+        "/abs/a.txt",
+    ]
     split = {name: list(webdataset.tariterators.base_plus_ext(name)) for name in names}
     (OUT / "expected" / "webdataset_names.json").write_text(json.dumps(split, indent=1) + "\n")
 
@@ -220,7 +236,11 @@ def write_tfds() -> None:
             return tfds.core.DatasetInfo(builder=self, features=features)
 
         def _split_generators(self, _: Any) -> Any:
-            return {"train": self._generate_examples(4), "test": self._generate_examples(2), "unsupervised": self._generate_examples(1)}
+            return {
+                "train": self._generate_examples(4),
+                "test": self._generate_examples(2),
+                "unsupervised": self._generate_examples(1),
+            }
 
         def _generate_examples(self, count: int) -> Iterator[Any]:
             random = np.random.default_rng(count)
@@ -244,7 +264,9 @@ def write_tfds() -> None:
                         "texts": ["ä"] * i,
                         "pairs": [[j, -j] for j in range(i)],
                         "ragged": [[j] * j for j in range(i)],
-                        "objects": [{"bbox": of.BBox(0.0, 0.25, 0.5, 1.0), "label": j % 2, "points": [1.0] * j} for j in range(i)],
+                        "objects": [
+                            {"bbox": of.BBox(0.0, 0.25, 0.5, 1.0), "label": j % 2, "points": [1.0] * j} for j in range(i)
+                        ],
                         "nested": {"a": i, "b": {"c": "q"}},
                         "pictures": [random.integers(0, 255, (2, 3, 1), dtype=np.uint8) for _ in range(i)],
                     },

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 
 import numpy as np
@@ -15,20 +14,15 @@ import pyarrow as pa
 from shardctl.errors import InputError, UsageError
 from shardctl.listing import Group, Listing
 from shardctl.order import mix64
+from shardctl.sources.exported import Description, described
 from shardctl.sources.labels import SPLIT_COLUMN, some
-from shardctl.sources.splits import named_as_splits, rank, split_word
+from shardctl.sources.splits import is_split_name, named_as_splits, rank, split_word
 from shardctl.storage import counted
+
+_NAME_RULE = "the name of a split is made of letters, digits, _ and ."
 
 MODES = ("auto", "folder", "source", "column", "none")
 MOST_SPLITS = 255
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
-_NAME_RULE = "the name of a split is made of letters, digits, _ and ."
-
-
-def is_split_name(name: str) -> bool:
-    """Return whether a split can have this name: file names begin with it."""
-    return _NAME.fullmatch(name) is not None
 
 
 @dataclass(frozen=True)
@@ -52,7 +46,7 @@ class SplitRule:
                 raise UsageError(
                     f"split {text!r} is not of the form train=0.9,val=0.1, and not one of {', '.join(MODES)}"
                 ) from None
-            if not _NAME.fullmatch(name):
+            if not is_split_name(name):
                 raise UsageError(f"split name {name!r} must be made of letters, digits, _ and .")
         if len({name for name, _ in shares}) < len(shares):
             raise UsageError(f"split {text!r} names a split twice")
@@ -68,8 +62,8 @@ class SplitRule:
 class Splitting:
     """The names of the splits, and the split of every file (by number): `of_file` is (n,) uint8.
 
-    `by` is where they come from: folder, source, column, shares or none. Where the records of a file may be in different
-    splits, `of_file` is None, and `draw` decides for every record.
+    `by` is where they come from: folder, source, column, shares, none, or declared by files that describe others. Where the
+    records of a file may be in different splits, `of_file` is None, and `draw` decides for every record.
     """
 
     names: tuple[str, ...]
@@ -114,7 +108,9 @@ def split_files(listing: Listing, rule: SplitRule, seed: int) -> Splitting:
         return _by_shares(listing, rule, seed)
     if by == "none":
         return Splitting(("train",), np.zeros(len(listing), np.uint8), by)
-    if by == "column":
+    if by == "declared":
+        splitting = _as_declared(listing)
+    elif by == "column":
         splitting = _by_column(listing)
     elif by == "source":
         splitting = _splitting(listing.root_names, listing.table["root"], by)
@@ -125,6 +121,7 @@ def split_files(listing: Listing, rule: SplitRule, seed: int) -> Splitting:
             "folder": "the top-level folders or files are the splits",
             "source": "the sources are the splits",
             "column": "the values of the column split are the splits",
+            "declared": "the splits are those that the files beside the shards say",
         }[by]
         listing.notices.append(f"{what}: {some(splitting.names, 10)} (--split none makes one split of all inputs)")
     return splitting
@@ -132,11 +129,11 @@ def split_files(listing: Listing, rule: SplitRule, seed: int) -> Splitting:
 
 def _found(listing: Listing, column: bool) -> str:
     """Return what names splits: column, source, folder or none. Raises InputError if that is not clear."""
+    if all(group.is_split for group in listing.groups) and _is_one_dataset(listing):
+        return "declared"
     base = _common_folder(listing)
     tops = {_top(group, base) for group in listing.groups}
     by_top = _named(tops - {""}, [group for group in listing.groups if group.folder == base])
-    if all(group.is_split and group.folder == base for group in listing.groups):
-        by_top = tops
     sources = listing.root_names if all(root.is_dir() for root in listing.roots) else []
     by_source = named_as_splits(sources)
     if column:
@@ -249,13 +246,31 @@ def _refuse_contradiction(listing: Listing, base: str, by_top: bool) -> None:
 
 
 def _by_folder(listing: Listing, base: str) -> Splitting:
-    tops = [
-        group.stem if group.is_split and group.folder == base else _split_name(_top(group, base), group.folder == base)
-        for group in listing.groups
-    ]
+    tops = [_split_name(_top(group, base), group.folder == base) for group in listing.groups]
     if "" in tops:
         raise InputError("--split folder: some inputs are in no folder that could name their split")
     return _splitting(tops, listing.table["group"], "folder")
+
+
+def _export(listing: Listing) -> Description | None:
+    """Return the description of the export that the first file is of, None if it is of none."""
+    return described(listing.opened(listing.table.slice(0, 1).to_pylist()[0]))
+
+
+def _is_one_dataset(listing: Listing) -> bool:
+    """Return whether files are of one dataset: those of TFDS are in one folder, those of an export may be in several."""
+    return len({group.folder for group in listing.groups}) == 1 or _export(listing) is not None
+
+
+def _as_declared(listing: Listing) -> Splitting:
+    """Divide the files as other files say (declared_split): in the order of an export's splits, else in the usual one."""
+    splitting = _splitting([group.stem for group in listing.groups], listing.table["group"], "declared")
+    export = _export(listing)
+    if export is None or not set(splitting.names) <= set(export.splits):
+        return splitting
+    names = tuple(name for name in export.splits if name in splitting.names)
+    places = np.array([names.index(name) for name in splitting.names], np.uint8)
+    return replace(splitting, names=names, of_file=places[_numbers(splitting)])
 
 
 def _split_name(top: str, of_file: bool) -> str:
@@ -293,7 +308,7 @@ def _splitting(names: list[str], number: pa.Array | pa.ChunkedArray, by: str) ->
     """Return the splits that have inputs, in order. `names` may have one several times; `number` counts along it, (n,)."""
     used = np.bincount(number.to_numpy(), minlength=len(names)) > 0
     present = _sorted({name for name, has_inputs in zip(names, used, strict=True) if has_inputs})
-    bad = [name for name in present if not _NAME.fullmatch(name)]
+    bad = [name for name in present if not is_split_name(name)]
     if bad:
         raise InputError(f"--split {by}: {some(bad)} cannot name a split: {_NAME_RULE}; rename, or use --split none")
     if len(present) > MOST_SPLITS:

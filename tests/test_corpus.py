@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
+import struct
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from conftest import CROP
 from PIL import Image
@@ -17,6 +20,7 @@ import shardctl
 from shardctl.codecs.formats import FORMATS
 from shardctl.codecs.image import MAX_PIXELS, decode
 from shardctl.codecs.jpeg import JpegDecoder
+from shardctl.errors import TooManyRejectsError
 from shardctl.tables import read_rejects
 
 pytestmark = pytest.mark.corpus
@@ -258,3 +262,89 @@ def test_questions_and_answers_become_chats(corpus: Path, tmp_path: Path) -> Non
     assert counted.keys() == answers.keys()
     for key, answer in answers.items():
         assert ds.tokenizer.decode(counted[key]).removesuffix("<|im_end|>").strip() == answer.strip()
+
+
+# --- formats of others ---
+
+
+def expected_interop(corpus: Path) -> dict[str, Any]:
+    """Return what small independent parsers found in the files of corpus/interop."""
+    found: dict[str, Any] = json.loads((corpus / "interop" / "expected.json").read_text())
+    return found
+
+
+def converted(path: Path, out: Path) -> tuple[shardctl.Dataset, list[Any]]:
+    """Convert a file as a table, and return the dataset and its rejects."""
+    result = shardctl.convert(path, out, {"kind": "table"}, workers=0, labels="none")
+    assert shardctl.verify(out).findings == ()
+    rejects = list(read_rejects(out / "rejects.jsonl"))
+    assert len(rejects) == result.rejected
+    return shardctl.open(out), rejects
+
+
+TFRECORD_TYPES = {"bytes": ("string", "binary"), "int64": ("int64",), "float": ("float",)}
+
+
+def test_tfrecords_of_other_tools(corpus: Path, tmp_path: Path) -> None:
+    files = {name: facts for name, facts in expected_interop(corpus).items() if facts["kind"] == "tfrecord"}
+    assert len(files) == 9
+    for number, (name, facts) in enumerate(files.items()):
+        if "grain" in name:  # its records are bytes, and no Example
+            with pytest.raises(TooManyRejectsError, match=r"5 rejected.*no tf\.train\.Example"):
+                converted(corpus / "interop" / name, tmp_path / f"{number}")
+            continue
+        ds, rejects = converted(corpus / "interop" / name, tmp_path / f"{number}")
+        assert (len(ds), rejects) == (facts["records"], []), name
+        for field, kind in facts["features"].items():
+            type_ = ds.schema.field(field).type
+            inner = type_.value_type if hasattr(type_, "value_type") else type_
+            assert kind is None or str(inner) in TFRECORD_TYPES[kind], (name, field)
+
+
+def test_webdatasets_of_other_tools(corpus: Path, tmp_path: Path) -> None:
+    files = {name: facts for name, facts in expected_interop(corpus).items() if facts["kind"] == "webdataset-tar"}
+    assert len(files) == 4
+    for number, (name, facts) in enumerate(files.items()):
+        ds, rejects = converted(corpus / "interop" / name, tmp_path / f"{number}")
+        assert (len(ds), rejects) == (facts["samples"], []), name
+        assert set(ds.schema.names) == {"key", "__key__", *facts["extensions"]}
+        assert ds[0]["__key__"] == facts["first"].partition(".")[0]
+    photos = shardctl.convert(corpus / "interop" / "webdataset" / "clip_image1.tar", tmp_path / "photos", workers=0)
+    assert (photos.samples, photos.rejected) == (4, 0)
+    assert shardctl.open(tmp_path / "photos")[0]["image"].ndim == 3
+
+
+def test_mds_of_another_tool_raw_and_compressed(corpus: Path, tmp_path: Path) -> None:
+    facts = expected_interop(corpus)["mds/"]
+    ds, rejects = converted(corpus / "interop" / "mds", tmp_path / "raw")
+    assert (len(ds), rejects) == (facts["samples"], [])
+    assert set(ds.schema.names) == {"key", *facts["columns"]}
+    shutil.copytree(corpus / "interop" / "mds", tmp_path / "in", ignore=shutil.ignore_patterns("*.mds"))
+    packed, _ = converted(tmp_path / "in", tmp_path / "packed")
+    assert [(row["id"], row["dummy_text"]) for row in packed] == [(row["id"], row["dummy_text"]) for row in ds]
+
+
+def test_recordio_of_mxnet(corpus: Path, tmp_path: Path) -> None:
+    path = corpus / "interop" / "recordio" / "benz_train.rec"
+    facts = expected_interop(corpus)["recordio/benz_train.rec"]
+    result = shardctl.convert(path, tmp_path / "out", workers=0)
+    assert (result.samples, result.rejected) == (facts["records"], 0)
+    first = pa.ipc.open_file(tmp_path / "out" / "train-00000.arrow").get_batch(0).slice(0, 1).to_pylist()[0]
+    label = np.array(first["label"], "<f4")  # the boxes of an image, as MXNet has them
+    stored = struct.pack("<IfQQ", len(label), 0, first["id"], 0) + label.tobytes() + first["image"]["bytes"]
+    assert hashlib.sha256(stored).hexdigest() == facts["first_sha256"]
+
+
+def test_bad_parquet_is_rejects_or_one_sentence(corpus: Path, tmp_path: Path) -> None:
+    from shardctl.errors import InputError
+
+    files = sorted((corpus / "interop" / "parquet" / "parquet-testing" / "bad_data").glob("*.parquet"))
+    assert len(files) > 3
+    for number, path in enumerate(files):
+        try:
+            result = shardctl.convert(path, tmp_path / f"{number}", {"kind": "table"}, workers=0)
+        except (InputError, TooManyRejectsError) as error:
+            assert str(error), path  # noqa: PT017
+        else:
+            assert shardctl.verify(tmp_path / f"{number}").findings == (), path
+            assert result.samples, path

@@ -317,10 +317,10 @@ def test_text_files_and_lines_do_not_mix(tmp_path: Path) -> None:
 
 
 def test_a_line_that_uses_our_names_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "in.jsonl").write_text('{"a": 1}\n{"key": "mine"}\n')
+    (tmp_path / "in.jsonl").write_text('{"a": 1}\n{"variant": "mine"}\n')
     with pytest.raises(
         InputError,
-        match=r"the records have a field 'key', which is one that shardctl makes itself; rename it in the files, or leave",
+        match=r"the records have a field 'variant', which is one that shardctl makes itself; rename it \(--fields NEW=OLD",
     ):
         shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", workers=0)
 

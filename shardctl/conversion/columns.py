@@ -16,9 +16,10 @@ from shardctl.labelling import LABEL, Labelling, side_fields
 from shardctl.layout import ENCODED_IMAGE, Layout, image_tensor
 from shardctl.listing import Listing
 from shardctl.recipe import Recipe
-from shardctl.roles import Image, Label, Mask, Objects, Role
+from shardctl.roles import Image, Label, Mask, Objects, Role, Tokens
 from shardctl.sample import RESERVED_FIELDS
 from shardctl.sources.boxes import place_columns
+from shardctl.sources.exported import described
 from shardctl.sources.formats import CHOSEN
 from shardctl.sources.image_columns import AUTO, KEPT, NO_IMAGES, ROLE, choose_column, mark_columns, marked_columns
 from shardctl.sources.labels import some
@@ -117,6 +118,15 @@ def chosen_columns(fields: pa.Schema, recipe: Recipe) -> pa.Schema:
     return pa.schema([fields.field(name) for name in wanted], {CHOSEN: b""})
 
 
+def roles_of_export(listing: Listing, content: pa.Schema | None) -> dict[str, Role]:
+    """Return the roles that shardctl.json gives to tokens and marked objects, where the sources are an export."""
+    if listing.whole or content is None:
+        return {}
+    export = described(listing.opened(listing.table.slice(0, 1).to_pylist()[0]))
+    roles = {} if export is None else export.layout.roles.by_name
+    return {name: role for name, role in roles.items() if isinstance(role, Tokens | Objects) and name in content.names}
+
+
 def renamed(fields: pa.Schema, renames: dict[str, str]) -> pa.Schema:
     """Return columns under the names that they have in the dataset. Raises InputError if there is no such field, or two."""
     missing = [name for name in renames if name not in fields.names]
@@ -178,9 +188,9 @@ def _refuse_reserved(fields: Iterable[pa.Field]) -> None:
         if f.name in RESERVED_FIELDS:
             images = "; --kind image reads the images that it holds or names" if f.name == "image" else ""
             raise InputError(
-                f"the records have a field {f.name!r}, which is one that shardctl makes itself; rename it in the files,"
-                " or leave it out: --schema names those that are wanted (--drop-columns is for labels files, not for fields of"
-                f" records){images}"
+                f"the records have a field {f.name!r}, which is one that shardctl makes itself; rename it (--fields NEW=OLD,…),"
+                " or leave it out: --fields and --schema name those that are wanted (--drop-columns is for labels files, not for"
+                f" fields of records){images}"
             )
 
 

@@ -14,6 +14,7 @@ from shardctl.conversion.columns import (
     known_layout,
     refuse_fields,
     renamed,
+    roles_of_export,
     with_images,
     without_key,
 )
@@ -151,7 +152,7 @@ def make_draft(
     splitting = split_files(listing, settings.split, settings.seed)
     if splitting.by == "column" and listing.side is not None:
         listing.side = listing.side.without(SPLIT_COLUMN)
-    by_folder, label = splitting.by == "folder", recipe.reading.label
+    by_folder, label = splitting.by in ("folder", "declared"), recipe.reading.label
     if recipe.joins:
         labelling = leave_out_labels(listing, settings, by_folder, types, label, recipe.batch_transforms[-1].name)
     else:
@@ -167,7 +168,7 @@ def make_draft(
             f"the field {KEY} of the records is kept as {OWN_KEY}: the {KEY} of a sample says which record of which file it is"
         )
     content = listing.kind.columns if fields is None else without_key(renamed(without_nulls(fields), probe_job.renames), recipe)
-    roles: Mapping[str, Role] = {}
+    roles: Mapping[str, Role] = {} if recipe.transforms else roles_of_export(listing, content)
     for step in recipe.batch_transforms:
         content, roles = step.schema(content), step.roles(roles)
     planner = Planner(units, order_units(units, splitting, settings.shuffle))

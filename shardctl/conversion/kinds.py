@@ -10,7 +10,9 @@ from shardctl.engines.survey import Stretch, Survey
 from shardctl.listing import detect_kind, first_file
 from shardctl.recipe import Recipe
 from shardctl.sources.endings import ending_of, without_compression
+from shardctl.sources.exported import described
 from shardctl.sources.formats import CONTAINERS, NUMBERED, Reading
+from shardctl.sources.formats.restored import RESTORED
 from shardctl.sources.image_columns import AUTO, NO_IMAGES, without_doubt
 from shardctl.sources.kinds import KINDS, Form
 from shardctl.sources.types import Types
@@ -32,9 +34,9 @@ def settle_kind(settings: dict[str, Any], roots: list[Path], engine: Engine) -> 
     That is the kind where it is not given, and for images that come from tables `image_field`. Tables are sources of images
     where no file is an image, or where a field of them is named. Options that only tables have choose tables.
     """
+    notices = _settle_export(settings, roots)
     reading = Recipe.reading_of(settings)
     field = settings.get("image_field")
-    notices: list[str] = []
     if settings.get("kind") in (None, "auto"):
         settings["kind"] = _kind_of(roots, reading, field)
         chosen = Recipe.image_source(settings)
@@ -47,6 +49,20 @@ def settle_kind(settings: dict[str, Any], roots: list[Path], engine: Engine) -> 
     elif settings["kind"] == "image" and field is None and (reading.format or _has_only_tables(roots, reading)):
         settings["image_field"] = Recipe.image_source(settings) or AUTO
     return notices
+
+
+def _settle_export(settings: dict[str, Any], roots: list[Path]) -> list[str]:
+    """Have the keys, the kind and the image of an export be those of its dataset, where nothing else is wanted."""
+    file = first_file(roots, KINDS["table"], Recipe.reading_of(settings), (Form.MANY,))
+    export = None if file is None else described(file.opened)
+    if export is None or export.to not in (*RESTORED, "parquet") or settings.get("key_field") or settings.get("fields"):
+        return []
+    settings["key_field"] = "key" if export.to in RESTORED else export.key
+    if settings.get("kind") in (None, "auto"):
+        settings["kind"] = export.layout.kind
+        if export.layout.kind == "image" and settings.get("image_field") is None:
+            settings["image_field"] = export.layout.roles.main_image
+    return ["the sources are an export of shardctl: keys, classes and splits are those of its dataset (shardctl.json)"]
 
 
 def _kind_of(roots: list[Path], reading: Reading, image_field: str | None) -> str:

@@ -6,10 +6,14 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from shardctl.errors import InputError
+from shardctl.sources.exported import described
 from shardctl.sources.walk import FoundFile, LeftOut
 from shardctl.storage import counted, printable
 
@@ -29,12 +33,37 @@ Hugging Face, and exports of shardctl."""
 
 _STATS = re.compile(r"^(\d+)_stats\.json$")
 _COPY = re.compile(r"^(.*\.mds)\.(zstd|zst|gz|bz2|br|snappy)$")
+_SHARD = re.compile(r"\.mds(\.(zstd|zst|gz|bz2|br|snappy))?$")
 
 
-def inputs_among(files: Iterator[FoundFile], notice: Callable[[str], None]) -> Iterator[FoundFile]:
+_SPLIT_FILE = re.compile(r"^(\w+)-(\w+)\.[a-z_]+-\d+-of-\d+$")
+"""How TFDS names a file: DATASET-SPLIT.FORMAT-NUMBER-of-ALL."""
+
+
+def declared_split(path: str, opened: str) -> str | None:
+    """Return the split that a file is in because a shardctl.json or a dataset_info.json of TFDS says so, None if none does."""
+    if (export := described(opened)) is not None:
+        return export.split_of(opened)
+    found = _SPLIT_FILE.match(path.rpartition("/")[2])
+    return found[2] if found and found[2] in _splits_beside(os.path.dirname(opened), found[1]) else None  # noqa: PTH120
+
+
+@lru_cache(64)
+def _splits_beside(folder: str, dataset: str) -> frozenset[str]:
+    """Return the splits of a dataset in a folder of TFDS, none where it is no such folder."""
+    path = Path(folder, "dataset_info.json")
+    try:
+        record = json.loads(path.read_bytes()) if path.stat().st_size <= MOST_BYTES else {}
+        return frozenset(str(split["name"]) for split in record["splits"]) if record["name"] == dataset else frozenset()
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return frozenset()
+
+
+def inputs_among(files: Iterator[FoundFile], notice: Callable[[str], None] | None) -> Iterator[FoundFile]:
     """Yield the files that may be inputs, and leave out those that describe or repeat others.
 
-    Raises InputError where such a file lists others that are not there: they would be missing silently.
+    Without `notice`, nothing is said of them, and they are not read for what to say. Raises InputError where such a file lists
+    others that are not there: they would be missing silently.
     """
     copies, unlisted = LeftOut(), LeftOut()
     failed = _Failures()
@@ -45,12 +74,15 @@ def inputs_among(files: Iterator[FoundFile], notice: Callable[[str], None]) -> I
                 _refuse_missing_shards(file)
         elif file.fault is None and (match := _COPY.match(name)) and _is_beside(file, match[1]):
             copies.add(file.path)
-        elif file.fault is None and name.endswith(".mds") and not _is_listed(file, name):
+        elif file.fault is None and _SHARD.search(name) and not _is_listed(file, name):
             unlisted.add(file.path)
         elif file.fault is None and name.endswith(".parquet") and _is_beside(file, f"{name[: -len('.parquet')]}.tar"):
-            failed.add(file)
+            if notice is not None:
+                failed.add(file)
         else:
             yield file
+    if notice is None:
+        return
     if copies.count:
         notice(f"left out: {copies.counted('compressed copy', 'compressed copies')}: the shards are there uncompressed too")
     if unlisted.count:
@@ -123,21 +155,15 @@ class _Failures:
 
     def add(self, file: FoundFile) -> None:
         """Count the samples of one table that are in no tar."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-        from pyarrow import parquet
-
         self._files += 1
         try:
-            table = parquet.read_table(file.opened, columns=["status", "error_message"])
-            failed = table.filter(pc.not_equal(table["status"], "success"))
-            self._samples += table.num_rows
-            self._failed += failed.num_rows
-            for each in pc.value_counts(failed["error_message"]).to_pylist():
-                reason = str(each["values"])[:80]
-                self._reasons[reason] = self._reasons.get(reason, 0) + each["counts"]
-        except (OSError, pa.ArrowException, KeyError):  # it tells no more than its name
+            samples, reasons = _failures_in(file.opened)
+        except (OSError, pa.ArrowException, KeyError, ValueError, TypeError):  # it tells no more than its name
             return
+        self._samples += samples
+        for reason, count in reasons.items():
+            self._failed += count
+            self._reasons[reason] = self._reasons.get(reason, 0) + count
 
     def tell(self, notice: Callable[[str], None]) -> None:
         """Say how many there are, and why most of them could not be got."""
@@ -152,3 +178,20 @@ class _Failures:
             f"left out: {tables} of img2dataset beside tars of the same name; by what they say {self._failed:,} of"
             f" {self._samples:,} samples could not be downloaded ({self._reasons[reason]:,} of them: {printable(reason)})"
         )
+
+
+def _failures_in(path: str) -> tuple[int, dict[str, int]]:
+    """Return how many samples a table of img2dataset has, and how many of them failed for each reason.
+
+    Raises OSError, ArrowException, KeyError, ValueError, TypeError for what is no such table.
+    """
+    import pyarrow.compute as pc
+    from pyarrow import parquet
+
+    table = parquet.ParquetFile(path).read(columns=["status", "error_message"])
+    failed = table.filter(pc.not_equal(table["status"].cast(pa.string()), "success"))
+    reasons: dict[str, int] = {}
+    for each in pc.value_counts(failed["error_message"].cast(pa.string())).to_pylist():
+        reason = "no reason given" if each["values"] is None else each["values"][:80]
+        reasons[reason] = reasons.get(reason, 0) + each["counts"]
+    return table.num_rows, reasons

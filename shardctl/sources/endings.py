@@ -69,13 +69,11 @@ def _sniffed(opened: str, *_version: int) -> str:
     try:
         with open_content(opened, _begins_as_tfrecord) as content:
             start = content.at(0, SNIFFED_BYTES)
-            compressed = content.compression
+            compressed = content.compression is not None
     except (OSError, Rejection):
         return ""
     ending = next((ending for ending, begins in _BEGINNINGS.items() if begins(start)), "")
-    if not compressed:
-        return ending
-    return f"{ending}.{compressed}" if ending in CONTAINERS else ""
+    return ending if not compressed or ending in CONTAINERS else ""
 
 
 def _begins_as_tfrecord(start: bytes) -> bool:
@@ -90,6 +88,9 @@ _BEGINNINGS: dict[str, Callable[[bytes], bool]] = {
     ".tar": lambda start: start[257:262] == b"ustar",
     ".rec": lambda start: start.startswith(b"\x0a\x23\xd7\xce"),
     ".npy": lambda start: start.startswith(b"\x93NUMPY"),
+    ".megatron": lambda start: start.startswith(b"MMIDIDX\0\0"),
+    ".h5": lambda start: start.startswith(b"\x89HDF\r\n\x1a\n"),
+    ".array_record": lambda start: start.startswith(b"\x83\xaf\x70\xd1\x0d\x88\x4a\x3f") and start[16:24] == b"\x40" + bytes(7),
     ".tfrecord": _begins_as_tfrecord,
 }
 """How files of each format begin."""

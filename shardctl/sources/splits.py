@@ -20,6 +20,14 @@ _ANY_WORD = re.compile("(?i)train|trn|val|dev|te?st|h[oe]ld")
 _PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
 
 
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
+
+
+def is_split_name(name: str) -> bool:
+    """Return whether a split can have this name: file names begin with it. It is made of letters, digits, _ and ."""
+    return _NAME.fullmatch(name) is not None
+
+
 @dataclass(frozen=True)
 class SplitWord:
     """The split word in a name. `role` is its row of ROLES.

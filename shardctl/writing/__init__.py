@@ -25,7 +25,7 @@ from shardctl.manifest import Manifest
 from shardctl.pipeline.sizes import row_size
 from shardctl.sample import Sample
 from shardctl.shard import Compression
-from shardctl.splitting import is_split_name
+from shardctl.sources.splits import is_split_name
 from shardctl.storage import naming_the_path, printable
 from shardctl.tables import MADE_BY, MANIFEST, STAGING
 from shardctl.writing.fields import Fields, Given

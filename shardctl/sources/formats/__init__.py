@@ -49,8 +49,19 @@ FORMATS: dict[str, str] = {
     ".arrows": "arrow:ArrowFile",
     ".ipc": "arrow:ArrowFile",
     ".feather": "arrow:ArrowFile",
+    ".array_record": "array_record:ArrayRecord",
 }
 """Formats that are not read line by line, by the ending of a file's name."""
+
+NUMBERED: dict[str, str] = {
+    ".npy": "npy:Npy",
+    ".npz": "npz:Npz",
+    ".megatron": "megatron:Megatron",
+    ".h5": "hdf5:Hdf5",
+    ".hdf5": "hdf5:Hdf5",
+}
+"""Formats of arrays, whose rows are the records. They are read by numbered.py. An .idx of Megatron is known by its content:
+other files have this ending too."""
 
 CONTAINERS: dict[str, str] = {
     ".tar": "webdataset:WebDataset",
@@ -66,7 +77,7 @@ JSON_STREAM = "json_stream:JsonStream"
 TEXT_SUFFIXES = frozenset((".txt", ".text", ".md"))
 """Endings of the names of plain text, whose records are what `Reading.record` says."""
 
-TABLE_SUFFIXES = frozenset((*TEXT_FORMATS, *FORMATS, *CONTAINERS))
+TABLE_SUFFIXES = frozenset((*TEXT_FORMATS, *FORMATS, *NUMBERED, *CONTAINERS))
 
 PLAIN_TEXTS = frozenset((*TEXT_SUFFIXES, *TEXT_FORMATS, ".json"))
 """Endings of files that are text. Behind them .gz and the like may stand: Parquet and Arrow files are compressed within."""
@@ -75,6 +86,7 @@ __all__ = [
     "CHOSEN",
     "CONTAINERS",
     "DETECT",
+    "NUMBERED",
     "PIECE_BYTES",
     "PLAIN_TEXTS",
     "RECORD_BYTES",
@@ -104,6 +116,9 @@ def find_format(suffix: str, reading: Reading, shuffled: bool = False) -> Format
     if name in CONTAINERS:
         opened: Format = _find("framed:Framed")(_find(CONTAINERS[name])())
         return opened
+    if name in NUMBERED:
+        of_rows: Format = _find("numbered:Numbered")(_find(NUMBERED[name])())
+        return of_rows
     streamed = compressed or reading.encoding != "utf-8"
     if name in FORMATS:
         made: Format = _find(JSON_STREAM if streamed and name == ".json" else FORMATS[name])()

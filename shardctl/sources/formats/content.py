@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO, Protocol
 
 from shardctl.errors import Rejection
-from shardctl.sources.formats.streams import COMPRESSIONS, Compression, Truncated, decompressed
+from shardctl.sources.formats.streams import Compression, Truncated, compression_of, decompressed
 
 BUFFER_BYTES = 16 << 10
 """What is read of a plain file at once where less is asked for: several small records, and little beside a header."""
@@ -71,6 +71,9 @@ class PlainContent:
         return self._buffer[:size]
 
     def _read(self, offset: int, size: int) -> bytes:
+        if offset >= self._size:  # a header may say any place, also one that no file has
+            return b""
+        size = min(size, self._size - offset)
         parts = []
         while size and (data := os.pread(self._file.fileno(), size, offset)):  # at most 2 GiB at once
             parts.append(data)
@@ -169,7 +172,7 @@ def open_content(path: str, is_plain: Callable[[bytes], bool] = never_plain) -> 
     try:
         start = file.read(HEAD_BYTES)
         file.seek(0)
-        name = _compression_of(start)
+        name = compression_of(start) or (_ZLIB if _is_zlib(start) else None)
         if name is not None and is_plain(start):
             name = None
         if name is None:
@@ -179,14 +182,6 @@ def open_content(path: str, is_plain: Callable[[bytes], bool] = never_plain) -> 
     except BaseException:
         file.close()
         raise
-
-
-def _compression_of(start: bytes) -> str | None:
-    """Return how a file that begins like this is compressed."""
-    for name, way in COMPRESSIONS.items():
-        if start.startswith(way.magic):
-            return name
-    return _ZLIB if _is_zlib(start) else None
 
 
 def _is_zlib(start: bytes) -> bool:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from shardctl.json_form import from_json
 from shardctl.sources.formats.base import CHOSEN, Misfit
 from shardctl.sources.formats.jsonl import fitted_value
 from shardctl.sources.types import Types, without_nulls
@@ -16,6 +19,24 @@ from shardctl.storage import printable
 
 Record = dict[str, Any]
 """The fields of a record: None, bool, int, float, str, bytes, lists and dicts of these, numpy arrays, Feature."""
+
+
+@dataclass(frozen=True)
+class JsonForm:
+    """A value as json_form.py writes it: with the type of its column it is exact."""
+
+    value: Any
+
+
+MOST_HOLLOW = 1 << 16
+"""The most lists without a value that one array may be."""
+
+
+def whole_array(array: Any) -> Any:
+    """Return an array that came from a file. Raises ValueError for one of no bytes that would be very many empty lists."""
+    if not array.size and max(array.shape) > MOST_HOLLOW:
+        raise ValueError(f"an array without values of the shape {array.shape}")
+    return array
 
 
 def types_of_records(records: Sequence[Record], label: str) -> Types:
@@ -43,6 +64,8 @@ def _refuse_new_fields(records: Sequence[tuple[int, Record]], known: set[str]) -
 
 def _column(records: Sequence[tuple[int, Record]], f: pa.Field, type_: pa.DataType) -> pa.Array:
     values = [record.get(f.name) for _, record in records]
+    if any(type(value) is JsonForm for value in values):
+        return _from_json(values, f)
     try:
         return pa.array([_fitted(value, f.type) for value in values], type_)
     except (Misfit, pa.ArrowException, OverflowError, ValueError, TypeError):
@@ -54,6 +77,13 @@ def _column(records: Sequence[tuple[int, Record]], f: pa.Field, type_: pa.DataTy
         raise
 
 
+def _from_json(values: Sequence[Any], f: pa.Field) -> pa.Array:
+    try:
+        return from_json([value.value if type(value) is JsonForm else value for value in values], f.type)
+    except (ValueError, TypeError) as error:
+        raise Misfit(f"the field {printable(f.name)} is not as shardctl.json describes it ({error})") from None
+
+
 def _reason(error: Exception, type_: pa.DataType) -> str:
     return str(error) if isinstance(error, Misfit) else f"does not fit {type_} ({error})"
 
@@ -63,6 +93,8 @@ def _fitted(value: Any, type_: pa.DataType) -> Any:
     kind = type(value)
     if value is None or (kind is bytes and pa.types.is_binary(type_)) or (kind is str and pa.types.is_string(type_)):
         return value
+    if kind in (Feature, np.ndarray, list, dict) and (pa.types.is_string(type_) or pa.types.is_large_string(type_)):
+        return _as_text(value)
     if kind is Feature:
         return _fitted_feature(value, type_)
     if kind is bytes:
@@ -74,6 +106,28 @@ def _fitted(value: Any, type_: pa.DataType) -> Any:
     if kind is dict and pa.types.is_struct(type_) and type_.num_fields:
         return _fitted_parts(value, type_)
     return fitted_value(value, type_)
+
+
+def _as_text(value: Any) -> str | None:
+    """Return what has another type in other records as text: a string as it is, all else as JSON. Raises Misfit."""
+    plain = _plain(value)
+    return plain if plain is None or isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it. Raises Misfit for bytes that are no text."""
+    if isinstance(value, Feature):
+        items = _plain(value.items)
+        return items if len(items) > 1 else next(iter(items), None)
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, bytes):
+        return _fitted_bytes(value, pa.string())
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _plain(part) for name, part in value.items()}
+    return value
 
 
 def _is_list(type_: pa.DataType) -> bool:
@@ -99,10 +153,10 @@ def _fitted_bytes(value: bytes, type_: pa.DataType) -> Any:
 
 def _fitted_feature(value: Feature, type_: pa.DataType) -> Any:
     """Return the values of a feature: a list, or the only one where the column has no lists."""
+    if not len(value.items):  # of any kind
+        return [] if _is_list(type_) else None
     if _is_list(type_):
         return _fitted_items(value.items, type_.value_type)
-    if not len(value.items):
-        return None
     if len(value.items) > 1:
         raise Misfit(f"holds {len(value.items)} values where others hold one")
     return _fitted_items(value.items, type_)[0]
@@ -125,16 +179,17 @@ def _fitted_array(value: Any, type_: pa.DataType) -> Any:
         depth, inner = depth + 1, inner.value_type
     if depth != value.ndim:
         raise Misfit(f"holds an array of {value.ndim} dimensions, which does not fit {type_}")
-    if pa.types.is_null(inner):
-        if value.size:
-            raise Misfit("holds an array with values where the others have none")
+    if not value.size:
         return value.tolist()
+    if pa.types.is_null(inner):
+        raise Misfit("holds an array with values where the others have none")
     try:
         wanted = np.dtype(inner.to_pandas_dtype())
     except NotImplementedError:
         raise Misfit(f"holds an array of {value.dtype}, which does not fit {type_}") from None
     if value.dtype != wanted:
-        made = value.astype(wanted)
+        with np.errstate(invalid="ignore", over="ignore"):  # such a value is another one then
+            made = value.astype(wanted)
         same = np.array_equal(made, value, equal_nan=value.dtype.kind == "f")
         if value.dtype.kind not in "iufb" or wanted.kind not in "iufb" or not same:
             raise Misfit(f"holds an array of {value.dtype}, which does not fit {type_}")

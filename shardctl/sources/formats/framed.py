@@ -3,82 +3,26 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from functools import reduce
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import Rejection
-from shardctl.sources.formats.base import RECORD_BYTES, UNIT_BYTES, Choose, Cut, Digest, Parsed, Reading, Unit
+from shardctl.sources.exported import described
+from shardctl.sources.formats.base import UNIT_BYTES, Choose, Cut, Digest, Parsed, Reading, Unit
 from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, Version, version_of
+from shardctl.sources.formats.containers import Container, ContainerFormat, Frame
 from shardctl.sources.formats.content import Content, open_content
 from shardctl.sources.formats.found_values import Record, batch_of_records, types_of_records
 from shardctl.sources.formats.ranges import changed
+from shardctl.sources.formats.restored import RESTORED, Restored
 from shardctl.sources.formats.sequential import with_count
 from shardctl.sources.types import Types
-from shardctl.storage import format_bytes
-
-
-class Frame(NamedTuple):
-    """Where a record begins and ends in the content of its file, and why it is rejected, if it is.
-
-    `last`: from here on nothing of the file can be read; then the record is what is left of it.
-    """
-
-    offset: int
-    end: int
-    fault: Rejection | None = None
-    last: bool = False
-
-
-class Container(Protocol):
-    """An open file of records. `content` is that of the file."""
-
-    content: Content
-
-    @property
-    def declared(self) -> Declared:
-        """What the file itself, or one beside it, says of the fields of its records."""
-        ...
-
-    def begin(self) -> int:
-        """Return where the first record begins. Raises Rejection if no record of the file can be read."""
-        ...
-
-    def frame(self, offset: int) -> Frame | None:
-        """Return the record that begins at `offset`, None at the end of the file."""
-        ...
-
-    def fields(self, frame: Frame, data: bytes) -> Record:
-        """Return the fields of the record that `frame` gave last, all its bytes given. Raises Rejection."""
-        ...
-
-
-class Declared(NamedTuple):
-    """What is known of the fields of records without a look at them: their types, and the names of the classes of labels."""
-
-    types: pa.Schema
-    classes: dict[str, tuple[str, ...]]
-
-
-NOTHING_DECLARED = Declared(pa.schema([]), {})
-
-
-class ContainerFormat(Protocol):
-    """A format of such files: it opens one."""
-
-    name: ClassVar[str]
-
-    def is_plain(self, start: bytes) -> bool:
-        """Tell of the beginning of a file that looks compressed whether it is not."""
-        ...
-
-    def open(self, content: Content, path: str, reading: Reading) -> Container:
-        """Return the records of a file. Raises OSError, Rejection."""
-        ...
 
 
 class Framed:
@@ -104,6 +48,7 @@ class Framed:
             cuts = _Cuts(size, self._unit_bytes, opened.is_compressed)
             for frame in opened.frames():
                 cuts.add(frame)
+            opened.pass_rest()
             return cuts.finish(opened.container.content.fault)
 
     def join(self, scans: list[Any], size: int) -> list[Cut] | None:
@@ -116,9 +61,10 @@ class Framed:
         with closing(_Opened(self._form, path, reading)) as opened:
             types, classes = opened.container.declared
         found = [Types.of_schema(types, reading.label, pa.array([], pa.string())).with_classes(classes)]
+        known = {f.name for f in types if f.name != reading.label or not pa.types.is_string(f.type)}  # its values name classes
         with suppress(Rejection):
             for part in self._parts(path, unit, reading, None, None):
-                others = [{name: value for name, value in r.items() if name not in types.names} for _, r in part.records]
+                others = [{name: value for name, value in r.items() if name not in known} for _, r in part.records]
                 found.append(types_of_records(others, reading.label))
         return reduce(Types.join, found if len(types) else found[1:] or found)
 
@@ -154,11 +100,12 @@ class _Cuts:
     def __init__(self, size: int, unit_bytes: int, is_compressed: bool) -> None:
         self._size, self._unit_bytes, self._is_compressed = size, unit_bytes, is_compressed
         self._cuts: list[list[Any]] = []
-        self._start = self._end = self._records = self._total = 0
+        self._start = self._end = self._records = 0
+        self._kept = 0  # records before what cannot be read
 
     def add(self, frame: Frame) -> None:
         """Add a record. In a compressed file those that are rejected are found again when it is read."""
-        self._total += 1
+        self._kept += not frame.last
         alone = frame.last or (frame.fault is not None and not self._is_compressed)
         if alone or (self._end - self._start >= self._unit_bytes and not self._is_compressed):
             self._finish_unit()
@@ -179,16 +126,28 @@ class _Cuts:
     def finish(self, fault: Rejection | None) -> list[list[Any]]:
         """Return the units. Raises Rejection if there is none because of the fault."""
         self._finish_unit()
-        if fault is None or (self._cuts and self._cuts[-1][3] is not None):
+        if fault is None:
             return self._cuts
-        fault = with_count(fault, self._total) if fault.error == "truncated" else fault
+        told = with_count(fault, self._kept) if fault.error == "truncated" else fault
         if not self._cuts:
-            raise fault
-        return [*self._cuts, [self._size, 0, 1, _plain(fault)]]
+            raise told
+        if self._cuts[-1][3] is None:
+            return [*self._cuts, [self._size, 0, 1, _plain(told)]]
+        if self._cuts[-1][3] == _plain(fault):
+            self._cuts[-1][3] = _plain(told)
+        return self._cuts
 
 
 def _plain(fault: Rejection | None) -> tuple[str, str, str] | None:
     return None if fault is None else (fault.stage, fault.error, fault.message)
+
+
+def _container(form: ContainerFormat, content: Content, path: str, reading: Reading) -> Container:
+    """Return the records of a file: those of the dataset that it was exported from, if it was."""
+    export = described(path)
+    if export is None or export.to not in RESTORED:
+        return form.open(content, path, reading)
+    return Restored(form.open(content, path, Reading()), export)
 
 
 class _Part(NamedTuple):
@@ -208,7 +167,7 @@ class _Opened:
         self.is_compressed = content.compression is not None
         self.passed = 0
         try:
-            self.container = form.open(content, path, reading)
+            self.container = _container(form, content, path, reading)
             begin = self.container.begin()
         except BaseException:
             content.close()
@@ -221,6 +180,11 @@ class _Opened:
             yield frame
             if frame.last:
                 return
+
+    def pass_rest(self) -> None:
+        """Read a compressed file to its end, where the checksum is of what was read. Raises Rejection if it is damaged."""
+        if self.is_compressed:
+            self.container.content.release(sys.maxsize)
 
     def next_frame(self) -> Frame | None:
         """Return the next record, and pass it."""
@@ -272,12 +236,6 @@ class _Opened:
     def close(self) -> None:
         """Close the file."""
         self.container.content.close()
-
-
-def too_large(size: int, limit: int = RECORD_BYTES) -> Rejection:
-    """Return why a record is not read that is larger than records may be."""
-    message = f"a record of {format_bytes(size)}, and at most {format_bytes(limit)} are read as one; break it up"
-    return Rejection("read", "too-large", message)
 
 
 _KEPT: dict[int, _Opened] = {}

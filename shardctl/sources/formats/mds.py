@@ -22,19 +22,22 @@ import pyarrow as pa
 from shardctl.errors import Rejection
 from shardctl.sources.formats.base import RECORD_BYTES, Numbers, Reading
 from shardctl.sources.formats.columns import Version, version_of
+from shardctl.sources.formats.containers import Declared, Frame, too_large
 from shardctl.sources.formats.content import Content
-from shardctl.sources.formats.found_values import Record
-from shardctl.sources.formats.framed import Declared, Frame, too_large
+from shardctl.sources.formats.found_values import Record, whole_array
 from shardctl.sources.jsonl import parse_value
 from shardctl.storage import printable
 
 INDEX = "index.json"
 
-MOST_SAMPLES = 1 << 28
-"""More samples than a shard of less than 4 GiB has."""
+MOST_SAMPLES = 1 << 24
+"""The most samples that a shard may have: where they begin takes 200 MB of memory then."""
 
 MOST_CONFIG = 1 << 20
 """The largest description of columns that is read."""
+
+MOST_INDEX = 64 << 20
+"""The largest list of shards that is read."""
 
 _NUMBERS = {
     **{name: np.dtype(name).newbyteorder("<") for name in ("int8", "int16", "int32", "int64", "float16", "float32", "float64")},
@@ -107,7 +110,7 @@ class MdsShard:
         samples = int.from_bytes(head, "little")
         table = self.content.at(4, 4 * (samples + 1)) if len(head) == 4 and samples <= MOST_SAMPLES else b""
         places = np.frombuffer(table[: len(table) // 4 * 4], "<u4").astype(np.int64)
-        if len(places) <= samples or (np.diff(places) < 0).any() or not 0 <= places[0] - 8 - 4 * samples <= MOST_CONFIG:
+        if len(places) <= samples or (np.diff(places) <= 0).any() or not 0 <= places[0] - 8 - 4 * samples <= MOST_CONFIG:
             message = "it is no MDS shard, although its name says so, or it is damaged; get it again"
             raise self.content.fault or Rejection("read", "not-mds", message)
         self._columns = self._read_columns(self.content.at(8 + 4 * samples, int(places[0]) - 8 - 4 * samples))
@@ -151,7 +154,7 @@ class MdsShard:
     def fields(self, frame: Frame, data: bytes) -> Record:
         """Return the values of a sample. Raises Rejection."""
         free = [column for column in self._columns if column.size is None]
-        sizes = iter(np.frombuffer(data[: 4 * len(free)], "<u4").tolist())
+        sizes = iter(np.frombuffer(data[: min(4 * len(free), len(data) // 4 * 4)], "<u4").tolist())
         at = 4 * len(free)
         record: Record = {}
         for column in self._columns:
@@ -160,7 +163,10 @@ class MdsShard:
                 raise Rejection("decode", "bad-sample", "its values are longer than it is; the shard is damaged, get it again")
             try:
                 record[column.name] = column.decode(data[at : at + size])
-            except (ValueError, IndexError, KeyError, InvalidOperation) as error:
+            except Rejection as rejection:  # of JSON
+                message = f"its {printable(column.name)}: {rejection.message}"
+                raise Rejection(rejection.stage, rejection.error, message) from None
+            except (ValueError, IndexError, KeyError, TypeError, OverflowError, InvalidOperation) as error:
                 message = (
                     f"its {printable(column.name)} is not as the columns say ({printable(str(error))}); get the shard again"
                 )
@@ -192,12 +198,25 @@ def _column(name: Any, encoding: Any, size: Any) -> _Column:
     raise ValueError(f"the encoding {encoding} of {name} is not read; write it as bytes, json or ndarray")
 
 
+def _listed_parts(data: bytes, head: int) -> list[bytes]:
+    """Return the parts that a list has, behind `head` bytes: u32 count, u32 sizes, the parts. Raises ValueError."""
+    count = int.from_bytes(data[head : head + 4], "little")
+    at = head + 4 + 4 * count
+    sizes = np.frombuffer(data[head + 4 : at], "<u4") if at <= len(data) else None
+    if sizes is None or at + int(sizes.sum(dtype=np.int64)) != len(data):
+        raise ValueError("the sizes of its parts are not that of the list")
+    ends = at + np.cumsum(sizes, dtype=np.int64)
+    return [data[end - size : end] for end, size in zip(ends.tolist(), sizes.tolist(), strict=True)]
+
+
 _OTHERS: dict[str, tuple[Callable[[bytes], Any], pa.DataType | None]] = {
     "str": (bytes.decode, pa.string()),
     "json": (parse_value, None),
     "str_int": (lambda data: int(data.decode()), None),
     "str_float": (lambda data: float(data.decode()), pa.float64()),
     "str_decimal": (lambda data: str(Decimal(data.decode())), pa.string()),
+    **dict.fromkeys(("jpeg_array", "jpegarray"), (lambda data: _listed_parts(data, 0), pa.list_(pa.binary()))),
+    **dict.fromkeys(("list[jpeg]", "list[png]"), (lambda data: _listed_parts(data, 4), pa.list_(pa.binary()))),
 }
 
 
@@ -219,7 +238,7 @@ def _array_decoder(encoding: str) -> Callable[[bytes], Any]:
             dimensions, kind = data[at] >> 2, np.dtype(_SHAPE_TYPES[data[at] & 3])
             end = at + 1 + dimensions * kind.itemsize
             found, at = tuple(np.frombuffer(data[at + 1 : end], kind).tolist()), end
-        return np.frombuffer(data[at:], dtype).reshape(found).astype(dtype.newbyteorder("="))
+        return whole_array(np.frombuffer(data[at:], dtype).reshape(found)).astype(dtype.newbyteorder("="))
 
     return decode
 
@@ -241,8 +260,10 @@ def listed_in(path: Path) -> dict[str, Listed]:
 
 
 @lru_cache(16)
-def _listed(path: Path, _version: Version) -> dict[str, Listed]:
+def _listed(path: Path, version: Version) -> dict[str, Listed]:
     found: dict[str, Listed] = {}
+    if version[0] > MOST_INDEX:
+        return found
     try:
         for shard in json.loads(path.read_bytes())["shards"]:
             facts = Listed(int(shard["samples"]), int(shard["raw_data"]["bytes"]))

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
+from tokenize import TokenError
 from typing import Any
 
 from shardctl.errors import Rejection
+from shardctl.sources.formats.found_values import whole_array
 from shardctl.sources.jsonl import parse_value
 from shardctl.storage import printable
 
@@ -61,6 +64,10 @@ def _json(field: str, data: bytes) -> Any:
         raise Rejection(rejection.stage, rejection.error, message) from None
 
 
+_NPY_FAULTS = (ValueError, TypeError, OverflowError, EOFError, SyntaxError, TokenError, RecursionError, MemoryError, KeyError)
+"""What numpy raises for headers that are none: it evaluates them as literals of Python."""
+
+
 def array_in(data: bytes, what: str) -> Any:
     """Return the array in the bytes of an .npy file. Nothing is unpickled, and no memory is taken beyond them.
 
@@ -70,17 +77,19 @@ def array_in(data: bytes, what: str) -> Any:
 
     stream = io.BytesIO(data)
     try:
-        version = npy.read_magic(stream)
-        read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-        shape, _, dtype = read_header(stream)
-        size = dtype.itemsize
-        for length in shape:
-            size *= length
-        if dtype.hasobject or size != len(data) - stream.tell():
-            raise ValueError("objects" if dtype.hasobject else "its size is not that of its shape")
-        stream.seek(0)
-        array = npy.read_array(stream, allow_pickle=False)
-    except (ValueError, TypeError, OverflowError, EOFError, SyntaxError) as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # numpy warns of headers that Python 2 wrote
+            version = npy.read_magic(stream)
+            read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+            shape, _, dtype = read_header(stream)
+            size = dtype.itemsize
+            for length in shape:
+                size *= length
+            if dtype.hasobject or size != len(data) - stream.tell():
+                raise ValueError("objects" if dtype.hasobject else "its size is not that of its shape")
+            stream.seek(0)
+            array = whole_array(npy.read_array(stream, allow_pickle=False))
+    except _NPY_FAULTS as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise Rejection("decode", "not-npy", f"{what} is no array of numpy that can be read ({printable(reason)})") from None
     if array.dtype.kind not in "iufb":

@@ -125,6 +125,15 @@ def refuse_other_content(start: bytes) -> None:
             raise Rejection("read", "wrong-format", message)
 
 
+def compression_of(start: bytes) -> str | None:
+    """Return how a file is compressed that begins with `start` (10 bytes or more), None for a file that is not."""
+    if len(start) >= len(_ZSTD_MAGIC) and _is_zstd(start[: len(_ZSTD_MAGIC)]):
+        return "zst"
+    if start.startswith(_BZIP2_MAGIC):  # these three letters may be a name
+        return "bz2" if start[3:4].isdigit() and start[4:10] in _BZIP2_BLOCKS else None
+    return next((name for name, way in COMPRESSIONS.items() if start.startswith(way.magic)), None)
+
+
 def split_compression(name: str) -> tuple[str, str | None]:
     """Split the end of a file's name: `a.jsonl.gz` gives (".jsonl", "gz"), `a.csv` gives (".csv", None), in lower case."""
     stem, suffix = os.path.splitext(os.path.basename(name).lower())  # noqa: PTH119, PTH122 (called for millions of names)
@@ -229,6 +238,9 @@ def _xz(file: BinaryIO, way: Compression) -> Iterator[bytes]:
 
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_BZIP2_MAGIC = b"BZh"
+_BZIP2_BLOCKS = (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90")
+"""What follows the digit after it: the first block, or the end of nothing."""
 
 
 def _zstd(file: BinaryIO, way: Compression) -> Iterator[bytes]:
@@ -282,7 +294,7 @@ def _end_of_frame(file: BinaryIO, at: int, flags: int) -> int:
 
 COMPRESSIONS = {
     "gz": Compression("gzip", b"\x1f\x8b", _gzip),
-    "bz2": Compression("bzip2", b"BZh", _bzip2),
+    "bz2": Compression("bzip2", _BZIP2_MAGIC, _bzip2),
     "xz": Compression("xz", b"\xfd7zXZ\0", _xz),
     "zst": Compression("zstd", _ZSTD_MAGIC, _zstd),
 }

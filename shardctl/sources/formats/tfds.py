@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from shardctl.errors import Rejection
 from shardctl.sources.formats.columns import Version, version_of
-from shardctl.sources.formats.found_values import Record
+from shardctl.sources.formats.found_values import Record, whole_array
 from shardctl.sources.values import Feature
 
 FEATURES = "features.json"
@@ -56,6 +56,11 @@ class _Leaf:
     encoding: str = "none"
     names: tuple[str, ...] = ()
     sequences: int = 0
+
+    @property
+    def has_bytes(self) -> bool:
+        """Whether it is stored as bytes, and not as numbers."""
+        return self.encoding != "none" or bool(pa.types.is_binary(self.type) or pa.types.is_string(self.type))
 
     @property
     def arrow_type(self) -> pa.DataType:
@@ -150,6 +155,8 @@ def _leaf(tree: dict[str, Any], name: str, sequences: int, folder: Path) -> _Lea
     if found is None or found["dtype"] not in _ARROW:
         return None
     shape = tuple(int(length) for length in found.get("shape", {}).get("dimensions", ()))
+    if sequences and any(length < 0 for length in shape):
+        return None  # their shapes are not in the records
     return _Leaf(_ARROW[found["dtype"]], shape, str(found.get("encoding", "none")).lower(), sequences=sequences)
 
 
@@ -157,9 +164,16 @@ def _class_names(folder: Path, name: str) -> tuple[str, ...]:
     """Return the names of the classes of a label, none if they are not known."""
     path = folder / f"{name.replace('/', '-')}.labels.txt"
     try:
-        return tuple(path.read_text("utf-8").splitlines())
+        with open(path, "rb") as file:
+            text = file.read(MOST_BYTES + 1)
     except OSError:
         return ()
+    if len(text) > MOST_BYTES:
+        raise ValueError(f"{path.name} has more than {MOST_BYTES} bytes")
+    names = tuple(filter(None, map(str.strip, text.decode().split("\n"))))  # as TFDS reads them
+    if len(set(names)) < len(names):
+        raise ValueError(f"{path.name} has a name twice")
+    return names
 
 
 def _schema(leaves: dict[str, _Leaf]) -> pa.Schema:
@@ -176,32 +190,38 @@ def _struct(tree: dict[str, Any]) -> pa.StructType:
 def _value(name: str, leaf: _Leaf, record: Record, used: set[str]) -> Any:
     """Return the value of a feature from those that it is stored as, whose names are added to `used`. Raises ValueError."""
 
-    def stored(end: str = "") -> Any:
+    def stored(end: str = "", has_bytes: bool = leaf.has_bytes) -> Any:
         used.add(name + end)
         feature = record.get(name + end)
-        return feature.items if isinstance(feature, Feature) else None
+        if not isinstance(feature, Feature):
+            return None
+        if isinstance(feature.items, np.ndarray) == has_bytes:
+            raise ValueError(f"{'numbers' if has_bytes else 'bytes'} in place of {'bytes' if has_bytes else 'numbers'}")
+        return feature.items
 
     if leaf.sequences > 1:
         flat = stored("/ragged_flat_values")
-        lengths = [stored(f"/ragged_row_lengths_{level}") for level in range(leaf.sequences - 1)]
+        lengths = [stored(f"/ragged_row_lengths_{level}", False) for level in range(leaf.sequences - 1)]
         if flat is None or any(each is None for each in lengths):
             return None
         made = _elements(leaf, flat)
         for each in reversed(lengths):
             made = _split(made, each)
         return made
-    shape = stored("/shape") if sum(length < 0 for length in leaf.shape) > 1 else None
+    shape = stored("/shape", False) if sum(length < 0 for length in leaf.shape) > 1 else None
     items = stored() if shape is None else stored("/value")
     if items is None:
         return None
     if leaf.sequences:
         return _elements(leaf, items)
-    return _element(leaf, items, tuple(shape.tolist()) if shape is not None else leaf.shape)
+    if shape is not None and len(shape) != len(leaf.shape):
+        raise ValueError(f"an array of {len(shape)} dimensions in place of {len(leaf.shape)}")
+    return _element(leaf, items, leaf.shape if shape is None else tuple(shape.tolist()))
 
 
 def _split(values: Any, lengths: Any) -> list[Any]:
     ends = np.cumsum(lengths)
-    if len(lengths) and (lengths.min() < 0 or ends[-1] != len(values)):
+    if len(lengths) and (lengths.min() < 0 or lengths.max() > len(values) or ends[-1] != len(values)):
         raise ValueError("its lengths are not those of its values")
     if not len(lengths) and len(values):
         raise ValueError("it has values and no lengths")
@@ -211,7 +231,7 @@ def _split(values: Any, lengths: Any) -> list[Any]:
 def _elements(leaf: _Leaf, items: Any) -> Any:
     """Return the elements of a sequence: an array, or a list."""
     if leaf.encoding != "none":
-        return [_unpacked(leaf, item).reshape(leaf.shape) for item in items]
+        return _unpacked_items(leaf, items)
     values = _typed(leaf, items)
     if not leaf.shape:
         return values
@@ -220,13 +240,13 @@ def _elements(leaf: _Leaf, items: Any) -> Any:
 
 def _element(leaf: _Leaf, items: Any, shape: tuple[int, ...]) -> Any:
     if leaf.encoding != "none":
-        return _unpacked(leaf, items[0]).reshape(shape)
+        return whole_array(_unpacked(leaf, items[0], MOST_INFLATED).reshape(shape))
     values = _typed(leaf, items)
     if not shape:
         if len(values) > 1:
             raise ValueError(f"{len(values)} values in place of one")
         return _plain(values[0]) if len(values) else None
-    return values.reshape(shape) if isinstance(values, np.ndarray) else values
+    return whole_array(values.reshape(shape)) if isinstance(values, np.ndarray) else values
 
 
 def _plain(value: Any) -> Any:
@@ -238,18 +258,31 @@ def _typed(leaf: _Leaf, items: Any) -> Any:
         return items
     if pa.types.is_string(leaf.type):
         return [item.decode() for item in items]
-    made = np.asarray(items).astype(leaf.type.to_pandas_dtype())
-    if made.dtype.kind in "iu" and not np.array_equal(made, items):
+    if pa.types.is_uint64(leaf.type) and items.dtype == np.int64:
+        return items.view(np.uint64)  # Example has no such type: TFDS stores the same 64 bits
+    with np.errstate(invalid="ignore", over="ignore"):  # such a value is another one then
+        made = items.astype(leaf.type.to_pandas_dtype())
+    if not np.array_equal(made, items, equal_nan=made.dtype.kind == "f"):
         raise ValueError(f"a value does not fit {leaf.type}")
     return made
 
 
-def _unpacked(leaf: _Leaf, data: bytes) -> Any:
-    """Return the elements of an array whose bytes are stored. Raises ValueError; nothing is inflated beyond its size."""
+def _unpacked_items(leaf: _Leaf, items: Any) -> list[Any]:
+    """Return the arrays of a sequence, which together have at most MOST_INFLATED bytes. Raises ValueError."""
+    made: list[Any] = []
+    left = MOST_INFLATED
+    for item in items:
+        made.append(whole_array(_unpacked(leaf, item, left).reshape(leaf.shape)))
+        left -= made[-1].nbytes
+    return made
+
+
+def _unpacked(leaf: _Leaf, data: bytes, most: int) -> Any:
+    """Return the elements of an array whose bytes are stored. Raises ValueError if they have more than `most` bytes."""
     dtype = np.dtype(leaf.type.to_pandas_dtype()).newbyteorder("<")
     if leaf.encoding == "zlib":
         inflate = zlib.decompressobj()
-        data = inflate.decompress(data, MOST_INFLATED)
+        data = inflate.decompress(data, max(most, 1))  # 0 stands for no limit
         if not inflate.eof:
             raise ValueError("its compressed data is not whole, or very large")
     return np.frombuffer(data, dtype).astype(dtype.newbyteorder("="))

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import ClassVar
 
 from shardctl.errors import InstallError, Rejection
+from shardctl.sources.exported import described
 from shardctl.sources.formats.base import RECORD_BYTES, Reading
+from shardctl.sources.formats.containers import NOTHING_DECLARED, Declared, Frame, too_large
 from shardctl.sources.formats.content import Content
 from shardctl.sources.formats.found_values import Record
-from shardctl.sources.formats.framed import NOTHING_DECLARED, Declared, Frame, too_large
 from shardctl.sources.formats.tfds import FEATURES, Features
 
 HEAD = struct.Struct("<QI")
@@ -64,8 +65,12 @@ class TFRecord:
         return begins(start)
 
     def open(self, content: Content, path: str, reading: Reading) -> TFRecords:
-        """Return the records of a file, with the types that a features.json beside it gives them."""
-        return TFRecords(content, self._crc32c, self._parse, Features.beside(Path(path).with_name(FEATURES)))
+        """Return the records of a file, with the types that a features.json beside it gives them.
+
+        Of an export the types are in shardctl.json, which holds more of them.
+        """
+        features = None if described(path) is not None else Features.beside(Path(path).with_name(FEATURES))
+        return TFRecords(content, self._crc32c, self._parse, features)
 
 
 class TFRecords:
@@ -83,7 +88,8 @@ class TFRecords:
 
     def begin(self) -> int:
         """Return 0. Raises Rejection if the file does not begin with a record."""
-        if isinstance(frame := self.frame(0), Frame) and frame.last and frame.fault and frame.fault.error == "damaged":
+        head = self.content.at(0, HEAD.size)
+        if len(head) == HEAD.size and not begins(head):
             message = "it is no TFRecord file, although its name says so, or damaged at its beginning; get it again"
             raise self.content.fault or Rejection("read", "not-tfrecord", message)
         return 0

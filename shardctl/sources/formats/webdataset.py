@@ -13,9 +13,9 @@ import xxhash
 
 from shardctl.errors import Rejection
 from shardctl.sources.formats.base import RECORD_BYTES, Reading
+from shardctl.sources.formats.containers import NOTHING_DECLARED, Declared, Frame, too_large
 from shardctl.sources.formats.content import Content
 from shardctl.sources.formats.found_values import Record
-from shardctl.sources.formats.framed import NOTHING_DECLARED, Declared, Frame, too_large
 from shardctl.sources.formats.members import value_of
 from shardctl.sources.formats.tar_headers import BLOCK, Header, parse_header
 from shardctl.sources.image_columns import AUTO
@@ -148,11 +148,11 @@ class TarSamples:
         return member if isinstance(member, _Member) and member.key == key else None
 
     def _whole(self, offset: int, last: _Member, fault: Rejection | None) -> Frame:
-        """Return a sample, and that nothing follows it if the file ends within it."""
-        if not self.content.reaches(last.stop):
+        """Return a sample, and that nothing follows it if the file ends within it, or in the zeros that fill its last block."""
+        if not self.content.reaches(last.next):
             message = "the tar ends within this sample; get the whole file"
             return Frame(offset, last.stop, self.content.fault or Rejection("read", "truncated", message), last=True)
-        return Frame(offset, last.next if self.content.reaches(last.next) else last.stop, fault)
+        return Frame(offset, last.next, fault)
 
     def _repeats(self, key: str) -> Rejection | None:
         """Return why a sample is rejected whose key another one had, whose members are not beside its own."""

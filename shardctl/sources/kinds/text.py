@@ -9,8 +9,9 @@ import pyarrow as pa
 
 from shardctl.errors import Rejection
 from shardctl.sample import Sample
-from shardctl.sources.endings import without_compression
-from shardctl.sources.formats import RECORD_BYTES, TEXT_SUFFIXES, Reading
+from shardctl.sources.endings import ending_of, without_compression
+from shardctl.sources.exported import described
+from shardctl.sources.formats import RECORD_BYTES, TABLE_SUFFIXES, TEXT_SUFFIXES, Reading
 from shardctl.sources.kinds.base import Form
 from shardctl.sources.walk import COMPRESSED, FoundFile
 from shardctl.storage import format_bytes
@@ -31,7 +32,7 @@ class TextKind:
         plain = without_compression(file.suffix)
         if plain in TEXT_SUFFIXES:
             return Form.ONE if reading.record == "file" else Form.MANY
-        return Form.MANY if plain in LINES else Form.NOTHING
+        return Form.MANY if plain in LINES or _has_exported_texts(file, plain) else Form.NOTHING
 
     def fields(self, data: bytes, path: str, reading: Reading) -> Sample:
         """Decompress and decode the file."""
@@ -43,6 +44,14 @@ class TextKind:
         else:
             refuse_other_content(data[:16])
         return {"text": decode_text(data, reading.encoding)}
+
+
+def _has_exported_texts(file: FoundFile, plain: str) -> bool:
+    """Return whether a file is of an export of a dataset of texts."""
+    if file.fault is not None or (plain not in TABLE_SUFFIXES and ending_of(file.path, file.opened) not in TABLE_SUFFIXES):
+        return False
+    export = described(file.opened)
+    return export is not None and export.layout.kind == TextKind.name
 
 
 def too_large() -> Rejection:

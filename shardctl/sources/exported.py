@@ -1,0 +1,196 @@
+"""shardctl.json: what an export of shardctl is, so that it can be read back with its types, its classes and its order.
+
+There are no times and no paths in it: the same dataset gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from shardctl.layout import Layout
+from shardctl.sources.splits import is_split_name
+
+DESCRIPTION = "shardctl.json"
+FORMAT = "shardctl export"
+VERSION = 1
+
+LIMIT = 256 << 20
+"""Bytes of the largest shardctl.json that is read. That of a million files takes 150 MB."""
+
+DEEPEST = 2
+"""How many folders may be between shardctl.json and a file that it describes."""
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_OWN = ("format", "version", "to", "kind", "layout", "key", "fields", "splits", "files", "fingerprint")
+
+
+@dataclass(frozen=True)
+class Field:
+    """A column that is exported: its name in the dataset, its name in the target, and the form in which it is written: `value`,
+    `json`, `image`, `png`, or a word of the form's own."""
+
+    name: str
+    written: str
+    form: str
+
+
+@dataclass(frozen=True)
+class FileFacts:
+    """The size in bytes and the SHA-256 (hex) of a file."""
+
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class SplitFiles:
+    """The samples of a split, and its files in the order of the samples, by their path in the folder of the export."""
+
+    samples: int
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Description:
+    """What an export is.
+
+    `layout` has the types and the roles of the exported columns under their names in the dataset, `key` is the name that the
+    key has in the target (None: it has none there), `fields` say how each column is written. `splits` are in the dataset's
+    order. `facts` are what else readers of this form need.
+    """
+
+    to: str
+    layout: Layout
+    key: str | None
+    fields: tuple[Field, ...]
+    splits: Mapping[str, SplitFiles]
+    files: Mapping[str, FileFacts]
+    fingerprint: str
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def split_of(self, path: str) -> str | None:
+        """Return the split that a file is in, by the end of its path; None if it is in none."""
+        parts = Path(path).absolute().parts
+        names = ["/".join(parts[-depth:]) for depth in range(1, DEEPEST + 2)]
+        return next((split for split, each in self._files_of.items() for name in names if name in each), None)
+
+    @cached_property
+    def _files_of(self) -> dict[str, frozenset[str]]:
+        return {split: frozenset(each.files) for split, each in self.splits.items()}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the content of shardctl.json as plain data."""
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "to": self.to,
+            "kind": self.layout.kind,
+            **self.facts,
+            "layout": self.layout.to_json(),
+            "key": self.key,
+            "fields": [asdict(each) for each in self.fields],
+            "splits": {name: {"samples": each.samples, "files": list(each.files)} for name, each in self.splits.items()},
+            "files": {name: asdict(facts) for name, facts in self.files.items()},
+            "fingerprint": self.fingerprint,
+        }
+
+    def dumps(self) -> bytes:
+        """Return the bytes of shardctl.json."""
+        return (json.dumps(self.to_json(), indent=1) + "\n").encode()
+
+    @classmethod
+    def load(cls, folder: Path) -> Description:
+        """Read the shardctl.json in a folder, which may be anything. Raises ValueError for what is none, and OSError."""
+        path = folder / DESCRIPTION
+        if not path.is_file():  # reading a pipe may never end
+            raise FileNotFoundError(f"no {DESCRIPTION}")
+        if path.stat().st_size > LIMIT:
+            raise ValueError(f"{DESCRIPTION} is too large to be one")
+        try:
+            return cls.from_json(json.loads(path.read_bytes()))
+        except (KeyError, TypeError, AttributeError, RecursionError, pa.ArrowException) as error:
+            raise ValueError(f"{DESCRIPTION} is not as docs/interop.md describes it ({error!r:.200})") from error
+
+    @classmethod
+    def from_json(cls, record: Any) -> Description:
+        """Build what `to_json` gave, from untrusted data. Raises ValueError and the other errors that `load` turns into it."""
+        _expect(isinstance(record, dict) and record["format"] == FORMAT, "it is of an export")
+        _expect(type(record["version"]) is int and record["version"] == VERSION, f"its version is {VERSION}")
+        key, to, fingerprint = record["key"], record["to"], record["fingerprint"]
+        _expect(type(to) is str and type(fingerprint) is str, "the form and the fingerprint are strings")
+        _expect(key is None or type(key) is str, "the key is a string or null")
+        layout = Layout.loads(record["layout"])
+        fields = tuple(_field(each) for each in record["fields"])
+        names = [each.name for each in fields]
+        _expect(len(set(names)) == len(names) and set(names) <= set(layout.columns.names), "fields are columns")
+        files = {_path(name): _facts(facts) for name, facts in record["files"].items()}
+        splits = {_split(name): _files(each, files) for name, each in record["splits"].items()}
+        facts = {name: value for name, value in record.items() if name not in _OWN}
+        return cls(to, layout, key, fields, splits, files, fingerprint, facts)
+
+
+def _expect(holds: bool, what: str) -> None:
+    if not holds:
+        raise ValueError(what)
+
+
+def _field(record: Any) -> Field:
+    made = Field(**record)
+    _expect(all(type(value) is str for value in (made.name, made.written, made.form)), "a field is told in strings")
+    return made
+
+
+def _split(name: Any) -> str:
+    _expect(type(name) is str and is_split_name(name), "a split has a name")
+    return str(name)
+
+
+def _path(name: Any) -> str:
+    """Return the path of a file if it stays in the folder."""
+    parts = name.split("/")
+    _expect("\\" not in name and "\0" not in name and not {"", ".", ".."} & set(parts), "files are inside the folder")
+    return str(name)
+
+
+def _facts(record: Any) -> FileFacts:
+    facts = FileFacts(**record)
+    _expect(type(facts.bytes) is int and facts.bytes >= 0, "a size is a number of bytes")
+    _expect(type(facts.sha256) is str and _SHA256.fullmatch(facts.sha256) is not None, "a SHA-256 has 64 hex digits")
+    return facts
+
+
+def _files(record: Any, files: Mapping[str, FileFacts]) -> SplitFiles:
+    names, samples = record["files"], record["samples"]
+    _expect(isinstance(names, list) and set(names) <= set(files), "a split has files that are listed")
+    _expect(type(samples) is int and samples >= 0, "samples are counted")
+    return SplitFiles(samples, tuple(names))
+
+
+def described(path: str) -> Description | None:
+    """Return the description of the export that a file is of, None if it is of none, or if that cannot be read."""
+    folder = Path(path).absolute().parent
+    for above in (folder, *folder.parents[:DEEPEST]):
+        try:
+            status = (above / DESCRIPTION).stat()
+        except OSError:
+            continue
+        found = _loaded(above, status.st_size, status.st_mtime_ns, status.st_ino)
+        name = Path(path).absolute().relative_to(above).as_posix()
+        return found if found is not None and name in found.files else None
+    return None
+
+
+@lru_cache(8)
+def _loaded(folder: Path, *_version: int) -> Description | None:
+    try:
+        return Description.load(folder)
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,165 @@
+"""ArrayRecord, the files that Grain and TFDS read by number. A record is a tf.train.Example; Google's package reads the files.
+
+The package compares the checksums of what it reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import reduce
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from shardctl.errors import InstallError, Rejection, first_line
+from shardctl.sources.formats.base import RECORD_BYTES, UNIT_BYTES, Choose, Cut, Digest, Parsed, Reading, Unit
+from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, damaged
+from shardctl.sources.formats.containers import too_large
+from shardctl.sources.formats.examples import example_parser
+from shardctl.sources.formats.found_values import Record, batch_of_records, types_of_records
+from shardctl.sources.formats.ranges import changed
+from shardctl.sources.formats.tfds import FEATURES, Features
+from shardctl.sources.types import Types
+from shardctl.storage import printable
+
+MAGIC = bytes.fromhex("83af70d10d884a3f") + bytes(8) + bytes.fromhex("4000000000000000") + bytes.fromhex("91bac23c9287e1a9")
+"""What every file begins with: the head of a block and the signature of Riegeli, on which the format is built."""
+
+_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
+"""No threads, and nothing is read before it is asked for."""
+
+
+class ArrayRecord:
+    """Reads ArrayRecord files. Raises InstallError if a package is missing."""
+
+    name: ClassVar[str] = "array-record"
+    types_can_be_sampled: ClassVar[bool] = True
+
+    def __init__(self) -> None:
+        try:
+            from array_record.python import array_record_module
+        except ImportError:
+            raise InstallError("ArrayRecord needs the package array_record: pip install 'shardctl[array-record]'") from None
+        self._module = array_record_module
+        self._parse = example_parser()
+
+    def pieces(self, size: int) -> list[tuple[int, int]]:
+        """Return the whole file: it says where its records are."""
+        return [(0, size)]
+
+    def scan(self, path: str, offset: int, size: int, reading: Reading) -> Any:
+        """Return the units, [offset, size, records]: what it costs to read a record is not known, and taken for the same."""
+        with self._open(path) as reader:
+            count = reader.num_records()
+        each = max(1, min(count, UNIT_BYTES * count // max(1, size)))
+        edges = [*range(0, count, each), count]
+        places = [edge * size // max(1, count) for edge in edges]
+        return [
+            [places[at], places[at + 1] - places[at], edges[at + 1] - edges[at]]
+            for at in range(len(edges) - 1)
+            if edges[at + 1] > edges[at]
+        ]
+
+    def join(self, scans: list[Any], size: int) -> list[Cut] | None:
+        """Return the units."""
+        return [Cut(*each) for each in scans[0]]
+
+    def types(self, path: str, unit: Unit, reading: Reading) -> Types:
+        """Return the types of the fields of a unit's records, and those that a features.json beside the file gives them."""
+        features = _features(path)
+        declared = pa.schema([]) if features is None else features.types
+        classes = {} if features is None else features.classes
+        found = [Types.of_schema(declared, reading.label, pa.array([], pa.string())).with_classes(classes)]
+        known = {
+            f.name for f in declared if f.name != reading.label or not pa.types.is_string(f.type)
+        }  # its values name classes
+        with suppress(Rejection):
+            for part in self._parts(path, unit, None, None):
+                others = [{name: value for name, value in r.items() if name not in known} for _, r in part.records]
+                found.append(types_of_records(others, reading.label))
+        return reduce(Types.join, found if len(declared) else found[1:] or found)
+
+    def read(
+        self, path: str, unit: Unit, reading: Reading, schema: pa.Schema, choose: Choose | None, digest: Digest
+    ) -> Iterator[Parsed]:
+        """Yield the records of a unit. The digest is of their data as it is when it is decompressed."""
+        for part in self._parts(path, unit, choose, digest):
+            numbers = np.array([number for number, _ in part.records], np.int64)
+            yield Parsed(numbers, batch_of_records(part.records, schema), part.rejects)
+
+    @contextmanager
+    def _open(self, path: str) -> Iterator[Any]:
+        """Open a file for the block. Raises OSError, Rejection."""
+        with open(path, "rb", buffering=0) as file:
+            start = file.read(len(MAGIC))
+        if start != MAGIC:
+            message = "it is no ArrayRecord file, although its name says so, or damaged at its beginning; get it again"
+            raise Rejection("read", "not-array-record", message)
+        try:
+            reader = self._module.ArrayRecordReader(path, _OPTIONS)
+            if not reader.ok():
+                reader.close()  # which says why
+        except (RuntimeError, ValueError) as error:
+            raise _damaged("the file", error) from None
+        try:
+            yield reader
+        finally:
+            with suppress(RuntimeError):  # what was wrong has been said
+                reader.close()
+
+    def _parts(self, path: str, unit: Unit, choose: Choose | None, digest: Digest | None) -> Iterator[_Part]:
+        """Yield the records of a unit, some at a time. Raises Rejection if a part of it cannot be read."""
+        features = _features(path)
+        with self._open(path) as reader:
+            end = min(unit.first - 1 + unit.records, reader.num_records())
+            if end <= unit.first - 1 < unit.first - 1 + unit.records:
+                raise changed()
+            numbers = np.arange(unit.first, end + 1)
+            wanted = np.ones(len(numbers), bool) if choose is None else choose(numbers)
+            part, size = _Part([], []), 0
+            for number, is_wanted in zip(numbers.tolist(), wanted.tolist(), strict=True):
+                data = _record(reader, number)
+                size += len(data)
+                if digest is not None:
+                    digest.update(data)
+                if is_wanted:
+                    self._take(part, number, data, features)
+                if size >= BATCH_BYTES or len(part.records) >= BATCH_ROWS:
+                    yield part
+                    part, size = _Part([], []), 0
+            yield part
+
+    def _take(self, part: _Part, number: int, data: bytes, features: Features | None) -> None:
+        try:
+            if len(data) > RECORD_BYTES:
+                raise too_large(len(data))
+            record = self._parse(data)
+            part.records.append((number, record if features is None else features.decoded(record)))
+        except Rejection as rejection:
+            part.rejects.append((number, rejection))
+
+
+class _Part(NamedTuple):
+    """Records that were read, each with its number, and those that were rejected."""
+
+    records: list[tuple[int, Record]]
+    rejects: list[tuple[int, Rejection]]
+
+
+def _features(path: str) -> Features | None:
+    return Features.beside(Path(path).with_name(FEATURES))
+
+
+def _record(reader: Any, number: int) -> bytes:
+    try:
+        data: bytes = reader.read([number - 1])[0]
+    except (RuntimeError, ValueError, IndexError) as error:
+        raise _damaged(f"record {number}", error) from None
+    return data
+
+
+def _damaged(what: str, error: Exception) -> Rejection:
+    return damaged(what, ValueError(printable(first_line(error).partition(";")[0])))

@@ -1,0 +1,81 @@
+"""What every format can do whose records lie one after the other in a file. They are read by framed.py."""
+
+from __future__ import annotations
+
+from typing import ClassVar, NamedTuple, Protocol
+
+import pyarrow as pa
+
+from shardctl.errors import Rejection
+from shardctl.sources.formats.base import RECORD_BYTES, Reading
+from shardctl.sources.formats.content import Content
+from shardctl.sources.formats.found_values import Record
+from shardctl.storage import format_bytes
+
+
+class Frame(NamedTuple):
+    """Where a record begins and ends in the content of its file, and why it is rejected, if it is.
+
+    `last`: from here on nothing of the file can be read; then the record is what is left of it.
+    """
+
+    offset: int
+    end: int
+    fault: Rejection | None = None
+    last: bool = False
+
+
+class Container(Protocol):
+    """An open file of records."""
+
+    @property
+    def content(self) -> Content:
+        """The content of the file."""
+        ...
+
+    @property
+    def declared(self) -> Declared:
+        """What the file itself, or one beside it, says of the fields of its records."""
+        ...
+
+    def begin(self) -> int:
+        """Return where the first record begins. Raises Rejection if no record of the file can be read."""
+        ...
+
+    def frame(self, offset: int) -> Frame | None:
+        """Return the record that begins at `offset`, None at the end of the file."""
+        ...
+
+    def fields(self, frame: Frame, data: bytes) -> Record:
+        """Return the fields of the record that `frame` gave last, all its bytes given. Raises Rejection."""
+        ...
+
+
+class Declared(NamedTuple):
+    """What is known of the fields of records without a look at them: their types, and the names of the classes of labels."""
+
+    types: pa.Schema
+    classes: dict[str, tuple[str, ...]]
+
+
+NOTHING_DECLARED = Declared(pa.schema([]), {})
+
+
+class ContainerFormat(Protocol):
+    """A format of such files: it opens one."""
+
+    name: ClassVar[str]
+
+    def is_plain(self, start: bytes) -> bool:
+        """Tell of the beginning of a file that looks compressed whether it is not."""
+        ...
+
+    def open(self, content: Content, path: str, reading: Reading) -> Container:
+        """Return the records of a file. Raises OSError, Rejection."""
+        ...
+
+
+def too_large(size: int, limit: int = RECORD_BYTES) -> Rejection:
+    """Return why a record is not read that is larger than records may be."""
+    message = f"a record of {format_bytes(size)}, and at most {format_bytes(limit)} are read as one; break it up"
+    return Rejection("read", "too-large", message)

@@ -1,0 +1,241 @@
+"""HDF5: data sets of equal length, at the root or in one group, are the columns of the records. h5py reads them.
+
+Nothing outside of the file is opened: links to other files, and data that lies in others, are refused.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from shardctl.errors import InstallError, Rejection, first_line
+from shardctl.sources.formats.array_columns import Array, DType, column, column_type, row_bytes
+from shardctl.sources.formats.base import Digest, Unit
+from shardctl.sources.formats.numbered import batch_of, cuts_of, runs_of
+from shardctl.storage import printable
+
+MAGIC = b"\x89HDF\r\n\x1a\n"
+
+MOST_CHUNK = 256 << 20
+"""The largest chunk of a data set that is read: a whole one is decompressed for each of its rows."""
+
+MOST_INFLATED = 10_000
+"""How many bytes one byte of a data set may stand for. zlib reaches 1,032."""
+
+_FAULTS = (
+    OSError,
+    KeyError,
+    RuntimeError,
+    ValueError,
+    TypeError,
+    UnicodeDecodeError,
+    OverflowError,
+    AttributeError,
+    MemoryError,
+)
+"""What h5py raises for files that are damaged."""
+
+
+class Hdf5:
+    """Opens HDF5 files. Raises InstallError if h5py is missing."""
+
+    name: ClassVar[str] = "hdf5"
+
+    def __init__(self) -> None:
+        try:
+            import h5py
+        except ImportError:
+            raise InstallError("HDF5 needs the package h5py: pip install 'shardctl[hdf5]'") from None
+        self._h5py = h5py
+
+    def open(self, path: str) -> DataSets:
+        """Return the rows of the data sets. Raises OSError; Rejection if they are not the columns of records."""
+        with open(path, "rb", buffering=0) as plain:  # what h5py says of a file that is not there has no number
+            start = plain.read(len(MAGIC))
+        if start != MAGIC:
+            message = "it is no HDF5 file, although its name says so, or damaged at its beginning; get it again"
+            raise Rejection("read", "not-hdf5", message)
+        with ExitStack() as stack:
+            try:
+                file = stack.enter_context(self._h5py.File(path, "r", locking=False))
+                sets = DataSets(self._h5py, file, os.stat(path).st_size)  # noqa: PTH116 - see pyproject.toml
+            except _FAULTS as error:
+                raise _damaged(error) from None
+            stack.pop_all()
+            return sets
+
+
+def _damaged(error: Exception) -> Rejection:
+    message = f"it cannot be read ({printable(first_line(error))}); the file is damaged, write or fetch it again"
+    return Rejection("read", "damaged", message)
+
+
+class DataSets:
+    """The data sets of an open file that are columns."""
+
+    def __init__(self, h5py: Any, file: Any, size: int) -> None:
+        self._h5py, self._file = h5py, file
+        self._sets = _data_sets(h5py, file)
+        if not self._sets:
+            raise Rejection("read", "empty", "the file has no data sets at its root or in one group; write it with some")
+        types = {name: self._column_type(name, each, size) for name, each in self._sets.items()}
+        lengths = {name: each.shape[0] for name, each in self._sets.items()}
+        first = next(iter(lengths))
+        other = next((name for name in lengths if lengths[name] != lengths[first]), None)
+        if other is not None:
+            message = (
+                f"its data set {printable(first)} has {lengths[first]:,} rows and {printable(other)} has {lengths[other]:,},"
+                " and columns have the same number of them; write them to files of their own"
+            )
+            raise Rejection("read", "several-lengths", message)
+        self.schema = pa.schema(list(types.items()))
+        self._rows = lengths[first]
+        self._row_bytes = sum(_row_bytes(h5py, each) for each in self._sets.values())
+
+    def _column_type(self, name: str, found: Any, size: int) -> pa.DataType:
+        """Return the type of a data set. Raises Rejection if it is no column, or has not the place that it should have."""
+        what = f"the data set {printable(name)}"
+        if found.shape is None or found.is_virtual or found.external:
+            message = f"{what} is empty, or made of data in other files, which are not opened; write its values into this one"
+            raise Rejection("read", "elsewhere", message)
+        _row_bytes(self._h5py, found, what)
+        _check_storage(found, size, what)
+        text = self._h5py.check_string_dtype(found.dtype)
+        if text is not None and (text.length is None or text.encoding == "utf-8"):
+            return column_type(np.dtype("U1"), found.shape[1:], what)
+        if found.dtype.metadata and "enum" in found.dtype.metadata:
+            return column_type(np.dtype(found.dtype.str), found.shape[1:], what)
+        return column_type(found.dtype, found.shape[1:], what)
+
+    def cuts(self) -> list[tuple[int, int, int]]:
+        """Return runs of rows of about 1 MiB."""
+        return cuts_of(self._rows, self._row_bytes, 0)
+
+    def hash(self, unit: Unit, digest: Digest) -> None:
+        """Give the values of a unit to a digest: where their bytes lie is known to h5py alone."""
+        for first, count in runs_of(unit, self._row_bytes):
+            for name in self._sets:
+                _give(self._values(name, first, count), digest)
+
+    def batches(self, unit: Unit, names: list[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a unit."""
+        for first, count in runs_of(unit, self._row_bytes):
+            yield batch_of({name: self._column(name, first, count) for name in names}, count)
+
+    def _column(self, name: str, first: int, count: int) -> pa.Array:
+        found, values = self._sets[name], self._values(name, first, count)
+        if values.dtype.kind == "O":
+            return _nested(
+                pa.array([_text(value) for value in values.reshape(-1)], pa.binary()).view(pa.string()), values.shape
+            )
+        if self._h5py.check_string_dtype(found.dtype) is not None and _is_text(self.schema.field(name).type):
+            return _nested(pa.array(values.reshape(-1).tolist(), pa.binary()).view(pa.string()), values.shape)
+        return column(values)
+
+    def _values(self, name: str, first: int, count: int) -> Array:
+        try:
+            values: Array = self._sets[name][first : first + count]
+        except _FAULTS as error:
+            raise _damaged(error) from None
+        return values
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def _check_storage(found: Any, size: int, what: str) -> None:
+    """Raise Rejection if a data set of a file of `size` bytes has not the bytes that its shape needs."""
+    item, stored, offset = found.dtype.itemsize, found.id.get_storage_size(), found.id.get_offset()
+    wanted = math.prod(found.shape) * item
+    chunk = math.prod(found.chunks or (0,)) * item
+    most = stored if found.chunks is None else chunk + MOST_INFLATED * stored
+    if stored > size or wanted > most or (offset is not None and offset + wanted > size):
+        message = (
+            f"{what} is to have {wanted:,} bytes, and has {stored:,} in the file; it is cut, or was not written to its end"
+        )
+        raise Rejection("read", "truncated", message)
+    if chunk > MOST_CHUNK:
+        message = f"{what} has chunks of more than {MOST_CHUNK >> 20} MiB, which are read whole; write it with smaller ones"
+        raise Rejection("read", "too-large", message)
+
+
+def _give(values: Array, digest: Digest) -> None:
+    """Give values to a digest; what lies between the fields of a structure is no value."""
+    if values.dtype.names:
+        for name in values.dtype.names:
+            _give(values[name], digest)
+    elif values.dtype.kind == "O":
+        for value in values.reshape(-1):
+            text = _text(value)
+            digest.update(len(text).to_bytes(8, "little") + text)
+    else:
+        digest.update(values.tobytes())
+
+
+def _text(value: Any) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogateescape")
+
+
+def _is_text(type_: pa.DataType) -> bool:
+    while pa.types.is_fixed_size_list(type_):
+        type_ = type_.value_type
+    return bool(pa.types.is_string(type_))
+
+
+def _nested(values: pa.Array, shape: tuple[int, ...]) -> pa.Array:
+    for length in reversed(shape[1:]):
+        values = pa.FixedSizeListArray.from_arrays(values, length)
+    return values
+
+
+_TEXT_BYTES = 64
+"""What a text of any length is taken to have, where units are cut."""
+
+
+def _row_bytes(h5py: Any, found: Any, what: str = "it") -> int:
+    """Return the size of a row. Raises Rejection if a data set has none, or holds references or sequences of any length."""
+    dtype: DType = found.dtype
+    text = h5py.check_string_dtype(dtype)
+    if text is not None and text.length is None:
+        dtype = np.dtype(f"S{_TEXT_BYTES}")
+    elif dtype.hasobject:
+        message = f"{what} holds references, or lists of any length, which are not read; write them as arrays of numbers"
+        raise Rejection("read", "unknown-type", message)
+    return row_bytes(dtype, found.shape, what)
+
+
+def _data_sets(h5py: Any, file: Any) -> dict[str, Any]:
+    """Return the data sets at the root, or in the only group if there are none. Raises Rejection for links to elsewhere."""
+    sets, groups = _members(h5py, file)
+    if not sets and len(groups) == 1:
+        sets, groups = _members(h5py, next(iter(groups.values())))
+    if groups:
+        named = ", ".join(map(printable, list(groups)[:3]))
+        message = (
+            f"it has data sets in several places (the groups {named}); write those that are columns into one group of a file"
+        )
+        raise Rejection("read", "several-groups", message)
+    return sets
+
+
+def _members(h5py: Any, group: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the data sets and the groups in a group. Types that have a name there are neither."""
+    sets, groups = {}, {}
+    for name in group:
+        link = group.get(name, getlink=True)
+        if not isinstance(link, h5py.HardLink):
+            message = f"{printable(name)} is a link to another place, and no link is followed; write the data set itself"
+            raise Rejection("read", "link", message)
+        found = group[name]
+        if isinstance(found, h5py.Dataset):
+            sets[name] = found
+        elif isinstance(found, h5py.Group):
+            groups[name] = found
+    return sets, groups

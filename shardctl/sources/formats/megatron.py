@@ -1,0 +1,183 @@
+"""Megatron's indexed datasets: NAME.idx says where the sequences of tokens in NAME.bin are. Each sequence is a record.
+
+The index, little-endian: `MMIDIDX\\0\\0`, version 1 (u64), code of the type (u8), the number of sequences and that of documents
+(u64 each); the length of every sequence (i32), its first byte in NAME.bin (i64), and the sequences at which documents begin
+(i64). (megatron/core/datasets/indexed_dataset.py)
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from shardctl.errors import Rejection
+from shardctl.sources.formats.array_columns import DType
+from shardctl.sources.formats.base import RECORD_BYTES, UNIT_BYTES, Digest, Numbers, Unit
+from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, hash_range
+from shardctl.sources.formats.numbered import batch_of
+from shardctl.sources.formats.ranges import fill, read_range
+from shardctl.storage import format_bytes, printable
+
+MAGIC = b"MMIDIDX\0\0"
+COLUMN = "tokens"
+
+_HEAD = struct.Struct("<9sQBQQ")
+_TYPES = {code: np.dtype(name) for code, name in enumerate(("<u1", "<i1", "<i2", "<i4", "<i8", "<f8", "<f4", "<u2"), 1)}
+_LENGTH, _PLACE = np.dtype("<i4"), np.dtype("<i8")
+
+_RUN = 1 << 16
+"""Sequences of the index that are looked at together."""
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Sequences one after the other: the length of each in tokens, and its first byte, (n,) each."""
+
+    lengths: Numbers
+    places: Numbers
+
+    def in_one_place(self, item: int) -> bool:
+        """Return whether each begins where the one before it ends."""
+        return bool((self.places[1:] == self.places[:-1] + self.lengths[:-1] * item).all())
+
+
+class Megatron:
+    """Opens an index with its tokens."""
+
+    name: ClassVar[str] = "megatron"
+
+    def open(self, path: str) -> Sequences:
+        """Return the sequences. Raises OSError; Rejection if the index is damaged, or there are no tokens beside it."""
+        tokens = str(Path(path).with_suffix(".bin"))
+        index = open(path, "rb", buffering=0)  # noqa: SIM115 (closed by close)
+        try:
+            return Sequences(index, tokens)
+        except BaseException:
+            index.close()
+            raise
+
+
+class Sequences:
+    """The sequences of an index, and the file that has their tokens."""
+
+    def __init__(self, index: BinaryIO, tokens: str) -> None:
+        self._index, self._tokens = index, tokens
+        self._type, self._count = _read_head(index)
+        try:
+            self._file = open(tokens, "rb", buffering=0)  # noqa: SIM115 (closed by close)
+        except FileNotFoundError:
+            message = f"its tokens are not there ({printable(Path(tokens).name)}); put this file beside it"
+            raise Rejection("read", "no-tokens", message) from None
+        self._size = os.fstat(self._file.fileno()).st_size
+        self.schema = pa.schema([(COLUMN, pa.list_(pa.from_numpy_dtype(self._type.newbyteorder("="))))])
+
+    def _run(self, first: int, count: int) -> _Run:
+        """Return some sequences. Raises Rejection if one is not in the file of tokens."""
+        file, item = self._index.fileno(), self._type.itemsize
+        lengths = _numbers(file, _HEAD.size + first * _LENGTH.itemsize, count, _LENGTH)
+        places = _numbers(file, _HEAD.size + self._count * _LENGTH.itemsize + first * _PLACE.itemsize, count, _PLACE)
+        wrong = np.flatnonzero((lengths < 0) | (places < 0) | (places > self._size - lengths * item))
+        if len(wrong):
+            message = f"sequence {first + int(wrong[0]) + 1} would lie outside of the file of tokens; get both files again"
+            raise Rejection("read", "truncated", message)
+        longest = int(lengths.max(initial=0)) * item
+        if longest > RECORD_BYTES:
+            limit = format_bytes(RECORD_BYTES)
+            message = f"a sequence has {format_bytes(longest)}, and at most {limit} are read as one; break it up"
+            raise Rejection("read", "too-large", message)
+        return _Run(lengths, places)
+
+    def cuts(self) -> list[tuple[int, int, int]]:
+        """Return runs of sequences of about 1 MiB of tokens, each with its range in the file of tokens if it has one."""
+        cuts: list[tuple[int, int, int]] = []
+        for first in range(0, self._count, _RUN):
+            run = self._run(first, min(_RUN, self._count - first))
+            for part in _parts(run.lengths * self._type.itemsize, UNIT_BYTES, _RUN):
+                size = int(run.lengths[part].sum()) * self._type.itemsize
+                cuts.append((int(run.places[part.start]), size, part.stop - part.start))
+        return cuts
+
+    def hash(self, unit: Unit, digest: Digest) -> None:
+        """Give the lengths and the tokens of a unit to a digest."""
+        for run in self._runs(unit):
+            digest.update(run.lengths.tobytes())
+            for offset, size in self._ranges(run):
+                hash_range(self._tokens, offset, size, digest)
+
+    def _ranges(self, run: _Run) -> Iterator[tuple[int, int]]:
+        item = self._type.itemsize
+        if run.in_one_place(item):
+            yield int(run.places[0]), int(run.lengths.sum()) * item
+            return
+        for length, place in zip(run.lengths.tolist(), run.places.tolist(), strict=True):
+            yield place, length * item
+
+    def _runs(self, unit: Unit) -> Iterator[_Run]:
+        """Yield the sequences of a unit, as many at a time as a batch has."""
+        end = unit.first - 1 + unit.records
+        for first in range(unit.first - 1, end, _RUN):
+            run = self._run(first, min(_RUN, end - first))
+            for part in _parts(run.lengths * self._type.itemsize, BATCH_BYTES, BATCH_ROWS):
+                yield _Run(run.lengths[part], run.places[part])
+
+    def batches(self, unit: Unit, names: list[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the sequences of a unit."""
+        for run in self._runs(unit):
+            yield batch_of({COLUMN: self._lists(run)} if names else {}, len(run.lengths))
+
+    def _lists(self, run: _Run) -> pa.Array:
+        data = bytearray(int(run.lengths.sum()) * self._type.itemsize)
+        at = 0
+        for offset, size in self._ranges(run):
+            fill(self._file.fileno(), offset, memoryview(data)[at : at + size])
+            at += size
+        values = np.frombuffer(data, self._type).astype(self._type.newbyteorder("="), copy=False)
+        return pa.ListArray.from_arrays(pa.array(np.append(0, np.cumsum(run.lengths)), pa.int32()), pa.array(values))
+
+    def close(self) -> None:
+        """Close both files."""
+        self._index.close()
+        self._file.close()
+
+
+def _read_head(index: BinaryIO) -> tuple[DType, int]:
+    """Return the type of the tokens and the number of sequences. Raises Rejection if the index is not as it says."""
+    size = os.fstat(index.fileno()).st_size
+    start = os.pread(index.fileno(), _HEAD.size, 0)
+    if len(start) < _HEAD.size or not start.startswith(MAGIC):
+        raise Rejection("read", "not-megatron", "it is no index of Megatron, although its name says so; make it again")
+    _, version, code, count, documents = _HEAD.unpack(start)
+    if version != 1 or code not in _TYPES:
+        message = f"it has version {version} and the type {code}, which are not read; make it with Megatron's preprocessing"
+        raise Rejection("read", "unknown-version", message)
+    wanted = _HEAD.size + count * (_LENGTH.itemsize + _PLACE.itemsize) + documents * _PLACE.itemsize
+    modes = wanted + count  # a byte for each sequence of several modes
+    if size not in (wanted, modes):
+        message = f"an index of {count:,} sequences and {documents:,} documents has {wanted:,} bytes, and it has {size:,}"
+        raise Rejection("read", "truncated" if size < wanted else "wrong-size", f"{message}; get it again")
+    return _TYPES[code], count
+
+
+def _numbers(file: int, offset: int, count: int, dtype: DType) -> Numbers:
+    numbers: npt.NDArray[np.int64] = np.frombuffer(read_range(file, offset, count * dtype.itemsize), dtype).astype(np.int64)
+    return numbers
+
+
+def _parts(sizes: Numbers, most_bytes: int, most: int) -> Iterator[slice]:
+    """Yield stretches of things of these sizes that are so large together, one of them at least."""
+    ends = np.cumsum(sizes)
+    start = 0
+    while start < len(sizes):
+        before = int(ends[start - 1]) if start else 0
+        end = int(np.searchsorted(ends, before + most_bytes, side="right"))
+        end = max(start + 1, min(start + most, end))
+        yield slice(start, end)
+        start = end

@@ -1,0 +1,231 @@
+"""Arrays of numpy: .npy files, of which the rows are the records. Nothing is unpickled.
+
+The format is that of numpy/lib/format.py: magic and version, the length of the header (u16, from version 2 on u32), the header,
+which is a literal of Python, and then all elements, in the order of C or of Fortran.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import struct
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO, ClassVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.lib import format as npy
+
+from shardctl.errors import Rejection
+from shardctl.sources.formats.array_columns import Array, DType, column, column_type, field_type, row_bytes
+from shardctl.sources.formats.base import Digest, Unit
+from shardctl.sources.formats.columns import check_names, hash_range
+from shardctl.sources.formats.numbered import batch_of, cuts_of, runs_of
+from shardctl.sources.formats.ranges import fill
+from shardctl.storage import printable
+
+MAGIC = b"\x93NUMPY"
+
+MOST_HEADER = 64 << 10
+"""The longest header that is read: parsing a literal takes many times its size."""
+
+COLUMN = "data"
+"""The column of an array that has no name."""
+
+_FAULTS = (ValueError, TypeError, SyntaxError, RecursionError, MemoryError, OverflowError, KeyError, AttributeError, IndexError)
+"""What Python and numpy raise for headers that are none."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """What an .npy file says of its array. `size` is that of the header, where the elements begin."""
+
+    size: int
+    shape: tuple[int, ...]
+    dtype: DType
+    fortran: bool
+
+    @property
+    def bytes(self) -> int:
+        """The size of all elements."""
+        size = self.dtype.itemsize
+        for length in self.shape:
+            size *= length
+        return size
+
+
+def read_header(file: BinaryIO, what: str) -> Header:
+    """Read what stands before the elements of an array. Raises OSError, Rejection."""
+    start = file.read(8)
+    if len(start) < 8 or not start.startswith(MAGIC):
+        raise Rejection("read", "not-npy", f"{what} is no array of numpy, although its name says so; save it with numpy.save")
+    version = start[6]
+    form = {1: "<H", 2: "<I", 3: "<I"}.get(version)
+    if form is None:
+        raise _bad_header(what, f"version {version} of the format is not known")
+    length = file.read(struct.calcsize(form))
+    count = struct.unpack(form, length)[0] if len(length) == struct.calcsize(form) else 0
+    text = file.read(count) if count <= MOST_HEADER else b""
+    if not count or len(text) < count:
+        raise _bad_header(what, f"the header is cut, or has over {MOST_HEADER} bytes")
+    try:
+        shape, dtype, fortran = _parsed(text.decode("utf-8" if version == 3 else "latin-1"))
+    except _FAULTS as error:
+        raise _bad_header(what, str(error).splitlines()[0][:200] if str(error) else type(error).__name__) from None
+    return Header(8 + len(length) + count, shape, dtype, fortran and len(shape) > 1)
+
+
+def _bad_header(what: str, reason: str) -> Rejection:
+    message = f"the header of {what} cannot be read ({printable(reason)}); it is damaged, save it again"
+    return Rejection("read", "bad-header", message)
+
+
+def _parsed(text: str) -> tuple[tuple[int, ...], DType, bool]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of old ways to write types
+        header = ast.literal_eval(text.strip())
+        if not isinstance(header, dict) or header.keys() != {"descr", "fortran_order", "shape"}:
+            raise ValueError("it has other keys than descr, fortran_order and shape")
+        shape, fortran = header["shape"], header["fortran_order"]
+        if not isinstance(shape, tuple) or not all(type(length) is int and 0 <= length < 2**63 for length in shape):
+            raise ValueError("its shape is none")
+        if not isinstance(fortran, bool):
+            raise ValueError("its order is none")
+        return shape, npy.descr_to_dtype(header["descr"]), fortran
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An array that lies in a file as it is: its elements begin at `start`. `name` is that of its column, `what` is it."""
+
+    name: str
+    what: str
+    header: Header
+    start: int
+
+    @property
+    def rows(self) -> int:
+        """The number of rows."""
+        return self.header.shape[0]
+
+    @property
+    def row_bytes(self) -> int:
+        """The size of a row. Raises Rejection if the array is no column."""
+        return row_bytes(self.header.dtype, self.header.shape, self.what)
+
+    def ranges(self, first: int, count: int) -> Iterator[tuple[int, int]]:
+        """Yield where these rows lie, (offset, size): in one place, or in the order of Fortran in one for each element."""
+        if not self.header.fortran:
+            yield self.start + first * self.row_bytes, count * self.row_bytes
+            return
+        item = self.header.dtype.itemsize
+        for place in range(self.row_bytes // item):
+            yield self.start + (place * self.rows + first) * item, count * item
+
+    def read(self, file: int, first: int, count: int) -> Array:
+        """Return these rows of an open file. Raises OSError, Rejection."""
+        data = bytearray(count * self.row_bytes)
+        at = 0
+        for offset, size in self.ranges(first, count):
+            fill(file, offset, memoryview(data)[at : at + size])
+            at += size
+        return self.shaped(data, count)
+
+    def shaped(self, data: bytes | bytearray, count: int) -> Array:
+        """Return rows from their bytes, in the order in which they are stored."""
+        inner, dtype = self.header.shape[1:], self.header.dtype
+        flat = np.frombuffer(data, dtype)
+        return flat.reshape((count, *inner), order="F" if self.header.fortran else "C")
+
+
+def schema_of(arrays: list[Stored]) -> pa.Schema:
+    """Return the columns of arrays: each is one, or one for each of its fields if it is alone and structured.
+
+    Raises Rejection.
+    """
+    fields = [
+        (name, column_type(dtype, shape, each.what)) for each in arrays for name, dtype, shape in _columns(each, len(arrays))
+    ]
+    check_names([name for name, _ in fields])
+    return pa.schema(fields)
+
+
+def _columns(array: Stored, arrays: int) -> list[tuple[str, DType, tuple[int, ...]]]:
+    header = array.header
+    if has_fields(array, arrays):
+        return [(name, field_type(header.dtype, name), ()) for name in header.dtype.names or ()]
+    return [(array.name, header.dtype, header.shape[1:])]
+
+
+def has_fields(array: Stored, arrays: int) -> bool:
+    """Return whether the fields of an array are columns of their own."""
+    return arrays == 1 and bool(array.header.dtype.names) and len(array.header.shape) == 1
+
+
+def columns_of(array: Stored, rows: Array, arrays: int, names: list[str]) -> dict[str, pa.Array]:
+    """Return those of the columns of some rows of an array that have these names."""
+    if has_fields(array, arrays):
+        return {name: column(rows[name]) for name in rows.dtype.names or () if name in names}
+    return {array.name: column(rows)} if array.name in names else {}
+
+
+class StoredRows:
+    """Arrays of equal length that lie in an open file as they are."""
+
+    def __init__(self, file: BinaryIO, path: str, arrays: list[Stored]) -> None:
+        self.schema = schema_of(arrays)
+        self._file, self._path, self._arrays = file, path, arrays
+        self._row_bytes = sum(each.row_bytes for each in arrays)
+
+    def cuts(self) -> list[tuple[int, int, int]]:
+        """Return runs of rows of about 1 MiB."""
+        return cuts_of(self._arrays[0].rows, self._row_bytes, self._arrays[0].start)
+
+    def hash(self, unit: Unit, digest: Digest) -> None:
+        """Give the rows of a unit to a digest, one array after the other."""
+        for array in self._arrays:
+            for offset, size in array.ranges(unit.first - 1, unit.records):
+                hash_range(self._path, offset, size, digest)
+
+    def batches(self, unit: Unit, names: list[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a unit."""
+        for first, count in runs_of(unit, self._row_bytes):
+            columns: dict[str, pa.Array] = {}
+            for array in self._arrays:
+                rows = array.read(self._file.fileno(), first, count)
+                columns |= columns_of(array, rows, len(self._arrays), names)
+            yield batch_of(columns, count)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class Npy:
+    """Opens .npy files."""
+
+    name: ClassVar[str] = "npy"
+
+    def open(self, path: str) -> StoredRows:
+        """Return the rows of an array. Raises OSError; Rejection if the file has more or less than the header says."""
+        file = open(path, "rb")  # noqa: SIM115 (closed by close)
+        try:
+            header = read_header(file, "it")
+            array = Stored(COLUMN, "the array", header, header.size)
+            row_bytes(header.dtype, header.shape, array.what)
+            check_size(array.what, header, os.fstat(file.fileno()).st_size - header.size)
+            return StoredRows(file, path, [array])
+        except BaseException:
+            file.close()
+            raise
+
+
+def check_size(what: str, header: Header, size: int) -> None:
+    """Raise Rejection if the elements of an array do not take so many bytes."""
+    if header.bytes == size:
+        return
+    wanted = f"{header.bytes:,} bytes" if header.bytes < 2**63 else "more bytes than any file has"
+    message = f"{what} is to have {wanted} by its header, and has {size:,}; the file is cut or damaged, save it again"
+    raise Rejection("read", "truncated" if size < header.bytes else "wrong-size", message)

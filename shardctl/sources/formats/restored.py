@@ -1,0 +1,134 @@
+"""Records of files that shardctl exported, as the dataset had them: shardctl.json says where each column is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from shardctl.errors import Rejection
+from shardctl.layout import ENCODED_IMAGE
+from shardctl.member_keys import key_of_member
+from shardctl.sources.exported import Description, Field
+from shardctl.sources.formats.containers import Container, Declared, Frame
+from shardctl.sources.formats.content import Content
+from shardctl.sources.formats.found_values import JsonForm, Record
+from shardctl.sources.formats.webdataset import KEY as MEMBERS_KEY
+from shardctl.sources.values import Feature
+from shardctl.storage import printable
+
+
+class Restored:
+    """The records of an open file, with the columns of the dataset that it was exported from."""
+
+    def __init__(self, container: Container, export: Description) -> None:
+        self._container, self._export = container, export
+        self._value = RESTORED[export.to]
+
+    @property
+    def content(self) -> Content:
+        """The content of the file."""
+        return self._container.content
+
+    @property
+    def declared(self) -> Declared:
+        """The types of the columns, and the names of the classes of those that are labels."""
+        return Declared(schema_of(self._export), classes_of(self._export))
+
+    def begin(self) -> int:
+        """Return where the first record begins. Raises Rejection."""
+        return self._container.begin()
+
+    def frame(self, offset: int) -> Frame | None:
+        """Return the record that begins at `offset`."""
+        return self._container.frame(offset)
+
+    def fields(self, frame: Frame, data: bytes) -> Record:
+        """Return the columns of a record. Raises Rejection if one is not there as shardctl.json says."""
+        found = self._container.fields(frame, data)
+        made: Record = {}
+        for field in self._export.fields:
+            try:
+                made[field.name] = self._value(field, found)
+            except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
+                message = f"its {printable(field.name)} is not as shardctl.json describes it ({error!r:.100}); export it again"
+                raise Rejection("decode", "not-as-described", message) from None
+        return made
+
+
+def schema_of(export: Description) -> pa.Schema:
+    """Return the types of the columns of an export; raw images are PNG or JPEG by now, and other tensors lists."""
+    columns = export.layout.columns
+    return pa.schema([(field.name, _type_of(field, columns.field(field.name).type)) for field in export.fields])
+
+
+def _type_of(field: Field, type_: pa.DataType) -> pa.DataType:
+    if field.form == "png" or field.form.startswith("jpeg:"):
+        return ENCODED_IMAGE
+    return type_.storage_type if isinstance(type_, pa.BaseExtensionType) else type_
+
+
+def classes_of(export: Description) -> dict[str, tuple[str, ...]]:
+    """Return the names of the classes of columns that are labels."""
+    names = {field.name for field in export.fields}
+    return {name: classes for name, classes in export.layout.roles.names.items() if name in names}
+
+
+def _of_members(field: Field, record: Record) -> Any:
+    """Return a column of a sample of a tar."""
+    key = key_of_member(record[MEMBERS_KEY])
+    others = record.get("json") or {}
+    if field.form == "key":
+        return key
+    if field.written.startswith("json/"):
+        return JsonForm(others[field.written.removeprefix("json/")])
+    if field.form == "value":
+        return record[field.written]
+    stem = field.written.removesuffix("*")
+    data = next((value for name, value in record.items() if _is_image(name, stem) and type(value) is bytes), None)
+    if data is None and field.name not in others:
+        raise KeyError(field.written)
+    if field.form != "image":
+        return None if data is None else {"bytes": data, "path": None}
+    said = others.get(field.name, {"path": key})
+    return None if said is None else {"bytes": data, "path": said["path"]}
+
+
+def _is_image(name: str, stem: str) -> bool:
+    return name.startswith(stem) and "." not in name[len(stem) :] and name not in ("json", "txt", "cls", MEMBERS_KEY)
+
+
+def _of_columns(field: Field, record: Record) -> Any:
+    """Return a column of a sample of MDS."""
+    value = record[field.written]
+    if field.form == "json":
+        return JsonForm(value)
+    if field.form.startswith("image:"):
+        path = record[f"{field.written}.path"] if field.form.endswith("+path") else record["key"]
+        return {"bytes": value, "path": path}
+    return {"bytes": value, "path": None} if field.form == "png" or field.form.startswith("jpeg") else value
+
+
+def _of_features(field: Field, record: Record) -> Any:
+    """Return a column of an Example; one that is not there has no value."""
+    value = record.get(field.written)
+    if field.form == "value" or value is None:
+        return value
+    data = value.items[0] if isinstance(value, Feature) else value
+    if field.form == "json":
+        return JsonForm(json.loads(data))
+    if field.form in ("image", "image+path"):
+        path = record.get(f"{field.written}/path") if field.form == "image+path" else record["key"]
+        return {"bytes": data, "path": None if path is None else path.items[0].decode()}
+    return {"bytes": data, "path": None}
+
+
+RESTORED: dict[str, Callable[[Field, Record], Any]] = {
+    "webdataset": _of_members,
+    "mds": _of_columns,
+    "tfrecord": _of_features,
+    "tfds": _of_features,
+}
+"""What gives a column of a record of each form of export."""

@@ -1,0 +1,118 @@
+"""ArrayRecord: records by number, each an Example; what is none is a reject, and damage is named."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from reading import cut, read, types_of, units_of
+
+from shardctl.errors import InstallError, Rejection
+from shardctl.sources.endings import ending_of
+from shardctl.sources.formats import Unit
+from shardctl.sources.formats.array_record import MAGIC, ArrayRecord
+
+module = pytest.importorskip("array_record.python.array_record_module")
+examples = pytest.importorskip("shardctl.sources.formats.examples")
+
+
+def example(number: int) -> bytes:
+    made = examples.messages()()
+    made.features.feature["n"].int64_list.value.append(number)
+    made.features.feature["text"].bytes_list.value.append(f"row {number}".encode())
+    return bytes(made.SerializeToString(deterministic=True))
+
+
+def write(path: Path, payloads: list[bytes], options: str = "group_size:1,uncompressed") -> Path:
+    writer = module.ArrayRecordWriter(str(path), options)
+    for payload in payloads:
+        writer.write(payload)
+    writer.close()
+    return path
+
+
+@pytest.mark.parametrize("options", ["group_size:1,uncompressed", "group_size:7,zstd:3"])
+def test_examples_come_out_by_number(options: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.array_record", [example(n) for n in range(100)], options)
+    found = read(ArrayRecord(), path)
+    assert found.rows == [{"n": n, "text": f"row {n}"} for n in range(100)]
+    assert found.numbers == list(range(1, 101))
+    parts = [Unit(0, 1, 40, 41, 20), Unit(0, 1, 0, 1, 3)]
+    assert read(ArrayRecord(), path, units=parts).numbers == [*range(41, 61), 1, 2, 3]
+    assert read(ArrayRecord(), path, choose=lambda rows: rows % 9 == 0).numbers == list(range(9, 100, 9))
+
+
+def test_a_large_file_is_several_units(tmp_path: Path) -> None:
+    made = examples.messages()()
+    made.features.feature["data"].bytes_list.value.append(os.urandom(300_000))
+    path = write(tmp_path / "a.array_record", [bytes(made.SerializeToString())] * 20)
+    cuts = cut(ArrayRecord(), path)
+    assert len(cuts) > 4
+    assert sum(each.records for each in cuts) == 20
+    assert sum(each.size for each in cuts) == path.stat().st_size
+    units = units_of(cuts)
+    assert read(ArrayRecord(), path, units=units[::-1]).digests == read(ArrayRecord(), path).digests[::-1]
+
+
+def test_what_is_no_example_is_a_reject(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.array_record", [example(0), b"\xff", example(2), b"0"])
+    found = read(ArrayRecord(), path)
+    assert found.numbers == [1, 3]
+    assert [reject[:2] for reject in found.rejects] == [(2, "not-an-example"), (4, "not-an-example")]
+
+
+def test_features_beside_give_their_types(tmp_path: Path) -> None:
+    path = write(tmp_path / "set-train.array_record-00000-of-00001", [example(n) for n in range(3)])
+    features = {
+        "featuresDict": {
+            "features": {"n": {"classLabel": {"numClasses": "3"}}, "text": {"text": {}}},
+        }
+    }
+    (tmp_path / "features.json").write_text(json.dumps(features))
+    (tmp_path / "n.labels.txt").write_text("a\nb\nc\n")
+    assert types_of(ArrayRecord(), path).classes == {"n": ("a", "b", "c")}
+
+
+def test_a_file_of_no_records_has_no_units(tmp_path: Path) -> None:
+    assert cut(ArrayRecord(), write(tmp_path / "a.array_record", [])) == []
+
+
+def test_a_file_is_known_by_name_or_content(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", [example(0)])
+    assert path.read_bytes().startswith(MAGIC)
+    assert ending_of("a", str(path)) == ".array_record"
+    assert ending_of("a-train.array_record-00000-of-00002", "nowhere") == ".array_record"
+
+
+@pytest.mark.parametrize("data", [b"", b"\x83\xaf", bytes(70_000)])
+def test_other_files_are_refused(data: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a.array_record").write_bytes(data)
+    with pytest.raises(Rejection, match="no ArrayRecord file"):
+        cut(ArrayRecord(), tmp_path / "a.array_record")
+
+
+def test_damage_is_rejected(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.array_record", [example(n) for n in range(10)], "group_size:3,zstd:3")
+    data = path.read_bytes()
+    places = np.flatnonzero(np.frombuffer(data, np.uint8))[::8].tolist()
+    rejected = 0
+    for place in places:
+        turned = bytearray(data)
+        turned[place] ^= 0x81
+        for broken in (bytes(turned), data[:place]):
+            path.write_bytes(broken)
+            try:
+                found = read(ArrayRecord(), path)
+                assert found.rows == [{"n": n, "text": f"row {n}"} for n in range(10)]
+            except Rejection:
+                rejected += 1
+    assert rejected > 1.5 * len(places)
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "array_record.python", None)
+    with pytest.raises(InstallError, match=r"shardctl\[array-record\]"):
+        ArrayRecord()

@@ -1,0 +1,228 @@
+"""Files that describe others are no inputs; what img2dataset and Hugging Face write becomes images, classes and splits."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from containers import INTEROP
+from PIL import Image
+from test_webdataset import tar
+
+import shardctl
+from shardctl.errors import InputError
+from shardctl.sources.describing import inputs_among
+from shardctl.sources.endings import ending_of
+from shardctl.sources.walk import walk
+from shardctl.tables import read_rejects
+
+
+def found_in(folder: Path) -> tuple[list[str], list[str]]:
+    """Return the names of the inputs in a folder, and the notices."""
+    notices: list[str] = []
+    return [file.path for file in inputs_among(walk([folder], notices.append), notices.append)], notices
+
+
+def jpeg(seed: int) -> bytes:
+    sink = io.BytesIO()
+    Image.fromarray(np.full((4, 4 + seed, 3), seed, np.uint8)).save(sink, "JPEG")
+    return sink.getvalue()
+
+
+def img2dataset(folder: Path, name: str, failed: int) -> None:
+    """Write a tar as img2dataset does, with its table and its statistics."""
+    folder.mkdir(exist_ok=True)
+    keys = [f"{name}{n:04}" for n in range(3)]
+    members = [
+        member
+        for n, key in enumerate(keys)
+        for member in ((f"{key}.jpg", jpeg(n)), (f"{key}.json", b'{"url": "u%d"}' % n), (f"{key}.txt", b"caption"))
+    ]
+    (folder / f"{name}.tar").write_bytes(tar(members, tarfile.PAX_FORMAT))
+    status = ["success"] * 3 + ["failed_to_download"] * failed
+    reasons = [None] * 3 + ["HTTP Error 404: Not Found", None, "timed out", "HTTP Error 404: Not Found"][:failed]
+    table = pa.table(
+        {"key": [*keys, *map(str, range(failed))], "status": status, "error_message": pa.array(reasons, pa.string())}
+    )
+    pq.write_table(table, folder / f"{name}.parquet")
+    (folder / f"{name}_stats.json").write_text(json.dumps({"count": 3 + failed}))
+
+
+def test_what_img2dataset_could_not_get_is_told(tmp_path: Path) -> None:
+    img2dataset(tmp_path / "in", "00000", 4)
+    img2dataset(tmp_path / "in", "00001", 1)
+    result = shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
+    assert (result.samples, result.rejected) == (6, 0)
+    told = "5 of 11 samples could not be downloaded (3 of them: HTTP Error 404: Not Found)"
+    assert [notice for notice in result.notices if told in notice and "2 tables of img2dataset" in notice]
+    ds = shardctl.open(tmp_path / "out")
+    assert ds.schema.names == ["key", "image", "__key__", "json", "txt"]
+    assert [each["image"].shape for each in ds][:3] == [(4, 4, 3), (4, 5, 3), (4, 6, 3)]
+    assert ds[0]["json"] == {"url": "u0"}
+
+
+def test_a_table_beside_a_tar_tells_no_more_than_its_name_where_it_cannot_be_read(tmp_path: Path) -> None:
+    for name, data in (("a", b"PAR1 and no table"), ("b", b"")):
+        (tmp_path / f"{name}.tar").write_bytes(tar([("x.txt", b"1")]))
+        (tmp_path / f"{name}.parquet").write_bytes(data)
+    pq.write_table(pa.table({"status": [[1]], "error_message": [2]}), tmp_path / "b.parquet")
+    names, notices = found_in(tmp_path)
+    assert names == ["a.tar", "b.tar"]
+    assert notices == ["left out: 2 tables of img2dataset beside tars of the same name"]
+
+
+def test_nothing_is_read_for_notices_that_nobody_gets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    img2dataset(tmp_path, "00000", 4)
+    monkeypatch.setattr(pq, "ParquetFile", lambda path: pytest.fail("it was opened"))
+    assert [file.path for file in inputs_among(walk([tmp_path], lambda _: None), None)] == ["00000.tar"]
+
+
+@pytest.mark.parametrize(
+    ("name", "describes", "is_input"),
+    [
+        ("index.json", '{"shards": [], "version": 2}', '[{"a": 1}]'),
+        ("index.json", '{"chunks": [], "config": {}}', '{"shards": 1}'),
+        ("features.json", '{"featuresDict": {}}', '{"features": 1}'),
+        ("dataset_info.json", '{"features": {}}', '[{"features": 1}]'),
+        ("state.json", '{"_data_files": []}', '{"state": "NY"}'),
+        ("dataset_dict.json", '{"splits": []}', "3"),
+        ("index.json", '{"shards": [3, {"raw_data": {"basename": "../x"}}], "version": 2}'.replace("../x", "a.txt"), "{"),
+    ],
+)
+def test_a_file_describes_others_by_its_name_and_its_content(name: str, describes: str, is_input: str, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("x")
+    for text, wanted in ((describes, ["a.txt"]), (is_input, ["a.txt", name])):
+        (tmp_path / name).write_text(text)
+        assert found_in(tmp_path)[0] == wanted
+
+
+@pytest.mark.parametrize("name", ["../a.txt", "sub/../a.txt", "", "..", "a\0b"])
+def test_a_list_of_shards_names_files_beside_it(name: str, tmp_path: Path) -> None:
+    (tmp_path / "here.txt").write_text("x")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "index.json").write_text(json.dumps({"shards": [{"raw_data": {"basename": name}}], "version": 2}))
+    with pytest.raises(InputError, match="which is not there"):
+        found_in(tmp_path / "in")
+
+
+@pytest.mark.parametrize("source", ["disk", "repository", "repository/data"])
+def test_what_hugging_face_wrote_has_its_splits_classes_and_images(source: str, tmp_path: Path) -> None:
+    result = shardctl.convert(INTEROP / "huggingface" / source, tmp_path / "out", workers=0)
+    assert (result.samples, result.rejected) == (6, 0)
+    ds = shardctl.open(tmp_path / "out")
+    assert ds.classes == ("zebra", "ant")
+    for split, count in (("train", 4), ("test", 2)):
+        samples = list(shardctl.open(tmp_path / "out", split=split))
+        assert [sample["label"] for sample in samples] == [None if n % 3 == 0 else n % 3 - 1 for n in range(count)]
+        assert [sample["coarse"] for sample in samples] == [n % 3 for n in range(count)]
+        assert [sample["image"].shape[:2] for sample in samples] == [(5 + n, 4) for n in range(count)]
+        assert [list(sample["tags"]) for sample in samples] == [list(range(n)) for n in range(count)]
+    fields = json.loads((tmp_path / "out" / "manifest.json").read_text())["fields"]
+    assert fields["coarse"]["names"] == ["animal", "other", "third"]
+    assert shardctl.verify(tmp_path / "out").findings == ()
+
+
+def test_files_in_the_only_folder_are_splits_and_those_of_several_datasets_are_refused(tmp_path: Path) -> None:
+    data = INTEROP / "huggingface" / "repository" / "data"
+    shutil.copytree(data, tmp_path / "in" / "first")
+    shardctl.convert(tmp_path / "in", tmp_path / "one", workers=0)
+    assert len(shardctl.open(tmp_path / "one", split="test")) == 2
+    shutil.copytree(data, tmp_path / "in" / "second")
+    with pytest.raises(InputError, match="further down are named as splits"):
+        shardctl.convert(tmp_path / "in", tmp_path / "two", workers=0)
+    shardctl.convert(tmp_path / "in", tmp_path / "two", workers=0, split="none")
+    assert len(shardctl.open(tmp_path / "two")) == 12
+
+
+def labelled(path: Path, numbers: list[int | None], names: object, type_: pa.DataType) -> Path:
+    features = {"label": {"names": names, "_type": "ClassLabel"}, "x": {"dtype": "int64", "_type": "Value"}}
+    metadata = {b"huggingface": json.dumps({"info": {"features": features}}).encode()}
+    schema = pa.schema([("label", type_), ("x", pa.int64())], metadata)
+    pq.write_table(pa.table([pa.array(numbers, type_), pa.array(range(len(numbers)))], schema=schema), path)
+    return path
+
+
+@pytest.mark.parametrize("type_", [pa.int64(), pa.int8(), pa.uint8()])
+def test_numbers_of_no_class_are_rejects_and_minus_one_is_no_label(type_: pa.DataType, tmp_path: Path) -> None:
+    none = None if pa.types.is_unsigned_integer(type_) else -1
+    path = labelled(tmp_path / "a.parquet", [1, none, 0, 2, None, 100], ["b", "a"], type_)
+    result = shardctl.convert(path, tmp_path / "out", workers=0)
+    assert (result.samples, result.rejected) == (4, 2)
+    ds = shardctl.open(tmp_path / "out")
+    assert ds.classes == ("b", "a")
+    assert [each["label"] for each in ds] == [1, None, 0, None]
+    rejects = list(read_rejects(tmp_path / "out" / "rejects.jsonl"))
+    assert [(each.key, each.error) for each in rejects] == [("a.parquet#4", "unknown-class"), ("a.parquet#6", "unknown-class")]
+
+
+@pytest.mark.parametrize("names", [["a", "a"], ["a", 3], "ab", {"a": 1}, None, []])
+def test_names_that_are_none_name_no_classes(names: object, tmp_path: Path) -> None:
+    path = labelled(tmp_path / "a.parquet", [0, 5, -1], names, pa.int64())
+    shardctl.convert(path, tmp_path / "out", workers=0)
+    ds = shardctl.open(tmp_path / "out")
+    assert ds.classes is None
+    assert [each["label"] for each in ds] == [0, 5, -1]
+
+
+def test_files_that_say_different_classes_have_none(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    labelled(tmp_path / "in" / "a.parquet", [0, 1], ["a", "b"], pa.int64())
+    labelled(tmp_path / "in" / "b.parquet", [0, 1], ["b", "a"], pa.int64())
+    shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
+    assert shardctl.open(tmp_path / "out").classes is None
+
+
+def test_a_label_by_name_and_other_fields_by_number_are_both_checked(tmp_path: Path) -> None:
+    features = {"fine": {"names": ["x", "y"], "_type": "ClassLabel"}}
+    schema = pa.schema(
+        [("label", pa.string()), ("fine", pa.int64())], {b"huggingface": json.dumps({"info": {"features": features}})}
+    )
+    table = pa.table([pa.array(["b", "a", "b"]), pa.array([0, -1, 7])], schema=schema)
+    pq.write_table(table, tmp_path / "a.parquet")
+    result = shardctl.convert(tmp_path / "a.parquet", tmp_path / "out", workers=0)
+    ds = shardctl.open(tmp_path / "out")
+    assert (result.rejected, ds.classes) == (1, ("a", "b"))
+    assert [(each["label"], each["fine"]) for each in ds] == [(1, 0), (0, None)]
+
+
+def test_a_tar_of_images_is_a_dataset_of_images(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for split, count in (("train", 3), ("val", 2)):
+        members = [m for n in range(count) for m in ((f"{n:03}.jpg", jpeg(n)), (f"{n:03}.cls", b"%d" % n))]
+        (tmp_path / "in" / f"{split}-000000.tar").write_bytes(tar(members))
+    result = shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
+    assert (result.samples, result.rejected) == (5, 0)
+    ds = shardctl.open(tmp_path / "out", split="val")
+    assert [(each["image"].shape, each["cls"], each["__key__"]) for each in ds] == [
+        ((4, 4, 3), 0, "000"),
+        ((4, 5, 3), 1, "001"),
+    ]
+    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["kind"] == "image"
+
+
+def test_a_format_is_told_by_name_or_by_content(tmp_path: Path) -> None:
+    interop = {
+        "webdataset/plain-000000.tar": ".tar",
+        "webdataset/packed.tar.gz": ".tar",
+        "tfrecord/plain.tfrecord": ".tfrecord",
+        "tfrecord/gzip.tfrecord.gz": ".tfrecord",
+        "tfrecord/zlib-00000-of-00001": ".tfrecord",
+        "recordio/images.rec": ".rec",
+    }
+    for name, ending in interop.items():
+        assert ending_of(name, str(INTEROP / name)).startswith(ending), name
+        copy = tmp_path / "x-without-a-known-ending"
+        shutil.copy(INTEROP / name, copy)
+        assert ending_of(copy.name, str(copy)) == ending, name
+        copy.unlink()
+    for name in ("a.tgz", "a.tar.zstd", "a.tfrecords-00001-of-00002", "tfrecord", "a.tfrecord.gz", "b.mds.zstd"):
+        assert ending_of(name, "/nowhere").split(".")[1] in ("tar", "tfrecord", "mds"), name
+    for name in ("photo.jpg", "tfrecords.py", "a.rec.txt", "mytfrecord"):
+        assert ending_of(name, "/nowhere") not in (".tar", ".tfrecord", ".mds", ".rec"), name

@@ -1,0 +1,164 @@
+"""HDF5: data sets of equal length come out exactly, nothing outside of the file is opened, and damage is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from reading import cut, read, units_of
+
+from shardctl.errors import InstallError, Rejection
+from shardctl.sources.endings import ending_of
+from shardctl.sources.formats import Reading, Unit, find_format
+
+h5py = pytest.importorskip("h5py")
+
+HDF5 = find_format(".h5", Reading())
+
+
+def rows_of(folder: Path, **sets: Any) -> list[dict[str, Any]]:
+    with h5py.File(folder / "a.h5", "w") as file:
+        for name, values in sets.items():
+            file[name] = values
+    return read(HDF5, folder / "a.h5").rows
+
+
+@pytest.mark.parametrize("dtype", ["?", "i1", ">i2", "<u4", ">i8", "f2", "f4", ">f8"])
+def test_numbers_of_every_type_come_out(dtype: str, tmp_path: Path) -> None:
+    array = np.array([[0, 1], [1, 100]], dtype)
+    assert rows_of(tmp_path, x=array) == [{"x": row} for row in array.tolist()]
+
+
+def test_texts_bytes_and_structures_come_out(tmp_path: Path) -> None:
+    texts = np.array([["né", "日本"], ["", "x"]], object)
+    mixed = np.array([(1, [1, 2]), (2, [3, 4])], [("n", "i2"), ("box", "f4", (2,))])
+    fixed = np.array(["né".encode(), b"a"], h5py.string_dtype("utf-8", 4))
+    found = rows_of(tmp_path, text=texts.astype(h5py.string_dtype()), raw=np.array([b"\xff", b"ab"]), mixed=mixed, fixed=fixed)
+    assert found == [
+        {"fixed": "né", "mixed": {"n": 1, "box": [1, 2]}, "raw": b"\xff", "text": ["né", "日本"]},
+        {"fixed": "a", "mixed": {"n": 2, "box": [3, 4]}, "raw": b"ab", "text": ["", "x"]},
+    ]
+
+
+def test_an_enumeration_is_its_numbers(tmp_path: Path) -> None:
+    kind = h5py.enum_dtype({"cat": 1, "dog": 2}, "i1")
+    assert rows_of(tmp_path, x=np.array([1, 2], kind)) == [{"x": 1}, {"x": 2}]
+
+
+def test_data_sets_may_be_in_one_group(tmp_path: Path) -> None:
+    assert rows_of(tmp_path, **{"train/x": [1, 2], "train/y": [3, 4]}) == [{"x": 1, "y": 3}, {"x": 2, "y": 4}]
+
+
+def test_units_are_read_apart(tmp_path: Path) -> None:
+    array = np.random.default_rng(0).normal(size=(30_000, 10))
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", data=array, chunks=(700, 10), compression="gzip", shuffle=True)
+    whole = read(HDF5, tmp_path / "a.h5")
+    assert whole.table["x"].combine_chunks().flatten().to_numpy().tobytes() == array.tobytes()
+    assert whole.table.schema.field("x").type == pa.list_(pa.float64(), 10)
+    units = units_of(cut(HDF5, tmp_path / "a.h5"))
+    assert len(units) == 3
+    assert read(HDF5, tmp_path / "a.h5", units=units[::-1]).digests == whole.digests[::-1]
+    part = read(HDF5, tmp_path / "a.h5", units=[Unit(0, 0, 5, 20_006, 9)])
+    assert part.table["x"].to_pylist() == array[20_005:20_014].tolist()
+
+
+def test_a_text_that_is_not_utf8_is_a_reject_of_its_row(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.array([b"a", b"\xff", b"c"], h5py.string_dtype("utf-8", 1))
+    found = read(HDF5, tmp_path / "a.h5")
+    assert [row["x"] for row in found.rows] == ["a", "c"]
+    assert [reject[:2] for reject in found.rejects] == [(2, "not-utf8")]
+
+
+def odd(file: Any, what: str, folder: Path) -> None:
+    if what == "lengths":
+        file["x"], file["y"] = np.zeros(3), np.zeros(4)
+    elif what == "external link":
+        (folder / "other.h5").write_bytes(b"")
+        file["x"] = h5py.ExternalLink("other.h5", "/x")
+    elif what == "soft link":
+        file["x"], file["y"] = np.zeros(3), h5py.SoftLink("/x")
+    elif what == "external data":
+        file.create_dataset("x", (3,), "u1", external=[("/etc/passwd", 0, 3)])
+    elif what == "virtual":
+        layout = h5py.VirtualLayout((3,), "u1")
+        layout[:] = h5py.VirtualSource("other.h5", "x", (3,))
+        file.create_virtual_dataset("x", layout)
+    elif what == "references":
+        file["x"] = np.array([file.ref], h5py.ref_dtype)
+    elif what == "lists":
+        file.create_dataset("x", (2,), h5py.vlen_dtype("i4"))
+    elif what == "scalar":
+        file["x"] = 1.0
+    elif what == "huge":
+        file.create_dataset("x", (2**40, 2**20), "f8", chunks=(1, 1024))
+    elif what == "not written":
+        file.create_dataset("x", (100,), "f8")
+    elif what == "complex":
+        file["x"] = np.zeros(3, "c8")
+    elif what == "groups":
+        file["a/x"], file["b/x"] = np.zeros(3), np.zeros(3)
+
+
+ODD = {
+    "lengths": "several-lengths",
+    "external link": "link",
+    "soft link": "link",
+    "external data": "elsewhere",
+    "virtual": "elsewhere",
+    "references": "unknown-type",
+    "lists": "unknown-type",
+    "scalar": "no-rows",
+    "huge": "truncated",
+    "not written": "truncated",
+    "complex": "unknown-type",
+    "groups": "several-groups",
+    "nothing": "empty",
+}
+
+
+@pytest.mark.parametrize("what", ODD)
+def test_what_is_no_column_is_refused(what: str, tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        odd(file, what, tmp_path)
+    with pytest.raises(Rejection) as raised:
+        read(HDF5, tmp_path / "a.h5")
+    assert raised.value.error == ODD[what]
+
+
+def test_files_that_are_cut_are_refused(tmp_path: Path) -> None:
+    rows_of(tmp_path, x=np.arange(100), y=np.arange(100.0))
+    data = (tmp_path / "a.h5").read_bytes()
+    for size in [*range(0, len(data), 61), len(data) - 1]:
+        (tmp_path / "a.h5").write_bytes(data[:size])
+        with pytest.raises(Rejection, match=r"no HDF5 file|cannot be read|outside of|is cut"):
+            read(HDF5, tmp_path / "a.h5")
+
+
+def test_damage_to_compressed_data_is_rejected(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", data=np.arange(1000), chunks=(100,), compression="gzip", fletcher32=True)
+        chunk = file["x"].id.get_chunk_info(3)
+    data = bytearray((tmp_path / "a.h5").read_bytes())
+    for place in range(chunk.byte_offset, chunk.byte_offset + chunk.size, 9):
+        turned = bytearray(data)
+        turned[place] ^= 0x81
+        (tmp_path / "a.h5").write_bytes(turned)
+        with pytest.raises(Rejection, match="cannot be read"):
+            read(HDF5, tmp_path / "a.h5")
+
+
+def test_a_file_is_known_by_content(tmp_path: Path) -> None:
+    rows_of(tmp_path, x=[1])
+    assert ending_of("a", str(tmp_path / "a.h5")) == ".h5"
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "h5py", None)
+    find_format.cache_clear()
+    with pytest.raises(InstallError, match=r"shardctl\[hdf5\]"):
+        find_format(".h5", Reading())

@@ -1,0 +1,247 @@
+"""MDS: shards as MosaicML Streaming wrote them, with all encodings; indexes that lie; nothing is unpickled."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import zstandard
+from containers import INTEROP, Promises, errors, expected
+from reading import READING, cut, read, types_of
+
+import shardctl
+from shardctl.errors import InputError, Rejection
+from shardctl.sources.endings import ending_of
+from shardctl.sources.formats import find_format
+from shardctl.sources.formats.base import Reading
+from shardctl.sources.formats.framed import Framed
+from shardctl.sources.formats.mds import Mds
+
+FORM = Framed(Mds())
+
+
+def shard(columns: dict[str, tuple[str, int | None]], samples: list[bytes], **changes: Any) -> bytes:
+    config = {
+        "column_names": list(columns),
+        "column_encodings": [encoding for encoding, _ in columns.values()],
+        "column_sizes": [size for _, size in columns.values()],
+        "format": "mds",
+        "version": 2,
+        **changes,
+    }
+    text = json.dumps(config).encode()
+    ends = 8 + 4 * len(samples) + len(text) + np.cumsum([0, *map(len, samples)])
+    return struct.pack("<I", len(samples)) + ends.astype("<u4").tobytes() + text + b"".join(samples)
+
+
+def value(data: bytes, free: bool = True) -> bytes:
+    return struct.pack("<I", len(data)) + data if free else data
+
+
+def read_one(encoding: str, size: int | None, *values: bytes, path: Path) -> Any:
+    path.write_bytes(shard({"x": (encoding, size)}, [value(each, size is None) for each in values]))
+    return read(FORM, path)
+
+
+def sample(number: int) -> bytes:
+    return value(bytes([255]) * (50 + 5 * number)) + struct.pack("<q", number)
+
+
+class TestMds(Promises):
+    form = Mds()
+    suffix = ".mds"
+
+    def whole(self, count: int) -> bytes:
+        return shard({"data": ("bytes", None), "id": ("int", 8)}, [sample(number) for number in range(count)])
+
+    def starts(self, count: int) -> list[int]:
+        data = self.whole(count)
+        return [int(place) for place in np.frombuffer(data[4 : 8 + 4 * count], "<u4")]
+
+
+@pytest.mark.parametrize("name", ["plain", "packed"])
+def test_samples_are_those_that_streaming_reads(name: str) -> None:
+    wanted = expected("mds")
+    for plain, rows in wanted.items():
+        path = INTEROP / "mds" / name / (Path(plain).name + (".zstd" if name == "packed" else ""))
+        found = read(find_format(ending_of(path.name, str(path)), READING), path)
+        assert found.rejects == []
+        for row, theirs in zip(found.rows, rows, strict=True):
+            json_text = json.dumps(theirs["json"], ensure_ascii=False)
+            assert row == {**theirs, "json": json_text if isinstance(row["json"], str) else theirs["json"]}
+    assert len(wanted) > 2
+
+
+def test_columns_have_the_types_of_their_encodings() -> None:
+    types = types_of(FORM, INTEROP / "mds" / "plain" / "shard.00000.mds").found()
+    found = {f.name: str(f.type) for f in types}
+    for name in ("uint8", "uint64", "int8", "int16"):
+        assert found[name] == name
+    assert (found["float16"], found["float32"], found["float64"]) == ("halffloat", "float", "double")
+    assert (found["bytes"], found["png"], found["jpegs"]) == ("binary", "binary", "list<item: binary>")
+    assert (found["str"], found["str_int"], found["str_decimal"]) == ("string", "int64", "string")
+    assert (found["fixed"], found["matrix"]) == ("list<item: list<item: int32>>", "list<item: list<item: float>>")
+
+
+def test_a_folder_is_read_once_where_its_shards_are_there_compressed_too(tmp_path: Path) -> None:
+    source = Path(shutil.copytree(INTEROP / "mds" / "plain", tmp_path / "in"))
+    for path in sorted(source.glob("*.mds")):
+        (source / f"{path.name}.zstd").write_bytes(zstandard.compress(path.read_bytes()))
+    result = shardctl.convert(source, tmp_path / "out", workers=0)
+    assert (result.samples, result.rejected) == (5, 0)
+    assert any("4 compressed copies" in notice for notice in result.notices)
+    assert len(shardctl.open(tmp_path / "out")) == 5
+
+
+def test_pickles_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(Rejection, match="pickle holds pickles, which can run any code"):
+        cut(FORM, INTEROP / "mds" / "pickles" / "shard.00000.mds")
+
+
+@pytest.mark.parametrize(
+    ("encoding", "size", "stored", "error"),
+    [
+        ("str", None, b"\xff", "bad-value"),
+        ("json", None, b"{", "not-json"),
+        ("json", None, b'{"a":1,"a":2}', "not-json"),
+        ("str_int", None, b"1.5", "bad-value"),
+        ("str_float", None, b"x", "bad-value"),
+        ("str_decimal", None, b"x", "bad-value"),
+        ("ndarray", None, b"", "bad-value"),
+        ("ndarray", None, b"\x07\x04\x01a", "bad-value"),
+        ("ndarray", None, b"\x08\x04\x02a", "bad-value"),
+        ("ndarray", None, b"\x08\x07" + b"\xff" * 8 + b"a", "bad-value"),
+        ("ndarray:int32", None, b"\x04\x01abc", "bad-value"),
+        ("ndarray:int32", None, b"\x0a" + struct.pack("<2I", 2**32 - 1, 0), "bad-value"),  # billions of empty lists
+        ("ndarray:int32:2,2", 12, bytes(12), "bad-value"),
+        ("list[png]", None, b"", "bad-value"),
+        ("list[png]", None, bytes(4) + struct.pack("<2I", 1, 9) + b"short", "bad-value"),
+        ("jpeg_array", None, struct.pack("<I", 2**32 - 1), "bad-value"),
+    ],
+)
+def test_a_value_that_is_not_as_the_columns_say_is_the_reject_of_its_sample(
+    encoding: str, size: int | None, stored: bytes, error: str, tmp_path: Path
+) -> None:
+    found = read_one(encoding, size, stored, path=tmp_path / "a.mds")
+    assert errors(found) == [(1, error)]
+    assert "its x" in found.rejects[0][2]
+
+
+def test_a_sample_that_is_shorter_than_its_values_is_a_reject(tmp_path: Path) -> None:
+    path = tmp_path / "a.mds"
+    columns: dict[str, tuple[str, int | None]] = {"x": ("bytes", None), "y": ("int", 8)}
+    good = value(b"abc") + struct.pack("<q", 7)
+    path.write_bytes(shard(columns, [struct.pack("<I", 2**32 - 1) + bytes(20), b"\1", good, good[:-1]]))
+    found = read(FORM, path)
+    assert errors(found) == [(1, "bad-sample"), (2, "bad-sample"), (4, "bad-sample")]
+    assert found.rows == [{"x": b"abc", "y": 7}]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"column_names": ["x", "x"], "column_encodings": ["int", "int"], "column_sizes": [8, 8]},
+        {"column_names": ["x", "y"]},
+        {"column_names": 3},
+        {"column_names": [3]},
+        {"column_sizes": [4]},
+        {"column_sizes": [-8]},
+        {"column_sizes": [8.0]},
+        {"column_encodings": ["pil"]},
+        {"column_encodings": ["ndarray:object"]},
+        {"column_encodings": ["ndarray:int8:a"]},
+        {"column_encodings": [["int"]]},
+    ],
+)
+def test_columns_that_cannot_be_read_are_one_sentence(changes: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "a.mds"
+    path.write_bytes(shard({"x": ("int", 8)}, [bytes(8)], **changes))
+    with pytest.raises(Rejection, match="its columns cannot be read") as caught:
+        cut(FORM, path)
+    assert caught.value.error == "bad-columns"
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        struct.pack("<2I", 2**32 - 1, 2**31),
+        struct.pack("<4I", 2, 20, 19, 40),
+        struct.pack("<4I", 2, 20, 20, 20),
+        struct.pack("<3I", 1, 2**31, 2**31 + 1),
+        struct.pack("<3I", 1, 4, 8),
+        b"\0\0",
+    ],
+)
+def test_places_that_no_samples_have_are_no_shard(head: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "a.mds"
+    path.write_bytes(head + bytes(40))
+    with pytest.raises(Rejection) as caught:
+        cut(FORM, path)
+    assert caught.value.error in ("not-mds", "bad-columns")
+
+
+def test_an_index_that_says_something_else_of_a_shard_rejects_it(tmp_path: Path) -> None:
+    source = Path(shutil.copytree(INTEROP / "mds" / "plain", tmp_path / "in"))
+    index = json.loads((source / "index.json").read_text())
+    for change in ({"samples": 9}, {"raw_data": {**index["shards"][0]["raw_data"], "bytes": 1}}):
+        text = json.dumps({**index, "shards": [{**index["shards"][0], **change}, *index["shards"][1:]]})
+        (source / "index.json").write_text(text)
+        with pytest.raises(Rejection, match=r"index\.json says") as caught:
+            cut(FORM, source / "shard.00000.mds")
+        assert caught.value.error == "not-as-listed"
+        assert cut(FORM, source / "shard.00001.mds")
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"shards": 3}', '{"shards": [3]}', '{"shards": [{"samples": []}]}', "[" * 10**5])
+def test_an_index_that_is_none_says_nothing(text: str, tmp_path: Path) -> None:
+    shutil.copy(INTEROP / "mds" / "plain" / "shard.00000.mds", tmp_path)
+    (tmp_path / "index.json").write_text(text)
+    assert cut(FORM, tmp_path / "shard.00000.mds")
+
+
+def test_a_shard_that_is_listed_and_missing_is_an_error_and_one_that_is_not_listed_is_left_out(tmp_path: Path) -> None:
+    source = Path(shutil.copytree(INTEROP / "mds" / "packed", tmp_path / "in"))
+    shutil.copy(source / "shard.00000.mds.zstd", source / "shard.00099.mds.zstd")
+    result = shardctl.convert(source, tmp_path / "out", workers=0)
+    assert result.samples == 5
+    assert any("shard.00099.mds.zstd" in notice and "does not list" in notice for notice in result.notices)
+    (source / "shard.00001.mds.zstd").unlink()
+    with pytest.raises(InputError, match=r"lists shard\.00001\.mds or shard\.00001\.mds\.zstd, which is not there"):
+        shardctl.convert(source, tmp_path / "again", workers=0)
+
+
+def test_strings_of_the_label_are_names_of_classes(tmp_path: Path) -> None:
+    """Though the column has its type already."""
+    path = tmp_path / "a.mds"
+    path.write_bytes(shard({"label": ("str", None)}, [value(name) for name in (b"b", b"a", b"b")]))
+    assert types_of(FORM, path).labels() == ["a", "b"]
+    assert types_of(FORM, path, Reading(label="x")).labels() is None
+    shardctl.convert(path, tmp_path / "out", workers=0)
+    ds = shardctl.open(tmp_path / "out")
+    assert ds.classes == ("a", "b")
+    assert [each["label"] for each in ds] == [1, 0, 1]
+
+
+def test_numbers_that_no_integer_holds_stay_exact(tmp_path: Path) -> None:
+    assert read_one("str_int", None, str(10**30).encode(), b"7", path=tmp_path / "a.mds").rows == [
+        {"x": str(10**30)},
+        {"x": "7"},
+    ]
+    found = read_one("str_decimal", None, b"1.10", path=tmp_path / "b.mds")
+    assert Decimal(found.rows[0]["x"]) == Decimal("1.10")
+    assert found.table.schema.field("x").type == pa.string()
+
+
+def test_a_shard_that_begins_like_compressed_data_is_read(tmp_path: Path) -> None:
+    """Its number of samples is the beginning of zlib data."""
+    path = tmp_path / "a.mds"
+    path.write_bytes(shard({"x": ("int8", 1)}, [b"\1"] * 0x9C78))
+    assert path.read_bytes()[:2] == b"\x78\x9c"
+    assert sum(each.records for each in cut(FORM, path)) == 0x9C78

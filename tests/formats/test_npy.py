@@ -1,0 +1,277 @@
+"""Arrays of numpy: rows come out exactly, in any units; nothing is unpickled, and headers that lie are refused."""
+
+from __future__ import annotations
+
+import io
+import tracemalloc
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import xxhash
+from numpy.lib import format as npy
+from reading import cut, read, types_of, units_of
+
+from shardctl.errors import Rejection
+from shardctl.sources.formats import Unit
+from shardctl.sources.formats.npy import Npy
+from shardctl.sources.formats.npz import Npz
+from shardctl.sources.formats.numbered import Numbered
+
+NPY, NPZ = Numbered(Npy()), Numbered(Npz())
+
+
+def save(folder: Path, array: Any, name: str = "a.npy") -> Path:
+    path = folder / name
+    np.save(path, array, allow_pickle=True)
+    return path
+
+
+def header(text: str, data: bytes = b"", version: int = 1) -> bytes:
+    size = len(text).to_bytes(2 if version == 1 else 4, "little")
+    return b"\x93NUMPY" + bytes([version, 0]) + size + text.encode() + data
+
+
+def damaged_reads(format_: Numbered, path: Path, data: bytes, many: int) -> int:
+    """Read copies of a file with bits turned over, and cut. All that may be raised is a Rejection; return how often it was."""
+    rejected = 0
+    places = range(0, len(data), max(1, len(data) // many))
+    for place in places:
+        turned = bytearray(data)
+        turned[place] ^= 1 << place % 8 | 0x80
+        for broken in (bytes(turned), data[:place]):
+            path.write_bytes(broken)
+            try:
+                read(format_, path)
+            except Rejection as rejection:
+                rejected += len(rejection.message) > 20 and "\n" not in rejection.message
+    assert rejected >= len(places)  # at least each file that was cut
+    return rejected
+
+
+SCALARS = ["?", "i1", "u1", "<i2", ">i2", "<u2", "<i4", ">u4", "<i8", ">i8", "<u8", "<f2", "<f4", ">f4", "<f8", ">f8"]
+
+
+@pytest.mark.parametrize("dtype", SCALARS)
+def test_numbers_of_every_type_and_order_of_bytes_come_out(dtype: str, tmp_path: Path) -> None:
+    array = np.array([0, 1, 100, 1], dtype)
+    found = read(NPY, save(tmp_path, array))
+    assert found.table["data"].to_pylist() == array.tolist()
+    assert found.table.schema.field("data").type == pa.from_numpy_dtype(array.dtype.newbyteorder("="))
+    assert found.numbers == [1, 2, 3, 4]
+
+
+OTHERS: dict[str, tuple[Any, Any]] = {
+    "texts": (np.array(["a", "", "né\0x"]), ["a", "", "né\0x"]),
+    "texts of the other order": (np.array(["a", "日本"], ">U2"), ["a", "日本"]),
+    "bytes": (np.array([b"a", b"\xff\0b"]), [b"a", b"\xff\0b"]),
+    "matrix": (np.arange(12, dtype=">i4").reshape(3, 4), np.arange(12).reshape(3, 4).tolist()),
+    "Fortran": (np.asfortranarray(np.arange(24.0).reshape(4, 3, 2)), np.arange(24.0).reshape(4, 3, 2).tolist()),
+    "texts in lists": (np.array([["a", "b"], ["c", ""]]), [["a", "b"], ["c", ""]]),
+    "durations": (np.array([1, "NaT"], "m8[us]"), np.array([1, "NaT"], "m8[us]").tolist()),
+    "days": (np.array(["2026-11-21", "NaT"], "M8[D]"), np.array(["2026-11-21", "NaT"], "M8[D]").tolist()),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_values_come_out(name: str, tmp_path: Path) -> None:
+    array, expected = OTHERS[name]
+    assert read(NPY, save(tmp_path, array)).table["data"].to_pylist() == expected
+
+
+def test_the_bits_of_numbers_do_not_change(tmp_path: Path) -> None:
+    array = np.arange(1, 2**16, 7, dtype=np.uint16).view(np.float16).astype(np.float32).reshape(-1, 1)
+    array[3] = np.nan
+    found = read(NPY, save(tmp_path, array)).table["data"].combine_chunks()
+    assert found.type == pa.list_(pa.float32(), 1)
+    assert found.flatten().to_numpy().tobytes() == array.tobytes()
+
+
+def test_fields_of_a_structured_array_are_columns(tmp_path: Path) -> None:
+    array = np.zeros(3, [("id", ">i8"), ("box", "f4", (2, 2)), ("name", "U3"), ("in", [("x", "i1"), ("y", "S2")])])
+    array["id"], array["name"] = [1, 2, 3], ["a", "b", "c"]
+    array["box"][1] = [[1, 2], [3, 4]]
+    array["in"]["y"] = [b"p", b"q", b"rr"]
+    found = read(NPY, save(tmp_path, array))
+    assert found.rows[1] == {"id": 2, "box": [[1, 2], [3, 4]], "name": "b", "in": {"x": 0, "y": b"q"}}
+    assert found.table.schema.field("box").type == pa.list_(pa.list_(pa.float32(), 2), 2)
+
+
+def test_names_of_fields_may_be_any_unicode(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="format 3"):
+        path = save(tmp_path, np.zeros(2, [("größe日", "i4")]))
+    assert types_of(NPY, path).found().names == ["größe日"]
+
+
+def test_a_text_that_is_no_unicode_is_a_reject_of_its_row_alone(tmp_path: Path) -> None:
+    path = save(tmp_path, np.array(["aa", "bb", "cc"]))
+    data = path.read_bytes()
+    path.write_bytes(data[:-8] + b"\x00\xd8\0\0" + data[-4:])
+    found = read(NPY, path)
+    assert [row["data"] for row in found.rows] == ["aa", "bb"]
+    assert [reject[:2] for reject in found.rejects] == [(3, "not-utf8")]
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_units_are_read_apart_and_in_any_order(order: str, tmp_path: Path) -> None:
+    array = np.arange(600_000).reshape(-1, 2)
+    path = save(tmp_path, np.asarray(array, order=order))
+    units = units_of(cut(NPY, path))
+    assert len(units) > 3
+    whole = read(NPY, path)
+    assert np.array_equal(np.array(whole.table["data"].combine_chunks().flatten()), array.reshape(-1))
+    backwards = read(NPY, path, units=units[::-1])
+    assert backwards.digests == whole.digests[::-1]
+    part = units[2]._replace(skip=5, first=units[2].first + 5, records=9)
+    assert read(NPY, path, units=[part]).table["data"].to_pylist() == array[part.first - 1 : part.first + 8].tolist()
+
+
+def test_the_digest_is_that_of_the_bytes_of_the_rows(tmp_path: Path) -> None:
+    array = np.arange(1000)
+    assert read(NPY, save(tmp_path, array)).digests == [xxhash.xxh3_64(array.tobytes()).hexdigest()]
+
+
+def test_only_chosen_rows_come_out(tmp_path: Path) -> None:
+    found = read(NPY, save(tmp_path, np.arange(1000)), choose=lambda rows: rows % 7 == 0)
+    assert found.numbers == list(range(7, 1001, 7))
+    assert [row["data"] + 1 for row in found.rows] == found.numbers
+
+
+def test_an_array_without_rows_has_no_units(tmp_path: Path) -> None:
+    assert cut(NPY, save(tmp_path, np.zeros((0, 3)))) == []
+
+
+HUGE = "{'descr': '<f4', 'fortran_order': False, 'shape': (4611686018427387904, 4096), }"
+LIES: dict[str, tuple[bytes, str]] = {
+    "empty": (b"", "not-npy"),
+    "magic": (b"\x92NUMPY\1\0\2\0{}", "not-npy"),
+    "version": (header("{}", version=9), "bad-header"),
+    "no header": (b"\x93NUMPY\1\0", "bad-header"),
+    "cut header": (b"\x93NUMPY\1\0\xff\xff{", "bad-header"),
+    "long header": (b"\x93NUMPY\2\0\xff\xff\xff\xff{", "bad-header"),
+    "no literal": (header("__import__('os')"), "bad-header"),
+    "deep literal": (header("(" * 9000), "bad-header"),
+    "keys": (header("{'descr': '<f4'}"), "bad-header"),
+    "shape": (header("{'descr': '<f4', 'fortran_order': False, 'shape': (-1,)}"), "bad-header"),
+    "shape of truth": (header("{'descr': '<f4', 'fortran_order': False, 'shape': (True,)}", bytes(4)), "bad-header"),
+    "type": (header("{'descr': 'nonsense', 'fortran_order': False, 'shape': (1,)}"), "bad-header"),
+    "huge": (header(HUGE, bytes(64)), "truncated"),
+    "huge rows": (header("{'descr': '<f4', 'fortran_order': False, 'shape': (1, 999999999)}"), "too-large"),
+    "many rows of nothing": (header("{'descr': '<f4', 'fortran_order': False, 'shape': (9999999999, 0)}"), "no-values"),
+    "type of nothing": (header("{'descr': '<U0', 'fortran_order': False, 'shape': (9999999999,)}"), "no-values"),
+    "too short": (header("{'descr': '<f4', 'fortran_order': False, 'shape': (3,)}", bytes(11)), "truncated"),
+    "too long": (header("{'descr': '<f4', 'fortran_order': False, 'shape': (3,)}", bytes(13)), "wrong-size"),
+    "scalar": (header("{'descr': '<f4', 'fortran_order': False, 'shape': ()}", bytes(4)), "no-rows"),
+    "complex": (header("{'descr': '<c8', 'fortran_order': False, 'shape': (1,)}", bytes(8)), "unknown-type"),
+    "void": (header("{'descr': '|V2', 'fortran_order': False, 'shape': (1,)}", bytes(2)), "unknown-type"),
+    "objects": (header("{'descr': '|O', 'fortran_order': False, 'shape': (1,)}", bytes(8)), "pickle"),
+    "objects inside": (header("{'descr': [('a', '|O')], 'fortran_order': False, 'shape': (1,)}", bytes(8)), "pickle"),
+    "part of nothing": (
+        header("{'descr': [('a', '<f4', (0,)), ('b', '<f4')], 'fortran_order': False, 'shape': (1,)}", bytes(4)),
+        "no-values",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_files_that_lie_are_rejected_and_nothing_is_allocated(name: str, tmp_path: Path) -> None:
+    data, error = LIES[name]
+    (tmp_path / "a.npy").write_bytes(data)
+    tracemalloc.start()
+    try:
+        with pytest.raises(Rejection) as raised:
+            read(NPY, tmp_path / "a.npy")
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
+    assert raised.value.error == error
+
+
+def test_pickles_are_not_read(tmp_path: Path) -> None:
+    with pytest.raises(Rejection, match="any code"):
+        read(NPY, save(tmp_path, np.array([{}, 1], object)))
+
+
+@pytest.mark.filterwarnings("error")
+def test_damage_is_rejected(tmp_path: Path) -> None:
+    path = save(tmp_path, np.zeros(2, [("a", "i4"), ("b", "U2")]))
+    damaged_reads(NPY, path, path.read_bytes(), 144)
+
+
+# --- .npz ---
+
+SAVE: dict[str, Callable[..., None]] = {"stored": np.savez, "deflated": np.savez_compressed}
+
+
+@pytest.mark.parametrize("how", SAVE)
+def test_arrays_of_an_archive_are_columns(how: str, tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 255, (1500, 40, 40), np.uint8)
+    arrays = {"image": images, "label": np.arange(1500) % 7, "name": np.array([f"n{n}" for n in range(1500)])}
+    path = tmp_path / "a.npz"
+    SAVE[how](path, **arrays)
+    found = read(NPZ, path)
+    assert len(cut(NPZ, path)) == (3 if how == "stored" else 1)
+    assert found.table["label"].to_pylist() == arrays["label"].tolist()
+    assert found.table["name"].to_pylist() == arrays["name"].tolist()
+    assert found.table.schema.field("image").type == pa.list_(pa.list_(pa.uint8(), 40), 40)
+    flat = found.table["image"].combine_chunks().flatten().flatten()
+    assert flat.to_numpy().tobytes() == images.tobytes()
+    [first, *_] = units_of(cut(NPZ, path))
+    parts = [Unit(first.offset, first.size, skip, 1 + skip, 100) for skip in (300, 0, 100)]
+    again = read(NPZ, path, units=parts)
+    assert again.table["label"].to_pylist() == [*arrays["label"][300:400], *arrays["label"][:200]]
+
+
+def test_one_structured_array_has_its_fields_as_columns(tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "a.npz", rows=np.array([(1, "a"), (2, "b")], [("n", "i2"), ("t", "U1")]))
+    assert read(NPZ, tmp_path / "a.npz").rows == [{"n": 1, "t": "a"}, {"n": 2, "t": "b"}]
+
+
+@pytest.mark.parametrize("how", SAVE)
+def test_several_splits_in_one_archive_are_refused_with_what_to_do(how: str, tmp_path: Path) -> None:
+    SAVE[how](tmp_path / "a.npz", x_train=np.zeros(3), y_train=np.zeros(3), x_test=np.zeros(3), y_test=np.zeros(3))
+    with pytest.raises(Rejection, match=r"several splits; save those of each split as a file of its own"):
+        read(NPZ, tmp_path / "a.npz")
+
+
+def test_arrays_of_one_split_are_columns(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x_train=np.zeros(3), y_train=np.ones(3))
+    assert read(NPZ, tmp_path / "a.npz").rows == [{"x_train": 0, "y_train": 1}] * 3
+
+
+def test_arrays_of_several_lengths_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", a=np.zeros(3), b=np.ones(4))
+    with pytest.raises(Rejection, match=r"the array a has 3 rows and the array b has 4"):
+        read(NPZ, tmp_path / "a.npz")
+
+
+def test_other_members_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", a=np.zeros(3))
+    with zipfile.ZipFile(tmp_path / "a.npz", "a") as archive:
+        archive.writestr("readme.txt", "hello")
+    with pytest.raises(Rejection, match=r"readme\.txt is no \.npy"):
+        read(NPZ, tmp_path / "a.npz")
+
+
+def test_what_inflates_to_more_than_its_header_says_is_refused(tmp_path: Path) -> None:
+    inside = io.BytesIO()
+    npy.write_array(inside, np.zeros(10))
+    with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.npy", inside.getvalue() + bytes(64 << 20))
+    with pytest.raises(Rejection, match="to have 80 bytes by its header"):
+        read(NPZ, tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize("how", SAVE)
+def test_damage_to_archives_is_rejected(how: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    SAVE[how](path, a=np.arange(20), b=np.array(["x", "y"] * 10))
+    rejected = damaged_reads(NPZ, path, path.read_bytes(), 200)
+    assert rejected > 250
+    path.write_bytes(b"")
+    with pytest.raises(Rejection, match="not a zip file"):
+        read(NPZ, path)

@@ -1,0 +1,252 @@
+"""Folders of TFDS: what it wrote itself comes out with types, classes and splits; features.json may be wrong in any way."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from containers import INTEROP, errors, expected
+from reading import read, types_of
+from test_tfrecord import example, framed
+
+import shardctl
+from shardctl.errors import InputError, Rejection
+from shardctl.sources.formats.framed import Framed
+from shardctl.sources.formats.tfrecord import TFRecord
+
+FORM = Framed(TFRecord())
+TOY = INTEROP / "tfds"
+
+
+def features(tree: dict[str, Any]) -> dict[str, Any]:
+    return {"featuresDict": {"features": tree}}
+
+
+def tensor(dtype: str, *shape: int, encoding: str = "none") -> dict[str, Any]:
+    return {"tensor": {"dtype": dtype, "shape": {"dimensions": [str(length) for length in shape]}, "encoding": encoding}}
+
+
+def sequence(feature: dict[str, Any]) -> dict[str, Any]:
+    return {"sequence": {"feature": feature}}
+
+
+def folder(tmp_path: Path, tree: Any, *records: dict[str, list[Any] | None], labels: dict[str, str] | None = None) -> Path:
+    (tmp_path / "features.json").write_text(tree if isinstance(tree, str) else json.dumps(tree))
+    for name, names in (labels or {}).items():
+        (tmp_path / f"{name}.labels.txt").write_text(names)
+    path = tmp_path / "toy-train.tfrecord-00000-of-00001"
+    path.write_bytes(b"".join(framed(example(record)) for record in records))
+    return path
+
+
+@pytest.mark.parametrize("split", ["train", "test", "unsupervised"])
+def test_records_are_those_that_tfds_reads(split: str) -> None:
+    found = read(FORM, TOY / f"toy-{split}.tfrecord-00000-of-00001")
+    assert found.rejects == []
+    assert found.rows == expected("tfds")[split]
+
+
+def test_types_and_classes_are_those_of_the_features() -> None:
+    types = types_of(FORM, TOY / "toy-train.tfrecord-00000-of-00001")
+    found = {f.name: str(f.type) for f in types.found()}
+    assert found["matrix"] == "list<item: list<item: int32>>"
+    assert (found["flag"], found["small"], found["large"], found["double"]) == ("bool", "uint8", "uint64", "double")
+    assert types.found().field("objects").type.field("bbox").type == pa.list_(pa.list_(pa.float32()))
+    assert types.classes == {"label": ("zebra", "ant", "a cow")}
+
+
+def test_a_folder_has_its_classes_in_their_own_order_and_its_splits(tmp_path: Path) -> None:
+    result = shardctl.convert(TOY, tmp_path / "out", workers=0)
+    ds = shardctl.open(tmp_path / "out")
+    assert (result.samples, result.rejected) == (7, 0)
+    assert ds.classes == ("zebra", "ant", "a cow")
+    for split, rows in expected("tfds").items():
+        samples = list(shardctl.open(tmp_path / "out", split=split))
+        assert [sample["label"] for sample in samples] == [row["label"] for row in rows]
+        assert sorted(sample["image"].shape[:2] for sample in samples) == [(3 + n, 4) for n in range(len(rows))]
+    assert shardctl.verify(tmp_path / "out").findings == ()
+
+
+def test_the_folder_above_has_the_same_splits_and_one_with_two_versions_is_refused(tmp_path: Path) -> None:
+    shutil.copytree(TOY, tmp_path / "data" / "toy" / "1.0.0")
+    shardctl.convert(tmp_path / "data", tmp_path / "out", workers=0)
+    assert len(shardctl.open(tmp_path / "out", split="unsupervised")) == 1
+    shutil.copytree(TOY, tmp_path / "data" / "toy" / "2.0.0")
+    with pytest.raises(InputError, match="further down are named as splits"):
+        shardctl.convert(tmp_path / "data", tmp_path / "two", workers=0)
+
+
+def test_splits_without_usual_names_are_those_of_dataset_info(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    names = ("validation_matched", "validation_mismatched", "extra")
+    for name in names:
+        shutil.copy(TOY / "toy-test.tfrecord-00000-of-00001", tmp_path / "in" / f"toy-{name}.tfrecord-00000-of-00001")
+    info = {"name": "toy", "splits": [{"name": name} for name in names]}
+    (tmp_path / "in" / "dataset_info.json").write_text(json.dumps(info))
+    shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
+    assert {name: len(shardctl.open(tmp_path / "out", split=name)) for name in names} == dict.fromkeys(names, 2)
+
+
+def test_one_split_alone_has_its_name(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for name in ("toy-test.tfrecord-00000-of-00001", "dataset_info.json", "features.json"):
+        shutil.copy(TOY / name, tmp_path / "in")
+    shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
+    assert len(shardctl.open(tmp_path / "out", split="test")) == 2
+
+
+@pytest.mark.parametrize(
+    ("feature", "stored", "value", "type_"),
+    [
+        (tensor("int32"), [3], 3, pa.int32()),
+        (tensor("float16", 2), [0.5, 1.0], [0.5, 1.0], pa.list_(pa.float16())),
+        (tensor("bool"), [1], True, pa.bool_()),
+        (tensor("string"), ["ä".encode()], "ä", pa.string()),
+        (tensor("int64", -1, 2), [], [], pa.list_(pa.list_(pa.int64()))),
+        (tensor("int64", 2, -1), [1, 2, 3, 4], [[1, 2], [3, 4]], pa.list_(pa.list_(pa.int64()))),
+        (tensor("uint64"), [-1], 2**64 - 1, pa.uint64()),
+        (tensor("float32"), [float("nan")], None, pa.float32()),
+        (tensor("int16", 2, encoding="zlib"), [zlib.compress(struct.pack("<2h", 1, -2))], [1, -2], pa.list_(pa.int16())),
+        (tensor("int16", 2, encoding="bytes"), [struct.pack("<2h", 1, -2)], [1, -2], pa.list_(pa.int16())),
+        (sequence(tensor("int8")), [], [], pa.list_(pa.int8())),
+        (sequence(tensor("int8", 2)), [1, 2, 3, 4], [[1, 2], [3, 4]], pa.list_(pa.list_(pa.int8()))),
+        (sequence(tensor("int8", 1, encoding="bytes")), [b"\1", b"\2"], [[1], [2]], pa.list_(pa.list_(pa.int8()))),
+        ({"text": {}}, [b"x"], "x", pa.string()),
+        ({"image": {}}, [b"\xff"], b"\xff", pa.binary()),
+        ({"boundingBox": {"dtype": "float32", "shape": {"dimensions": ["4"]}}}, [0.5] * 4, [0.5] * 4, pa.list_(pa.float32())),
+        (tensor("bfloat16"), [0.5], 0.5, pa.float32()),  # not known here: as it is stored
+        ({"audio": {"dtype": "int64"}}, [1, 2], [1, 2], pa.list_(pa.int64())),
+        (sequence(tensor("int64", -1, 2)), [1, 2], [1, 2], pa.list_(pa.int64())),
+    ],
+)
+def test_a_feature_has_its_type(
+    feature: dict[str, Any], stored: list[Any], value: Any, type_: pa.DataType, tmp_path: Path
+) -> None:
+    found = read(FORM, folder(tmp_path, features({"x": feature}), {"x": stored}))
+    assert found.rejects == []
+    assert found.table.schema.field("x").type == type_
+    assert found.rows[0]["x"] == value or (value is None and np.isnan(found.rows[0]["x"]))
+
+
+@pytest.mark.parametrize(
+    ("feature", "stored"),
+    [
+        (tensor("int32"), [2**31]),
+        (tensor("uint8"), [-1]),
+        (tensor("int64"), [0.5]),
+        (tensor("bool"), [2]),
+        (tensor("int32"), [1, 2]),
+        (tensor("int32"), [b"1"]),
+        (tensor("float32"), [b"1.5"]),
+        (tensor("string"), [3]),
+        (tensor("string"), [b"\xff"]),
+        ({"image": {}}, [1, 2]),
+        ({"text": {}}, [1.5]),
+        (tensor("int64", 2, 2), [1, 2, 3]),
+        (tensor("int16", 2, encoding="zlib"), [b"no zlib"]),
+        (tensor("int16", 2, encoding="zlib"), [zlib.compress(b"1234")[:-1]]),
+        (tensor("int16", 2, encoding="bytes"), [b"12345"]),
+        (tensor("int16", 2, encoding="bytes"), [7]),
+        (tensor("int16", 2, encoding="bytes"), []),
+        (sequence(tensor("int8", 2)), [1, 2, 3]),
+    ],
+)
+def test_a_value_that_is_not_as_described_is_the_reject_of_its_record(
+    feature: dict[str, Any], stored: list[Any], tmp_path: Path
+) -> None:
+    tree = features({"x": feature, "n": tensor("int64")})
+    found = read(FORM, folder(tmp_path, tree, {"n": [0]}, {"x": stored, "n": [1]}, {"n": [2]}))
+    assert errors(found) == [(2, "other-type")]
+    assert "feature 'x'" in found.rejects[0][2]
+    assert [row["n"] for row in found.rows] == [0, 2]
+    assert {row["x"] for row in found.rows} == {None}
+
+
+@pytest.mark.parametrize(
+    "lengths", [[3], [1, 2], [-1, 3], [2**62, 2**62, 2**62, 2**62 + 2], [], [0.5, 1.5], [b"1", b"1"], None]
+)
+def test_lengths_of_ragged_values_must_be_theirs(lengths: list[Any] | None, tmp_path: Path) -> None:
+    tree = features({"x": sequence(sequence(tensor("int64")))})
+    record: dict[str, list[Any] | None] = {"x/ragged_flat_values": [1, 2], "x/ragged_row_lengths_0": lengths}
+    good: dict[str, list[Any] | None] = {"x/ragged_flat_values": [1, 2], "x/ragged_row_lengths_0": [0, 2]}
+    found = read(FORM, folder(tmp_path, tree, record, good))
+    assert found.rows[-1] == {"x": [[], [1, 2]]}
+    assert errors(found) == [(1, "other-type")] or (lengths is None and found.rows[0] == {"x": None})
+
+
+def test_a_shape_must_have_the_dimensions_of_its_feature(tmp_path: Path) -> None:
+    tree = features({"x": tensor("int8", -1, -1, encoding="bytes")})
+    shapes = [[2, 1], [2], [1, 2, 1], [3, 3], [2**62, 2**62]]
+    found = read(FORM, folder(tmp_path, tree, *({"x/value": [b"ab"], "x/shape": shape} for shape in shapes)))
+    assert found.rows == [{"x": [[97], [98]]}]
+    assert [number for number, _ in errors(found)] == [2, 3, 4, 5]
+
+
+def test_what_is_inflated_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shardctl.sources.formats.tfds.MOST_INFLATED", 1000)
+    tree = features({"x": sequence(tensor("int8", 300, encoding="zlib"))})
+    item = zlib.compress(bytes(300))
+    found = read(FORM, folder(tmp_path, tree, {"x": [item] * 3}, {"x": [item] * 4}))
+    assert (found.numbers, errors(found)) == ([1], [(2, "other-type")])
+
+
+def test_names_of_classes_are_read_as_tfds_reads_them(tmp_path: Path) -> None:
+    tree = features({"label": {"classLabel": {"numClasses": "3"}}})
+    path = folder(tmp_path, tree, {"label": [1]}, labels={"label": " a\x85b \n\nc\r\nd\n"})
+    assert types_of(FORM, path).classes == {"label": ("a\x85b", "c", "d")}
+
+
+def test_names_of_classes_may_be_missing_and_may_not_be_the_same(tmp_path: Path) -> None:
+    tree = features({"label": {"classLabel": {"numClasses": "2"}}})
+    assert types_of(FORM, folder(tmp_path, tree, {"label": [1]})).classes == {}
+    with pytest.raises(Rejection, match=re.escape("label.labels.txt has a name twice")) as caught:
+        read(FORM, folder(tmp_path, json.dumps(tree) + " ", {"label": [1]}, labels={"label": "a\na\n"}))
+    assert caught.value.error == "bad-features"
+
+
+def test_a_number_of_no_class_is_the_reject_of_its_record_and_minus_one_is_no_label(tmp_path: Path) -> None:
+    tree = features({"label": {"classLabel": {"numClasses": "2"}}})
+    (tmp_path / "in").mkdir()
+    folder(tmp_path / "in", tree, {"label": [1]}, {"label": [-1]}, {"label": [2]}, {}, labels={"label": "b\na\n"})
+    result = shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
+    assert (result.samples, result.rejected) == (3, 1)
+    assert [sample["label"] for sample in shardctl.open(tmp_path / "out")] == [1, None, None]
+    assert "unknown-class" in (tmp_path / "out" / "rejects.jsonl").read_text()
+
+
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{",
+        DEEP,
+        '{"featuresDict": 3}',
+        '{"featuresDict": {"features": {"x": []}}}',
+        '{"featuresDict": {"features": {"x": {"tensor": {}}}}}',
+        '{"featuresDict": {"features": {"x": {"tensor": {"dtype": ["int8"]}}}}}',
+        '{"featuresDict": {"features": {"x": {"tensor": {"dtype": "int8", "shape": {"dimensions": ["a"]}}}}}}',
+        '{"featuresDict": {"features": {"x/y": {"text": {}}}}}',
+        json.dumps(features({"x": json.loads('{"sequence": {"feature": ' * 9 + '{"text": {}}' + "}}" * 9)})),
+        json.dumps(features({"x": json.loads('{"featuresDict": {"features": {"a": ' * 200 + '{"text": {}}' + "}}}" * 200)})),
+    ],
+)
+def test_features_that_cannot_be_read_are_one_sentence(text: str, tmp_path: Path) -> None:
+    try:
+        found = read(FORM, folder(tmp_path, text, {"x": [1]}))
+    except Rejection as rejection:
+        assert rejection.error == "bad-features"  # noqa: PT017
+        assert "move it away" in rejection.message  # noqa: PT017
+    else:
+        assert found.rejects or len(found.rows) == 1

@@ -1,0 +1,204 @@
+"""TFRecord: what TensorFlow wrote comes out; every checksum is looked at; features of all shapes and kinds."""
+
+from __future__ import annotations
+
+import json
+import struct
+import subprocess
+import sys
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import pyarrow as pa
+import pytest
+from containers import INTEROP, Promises, errors, expected
+from reading import READING, read, types_of
+
+import shardctl
+from shardctl.errors import InputError, Rejection
+from shardctl.sources.endings import ending_of
+from shardctl.sources.formats import find_format
+from shardctl.sources.formats.base import Reading
+from shardctl.sources.formats.examples import messages
+from shardctl.sources.formats.framed import Framed
+from shardctl.sources.formats.tfrecord import TFRecord, masked
+
+FORM = Framed(TFRecord())
+
+
+def framed(data: bytes) -> bytes:
+    length = struct.pack("<Q", len(data))
+    crcs = [struct.pack("<I", masked(google_crc32c.value(part))) for part in (length, data)]
+    return length + crcs[0] + data + crcs[1]
+
+
+def example(features: dict[str, list[Any] | None]) -> bytes:
+    made = messages()()
+    for name, values in features.items():
+        feature = made.features.feature[name]
+        if values is None:
+            feature.SetInParent()
+        elif values and isinstance(values[0], bytes):
+            feature.bytes_list.value.extend(values)
+        elif values and isinstance(values[0], float):
+            feature.float_list.value.extend(values)
+        else:
+            feature.int64_list.value.extend(values)
+            feature.int64_list.SetInParent()
+    data: bytes = made.SerializeToString()
+    return data
+
+
+def write(path: Path, records: Iterable[dict[str, list[Any] | None]]) -> Path:
+    path.write_bytes(b"".join(framed(example(record)) for record in records))
+    return path
+
+
+def record(number: int) -> bytes:
+    return framed(example({"id": [number], "data": [bytes([255]) * (10 * number + 1)], "list": list(range(number))}))
+
+
+class TestTFRecord(Promises):
+    form = TFRecord()
+    suffix = ".tfrecord"
+
+    def whole(self, count: int) -> bytes:
+        return b"".join(map(record, range(count)))
+
+    def starts(self, count: int) -> list[int]:
+        return [0, *np.cumsum([len(record(number)) for number in range(count)]).tolist()]
+
+    def test_every_flipped_byte_is_noticed(self, path: Path) -> None:
+        """By one of the two checksums of its record: either that record alone is lost, or all from there on."""
+        path.write_bytes(self.whole(4))
+        good, starts, rows = path.read_bytes(), self.starts(4), read(FORM, path).rows
+        schema = types_of(FORM, path).found()
+        for place in range(starts[1], starts[2]):
+            path.write_bytes(good[:place] + bytes([good[place] ^ 0x10]) + good[place + 1 :])
+            found = read(FORM, path, schema=schema)
+            in_head = place < starts[1] + 12
+            assert errors(found) == [(2, "damaged")], place
+            assert found.rows == (rows[:1] if in_head else [rows[0], *rows[2:]]), place
+            assert f"at byte {starts[1]}" in found.rejects[0][2]
+
+
+@pytest.mark.parametrize("name", ["plain.tfrecord", "gzip.tfrecord.gz", "zlib-00000-of-00001"])
+def test_records_are_those_that_tensorflow_reads(name: str) -> None:
+    path = INTEROP / "tfrecord" / name
+    found = read(find_format(ending_of(name, str(path)), READING), path)
+    assert found.rejects == []
+    for row, features in zip(found.rows, expected("tfrecord")[name], strict=True):
+        assert row.keys() >= features.keys()
+        for field, value in row.items():
+            stored = value if isinstance(value, list) else [] if value is None else [value]
+            stored = [each.encode() if isinstance(each, str) else each for each in stored]
+            assert stored == features.get(field, []), field
+    singles = {field for row in found.rows for field, value in row.items() if not isinstance(value, list)}
+    assert singles == {"id", "score", "name", "data", "mixed", "odd"}
+
+
+def test_lists_of_features_are_lists_in_a_list() -> None:
+    found = read(FORM, INTEROP / "tfrecord" / "sequence.tfrecord")
+    wanted = expected("tfrecord")["sequence.tfrecord"]
+    assert [row["steps"] for row in found.rows] == [row["steps"] for row in wanted]
+    assert [row["words"] for row in found.rows] == [[word.decode() for (word,) in row["words"]] for row in wanted]
+    assert [(row["id"], row["who"]) for row in found.rows] == [(0, "x"), (1, "x"), (2, "x")]
+
+
+def test_types_are_those_of_all_records(tmp_path: Path) -> None:
+    everything = read(FORM, INTEROP / "tfrecord" / "plain.tfrecord")
+    types = {f.name: f.type for f in everything.table.schema}
+    assert types["id"] == pa.int64()
+    assert types["score"] == pa.float32()
+    assert types["name"] == pa.string()
+    assert types["data"] == pa.binary()
+    assert types["values"] == pa.list_(pa.int64())  # none in one, several in others
+    assert types["words"] == pa.list_(pa.string())
+    assert types["mixed"] == pa.binary()  # text but for one record
+    assert types["sometimes_one"] == pa.list_(pa.float32())
+    assert everything.table["odd"].to_pylist() == [None, -(2**63), None, 2**63 - 1, None]
+
+
+def test_features_of_several_kinds_are_text(tmp_path: Path) -> None:
+    values: list[list[Any]] = [[b"text"], [3], [1.5, 2.0], [], [b"a", b"b"]]
+    found = read(FORM, write(tmp_path / "a.tfrecord", [{"x": value} for value in values]))
+    assert [row["x"] for row in found.rows] == ["text", "3", "[1.5, 2.0]", None, '["a", "b"]']
+    path = write(tmp_path / "b.tfrecord", [{"x": [b"\xff"]}, {"x": [3]}])
+    with pytest.raises(InputError, match="the field x holds values of several types"):
+        read(FORM, path)
+
+
+def test_an_empty_feature_fits_a_list_of_any_type_and_no_feature_is_null(tmp_path: Path) -> None:
+    records: list[dict[str, list[Any] | None]] = [{"x": [b"a", b"b"]}, {"x": []}, {"x": None}, {}]
+    found = read(FORM, write(tmp_path / "a.tfrecord", records))
+    assert [row["x"] for row in found.rows] == [["a", "b"], [], None, None]
+
+
+def test_what_is_no_example_is_the_reject_of_its_record(tmp_path: Path) -> None:
+    path = tmp_path / "a.tfrecord"
+    path.write_bytes(framed(example({"a": [1]})) + framed(b"1") + framed(b"\x1a\x01x") + framed(b"") + record(1)[:12])
+    found = read(FORM, path)
+    assert errors(found) == [(2, "not-an-example"), (3, "not-an-example"), (5, "truncated")]
+    assert [row["a"] for row in found.rows] == [1, None]
+
+
+def test_strings_of_the_label_are_names_of_classes(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tfrecord", [{"kind": [name]} for name in (b"b", b"a", b"b")])
+    assert types_of(FORM, path, Reading(label="kind")).labels() == ["a", "b"]
+
+
+def test_a_first_record_of_any_length_is_a_reject(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shardctl.sources.formats.tfrecord.RECORD_BYTES", 1000)
+    path = tmp_path / "a.tfrecord.gz"
+    path.write_bytes(zlib.compress(framed(example({"a": [bytes([255]) * 5000]})) + record(1)))
+    found = read(FORM, path)
+    assert errors(found) == [(1, "too-large")]
+    assert found.numbers == [2]
+
+
+def test_a_length_beyond_any_file_is_the_end_of_it(tmp_path: Path) -> None:
+    length = struct.pack("<Q", 2**64 - 1)
+    path = tmp_path / "a.tfrecord"
+    path.write_bytes(record(1) + length + struct.pack("<I", masked(google_crc32c.value(length))) + b"data")
+    found = read(FORM, path)
+    assert (found.numbers, errors(found)) == ([1], [(2, "truncated")])
+
+
+def test_the_order_of_fields_is_the_same_in_every_process(tmp_path: Path) -> None:
+    """That of a map of protobuf is not: it is drawn anew in each."""
+    path = tmp_path / "a.tfrecord"
+    path.write_bytes(b"".join(framed(example({f"f{n}": [n] for n in range(40)})) for _ in range(3)))
+    code = (
+        "import sys, shardctl; from pathlib import Path; shardctl.convert(sys.argv[1], sys.argv[2], workers=0);"
+        "print(Path(sys.argv[2], 'SHA256SUMS').read_text())"
+    )
+    shardctl.convert(path, tmp_path / "here", workers=0)
+    ran = subprocess.run([sys.executable, "-c", code, path, tmp_path / "there"], check=True, capture_output=True, text=True)
+    assert ran.stdout.strip() == (tmp_path / "here" / "SHA256SUMS").read_text().strip()
+    assert [f.name for f in shardctl.open(tmp_path / "here").schema][1:] == sorted(f"f{n}" for n in range(40))
+
+
+def test_a_file_that_is_cut_in_its_first_record_is_no_other_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.tfrecord"
+    path.write_bytes(record(3)[:20])
+    assert json.dumps(FORM.scan(str(path), 0, 20, READING)).count("truncated") == 1
+    path.write_bytes(b"{}" * 30)
+    with pytest.raises(Rejection, match="no TFRecord file") as caught:
+        FORM.scan(str(path), 0, 60, READING)
+    assert caught.value.error == "not-tfrecord"
+
+
+def test_types_of_later_records_are_found_where_others_were_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a large file some units are looked at; a value that does not fit makes the conversion look at all of them."""
+    monkeypatch.setattr("shardctl.conversion.surveying.TYPED_UNITS", 1)
+    filler, last = [b"x" * 300_000], {"one": [1, 2], "text": [b"\xff"], "number": [2**40], "new": [1.5]}
+    path = write(tmp_path / "a.tfrecord", [*[{"one": [1], "text": [b"a"], "number": [1], "f": filler}] * 8, last])
+    result = shardctl.convert(path, tmp_path / "out", workers=0)
+    assert (result.samples, result.rejected) == (9, 0)
+    ds = shardctl.open(tmp_path / "out")
+    assert [ds[8]["one"].tolist(), bytes(ds[8]["text"]), ds[8]["new"]] == [[1, 2], b"\xff", 1.5]
+    assert [ds[0]["one"].tolist(), bytes(ds[0]["text"]), ds[0]["new"]] == [[1], b"a", None]

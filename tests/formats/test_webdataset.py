@@ -1,0 +1,378 @@
+"""WebDataset: samples as the package webdataset finds them; members that are no fields are rejects; nothing is extracted."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import pickle
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import zstandard
+from conftest import examples
+from containers import INTEROP, Promises, errors, expected
+from hypothesis import given
+from hypothesis import strategies as st
+from reading import READING, Everything, cut, read, types_of
+
+from shardctl.errors import Rejection
+from shardctl.sources.endings import ending_of
+from shardctl.sources.formats import find_format
+from shardctl.sources.formats.base import Reading
+from shardctl.sources.formats.framed import Framed
+from shardctl.sources.formats.tar_headers import parse_header
+from shardctl.sources.formats.webdataset import WebDataset
+
+FORM = Framed(WebDataset())
+
+
+def npy(array: Any) -> bytes:
+    sink = io.BytesIO()
+    np.save(sink, array, allow_pickle=True)
+    return sink.getvalue()
+
+
+def tar(members: list[tuple[str, bytes]], format_: int = tarfile.USTAR_FORMAT, end: bool = True) -> bytes:
+    sink = io.BytesIO()
+    with tarfile.open(fileobj=sink, mode="w", format=format_) as file:
+        for name, data in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            file.addfile(info, io.BytesIO(data))
+        size = file.offset
+    return sink.getvalue() if end else sink.getvalue()[:size]
+
+
+def special(name: str, type_: bytes, link: str = "") -> bytes:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = type_, link
+    return info.tobuf(tarfile.GNU_FORMAT)
+
+
+def read_bytes(data: bytes, tmp_path: Path) -> Everything:
+    path = tmp_path / "a.tar"
+    path.write_bytes(data)
+    return read(FORM, path)
+
+
+def sample(number: int) -> list[tuple[str, bytes]]:
+    return [(f"d/{number:03}.cls", b"%d" % number), (f"d/{number:03}.bin", bytes([255]) * (100 * number))]
+
+
+class TestWebDataset(Promises):
+    form = WebDataset()
+    suffix = ".tar"
+
+    def whole(self, count: int) -> bytes:
+        return tar([member for number in range(count) for member in sample(number)])
+
+    def starts(self, count: int) -> list[int]:
+        sizes = [len(tar(sample(number), end=False)) for number in range(count)]
+        return [0, *np.cumsum(sizes).tolist()]
+
+    def _cuts(self, starts: list[int]) -> Iterator[tuple[int, int]]:
+        """In its data, and in the header of the sample that follows: that may have been another member of it."""
+        for whole, (start, end) in enumerate(pairwise(starts)):
+            yield from ((whole, at) for at in (start + 600, end + 1, end + 511) if 0 < whole < 19)
+
+
+@pytest.mark.parametrize("name", ["plain-000000.tar", "packed.tar.gz"])
+def test_samples_are_those_that_webdataset_reads(name: str) -> None:
+    path = INTEROP / "webdataset" / name
+    found = read(find_format(ending_of(name, str(path)), READING), path)
+    wanted = expected("webdataset")[name]
+    assert found.rejects == []
+    assert [{field: value for field, value in row.items() if value is not None} for row in found.rows] == wanted
+    assert [row["txt"] is None for row in found.rows] == [False, True, False]
+
+
+def test_names_are_split_as_webdataset_splits_them(tmp_path: Path) -> None:
+    names: dict[str, Any] = json.loads((INTEROP / "expected" / "webdataset_names.json").read_text())
+    assert len(names) > 10
+    for name, (key, field) in names.items():
+        found = read_bytes(tar([(name, b"1")]), tmp_path)
+        if (field and not name.startswith(("/", ".", "a/."))) or name == "./a.jpg":
+            assert found.rows[0].keys() == {"__key__", field.lower()}, name
+            assert found.rows[0]["__key__"] == key, name
+        elif not name.endswith("/"):
+            assert found.rejects, name
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("/abs/a.txt", "unsafe-name"),
+        ("../a.txt", "unsafe-name"),
+        ("a/../../b.txt", "unsafe-name"),
+        ("README", "no-field"),
+        ("a/.hidden", "no-field"),
+        ("x.__key__", "no-field"),
+        ("\udcff.txt", "name-not-utf8"),
+    ],
+)
+@pytest.mark.parametrize("format_", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_names_that_are_no_fields_are_rejects(name: str, error: str, format_: int, tmp_path: Path) -> None:
+    found = read_bytes(tar([("good.txt", b"a"), (name, b"1"), ("z.txt", b"b")], format_), tmp_path)
+    assert errors(found) == [(2, error)]
+    assert [row["txt"] for row in found.rows] == ["a", "b"]
+    assert list(tmp_path.iterdir()) == [tmp_path / "a.tar"]
+
+
+@pytest.mark.parametrize(
+    ("type_", "error"),
+    [(tarfile.SYMTYPE, "link"), (tarfile.LNKTYPE, "link"), (tarfile.FIFOTYPE, "not-a-file"), (tarfile.CHRTYPE, "not-a-file")],
+)
+def test_links_and_devices_are_rejects_of_their_samples(type_: bytes, error: str, tmp_path: Path) -> None:
+    parts = [tar([("a.txt", b"1")], end=False), special("a.json", type_, "/etc/passwd"), tar([("b.txt", b"2")])]
+    found = read_bytes(b"".join(parts), tmp_path)
+    assert errors(found) == [(1, error)]
+    assert [row["__key__"] for row in found.rows] == ["b"]
+    assert "passwd" in found.rejects[0][2] or error != "link"
+
+
+@pytest.mark.skipif(shutil.which("tar") is None, reason="tar is not installed")
+@pytest.mark.parametrize("format_", ["gnu", "posix"])
+def test_sparse_members_are_rejects_and_what_follows_is_read(format_: str, tmp_path: Path) -> None:
+    """With 60 stretches of data, GNU tar writes more blocks behind the header of its own format."""
+    (tmp_path / "in").mkdir()
+    with open(tmp_path / "in" / "a.bin", "wb") as file:
+        for n in range(60):
+            file.seek(n * 1 << 16)
+            file.write(b"x" * 4096)
+    (tmp_path / "in" / "b.txt").write_text("after")
+    command = ["tar", "--sparse", f"--format={format_}", "-cf", tmp_path / "a.tar", "-C", tmp_path / "in", "a.bin", "b.txt"]
+    subprocess.run(command, check=True)
+    if (tmp_path / "a.tar").stat().st_size > 1 << 20:
+        pytest.skip("the file system knows no holes")
+    found = read(FORM, tmp_path / "a.tar")
+    assert errors(found) == [(1, "sparse")]
+    assert found.rows == [{"__key__": "b", "txt": "after"}]
+
+
+@pytest.mark.parametrize("format_", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_long_and_other_names_are_keys(format_: int, tmp_path: Path) -> None:
+    keys = ["d" * 300 + "/" + "k" * 300, "ä/ö", "sp ace"]
+    found = read_bytes(tar([(f"{key}.txt", b"1") for key in keys], format_), tmp_path)
+    assert [row["__key__"] for row in found.rows] == keys
+
+
+def test_sizes_in_pax_headers_count(tmp_path: Path) -> None:
+    """A file of 8 GiB or more has its size there alone; here the one in the header is wrong."""
+    info = tarfile.TarInfo("a.txt")
+    info.size, info.pax_headers = 0, {"size": "5"}
+    sink = io.BytesIO()
+    with tarfile.open(fileobj=sink, mode="w", format=tarfile.PAX_FORMAT) as file:
+        file.addfile(info)
+    header = sink.getvalue()[: 3 * 512]
+    found = read_bytes(header + b"hello".ljust(512, b"\0") + tar([("b.txt", b"x")]), tmp_path)
+    assert [row["txt"] for row in found.rows] == ["hello", "x"]
+
+
+@pytest.mark.parametrize("size", ["-1", "1e3", "9" * 30, str(2**63), ""])
+def test_a_size_that_no_file_has_is_damage(size: str, tmp_path: Path) -> None:
+    record = f" size={size}\n"
+    length = next(n for n in range(200) if n == len(str(n)) + len(record))
+    pax = special("x", tarfile.XHDTYPE)
+    info = tarfile.TarInfo.frombuf(pax, "utf-8", "strict")
+    info.size = length
+    data = info.tobuf(tarfile.GNU_FORMAT) + f"{length}{record}".encode().ljust(512, b"\0") + tar([("b.txt", b"x")])
+    for stored in (data, gzip.compress(data)):
+        found = read_bytes(tar([("a.txt", b"1")], end=False) + stored if stored is data else gzip.compress(data), tmp_path)
+        assert errors(found)[-1][1] in ("damaged", "truncated")
+
+
+def test_members_of_a_sample_must_be_beside_each_other(tmp_path: Path) -> None:
+    members = [("a.txt", b"1"), ("b.txt", b"2"), ("a.cls", b"3"), ("c.txt", b"4")]
+    for data in (tar(members), gzip.compress(tar(members))):
+        found = read_bytes(data, tmp_path)
+        assert errors(found) == [(3, "repeated-key")]
+        assert "sample 1" in found.rejects[0][2]
+        assert [row["__key__"] for row in found.rows] == ["a", "b", "c"]
+
+
+def test_folders_and_meta_members_are_passed_over(tmp_path: Path) -> None:
+    folder = special("d", tarfile.DIRTYPE)
+    parts = [
+        folder,
+        tar([("__index__", b"x"), ("d/a.txt", b"1")], end=False),
+        folder,
+        tar([("d/a.cls", b"2")], end=False),
+        folder,
+    ]
+    for data in (b"".join(parts) + bytes(1024), gzip.compress(b"".join(parts))):
+        found = read_bytes(data, tmp_path)
+        assert found.rows == [{"__key__": "d/a", "txt": "1", "cls": 2}]
+        assert found.rejects == []
+
+
+def test_two_members_of_one_field_are_a_reject(tmp_path: Path) -> None:
+    found = read_bytes(tar([("a.jpg", b"1"), ("a.JPG", b"2"), ("b.jpg", b"3")]), tmp_path)
+    assert errors(found) == [(1, "repeated-field")]
+    assert found.rows == [{"__key__": "b", "jpg": b"3"}]
+
+
+@pytest.mark.parametrize(
+    ("field", "data", "error"),
+    [
+        ("cls", b"cat", "not-a-number"),
+        ("cls", b"", "not-a-number"),
+        ("json", b"{", "not-json"),
+        ("json", b'{"a": 1, "a": 2}', "not-json"),
+        ("txt", b"\xff", "not-utf8"),
+        ("npy", b"", "not-npy"),
+        ("npy", npy(np.zeros(3))[:-1], "not-npy"),
+        ("npy", npy(np.array([{}], object)), "not-npy"),
+        ("npy", npy(np.array(["a"])), "not-npy"),
+        ("npy", npy(np.zeros(2)).replace(b"(2,)", b"(-2"), "not-npy"),
+        ("npy", npy(np.zeros(2)).replace(b"{", b"("), "not-npy"),
+        ("pkl", pickle.dumps(1), "pickle"),
+        ("pyd", b"", "pickle"),
+        ("depth.pth", b"", "pickle"),
+    ],
+)
+def test_a_member_that_is_not_what_its_name_says_is_the_reject_of_its_sample(
+    field: str, data: bytes, error: str, tmp_path: Path
+) -> None:
+    found = read_bytes(tar([(f"a.{field}", data), ("b.txt", b"1")]), tmp_path)
+    assert errors(found) == [(1, error)]
+    assert field in found.rejects[0][2]
+    assert found.rows == [{"__key__": "b", "txt": "1"}]
+
+
+@pytest.mark.parametrize("dtype", ["?", "<i2", ">i4", "<u8", "<f2", ">f8"])
+@pytest.mark.parametrize("shape", [(), (3,), (0,), (2, 3), (0, 2), (2, 1, 2)])
+def test_arrays_are_nested_lists_of_their_type(dtype: str, shape: tuple[int, ...], tmp_path: Path) -> None:
+    array = np.arange(int(np.prod(shape))).reshape(shape).astype(dtype)
+    found = read_bytes(tar([("a.npy", npy(array)), ("b.npy", npy(array + array))]), tmp_path)
+    assert found.rows[0]["npy"] == array.tolist()
+    type_ = found.table.schema.field("npy").type
+    for _ in shape:
+        type_ = type_.value_type
+    assert type_ == (pa.from_numpy_dtype(array.dtype.newbyteorder("=")) if array.size else pa.string())
+
+
+def test_fields_that_some_samples_lack_are_null(tmp_path: Path) -> None:
+    found = read_bytes(tar([("a.txt", b"1"), ("b.json", b"[1]"), ("b.txt", b"2"), ("c.cls", b"7")]), tmp_path)
+    assert [(row["txt"], row["json"], row["cls"]) for row in found.rows] == [
+        ("1", None, None),
+        ("2", [1], None),
+        (None, None, 7),
+    ]
+
+
+def test_a_tar_without_blocks_of_zeros_at_its_end_is_whole(tmp_path: Path) -> None:
+    members = [("a.txt", b"1"), ("b.txt", b"x" * 600)]
+    whole = tar(members, end=False)
+    for data in (whole, whole + bytes(512), whole + bytes(700)):
+        found = read_bytes(data, tmp_path)
+        assert (len(found.rows), found.rejects) == (2, [])
+    assert errors(read_bytes(whole[:-400], tmp_path)) == [(2, "truncated")]  # it may have had other members
+
+
+def test_a_tar_that_ends_between_a_long_name_and_its_member_says_so(tmp_path: Path) -> None:
+    for format_ in (tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
+        start = tar([("a.txt", b"1"), ("b.txt", b"2")], end=False)
+        named = tar([("k" * 200 + ".txt", b"2")], format_, end=False)
+        for size in (512, 600, 1024, 1100):
+            found = read_bytes(start + named[:size], tmp_path)
+            assert errors(found) == [(2, "damaged")], (format_, size)
+            assert "at byte" in found.rejects[0][2]
+            assert [row["txt"] for row in found.rows] == ["1"]
+
+
+def test_headers_without_end_are_damage_and_take_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shardctl.sources.formats.webdataset.MOST_HEADERS", 4096)
+    pax = tar([("k" * 200 + ".txt", b"")], tarfile.PAX_FORMAT, end=False)[:1024]
+    found = read_bytes(gzip.compress(tar([("a.txt", b"1"), ("b.txt", b"1")], end=False) + pax * 20), tmp_path)
+    assert errors(found) == [(2, "damaged")]
+    assert "no end of headers" in found.rejects[0][2]
+
+
+def test_a_large_first_member_stays_out_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the member that follows it is looked at."""
+    import shardctl.sources.formats.content as content
+
+    monkeypatch.setattr("shardctl.sources.formats.webdataset.RECORD_BYTES", 1 << 20)
+    held = []
+    real = content.StreamedContent._fill
+    monkeypatch.setattr(content.StreamedContent, "_fill", lambda self: (real(self), held.append(len(self._held)))[0])
+    path = tmp_path / "a.tar.zst"
+    path.write_bytes(zstandard.compress(tar([("a.bin", bytes(20 << 20)), ("a.txt", b"1"), ("b.txt", b"2")])))
+    found = read(FORM, path)
+    assert errors(found) == [(1, "too-large")]
+    assert [row["txt"] for row in found.rows] == ["2"]
+    assert max(held) < 4 << 20
+
+
+@pytest.mark.parametrize("name", ["x^2.txt", "BZh91.txt", "BZhang.txt", "x\x9c.txt"])
+def test_a_name_that_looks_like_compressed_data_is_a_name(name: str, tmp_path: Path) -> None:
+    assert [row["txt"] for row in read_bytes(tar([(name, b"1")]), tmp_path).rows] == ["1"]
+
+
+def test_zstd_may_begin_with_a_frame_to_be_skipped(tmp_path: Path) -> None:
+    """As pzstd writes it."""
+    skipped = b"\x50\x2a\x4d\x18" + (4).to_bytes(4, "little") + b"size"
+    found = read_bytes(skipped + zstandard.compress(tar([("a.txt", b"1")])), tmp_path)
+    assert [row["txt"] for row in found.rows] == ["1"]
+
+
+def test_only_the_fields_that_are_wanted_are_looked_at(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar"
+    path.write_bytes(tar([("a.txt", b"1"), ("a.json", b"{"), ("a.pkl", b"")]))
+    reading = Reading(only=("txt",))
+    assert read(FORM, path, reading).rows == [{"__key__": "a", "txt": "1"}]
+
+
+def test_the_key_comes_first_and_one_key_in_two_files_is_no_fault(tmp_path: Path) -> None:
+    for name in ("a.tar", "b.tar"):
+        (tmp_path / name).write_bytes(tar([("a.txt", b"1")]))
+        assert read(FORM, tmp_path / name).rejects == []
+    assert types_of(FORM, tmp_path / "a.tar").found().names[0] == "__key__"
+
+
+def test_an_empty_tar_has_no_records(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar"
+    path.write_bytes(tar([]))
+    assert cut(FORM, path) == []
+    path.write_bytes(b"")
+    with pytest.raises(Rejection, match="empty") as caught:
+        cut(FORM, path)
+    assert caught.value.error == "empty"
+
+
+@examples(150)
+@given(st.data())
+def test_headers_are_read_as_tarfile_reads_them(data: st.DataObject) -> None:
+    """Those of all formats, and changed ones; only fields that tarfile is looser about may be refused."""
+    name = data.draw(st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), min_size=1, max_size=60))
+    info = tarfile.TarInfo(name)
+    info.size = data.draw(st.integers(0, 2**40))
+    info.type = data.draw(st.sampled_from([tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.DIRTYPE, tarfile.CONTTYPE]))
+    info.linkname = data.draw(st.text("abc/", max_size=20))
+    block = info.tobuf(data.draw(st.sampled_from([tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])), "utf-8", "surrogateescape")[-512:]
+    if data.draw(st.booleans()):
+        changed = bytearray(block)
+        changed[data.draw(st.integers(0, 511))] = data.draw(st.integers(0, 255))
+        block = bytes(changed)
+    try:
+        theirs = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
+    except tarfile.HeaderError:
+        with pytest.raises(ValueError):  # noqa: PT011 - whatever it says
+            parse_header(block)
+        return
+    try:
+        ours = parse_header(block)
+    except ValueError:
+        assert theirs.size < 0
+        return
+    name = ours.name.rstrip("/") if ours.type == tarfile.DIRTYPE else ours.name
+    assert (name, ours.size, ours.type, ours.link) == (theirs.name, theirs.size, theirs.type, theirs.linkname)
