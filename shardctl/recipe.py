@@ -166,7 +166,9 @@ class Recipe(Settings):
     name: ClassVar[str] = ""
     what: ClassVar[str] = "recipe key"
     kind: str = setting(
-        Word((UNDECIDED, *KINDS)), UNDECIDED, "Kind of the samples: image, text or table. auto: what the sources contain."
+        Word((UNDECIDED, *KINDS, *FORMAT_NAMES)),
+        UNDECIDED,
+        "Kind of the samples: image, text or table; auto: what the sources contain. The name of a format is auto with this format.",
     )
     store: Store | None = setting(
         Optional(Parsed(Store.parse, _STORES)),

@@ -88,11 +88,19 @@ def test_lists_are_no_keys(tmp_path: Path) -> None:
         shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", recipe={"kind": "table", "key_field": "id"}, workers=0)
 
 
-def test_a_field_that_is_called_key_is_kept_under_another_name(tmp_path: Path) -> None:
-    (tmp_path / "in.jsonl").write_text('{"key": "a", "x": 1}\n')
+def test_a_field_with_a_name_of_ours_is_kept_under_another_one(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('{"key": "a", "x": 1, "image": [2, 3], "variant": true}\n')
     made = shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", recipe={"kind": "table"}, workers=0)
-    assert any("the field key of the records is kept as __key__" in notice for notice in made.notices)
-    assert samples(tmp_path / "out") == [{"key": "in.jsonl#1", "__key__": "a", "x": 1}]
+    for name in ("key", "image", "variant"):
+        assert any(f"the field {name} of the records is kept as __{name}__" in notice for notice in made.notices)
+    (sample,) = samples(tmp_path / "out")
+    assert {name: sample[name] for name in ("key", "__key__", "x", "__variant__")} == {
+        "key": "in.jsonl#1",
+        "__key__": "a",
+        "x": 1,
+        "__variant__": True,
+    }
+    assert list(sample["__image__"]) == [2, 3]
 
 
 def test_only_files_of_the_format_that_is_named_are_read(table: Path, tmp_path: Path) -> None:

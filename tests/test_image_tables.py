@@ -350,12 +350,6 @@ def test_no_column_is_an_image_if_that_is_said(tmp_path: Path) -> None:
     assert ds[0]["mask"] == picture(0, "png")
 
 
-def test_a_column_of_a_table_called_image_without_images_is_refused(tmp_path: Path) -> None:
-    parquet.write_table(pa.table({"image": ["a", "b"]}), tmp_path / "t.parquet")
-    with pytest.raises(InputError, match="--kind image reads the images"):
-        converted(tmp_path / "t.parquet", tmp_path / "out", {"kind": "table"})
-
-
 def add_mean(sample: dict[str, Any]) -> dict[str, Any]:
     return {**sample, "mean": float(sample["image"].mean()), "wide": len(sample["mask"]["bytes"])}
 

@@ -228,8 +228,6 @@ def test_one_wrong_record_is_one_reject(
     assert [(reject.key, reject.error) for reject in found] == [(f"{name}#{n}", error) for n, error in rejects.items()]
 
 
-OURS = [("csv", b"variant,b\n1,2\n", "variant"), ("jsonl", b'{"variant": 1}\n', "variant")]
-
 REFUSED: list[tuple[str, bytes, list[str], int, str]] = [
     ("a.parquet", b"hello", [], 1, "not a Parquet file that can be read"),
     ("a.parquet", b"", [], 1, "not a Parquet file that can be read"),
@@ -251,7 +249,6 @@ REFUSED: list[tuple[str, bytes, list[str], int, str]] = [
     ("a.tsv.gz", gzip.compress(b"a\tb\n1\t2\n"), ["--columns", "a,b"], 1, "its first row has the very names"),
     ("a.csv", b'\xef\xbb\xbf\n"a";b\r\n1;2\n', ["--columns", "a,b", "--delimiter", ";"], 1, "its first row has the very names"),
     ("a.parquet.gz", b"x", [], 3, "no table among its 1 files"),
-    *((f"a.{name}", data, [], 3, f"the records have a field '{key}', which is one that shardctl") for name, data, key in OURS),
     ("a.csv", b"text,b\n1,2\n", ["--text-field", "b"], 3, "the records have a field text already"),
     ("a.csv", b"label,b\n1,2\n", ["--label-field", "b"], 3, "the records have a field label already"),
     ("a.jsonl", b'{"a": 1}\n', ["--text-field", "b"], 3, "the records have no field b; they have a"),

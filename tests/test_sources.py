@@ -316,15 +316,6 @@ def test_text_files_and_lines_do_not_mix(tmp_path: Path) -> None:
         shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
 
 
-def test_a_line_that_uses_our_names_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "in.jsonl").write_text('{"a": 1}\n{"variant": "mine"}\n')
-    with pytest.raises(
-        InputError,
-        match=r"the records have a field 'variant', which is one that shardctl makes itself; rename it \(--fields NEW=OLD",
-    ):
-        shardctl.convert(tmp_path / "in.jsonl", tmp_path / "out", workers=0)
-
-
 def test_an_image_without_a_telling_name_is_found(tmp_path: Path) -> None:
     tree(tmp_path / "in", "a.png", "readme")
     (tmp_path / "in" / "a.png").rename(tmp_path / "in" / "photo")

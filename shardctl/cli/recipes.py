@@ -48,6 +48,11 @@ _SOURCE = (
         " type and name. With --kind table, none keeps structs of bytes and path as they are.",
     ),
     click.option(
+        "--format",
+        type=click.Choice(["auto", *FORMAT_NAMES]),
+        help="Read only files of this format; --kind FORMAT is short for it. Default: auto, of any.",
+    ),
+    click.option(
         "--fields",
         metavar="NEW=OLD,…",
         help="Fields of the records to keep, and their new names: image=image/encoded,label=image/class/label. Default: all.",

@@ -24,7 +24,7 @@ from shardctl.conversion.options import Options
 from shardctl.conversion.surveying import DELIMITERS, Surveyor
 from shardctl.duplicates.pictures import Repeats
 from shardctl.engines.base import Engine
-from shardctl.engines.job import KEY, OWN_KEY, Job, Root
+from shardctl.engines.job import Job, Root
 from shardctl.engines.probe import Probe
 from shardctl.labelling import Labelling, PlanSettings, label_files, leave_out_labels, write_files
 from shardctl.layout import Layout
@@ -163,10 +163,8 @@ def make_draft(
         if SPLIT_COLUMN in fields.names and settings.split.mode == "auto":
             listing.notices.append("the field split of the records is kept as a field, and decides no split")
     probe_job = Job(folder, roots, recipe, EMPTY, (), {}, fields=fields, by_field=labelling.by_field)
-    if probe_job.renames.get(KEY) == OWN_KEY:
-        listing.notices.append(
-            f"the field {KEY} of the records is kept as {OWN_KEY}: the {KEY} of a sample says which record of which file it is"
-        )
+    for name, other in probe_job.set_apart.items():
+        listing.notices.append(f"the field {name} of the records is kept as {other}: shardctl makes a field {name} itself")
     content = listing.kind.columns if fields is None else without_key(renamed(without_nulls(fields), probe_job.renames), recipe)
     roles: Mapping[str, Role] = {} if recipe.transforms else roles_of_export(listing, content)
     for step in recipe.batch_transforms:

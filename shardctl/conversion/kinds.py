@@ -12,6 +12,7 @@ from shardctl.recipe import Recipe
 from shardctl.sources.endings import ending_of, without_compression
 from shardctl.sources.exported import described
 from shardctl.sources.formats import CONTAINERS, NUMBERED, Reading
+from shardctl.sources.format_names import FORMAT_NAMES
 from shardctl.sources.formats.restored import RESTORED
 from shardctl.sources.image_columns import AUTO, NO_IMAGES, without_doubt
 from shardctl.sources.kinds import KINDS, Form
@@ -34,6 +35,8 @@ def settle_kind(settings: dict[str, Any], roots: list[Path], engine: Engine) -> 
     That is the kind where it is not given, and for images that come from tables `image_field`. Tables are sources of images
     where no file is an image, or where a field of them is named. Options that only tables have choose tables.
     """
+    if settings.get("kind") in FORMAT_NAMES:
+        settings |= {"kind": "auto", "format": settings["kind"]}
     notices = _settle_export(settings, roots)
     reading = Recipe.reading_of(settings)
     field = settings.get("image_field")

@@ -22,6 +22,7 @@ from shardctl.errors import DatasetError, InputError, Rejection, SourceGoneError
 from shardctl.layout import Layout
 from shardctl.plan import SplitPlan
 from shardctl.recipe import Recipe
+from shardctl.sample import RESERVED_FIELDS
 from shardctl.sources.formats import Choose, Unit
 from shardctl.sources.image_columns import KEPT, MAIN, marked_columns
 from shardctl.splitting import Draw
@@ -35,8 +36,8 @@ NEW_FOLDER = "new"
 KNOWN = "known.jsonl"
 """Records that a finished dataset has rejected, where such a one is made again: see Job.known."""
 
-KEY, OWN_KEY = "key", "__key__"
-"""The field that shardctl gives to every sample, and what a field of records is called that has this name already."""
+KEY = "key"
+"""The field that shardctl gives to every sample."""
 
 DONE_FOLDER = "done"
 """The folder of the markers."""
@@ -263,10 +264,16 @@ class Job:
     def renames(self) -> dict[str, str]:
         """The fields of records that have another name in the dataset."""
         main = {} if self.main_image in (None, "image") else {str(self.main_image): "image"}
+        return self.set_apart | self.recipe.renames | main
+
+    @property
+    def set_apart(self) -> dict[str, str]:
+        """The fields of records that have a name which shardctl gives to fields itself, and what they are called instead."""
         names = () if self.fields is None else self.fields.names
-        keeps = self.recipe.key_source is None and KEY in names and OWN_KEY not in names
-        key = {KEY: OWN_KEY} if keeps else {}
-        return key | self.recipe.renames | main
+        ours = {self.recipe.key_source and KEY, *marked_columns(self.fields, MAIN), *marked_columns(self.fields, KEPT)}
+        chosen = self.recipe.chosen_fields
+        apart = {name: f"__{name}__" for name in RESERVED_FIELDS if name in names and name not in ours and name not in chosen}
+        return {name: other for name, other in apart.items() if other not in names}
 
     @property
     def shards(self) -> int:
