@@ -168,7 +168,7 @@ class Recipe(Settings):
     kind: str = setting(
         Word((UNDECIDED, *KINDS, *FORMAT_NAMES)),
         UNDECIDED,
-        "Kind of the samples: image, text or table; auto: what the sources contain. The name of a format is auto with this format.",
+        "Kind of the samples: image, text or table; auto: what the sources contain; a format: auto, and only its files.",
     )
     store: Store | None = setting(
         Optional(Parsed(Store.parse, _STORES)),

@@ -17,7 +17,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import acero
 
 from shardctl.errors import UsageError
 from shardctl.storage import printable
@@ -99,6 +98,8 @@ def kept_rows(table: pa.Table, expression: pc.Expression) -> pa.Table:
     Everything happens in the calling thread. `Table.filter` gives an expression to Arrow's threads, which may be the last to
     release a column that numpy owns: where Python is about to exit at that moment, the process is aborted.
     """
+    from pyarrow import acero  # 0.3 s to import: it brings pandas, where that is installed
+
     steps = [("table_source", acero.TableSourceNodeOptions(table)), ("filter", acero.FilterNodeOptions(expression))]
     return acero.Declaration.from_sequence([acero.Declaration(*step) for step in steps]).to_table(use_threads=False)
 

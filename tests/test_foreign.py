@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+import shardctl
 from shardctl.cli import run
 from shardctl.foreign.checking import check
 from shardctl.foreign.shards import is_foreign
@@ -79,6 +80,17 @@ def test_a_parquet_file_with_a_damaged_page_is_found(tmp_path: Path) -> None:
     path.write_bytes(data)
     result = check(path, 0)
     assert [finding.kind for finding in result.findings] == ["damaged"]
+
+
+def test_the_hashes_of_an_index_are_compared(dataset: Path, tmp_path: Path) -> None:
+    shardctl.write(tmp_path / "texts", [{"text": f"text {n}"} for n in range(9)])
+    shardctl.export(tmp_path / "texts", tmp_path / "mds", "mds", workers=0)
+    assert check(tmp_path / "mds", 0).ok
+    shard = tmp_path / "mds" / "train" / "shard.00000.mds"
+    data = shard.read_bytes()
+    shard.write_bytes(data.replace(b"text 3", b"text 4"))
+    result = check(tmp_path / "mds", 0)
+    assert [(finding.kind, finding.shard) for finding in result.findings] == [("wrong-hash", "train/shard.00000.mds")]
 
 
 def test_a_dataset_and_what_is_left_of_one_are_not_foreign(dataset: Path, tars: Path) -> None:

@@ -189,8 +189,8 @@ def _refuse_reserved(fields: Iterable[pa.Field]) -> None:
             images = "; --kind image reads the images that it holds or names" if f.name == "image" else ""
             raise InputError(
                 f"the records have a field {f.name!r}, which is one that shardctl makes itself; rename it (--fields NEW=OLD,…),"
-                " or leave it out: --fields and --schema name those that are wanted (--drop-columns is for labels files, not for"
-                f" fields of records){images}"
+                " or leave it out: --fields and --schema name those that are wanted (--drop-columns is for labels files, not"
+                f" for fields of records){images}"
             )
 
 

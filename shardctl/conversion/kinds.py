@@ -11,8 +11,8 @@ from shardctl.listing import detect_kind, first_file
 from shardctl.recipe import Recipe
 from shardctl.sources.endings import ending_of, without_compression
 from shardctl.sources.exported import described
-from shardctl.sources.formats import CONTAINERS, NUMBERED, Reading
 from shardctl.sources.format_names import FORMAT_NAMES
+from shardctl.sources.formats import CONTAINERS, NUMBERED, Reading
 from shardctl.sources.formats.restored import RESTORED
 from shardctl.sources.image_columns import AUTO, NO_IMAGES, without_doubt
 from shardctl.sources.kinds import KINDS, Form

@@ -9,7 +9,7 @@ import xxhash
 
 from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.survey import Found, Stretch
-from shardctl.sources.formats import Misfit, Reading, Unit, find_format
+from shardctl.sources.formats import Misfit, Reading, Unit, check_file, find_format
 
 MOST_REJECTS = 1000
 """Rejected records of a unit that are named; the others are counted."""
@@ -42,6 +42,8 @@ class ReadingThrough:
         stretch = self.stretches[number]
         assert stretch.unit is not None, "units are read, and not pieces"
         reading, unit = Reading(), Unit(*stretch.unit)
+        if unit.first == 1:
+            check_file(stretch.suffix, stretch.path)
         form = find_format(stretch.suffix, reading)
         schema = form.types(stretch.path, unit, reading).found()
         records, rejects = 0, list[list[Any]]()

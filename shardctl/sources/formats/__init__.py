@@ -103,6 +103,7 @@ __all__ = [
     "Parsed",
     "Reading",
     "Unit",
+    "check_file",
     "find_format",
 ]
 
@@ -131,6 +132,16 @@ def find_format(suffix: str, reading: Reading, shuffled: bool = False) -> Format
     else:
         made = _find(carrier)(text, SHUFFLED_UNIT_BYTES if shuffled else UNIT_BYTES)
     return made
+
+
+FILE_CHECKS = {".mds": "mds:check_hashes"}
+"""What compares a file as a whole with what others say of it, by the ending of its name."""
+
+
+def check_file(suffix: str, path: str) -> None:
+    """Compare a file with what is known of it as a whole, beside its records. Raises Rejection, OSError."""
+    if suffix in FILE_CHECKS:
+        _find(FILE_CHECKS[suffix])(path)
 
 
 def _find(name: str) -> Any:

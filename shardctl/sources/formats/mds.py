@@ -7,6 +7,7 @@ u32 samples, u32 where each sample begins and the last one ends, JSON of the col
 
 from __future__ import annotations
 
+import hashlib
 import json
 import struct
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
+import xxhash
 
 from shardctl.errors import Rejection
 from shardctl.sources.formats.base import RECORD_BYTES, Numbers, Reading
@@ -57,6 +59,17 @@ _ARRAY_TYPES = {
     65: "int64",
     66: "float64",
 }
+_HASHES: dict[str, Callable[[], Any]] = {
+    **{name: getattr(hashlib, name) for name in ("md5", "sha1", "sha224", "sha256", "sha384", "sha512", "blake2b", "blake2s")},
+    "xxh32": xxhash.xxh32,
+    "xxh64": xxhash.xxh64,
+    "xxh3_64": xxhash.xxh3_64,
+    "xxh3_128": xxhash.xxh3_128,
+}
+"""The hashes that MDS may have (streaming/base/hashing.py), those that are known here."""
+
+HASHED_BYTES = 1 << 20
+
 _SHAPE_TYPES = ("<u1", "<u2", "<u4", "<u8")
 _BYTES = ("bytes", "jpeg", "png")
 
@@ -245,10 +258,28 @@ def _array_decoder(encoding: str) -> Callable[[bytes], Any]:
 
 @dataclass(frozen=True)
 class Listed:
-    """What index.json says of a shard: its samples, and its size without compression."""
+    """What index.json says of a file of a shard: its samples, its size without compression, the hashes (hex) of the file."""
 
     samples: int
     size: int
+    hashes: tuple[tuple[str, str], ...] = ()
+
+
+def check_hashes(path: str) -> None:
+    """Compare a shard with the hashes that index.json has of it. Raises Rejection if one differs, OSError."""
+    listed = listed_in(Path(path).with_name(INDEX)).get(Path(path).name)
+    hashes = {name: _HASHES[name]() for name, _ in listed.hashes if name in _HASHES} if listed is not None else {}
+    if listed is None or not hashes:
+        return
+    with open(path, "rb", buffering=0) as file:
+        while chunk := file.read(HASHED_BYTES):
+            for each in hashes.values():
+                each.update(chunk)
+    wrong = next((name for name, value in listed.hashes if name in hashes and hashes[name].hexdigest() != value), None)
+    if wrong is not None:
+        raise Rejection(
+            "read", "wrong-hash", f"its {wrong} is not the one that {INDEX} has; the shard is damaged, get it again"
+        )
 
 
 def listed_in(path: Path) -> dict[str, Listed]:
@@ -266,10 +297,11 @@ def _listed(path: Path, version: Version) -> dict[str, Listed]:
         return found
     try:
         for shard in json.loads(path.read_bytes())["shards"]:
-            facts = Listed(int(shard["samples"]), int(shard["raw_data"]["bytes"]))
+            samples, size = int(shard["samples"]), int(shard["raw_data"]["bytes"])
             for part in ("raw_data", "zip_data"):
                 if shard.get(part):
-                    found[str(shard[part]["basename"])] = facts
+                    hashes = sorted((str(name), str(value)) for name, value in (shard[part].get("hashes") or {}).items())
+                    found[str(shard[part]["basename"])] = Listed(samples, size, tuple(hashes))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
     return found
