@@ -6,7 +6,8 @@ It needs the environments of `make interop`. For each format the library itself 
 process (peer_formats.py, 1000 images in a file), and `shardctl export` writes them from its dataset: with checksums of every
 block that it reads and of every file that it writes, which are on the disk when it ends. `cp` of the bytes of the export with
 `sync`, and one core's SHA-256 of them, are the limit. Times are of whole processes: the library's with its imports, and without
-them as it measures itself; export's with its imports, and without them as it says itself. The bar is 1.5 times the library.
+them as it measures itself; export's likewise, but what it says itself has the imports of the form and the start of workers.
+A library leaves its files to the page cache and asks for no disk. The bar is 1.5 times the library.
 """
 
 from __future__ import annotations
@@ -105,23 +106,21 @@ def _shardctl(*arguments: object) -> dict[str, float]:
 
 def _show(found: dict[str, Times], images: int, size: int, workers: list[int]) -> None:
     runs = len(found["tar"]["library"])
-    print(
-        f"{images} JPEGs of {size} px, medians of {runs} runs in turn, load {os.getloadavg()[0]:.1f}; seconds of whole processes"
-    )
-    print("(without imports). The ratios are export/library of whole processes, and without imports.")
+    print(f"{images} JPEGs of {size} px, medians of {runs} runs in turn, load {os.getloadavg()[0]:.1f}")
+    print("Seconds of whole processes (without imports); the ratio is export/library.")
     print("format    workers  export           library          cp + SHA-256  ratio (without imports)")
-    worst = 0.0
+    worst = (0.0, 0.0)
     for name, times in found.items():
         medians = {key: statistics.median(values) for key, values in times.items()}
         for number in workers:
             export, inside = medians[f"export {number}"], medians[f"inside {number}"]
             ratio, ratio_inside = export / medians["library"], inside / medians["inside"]
-            worst = max(worst, ratio_inside)
+            worst = (max(worst[0], ratio), max(worst[1], ratio_inside))
             print(
                 f"{name:<9} {number:<7} {export:6.2f} ({inside:5.2f}) {medians['library']:8.2f} ({medians['inside']:5.2f})"
                 f" {medians['limit']:13.2f} {ratio:9.2f} ({ratio_inside:.2f})"
             )
-    print(f"the largest ratio without imports is {worst:.2f}; the bar is {BAR}: {'kept' if worst <= BAR else 'missed'}")
+    print(f"the largest ratios are {worst[0]:.2f} and without imports {worst[1]:.2f}; the bar is {BAR}")
 
 
 if __name__ == "__main__":

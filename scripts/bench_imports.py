@@ -72,9 +72,8 @@ def _measure(base: Path, images: int, size: int, runs: int) -> None:
         medians = {key: statistics.median(values) for key, values in times.items()}
         library = f"{medians['inside']:7.2f}s ({medians['library']:.2f}s)"
         ratio = medians["convert"] / medians["inside"]
-        print(
-            f"{name:<9} {bytes_of[name] / 1e6:5.0f} {medians['convert']:7.2f}s {library} {medians['limit']:12.2f}s {ratio:15.2f}"
-        )
+        size = bytes_of[name] / 1e6
+        print(f"{name:<9} {size:5.0f} {medians['convert']:7.2f}s {library} {medians['limit']:12.2f}s {ratio:15.2f}")
 
 
 def _make_photos(folder: Path, images: int, size: int) -> None:

@@ -13,11 +13,11 @@ import pyarrow as pa
 
 from shardctl.errors import UsageError
 from shardctl.exports.arrays import has_gaps
-from shardctl.exports.description import Field, FileFacts
 from shardctl.exports.images import suffixes_in
 from shardctl.exports.source import KEY, Choice, Source
 from shardctl.layout import ENCODED_IMAGE
 from shardctl.roles import Role
+from shardctl.sources.exported import Field, FileFacts
 
 Progress = Callable[[int], None]
 """Is told how many more samples are done."""

@@ -7,8 +7,8 @@ import os
 from pathlib import Path, PurePosixPath
 
 from shardctl.errors import StorageError, UsageError
-from shardctl.exports.description import DESCRIPTION, Description
 from shardctl.exports.source import Source
+from shardctl.sources.exported import DESCRIPTION, Description
 from shardctl.storage import naming_the_path, printable
 from shardctl.tables import CHECKSUMS
 

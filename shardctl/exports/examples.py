@@ -1,17 +1,24 @@
-"""Samples as tf.train.Example: bytes, float32 or int64 lists by name. A missing value is a feature that is not there."""
+"""Samples as tf.train.Example: bytes, float32 or int64 lists by name. A missing value is a feature that is not there.
+
+The messages (tensorflow/core/example/example.proto and feature.proto) are so plain that they are written here, byte by byte:
+each implementation of protobuf has features in an order of its own, and the same samples are to give the same bytes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from operator import itemgetter
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardctl.exports.arrays import arrays_of, is_number, is_packed
+from shardctl.errors import UsageError
+from shardctl.exports.arrays import is_number, is_packed
 from shardctl.exports.base import Column
-from shardctl.exports.description import Field
-from shardctl.sources.formats.examples import messages
+from shardctl.sources.exported import Field
+from shardctl.token_columns import list_offsets
 
 PATH = "/path"
 """What the name of the feature ends with that has the path of an image, where that is not the key."""
@@ -21,19 +28,35 @@ WITH_PATHS = "image+path"
 
 MOST_INT64 = 2**63 - 1
 
-Put = Callable[[Any, int], None]
-"""Adds the value of a row to the features of an Example."""
+BYTES, FLOATS, INTEGERS = (bytes([number << 3 | 2]) for number in (1, 2, 3))
+"""What the lists begin with that a Feature can have: the number of the field, and that its length follows."""
+
+FIRST, SECOND = BYTES, FLOATS
+"""What the first and the second field of any message begins with, where its length follows."""
+
+Content = Callable[[int], "bytes | None"]
+"""Returns the content of the list of a row; None where its value is missing."""
+
+
+def is_bytes(type_: pa.DataType) -> bool:
+    """Return whether values of a type are strings or bytes."""
+    return any(
+        fits(type_) for fits in (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+    )
+
+
+def is_list(type_: pa.DataType) -> bool:
+    """Return whether a type is one of lists, of one length or of any."""
+    return any(fits(type_) for fits in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list))
 
 
 def loss_of(column: Column) -> str | None:
     """Return what an Example cannot hold of a column that is no image, None if it holds all."""
     type_ = column.type
-    if is_packed(type_):
-        return "some of its lists lack numbers" if column.has_gaps else _loss_of_values(column, type_.value_type)
-    if pa.types.is_fixed_size_list(type_) or pa.types.is_list(type_) or pa.types.is_large_list(type_):
-        lacks = any(bool(array.flatten().null_count) for array in column.arrays())
-        return "some of its lists lack values" if lacks else _loss_of_values(column, type_.value_type)
-    return _loss_of_values(column, type_)
+    if not is_packed(type_) and not is_list(type_):
+        return _loss_of_values(column, type_)
+    lost = _loss_of_values(column, type_.value_type)
+    return lost or ("some of its lists lack values" if column.has_gaps else None)
 
 
 def _loss_of_values(column: Column, type_: pa.DataType) -> str | None:
@@ -41,104 +64,148 @@ def _loss_of_values(column: Column, type_: pa.DataType) -> str | None:
         return "an Example has float32, which rounds float64"
     if pa.types.is_uint64(type_) and any(_largest(array) > MOST_INT64 for array in column.arrays()):
         return "an Example has int64, and a number is larger"
-    if pa.types.is_boolean(type_) or is_number(type_) or _is_bytes(type_):
+    if pa.types.is_boolean(type_) or is_number(type_) or is_bytes(type_):
         return None
     return f"an Example has lists of bytes, float32 or int64, and no {type_}"
 
 
-def _is_bytes(type_: pa.DataType) -> bool:
-    return any(
-        fits(type_) for fits in (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
-    )
-
-
 def _largest(array: pa.Array) -> int:
-    values = _flat(array)
-    return int(pc.max(values).as_py() or 0)
+    return int(pc.max(_flat(array)).as_py() or 0)
 
 
 def _flat(array: pa.Array) -> pa.Array:
+    """Return the values of a column, those of its lists one behind the other; a missing list has none."""
     storage = array.storage if isinstance(array, pa.ExtensionArray) else array
-    return storage.flatten() if hasattr(storage, "flatten") and pa.types.is_nested(storage.type) else storage
+    return storage.flatten() if is_list(storage.type) else storage
+
+
+def form_of_images(column: Column) -> str:
+    """Return the form of a column of encoded images. Raises UsageError if another column has the name of their paths."""
+    if not column.has_own_paths:
+        return "image"
+    name = column.target + PATH
+    if name in column.source.written_names.values():
+        raise UsageError(f"{name} is the name of a column, and of the paths of {column.target}; --rename gives it another one")
+    return WITH_PATHS
 
 
 def serialized(batch: pa.RecordBatch, fields: Sequence[Field]) -> Iterator[bytes]:
-    """Yield an Example for every sample of a batch, whose columns are those of `fields` under their written names."""
-    class_ = messages()
-    puts = [put for place, field in enumerate(fields) for put in _puts(batch.column(place), field)]
+    """Yield an Example for every sample of a batch, whose columns are those of `fields` under their written names.
+
+    Features are in the order of the bytes of their names.
+    """
+    columns = [column for place, field in enumerate(fields) for column in _features(batch.column(place), field)]
+    named = [(FIRST + varint(len(name)) + name, kind, content) for name, kind, content in sorted(columns, key=itemgetter(0))]
     for row in range(batch.num_rows):
-        example = class_()
-        features = example.features.feature
-        for put in puts:
-            put(features, row)
-        yield example.SerializeToString(deterministic=True)
+        parts: list[bytes] = []
+        for name, kind, content in named:
+            data = content(row)
+            if data is not None:
+                of_list = kind + varint(len(data))
+                feature = SECOND + varint(len(of_list) + len(data)) + of_list
+                parts += (FIRST, varint(len(name) + len(feature) + len(data)), name, feature, data)
+        yield b"".join((FIRST, varint(sum(map(len, parts))), *parts))
 
 
-def _puts(array: pa.Array, field: Field) -> Iterator[Put]:
-    name = field.written
+def varint(number: int) -> bytes:
+    """Return a number, which is not negative, as protobuf writes it: 7 bits in each byte, the lowest ones first."""
+    if number < 128:
+        return _SMALL[number]
+    made = bytearray()
+    while number >= 128:
+        made.append(number & 127 | 128)
+        number >>= 7
+    made.append(number)
+    return bytes(made)
+
+
+_SMALL = [bytes([number]) for number in range(128)]
+
+
+def _features(array: pa.Array, field: Field) -> Iterator[tuple[bytes, bytes, Content]]:
+    """Yield the features of a column: their names, the kinds of their lists, and the contents of these."""
+    name = field.written.encode()
     if pa.types.is_struct(array.type):  # an image
-        yield _put_bytes(name, array.field("bytes"), array)
+        missing = array.is_null().to_pylist() if array.null_count else None
+        yield name, BYTES, _strings(array.field("bytes"), missing)
         if field.form == WITH_PATHS:
-            yield _put_bytes(name + PATH, array.field("path").cast(pa.binary()), array)
-    elif is_packed(array.type):
-        yield _put_arrays(name, array)
-    elif pa.types.is_list(array.type) or pa.types.is_large_list(array.type) or pa.types.is_fixed_size_list(array.type):
-        yield _put_lists(name, array)
-    elif _is_bytes(array.type):
-        yield _put_bytes(name, array.cast(pa.binary()) if not pa.types.is_large_string(array.type) else array, array)
+            yield name + PATH.encode(), BYTES, _strings(array.field("path").cast(pa.binary()), missing)
+        return
+    storage = array.storage if isinstance(array, pa.ExtensionArray) else array
+    if is_list(storage.type):
+        of_strings = is_bytes(storage.type.value_type)
+        yield name, *((BYTES, _lists_of_strings(storage)) if of_strings else _lists_of_numbers(storage))
     else:
-        yield _put_numbers(name, array)
+        yield name, *((BYTES, _strings(_binary(storage))) if is_bytes(storage.type) else _numbers(storage))
 
 
-def _put_bytes(name: str, values: pa.Array, array: pa.Array) -> Put:
-    valid = (array.is_valid() if not array.null_count else pc.and_(array.is_valid(), values.is_valid())).to_pylist()
+def _strings(array: pa.Array, missing: list[bool] | None = None) -> Content:
+    """Return the strings of a column, one by one: all images of a block at once would need its memory again."""
 
-    def put(features: Any, row: int) -> None:
-        data = values[row].as_py() if valid[row] else None
-        if data is not None:
-            features[name].bytes_list.value.append(data.encode() if isinstance(data, str) else data)
+    def content(row: int) -> bytes | None:
+        data = None if missing and missing[row] else array[row].as_py()
+        return None if data is None else FIRST + varint(len(data)) + data
 
-    return put
-
-
-def _put_numbers(name: str, array: pa.Array) -> Put:
-    values, of_floats = array.to_pylist(), pa.types.is_floating(array.type)
-
-    def put(features: Any, row: int) -> None:
-        value = values[row]
-        if value is not None:
-            feature = features[name]
-            (feature.float_list if of_floats else feature.int64_list).value.append(value)
-
-    return put
+    return content
 
 
-def _put_arrays(name: str, array: pa.Array) -> Put:
-    valid = array.is_valid().to_pylist()
-    rows = arrays_of(array.fill_null(array[valid.index(True)]) if array.null_count and any(valid) else array)
-    of_floats = rows and rows[0].dtype.kind == "f"
-
-    def put(features: Any, row: int) -> None:
-        if valid[row]:
-            feature = features[name]
-            (feature.float_list if of_floats else feature.int64_list).value.extend(rows[row].reshape(-1).tolist())
-
-    return put
+def _binary(array: pa.Array) -> pa.Array:
+    large = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
+    return array.cast(pa.large_binary() if large else pa.binary())
 
 
-def _put_lists(name: str, array: pa.Array) -> Put:
-    values, type_ = array.to_pylist(), array.type.value_type
+def _lists_of_strings(array: pa.Array) -> Content:
+    items = _binary(array.flatten()).to_pylist()
+    offsets, missing = list_offsets(array).tolist(), array.is_null().to_pylist()
 
-    def put(features: Any, row: int) -> None:
-        if values[row] is None:
-            return
-        feature = features[name]
-        if _is_bytes(type_):
-            feature.bytes_list.SetInParent()
-            feature.bytes_list.value.extend(each.encode() if isinstance(each, str) else each for each in values[row])
-        else:
-            target = feature.float_list if pa.types.is_floating(type_) else feature.int64_list
-            target.SetInParent()
-            target.value.extend(values[row])
+    def content(row: int) -> bytes | None:
+        if missing[row]:
+            return None
+        return b"".join(FIRST + varint(len(item)) + item for item in items[offsets[row] : offsets[row + 1]])
 
-    return put
+    return content
+
+
+def _numbers(array: pa.Array) -> tuple[bytes, Content]:
+    return _packed(array.cast(pa.uint8()) if pa.types.is_boolean(array.type) else array, np.arange(len(array) + 1), array)
+
+
+def _lists_of_numbers(array: pa.Array) -> tuple[bytes, Content]:
+    flat = array.flatten()
+    return _packed(flat.cast(pa.uint8()) if pa.types.is_boolean(flat.type) else flat, list_offsets(array), array)
+
+
+def _packed(values: pa.Array, offsets: Any, rows: pa.Array) -> tuple[bytes, Content]:
+    """Return the kind of the lists that numbers go into, and their content: those of a row lie between two offsets."""
+    # Not asarray: Arrow would ask pandas whether it is there, which takes 0.3 s where it is.
+    filled = np.from_dlpack(values.fill_null(0) if values.null_count else values)
+    if pa.types.is_floating(values.type):
+        kind, data, places = FLOATS, filled.astype("<f4").tobytes(), 4 * np.arange(len(filled) + 1)
+    else:
+        kind, (data, places) = INTEGERS, varints(filled.astype(np.int64))
+    begins, missing = places[offsets].tolist(), rows.is_null().to_pylist()
+
+    def content(row: int) -> bytes | None:
+        if missing[row]:
+            return None
+        begin, end = begins[row], begins[row + 1]
+        return FIRST + varint(end - begin) + data[begin:end] if end > begin else b""
+
+    return kind, content
+
+
+def varints(numbers: Any) -> tuple[bytes, Any]:
+    """Return 64-bit integers one behind the other as protobuf writes them, where each begins, and where the last one ends.
+
+    Negative ones have ten bytes: they are written as if they had no sign.
+    """
+    unsigned = numbers.view(np.uint64)
+    most = len(varint(int(unsigned.max(initial=0))))
+    sizes = np.ones(len(numbers), np.uint8)
+    for byte in range(1, most):
+        sizes += unsigned >= np.uint64(1 << 7 * byte)
+    rows = np.empty((len(numbers), most), np.uint8)  # each number has room for the longest one
+    for byte in range(most):
+        rows[:, byte] = (unsigned >> np.uint64(7 * byte)).astype(np.uint8) & 127 | (sizes > byte + 1).view(np.uint8) << 7
+    kept = np.arange(most, dtype=np.uint8) < sizes[:, None]
+    return rows[kept].tobytes(), np.append(0, np.cumsum(sizes, dtype=np.int64))

@@ -16,7 +16,6 @@ import pyarrow as pa
 from shardctl import arguments
 from shardctl.errors import DatasetError, InputError, Interrupted, StorageError, UsageError, WorkerError
 from shardctl.exports.base import Part, Written
-from shardctl.exports.description import DESCRIPTION, Description, FileFacts, SplitFiles
 from shardctl.exports.destination import check_destination
 from shardctl.exports.job import ExportJob
 from shardctl.exports.losses import PlannedField, plan_fields, refuse_losses
@@ -24,6 +23,7 @@ from shardctl.exports.parts import Parts
 from shardctl.exports.source import ON_LOSS, Choice, Source, digest_of
 from shardctl.exports.staging import Staging, discard, discard_others, only_writer
 from shardctl.exports.table import chosen_export
+from shardctl.sources.exported import DESCRIPTION, Description, FileFacts, SplitFiles
 from shardctl.storage import printable, write_atomically
 from shardctl.tables import CHECKSUMS, write_checksums
 from shardctl.version import __version__

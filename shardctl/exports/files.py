@@ -19,13 +19,13 @@ import pyarrow as pa
 
 from shardctl.errors import InputError, UsageError
 from shardctl.exports.base import Column, Export, Part, Place, Progress, Written
-from shardctl.exports.description import Field, FileFacts
 from shardctl.exports.file_names import IMAGE_SUFFIXES, MARK, TEXT_SUFFIXES, class_folders, folded, stem_of
 from shardctl.exports.images import Recoding, suffix_of
-from shardctl.exports.json_form import check_type, dumps, to_json
-from shardctl.exports.keys import extension_part
 from shardctl.exports.rows import batches
 from shardctl.exports.source import KEY, Source
+from shardctl.json_form import check_type, dumps, to_json
+from shardctl.member_keys import extension_part
+from shardctl.sources.exported import Field, FileFacts
 from shardctl.storage import counted, naming_the_path, replacing
 
 FILE_NAME = "file_name"

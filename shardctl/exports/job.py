@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from shardctl.exports.base import Export, Part, Progress, Written
-from shardctl.exports.description import Field
 from shardctl.exports.source import Choice, Source
 from shardctl.exports.table import chosen_export
+from shardctl.sources.exported import Field
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from shardctl.errors import UsageError
 from shardctl.exports.base import Column, Export, Place
-from shardctl.exports.description import Field
 from shardctl.exports.images import Recoding
-from shardctl.exports.json_form import check_type
 from shardctl.exports.source import Source
+from shardctl.json_form import check_type
+from shardctl.sources.exported import Field
 
 
 @dataclass(frozen=True)

@@ -22,11 +22,11 @@ import xxhash
 from shardctl.errors import InputError, UsageError
 from shardctl.exports.arrays import arrays_of, is_number, is_packed
 from shardctl.exports.base import Column, Export, Part, Place, Progress, Written
-from shardctl.exports.description import Field, FileFacts
 from shardctl.exports.images import Recoding
-from shardctl.exports.json_form import check_type, json_text
 from shardctl.exports.rows import batches
 from shardctl.exports.source import Source
+from shardctl.json_form import check_type, json_text
+from shardctl.sources.exported import Field, FileFacts
 from shardctl.storage import StreamedFile, naming_the_path, replacing, write_atomically
 
 MOST_BYTES = 2**32 - 1
@@ -213,7 +213,7 @@ def _encoded(batch: pa.RecordBatch, place: int, field: Field) -> Iterable[tuple[
         if field.form.endswith(WITH_PATHS):
             yield field.written + PATHS, _texts(json_text(array.field("path")))
     elif array.type in _SCALARS:
-        data = np.asarray(array).astype(_SCALARS[array.type][1]).tobytes()
+        data = np.from_dlpack(array).astype(_SCALARS[array.type][1]).tobytes()
         size = len(data) // len(array)
         yield field.written, [data[at : at + size] for at in range(0, len(data), size)]
     elif is_packed(array.type):

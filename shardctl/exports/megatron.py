@@ -20,10 +20,10 @@ import numpy.typing as npt
 from shardctl.arguments import truth
 from shardctl.errors import InputError
 from shardctl.exports.base import Column, Export, Part, Place, Progress, Written, parts_by_split, refuse_choices
-from shardctl.exports.description import Field, FileFacts
 from shardctl.exports.documents import TokenField
 from shardctl.exports.source import Source
 from shardctl.exports.token_files import TokenForm, end_of, notes_on
+from shardctl.sources.exported import Field, FileFacts
 from shardctl.storage import StreamedFile, naming_the_path, replacing
 
 MAGIC = b"MMIDIDX\x00\x00"

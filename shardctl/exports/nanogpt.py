@@ -12,10 +12,10 @@ import numpy as np
 from shardctl.arguments import truth
 from shardctl.errors import InputError
 from shardctl.exports.base import Column, Export, Part, Place, Progress, Written, parts_by_split, refuse_choices
-from shardctl.exports.description import Field
 from shardctl.exports.documents import TokenField
 from shardctl.exports.source import Source
 from shardctl.exports.token_files import TokenForm, end_of, notes_on
+from shardctl.sources.exported import Field
 from shardctl.tokenizers.base import UINT16_VOCABULARY
 
 UINT16 = np.dtype("<u2")

@@ -15,13 +15,13 @@ import pyarrow as pa
 
 from shardctl.errors import UsageError
 from shardctl.exports.base import Column, Export, Part, Place, Progress, Written
-from shardctl.exports.description import Field, FileFacts
 from shardctl.exports.images import Recoding
 from shardctl.exports.rows import batches
 from shardctl.exports.source import Source
 from shardctl.layout import ENCODED_IMAGE, Layout
 from shardctl.roles import Roles
 from shardctl.shard import HUGGINGFACE_KEY
+from shardctl.sources.exported import Field, FileFacts
 from shardctl.storage import StreamedFile, naming_the_path, replacing, write_atomically
 
 FOLDER = "data"

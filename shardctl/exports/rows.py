@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 import pyarrow as pa
 
 from shardctl.exports.base import Part, Progress
-from shardctl.exports.description import Field
 from shardctl.exports.images import encoder
-from shardctl.exports.json_form import json_text
 from shardctl.exports.source import Source
+from shardctl.json_form import json_text
+from shardctl.sources.exported import Field
 
 
 def batches(source: Source, fields: Sequence[Field], part: Part, progress: Progress) -> Iterator[pa.RecordBatch]:

@@ -20,7 +20,7 @@ from typing import Any
 
 from shardctl import lease
 from shardctl.exports.base import Part, Written
-from shardctl.exports.description import FileFacts
+from shardctl.sources.exported import FileFacts
 from shardctl.storage import PARTIAL, is_file, naming_the_path, sync_folder, write_atomically
 
 LEASE_FOLDER, OLD = ".shardctl", "old"

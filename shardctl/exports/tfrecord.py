@@ -9,15 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import pyarrow as pa
+
 from shardctl.errors import UsageError
 from shardctl.exports.base import Column, Export, Part, Place, Progress, Written
-from shardctl.exports.description import Field, FileFacts
-from shardctl.exports.examples import WITH_PATHS, loss_of, serialized
+from shardctl.exports.examples import form_of_images, loss_of, serialized
 from shardctl.exports.images import Recoding
 from shardctl.exports.rows import batches
 from shardctl.exports.source import Source
+from shardctl.sources.exported import Field, FileFacts
 from shardctl.sources.formats.tfrecord import HEAD, TAIL, crc32c, masked
-from shardctl.storage import StreamedFile, naming_the_path, replacing
+from shardctl.storage import StreamedFile, replacing
 
 COMPRESSIONS = {"none": ".tfrecord", "gzip": ".tfrecord.gz"}
 GZIP_LEVEL = 6
@@ -37,37 +39,29 @@ class TfRecord(Export):
         crc32c()
 
     def place(self, column: Column) -> Place | None:
-        """Say which feature a column becomes."""
+        """Say which feature a column becomes. Raises UsageError if another one has the name of the paths of its images."""
         if column.is_image:
-            return Place(column.target, WITH_PATHS if column.has_own_paths else "image")
+            return Place(column.target, form_of_images(column))
         if column.is_raw_image:
             form = (Recoding.parse(column.store) or Recoding("png")).form_of(column.type, column.role)
             if form != "value":
                 return Place(column.target, form)
         return Place(column.target, "value", loss_of(column))
 
-    def place_as_json(self, column: Column) -> Place:
-        """Say under which name a column is as JSON text."""
-        return Place(column.target, "json")
-
     def write(self, source: Source, fields: Sequence[Field], part: Part, folder: Path, progress: Progress) -> Written:
         """Write one file; none if no sample was chosen of the shard."""
         name = part.name + COMPRESSIONS[self.compression]
-        samples, facts = write_records(source, fields, part, folder / name, progress)
-        if not samples:
-            with naming_the_path(folder):
-                (folder / name).unlink()
-            return Written(0, {})
-        return Written(samples, {name: facts})
+        samples, facts = write_records(batches(source, fields, part, progress), fields, folder / name)
+        return Written(samples, {name: facts} if samples else {})
 
 
-def write_records(source: Source, fields: Sequence[Field], part: Part, path: Path, progress: Progress) -> tuple[int, FileFacts]:
-    """Write the samples of a part into a file, which may have none, and return how many they are and what the file is."""
+def write_records(given: Iterator[pa.RecordBatch], fields: Sequence[Field], path: Path) -> tuple[int, FileFacts]:
+    """Write samples into a file, which may have none, and return how many they are and what the file is."""
     checksum = crc32c()
     samples = 0
     with replacing(path, StreamedFile) as sink:
         with _compressed(sink, path) as stream:
-            for batch in batches(source, fields, part, progress):
+            for batch in given:
                 for data in serialized(batch, fields):
                     length = len(data).to_bytes(8, "little")
                     head = HEAD.pack(len(data), masked(checksum(length)))

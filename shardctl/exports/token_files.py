@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.exports.base import Progress
-from shardctl.exports.description import FileFacts
 from shardctl.exports.documents import TokenField, ended
 from shardctl.exports.source import Source
+from shardctl.sources.exported import FileFacts
 from shardctl.storage import StreamedFile, replacing
 from shardctl.token_columns import LOSS_MASK
 

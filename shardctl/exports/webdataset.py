@@ -23,12 +23,12 @@ import pyarrow as pa
 from shardctl.errors import InputError, UsageError
 from shardctl.exports.arrays import arrays_of, is_packed
 from shardctl.exports.base import Column, Export, Part, Place, Progress, Written
-from shardctl.exports.description import Field, FileFacts
 from shardctl.exports.images import Recoding, suffix_of
-from shardctl.exports.json_form import check_type, dumps, to_json
-from shardctl.exports.keys import DistinctNames, extension_part, member_key
 from shardctl.exports.rows import batches
 from shardctl.exports.source import KEY, Source
+from shardctl.json_form import check_type, dumps, to_json
+from shardctl.member_keys import DistinctNames, extension_part, member_key
+from shardctl.sources.exported import Field, FileFacts
 from shardctl.storage import HashingFile, StreamedFile, replacing
 
 IN_JSON = "json/"

@@ -110,6 +110,71 @@ def write_texts(folder: Path) -> Path:
     return folder
 
 
+FEATURE_COLUMNS = pa.schema(
+    [
+        ("key", pa.string()),
+        ("image", pa.binary()),
+        ("mask", pa.struct([("bytes", pa.binary()), ("path", pa.string())])),
+        ("label", pa.int64()),
+        ("flag", pa.bool_()),
+        ("flags", pa.list_(pa.bool_())),
+        ("pair", pa.list_(pa.bool_(), 2)),
+        ("names", pa.list_(pa.string(), 2)),
+        ("none", pa.list_(pa.int32(), 0)),
+        ("half", pa.float16()),
+        ("halves", pa.large_list(pa.float16())),
+        ("large", pa.uint64()),
+        ("small", pa.list_(pa.uint8())),
+        ("negative", pa.list_(pa.int64())),
+        ("words", pa.large_string()),
+        ("blobs", pa.large_list(pa.large_binary())),
+        ("size/width", pa.int8()),
+        ("size/unit/name", pa.string()),
+        ("box", pa.list_(pa.float32(), 4)),
+    ]
+)
+
+
+def features(number: int) -> dict[str, Any]:
+    deep = io.BytesIO()
+    Image.fromarray((np.arange(48, dtype=np.uint16) * 999 + number).reshape(6, 8)).save(deep, "PNG")
+    return {
+        "key": str(number),
+        "image": picture(number, "PNG" if number % 2 else "JPEG"),
+        "mask": deep.getvalue(),
+        "label": number % 3,
+        "flag": number % 2 == 0,
+        "flags": [True, False][: number % 3],
+        "pair": [True, number % 2 == 0],
+        "names": ["", f"name {number}"],
+        "none": [],
+        "half": 1.5 * number,
+        "halves": [0.25] * number,
+        "large": 2**63 - 1 - number,
+        "small": list(range(0, 255, 50))[:number],
+        "negative": [-(2**63), -1, 0, 127, 128, 2**63 - 1][:number],
+        "words": "é" * 100 * number,
+        "blobs": [b"", b"\xff" * number],
+        "size/width": -number,
+        "size/unit/name": f"unit {number}",
+        "box": [1.0, 2.0, float(np.float32(0.1)), float(number)],
+    }
+
+
+def write_features(folder: Path) -> Path:
+    """Write a dataset with each sort of values that a tf.train.Example holds: images of two formats, masks of 16 bits, ..."""
+    samples = [features(number) for number in range(7)]
+    roles = {"mask": {"role": "mask", "bits": 16}}
+    splits = {"train": samples[:5], "test": samples[5:]}
+    shardctl.write(folder, splits, FEATURE_COLUMNS, classes=("x", "a b", "ç"), samples_per_shard=2, roles=roles)
+    return folder
+
+
+def write_masks(folder: Path) -> Path:
+    """Write a dataset of raw images with raw masks of 16 bits."""
+    return write_raw(folder, masks=True)
+
+
 def rows_of(dataset: Path, split: str) -> list[dict[str, Any]]:
     """Return the samples of a split as they are stored."""
     tables = [pa.ipc.open_file(shard).read_all() for shard in sorted(dataset.glob(f"{split}-*.arrow"))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import struct
@@ -11,13 +12,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from shardctl.exports.description import Description, Field
-from shardctl.exports.json_form import from_json
-from shardctl.exports.keys import key_of_member
+from shardctl.json_form import from_json
+from shardctl.member_keys import key_of_member
+from shardctl.sources.exported import Description, Field
 
 Sample = dict[str, Any]
 """The columns of a sample by their names in the dataset, each as JSON or as the value that Arrow takes."""
@@ -34,12 +36,14 @@ def restored(folder: Path, split: str) -> pa.Table:
         type_ = description.layout.columns.field(field.name).type
         if field.form == "png":
             type_ = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-        columns[field.name] = from_json(values, type_) if is_json(description.to, field) else pa.array(values, type_)
+        columns[field.name] = from_json(values, type_) if field.form == "json" else array_of(values, type_)
     return pa.table(columns)
 
 
-def is_json(to: str, field: Field) -> bool:
-    return field.form == "json"
+def array_of(values: list[Any], type_: pa.DataType) -> pa.Array:
+    if isinstance(type_, pa.BaseExtensionType):
+        return pa.ExtensionArray.from_storage(type_, pa.array(values, type_.storage_type))
+    return pa.array(values, type_)
 
 
 def read_parquet(folder: Path, description: Description, split: str) -> Iterator[Sample]:
@@ -157,9 +161,101 @@ def of_files(field: Field, folder: Path, record: Sample) -> Any:
     return {"bytes": data, "path": record.get(f"{field.name}.path", record["key"]) if field.form == "image" else None}
 
 
+def read_tfrecord(folder: Path, description: Description, split: str) -> Iterator[Sample]:
+    types = {field.name: description.layout.columns.field(field.name).type for field in description.fields}
+    for name in description.splits[split].files:
+        data = (folder / name).read_bytes()
+        for record in tfrecords(gzip.decompress(data) if name.endswith(".gz") else data):
+            found = features_in(record)
+            yield {field.name: of_example(field, types[field.name], found, description.key) for field in description.fields}
+
+
+def tfrecords(data: bytes) -> Iterator[bytes]:
+    place = 0
+    while place < len(data):
+        size, checksum = struct.unpack_from("<QI", data, place)
+        record, end = data[place + 12 : place + 12 + size], place + 12 + size
+        assert (checksum, data[end : end + 4]) == (masked(data[place : place + 8]), masked(record).to_bytes(4, "little"))
+        yield record
+        place = end + 4
+
+
+def masked(data: bytes) -> int:
+    checksum = google_crc32c.value(data)
+    return int(((checksum >> 15 | checksum << 17) + 0xA282EAD8) % 2**32)
+
+
+def features_in(example: bytes) -> dict[str, list[Any]]:
+    """Return the features of a tf.train.Example: {1: features}, {1: [{1: name, 2: {1, 2 or 3: {1: values}}}]}."""
+    [(_, features)] = parts_of(example)
+    found = {}
+    for _, entry in parts_of(features):
+        [(_, name), (_, feature)] = parts_of(entry)
+        [(kind, values)] = parts_of(feature)
+        assert name.decode() not in found
+        found[name.decode()] = LISTS[kind]([value for _, value in parts_of(values)])
+    assert list(found) == sorted(found, key=str.encode)
+    return found
+
+
+def parts_of(message: bytes) -> Iterator[tuple[int, bytes]]:
+    place = 0
+    while place < len(message):
+        (tag, size), place = varints(message, place, 2)
+        assert tag % 8 == 2  # of a length that is told
+        yield tag // 8, message[place : place + size]
+        place += size
+
+
+def varints(data: bytes, place: int, count: int) -> tuple[list[int], int]:
+    numbers: list[int] = []
+    while len(numbers) < count:
+        number, shift = 0, 0
+        while data[place] >= 128:
+            number, shift, place = number | (data[place] - 128) << shift, shift + 7, place + 1
+        numbers.append(number | data[place] << shift)
+        place += 1
+    return numbers, place
+
+
+def int64s(packed: list[bytes]) -> list[int]:
+    data = b"".join(packed)
+    numbers, _ = varints(data, 0, sum(byte < 128 for byte in data))
+    return [number - 2**64 if number >= 2**63 else number for number in numbers]
+
+
+LISTS: dict[int, Callable[[list[bytes]], list[Any]]] = {
+    1: list,
+    2: lambda packed: np.frombuffer(b"".join(packed), "<f4").tolist(),
+    3: int64s,
+}
+
+
+def of_example(field: Field, type_: pa.DataType, found: dict[str, list[Any]], key: str | None) -> Any:
+    values = found.get(field.written)
+    if field.form == "json":
+        return json.loads(values[0]) if values else None
+    if field.form != "value":
+        paths = {"image": key, "image+path": f"{field.written}/path"}
+        path = found.get(paths.get(field.form) or "", [None])[0]
+        image = {"bytes": values[0] if values else None, "path": path.decode() if path else None}
+        return None if values is None and (path is None or field.form == "image") else image
+    if values is None:
+        return None
+    is_list = isinstance(type_, pa.BaseExtensionType) or pa.types.is_nested(type_)
+    leaf = type_.value_type if is_list else type_
+    if pa.types.is_string(leaf) or pa.types.is_large_string(leaf):
+        values = [value.decode() for value in values]
+    if pa.types.is_boolean(leaf):
+        values = list(map(bool, values))
+    return values if is_list else values[0]
+
+
 READERS: dict[str, Callable[[Path, Description, str], Iterator[Sample]]] = {
     "parquet": read_parquet,
     "webdataset": read_webdataset,
+    "tfrecord": read_tfrecord,
+    "tfds": read_tfrecord,
     "mds": read_mds,
     "files": read_files,
 }

@@ -27,8 +27,8 @@ from restoring import READERS, restored
 import shardctl
 from shardctl import lease
 from shardctl.errors import BusyError, DatasetError, InputError, ShardctlError, UsageError
-from shardctl.exports.description import DESCRIPTION, Description
 from shardctl.exports.webdataset import member_header
+from shardctl.sources.exported import DESCRIPTION, Description
 
 FORMS = tuple(READERS)
 
@@ -50,7 +50,7 @@ def table(dataset: Path, split: str) -> pa.Table:
 @pytest.mark.parametrize("to", FORMS)
 def test_every_value_comes_back_from_any_number_of_workers(photos: Path, tmp_path: Path, to: str) -> None:
     for workers in (0, 1, 2):
-        result = shardctl.export(photos, tmp_path / str(workers), to, workers=workers)
+        result = shardctl.export(photos, tmp_path / str(workers), to, workers=workers, on_loss="json")
         assert result.counts == {"train": {"samples": 9}, "val": {"samples": 5}}
     assert contents(tmp_path / "0") == contents(tmp_path / "1") == contents(tmp_path / "2")
     assert sorted(os.listdir(tmp_path)) == ["0", "1", "2"]
@@ -72,11 +72,11 @@ import shardctl
 def stop(done, samples):
     if len(glob.glob(f"{sys.argv[2]}.partial/*/done/*.json")) >= 2:
         os.kill(os.getpid(), signal.SIGKILL)
-shardctl.export(sys.argv[1], sys.argv[2], sys.argv[3], progress=stop, workers=int(sys.argv[4]))
+shardctl.export(sys.argv[1], sys.argv[2], sys.argv[3], progress=stop, workers=int(sys.argv[4]), on_loss="json")
 """
 
 
-@pytest.mark.parametrize(("to", "workers"), [("webdataset", 2), ("mds", 0), ("files", 0)])
+@pytest.mark.parametrize(("to", "workers"), [("webdataset", 2), ("mds", 0), ("tfds", 0), ("files", 0)])
 def test_a_killed_export_goes_on_and_gives_the_same_bytes(photos: Path, tmp_path: Path, to: str, workers: int) -> None:
     out, whole = tmp_path / "out", tmp_path / "whole"
     ran = subprocess.run([sys.executable, "-c", KILLED, photos, out, to, str(workers)])
@@ -85,8 +85,8 @@ def test_a_killed_export_goes_on_and_gives_the_same_bytes(photos: Path, tmp_path
     (staging,) = [folder for folder in (tmp_path / "out.partial").iterdir() if (folder / "done").exists()]
     done = inodes(staging / "files")
     assert len(list((staging / "done").iterdir())) >= 2
-    shardctl.export(photos, out, to, workers=0)
-    shardctl.export(photos, whole, to, workers=0)
+    shardctl.export(photos, out, to, workers=0, on_loss="json")
+    shardctl.export(photos, whole, to, workers=0, on_loss="json")
     assert contents(out) == contents(whole)
     assert sorted(os.listdir(tmp_path)) == ["out", "whole"]
     now = inodes(out)
@@ -131,7 +131,7 @@ def test_raw_images_and_masks_are_png_with_the_same_pixels(tmp_path: Path, to: s
         assert np.array_equal(np.asarray(Image.open(io.BytesIO(mask["bytes"]))), sample["mask"])
 
 
-@pytest.mark.parametrize("to", ["parquet", "webdataset", "mds"])
+@pytest.mark.parametrize("to", ["parquet", "webdataset", "tfrecord", "tfds", "mds"])
 def test_raw_images_are_kept_as_arrays_where_there_are_arrays(tmp_path: Path, to: str) -> None:
     dataset = made.write_raw(tmp_path / "in")
     result = shardctl.export(dataset, tmp_path / "out", to, store="keep", workers=0)
@@ -146,7 +146,7 @@ def test_files_have_no_place_for_arrays(tmp_path: Path) -> None:
     assert len(list((tmp_path / "out").rglob("*.jpg"))) == 5
 
 
-@pytest.mark.parametrize("to", ["parquet", "webdataset"])
+@pytest.mark.parametrize("to", ["parquet", "webdataset", "tfrecord"])
 def test_missing_values_come_back_where_the_form_has_them(tmp_path: Path, to: str) -> None:
     dataset = made.write_gaps(tmp_path / "in")
     shardctl.export(dataset, tmp_path / "out", to)
@@ -258,14 +258,14 @@ def test_images_that_are_missing_come_back_or_are_told(tmp_path: Path, to: str) 
     samples = [{"key": f"{n}.jpg", "image": made.picture(n), "mask": mask if n else None} for n in range(2)]
     dataset = tmp_path / "in"
     shardctl.write(dataset, samples, roles={"mask": "mask"})
-    if to == "mds":
-        with pytest.raises(ShardctlError, match=r"1 images are missing"):
+    if to in ("mds", "tfds"):
+        with pytest.raises(ShardctlError, match=r"1 (images )?are missing"):
             shardctl.export(dataset, tmp_path / "out", to)
     shardctl.export(dataset, tmp_path / "out", to, on_loss="json")
     assert restored(tmp_path / "out", "train").equals(table(dataset, "train"))
 
 
-@pytest.mark.parametrize("to", ["parquet", "webdataset", "mds"])
+@pytest.mark.parametrize("to", ["parquet", "webdataset", "tfrecord", "tfds", "mds"])
 def test_tokens_come_back(tmp_path: Path, to: str) -> None:
     large = pa.large_list(pa.struct([("a", pa.large_list(pa.int8()))]))
     packed = ("block", pa.list_(pa.int32(), 3))
@@ -275,7 +275,7 @@ def test_tokens_come_back(tmp_path: Path, to: str) -> None:
     ]
     shardctl.write(tmp_path / "in", samples, schema, samples_per_shard=3)
     for where in (None, "len(tokens) > 0"):  # without the empty one they are arrays in MDS
-        shardctl.export(tmp_path / "in", tmp_path / "out", to, where=where, overwrite=True)
+        shardctl.export(tmp_path / "in", tmp_path / "out", to, where=where, overwrite=True, on_loss="json")
         rows = [row for row in table(tmp_path / "in", "train").to_pylist() if where is None or row["tokens"]]
         assert restored(tmp_path / "out", "train").to_pylist() == rows
 
@@ -314,15 +314,17 @@ def test_any_table_comes_back_from_every_form(tmp_path: Path, data: st.DataObjec
         for n in range(number)
     ]
     shardctl.write(tmp_path / "in", rows, schema, overwrite=True)
-    for to in ("parquet", "webdataset", "mds"):
+    for to in ("parquet", "webdataset", "tfrecord", "tfds", "mds"):
         shardctl.export(tmp_path / "in", tmp_path / "out", to, overwrite=True, on_loss="json")
         assert restored(tmp_path / "out", "train").equals(table(tmp_path / "in", "train")), to
 
 
-def test_an_archive_can_be_compressed(photos: Path, tmp_path: Path) -> None:
-    shardctl.export(photos, tmp_path / "out", "webdataset", compression="gzip")
+@pytest.mark.parametrize(("to", "name"), [("webdataset", "train-00000.tar.gz"), ("tfrecord", "train-00000.tfrecord.gz")])
+def test_files_of_records_can_be_compressed(photos: Path, tmp_path: Path, to: str, name: str) -> None:
+    shardctl.export(photos, tmp_path / "out", to, compression="gzip", on_loss="json", workers=0)
     assert restored(tmp_path / "out", "train").equals(table(photos, "train"))
-    assert (tmp_path / "out" / "train-00000.tar.gz").exists()
+    data = (tmp_path / "out" / name).read_bytes()
+    assert (data[:4], data[4:8]) == (b"\x1f\x8b\x08\0", bytes(4))  # no name, and no time
 
 
 @pytest.mark.parametrize("name", ["a.jpg", "é/" * 40 + "b", "c" * 99, "c" * 100, "c" * 101, "d/" * 200])

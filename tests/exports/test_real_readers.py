@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import made
+import numpy as np
 import pytest
 from PIL import Image
 
 import shardctl
-from shardctl.exports.keys import key_of_member
+from shardctl.member_keys import key_of_member
 
 INTEROP = Path(os.environ.get("SHARDCTL_INTEROP", Path(__file__).parents[2] / ".interop"))
 READERS = Path(__file__).parent / "readers"
@@ -138,3 +139,115 @@ def test_streaming_and_litdata_read_theirs(exports: Path) -> None:
         pytest.skip("LitData reads Parquet with polars, which this environment lacks")
     assert found["litdata texts"] == stored(exports, "texts", "train")
     assert [row["key"] for row in found["litdata photos"]] == list(made.KEYS[:9])
+
+
+@pytest.fixture(scope="module")
+def exported_examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("examples")
+    for name, write in {**MADE, "features": made.write_features, "masks": made.write_masks}.items():
+        dataset = write(root / name)
+        for to in ("tfrecord", "tfds"):
+            shardctl.export(dataset, root / f"{to}-{name}", to, workers=0, on_loss="json")
+    options = {"where": "key == '2'", "workers": 0}
+    shardctl.export(root / "features", root / "tfds-one", "tfds", **options)
+    shardctl.export(root / "features", root / "tfrecord-one", "tfrecord", compression="gzip", **options)
+    shardctl.export(root / "raw", root / "tfds-kept", "tfds", store="keep", workers=0)
+    return root
+
+
+def in_example(row: dict[str, Any], texts: tuple[str, ...]) -> dict[str, Any]:
+    """Return a stored sample as a record of TFRecord: what is missing is not there, and `texts` are JSON text."""
+    made: dict[str, Any] = {}
+    for name, value in row.items():
+        if name in texts:
+            made[name] = [json.dumps(value, separators=(",", ":"))]
+        elif isinstance(value, dict):
+            path = [value["path"]] if value["path"] != row["key"] else None
+            made |= {name: [value["bytes"]], f"{name}/path": path}
+        else:
+            made[name] = value if value is None or isinstance(value, list) else [value]
+    return {name: bare(values) for name, values in made.items() if values is not None}
+
+
+def bare(value: Any) -> Any:
+    """Return strings and bytes as the readers print them: they know bytes alone."""
+    if isinstance(value, list):
+        return [bare(each) for each in value]
+    return (
+        base64.b64encode(value.encode() if isinstance(value, str) else value).decode()
+        if isinstance(value, str | bytes)
+        else value
+    )
+
+
+def in_tfds(row: dict[str, Any], texts: tuple[str, ...]) -> dict[str, Any]:
+    """Return a stored sample as TFDS gives it: dicts in the place of names with slashes, and images with their pixels."""
+    made: dict[str, Any] = {}
+    for name, value in row.items():
+        *above, last = name.split("/")
+        into = made
+        for part in above:
+            into = into.setdefault(part, {})
+        if name in texts:
+            into[last] = bare(json.dumps(value, separators=(",", ":")))
+        elif isinstance(value, dict):
+            into[last] = bare(value["bytes"])
+            into[f"{last}.pixels"] = pixels_of(value["bytes"], name)
+        else:
+            into[last] = bare(value)
+    return made
+
+
+def pixels_of(data: bytes, name: str) -> Any:
+    """Return the pixels of a PNG with an axis for channels; those of JPEG differ by decoder."""
+    image = Image.open(io.BytesIO(data))
+    if image.format == "JPEG":
+        return None
+    return (
+        [[[pixel] for pixel in line] for line in np.asarray(image).tolist()] if name == "mask" else np.asarray(image).tolist()
+    )
+
+
+def without_jpeg(row: dict[str, Any], like: dict[str, Any]) -> dict[str, Any]:
+    return {name: None if name.endswith(".pixels") and like[name] is None else value for name, value in row.items()}
+
+
+TEXTS = {
+    "tfrecord-photos": ("info",),
+    "tfds-photos": ("info",),
+    "tfds-gaps": ("number", "text", "list"),  # TFDS has no missing values
+}
+"""The columns that are JSON text."""
+
+
+def test_tensorflow_and_tfds_read_theirs(exported_examples: Path) -> None:
+    root = exported_examples
+    found = read("tensorflow", "examples", root)
+    two = ("train", "val")
+    names = {"photos": two, "gaps": ("train",), "texts": ("train", "test"), "features": ("train", "test")}
+    for name, splits in names.items():
+        assert found[f"tfds-{name} splits"] == sorted(splits)
+        for split in splits:
+            rows = [in_json(row) if name == "photos" else row for row in made.rows_of(root / name, split)]
+            texts, tfds_texts = (TEXTS.get(f"{to}-{name}", ()) for to in ("tfrecord", "tfds"))
+            assert found[f"tfrecord-{name} {split}"] == [in_example(row, texts) for row in rows]
+            for row, given in zip(rows, found[f"tfds-{name} {split}"], strict=True):
+                expected = in_tfds(row, tfds_texts)
+                assert without_jpeg(given, expected) == expected
+    assert found["tfds-photos classes"] == list(made.CLASSES)
+    assert found["tfds-features classes"] == ["x", "a b", "ç"]
+    (one,) = [row for row in made.rows_of(root / "features", "train") if row["key"] == "2"]
+    assert found["tfds-one splits"] == ["train"]
+    assert [row["key"] for row in found["tfds-one train"]] == [bare("2")]
+    assert found["tfrecord-one train"] == [in_example(one, ())]
+    check_pixels(root, found)
+
+
+def check_pixels(root: Path, found: dict[str, Any]) -> None:
+    for sample, kept, image in zip(
+        shardctl.open(root / "raw", split="train"), found["tfds-kept train"], found["tfds-raw train"], strict=True
+    ):
+        assert kept["image"] == image["image.pixels"] == sample["image"].tolist()
+    for sample, masked in zip(shardctl.open(root / "masks", split="train"), found["tfds-masks train"], strict=True):
+        assert masked["image.pixels"] == sample["image"].tolist()
+        assert masked["mask.pixels"] == sample["mask"][:, :, None].tolist()

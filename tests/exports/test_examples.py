@@ -1,0 +1,243 @@
+"""What TFRecord and TFDS hold: every sort of value that an Example has, and nothing else without being told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import made
+import pyarrow as pa
+import pytest
+from conftest import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import parquet
+from restoring import restored
+
+import shardctl
+from shardctl.errors import InputError, InstallError, UsageError
+from shardctl.exports.examples import serialized
+from shardctl.sources.exported import Description, Field
+from shardctl.sources.formats.examples import messages
+
+BOTH = ("tfrecord", "tfds")
+
+
+def table(dataset: Path, split: str = "train") -> pa.Table:
+    shards = [pa.ipc.open_file(shard).read_all() for shard in sorted(dataset.glob(f"{split}-*.arrow"))]
+    return pa.concat_tables(shards).replace_schema_metadata(None)
+
+
+def features_of(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "features.json").read_bytes())["featuresDict"]["features"]
+    return found
+
+
+def written(folder: Path, values: dict[str, tuple[pa.DataType, list[Any]]], **options: Any) -> Path:
+    """Write a dataset of these columns."""
+    schema = pa.schema([("key", pa.string()), *((name, type_) for name, (type_, _) in values.items())])
+    number = len(next(iter(values.values()))[1])
+    rows = [{"key": str(row), **{name: each[row] for name, (_, each) in values.items()}} for row in range(number)]
+    shardctl.write(folder, rows, schema, **options)
+    return folder
+
+
+@pytest.mark.parametrize("to", BOTH)
+def test_every_sort_of_feature_comes_back(tmp_path: Path, to: str) -> None:
+    dataset = made.write_features(tmp_path / "in")
+    result = shardctl.export(dataset, tmp_path / "out", to, workers=0)
+    assert all(field.loss is None for field in result.fields)
+    for split in ("train", "test"):
+        assert restored(tmp_path / "out", split).equals(table(dataset, split))
+
+
+@pytest.mark.parametrize("to", BOTH)
+def test_tensors_that_are_kept_come_back(tmp_path: Path, to: str) -> None:
+    dataset = made.write_raw(tmp_path / "in")
+    shardctl.export(dataset, tmp_path / "out", to, store="keep", workers=0)
+    assert restored(tmp_path / "out", "train").equals(table(dataset))
+
+
+def test_a_missing_list_is_no_empty_one_and_a_block_may_lack_all(tmp_path: Path) -> None:
+    columns = {
+        "list": (pa.list_(pa.int16()), [[], None, [1], [], None, None]),
+        "texts": (pa.list_(pa.string()), [None, [], [""], ["a"], None, None]),
+        "pair": (pa.list_(pa.int8(), 2), [None, [1, 2], None, [3, 4], None, None]),
+        "flag": (pa.bool_(), [None, True, None, False, None, None]),
+        "number": (pa.float32(), [0.0, None, 1.5, None, None, None]),
+        "half": (pa.float16(), [None, None, 1.5, None, None, None]),
+    }
+    dataset = written(tmp_path / "in", columns, samples_per_shard=4)
+    shardctl.export(dataset, tmp_path / "out", "tfrecord", workers=0)
+    assert restored(tmp_path / "out", "train").equals(table(dataset))
+
+
+LOSSES: list[tuple[str, pa.DataType, Any, str]] = [
+    ("tfrecord", pa.float64(), 0.1, "float32, which rounds float64"),
+    ("tfrecord", pa.list_(pa.float64(), 2), [0.1, 0.2], "float32, which rounds float64"),
+    ("tfrecord", pa.uint64(), 2**63, "int64, and a number is larger"),
+    ("tfrecord", pa.list_(pa.uint64()), [1, 2**64 - 1], "int64, and a number is larger"),
+    ("tfrecord", pa.list_(pa.int32()), [1, None], "some of its lists lack values"),
+    ("tfrecord", pa.list_(pa.string(), 2), ["a", None], "some of its lists lack values"),
+    ("tfrecord", pa.list_(pa.list_(pa.int32())), [[1], []], "and no list<item: int32>"),
+    ("tfrecord", pa.struct([("a", pa.int32())]), {"a": 1}, "and no struct<a: int32>"),
+    ("tfrecord", pa.timestamp("us"), None, r"and no timestamp\[us\]"),
+    ("tfds", pa.float64(), 0.1, "float32, which rounds float64"),
+    ("tfds", pa.int32(), None, "TFDS has no missing values, and 1 are missing"),
+    ("tfds", pa.list_(pa.int32()), None, "TFDS has no missing values, and 1 are missing"),
+    ("tfds", pa.list_(pa.int32(), 2), None, "TFDS has no missing values, and 1 are missing"),
+]
+
+
+@pytest.mark.parametrize(("to", "type_", "value", "message"), LOSSES)
+def test_a_loss_is_told_and_json_has_none(tmp_path: Path, to: str, type_: pa.DataType, value: Any, message: str) -> None:
+    dataset = written(tmp_path / "in", {"value": (type_, [value])})
+    with pytest.raises(UsageError, match=message):
+        shardctl.export(dataset, tmp_path / "out", to, workers=0)
+    shardctl.export(dataset, tmp_path / "out", to, on_loss="json", workers=0)
+    assert restored(tmp_path / "out", "train").equals(table(dataset))
+
+
+@pytest.mark.parametrize("to", BOTH)
+def test_paths_that_are_not_the_keys_have_a_name_that_no_column_takes(tmp_path: Path, to: str) -> None:
+    dataset = tmp_path / "in"
+    samples = [{"key": "a", "image": made.picture(1), "mask": made.picture(1, "PNG", "L"), "mask/path": "text"}]
+    shardctl.write(dataset, samples, roles={"mask": "mask"})
+    with pytest.raises(UsageError, match="--rename"):
+        shardctl.export(dataset, tmp_path / "out", to)
+    shardctl.export(dataset, tmp_path / "out", to, rename={"mask/path": "other"}, workers=0)
+    assert restored(tmp_path / "out", "train").equals(table(dataset))
+    assert restored(tmp_path / "out", "train")["mask"][0]["path"].as_py() == "a.png"
+
+
+VALUES = st.sampled_from(
+    [
+        (pa.int64(), "int64_list", st.integers(-(2**63), 2**63 - 1)),
+        (pa.uint64(), "int64_list", st.integers(0, 2**63 - 1)),
+        (pa.float32(), "float_list", st.floats(width=32, allow_nan=False)),
+        (pa.binary(), "bytes_list", st.binary(max_size=300)),
+    ]
+)
+
+
+@examples(30)
+@given(data=st.data(), name=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=200))
+def test_examples_are_those_of_protobuf(data: st.DataObject, name: str) -> None:
+    type_, kind, values = data.draw(VALUES)
+    lists = data.draw(st.lists(st.lists(values, max_size=5), min_size=1, max_size=5))
+    batch = pa.record_batch([pa.array(lists, pa.list_(type_))], names=[name])
+    expected = []
+    for each in lists:
+        example = messages()()
+        feature = getattr(example.features.feature[name], kind)
+        feature.SetInParent()
+        feature.value.extend(each)
+        expected.append(example.SerializeToString())
+    assert list(serialized(batch, [Field("column", name, "value")])) == expected
+
+
+def test_features_are_in_the_order_of_their_names(tmp_path: Path) -> None:
+    columns = {name: (pa.int8(), [1]) for name in ("é", "b", "ab", "a", "B")}
+    dataset = written(tmp_path / "in", columns)
+    shardctl.export(dataset, tmp_path / "out", "tfrecord", workers=0)
+    data = (tmp_path / "out" / "train-00000.tfrecord").read_bytes()
+    names = [b"\n%c%s\x12" % (len(name), name) for name in (b"B", b"a", b"ab", b"b", b"key", "é".encode())]
+    assert sorted(map(data.index, names)) == list(map(data.index, names))
+
+
+def test_a_package_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = written(tmp_path / "in", {"number": (pa.int8(), [1])})
+    monkeypatch.setitem(__import__("sys").modules, google_crc32c.__name__, None)
+    with pytest.raises(InstallError, match="google-crc32c"):
+        shardctl.export(dataset, tmp_path / "out", "tfds")
+
+
+def labelled(folder: Path, classes: dict[str, list[str]]) -> Path:
+    """Convert a table of Hugging Face with labels of these classes."""
+    features = {name: {"_type": "ClassLabel", "names": names} for name, names in classes.items()}
+    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+    schema = pa.schema([(name, pa.int64()) for name in classes], metadata)
+    parquet.write_table(pa.table({name: [0, 1] for name in classes}, schema), folder / "in.parquet")
+    shardctl.convert(folder / "in.parquet", folder / "in", workers=0)
+    return folder / "in"
+
+
+def test_classes_of_tfds_are_in_files_of_their_names(tmp_path: Path) -> None:
+    dataset = labelled(tmp_path, {"label": ["cat", "dog"], "a/b": ["é", "a b", "c"]})
+    shardctl.export(dataset, tmp_path / "out", "tfds", workers=0)
+    assert (tmp_path / "out" / "label.labels.txt").read_bytes() == b"cat\ndog\n"
+    assert (tmp_path / "out" / "a-b.labels.txt").read_text("utf-8") == "é\na b\nc\n"
+    found = features_of(tmp_path / "out")
+    assert found["label"]["classLabel"] == {"numClasses": "2"}
+    assert found["a"]["featuresDict"]["features"]["b"]["classLabel"] == {"numClasses": "3"}
+    assert set(Description.load(tmp_path / "out").files) >= {"label.labels.txt", "a-b.labels.txt"}
+
+
+@pytest.mark.parametrize("names", [["a\nb", "c"], ["a\rb", "c"], ["", "c"], [" a", "c"], ["a", "a"]])
+def test_names_of_classes_that_are_no_lines_are_a_loss_of_tfds(tmp_path: Path, names: list[str]) -> None:
+    dataset = written(tmp_path / "in", {"label": (pa.int64(), [0, 1])}, classes=names)
+    with pytest.raises(UsageError, match=r"label \(int64\): TFDS has"):
+        shardctl.export(dataset, tmp_path / "out", "tfds")
+    shardctl.export(dataset, tmp_path / "out", "tfds", on_loss="json", workers=0)
+    assert "text" in features_of(tmp_path / "out")["label"]
+    assert Description.load(tmp_path / "out").layout.classes == tuple(names)
+    assert not (tmp_path / "out" / "label.labels.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["size", "size/width"], "'size/width' for a part of 'size'"),
+        (["a/b", "a/b/c"], "'a/b/c' for a part of 'a/b'"),
+        (["/a"], "empty part"),
+        (["a//b"], "empty part"),
+    ],
+)
+def test_columns_that_tfds_takes_for_others_are_refused(tmp_path: Path, names: list[str], message: str) -> None:
+    dataset = written(tmp_path / "in", {name: (pa.int8(), [1]) for name in names})
+    with pytest.raises(UsageError, match=message):
+        shardctl.export(dataset, tmp_path / "out", "tfds")
+    assert len(shardctl.export(dataset, tmp_path / "out", "tfrecord", workers=0).fields) == len(names) + 1
+
+
+def test_two_labels_of_tfds_share_no_file(tmp_path: Path) -> None:
+    dataset = labelled(tmp_path, {"a-b": ["x", "y"], "a/b": ["x", "y"]})
+    with pytest.raises(UsageError, match=r"a-b\.labels\.txt"):
+        shardctl.export(dataset, tmp_path / "out", "tfds")
+
+
+def test_a_split_that_tfds_cannot_name_is_refused(tmp_path: Path) -> None:
+    shardctl.write(tmp_path / "in", {"v1.0": [{"number": 1}]})
+    with pytest.raises(InputError, match=r"the split 'v1\.0' has a dot"):
+        shardctl.export(tmp_path / "in", tmp_path / "out", "tfds")
+
+
+def test_tfds_has_no_splits_without_samples_and_files_that_may_have_none(tmp_path: Path) -> None:
+    dataset = made.write_features(tmp_path / "in")
+    shardctl.export(dataset, tmp_path / "out", "tfds", where="key == '2'", workers=0)
+    info = json.loads((tmp_path / "out" / "dataset_info.json").read_bytes())
+    assert {split["name"]: split["shardLengths"] for split in info["splits"]} == {"train": ["0", "1", "0"]}
+    assert (tmp_path / "out" / "shardctl-train.tfrecord-00000-of-00003").stat().st_size == 0
+    assert restored(tmp_path / "out", "train")["key"].to_pylist() == ["2"]
+    shardctl.export(dataset, tmp_path / "records", "tfrecord", where="key == '2'", workers=0)
+    assert [path.name for path in (tmp_path / "records").glob("*.tfrecord")] == ["train-00001.tfrecord"]
+
+
+@pytest.mark.parametrize(
+    ("formats", "expected"),
+    [
+        (["JPEG", "JPEG"], {"dtype": "uint8", "encodingFormat": "jpeg", "shape": {"dimensions": ["-1", "-1", "3"]}}),
+        (["PNG", "PNG"], {"dtype": "uint8", "encodingFormat": "png", "shape": {"dimensions": ["-1", "-1", "3"]}}),
+        (["JPEG", "PNG"], {"dtype": "uint8", "encodingFormat": "", "shape": {"dimensions": ["-1", "-1", "3"]}}),
+        (["JPEG", "GIF"], None),
+    ],
+)
+def test_tfds_is_told_how_images_are_encoded(tmp_path: Path, formats: list[str], expected: dict[str, Any] | None) -> None:
+    samples = [{"key": name, "image": made.picture(1, format_)} for name, format_ in zip("ab", formats, strict=True)]
+    shardctl.write(tmp_path / "in", samples, pa.schema([("key", pa.string()), ("image", pa.binary())]), samples_per_shard=1)
+    shardctl.export(tmp_path / "in", tmp_path / "out", "tfds", workers=2 if expected is None else 0)
+    image = features_of(tmp_path / "out")["image"]
+    assert image.get("image") == expected
+    assert expected or image["tensor"]["dtype"] == "string"

@@ -1,0 +1,110 @@
+"""What was exported and is converted again is the dataset that it was: keys, order, splits, classes, schema and every value."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from conftest import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from made import write_gaps, write_photos, write_texts
+
+import shardctl
+
+FORMS = ("parquet", "webdataset", "tfrecord", "tfds", "mds")
+
+
+def facts_of(dataset: Path) -> dict[str, Any]:
+    """Return all that the manifest says of the samples, and the samples: NaN is what it prints as."""
+    manifest = json.loads((dataset / "manifest.json").read_text())
+    splits = [split["name"] for split in manifest["splits"]]
+    tables = {}
+    for split in splits:
+        blocks = [pa.ipc.open_file(shard).read_all() for shard in sorted(dataset.glob(f"{split}-*.arrow"))]
+        tables[split] = pa.concat_tables(blocks)
+    return {
+        "kind": manifest["kind"],
+        "splits": splits,
+        "fields": manifest["fields"],
+        "schema": {split: table.schema.remove_metadata() for split, table in tables.items()},
+        "rows": {split: list(map(repr, table.to_pylist())) for split, table in tables.items()},
+    }
+
+
+def there_and_back(dataset: Path, form: str, folder: Path, **options: Any) -> dict[str, Any]:
+    shardctl.export(dataset, folder / "out", form, workers=0, **options)
+    made = shardctl.convert(folder / "out", folder / "back", workers=0)
+    assert made.rejected == 0
+    return facts_of(folder / "back")
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("write", [write_photos, write_texts, write_gaps], ids=["photos", "texts", "gaps"])
+def test_a_dataset_comes_back_as_it_was(form: str, write: Any, tmp_path: Path) -> None:
+    write(tmp_path / "dataset")
+    before, after = facts_of(tmp_path / "dataset"), there_and_back(tmp_path / "dataset", form, tmp_path, on_loss="json")
+    assert after == {**before, "kind": after["kind"]}  # shardctl.write calls everything a table that has no images
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_converted_folder_of_images_comes_back_as_it_was(form: str, photos: Path, tmp_path: Path) -> None:
+    shardctl.convert(photos, tmp_path / "dataset", split="zulu=0.6,alpha=0.4", workers=0, samples_per_shard=9)
+    assert there_and_back(tmp_path / "dataset", form, tmp_path) == facts_of(tmp_path / "dataset")
+    assert shardctl.verify(tmp_path / "back", level="deep").findings == ()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_tokens_stay_tokens(form: str, tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": "word " * n}) + "\n" for n in range(1, 30)))
+    recipe = {"transform": [{"name": "tokenize", "tokenizer": "bytes"}, {"name": "pack", "length": 32, "method": "bfd"}]}
+    shardctl.convert(tmp_path / "in.jsonl", tmp_path / "dataset", recipe=recipe, workers=0)
+    before, after = facts_of(tmp_path / "dataset"), there_and_back(tmp_path / "dataset", form, tmp_path)
+    assert after["rows"] == before["rows"]
+    assert after["fields"]["tokens"]["vocabulary"] == before["fields"]["tokens"]["vocabulary"]
+
+
+scalars = st.one_of(
+    st.tuples(st.just(pa.int8()), st.just(st.integers(-128, 127))),
+    st.tuples(st.just(pa.uint64()), st.just(st.integers(0, 2**64 - 1))),
+    st.tuples(st.just(pa.float32()), st.just(st.floats(width=32))),
+    st.tuples(st.just(pa.float64()), st.just(st.floats())),
+    st.tuples(st.just(pa.bool_()), st.just(st.booleans())),
+    st.tuples(st.just(pa.string()), st.just(st.text(st.characters(exclude_categories=["Cs"]), max_size=8))),
+    st.tuples(st.just(pa.binary()), st.just(st.binary(max_size=6))),
+    st.tuples(st.just(pa.timestamp("us")), st.just(st.datetimes())),
+)
+
+
+def lists_of(inner: tuple[pa.DataType, Any]) -> tuple[pa.DataType, Any]:
+    return pa.list_(inner[0]), st.lists(inner[1], max_size=3)
+
+
+columns = st.one_of(scalars, scalars.map(lists_of), scalars.map(lists_of).map(lists_of))
+
+
+@st.composite
+def tables(draw: Any) -> tuple[pa.Schema, list[dict[str, Any]]]:
+    """Draw columns of a few types, and rows of them, some values of which are missing."""
+    drawn = draw(st.lists(columns, min_size=1, max_size=4))
+    schema = pa.schema([(f"c{place}", type_) for place, (type_, _) in enumerate(drawn)])
+    count = draw(st.integers(1, 6))
+    values = [draw(st.lists(st.one_of(st.none(), each), min_size=count, max_size=count)) for _, each in drawn]
+    return schema, [dict(zip(schema.names, row, strict=True)) for row in zip(*values, strict=True)]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@examples(10)
+@given(tables())
+def test_any_table_comes_back_as_it_was(form: str, table: tuple[pa.Schema, list[dict[str, Any]]]) -> None:
+    schema, rows = table
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        shardctl.write(folder / "dataset", [{"key": f"k.{n}", **row} for n, row in enumerate(rows)], schema)
+        after = there_and_back(folder / "dataset", form, folder, on_loss="json")
+        assert after["rows"] == facts_of(folder / "dataset")["rows"]
+        assert after["schema"] == facts_of(folder / "dataset")["schema"]
