@@ -22,7 +22,7 @@ from shardctl.annotations.huggingface import named_category, take_objects, witho
 from shardctl.annotations.objects import OBJECTS
 from shardctl.errors import InputError, UsageError
 from shardctl.sources import labels
-from shardctl.sources.describing import declared_split, inputs_among
+from shardctl.sources.describing import DeclaredSplits, inputs_among
 from shardctl.sources.endings import without_compression
 from shardctl.sources.formats import TABLE_SUFFIXES, Reading
 from shardctl.sources.kinds import Form, Kind
@@ -186,9 +186,9 @@ def list_files(
     wanted = _wanted_files(files, kind, reading, rule, side_files, ignored, unreachable)
     # A scratch file: it need not outlive the process, so it is neither synced nor renamed.
     with naming_the_path(path), pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, LISTING_SCHEMA) as writer:
-        count = 0
+        count, splits = 0, DeclaredSplits()
         while chunk := list(islice(wanted, CHUNK_ROWS)):
-            writer.write_batch(_listing_batch(chunk, groups, forms))
+            writer.write_batch(_listing_batch(chunk, groups, forms, splits))
             count += len(chunk)
             found(count)
     tables = sum(count for suffix, count in ignored.items() if without_compression(suffix) in TABLE_SUFFIXES)
@@ -296,7 +296,9 @@ def _is_sidecar(file: FoundFile) -> bool:
     return file.suffix in SIDECAR_SUFFIXES and file.path.rpartition("/")[2] in labels.SIDECAR_NAMES
 
 
-def _listing_batch(chunk: list[tuple[Form, FoundFile]], groups: dict[Group, int], forms: dict[Form, str]) -> pa.RecordBatch:
+def _listing_batch(
+    chunk: list[tuple[Form, FoundFile]], groups: dict[Group, int], forms: dict[Form, str], splits: DeclaredSplits
+) -> pa.RecordBatch:
     """Return rows of the table. `forms` gets a path of every form of file. Raises InputError if there are two."""
     of_files, files = zip(*chunk, strict=True)
     roots, paths, opened, folders, _, sizes, mtimes, faults = zip(*files, strict=True)
@@ -304,7 +306,7 @@ def _listing_batch(chunk: list[tuple[Form, FoundFile]], groups: dict[Group, int]
     for form, path, place_on_disk, folder in zip(of_files, paths, opened, folders, strict=True):
         if form not in forms:
             forms[form] = path
-        place = _group_of(path, place_on_disk, folder) if form is Form.MANY else Group(folder, "")
+        place = _group_of(path, place_on_disk, folder, splits) if form is Form.MANY else Group(folder, "")
         group.append(groups.setdefault(place, len(groups)))
     _refuse_two_forms(forms)
     hashes = labels.hash_names(paths)
@@ -315,9 +317,9 @@ def _listing_batch(chunk: list[tuple[Form, FoundFile]], groups: dict[Group, int]
     return pa.record_batch(arrays, schema=LISTING_SCHEMA)
 
 
-def _group_of(path: str, opened: str, folder: str) -> Group:
+def _group_of(path: str, opened: str, folder: str, splits: DeclaredSplits) -> Group:
     """Return the group of a file of many records."""
-    split = declared_split(path, opened)
+    split = splits.of(path, opened)
     if split is not None:
         return Group(folder, split, True)
     stem = _stem(path)

@@ -10,7 +10,7 @@ from shardctl.engines.survey import Stretch, Survey
 from shardctl.listing import detect_kind, first_file
 from shardctl.recipe import Recipe
 from shardctl.sources.endings import ending_of, without_compression
-from shardctl.sources.exported import described
+from shardctl.sources.exported import described, may_be_of_export
 from shardctl.sources.format_names import FORMAT_NAMES
 from shardctl.sources.formats import CONTAINERS, NUMBERED, Reading
 from shardctl.sources.formats.restored import RESTORED
@@ -56,6 +56,8 @@ def settle_kind(settings: dict[str, Any], roots: list[Path], engine: Engine) -> 
 
 def _settle_export(settings: dict[str, Any], roots: list[Path]) -> list[str]:
     """Have the keys, the kind and the image of an export be those of its dataset, where nothing else is wanted."""
+    if not any(may_be_of_export(str(root if root.is_dir() else root.parent)) for root in roots):
+        return []  # to look for a table may take as long as all files
     file = first_file(roots, KINDS["table"], Recipe.reading_of(settings), (Form.MANY,))
     export = None if file is None else described(file.opened)
     if export is None or export.to not in (*RESTORED, "parquet") or settings.get("key_field") or settings.get("fields"):

@@ -78,12 +78,13 @@ def export(
 ) -> ExportResult:
     """Write the dataset at `dst`, or one of its splits, into the new folder `out` in another form.
 
-    `to` is `parquet` (as Hugging Face datasets reads it), `webdataset`, `mds` (MosaicML Streaming), `files` (a folder of images
-    or texts), or for tokens `megatron` (SPLIT.bin and SPLIT.idx, as megatron-core reads them) or `nanogpt` (SPLIT.bin, bare
-    uint16); these two put the end-of-text token behind each document that lacks it, unless `eos=False`. `columns` are those
-    that are written, with the key, `rename` gives them other names, `where` is a condition on samples. `store` says how raw
-    images are written: `keep`, `png` or `jpeg:Q`. `on_loss` says what becomes of columns that the form cannot hold: `fail`,
-    `json` or `drop`. shardctl.json says what was written, and SHA256SUMS has the checksums.
+    `to` is `parquet` (as Hugging Face datasets reads it), `webdataset`, `tfrecord`, `tfds`, `mds` (MosaicML Streaming), `files`
+    (a folder of images or texts), or for tokens `megatron` (SPLIT.bin and SPLIT.idx, as megatron-core reads them) or `nanogpt`
+    (SPLIT.bin, bare uint16); these two put the end-of-text token behind each document that lacks it, unless `eos=False`.
+
+    `columns` are those that are written, with the key, `rename` gives them other names, `where` is a condition on samples.
+    `store` says how raw images are written: `keep`, `png` or `jpeg:Q`. `on_loss` says what becomes of columns that the form
+    cannot hold: `fail`, `json` or `drop`. shardctl.json says what was written, and SHA256SUMS has the checksums.
 
     The same dataset gives the same bytes, for any number of `workers`. `overwrite` replaces an earlier export; `progress` is
     called with the samples done and all. Nothing is at `out` before all of it is; when stopped, the same call goes on. Every

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from shardctl.errors import InputError
-from shardctl.sources.exported import described
+from shardctl.sources.exported import described, may_be_of_export
 from shardctl.sources.walk import FoundFile, LeftOut
 from shardctl.storage import counted, printable
 
@@ -36,16 +36,29 @@ _COPY = re.compile(r"^(.*\.mds)\.(zstd|zst|gz|bz2|br|snappy)$")
 _SHARD = re.compile(r"\.mds(\.(zstd|zst|gz|bz2|br|snappy))?$")
 
 
+_SUFFIXES = frozenset(("", ".json", ".txt", ".parquet", ".mds", ".zstd", ".br", ".snappy", ".mds.zst", ".mds.gz", ".mds.bz2"))
+"""The endings of files that may describe or repeat others."""
+
 _SPLIT_FILE = re.compile(r"^(\w+)-(\w+)\.[a-z_]+-\d+-of-\d+$")
 """How TFDS names a file: DATASET-SPLIT.FORMAT-NUMBER-of-ALL."""
 
 
-def declared_split(path: str, opened: str) -> str | None:
-    """Return the split that a file is in because a shardctl.json or a dataset_info.json of TFDS says so, None if none does."""
-    if (export := described(opened)) is not None:
-        return export.split_of(opened)
-    found = _SPLIT_FILE.match(path.rpartition("/")[2])
-    return found[2] if found and found[2] in _splits_beside(os.path.dirname(opened), found[1]) else None  # noqa: PTH120
+class DeclaredSplits:
+    """Tells which split a file is in because a shardctl.json or a dataset_info.json of TFDS says so. It is for one walk."""
+
+    def __init__(self) -> None:
+        self._in_exports: dict[str, bool] = {}
+
+    def of(self, path: str, opened: str) -> str | None:
+        """Return the split of a file, None if nothing tells it."""
+        folder = os.path.dirname(opened)  # noqa: PTH120 - see pyproject.toml on Path in what is done per unit
+        in_export = self._in_exports.get(folder)
+        if in_export is None:
+            in_export = self._in_exports.setdefault(folder, may_be_of_export(folder))
+        if in_export and (export := described(opened)) is not None:
+            return export.split_of(opened)
+        found = _SPLIT_FILE.match(path.rpartition("/")[2])
+        return found[2] if found and found[2] in _splits_beside(folder, found[1]) else None
 
 
 @lru_cache(64)
@@ -68,6 +81,9 @@ def inputs_among(files: Iterator[FoundFile], notice: Callable[[str], None] | Non
     copies, unlisted = LeftOut(), LeftOut()
     failed = _Failures()
     for file in files:
+        if file.suffix not in _SUFFIXES:  # nearly all: there may be millions
+            yield file
+            continue
         name = file.path.rpartition("/")[2]
         if file.fault is None and _describes(name, file):
             if name == "index.json":

@@ -174,6 +174,12 @@ def _files(record: Any, files: Mapping[str, FileFacts]) -> SplitFiles:
     return SplitFiles(samples, tuple(names))
 
 
+def may_be_of_export(folder: str) -> bool:
+    """Return whether files of a folder may be of an export: there is a shardctl.json in it, or above it."""
+    absolute = Path(folder).absolute()
+    return any((above / DESCRIPTION).exists() for above in (absolute, *absolute.parents[:DEEPEST]))
+
+
 def described(path: str) -> Description | None:
     """Return the description of the export that a file is of, None if it is of none, or if that cannot be read."""
     folder = Path(path).absolute().parent
