@@ -112,4 +112,6 @@ def _inputs_digest(listing: Listing, split: str) -> str:
             for buffer in column.buffers():
                 if buffer is not None:
                     digest.update(buffer)
+    if listing.beside:
+        digest.update(json.dumps(sorted(listing.beside)).encode())
     return digest.hexdigest()[:32]

@@ -67,6 +67,11 @@ def label_files(
     listing: Listing, settings: PlanSettings, by_folder: bool, types: Types | None, field: str = LABEL
 ) -> Labelling:
     """Decide the labels, as `_main_label` does, and which other fields of the records have numbers of classes with names."""
+    if types is not None and settings.labels.mode == "auto" and types.disputed_classes:
+        raise InputError(
+            f"the files give different names to the classes of {some(types.disputed_classes)}, so that their numbers mean"
+            " different things; convert them into datasets of their own, or keep the numbers with --labels none"
+        )
     labelling = _main_label(listing, settings, by_folder, types, field)
     if types is None or settings.labels.mode != "auto":
         return labelling

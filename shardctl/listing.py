@@ -117,6 +117,7 @@ class Listing:
 
     `roots` are the sources. `whole` says that every file is one record; else all have many. The table has the index of each
     file's group in `groups`. `side_rows` is each file's row of the labels files, -1 where no row names it: (n,) int64.
+    `beside` names the files that decide what is read of others, each with its size and time of change.
     """
 
     path: Path
@@ -129,6 +130,7 @@ class Listing:
     side_rows: npt.NDArray[np.int64] | None = None
     annotations: list[Annotations] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
+    beside: list[str] = field(default_factory=list)
 
     @cached_property
     def table(self) -> pa.Table:
@@ -180,7 +182,8 @@ def list_files(
     groups: dict[Group, int] = {}
     unreachable = LeftOut()
     forms: dict[Form, str] = {}
-    files = inputs_among(walk(roots, notices.append), notices.append)
+    beside: list[FoundFile] = []
+    files = inputs_among(walk(roots, notices.append), notices.append, beside)
     if masks := _folders_of_masks(rule, roots):
         files = (file for file in files if not any(file.root == root and file.path.startswith(at) for root, at in masks))
     wanted = _wanted_files(files, kind, reading, rule, side_files, ignored, unreachable)
@@ -202,6 +205,7 @@ def list_files(
     if count == 0:
         raise InputError(why_nothing(roots, reading.format or kind.name, ignored))
     listing = Listing(path, kind, roots, Form.MANY not in forms, list(groups), ignored)
+    listing.beside = [f"{file.root} {file.path} {file.size} {file.mtime_ns}" for file in beside]
     listing.notices = notices
     _refuse_repeated_paths(listing)
     if side_files:
@@ -377,7 +381,7 @@ def detect_kind(roots: list[Path], kinds: Iterable[Kind], reading: Reading) -> s
     possible: set[str] = set()  # of files that cannot be read: they decide only where no other file does
     ignored: Counter[str] = Counter()
     sidecars = LeftOut()
-    for file in inputs_among(walk(roots, lambda _: None), None):
+    for file in inputs_among(walk(roots, lambda _: None), None, []):
         forms = {candidate.name: candidate.form(file, reading) for candidate in candidates}
         taker = next((name for name, form in forms.items() if form in (Form.ONE, Form.MANY)), None)
         if taker == candidates[0].name:
@@ -400,7 +404,7 @@ def detect_kind(roots: list[Path], kinds: Iterable[Kind], reading: Reading) -> s
 
 def first_file(roots: list[Path], kind: Kind, reading: Reading, wanted: Collection[Form]) -> FoundFile | None:
     """Return the first file that is one of `wanted` to a kind; None if there is none."""
-    files = inputs_among(walk(roots, lambda _: None), None)
+    files = inputs_among(walk(roots, lambda _: None), None, [])
     return next((file for file in files if kind.form(file, reading) in wanted), None)
 
 

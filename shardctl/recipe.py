@@ -260,8 +260,14 @@ class Recipe(Settings):
 
     @property
     def chosen_fields(self) -> dict[str, str]:
-        """The fields of records that are kept, and the names that they get; empty if all are kept."""
-        return parse_fields(self.fields) if self.fields else {}
+        """The fields of records that are kept, and the names that they get; empty if all are kept.
+
+        Fields that other settings name are kept with them.
+        """
+        if not self.fields:
+            return {}
+        named = ((self.text_field, "text"), (self.label_field, "label"), (self.key_field, "key"))
+        return {**parse_fields(self.fields), **{old: new for old, new in named if old is not None}}
 
     @property
     def label_source(self) -> str:

@@ -22,9 +22,10 @@ def print_foreign(path: str, found: ForeignOverview) -> None:
     click.echo(f"{printable(path)}: {what}")
     for notice in found.notices:
         click.echo(f"note: {notice}", err=True)
-    click.echo("fields:")
     rows = [(printable(name), type_, _classes(found.classes.get(name))) for name, type_ in found.schema]
-    print_table(rows, ("field", "type", ""))
+    if rows:
+        click.echo("fields:")
+        print_table(rows, ("field", "type", ""))
     if found.first:
         click.echo("first records:")
         names = list(dict.fromkeys(name for record in found.first for name in record))

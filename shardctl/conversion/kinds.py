@@ -62,11 +62,19 @@ def _settle_export(settings: dict[str, Any], roots: list[Path]) -> list[str]:
     export = None if file is None else described(file.opened)
     if export is None or export.to not in (*RESTORED, "parquet") or settings.get("key_field") or settings.get("fields"):
         return []
-    settings["key_field"] = "key" if export.to in RESTORED else export.key
+    if export.to in RESTORED:
+        settings["key_field"] = "key"
+    elif any(field.written != field.name for field in export.fields):
+        settings["fields"] = ",".join(f"{field.name}={field.written}" for field in export.fields)
+    else:
+        settings["key_field"] = export.key
     if settings.get("kind") in (None, "auto"):
-        settings["kind"] = export.layout.kind
-        if export.layout.kind == "image" and settings.get("image_field") is None:
-            settings["image_field"] = export.layout.roles.main_image
+        main = export.layout.roles.main_image
+        settings["kind"] = "table" if export.layout.kind == "image" and main is None else export.layout.kind
+        if settings["kind"] == "image" and settings.get("image_field") is None:
+            settings["image_field"] = next(
+                f.name if export.to in RESTORED else f.written for f in export.fields if f.name == main
+            )
     return ["the sources are an export of shardctl: keys, classes and splits are those of its dataset (shardctl.json)"]
 
 

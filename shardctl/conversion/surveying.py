@@ -193,11 +193,20 @@ class Surveyor:
         """
         numbers = units.readable()
         if not all_of_them and all(self._format(suffix).types_can_be_sampled for suffix in self._suffixes(units)):
-            chosen = numbers[spread(len(numbers), TYPED_UNITS)]
+            chosen = np.union1d(numbers[spread(len(numbers), TYPED_UNITS)], self._first_of_folders(units, numbers))
             types = self._types_of(units, chosen, max(1, TYPED_RECORDS // max(1, len(chosen))))
             if types is None or len(types.labels() or ()) <= MOST_SAMPLED_LABELS:
                 return types
         return self._types_of(units, numbers)
+
+    def _first_of_folders(self, units: Units, numbers: Numbers) -> Numbers:
+        """Return the first of some units in every folder: files beside them may say the names of classes, in each its own."""
+        folders = {folder: place for place, folder in enumerate(dict.fromkeys(group.folder for group in self.listing.groups))}
+        of_group = np.array([folders[group.folder] for group in self.listing.groups], np.int64)
+        if len(folders) == 1:
+            return numbers[:1]
+        of_unit = of_group[self.listing.table["group"].to_numpy()[units.file[numbers]]]
+        return numbers[np.unique(of_unit, return_index=True)[1]]
 
     def _suffixes(self, units: Units) -> set[str]:
         """Return the endings of the names of the files that have units."""

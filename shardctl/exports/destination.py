@@ -29,7 +29,7 @@ def check_destination(out: Path, source: Source, overwrite: bool) -> Path:
             raise StorageError(f"{shown}: is a file; the destination must be a folder that is new, or empty")
         if target.is_mount():
             raise StorageError(f"{shown}: is where a file system is mounted, and cannot be replaced; give a folder inside it")
-        if (other := _not_of_export(target)) is not None:
+        if (other := not_of_export(target)) is not None:
             raise StorageError(
                 f"{shown}: holds something that is of no export ({printable(other)}); give a folder that is new, or empty"
             )
@@ -38,7 +38,7 @@ def check_destination(out: Path, source: Source, overwrite: bool) -> Path:
     return target
 
 
-def _not_of_export(folder: Path) -> str | None:
+def not_of_export(folder: Path) -> str | None:
     """Return the path of a file in a folder that no export has written, None if there is none: it would be lost with it."""
     known: set[str] = set()
     with contextlib.suppress(OSError, ValueError):

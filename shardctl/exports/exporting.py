@@ -21,7 +21,7 @@ from shardctl.exports.job import ExportJob
 from shardctl.exports.losses import PlannedField, plan_fields, refuse_losses
 from shardctl.exports.parts import Parts
 from shardctl.exports.source import ON_LOSS, Choice, Source, digest_of
-from shardctl.exports.staging import Staging, discard, discard_others, only_writer
+from shardctl.exports.staging import Staging, Writer, discard_others, only_writer
 from shardctl.exports.table import chosen_export
 from shardctl.sources.exported import DESCRIPTION, Description, FileFacts, SplitFiles
 from shardctl.storage import printable, write_atomically
@@ -96,20 +96,23 @@ def export(
     choice = _choice(split, columns, rename, where, store, on_loss)
     source = Source(Path(dst), choice)
     chosen_export(to, settings)
-    check_target = partial(check_destination, Path(out), source, arguments.truth("overwrite", overwrite))
+    replaces = arguments.truth("overwrite", overwrite)
+    check_target = partial(check_destination, Path(out), source, replaces)
     target = check_target()
     job, planned = _planned(source, to, settings)
     refuse_losses(job.export, source, planned)
-    with only_writer(target) as beside:
+    with only_writer(target) as writer:
         check_target()  # another export may have been here meanwhile
-        staging = Staging(beside / digest_of([source.state, job.to_json(), __version__, pa.__version__]))
-        discard_others(beside, staging.folder)
-        with _kept_if_of_use(job, staging):
+        staging = Staging(writer.folder / digest_of([source.state, job.to_json(), __version__, pa.__version__]))
+        discard_others(writer.folder, staging.folder)
+        with _kept_if_of_use(job, staging, writer):
             written = Parts(job, staging, processes, progress).write()
-            _check_unchanged(source, staging)
+            _check_unchanged(source, staging, writer)
             description = _complete(job, staging, written)
-            staging.publish(target)
-        discard(staging.folder)
+            check_target()  # and so may anybody else, in all the time that this took
+            writer.check()
+            staging.publish(target, replaces)
+        writer.discard(staging.folder)
     seconds = round(time.monotonic() - began, 3)
     files = {name: facts.bytes for name, facts in description.files.items()}
     counts = _counts(job, written)
@@ -177,14 +180,14 @@ _LATER = (KeyboardInterrupt, StorageError, DatasetError, WorkerError)
 
 
 @contextlib.contextmanager
-def _kept_if_of_use(job: ExportJob, staging: Staging) -> Iterator[None]:
+def _kept_if_of_use(job: ExportJob, staging: Staging, writer: Writer) -> Iterator[None]:
     """When the export is stopped, keep what is done and say so; where nothing is, leave nothing."""
     try:
         yield
     except BaseException as error:
         done = sum(staging.done(part) is not None for part in job.parts)
         if not done or not isinstance(error, _LATER):
-            discard(staging.folder)
+            writer.discard(staging.folder)
         kept = printable(str(staging.folder.parent))
         state = f"{done} of {len(job.parts)} parts are done, in {kept}; run the same command again to continue"
         if isinstance(error, KeyboardInterrupt):
@@ -194,12 +197,12 @@ def _kept_if_of_use(job: ExportJob, staging: Staging) -> Iterator[None]:
         raise
 
 
-def _check_unchanged(source: Source, staging: Staging) -> None:
+def _check_unchanged(source: Source, staging: Staging, writer: Writer) -> None:
     """Raise DatasetError if there is another dataset by now: what was written is of no use then."""
     try:
         source.check_unchanged()
     except DatasetError:
-        discard(staging.folder)
+        writer.discard(staging.folder)
         raise
 
 

@@ -50,6 +50,9 @@ class Files(Export):
         if column.is_image:
             if is_main and column.missing_images:
                 raise InputError(_missing(column, column.missing_images, "image"))
+            if column.name + PATHS in column.source.written_names.values() and column.has_own_paths:
+                taken = f"{column.name + PATHS} is the name of a column, and of the paths of {column.name}"
+                raise UsageError(f"{taken}; --rename gives it another one")
             return Place(written, "image")
         if column.is_raw_image:
             form = (Recoding.parse(column.store) or Recoding("png")).form_of(column.type, column.role)

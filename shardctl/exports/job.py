@@ -49,5 +49,7 @@ class ExportJob:
         return cls.of(source, record["to"], record["settings"], fields)
 
     def write(self, part: Part, folder: Path, progress: Progress) -> Written:
-        """Write one part."""
-        return self.export.write(self.source, self.fields, part, folder, progress)
+        """Write one part. Raises DatasetError if there is another dataset by the time that it is done."""
+        written = self.export.write(self.source, self.fields, part, folder, progress)
+        self.source.check_unchanged()  # here too: at the end of the export the first one may be back
+        return written

@@ -61,8 +61,8 @@ class Parts:
         self._progress(self._samples, self._job.source.samples)
 
     def _in_pool(self, missing: Sequence[int]) -> None:
-        state = f"{self._job.source.state} {self._staging.job.stat().st_mtime_ns}"
-        start = {"folder": str(self._staging.folder), "state": state}
+        version = self._staging.job.stat().st_mtime_ns
+        start = {"folder": str(self._staging.folder), "state": self._job.source.state, "version": version}
         kills: Counter[int] = Counter()
 
         def on_message(task: Task, message: dict[str, Any]) -> None:

@@ -5,6 +5,9 @@ OUT.partial/DIGEST/job.json     what is exported, for the workers; DIGEST names 
 OUT.partial/DIGEST/files/       what becomes OUT, by rename
 OUT.partial/DIGEST/done/        a file for each part that is done: its files, their sizes and SHA-256
 OUT.partial/old/                the export that was at OUT, between two renames
+
+Nothing else may be there: what a person has put there is never deleted. Wherever a folder of these is deleted, the file that
+tells what it is goes last, so that it is known again after a kill.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,12 +23,21 @@ from pathlib import Path
 from typing import Any
 
 from shardctl import lease
+from shardctl.errors import BusyError, StorageError
 from shardctl.exports.base import Part, Written
-from shardctl.sources.exported import FileFacts
-from shardctl.storage import PARTIAL, is_file, naming_the_path, sync_folder, write_atomically
+from shardctl.exports.destination import not_of_export
+from shardctl.lease import LEASE, Lease
+from shardctl.sources.exported import DESCRIPTION, FileFacts
+from shardctl.storage import PARTIAL, exists, is_file, naming_the_path, printable, sync_folder, write_atomically
 
 LEASE_FOLDER, OLD = ".shardctl", "old"
 JOB, FILES, DONE = "job.json", "files", "done"
+
+JOB_NAMES = frozenset(("dataset", "choice", "to"))
+"""What every job.json says, and hardly any other file."""
+
+_DIGEST = re.compile(r"[0-9a-f]{16}")
+_UNFINISHED_JOB = re.compile(rf"{re.escape(JOB)}\.[0-9a-f]+{re.escape(PARTIAL)}")
 
 
 @dataclass(frozen=True)
@@ -46,9 +59,11 @@ class Staging:
     def begin(self, job: Mapping[str, Any]) -> None:
         """Make the folders, and write the job. Raises StorageError."""
         with naming_the_path(self.folder):
-            self.files.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(exist_ok=True)
+        write_atomically(self.job, json.dumps(job).encode())  # first of all: it tells what the folder is
+        with naming_the_path(self.folder):
+            self.files.mkdir(exist_ok=True)
             (self.folder / DONE).mkdir(exist_ok=True)
-        write_atomically(self.job, json.dumps(job).encode())
 
     def mark_done(self, part: Part, written: Written) -> None:
         """Note that a part is done: its files are on the disk. Raises StorageError."""
@@ -84,59 +99,157 @@ class Staging:
                     with contextlib.suppress(OSError):  # it has files
                         Path(parent, name).rmdir()
 
-    def publish(self, target: Path) -> None:
-        """Put the files in the place of `target`, by one rename, or by two where there is an older export."""
+    def publish(self, target: Path, overwrite: bool) -> None:
+        """Put the files in the place of `target`, by one rename, or by two where `overwrite` replaces an older export.
+
+        What is there and is no export stays there, even if it came this very moment. Raises StorageError.
+        """
         with naming_the_path(target):
             for parent, _, _ in os.walk(self.files, topdown=False):
                 sync_folder(Path(parent))
-            if target.exists():
-                target.rename(self.folder.parent / OLD)
-            self.files.rename(target)
+            with contextlib.suppress(OSError):  # a folder with anything in it stays
+                target.rmdir()
+            if overwrite and target.exists():
+                _move_away(target, self.folder.parent / OLD)
+            self.files.rename(target)  # refused by the system if there is a file, or a folder that is not empty
         sync_folder(target.parent)
 
 
+def _move_away(target: Path, old: Path) -> None:
+    """Rename the export at `target`. It is looked at where nobody else writes: what has anything else is put back."""
+    target.rename(old)
+    other = not_of_export(old)
+    if other is not None:
+        old.rename(target)
+        raise StorageError(f"{printable(str(target))}: got something that is of no export ({printable(other)}); move it away")
+
+
+@dataclass(frozen=True)
+class Writer:
+    """The right to export to one destination. `folder` is the one beside it."""
+
+    folder: Path
+    lease: Lease
+
+    def check(self) -> None:
+        """Raise BusyError if another process has taken over, StorageError if that cannot be told."""
+        self.lease.check()
+
+    def discard(self, folder: Path) -> None:
+        """Delete a folder of a stopped export, but leave it to the process that has taken over if one has."""
+        if self._has_it():
+            discard(folder)
+
+    def settle(self, target: Path) -> None:
+        """Put back the export that had to give way, or remove it where the new one is in its place."""
+        old = self.folder / OLD
+        if not old.exists() or not self._has_it():
+            return
+        if is_file(target / DESCRIPTION):
+            discard(old)
+        elif not target.exists():  # what somebody else has put there stays, and so does the export
+            with naming_the_path(target):
+                old.rename(target)
+
+    def _has_it(self) -> bool:
+        with contextlib.suppress(BusyError, StorageError):
+            self.check()
+            return True
+        return False
+
+
 @contextlib.contextmanager
-def only_writer(target: Path) -> Iterator[Path]:
-    """Be the only one that exports to `target`, and yield the folder beside it. Raises BusyError, StorageError.
+def only_writer(target: Path) -> Iterator[Writer]:
+    """Be the only one that exports to `target`. Raises BusyError, and StorageError if the folder beside it is a person's.
 
     An export that was stopped between its two renames is put back first. The folder is removed at the end if it is empty.
     """
     beside = target.with_name(f"{target.name}{PARTIAL}")
+    _refuse_if_not_ours(beside)
     try:
-        with lease.hold(beside / LEASE_FOLDER, None):
-            _settle(target, beside / OLD)
+        with lease.hold(beside / LEASE_FOLDER, None) as held:
+            writer = Writer(beside, held)
+            writer.settle(target)
             try:
-                yield beside
+                yield writer
             finally:
-                _settle(target, beside / OLD)
+                writer.settle(target)
     finally:
         with contextlib.suppress(OSError):  # a stopped export is in it
             beside.rmdir()
 
 
-def _settle(target: Path, old: Path) -> None:
-    """Put back the export that had to give way, or remove it where the new one is in its place."""
-    if not old.exists():
+def _refuse_if_not_ours(beside: Path) -> None:
+    """Raise StorageError if the folder has anything that no export has put there: it would be deleted with the rest."""
+    if not exists(beside):
         return
-    if target.exists():
-        discard(old)
-        return
-    with naming_the_path(target):
-        old.rename(target)
+    with naming_the_path(beside):
+        other = next((name for name in sorted(os.listdir(beside)) if not _is_ours(beside / name)), None)
+    if other is not None:
+        raise StorageError(
+            f"{printable(str(beside))}: an export is made in this folder, and it has something that is of none"
+            f" ({printable(other)}); move that away, or give another destination"
+        )
+
+
+def _is_ours(path: Path) -> bool:
+    """Return whether something beside a destination is certainly of an export, or just being removed by another one."""
+    if path.is_symlink():
+        return False
+    try:
+        if path.name == LEASE_FOLDER:
+            return set(os.listdir(path)) <= {LEASE}
+        if path.name == OLD:
+            return path.is_dir() and not_of_export(path) is None
+        return _DIGEST.fullmatch(path.name) is not None and _is_of_job(path)
+    except FileNotFoundError:
+        return True
+    except NotADirectoryError:
+        return False
+
+
+def _is_of_job(folder: Path) -> bool:
+    """Return whether a folder has the record of a job, or no file at all but one that was to become it."""
+    names = {name for name in os.listdir(folder) if not _UNFINISHED_JOB.fullmatch(name)}
+    if not names <= {JOB, FILES, DONE}:
+        return False
+    if not all((folder / name).is_dir() for name in names - {JOB}):
+        return False
+    if JOB not in names:
+        return not any(files for name in names for _, _, files in os.walk(folder / name))
+    if not is_file(folder / JOB):  # reading a pipe may never end
+        return False
+    try:
+        record = json.loads((folder / JOB).read_bytes())
+    except ValueError:
+        return False
+    return isinstance(record, dict) and record.keys() >= JOB_NAMES
 
 
 def discard_others(beside: Path, kept: Path) -> None:
     """Remove what exports with other settings, or of another state of the dataset, have left."""
     with naming_the_path(beside):
         for name in os.listdir(beside):
-            if name not in (LEASE_FOLDER, OLD, kept.name):
+            if name not in (LEASE_FOLDER, OLD, kept.name) and _is_ours(beside / name):
                 discard(beside / name)
 
 
 def discard(folder: Path) -> None:
     """Delete a folder if it is there, and go on with that before a Ctrl-C that comes meanwhile is heeded."""
     try:
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove(folder)
     except KeyboardInterrupt:
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove(folder)
         raise
+
+
+def _remove(folder: Path) -> None:
+    """Delete a folder, and the files that tell what it is only when nothing else is left in it."""
+    with contextlib.suppress(OSError):
+        for entry in list(os.scandir(folder)):
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path, ignore_errors=True)
+            elif entry.name not in (JOB, DESCRIPTION):
+                with contextlib.suppress(OSError):
+                    Path(entry.path).unlink()
+    shutil.rmtree(folder, ignore_errors=True)

@@ -3,7 +3,8 @@
 A sample is KEY.jpg (the image; its suffix is that of its bytes), KEY.cls (the label, a number), KEY.txt (the text),
 KEY.NAME.png (other images), KEY.NAME.npy (lists of numbers of one length), KEY.NAME.bin (bytes), and KEY.json, an object with
 all other columns in the form of json_form.py. Columns that lack a value somewhere are there too: readers infer types from the
-first samples. KEY is the key with its dots escaped (keys.py), since readers split a name at the first one.
+first samples. Under the name that an image has in the target there is {"path": …} if its path was not the key, and null if
+there is no image. KEY is the key with its dots escaped (keys.py), since readers split a name at the first one.
 """
 
 from __future__ import annotations
@@ -36,6 +37,12 @@ IN_JSON = "json/"
 
 MAIN, OTHERS = "*", ".*"
 """The written name of the main image, whose suffix is that of its bytes, and what those of other images end with."""
+
+IN_OBJECT = "images"
+"""The name in shardctl.json under which images have their names in KEY.json, where these are not those of their columns."""
+
+TEXTS = ("text", "txt")
+"""The column of the first of these names, as they are in the target, becomes KEY.txt."""
 
 COMPRESSIONS = {"none": ".tar", "gzip": ".tar.gz"}
 GZIP_LEVEL = 6
@@ -83,19 +90,26 @@ class WebDataset(Export):
         plain = [Field(each.name, each.written, "value" if each.form == "json" else each.form) for each in fields]
         with _archive(folder / name) as archive:
             for batch in batches(source, plain, part, progress):
-                for members in _samples(batch, plain):
+                for members in _samples(source, batch, plain):
                     key = seen.of(member_key(members.key))
                     for extension, data in members.files:
                         archive.add(f"{key}.{extension}", data)
                 samples += batch.num_rows
         return Written(samples, {name: archive.facts} if samples else {})
 
+    def facts(self, source: Source) -> dict[str, Any]:
+        """Say how images are called in KEY.json: as their columns in the target, so that no other column has their name."""
+        names = {name: source.written_names[name] for name in source.exported.roles.images}
+        other = {name: written for name, written in names.items() if written != name}
+        return {IN_OBJECT: other} if other else {}
+
 
 def _member(column: Column, part: str) -> str | None:
     """Return the extension of the member that a column could be on its own, None if it goes into the JSON object."""
     if column.is_main_label and pa.types.is_integer(column.type):
         return "cls"
-    if column.name == "text" and pa.types.is_string(column.type):
+    targets = column.source.written_names.values()
+    if column.target == next((name for name in TEXTS if name in targets), None) and pa.types.is_string(column.type):
         return "txt"
     if is_packed(column.type):
         return f"{part}.npy"
@@ -110,7 +124,7 @@ class _Members:
     files: list[tuple[str, bytes]]
 
 
-def _samples(batch: pa.RecordBatch, fields: Sequence[Field]) -> Iterator[_Members]:
+def _samples(source: Source, batch: pa.RecordBatch, fields: Sequence[Field]) -> Iterator[_Members]:
     """Yield the samples of a batch."""
     keys = batch.column("__key__").to_pylist()
     makers = [
@@ -124,7 +138,11 @@ def _samples(batch: pa.RecordBatch, fields: Sequence[Field]) -> Iterator[_Member
         if field.written.startswith(IN_JSON)
     }
     pictures = [
-        (field.name, batch.column(place).is_valid().to_pylist(), batch.column(place).field("path").to_pylist())
+        (
+            source.written_names[field.name],
+            batch.column(place).is_valid().to_pylist(),
+            batch.column(place).field("path").to_pylist(),
+        )
         for place, field in enumerate(fields)
         if field.form == "image"
     ]

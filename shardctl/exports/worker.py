@@ -8,14 +8,18 @@ from typing import Any
 
 from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.serve import Tell
+from shardctl.errors import DatasetError
 from shardctl.exports.job import ExportJob
 from shardctl.exports.staging import Staging
 
 
 def handle(task: dict[str, Any], tell: Tell, _crumb: Breadcrumb) -> Any:
-    """Write the part with the number `part` of the export in the folder `folder`, and return what was written."""
+    """Write the part with the number `part` of the export in the folder `folder`, and return what was written.
+
+    Raises DatasetError if the dataset is not in the `state` for which the export was planned.
+    """
     staging = Staging(Path(task["folder"]))
-    job = _job(staging.job, task["state"])
+    job = _job(staging.job, task["state"], task["version"])
     part = job.parts[task["part"]]
     written = job.write(part, staging.files, tell)
     staging.mark_done(part, written)
@@ -23,5 +27,9 @@ def handle(task: dict[str, Any], tell: Tell, _crumb: Breadcrumb) -> Any:
 
 
 @lru_cache(maxsize=1)
-def _job(path: Path, _state: str) -> ExportJob:
-    return ExportJob.load(path)
+def _job(path: Path, state: str, _version: int) -> ExportJob:
+    """Return the job, which is read once for all parts of an export. Raises DatasetError if its dataset is another one."""
+    job = ExportJob.load(path)
+    if job.source.state != state:  # moved away, and another one put in its place, since the export was planned
+        raise DatasetError(f"{job.source.shown}: was changed while it was exported; run the same command again")
+    return job

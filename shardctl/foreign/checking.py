@@ -13,8 +13,10 @@ from shardctl.engines.reading_through import ReadingThrough
 from shardctl.engines.survey import Found, Stretch
 from shardctl.errors import InputError, Rejection
 from shardctl.foreign.shards import Shards, open_shards
+from shardctl.sources.describing import MISSING
 from shardctl.sources.endings import ending_of
-from shardctl.storage import counted
+from shardctl.sources.exported import described
+from shardctl.storage import counted, sha256_of
 from shardctl.verification import VerifyResult
 from shardctl.verification.finding import Finding, error
 
@@ -53,7 +55,10 @@ def check(
                 progress(done, total)
 
             engine.survey([_look(shards, chosen) for chosen in looks], on_found)
-            ordered = [finding for unit in sorted(findings) for finding in findings[unit]]
+            missing = [notice for notice in shards.listing.notices if notice.startswith(MISSING)]
+            ordered = [error("missing-shard", notice.removeprefix(MISSING)) for notice in missing]
+            ordered += _wrong_checksums(shards)
+            ordered += [finding for unit in sorted(findings) for finding in findings[unit]]
             return VerifyResult(not ordered, LEVEL, len(shards.listing), total - lost, tuple(ordered))
     except InputError as problem:
         if not path.exists():
@@ -80,6 +85,16 @@ def _opened(shards: Shards, chosen: Numbers) -> list[str]:
     distinct, places = np.unique(files, return_inverse=True)
     paths = shards.surveyor.opened(distinct)
     return [paths[place] for place in places.tolist()]
+
+
+def _wrong_checksums(shards: Shards) -> Iterator[Finding]:
+    """Yield the files of exports of shardctl whose SHA-256 is not the one that shardctl.json has."""
+    for batch in shards.listing.table.select(["path", "root"]).to_batches():
+        for row in batch.to_pylist():
+            opened = shards.listing.opened(row)
+            facts = None if (export := described(opened)) is None else export.facts_of(opened)
+            if facts is not None and sha256_of(Path(opened)) != facts.sha256:
+                yield error("wrong-checksum", "its SHA-256 is not the one that shardctl.json has; get it again", row["path"])
 
 
 def _faults(shards: Shards, findings: dict[int, list[Finding]]) -> int:

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
+
 from shardctl.conversion.options import INPUT_TIMEOUT
 from shardctl.conversion.surveying import Surveyor
 from shardctl.engines import local
@@ -15,9 +17,11 @@ from shardctl.engines.base import Engine
 from shardctl.engines.pool import Limits
 from shardctl.errors import InputError
 from shardctl.listing import LabelRule, Listing, first_file, list_files
+from shardctl.shard import INFO_KEY
 from shardctl.sources.endings import ending_of, without_compression
 from shardctl.sources.format_names import FORMAT_NAMES
 from shardctl.sources.formats import CONTAINERS, Reading
+from shardctl.sources.formats.arrow import FILE_MAGIC
 from shardctl.sources.kinds import KINDS, Form
 from shardctl.storage import scratch_folder
 from shardctl.tables import MANIFEST, SHARDS, STAGING
@@ -25,28 +29,44 @@ from shardctl.units import Units
 
 LIMITS = Limits(seconds=INPUT_TIMEOUT)
 
-_OTHERS = {*CONTAINERS, *(ending for endings in FORMAT_NAMES.values() for ending in endings)} - {".arrow"}
+_ARROW = frozenset(FORMAT_NAMES["arrow"])
+_OTHERS = {*CONTAINERS, *(ending for endings in FORMAT_NAMES.values() for ending in endings)} - _ARROW
 """The endings of files that cannot be shards of shardctl."""
 
 
 def is_foreign(path: Path) -> bool:
     """Return whether a path is that of shards of another tool: a file, or a folder without a manifest that has some.
 
-    Arrow files are taken for shards of shardctl, whose manifest may be lost.
+    Shards of shardctl whose manifest is lost are its own.
     """
     try:
         if path.is_file():
-            return _is_of_others(path.name, str(path))
+            return not (path.parent / MANIFEST).exists() and _is_of_others(path.name, str(path))
         if not path.is_dir() or any((path / name).exists() for name in (MANIFEST, SHARDS, STAGING)):
             return False
         found = first_file([path], KINDS["table"], Reading(), (Form.MANY,))
         return found is not None and _is_of_others(found.path, found.opened)
-    except (OSError, InputError):
+    except InputError:  # an index that lists what is not there
+        return True
+    except OSError:
         return False
 
 
 def _is_of_others(name: str, opened: str) -> bool:
-    return without_compression(ending_of(name, opened)) in _OTHERS
+    ending = without_compression(ending_of(name, opened))
+    return ending in _OTHERS or (ending in _ARROW and not _is_own(opened))
+
+
+def _is_own(path: str) -> bool:
+    """Return whether an Arrow file is a shard of shardctl, or is too damaged to tell."""
+    try:
+        with pa.OSFile(path) as file:
+            start = file.read(len(FILE_MAGIC))
+            file.seek(0)
+            with pa.ipc.open_file(file) if start == FILE_MAGIC else pa.ipc.open_stream(file) as reader:
+                return INFO_KEY in (reader.schema.metadata or {})
+    except (pa.ArrowException, OSError, ValueError):
+        return True
 
 
 @dataclass(frozen=True)

@@ -280,7 +280,7 @@ def _same(one: Any, other: Any) -> bool:
         return bool(np.array_equal(one, other, equal_nan=True))
     if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
         return bool(np.array_equal(one, other))
-    return bool(one == other)
+    return bool(one == other) or (isinstance(one, float) and isinstance(other, float) and one != one and other != other)
 
 
 def _splits_of(dataset: Dataset, places: Numbers) -> list[str]:

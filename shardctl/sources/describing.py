@@ -13,7 +13,8 @@ from typing import Any
 import pyarrow as pa
 
 from shardctl.errors import InputError
-from shardctl.sources.exported import described, may_be_of_export
+from shardctl.sources.exported import DESCRIPTION, Description, described, may_be_of_export
+from shardctl.sources.small_files import read_small
 from shardctl.sources.walk import FoundFile, LeftOut
 from shardctl.storage import counted, printable
 
@@ -36,7 +37,9 @@ _COPY = re.compile(r"^(.*\.mds)\.(zstd|zst|gz|bz2|br|snappy)$")
 _SHARD = re.compile(r"\.mds(\.(zstd|zst|gz|bz2|br|snappy))?$")
 
 
-_SUFFIXES = frozenset(("", ".json", ".txt", ".parquet", ".mds", ".zstd", ".br", ".snappy", ".mds.zst", ".mds.gz", ".mds.bz2"))
+_SUFFIXES = frozenset(
+    ("", ".bin", ".json", ".txt", ".parquet", ".mds", ".zstd", ".br", ".snappy", ".mds.zst", ".mds.gz", ".mds.bz2")
+)
 """The endings of files that may describe or repeat others."""
 
 _SPLIT_FILE = re.compile(r"^(\w+)-(\w+)\.[a-z_]+-\d+-of-\d+$")
@@ -66,28 +69,39 @@ def _splits_beside(folder: str, dataset: str) -> frozenset[str]:
     """Return the splits of a dataset in a folder of TFDS, none where it is no such folder."""
     path = Path(folder, "dataset_info.json")
     try:
-        record = json.loads(path.read_bytes()) if path.stat().st_size <= MOST_BYTES else {}
+        record = json.loads(read_small(path, MOST_BYTES))
         return frozenset(str(split["name"]) for split in record["splits"]) if record["name"] == dataset else frozenset()
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return frozenset()
 
 
-def inputs_among(files: Iterator[FoundFile], notice: Callable[[str], None] | None) -> Iterator[FoundFile]:
+def inputs_among(
+    files: Iterator[FoundFile], notice: Callable[[str], None] | None, beside: list[FoundFile]
+) -> Iterator[FoundFile]:
     """Yield the files that may be inputs, and leave out those that describe or repeat others.
 
+    Those that decide what is read of others are added to `beside`: lists of features, indexes, the tokens of Megatron.
     Without `notice`, nothing is said of them, and they are not read for what to say. Raises InputError where such a file lists
     others that are not there: they would be missing silently.
     """
     copies, unlisted = LeftOut(), LeftOut()
-    failed = _Failures()
+    failed, series = _Failures(), _Series()
     for file in files:
-        if file.suffix not in _SUFFIXES:  # nearly all: there may be millions
+        series.add(file)
+        if file.suffix not in _SUFFIXES and not file.suffix.startswith(_NUMBERED):  # nearly all: there may be millions
             yield file
             continue
         name = file.path.rpartition("/")[2]
         if file.fault is None and _describes(name, file):
+            beside.append(file)
             if name == "index.json":
                 _refuse_missing_shards(file)
+            elif name == "state.json":
+                series.add_listed(file)
+            elif name == DESCRIPTION:
+                _refuse_other_files(file)
+        elif file.suffix == ".bin" and _is_beside(file, f"{name[: -len('.bin')]}.idx"):
+            beside.append(file)
         elif file.fault is None and (match := _COPY.match(name)) and _is_beside(file, match[1]):
             copies.add(file.path)
         elif file.fault is None and _SHARD.search(name) and not _is_listed(file, name):
@@ -103,6 +117,8 @@ def inputs_among(files: Iterator[FoundFile], notice: Callable[[str], None] | Non
         notice(f"left out: {copies.counted('compressed copy', 'compressed copies')}: the shards are there uncompressed too")
     if unlisted.count:
         notice(f"left out: {unlisted.counted('shard', 'shards')}: index.json does not list them")
+    for sentence in series.missing():
+        notice(sentence)
     failed.tell(notice)
 
 
@@ -128,7 +144,7 @@ def _json_in(file: FoundFile) -> Any:
     if file.size > MOST_BYTES:
         return None
     try:
-        return json.loads(Path(file.opened).read_bytes())
+        return json.loads(read_small(file.opened, MOST_BYTES))
     except (OSError, ValueError, RecursionError):
         return None
 
@@ -158,8 +174,71 @@ def _refuse_missing_shards(file: FoundFile) -> None:
             )
 
 
+def _refuse_other_files(file: FoundFile) -> None:
+    """Raise InputError if an export lists files that are not there, or that have another size."""
+    try:
+        export = Description.load(Path(file.opened).parent)
+    except (OSError, ValueError):
+        return
+    for name, facts in export.files.items():
+        path = Path(file.opened).parent / name  # checked: it stays in the folder
+        try:
+            size = path.stat().st_size
+        except OSError:
+            raise InputError(f"{printable(file.opened)}: lists {printable(name)}, which is not there; get it") from None
+        if size != facts.bytes:
+            raise InputError(
+                f"{printable(str(path))}: has {size:,} bytes, and {DESCRIPTION} says {facts.bytes:,}; get it again, or move"
+                f" {DESCRIPTION} away to read what is there"
+            )
+
+
 def _is_name(name: str) -> bool:
     return "/" not in name and "\0" not in name and name not in ("", ".", "..")
+
+
+MISSING = "missing: "
+"""What a notice begins with that is about shards which should be there."""
+
+_NUMBERED = (".tfrecord-", ".array_record-")
+
+_OF_SERIES = re.compile(r"^(.*?)-(\d{3,})-of-(\d{3,})(\..*)?$")
+
+
+class _Series:
+    """Files that say in their names how many there are of them, NAME-00000-of-00008, or that a state.json lists."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, str, str, int], int] = {}
+        self._lost: list[str] = []
+
+    def add(self, file: FoundFile) -> None:
+        """Count a file that is one of several."""
+        if "-of-" not in file.path:
+            return
+        match = _OF_SERIES.match(file.path.rpartition("/")[2])
+        if match is not None:
+            of_series = (file.folder, match[1], match[4] or "", int(match[3]))
+            self._found[of_series] = self._found.get(of_series, 0) + 1
+
+    def add_listed(self, file: FoundFile) -> None:
+        """Look for the files that a state.json of Hugging Face lists."""
+        record = _json_in(file)
+        listed = record.get("_data_files") if isinstance(record, dict) else None
+        names = [each.get("filename") for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+        lost = [name for name in names if isinstance(name, str) and _is_name(name) and not _is_beside(file, name)]
+        if lost:
+            self._lost.append(f"{MISSING}{printable(file.opened)} lists {printable(lost[0])}, which is not there; get it")
+
+    def missing(self) -> Iterator[str]:
+        """Yield a sentence for each series that is not whole."""
+        yield from self._lost
+        for (folder, stem, suffix, wanted), found in self._found.items():
+            if found < wanted:
+                shown = printable(
+                    f"{folder}/{stem}-…-of-{wanted:05d}{suffix}" if folder else f"{stem}-…-of-{wanted:05d}{suffix}"
+                )
+                yield f"{MISSING}of the {wanted:,} files {shown} {found:,} are there; get the others, or go on without them"
 
 
 class _Failures:

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from shardctl.layout import Layout
+from shardctl.sources.small_files import read_small
 from shardctl.sources.splits import is_split_name
 
 DESCRIPTION = "shardctl.json"
@@ -78,9 +79,11 @@ class Description:
 
     def split_of(self, path: str) -> str | None:
         """Return the split that a file is in, by the end of its path; None if it is in none."""
-        parts = Path(path).absolute().parts
-        names = ["/".join(parts[-depth:]) for depth in range(1, DEEPEST + 2)]
-        return next((split for split, each in self._files_of.items() for name in names if name in each), None)
+        return next((split for split, each in self._files_of.items() for name in _ends_of(path) if name in each), None)
+
+    def facts_of(self, path: str) -> FileFacts | None:
+        """Return what is known of a file, by the end of its path; None if it is none of these."""
+        return next((self.files[name] for name in _ends_of(path) if name in self.files), None)
 
     @cached_property
     def _files_of(self) -> dict[str, frozenset[str]]:
@@ -109,15 +112,11 @@ class Description:
     @classmethod
     def load(cls, folder: Path) -> Description:
         """Read the shardctl.json in a folder, which may be anything. Raises ValueError for what is none, and OSError."""
-        path = folder / DESCRIPTION
-        if not path.is_file():  # reading a pipe may never end
-            raise FileNotFoundError(f"no {DESCRIPTION}")
-        if path.stat().st_size > LIMIT:
-            raise ValueError(f"{DESCRIPTION} is too large to be one")
+        data = read_small(folder / DESCRIPTION, LIMIT)
         try:
-            return cls.from_json(json.loads(path.read_bytes()))
+            return cls.from_json(json.loads(data))
         except (KeyError, TypeError, AttributeError, RecursionError, pa.ArrowException) as error:
-            raise ValueError(f"{DESCRIPTION} is not as docs/interop.md describes it ({error!r:.200})") from error
+            raise ValueError(f"{DESCRIPTION} is not as docs/formats.md describes it ({error!r:.200})") from error
 
     @classmethod
     def from_json(cls, record: Any) -> Description:
@@ -172,6 +171,12 @@ def _files(record: Any, files: Mapping[str, FileFacts]) -> SplitFiles:
     _expect(isinstance(names, list) and set(names) <= set(files), "a split has files that are listed")
     _expect(type(samples) is int and samples >= 0, "samples are counted")
     return SplitFiles(samples, tuple(names))
+
+
+def _ends_of(path: str) -> list[str]:
+    """Return the names that a file may have in the folder of an export."""
+    parts = Path(path).absolute().parts
+    return ["/".join(parts[-depth:]) for depth in range(1, DEEPEST + 2)]
 
 
 def may_be_of_export(folder: str) -> bool:

@@ -87,9 +87,15 @@ class Types:
         types = {name: _common(kinds.decided()) for name, kinds in self._fields.items() if self._classes.get(name)}
         return {name: self._classes[name] for name, type_ in types.items() if type_ is not None and pa.types.is_integer(type_)}
 
+    @property
+    def disputed_classes(self) -> list[str]:
+        """The fields to whose classes files give different names."""
+        return sorted(name for name, names in self._classes.items() if not names)
+
     def with_classes(self, classes: Classes) -> Types:
         """Return the same with names of classes."""
-        return Types(self._fields, self._lead, self._label, self._labels, classes)
+        known = {name: names for name, names in classes.items() if names}
+        return Types(self._fields, self._lead, self._label, self._labels, known)
 
     @classmethod
     def of(cls, batch: pa.RecordBatch, label: str) -> Types:

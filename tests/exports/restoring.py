@@ -68,10 +68,11 @@ def read_webdataset(folder: Path, description: Description, split: str) -> Itera
         for path, files in members.items():
             record = json.loads(files.get("json", b"{}"))
             key = key_of_member(path)
-            yield {field.name: of_members(field, key, files, record) for field in description.fields}
+            names = {field.name: field.name for field in description.fields} | description.facts.get("images", {})
+            yield {field.name: of_members(field, names[field.name], key, files, record) for field in description.fields}
 
 
-def of_members(field: Field, key: str, files: dict[str, bytes], record: Sample) -> Any:
+def of_members(field: Field, name: str, key: str, files: dict[str, bytes], record: Sample) -> Any:
     kind = field.written.rpartition(".")[2]
     if field.written == "__key__":
         return key
@@ -79,10 +80,10 @@ def of_members(field: Field, key: str, files: dict[str, bytes], record: Sample) 
         return record[field.written.removeprefix("json/")]
     if field.form in ("image", "png"):
         stem = field.written.removesuffix("*")
-        data = next((data for name, data in files.items() if is_picture(name, stem)), None)
-        if field.name in record and record[field.name] is None:
+        data = next((data for member, data in files.items() if is_picture(member, stem)), None)
+        if name in record and record[name] is None:
             return None
-        path = record[field.name]["path"] if field.name in record else key
+        path = record[name]["path"] if name in record else key
         return {"bytes": data, "path": path if field.form == "image" else None}
     data = files[field.written]
     read: dict[str, Callable[[], Any]] = {

@@ -7,14 +7,17 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from made import write_gaps, write_photos, write_texts
+from made import write_gaps, write_photos, write_raw, write_texts
 
 import shardctl
+from shardctl.errors import InputError
+from shardctl.foreign.checking import check
 
 FORMS = ("parquet", "webdataset", "tfrecord", "tfds", "mds")
 
@@ -108,3 +111,47 @@ def test_any_table_comes_back_as_it_was(form: str, table: tuple[pa.Schema, list[
         after = there_and_back(folder / "dataset", form, folder, on_loss="json")
         assert after["rows"] == facts_of(folder / "dataset")["rows"]
         assert after["schema"] == facts_of(folder / "dataset")["schema"]
+
+
+def test_an_export_that_is_not_whole_is_refused_and_damage_is_found(tmp_path: Path) -> None:
+    write_texts(tmp_path / "dataset")
+    out = tmp_path / "out"
+    shardctl.export(tmp_path / "dataset", out, "webdataset", workers=0)
+    assert check(out, 0).ok
+    shard = out / "train-00001.tar"
+    data = shard.read_bytes()
+    shard.write_bytes(data.replace(b"text 3", b"text 4"))
+    assert [finding.kind for finding in check(out, 0).findings] == ["wrong-checksum"]
+    for damage, message in (
+        (data[:-512], "has 9,728 bytes, and shardctl.json says 10,240"),
+        (None, "which is not there; get it"),
+    ):
+        shard.unlink()
+        if damage is not None:
+            shard.write_bytes(damage)
+        with pytest.raises(InputError, match=message):
+            shardctl.convert(out, tmp_path / "back", workers=0)
+        assert [finding.kind for finding in check(out, 0).findings] == ["unreadable"]
+
+
+@pytest.mark.parametrize("form", ["mds", "tfrecord", "tfds", "webdataset"])
+def test_a_key_of_another_name_comes_back_as_the_key(form: str, tmp_path: Path) -> None:
+    write_photos(tmp_path / "dataset")
+    after = there_and_back(tmp_path / "dataset", form, tmp_path, rename={"key": "id"}, on_loss="json")
+    assert after["rows"] == facts_of(tmp_path / "dataset")["rows"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_some_columns_of_images_come_back_as_a_table(form: str, tmp_path: Path) -> None:
+    write_photos(tmp_path / "dataset")
+    after = there_and_back(tmp_path / "dataset", form, tmp_path, columns=["label"])
+    assert (after["kind"], after["schema"]["train"].names) == ("table", ["key", "label"])
+
+
+def test_raw_images_come_back_as_png_from_arrays(tmp_path: Path) -> None:
+    write_raw(tmp_path / "dataset")
+    after = there_and_back(tmp_path / "dataset", "mds", tmp_path)
+    pixels = [sample["image"] for sample in shardctl.open(tmp_path / "dataset")]
+    again = [sample["image"] for sample in shardctl.open(tmp_path / "back")]
+    assert all(np.array_equal(one, other) for one, other in zip(pixels, again, strict=True))
+    assert after["fields"]["image"]["store"] == "source"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import tarfile
 from pathlib import Path
@@ -17,7 +18,8 @@ from PIL import Image
 from test_webdataset import tar
 
 import shardctl
-from shardctl.errors import InputError
+from shardctl.errors import DatasetError, InputError
+from shardctl.foreign.checking import check
 from shardctl.sources.describing import inputs_among
 from shardctl.sources.endings import ending_of
 from shardctl.sources.walk import walk
@@ -27,7 +29,7 @@ from shardctl.tables import read_rejects
 def found_in(folder: Path) -> tuple[list[str], list[str]]:
     """Return the names of the inputs in a folder, and the notices."""
     notices: list[str] = []
-    return [file.path for file in inputs_among(walk([folder], notices.append), notices.append)], notices
+    return [file.path for file in inputs_among(walk([folder], notices.append), notices.append, [])], notices
 
 
 def jpeg(seed: int) -> bytes:
@@ -81,7 +83,7 @@ def test_a_table_beside_a_tar_tells_no_more_than_its_name_where_it_cannot_be_rea
 def test_nothing_is_read_for_notices_that_nobody_gets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     img2dataset(tmp_path, "00000", 4)
     monkeypatch.setattr(pq, "ParquetFile", lambda path: pytest.fail("it was opened"))
-    assert [file.path for file in inputs_among(walk([tmp_path], lambda _: None), None)] == ["00000.tar"]
+    assert [file.path for file in inputs_among(walk([tmp_path], lambda _: None), None, [])] == ["00000.tar"]
 
 
 @pytest.mark.parametrize(
@@ -171,12 +173,25 @@ def test_names_that_are_none_name_no_classes(names: object, tmp_path: Path) -> N
     assert [each["label"] for each in ds] == [0, 5, -1]
 
 
-def test_files_that_say_different_classes_have_none(tmp_path: Path) -> None:
+def test_files_that_say_different_classes_are_refused(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     labelled(tmp_path / "in" / "a.parquet", [0, 1], ["a", "b"], pa.int64())
     labelled(tmp_path / "in" / "b.parquet", [0, 1], ["b", "a"], pa.int64())
-    shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
+    with pytest.raises(InputError, match="the files give different names to the classes of label"):
+        shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
+    shardctl.convert(tmp_path / "in", tmp_path / "out", labels="none", workers=0)
     assert shardctl.open(tmp_path / "out").classes is None
+
+
+def test_every_folder_is_asked_for_the_names_of_its_classes(tmp_path: Path) -> None:
+    """Types may be found in some of the files, but names of classes never tell that they do not fit."""
+    for number in range(30):
+        folder = tmp_path / "in" / f"m{number:03d}"
+        shutil.copytree(INTEROP / "tfds", folder)
+    names = tmp_path / "in" / "m017" / "label.labels.txt"
+    names.write_text("\n".join(reversed(names.read_text().split())) + "\n")
+    with pytest.raises(InputError, match="the files give different names to the classes of label"):
+        shardctl.convert(tmp_path / "in", tmp_path / "out", split="none", workers=0)
 
 
 def test_a_label_by_name_and_other_fields_by_number_are_both_checked(tmp_path: Path) -> None:
@@ -226,3 +241,32 @@ def test_a_format_is_told_by_name_or_by_content(tmp_path: Path) -> None:
         assert ending_of(name, "/nowhere").split(".")[1] in ("tar", "tfrecord", "mds"), name
     for name in ("photo.jpg", "tfrecords.py", "a.rec.txt", "mytfrecord"):
         assert ending_of(name, "/nowhere") not in (".tar", ".tfrecord", ".mds", ".rec"), name
+
+
+def test_what_decides_the_values_of_others_is_in_the_fingerprint(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    shutil.copytree(INTEROP / "tfds", folder)
+    assert shardctl.convert(folder, tmp_path / "out", workers=0).status == "created"
+    assert shardctl.convert(folder, tmp_path / "out", workers=0).status == "up-to-date"
+    names = folder / "label.labels.txt"
+    names.write_text("\n".join(reversed(names.read_text().split())) + "\n")
+    with pytest.raises(DatasetError, match="differs in its inputs"):
+        shardctl.convert(folder, tmp_path / "out", workers=0)
+
+
+def test_shards_that_are_missing_by_their_names_are_told(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    pq.write_table(pa.table({"a": [1]}), folder / "train-00000-of-00002.parquet")
+    made = shardctl.convert(folder, tmp_path / "out", workers=0)
+    assert any("of the 2 files train-…-of-00002.parquet 1 are there" in notice for notice in made.notices)
+    assert [finding.kind for finding in check(folder, 0).findings] == ["missing-shard"]
+
+
+def test_a_pipe_in_the_place_of_a_description_does_not_hold_the_command_up(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    shutil.copytree(INTEROP / "tfds", folder)
+    for name in ("features.json", "dataset_info.json", "label.labels.txt"):
+        (folder / name).unlink()
+        os.mkfifo(folder / name)
+    assert not check(folder, 0).ok

@@ -154,7 +154,6 @@ def test_a_sample_that_is_shorter_than_its_values_is_a_reject(tmp_path: Path) ->
         {"column_sizes": [4]},
         {"column_sizes": [-8]},
         {"column_sizes": [8.0]},
-        {"column_encodings": ["pil"]},
         {"column_encodings": ["ndarray:object"]},
         {"column_encodings": ["ndarray:int8:a"]},
         {"column_encodings": [["int"]]},
@@ -166,6 +165,17 @@ def test_columns_that_cannot_be_read_are_one_sentence(changes: dict[str, Any], t
     with pytest.raises(Rejection, match="its columns cannot be read") as caught:
         cut(FORM, path)
     assert caught.value.error == "bad-columns"
+
+
+@pytest.mark.parametrize("encoding", ["pil", "pkl"])
+def test_a_column_that_is_not_read_can_be_left_out(encoding: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.mds"
+    columns: dict[str, tuple[str, int | None]] = {"x": (encoding, None), "y": ("int", 8)}
+    path.write_bytes(shard(columns, [value(b"abc") + struct.pack("<q", 7)]))
+    with pytest.raises(Rejection, match=r"leave the column out \(--fields\)") as caught:
+        cut(FORM, path)
+    assert caught.value.error == "unsupported"
+    assert read(FORM, path, Reading(only=("y",))).rows == [{"y": 7}]
 
 
 @pytest.mark.parametrize(

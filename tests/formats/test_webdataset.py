@@ -376,3 +376,13 @@ def test_headers_are_read_as_tarfile_reads_them(data: st.DataObject) -> None:
         return
     name = ours.name.rstrip("/") if ours.type == tarfile.DIRTYPE else ours.name
     assert (name, ours.size, ours.type, ours.link) == (theirs.name, theirs.size, theirs.type, theirs.linkname)
+
+
+@pytest.mark.parametrize("what", ["hole", "two", "two.gz"])
+def test_a_hole_or_a_second_tar_does_not_end_a_tar_silently(what: str, tmp_path: Path) -> None:
+    whole = tar([("a.txt", b"1"), ("b.txt", b"2"), ("c.txt", b"3")])
+    hole = whole[:1024] + bytes(1024) + whole[2048:]  # in the place of b
+    data = {"hole": hole, "two": whole + bytes(1 << 17) + whole, "two.gz": gzip.compress(whole + whole)}[what]
+    found = read_bytes(data, tmp_path)
+    assert [error for _, error in errors(found)] == ["damaged"]
+    assert "a hole, or another tar" in found.rejects[0][2]

@@ -28,6 +28,7 @@ from shardctl.sources.formats.containers import Declared, Frame, too_large
 from shardctl.sources.formats.content import Content
 from shardctl.sources.formats.found_values import Record, whole_array
 from shardctl.sources.jsonl import parse_value
+from shardctl.sources.small_files import read_small
 from shardctl.storage import printable
 
 INDEX = "index.json"
@@ -87,6 +88,10 @@ class _Column:
     type: pa.DataType | None
 
 
+class _NotReadError(Exception):
+    """Values of this encoding are not read."""
+
+
 class Mds:
     """Opens MDS shards."""
 
@@ -99,15 +104,15 @@ class Mds:
 
     def open(self, content: Content, path: str, reading: Reading) -> MdsShard:
         """Return the samples of a shard."""
-        return MdsShard(content, Path(path))
+        return MdsShard(content, Path(path), frozenset(reading.only))
 
 
 class MdsShard:
     """The samples of an open shard."""
 
-    def __init__(self, content: Content, path: Path) -> None:
+    def __init__(self, content: Content, path: Path, only: frozenset[str]) -> None:
         self.content = content
-        self._path = path
+        self._path, self._only = path, only
         self._columns: list[_Column] = []
         self._ends: Numbers = np.zeros(0, np.int64)
         self._first = 0
@@ -115,7 +120,11 @@ class MdsShard:
     @property
     def declared(self) -> Declared:
         """The types of the columns that have one."""
-        return Declared(pa.schema([(column.name, column.type) for column in self._columns if column.type is not None]), {})
+        types = {column.name: column.type for column in self._columns if column.type is not None and self._is_wanted(column)}
+        return Declared(pa.schema(list(types.items())), {})
+
+    def _is_wanted(self, column: _Column) -> bool:
+        return not self._only or column.name in self._only
 
     def begin(self) -> int:
         """Read where the samples are, and which columns they have. Raises Rejection if that cannot be."""
@@ -135,13 +144,21 @@ class MdsShard:
         try:
             columns = json.loads(config)
             rows = zip(columns["column_names"], columns["column_encodings"], columns["column_sizes"], strict=True)
-            found = [_column(name, encoding, size) for name, encoding, size in rows]
+            found = [self._column(name, encoding, size) for name, encoding, size in rows]
             if len({column.name for column in found}) < len(found):
                 raise ValueError("two columns have one name")
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             message = f"its columns cannot be read ({printable(str(error))}); it is damaged, or of another version of MDS"
             raise Rejection("read", "bad-columns", message) from None
+        except _NotReadError as error:
+            message = f"{printable(str(error))}, or leave the column out (--fields)"
+            raise Rejection("read", "unsupported", message) from None
         return found
+
+    def _column(self, name: Any, encoding: Any, size: Any) -> _Column:
+        if self._only and name not in self._only and isinstance(name, str) and (size is None or type(size) is int):
+            return _Column(name, size, _passed_over, pa.null())
+        return _column(name, encoding, size)
 
     def _compare_with_index(self, samples: int, size: int) -> None:
         """Raise Rejection if index.json says something else of this shard."""
@@ -174,6 +191,9 @@ class MdsShard:
             size = next(sizes, len(data) + 1) if column.size is None else column.size
             if at + size > len(data):
                 raise Rejection("decode", "bad-sample", "its values are longer than it is; the shard is damaged, get it again")
+            if not self._is_wanted(column):
+                at += size
+                continue
             try:
                 record[column.name] = column.decode(data[at : at + size])
             except Rejection as rejection:  # of JSON
@@ -186,6 +206,10 @@ class MdsShard:
                 raise Rejection("decode", "bad-value", message) from None
             at += size
         return record
+
+
+def _passed_over(_data: bytes) -> None:
+    """Stand for what reads a column that is not wanted."""
 
 
 def _column(name: Any, encoding: Any, size: Any) -> _Column:
@@ -207,8 +231,8 @@ def _column(name: Any, encoding: Any, size: Any) -> _Column:
     if encoding == "ndarray" or encoding.startswith("ndarray:"):
         return _Column(name, size, _array_decoder(encoding), None)
     if encoding == "pkl":
-        raise ValueError(f"{name} holds pickles, which can run any code when they are read; write it as json or ndarray")
-    raise ValueError(f"the encoding {encoding} of {name} is not read; write it as bytes, json or ndarray")
+        raise _NotReadError(f"{name} holds pickles, which can run any code when they are read; write it as json or ndarray")
+    raise _NotReadError(f"the encoding {encoding} of {name} is not read; write it as bytes, json or ndarray")
 
 
 def _listed_parts(data: bytes, head: int) -> list[bytes]:
@@ -291,17 +315,15 @@ def listed_in(path: Path) -> dict[str, Listed]:
 
 
 @lru_cache(16)
-def _listed(path: Path, version: Version) -> dict[str, Listed]:
+def _listed(path: Path, _version: Version) -> dict[str, Listed]:
     found: dict[str, Listed] = {}
-    if version[0] > MOST_INDEX:
-        return found
     try:
-        for shard in json.loads(path.read_bytes())["shards"]:
+        for shard in json.loads(read_small(path, MOST_INDEX))["shards"]:
             samples, size = int(shard["samples"]), int(shard["raw_data"]["bytes"])
             for part in ("raw_data", "zip_data"):
                 if shard.get(part):
                     hashes = sorted((str(name), str(value)) for name, value in (shard[part].get("hashes") or {}).items())
                     found[str(shard[part]["basename"])] = Listed(samples, size, tuple(hashes))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
     return found

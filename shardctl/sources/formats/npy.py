@@ -34,6 +34,9 @@ MOST_HEADER = 64 << 10
 COLUMN = "data"
 """The column of an array that has no name."""
 
+MOST_STRIDES = 1 << 16
+"""In so many places the elements of a row may lie: each is read by itself."""
+
 _FAULTS = (ValueError, TypeError, SyntaxError, RecursionError, MemoryError, OverflowError, KeyError, AttributeError, IndexError)
 """What Python and numpy raise for headers that are none."""
 
@@ -113,7 +116,11 @@ class Stored:
     @property
     def row_bytes(self) -> int:
         """The size of a row. Raises Rejection if the array is no column."""
-        return row_bytes(self.header.dtype, self.header.shape, self.what)
+        size = row_bytes(self.header.dtype, self.header.shape, self.what)
+        if self.header.fortran and size > MOST_STRIDES * self.header.dtype.itemsize:
+            message = f"{self.what} is stored in the order of Fortran, in which a row of {size} bytes lies in very many places"
+            raise Rejection("read", "fortran-order", f"{message}; save it with numpy.ascontiguousarray")
+        return size
 
     def ranges(self, first: int, count: int) -> Iterator[tuple[int, int]]:
         """Yield where these rows lie, (offset, size): in one place, or in the order of Fortran in one for each element."""

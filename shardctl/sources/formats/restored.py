@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import Rejection
@@ -51,7 +52,7 @@ class Restored:
         made: Record = {}
         for field in self._export.fields:
             try:
-                made[field.name] = self._value(field, found)
+                made[field.name] = _without_tensor(self._export, field, self._value(field, found, self._export))
             except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
                 message = f"its {printable(field.name)} is not as shardctl.json describes it ({error!r:.100}); export it again"
                 raise Rejection("decode", "not-as-described", message) from None
@@ -61,7 +62,8 @@ class Restored:
 def schema_of(export: Description) -> pa.Schema:
     """Return the types of the columns of an export; raw images are PNG or JPEG by now, and other tensors lists."""
     columns = export.layout.columns
-    return pa.schema([(field.name, _type_of(field, columns.field(field.name).type)) for field in export.fields])
+    types = {field.name: _type_of(field, columns.field(field.name).type) for field in export.fields}
+    return pa.schema([(f.name, ENCODED_IMAGE if _is_raw_image(export, f) else types[f.name]) for f in export.fields])
 
 
 def _type_of(field: Field, type_: pa.DataType) -> pa.DataType:
@@ -70,13 +72,32 @@ def _type_of(field: Field, type_: pa.DataType) -> pa.DataType:
     return type_.storage_type if isinstance(type_, pa.BaseExtensionType) else type_
 
 
+def _is_raw_image(export: Description, field: Field) -> bool:
+    """Return whether a column has raw images, as arrays."""
+    type_ = export.layout.columns.field(field.name).type
+    return field.form == "value" and field.name in export.layout.roles.images and isinstance(type_, pa.FixedShapeTensorType)
+
+
+def _without_tensor(export: Description, field: Field, value: Any) -> Any:
+    """Return a value whose column is one of tensors as what a column of a conversion can hold: PNG, or the flat numbers."""
+    type_ = export.layout.columns.field(field.name).type
+    if not isinstance(type_, pa.FixedShapeTensorType) or field.form != "value" or value is None:
+        return value
+    numbers = np.asarray(value.items if isinstance(value, Feature) else value, type_.value_type.to_pandas_dtype())
+    if not _is_raw_image(export, field):
+        return numbers.reshape(-1)
+    from shardctl.codecs.image import Store  # Pillow, which few exports need
+
+    return {"bytes": Store.parse("png").encode(numbers.reshape(type_.shape)), "path": None}
+
+
 def classes_of(export: Description) -> dict[str, tuple[str, ...]]:
     """Return the names of the classes of columns that are labels."""
     names = {field.name for field in export.fields}
     return {name: classes for name, classes in export.layout.roles.names.items() if name in names}
 
 
-def _of_members(field: Field, record: Record) -> Any:
+def _of_members(field: Field, record: Record, export: Description) -> Any:
     """Return a column of a sample of a tar."""
     key = key_of_member(record[MEMBERS_KEY])
     others = record.get("json") or {}
@@ -88,11 +109,12 @@ def _of_members(field: Field, record: Record) -> Any:
         return record[field.written]
     stem = field.written.removesuffix("*")
     data = next((value for name, value in record.items() if _is_image(name, stem) and type(value) is bytes), None)
-    if data is None and field.name not in others:
+    name = export.facts.get("images", {}).get(field.name, field.name)
+    if data is None and name not in others:
         raise KeyError(field.written)
     if field.form != "image":
         return None if data is None else {"bytes": data, "path": None}
-    said = others.get(field.name, {"path": key})
+    said = others.get(name, {"path": key})
     return None if said is None else {"bytes": data, "path": said["path"]}
 
 
@@ -100,18 +122,18 @@ def _is_image(name: str, stem: str) -> bool:
     return name.startswith(stem) and "." not in name[len(stem) :] and name not in ("json", "txt", "cls", MEMBERS_KEY)
 
 
-def _of_columns(field: Field, record: Record) -> Any:
+def _of_columns(field: Field, record: Record, export: Description) -> Any:
     """Return a column of a sample of MDS."""
     value = record[field.written]
     if field.form == "json":
         return JsonForm(value)
     if field.form.startswith("image:"):
-        path = record[f"{field.written}.path"] if field.form.endswith("+path") else record["key"]
+        path = record[f"{field.written}.path"] if field.form.endswith("+path") else record[str(export.key)]
         return {"bytes": value, "path": path}
     return {"bytes": value, "path": None} if field.form == "png" or field.form.startswith("jpeg") else value
 
 
-def _of_features(field: Field, record: Record) -> Any:
+def _of_features(field: Field, record: Record, export: Description) -> Any:
     """Return a column of an Example; one that is not there has no value."""
     value = record.get(field.written)
     if field.form == "value" or value is None:
@@ -120,12 +142,12 @@ def _of_features(field: Field, record: Record) -> Any:
     if field.form == "json":
         return JsonForm(json.loads(data))
     if field.form in ("image", "image+path"):
-        path = record.get(f"{field.written}/path") if field.form == "image+path" else record["key"]
+        path = record.get(f"{field.written}/path") if field.form == "image+path" else record[str(export.key)]
         return {"bytes": data, "path": None if path is None else path.items[0].decode()}
     return {"bytes": data, "path": None}
 
 
-RESTORED: dict[str, Callable[[Field, Record], Any]] = {
+RESTORED: dict[str, Callable[[Field, Record, Description], Any]] = {
     "webdataset": _of_members,
     "mds": _of_columns,
     "tfrecord": _of_features,

@@ -20,6 +20,7 @@ import pyarrow as pa
 from shardctl.errors import Rejection
 from shardctl.sources.formats.columns import Version, version_of
 from shardctl.sources.formats.found_values import Record, whole_array
+from shardctl.sources.small_files import read_small
 from shardctl.sources.values import Feature
 
 FEATURES = "features.json"
@@ -115,14 +116,12 @@ def _put(record: Record, path: list[str], value: Any) -> None:
 
 
 @lru_cache(64)
-def _read(path: Path, version: Version) -> Features:
-    if version[0] > MOST_BYTES:
-        raise Rejection("read", "bad-features", f"{FEATURES} beside it has {version[0]} bytes, which is no list of features")
+def _read(path: Path, _version: Version) -> Features:
     try:
-        tree = json.loads(path.read_bytes())
+        tree = json.loads(read_small(path, MOST_BYTES))
         leaves = dict(_leaves(tree, "", 0, path.parent))
         types = _schema(leaves)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         reason = f"{type(error).__name__}: {error}"
         message = f"{FEATURES} beside it cannot be read ({reason}); mend it, or move it away to read the records without it"
         raise Rejection("read", "bad-features", message) from None
@@ -164,12 +163,9 @@ def _class_names(folder: Path, name: str) -> tuple[str, ...]:
     """Return the names of the classes of a label, none if they are not known."""
     path = folder / f"{name.replace('/', '-')}.labels.txt"
     try:
-        with open(path, "rb") as file:
-            text = file.read(MOST_BYTES + 1)
-    except OSError:
+        text = read_small(path, MOST_BYTES)
+    except FileNotFoundError:
         return ()
-    if len(text) > MOST_BYTES:
-        raise ValueError(f"{path.name} has more than {MOST_BYTES} bytes")
     names = tuple(filter(None, map(str.strip, text.decode().split("\n"))))  # as TFDS reads them
     if len(set(names)) < len(names):
         raise ValueError(f"{path.name} has a name twice")

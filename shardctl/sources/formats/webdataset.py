@@ -41,6 +41,11 @@ _LINKS = (tarfile.LNKTYPE, tarfile.SYMTYPE)
 _PAX = (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE)
 _BEFORE_OTHERS = (*_PAX, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 
+ZEROS_AHEAD, ZEROS_AT_ONCE = 1 << 16, 1 << 20
+"""Bytes behind a block of zeros that are looked at while the sample before it is still needed, and at a time after that."""
+
+HOLE = "zeros, and more data behind them: a hole, or another tar"
+
 _PAX_NAMES = (b"path", b"size", b"linkpath")
 """What is of interest in pax headers, beside the marks of sparse files: most of them only have times."""
 
@@ -121,7 +126,9 @@ class TarSamples:
             offset = first.next
             self.content.release(offset)
             first = self._member(offset)
-        if first is None or isinstance(first, Frame):
+        if first is None:
+            return self._at_zeros(offset)
+        if isinstance(first, Frame):
             return first
         key = first.key or ""
         self._members = []
@@ -176,6 +183,8 @@ class TarSamples:
         while True:
             header = self.content.at(at, BLOCK)
             if at == offset and not header.strip(b"\0"):  # two blocks of zeros should be there, which some leave out
+                if self.content.at(at, ZEROS_AHEAD).strip(b"\0"):
+                    return self._broken(offset, at, HOLE)
                 return None if self.content.fault is None else self._broken(offset, at, "")
             if at - offset > MOST_HEADERS:
                 return self._broken(offset, at, "no end of headers")
@@ -196,6 +205,19 @@ class TarSamples:
             except ValueError as error:
                 return self._broken(offset, at, str(error))
             at = _next_block(at + BLOCK + info.size)
+
+    def _at_zeros(self, offset: int) -> Frame | None:
+        """Return None where only zeros follow: the tar ends. A hole, or a second tar, must not end it silently.
+
+        What is before is not needed any more: a member that is only looked at ahead must not come here.
+        """
+        at = offset
+        while chunk := self.content.at(at, ZEROS_AT_ONCE):
+            if chunk.strip(b"\0"):
+                return self._broken(offset, offset, HOLE)
+            at += len(chunk)
+            self.content.release(at)
+        return None if self.content.fault is None else self._broken(offset, offset, "")
 
     def _start_of_data(self, info: Header, header: bytes, at: int) -> int:
         """Return where the data of a member begins whose header is at `at`: behind what it says of holes. Raises ValueError."""

@@ -1,0 +1,245 @@
+"""What an export must never do to what is not its own: files of people, and datasets that move while they are read."""
+
+from __future__ import annotations
+
+import json
+import os
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from made import picture, write_texts
+from pyarrow import parquet
+from restoring import restored
+
+import shardctl
+from shardctl.errors import BusyError, DatasetError, StorageError, UsageError
+from shardctl.exports import worker
+from shardctl.exports.job import ExportJob
+from shardctl.exports.parts import Parts
+from shardctl.exports.source import Choice, Source
+from shardctl.exports.staging import Staging
+from shardctl.lease import Lease
+
+MINE = "my only copy"
+
+
+def mine(path: Path) -> Path:
+    """Write a file of a person's."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(MINE)
+    return path
+
+
+def stopped(dataset: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Stop an export when its first part is done, and return the folder in which it is made."""
+    with monkeypatch.context() as patch:
+        real, times = ExportJob.write, []
+
+        def write(job: ExportJob, *given: Any) -> Any:
+            times.append(1)
+            if len(times) > 1:
+                raise StorageError("out of reach")
+            return real(job, *given)
+
+        patch.setattr(ExportJob, "write", write)
+        with pytest.raises(StorageError, match="out of reach"):
+            shardctl.export(dataset, out, "mds", workers=0)
+    (folder,) = [each for each in out.with_name(f"{out.name}.partial").iterdir() if each.name != ".shardctl"]
+    return folder
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "thesis/a.txt",
+        "a.txt",
+        "0123456789abcdef/a.txt",  # no record of a job
+        "0123456789abcdef/files/a.txt",
+        "fedcba9876543210/job.json",  # a record of something else
+        ".shardctl/a.txt",  # a conversion that goes on has more there than a lease
+        "old/a.txt",
+    ],
+)
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_folder_of_that_name_that_is_a_persons_is_refused_and_stays(tmp_path: Path, name: str, overwrite: bool) -> None:
+    dataset, out = write_texts(tmp_path / "in"), tmp_path / "out"
+    if overwrite:  # then what is in `old` is taken for the export that had to give way
+        shardctl.export(dataset, out, "mds", workers=0)
+    there = mine(tmp_path / "out.partial" / name)
+    with pytest.raises(StorageError, match=r"out\.partial: .*it has something that is of none"):
+        shardctl.export(dataset, out, "parquet", workers=0, overwrite=overwrite)
+    assert there.read_text() == MINE
+    assert [path for path in (tmp_path / "out.partial").rglob("*") if path.is_file()] == [there]
+    assert out.exists() == overwrite
+
+
+def test_what_stopped_exports_have_left_is_still_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also what one has left that was killed before it could write what it is, or while it removed what it had made."""
+    dataset, out = write_texts(tmp_path / "in"), tmp_path / "out"
+    left = stopped(dataset, out, monkeypatch)
+    assert (left / "files").is_dir()
+    for name, file in (("0" * 16, "job.json.01234567.partial"), ("1" * 16, "files"), ("2" * 16, "")):
+        (left.parent / name).mkdir()
+        if file == "files":
+            (left.parent / name / file).mkdir()
+        elif file:
+            (left.parent / name / file).write_text("{")
+    shardctl.export(dataset, out, "parquet", workers=0)
+    assert sorted(os.listdir(tmp_path)) == ["in", "out"]
+
+
+def at_the_end(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object]) -> None:
+    """Have something happen when all parts are written, and nothing is in its place yet."""
+    real = Parts.write
+
+    def write(parts: Parts) -> Any:
+        written = real(parts)
+        happens()
+        return written
+
+    monkeypatch.setattr(Parts, "write", write)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_what_comes_to_the_destination_meanwhile_stays_and_so_does_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overwrite: bool
+) -> None:
+    dataset, out = write_texts(tmp_path / "in"), tmp_path / "out"
+    with monkeypatch.context() as patch:
+        at_the_end(patch, lambda: mine(out / "thesis.txt"))
+        with pytest.raises(StorageError, match=r"thesis\.txt.* 4 of 4 parts are done, in .*out\.partial"):
+            shardctl.export(dataset, out, "mds", workers=0, overwrite=overwrite)
+    assert (out / "thesis.txt").read_text() == MINE
+    out.rename(tmp_path / "mine")
+    monkeypatch.setattr(ExportJob, "write", lambda *given: pytest.fail("a part was written again"))
+    shardctl.export(dataset, out, "mds", workers=0)
+    assert sorted(os.listdir(tmp_path)) == ["in", "mine", "out"]
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_what_comes_in_the_very_last_moment_stays_too(tmp_path: Path, overwrite: bool) -> None:
+    """The rename itself must refuse it: no check before it can be late enough."""
+    staging = Staging(tmp_path / "out.partial" / "0123456789abcdef")
+    (tmp_path / "out.partial").mkdir()
+    staging.begin({})
+    made, there = mine(staging.files / "made"), mine(tmp_path / "out" / "thesis.txt")
+    with pytest.raises(StorageError, match=r"out: (cannot write here|got something that is of no export)"):
+        staging.publish(tmp_path / "out", overwrite)
+    assert (made.read_text(), there.read_text()) == (MINE, MINE)
+
+
+def test_a_worker_writes_nothing_of_another_dataset_than_the_planned_one(tmp_path: Path) -> None:
+    dataset = write_texts(tmp_path / "in")
+    (tmp_path / "out.partial").mkdir()
+    staging = Staging(tmp_path / "out.partial" / "0123456789abcdef")
+    job = ExportJob.of(Source(dataset, Choice()), "mds", {}, ())
+    staging.begin(job.to_json())
+    dataset.rename(tmp_path / "away")
+    shardctl.write(dataset, [{"key": "another", "text": "one"}])
+    task = {"folder": str(staging.folder), "state": job.source.state, "version": 0, "part": 0}
+    with pytest.raises(DatasetError, match="was changed while it was exported; run the same command again"):
+        worker.handle(task, lambda samples: None, None)  # type: ignore[arg-type]
+    assert list(staging.folder.glob("done/*")) == list(staging.folder.glob("files/*")) == []
+
+
+def test_a_part_is_not_done_if_the_dataset_is_another_one_by_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the end of the export the planned one may be back, so that a look at that time does not tell."""
+    dataset, other, away = write_texts(tmp_path / "in"), tmp_path / "other", tmp_path / "away"
+    shardctl.write(other, [{"key": str(n), "text": "another", "year": n} for n in range(8)], samples_per_shard=2)
+    monkeypatch.setattr(Staging, "mark_done", lambda *given: pytest.fail("it was marked as done"))
+
+    def moved(_done: int, _samples: int) -> None:
+        if other.exists():
+            dataset.rename(away)
+            other.rename(dataset)
+
+    with pytest.raises(DatasetError, match="was changed while it was exported"):
+        shardctl.export(dataset, tmp_path / "out", "mds", workers=0, progress=moved)
+
+
+def test_an_export_that_another_process_took_over_touches_nothing_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This one stood still for so long that another one goes on with the same files: they are not to be removed or renamed."""
+    dataset, out = write_texts(tmp_path / "in"), tmp_path / "out"
+
+    def taken_over(_lease: Lease) -> None:
+        raise BusyError("another one took over")
+
+    at_the_end(monkeypatch, lambda: monkeypatch.setattr(Lease, "check", taken_over))
+    with pytest.raises(BusyError, match="another one took over"):
+        shardctl.export(dataset, out, "mds", workers=0)
+    assert not out.exists()
+    assert len(list((tmp_path / "out.partial").glob("*/done/*.json"))) == 4
+
+
+def write_named_images(folder: Path) -> Path:
+    """Make a dataset of images with paths that are not the keys, and captions that are objects."""
+    columns = {
+        "image": [{"bytes": picture(n), "path": f"orig/{n}.jpg"} for n in range(3)],
+        "mask": [{"bytes": picture(n, "PNG", "L"), "path": f"masks/{n}.png"} for n in range(3)],
+        "caption": [{"a": f"caption {n}"} for n in range(3)],
+    }
+    parquet.write_table(pa.table(columns), folder.with_suffix(".parquet"))
+    shardctl.convert(folder.with_suffix(".parquet"), folder, recipe={"kind": "image"}, workers=0)
+    folder.with_suffix(".parquet").unlink()
+    assert set(Source(folder, Choice()).exported.roles.images) == {"image", "mask"}
+    return folder
+
+
+def stored(dataset: Path) -> pa.Table:
+    return pa.ipc.open_file(dataset / "train-00000.arrow").read_all().replace_schema_metadata(None)
+
+
+@pytest.mark.parametrize("to", ["parquet", "webdataset", "tfrecord", "mds"])
+@pytest.mark.parametrize(
+    "rename", [{"image": "picture", "caption": "image"}, {"mask": "image", "image": "mask"}, {"mask": "M?", "caption": "mask"}]
+)
+def test_columns_that_take_the_names_of_images_are_not_lost(tmp_path: Path, to: str, rename: dict[str, str]) -> None:
+    dataset, out = write_named_images(tmp_path / "in"), tmp_path / "out"
+    shardctl.export(dataset, out, to, rename=rename, on_loss="json", workers=0)
+    assert restored(out, "train").equals(stored(dataset))
+    shardctl.convert(out, tmp_path / "back", workers=0)
+    assert stored(tmp_path / "back").to_pylist() == stored(dataset).to_pylist()
+
+
+def test_images_that_are_missing_come_back_under_another_name_too(tmp_path: Path) -> None:
+    masks = [picture(1, "PNG", "L"), None]
+    samples = [{"key": str(n), "image": picture(n), "mask": mask, "note": f"note {n}"} for n, mask in enumerate(masks)]
+    shardctl.write(tmp_path / "in", samples, roles={"mask": "mask"})
+    shardctl.export(tmp_path / "in", tmp_path / "out", "webdataset", rename={"mask": "note", "note": "mask"}, workers=0)
+    assert restored(tmp_path / "out", "train").equals(stored(tmp_path / "in"))
+
+
+@pytest.mark.parametrize("to", ["files", "mds", "tfrecord"])
+def test_a_column_with_the_name_of_the_paths_of_images_is_refused(tmp_path: Path, to: str) -> None:
+    dataset = write_named_images(tmp_path / "in")
+    name = "image/path" if to == "tfrecord" else "image.path"
+    with pytest.raises(UsageError, match=r"--rename gives it another"):
+        shardctl.export(dataset, tmp_path / "out", to, rename={"caption": name}, on_loss="json", workers=0)
+    assert os.listdir(tmp_path) == ["in"]
+
+
+@pytest.mark.parametrize(
+    ("rename", "members"),
+    [
+        ({}, {"txt": "text", "json": {"caption": "said"}}),
+        ({"caption": "txt"}, {"txt": "text", "json": {"txt": "said"}}),
+        ({"caption": "txt", "text": "other"}, {"txt": "said", "json": {"other": "text"}}),
+        ({"text": "caption", "caption": "text"}, {"txt": "said", "json": {"caption": "text"}}),
+    ],
+)
+def test_the_text_of_a_sample_is_what_is_called_so_in_the_target(
+    tmp_path: Path, rename: dict[str, str], members: dict[str, Any]
+) -> None:
+    shardctl.write(tmp_path / "in", [{"key": "k", "text": "text", "caption": "said"}])
+    shardctl.export(tmp_path / "in", tmp_path / "out", "webdataset", rename=rename, workers=0)
+    with tarfile.open(tmp_path / "out" / "train-00000.tar") as tar:
+        found = {member.name: tar.extractfile(member).read().decode() for member in tar}  # type: ignore[union-attr]
+    assert {name: json.loads(text) if name == "k.json" else text for name, text in found.items()} == {
+        f"k.{name}": value for name, value in members.items()
+    }
