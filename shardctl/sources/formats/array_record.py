@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import reduce
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -17,9 +16,9 @@ import pyarrow as pa
 from shardctl.errors import InstallError, Rejection, first_line
 from shardctl.sources.formats.base import RECORD_BYTES, UNIT_BYTES, Choose, Cut, Digest, Parsed, Reading, Unit
 from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, damaged
-from shardctl.sources.formats.containers import too_large
+from shardctl.sources.formats.containers import NOTHING_DECLARED, Declared, too_large, types_beside
 from shardctl.sources.formats.examples import example_parser
-from shardctl.sources.formats.found_values import Record, batch_of_records, types_of_records
+from shardctl.sources.formats.found_values import Record, batch_of_records
 from shardctl.sources.formats.ranges import changed
 from shardctl.sources.formats.tfds import FEATURES, Features
 from shardctl.sources.types import Types
@@ -70,17 +69,9 @@ class ArrayRecord:
     def types(self, path: str, unit: Unit, reading: Reading) -> Types:
         """Return the types of the fields of a unit's records, and those that a features.json beside the file gives them."""
         features = _features(path)
-        declared = pa.schema([]) if features is None else features.types
-        classes = {} if features is None else features.classes
-        found = [Types.of_schema(declared, reading.label, pa.array([], pa.string())).with_classes(classes)]
-        known = {
-            f.name for f in declared if f.name != reading.label or not pa.types.is_string(f.type)
-        }  # its values name classes
-        with suppress(Rejection):
-            for part in self._parts(path, unit, None, None):
-                others = [{name: value for name, value in r.items() if name not in known} for _, r in part.records]
-                found.append(types_of_records(others, reading.label))
-        return reduce(Types.join, found if len(declared) else found[1:] or found)
+        declared = NOTHING_DECLARED if features is None else Declared(features.types, features.classes)
+        parts = self._parts(path, unit, None, None)
+        return types_beside(declared, reading.label, ([record for _, record in part.records] for part in parts))
 
     def read(
         self, path: str, unit: Unit, reading: Reading, schema: pa.Schema, choose: Choose | None, digest: Digest

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import reduce
 from typing import ClassVar, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -9,7 +12,8 @@ import pyarrow as pa
 from shardctl.errors import Rejection
 from shardctl.sources.formats.base import RECORD_BYTES, Reading
 from shardctl.sources.formats.content import Content
-from shardctl.sources.formats.found_values import Record
+from shardctl.sources.formats.found_values import Record, types_of_records
+from shardctl.sources.types import Types
 from shardctl.storage import format_bytes
 
 
@@ -73,6 +77,20 @@ class ContainerFormat(Protocol):
     def open(self, content: Content, path: str, reading: Reading) -> Container:
         """Return the records of a file. Raises OSError, Rejection."""
         ...
+
+
+def types_beside(declared: Declared, label: str, parts: Iterator[list[Record]]) -> Types:
+    """Return the types of the fields of records: those that are declared, and of others those of their values.
+
+    Records are looked at part by part, as far as they can be read. Strings of the field `label` name classes.
+    """
+    found = [Types.of_schema(declared.types, label, pa.array([], pa.string())).with_classes(declared.classes)]
+    known = {f.name for f in declared.types if f.name != label or not pa.types.is_string(f.type)}
+    with suppress(Rejection):
+        for records in parts:
+            others = [{name: value for name, value in record.items() if name not in known} for record in records]
+            found.append(types_of_records(others, label))
+    return reduce(Types.join, found if len(declared.types) else found[1:] or found)
 
 
 def too_large(size: int, limit: int = RECORD_BYTES) -> Rejection:

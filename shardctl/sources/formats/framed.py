@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import closing, suppress
-from functools import reduce
+from contextlib import closing
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -16,9 +15,9 @@ from shardctl.errors import Rejection
 from shardctl.sources.exported import described
 from shardctl.sources.formats.base import UNIT_BYTES, Choose, Cut, Digest, Parsed, Reading, Unit
 from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, Version, version_of
-from shardctl.sources.formats.containers import Container, ContainerFormat, Frame
+from shardctl.sources.formats.containers import Container, ContainerFormat, Frame, types_beside
 from shardctl.sources.formats.content import Content, open_content
-from shardctl.sources.formats.found_values import Record, batch_of_records, types_of_records
+from shardctl.sources.formats.found_values import Record, batch_of_records
 from shardctl.sources.formats.ranges import changed
 from shardctl.sources.formats.restored import RESTORED, Restored
 from shardctl.sources.formats.sequential import with_count
@@ -26,7 +25,7 @@ from shardctl.sources.types import Types
 
 
 class Framed:
-    """Reads the records of such a format. A plain file is cut between any records; a compressed one is read in one go."""
+    """Reads the records of a container. A plain file is cut between any of them; a compressed one is read in one go."""
 
     types_can_be_sampled: ClassVar[bool] = True
 
@@ -59,14 +58,9 @@ class Framed:
     def types(self, path: str, unit: Unit, reading: Reading) -> Types:
         """Return the types of the fields of a unit's records, found part by part, as far as they can be read."""
         with closing(_Opened(self._form, path, reading)) as opened:
-            types, classes = opened.container.declared
-        found = [Types.of_schema(types, reading.label, pa.array([], pa.string())).with_classes(classes)]
-        known = {f.name for f in types if f.name != reading.label or not pa.types.is_string(f.type)}  # its values name classes
-        with suppress(Rejection):
-            for part in self._parts(path, unit, reading, None, None):
-                others = [{name: value for name, value in r.items() if name not in known} for _, r in part.records]
-                found.append(types_of_records(others, reading.label))
-        return reduce(Types.join, found if len(types) else found[1:] or found)
+            declared = opened.container.declared
+        parts = self._parts(path, unit, reading, None, None)
+        return types_beside(declared, reading.label, ([record for _, record in part.records] for part in parts))
 
     def read(
         self, path: str, unit: Unit, reading: Reading, schema: pa.Schema, choose: Choose | None, digest: Digest
