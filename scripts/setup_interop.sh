@@ -27,3 +27,5 @@ make_environment torch 'torch==2.13.0' 'mosaicml-streaming==0.13.*' 'litdata==0.
     polars pyarrow
 # The guard for older readers of Hugging Face datasets.
 make_environment datasets3 'datasets==3.6.0' 'Pillow>=10'
+# The reader of COCO's annotations, whose wheels need NumPy only.
+make_environment coco 'pycocotools==2.0.11'

@@ -69,6 +69,7 @@ def _pairs(context: click.Context, parameter: click.Parameter, values: Sequence[
     is_flag=True,
     help="megatron, nanogpt: put no end-of-text token behind documents that do not end with it.",
 )
+@click.option("--task", metavar="NAME", help="yolo: detect (boxes, the default), segment (polygons) or pose (keypoints).")
 @workers_option
 @click.option("--overwrite", is_flag=True, help="Replace an earlier export in OUT.")
 @click.option("--dry-run", is_flag=True, help="Show how each column would be written, and what would be lost; write nothing.")
@@ -79,6 +80,7 @@ def export(
     to: str,
     compression: str | None,
     no_eos: bool,
+    task: str | None,
     workers: int | str,
     overwrite: bool,
     dry_run: bool,
@@ -94,6 +96,8 @@ def export(
       tfds        a folder of TFRecords with features.json: tensorflow_datasets.builder_from_directory("OUT")
       mds         SPLIT/shard.00000.mds and SPLIT/index.json, as MosaicML Streaming reads them
       files       SPLIT/CLASS/NAME.jpg or SPLIT/NAME.txt, and SPLIT/metadata.jsonl (an ImageFolder)
+      coco        SPLIT/NAME.jpg, and annotations/instances_SPLIT.json with the objects of all images
+      yolo        images/SPLIT/NAME.jpg, labels/SPLIT/NAME.txt, and data.yaml, as Ultralytics reads them
       megatron    SPLIT.bin and SPLIT.idx, as megatron-core reads them: --data-path OUT/train
       nanogpt     SPLIT.bin, bare uint16, as nanoGPT's train.py reads train.bin and val.bin
 
@@ -108,6 +112,7 @@ def export(
 
     settings: dict[str, Any] = {"eos": False} if no_eos else {}
     settings |= {} if compression is None else {"compression": compression}
+    settings |= {} if task is None else {"task": task}
     if dry_run:
         _show(plan_export(dataset, to, **choice, **settings), output)
         return

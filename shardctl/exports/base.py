@@ -159,9 +159,13 @@ class Export(ABC):
     def place(self, column: Column) -> Place | None:
         """Say how a column is written; None: not at all, which is no loss (`notes` says so)."""
 
-    def place_as_json(self, column: Column) -> Place:
-        """Say how a column that the form cannot hold is written as JSON text."""
+    def place_as_json(self, column: Column) -> Place | None:
+        """Say how a column that the form cannot hold is written as JSON text; None: the form has no place for such text."""
         return Place(column.target, "json")
+
+    def place_of_rest(self, column: Column) -> Place | None:
+        """Say how a column is written without what the form cannot hold of it; None: it is left out as a whole."""
+        return None
 
     def parts(self, source: Source) -> Sequence[Part]:
         """Return what is written at a time: every shard."""

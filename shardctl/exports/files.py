@@ -7,7 +7,6 @@ path of an image in the dataset is there as NAME.path where it is not the key.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from shardctl.errors import InputError, UsageError
 from shardctl.exports.base import Column, Export, Part, Place, Progress, Written
 from shardctl.exports.file_names import IMAGE_SUFFIXES, MARK, TEXT_SUFFIXES, class_folders, folded, stem_of
 from shardctl.exports.images import Recoding, suffix_of
+from shardctl.exports.loose_files import repeated, write_file
 from shardctl.exports.rows import batches
 from shardctl.exports.source import KEY, Source
 from shardctl.json_form import check_type, dumps, to_json
@@ -74,7 +74,7 @@ class Files(Export):
 
     def write(self, source: Source, fields: Sequence[Field], part: Part, folder: Path, progress: Progress) -> Written:
         """Write the files of a shard, and its lines of metadata as a piece."""
-        naming, repeated = _Naming(source), _repeated(source, part.split)
+        naming, several = _Naming(source), _repeated(source, part.split)
         base = folder / part.split
         files: dict[str, FileFacts] = {}
         samples = 0
@@ -87,7 +87,7 @@ class Files(Export):
                 known = batch.select([field.written for field in fields if field.name in naming.columns])
                 stems = naming.paths(known.rename_columns([f.name for f in fields if f.name in naming.columns]))
                 for row, (stem, record) in enumerate(zip(stems, _records(batch, fields), strict=True), samples):
-                    if folded(stem) in repeated:
+                    if folded(stem) in several:
                         stem = f"{stem}{MARK}{MARK}{part.number}-{row}"
                     paths = {}
                     for field, data in record.files:
@@ -95,7 +95,7 @@ class Files(Export):
                         other = "" if field.written == FILE_NAME else MARK + extension_part(field.name)
                         paths[field.written] = f"{stem}{other}.{suffix}"
                         name = f"{part.split}/{paths[field.written]}"
-                        files[name] = _write_file(folder / name, data)
+                        files[name] = write_file(folder / name, data)
                     lines.write(dumps({**paths, **record.values}).encode() + b"\n")
                 samples += batch.num_rows
             size = lines.tell()
@@ -173,12 +173,7 @@ class _Naming:
 def _repeated(source: Source, split: str) -> frozenset[str]:
     """Return the paths, folded, that several samples of a split would have. All keys of the split are looked at, once."""
     naming = _Naming(source)
-    seen: set[str] = set()
-    repeated: set[str] = set()
-    for block in source.columns(naming.columns, split):
-        for path in map(folded, naming.paths(block)):
-            (repeated if path in seen else seen).add(path)
-    return frozenset(repeated)
+    return repeated(path for block in source.columns(naming.columns, split) for path in naming.paths(block))
 
 
 @dataclass(frozen=True)
@@ -208,11 +203,3 @@ def _records(batch: pa.RecordBatch, fields: Sequence[Field]) -> Iterator[_Record
             if field.form == "image" and image is not None and image["path"] != key:
                 record[field.name + PATHS] = image["path"]
         yield _Record(files, {**record, **{name: column[row] for name, column in values.items()}})
-
-
-def _write_file(path: Path, data: bytes) -> FileFacts:
-    """Write a file. It counts only when its part is done, so that it needs no temporary name."""
-    with naming_the_path(path):
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(data)
-    return FileFacts(len(data), hashlib.sha256(data).hexdigest())

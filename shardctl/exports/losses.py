@@ -11,6 +11,9 @@ from shardctl.exports.source import Source
 from shardctl.json_form import check_type
 from shardctl.sources.exported import Field
 
+SHORT = 60
+"""A type with more letters than this is not written out in a sentence."""
+
 
 @dataclass(frozen=True)
 class PlannedField:
@@ -49,11 +52,21 @@ def refuse_losses(export: Export, source: Source, planned: tuple[PlannedField, .
     """Raise UsageError if something is lost that the user has not allowed to be."""
     lost = [each for each in planned if each.loss is not None]
     if source.choice.on_loss == "fail" and lost:
-        said = "; ".join(f"{each.name} ({each.type}): {each.loss}" for each in lost)
-        raise UsageError(
-            f"{export.name} cannot hold all of {source.shown}: {said}. --on-loss json writes"
-            f" {', '.join(each.name for each in lost)} as JSON text, and --on-loss drop leaves them out"
-        )
+        said = "; ".join(f"{each.name} ({_short(each.type)}): {each.loss}" for each in lost)
+        names = ", ".join(each.name for each in lost)
+        columns = [Column(source, each.name) for each in lost]
+        if all(export.place_as_json(column) is not None for column in columns):
+            remedy = f"--on-loss json writes {names} as JSON text, and --on-loss drop leaves them out"
+        elif any(export.place_of_rest(column) is not None for column in columns):
+            remedy = "--on-loss drop writes the rest"
+        else:
+            remedy = f"--on-loss drop leaves out {names}"
+        raise UsageError(f"{export.name} cannot hold all of {source.shown}: {said}. {remedy}")
+
+
+def _short(type_: str) -> str:
+    """Return a type for a sentence: a long one without what is in it."""
+    return type_ if len(type_) <= SHORT else type_.partition("<")[0]
 
 
 def _planned(export: Export, column: Column, on_loss: str) -> PlannedField:
@@ -63,9 +76,9 @@ def _planned(export: Export, column: Column, on_loss: str) -> PlannedField:
         return PlannedField(column.name, type_, None, "left out")
     if place.loss is None or on_loss == "fail":
         return PlannedField(column.name, type_, place.written, place.form, place.loss)
-    if on_loss == "drop":
+    instead = export.place_of_rest(column) if on_loss == "drop" else _as_json(export, column)
+    if instead is None:
         return PlannedField(column.name, type_, None, "left out", place.loss)
-    instead = _as_json(export, column)
     return PlannedField(column.name, type_, instead.written, instead.form, place.loss)
 
 
@@ -74,4 +87,7 @@ def _as_json(export: Export, column: Column) -> Place:
         check_type(column.type)
     except TypeError as error:
         raise UsageError(f"{column.name}: {error}; leave it out with --on-loss drop") from error
-    return export.place_as_json(column)
+    place = export.place_as_json(column)
+    if place is None:
+        raise UsageError(f"{column.name}: {export.name} has no place for JSON text; use --on-loss drop")
+    return place

@@ -18,6 +18,8 @@ EXPORTS = {
     "tfds": "Tfds",
     "mds": "Mds",
     "files": "Files",
+    "coco": "Coco",
+    "yolo": "Yolo",
     "megatron": "Megatron",
     "nanogpt": "NanoGpt",
 }

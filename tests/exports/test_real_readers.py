@@ -18,6 +18,7 @@ import pytest
 from PIL import Image
 
 import shardctl
+from shardctl.codecs import rle
 from shardctl.member_keys import key_of_member
 
 INTEROP = Path(os.environ.get("SHARDCTL_INTEROP", Path(__file__).parents[2] / ".interop"))
@@ -251,3 +252,32 @@ def check_pixels(root: Path, found: dict[str, Any]) -> None:
     for sample, masked in zip(shardctl.open(root / "masks", split="train"), found["tfds-masks train"], strict=True):
         assert masked["image.pixels"] == sample["image"].tolist()
         assert masked["mask.pixels"] == sample["mask"][:, :, None].tolist()
+
+
+def test_pycocotools_reads_what_is_marked(tmp_path: Path) -> None:
+    mask = np.zeros((12, 16), bool)
+    mask[2:5, 3:13] = True
+    objects: dict[str, Any] = {
+        "category": [1, 0, 0],
+        "bbox": [[1, 2, 6, 4], [3, 2, 10, 3], [0, 0, 2.5, 3]],
+        "iscrowd": [False, True, False],
+        "segmentation": [[[1, 2, 7, 2, 7, 6, 1, 6]], [], []],
+        "rle": [None, {"size": [12, 16], "counts": rle.encode(mask)}, None],
+        "keypoints": [[[1.5, 2.5, 2], [4.5, 3.5, 0]], [], []],
+    }
+    none: dict[str, Any] = {name: [] for name in objects}
+    file = io.BytesIO()
+    Image.new("RGB", (16, 12)).save(file, "JPEG")
+    samples = [
+        {"key": key, "image": file.getvalue(), "objects": each}
+        for key, each in (("a", objects), ("b", none), ("c", None), ("d", objects))
+    ]
+    role = {"role": "objects", "names": ["cat", "dog"], "keypoints": ["left", "right"]}
+    shardctl.write(tmp_path / "in", {"train": samples}, roles={"objects": role}, samples_per_shard=2)
+    shardctl.export(tmp_path / "in", tmp_path / "out", "coco", workers=0)
+    marked = [
+        {"name": "dog", "bbox": [1, 2, 6, 4], "iscrowd": 0, "pixels": 24, "num_keypoints": 1},
+        {"name": "cat", "bbox": [3, 2, 10, 3], "iscrowd": 1, "pixels": 30, "num_keypoints": None},
+        {"name": "cat", "bbox": [0, 0, 2.5, 3], "iscrowd": 0, "pixels": None, "num_keypoints": None},
+    ]
+    assert read("coco", "coco", tmp_path / "out") == {"a.jpg": marked, "b.jpg": [], "d.jpg": marked}

@@ -1,0 +1,295 @@
+"""COCO: images in SPLIT/NAME.jpg, and annotations/instances_SPLIT.json with their objects, keypoints included.
+
+An image that is not annotated is written and not listed, and one without objects is listed without any: so `convert` reads both
+back as they were. Places are those of docs/annotations.md, but for keypoints: COCO gives numbers of pixels, 0.5 less.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import os
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from shardctl.annotations.coco.categories import mirrored_points
+from shardctl.annotations.objects import ITEMS
+from shardctl.codecs import rle
+from shardctl.errors import InputError
+from shardctl.exports.base import Column, Export, Part, Place, Progress, Written
+from shardctl.exports.loose_files import write_file
+from shardctl.exports.marked import (
+    HEIGHT,
+    IMAGE_ID,
+    NO_NAMES,
+    WIDTH,
+    Marked,
+    Picture,
+    image_place,
+    is_whole,
+    main_role,
+    marked_columns,
+    members_of,
+    pictures,
+    said_of_members,
+)
+from shardctl.exports.source import KEY, Source
+from shardctl.json_form import dumps
+from shardctl.outlines import Polygons
+from shardctl.roles import Objects
+from shardctl.sources.exported import Field, FileFacts
+from shardctl.storage import HashingFile, counted, naming_the_path, replacing
+
+FOLDER = "annotations"
+
+AT_ONCE = 1 << 20
+"""Bytes that are written at a time."""
+
+
+@dataclass(frozen=True)
+class Coco(Export):
+    """A file for each image, and one for each split with what is marked in them."""
+
+    name: ClassVar[str] = "coco"
+
+    def check(self, source: Source) -> None:
+        """Raise InputError if there are no images, or nothing is marked in them."""
+        marked_columns(source)
+
+    def place(self, column: Column) -> Place | None:
+        """Say how a column is written: what COCO has no place for is a loss."""
+        image, objects = marked_columns(column.source)
+        if column.name == KEY:
+            return Place(column.target, "name")
+        if column.name == image:
+            return image_place(column)
+        if column.name == objects:
+            return Place(column.target, "coco", _lost(column.source))
+        if column.name in (IMAGE_ID, WIDTH, HEIGHT) and is_whole(column.type):
+            return Place(column.target)
+        return Place(column.target, "value", "COCO has no place for it")
+
+    def place_as_json(self, column: Column) -> Place | None:
+        """Return None: there is no place for JSON text either."""
+        return None
+
+    def place_of_rest(self, column: Column) -> Place | None:
+        """Say how objects are written without what COCO cannot hold of them."""
+        return Place(column.target, "coco") if column.name == marked_columns(column.source)[1] else None
+
+    def write(self, source: Source, fields: Sequence[Field], part: Part, folder: Path, progress: Progress) -> Written:
+        """Write the images of a shard, and as pieces the lines of its images and of its annotations, which lack their ids."""
+        role, files, samples, annotated, objects, classes = main_role(source), {}, 0, 0, 0, 0
+        images_piece, objects_piece = (f"{FOLDER}/{what}_{part.split}.{part.number:05d}" for what in ("images", "objects"))
+        for name in (FOLDER, part.split):
+            with naming_the_path(folder / name):
+                (folder / name).mkdir(exist_ok=True)
+        with replacing(folder / images_piece) as images, replacing(folder / objects_piece) as annotations:
+            for picture in pictures(source, fields, part, progress):
+                samples += 1
+                name = f"{part.split}/{picture.name}"
+                files[name] = write_file(folder / name, picture.data)
+                if picture.objects is None:
+                    continue
+                lines = [_annotation_line(annotated, each, role, picture.key) for each in picture.objects]
+                annotations.write(b"".join(lines))
+                images.write(_image_line(picture))
+                annotated += 1
+                objects += len(lines)
+                classes = max([classes, *(each["category"] + 1 for each in picture.objects)])
+            pieces = {images_piece: _facts(images), objects_piece: _facts(annotations)}
+        os.sync()  # all files at once: to wait for the disk after each would take most of the time
+        return Written(
+            samples, files, {"samples": samples, "objects": objects}, {"images": annotated, "classes": classes}, pieces
+        )
+
+    def finish(
+        self, source: Source, fields: Sequence[Field], folder: Path, written: Sequence[tuple[Part, Written]]
+    ) -> dict[str, FileFacts]:
+        """Write annotations/instances_SPLIT.json: the pieces of all shards with ids. A split without annotations has none."""
+        role = main_role(source)
+        classes = max([0, *(each.facts["classes"] for _, each in written)])
+        categories = [dumps(each).encode() for each in _categories(role, classes)]
+        made: dict[str, FileFacts] = {}
+        for split in source.splits:
+            of_split = [each for part, each in written if part.split == split]
+            if not any(each.facts["images"] for each in of_split):
+                continue
+            name = f"{FOLDER}/instances_{split}.json"
+            images, annotations = ([folder / list(each.pieces)[place] for each in of_split] for place in (0, 1))
+            image_ids = _ids(int(own) if own else None for own, _ in _lines(images))
+            ids = _ids(int(cells[1]) if cells[1] else None for cells in _lines(annotations, 2))
+            starts = np.cumsum([0, *(each.facts["images"] for each in of_split)]).tolist()
+            with replacing(folder / name) as sink:
+                sink.write(b'{"info":{"description":"exported by shardctl"},"licenses":[]')
+                _write_list(sink, b"categories", iter(categories))
+                _write_list(sink, b"images", _with_image_ids(images, image_ids))
+                _write_list(sink, b"annotations", _with_ids(annotations, starts, image_ids, ids))
+                sink.write(b"}\n")
+                facts = _facts(sink)
+            made[name] = facts
+        return made
+
+    def notes(self, source: Source) -> tuple[str, ...]:
+        """Say what is not in the files of annotations."""
+        role, found, said = main_role(source), members_of(source), list[str]()
+        if found.unannotated:
+            said.append(f"{counted(found.unannotated, 'image')} not annotated: written, and not listed in {FOLDER}")
+        if role.names is None and found.objects:
+            said.append(NO_NAMES)
+        if role.flip is not None and role.flip != mirrored_points(role.keypoints):
+            said.append("what each keypoint becomes in a mirrored image has no place in COCO")
+        return tuple(said)
+
+
+_KEPT = frozenset(ITEMS) - {"difficult", "truncated"}
+
+
+def _lost(source: Source) -> str | None:
+    """Say what COCO cannot hold of the objects, None if it holds all."""
+    found = members_of(source)
+    lost = said_of_members(found, _KEPT)
+    if found.both:
+        lost.append(f"the RLE of {counted(found.both, 'object')} with polygons")
+    return ", ".join(lost) or None
+
+
+# --- COCO's own form ---
+
+
+def _image_line(picture: Picture) -> bytes:
+    """Return the id that an image has, if any, and what else is said of it."""
+    width, height = picture.size
+    own = "" if picture.image_id is None else str(picture.image_id)
+    said = dumps({"file_name": picture.name, "width": width, "height": height})
+    return f"{own}\t{said[1:]}\n".encode()
+
+
+def _annotation_line(row: int, each: Marked, role: Objects, key: str) -> bytes:
+    """Return the number of the image in its piece, the id that the object has, if any, and what else is said of it."""
+    own = each.get("id")
+    try:
+        said = json.dumps(_annotation(each, role), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{key!r}: an object cannot be written ({error}); `shardctl verify` tells more") from error
+    return f"{row}\t{'' if own is None else own}\t{said[1:]}\n".encode()
+
+
+def _annotation(each: Marked, role: Objects) -> dict[str, Any]:
+    """Return what COCO says of an object, without the ids. Raises ValueError for an RLE that is none."""
+    said = {
+        "category_id": _category_ids(role)[each["category"]] if role.names is not None else each["category"] + 1,
+        "bbox": each["bbox"],
+        "area": _area(each),
+        "iscrowd": int(each.get("iscrowd") or 0),
+        "segmentation": _segmentation(each),
+    }
+    points = each.get("keypoints")
+    if points:
+        said["keypoints"] = [value for point in points for value in _pixel(*point)]
+        said["num_keypoints"] = sum(point[2] > 0 for point in points)
+    return said
+
+
+def _segmentation(each: Marked) -> Any:
+    runs = each.get("rle")
+    if each.get("segmentation") or runs is None:
+        return each.get("segmentation") or []
+    return {"size": runs["size"], "counts": base64.b64decode(runs["counts"]).decode("ascii")}
+
+
+def _area(each: Marked) -> float:
+    """Return the area that an object is said to have, else that of its polygons, its RLE or its box: COCO's tools need one."""
+    if each.get("area") is not None:
+        return float(each["area"])
+    if each.get("segmentation"):
+        return float(Polygons.of([each["segmentation"]]).areas()[0])
+    if each.get("rle") is not None:
+        return float(rle.decompress(base64.b64decode(each["rle"]["counts"]))[1::2].sum())
+    return float(math.prod(each["bbox"][2:]))
+
+
+def _pixel(x: float, y: float, seen: float) -> list[float]:
+    """Return a keypoint as COCO counts it: the middle of the first pixel is 0."""
+    if seen <= 0:
+        return [0, 0, 0]
+    moved = (np.array([x, y], np.float32) - np.float32(0.5)).astype(str)
+    return [*map(float, moved), int(seen) if seen == int(seen) else seen]
+
+
+@lru_cache(maxsize=8)
+def _category_ids(role: Objects) -> Sequence[int]:
+    """Return the id of each category: that of the source, else counted from 1."""
+    count = len(role.names or ())
+    return role.ids if role.ids is not None and len(set(role.ids)) == count else range(1, count + 1)
+
+
+def _categories(role: Objects, classes: int) -> Iterator[dict[str, Any]]:
+    """Yield the categories, of which `classes` are there at least."""
+    names = role.names if role.names is not None else tuple(map(str, range(classes)))
+    ids = _category_ids(role) if role.names is not None else range(1, classes + 1)
+    for number, name in enumerate(names):
+        category: dict[str, Any] = {"id": ids[number], "name": name}
+        if role.supercategories is not None:
+            category["supercategory"] = role.supercategories[number]
+        if role.keypoints is not None:
+            category["keypoints"] = list(role.keypoints)
+            category["skeleton"] = [[one + 1, other + 1] for one, other in role.skeleton or ()]
+        yield category
+
+
+# --- the pieces of all parts, put together ---
+
+
+def _lines(pieces: Sequence[Path], cells: int = 1) -> Iterator[list[bytes]]:
+    """Yield the cells of all lines, of which the last one is JSON without its first bracket."""
+    for piece in pieces:
+        with open(piece, "rb") as lines:
+            for line in lines:
+                yield line[:-1].split(b"\t", cells)
+
+
+def _ids(given: Iterator[int | None]) -> Sequence[int]:
+    """Return the ids that there are if all have one and no two the same, else numbers from 1 on."""
+    found, missing = array("q"), 0
+    for number in given:
+        found.append(number or 0)
+        missing += number is None
+    distinct = not missing and len(np.unique(np.frombuffer(found, np.int64))) == len(found) if found else True
+    return found if distinct else range(1, len(found) + 1)
+
+
+def _with_image_ids(pieces: Sequence[Path], ids: Sequence[int]) -> Iterator[bytes]:
+    for number, (_, said) in zip(ids, _lines(pieces), strict=True):
+        yield b'{"id":%d,%s' % (number, said)
+
+
+def _with_ids(pieces: Sequence[Path], starts: Sequence[int], image_ids: Sequence[int], ids: Sequence[int]) -> Iterator[bytes]:
+    """Yield all annotations. `starts` are the number of the first image of each piece."""
+    numbers = iter(ids)
+    for piece, start in zip(pieces, starts, strict=False):
+        for row, _, said in _lines([piece], 2):
+            yield b'{"id":%d,"image_id":%d,%s' % (next(numbers), image_ids[start + int(row)], said)
+
+
+def _write_list(sink: HashingFile, name: bytes, elements: Iterator[bytes]) -> None:
+    """Write a member of the file, with an element in each line."""
+    waiting = bytearray(b',\n"%s":[' % name)
+    for number, element in enumerate(elements):
+        waiting += (b",\n" if number else b"\n") + element
+        if len(waiting) >= AT_ONCE:
+            sink.write(waiting)
+            waiting = bytearray()
+    sink.write(waiting + b"]")
+
+
+def _facts(file: HashingFile) -> FileFacts:
+    """Return what is known of a file that is open for writing."""
+    return FileFacts(file.tell(), file.sha256)

@@ -1,0 +1,227 @@
+"""YOLO: images/SPLIT/NAME.jpg, labels/SPLIT/NAME.txt with a line for each object, and data.yaml, as Ultralytics reads them.
+
+Places are shares of the upright image's size, of 12 decimals: to a millionth of a pixel they come back as they were. An image
+that is not annotated has no file of labels, one without objects an empty one; to YOLO both are background. data.yaml has no
+`path`: its folders are then looked for beside it, wherever it is moved to.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from shardctl.errors import InputError, UsageError
+from shardctl.exports.base import Column, Export, Part, Place, Progress, Written
+from shardctl.exports.loose_files import write_file
+from shardctl.exports.marked import (
+    HEIGHT,
+    NO_NAMES,
+    WIDTH,
+    Marked,
+    Members,
+    Picture,
+    image_place,
+    is_whole,
+    main_role,
+    marked_columns,
+    members_of,
+    pictures,
+    said_of_members,
+)
+from shardctl.exports.source import KEY, Source
+from shardctl.json_form import dumps
+from shardctl.roles import Objects
+from shardctl.sources.exported import Field, FileFacts
+from shardctl.storage import counted, naming_the_path
+
+DATA = "data.yaml"
+IMAGES, LABELS = "images", "labels"
+TASKS = {"detect": "bbox", "segment": "segmentation", "pose": "keypoints"}
+"""What a line has beside the class for each task: the member of objects."""
+
+VALIDATION = ("valid", "validation", "dev")
+"""Splits that are meant by `val`, where none has that name."""
+
+DECIMALS = 12
+
+
+@dataclass(frozen=True)
+class Yolo(Export):
+    """A file for each image and one for its objects. `task` is `detect` (boxes), `segment` (polygons) or `pose` (keypoints)."""
+
+    name: ClassVar[str] = "yolo"
+    task: str = "detect"
+
+    def check(self, source: Source) -> None:
+        """Raise InputError if there are no images or objects, UsageError for a task of which there are none."""
+        if self.task not in TASKS:
+            raise UsageError(f"task {self.task!r} is not known; there are {', '.join(TASKS)}")
+        marked_columns(source)
+        found, wanted = members_of(source), TASKS[self.task]
+        needs_some = found.objects > 0 or (self.task == "pose" and not _points(source))
+        if needs_some and not found.having.get(wanted):
+            raise UsageError(f"{source.shown}: its objects have no {wanted}, which --task {self.task} writes")
+
+    def place(self, column: Column) -> Place | None:
+        """Say how a column is written: what YOLO has no place for is a loss. The size of the image is in the image."""
+        image, objects = marked_columns(column.source)
+        if column.name == KEY:
+            return Place(column.target, "name")
+        if column.name == image:
+            return image_place(column)
+        if column.name == objects:
+            return Place(column.target, self.task, self._lost(column.source))
+        if column.name in (WIDTH, HEIGHT) and is_whole(column.type):
+            return Place(column.target)
+        return Place(column.target, "value", "YOLO has no place for it")
+
+    def place_as_json(self, column: Column) -> Place | None:
+        """Return None: there is no place for JSON text either."""
+        return None
+
+    def place_of_rest(self, column: Column) -> Place | None:
+        """Say how objects are written without what YOLO cannot hold of them."""
+        return Place(column.target, self.task) if column.name == marked_columns(column.source)[1] else None
+
+    def write(self, source: Source, fields: Sequence[Field], part: Part, folder: Path, progress: Progress) -> Written:
+        """Write the images of a shard and their labels."""
+        files: dict[str, FileFacts] = {}
+        samples = objects = 0
+        for name in (f"{IMAGES}/{part.split}", f"{LABELS}/{part.split}"):
+            with naming_the_path(folder / name):
+                (folder / name).mkdir(parents=True, exist_ok=True)
+        points = _points(source) if self.task == "pose" else 0
+        for picture in pictures(source, fields, part, progress):
+            samples += 1
+            name = f"{IMAGES}/{part.split}/{picture.name}"
+            files[name] = write_file(folder / name, picture.data)
+            if picture.objects is None:
+                continue
+            lines = [self._line(each, picture, points) for each in picture.objects if self._is_kept(each)]
+            name = f"{LABELS}/{part.split}/{picture.name.rpartition('.')[0]}.txt"
+            files[name] = write_file(folder / name, "".join(lines).encode())
+            objects += len(lines)
+        os.sync()  # all files at once: to wait for the disk after each would take most of the time
+        return Written(samples, files, {"samples": samples, "objects": objects})
+
+    def finish(
+        self, source: Source, fields: Sequence[Field], folder: Path, written: Sequence[tuple[Part, Written]]
+    ) -> dict[str, FileFacts]:
+        """Write data.yaml."""
+        splits = [split for split in source.splits if any(each.samples for part, each in written if part.split == split)]
+        points = _points(source) if self.task == "pose" else 0
+        data = "".join(f"{line}\n" for line in self._data_yaml(source, splits, points)).encode()
+        return {DATA: write_file(folder / DATA, data)}
+
+    def notes(self, source: Source) -> tuple[str, ...]:
+        """Say what is not in the files."""
+        role, said = main_role(source), list[str]()
+        if role.names is None and members_of(source).objects:
+            said.append(NO_NAMES)
+        beside = {"ids": role.ids, "supercategories": role.supercategories, "skeleton": role.skeleton}
+        named = [name for name, value in beside.items() if value is not None]
+        if named:
+            said.append(f"YOLO has no place for the {', '.join(named)} of the categories")
+        odd = [split for name, split in _split_names(source.splits).items() if name not in ("train", "val", "test")]
+        if odd:
+            said.append(f"{DATA} names the splits {', '.join(odd)} too, and YOLO looks for train, val and test only")
+        return tuple(said)
+
+    def _lost(self, source: Source) -> str | None:
+        """Say what the lines of this task cannot hold of the objects, None if they hold all."""
+        found = members_of(source)
+        lost = said_of_members(found, frozenset(("category", "bbox", "iscrowd", TASKS[self.task])))
+        if found.having.get("iscrowd"):
+            lost.append(f"all of {counted(found.having['iscrowd'], 'crowd')}")
+        if self.task == "segment":
+            lost += _said_of_polygons(found)
+        if found.unannotated:
+            lost.append(f"that {counted(found.unannotated, 'image is', 'images are')} not annotated")
+        return ", ".join(lost) or None
+
+    def _is_kept(self, each: Marked) -> bool:
+        """Return whether an object has a line: it is no crowd, and of one polygon where these are written."""
+        return not each.get("iscrowd") and (self.task != "segment" or len(each["segmentation"] or ()) == 1)
+
+    def _line(self, each: Marked, picture: Picture, points: int) -> str:
+        """Return the line of an object. Raises InputError for another number of keypoints than the others have."""
+        shares: list[float]
+        if self.task == "segment":
+            shares = _shares(each["segmentation"][0], picture.size)
+        else:
+            x, y, width, height = each["bbox"]
+            shares = _shares([x + width / 2, y + height / 2, width, height], picture.size)
+        cells = [*map(_number, shares)]
+        if self.task == "pose":
+            given = each["keypoints"] or [[0, 0, 0]] * points
+            if len(given) != points:
+                raise InputError(f"{picture.key!r}: an object has {counted(len(given), 'keypoint')}, and others have {points}")
+            for x, y, seen in given:
+                cells += [*map(_number, _shares([x, y], picture.size)), _number(seen)]
+        return f"{each['category']} {' '.join(cells)}\n"
+
+    def _data_yaml(self, source: Source, splits: Sequence[str], points: int) -> Iterator[str]:
+        """Yield the lines of data.yaml. Text is in quotes, as JSON has it, which is YAML too."""
+        role = main_role(source)
+        for name, split in _split_names(splits).items():
+            yield f"{_text(name)}: {_text(f'{IMAGES}/{split}')}"
+        yield f"task: {self.task}"
+        if points:
+            yield f"kpt_shape: [{points}, 3]"
+            yield from _said_of_points(role)
+        names = role.names if role.names is not None else tuple(map(str, range(members_of(source).classes)))
+        yield f"nc: {len(names)}"
+        yield from (["names:", *(f"  - {_text(name)}" for name in names)] if names else ["names: []"])
+
+
+def _said_of_points(role: Objects) -> Iterator[str]:
+    """Yield what data.yaml says of keypoints; their names stand there for each class."""
+    if role.flip is not None:
+        yield f"flip_idx: [{', '.join(map(str, role.flip))}]"
+    if role.keypoints is not None:
+        yield "kpt_names:"
+        for number in range(len(role.names or ())):
+            yield f"  {number}: [{', '.join(map(_text, role.keypoints))}]"
+
+
+def _said_of_polygons(found: Members) -> list[str]:
+    """Say how many objects have another number of polygons than one."""
+    said = [f"{counted(found.several, 'object')} of several polygons"] if found.several else []
+    return said + ([f"{counted(found.bare, 'object')} without a polygon"] if found.bare else [])
+
+
+def _points(source: Source) -> int:
+    """Return how many keypoints an object has."""
+    names = main_role(source).keypoints
+    return members_of(source).points if names is None else len(names)
+
+
+def _split_names(splits: Sequence[str]) -> dict[str, str]:
+    """Return what data.yaml calls each split: `val` the one for validation."""
+    meant = next((split for split in VALIDATION if split in splits), None)
+    return {"val" if split == meant and "val" not in splits else split: split for split in splits}
+
+
+def _shares(places: Sequence[float], size: tuple[int, int]) -> list[float]:
+    """Return places in pixels, x and y in turn, as shares of the size."""
+    return [place / size[number % 2] for number, place in enumerate(places)]
+
+
+def _number(share: float) -> str:
+    """Return a share with the fewest digits, and never in the form 1e-05, which not all readers know."""
+    text = f"{share:.{DECIMALS}f}".rstrip("0").rstrip(".")
+    return "0" if text == "-0" else text
+
+
+def _text(text: str) -> str:
+    """Return a text for YAML, in double quotes. What JSON leaves as it is and YAML does not allow is escaped."""
+    quoted = dumps(text)
+    return "".join(char if char.isprintable() else _escaped(char) for char in quoted)
+
+
+def _escaped(char: Any) -> str:
+    number = ord(char)
+    return f"\\u{number:04x}" if number < 2**16 else f"\\U{number:08x}"

@@ -1,0 +1,338 @@
+"""What is marked in images goes out as COCO and as YOLO, and comes back through their readers as it was."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import yaml
+from PIL import Image
+
+import shardctl
+from shardctl.codecs import rle
+from shardctl.errors import InputError, UsageError
+
+KEYS = ("a/x.jpg", "../up", "new\nline.jpg", "A.jpg", "a.jpg", "café/ü: 1", "con")
+"""Names that file systems and readers could take for something else."""
+
+ROLE: dict[str, Any] = {
+    "role": "objects",
+    "names": ["cat", 'a "dog": #1', "yes"],
+    "ids": [3, 7, 90],
+    "supercategories": ["animal", "", "word"],
+    "keypoints": ["left_ear", "right_ear"],
+    "skeleton": [[0, 1]],
+    "flip": [1, 0],
+}
+BOXES: dict[str, Any] = {"bbox": [[0, 0.1, 2.3, 3], [1.1, 2, 3.7, 1]], "category": [2, 0]}
+POLYGONS = {**BOXES, "segmentation": [[[0, 0.1, 2.3, 0.1, 2.3, 3.1]], [[1.1, 2, 4.8, 2, 4.8, 3, 1.1, 3]]]}
+POINTS = {**BOXES, "keypoints": [[[0.6, 1.5, 2], [3.25, 2.5, 1]], [[0, 0, 0], [4.5, 2.5, 0.5]]]}
+
+
+def picture(number: int, size: tuple[int, int] = (8, 6), orientation: int = 1) -> bytes:
+    pixels = np.random.default_rng(number).integers(0, 255, (size[1], size[0], 3), dtype=np.uint8)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    target = io.BytesIO()
+    Image.fromarray(pixels).save(target, "JPEG", exif=exif)
+    return target.getvalue()
+
+
+def all_members() -> dict[str, Any]:
+    """Return objects with all that COCO knows: two polygons, an RLE of a crowd, and keypoints."""
+    mask = np.zeros((6, 8), bool)
+    mask[1:3, 2:7] = True
+    return {
+        "id": [900, 5, 17],
+        "category": [2, 0, 0],
+        "bbox": [[0, 0.1, 2.3, 3], [2, 1, 5, 2], [-1.5, 0, 3, 3]],
+        "area": [3.3, 10, 7],
+        "iscrowd": [False, True, False],
+        "segmentation": [[[0, 0.1, 2.3, 0.1, 2.3, 3.1], [4, 4, 5, 4, 5, 5.7]], [], []],
+        "rle": [None, {"size": [6, 8], "counts": rle.encode(mask)}, None],
+        "keypoints": [[[0.6, 1.5, 2], [3.25, 2.5, 1]], [], [[0, 0, 0], [7.5, 0.5, 0.7]]],
+    }
+
+
+def write(folder: Path, objects: dict[str, Any], role: dict[str, Any] = ROLE, **more: list[Any]) -> Path:
+    """Write images with all the objects, with none, not annotated, with the first object only, and so on: `val` has none.
+
+    One is turned by EXIF. `more` has a column of values.
+    """
+    samples = []
+    for n, key in enumerate(KEYS):
+        mine = objects if "id" not in objects else {**objects, "id": [number + 1000 * n for number in objects["id"]]}
+        kinds = [mine, {name: [] for name in mine}, None, {name: items[:1] for name, items in mine.items()}]
+        image = picture(n, (6, 8), 6) if n == 3 else picture(n)
+        samples.append({"key": key, "image": image, "objects": kinds[n % 4], **{name: more[name][n] for name in more}})
+    shardctl.write(folder, {"train": samples[:5], "val": samples[5:]}, roles={"objects": role}, samples_per_shard=3)
+    return folder
+
+
+def lost_of(result: shardctl.ExportResult, column: str) -> str:
+    """Return what is lost of a column that is written all the same."""
+    (field,) = (each for each in result.fields if each.name == column)
+    assert field.written is not None
+    return field.loss or ""
+
+
+def objects_of(dataset: Path) -> dict[bytes, Any]:
+    """Return the objects by the bytes of their images."""
+    return {row["image"]["bytes"]: row["objects"] for row in rows_of(dataset)}
+
+
+def rows_of(dataset: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for split in json.loads((dataset / "manifest.json").read_text())["splits"]:
+        for shard in sorted(dataset.glob(f"{split['name']}-*.arrow")):
+            rows += pa.ipc.open_file(shard).read_all().to_pylist()
+    return rows
+
+
+def role_of(dataset: Path) -> dict[str, Any]:
+    said: dict[str, Any] = json.loads((dataset / "manifest.json").read_text())["fields"]["objects"]
+    return said
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def instances(folder: Path, split: str = "train") -> dict[str, Any]:
+    read: dict[str, Any] = json.loads((folder / "annotations" / f"instances_{split}.json").read_text())
+    return read
+
+
+def from_coco(out: Path, dst: Path) -> Path:
+    files = [f"coco:{path}" for path in sorted((out / "annotations").iterdir())]
+    assert shardctl.convert(out, dst, labels=files, workers=0).rejected == 0
+    return dst
+
+
+def from_yolo(out: Path, dst: Path) -> Path:
+    assert shardctl.convert(out / "images", dst, labels=f"yolo:{out / 'data.yaml'}", workers=0).rejected == 0
+    return dst
+
+
+# --- COCO ---
+
+
+def test_all_that_coco_knows_comes_back_as_it_was(tmp_path: Path) -> None:
+    before = write(tmp_path / "in", all_members())
+    result = shardctl.export(before, tmp_path / "out", "coco", workers=0)
+    after = from_coco(tmp_path / "out", tmp_path / "back")
+    assert objects_of(after) == objects_of(before)
+    assert role_of(after) == role_of(before)
+    assert result.counts == {"train": {"samples": 5, "objects": 7}, "val": {"samples": 2, "objects": 0}}
+    assert any("2 images not annotated" in note for note in result.notes)
+
+
+def test_images_have_safe_names_and_those_that_are_not_annotated_are_not_listed(tmp_path: Path) -> None:
+    shardctl.export(write(tmp_path / "in", all_members()), tmp_path / "out", "coco", workers=0)
+    names = sorted(name for name in tree(tmp_path / "out") if name.endswith(".jpg"))
+    twins = ["train/A~~1-0.jpg", "train/a~~1-1.jpg"]
+    assert names == sorted(
+        ["train/a_x.jpg", "train/_.._up.jpg", "train/new_line.jpg", *twins, "val/café_ü_ 1.jpg", "val/_con.jpg"]
+    )
+    listed = [f"train/{image['file_name']}" for image in instances(tmp_path / "out")["images"]]
+    assert listed == ["train/a_x.jpg", "train/_.._up.jpg", *twins]
+    val = instances(tmp_path / "out", "val")
+    assert val["images"] == [{"id": 1, "file_name": "café_ü_ 1.jpg", "width": 8, "height": 6}]
+    assert val["annotations"] == []
+
+
+def test_a_file_of_coco_says_what_its_tools_need(tmp_path: Path) -> None:
+    shardctl.export(write(tmp_path / "in", all_members()), tmp_path / "out", "coco", workers=0)
+    said = instances(tmp_path / "out")
+    assert {"info", "licenses", "categories", "images", "annotations"} == set(said)
+    assert [category["id"] for category in said["categories"]] == [3, 7, 90]
+    assert said["categories"][0]["skeleton"] == [[1, 2]]
+    first, crowd, _ = said["annotations"][:3]
+    assert first["category_id"] == 90
+    assert first["num_keypoints"] == 2
+    assert first["keypoints"][3:] == [2.75, 2.0, 1]
+    assert first["bbox"] == [0, 0.1, 2.3, 3]
+    assert first["area"] == 3.3  # float32, with no more digits than it takes
+    assert crowd["iscrowd"] == 1
+    assert crowd["segmentation"]["size"] == [6, 8]
+    assert "keypoints" not in crowd
+
+
+def test_areas_that_are_not_known_are_those_of_the_shape(tmp_path: Path) -> None:
+    full = all_members()
+    objects = {
+        **{name: full[name] for name in ("bbox", "category", "rle")},
+        "segmentation": [POLYGONS["segmentation"][1], [], []],
+    }
+    shardctl.export(write(tmp_path / "in", objects), tmp_path / "out", "coco", workers=0)
+    areas = [each["area"] for each in instances(tmp_path / "out")["annotations"][:3]]
+    assert areas == pytest.approx([3.7, 10, 9])
+
+
+@pytest.mark.parametrize(("ids", "written"), [([7, 7, 5], [1, 2]), ([None, 7, 5], [1, 2]), ([-4, 2**40, 0], [-4, 2**40])])
+def test_ids_are_kept_where_all_differ_and_counted_from_1_else(ids: list[Any], written: list[int], tmp_path: Path) -> None:
+    samples = [
+        {"key": str(n), "image": picture(n), "image_id": number, "objects": {**BOXES, "id": [number, 1000 + n]}}
+        for n, number in enumerate(ids)
+    ]
+    shardctl.write(
+        tmp_path / "in", samples, roles={"objects": {"role": "objects", "names": ["a", "b", "c"]}}, samples_per_shard=2
+    )
+    shardctl.export(tmp_path / "in", tmp_path / "out", "coco", workers=0)
+    said = instances(tmp_path / "out")
+    assert [image["id"] for image in said["images"]][:2] == written
+    assert [each["image_id"] for each in said["annotations"]] == [image["id"] for image in said["images"] for _ in range(2)]
+    own = [each["id"] for each in said["annotations"]]
+    assert own == ([-4, 1000, 2**40, 1001, 0, 1002] if written[0] == -4 else [1, 2, 3, 4, 5, 6])
+    assert [category["id"] for category in said["categories"]] == [1, 2, 3]
+
+
+def test_categories_without_names_are_called_by_their_numbers(tmp_path: Path) -> None:
+    result = shardctl.export(write(tmp_path / "in", BOXES, {"role": "objects"}), tmp_path / "out", "coco", workers=0)
+    assert instances(tmp_path / "out")["categories"] == [{"id": n + 1, "name": str(n)} for n in range(3)]
+    assert any("no names" in note for note in result.notes)
+    assert objects_of(from_coco(tmp_path / "out", tmp_path / "back")).keys() == objects_of(tmp_path / "in").keys()
+
+
+def test_sizes_are_those_of_the_columns_if_they_are_there(tmp_path: Path) -> None:
+    write(tmp_path / "in", BOXES, width=[80] * 4 + [None] * 3, height=[60] * 7)
+    shardctl.export(tmp_path / "in", tmp_path / "out", "coco", workers=0)
+    assert [(image["width"], image["height"]) for image in instances(tmp_path / "out")["images"]] == [(80, 60)] * 3 + [(8, 6)]
+
+
+def test_a_split_that_is_not_annotated_has_images_only(tmp_path: Path) -> None:
+    samples = [{"key": str(n), "image": picture(n), "objects": BOXES if n == 0 else None} for n in range(2)]
+    splits = {"train": samples[:1], "test": samples[1:]}
+    shardctl.write(tmp_path / "in", splits, roles={"objects": ROLE})
+    shardctl.export(tmp_path / "in", tmp_path / "out", "coco", workers=0)
+    assert {"test/1.jpg", "train/0.jpg", "annotations/instances_train.json"} == set(tree(tmp_path / "out")) - OWN
+    assert objects_of(from_coco(tmp_path / "out", tmp_path / "back"))[picture(1)] is None
+
+
+# --- YOLO ---
+
+
+@pytest.mark.parametrize(("task", "objects"), [("detect", BOXES), ("segment", POLYGONS), ("pose", POINTS)])
+def test_the_objects_of_each_task_come_back(task: str, objects: dict[str, Any], tmp_path: Path) -> None:
+    before = write(tmp_path / "in", objects)
+    result = shardctl.export(before, tmp_path / "out", "yolo", workers=0, task=task, on_loss="drop")
+    assert "not annotated" in lost_of(result, "objects")
+    after = from_yolo(tmp_path / "out", tmp_path / "back")
+    returned = objects_of(after)
+    for image, there in objects_of(before).items():
+        assert returned[image]["category"] == (there["category"] if there else [])
+        for member in objects if there else ():
+            assert np.allclose(flat(returned[image][member]), flat(there[member]), rtol=1e-6, atol=1e-6), member
+    assert role_of(after)["names"] == ROLE["names"]
+    if task == "pose":
+        assert (role_of(after)["keypoints"], role_of(after)["flip"]) == (ROLE["keypoints"], ROLE["flip"])
+
+
+def flat(values: Any) -> list[float]:
+    return [each for value in values for each in flat(value)] if isinstance(values, list) else [values]
+
+
+def test_data_yaml_names_the_folders_and_any_names_of_classes(tmp_path: Path) -> None:
+    role = {"role": "objects", "names": ["yes", '"', "a: #b\n\u2028\x85", "1"]}
+    samples = [{"key": str(n), "image": picture(n), "objects": BOXES} for n in range(2)]
+    shardctl.write(tmp_path / "in", {"train": samples[:1], "validation": samples[1:]}, roles={"objects": role})
+    shardctl.export(tmp_path / "in", tmp_path / "out", "yolo", workers=0)
+    said = yaml.safe_load((tmp_path / "out" / "data.yaml").read_text())
+    assert said == {
+        "train": "images/train",
+        "val": "images/validation",
+        "task": "detect",
+        "nc": 4,
+        "names": role["names"],
+    }
+    assert (tmp_path / "out" / "labels" / "train" / "0.txt").read_text().split()[0] == "2"
+
+
+def test_what_a_line_cannot_hold_is_said_before_and_left_out_if_that_is_allowed(tmp_path: Path) -> None:
+    before = write(tmp_path / "in", all_members())
+    for task, said in (
+        ("detect", "segmentation of 3 objects.*rle of 2 objects.*2 crowds"),
+        ("segment", "3 objects of several"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            shardctl.export(before, tmp_path / "out", "yolo", workers=0, task=task)
+    assert not (tmp_path / "out").exists()
+    result = shardctl.export(before, tmp_path / "out", "yolo", workers=0, on_loss="drop")
+    assert result.counts["train"] == {"samples": 5, "objects": 5}  # without the crowds
+    assert "2 crowds" in lost_of(result, "objects")
+    labels = {name for name in tree(tmp_path / "out") if name.startswith("labels/")}
+    assert labels == {
+        f"labels/{name}.txt" for name in ("train/a_x", "train/_.._up", "train/A~~1-0", "train/a~~1-1", "val/café_ü_ 1")
+    }
+
+
+def test_a_task_that_there_is_not_or_nothing_to_do_for_is_refused(tmp_path: Path, cli: Any) -> None:
+    write(tmp_path / "in", BOXES)
+    with pytest.raises(UsageError, match="there are detect, segment, pose"):
+        shardctl.export(tmp_path / "in", tmp_path / "out", "yolo", task="obb")
+    with pytest.raises(UsageError, match="no setting 'task'"):
+        shardctl.export(tmp_path / "in", tmp_path / "out", "coco", task="detect")
+    asked = cli("export", tmp_path / "in", tmp_path / "out", "--to", "yolo", "--task", "pose")
+    assert asked.code == 2
+    assert "no keypoints" in asked.err
+
+
+# --- both ---
+
+OWN = {"SHA256SUMS", "shardctl.json"}
+
+
+@pytest.mark.parametrize("to", ["coco", "yolo"])
+def test_any_number_of_workers_writes_the_same_bytes(to: str, tmp_path: Path) -> None:
+    write(tmp_path / "in", all_members())
+    for workers in (0, 1):
+        shardctl.export(tmp_path / "in", tmp_path / str(workers), to, workers=workers, on_loss="drop")
+    assert tree(tmp_path / "0") == tree(tmp_path / "1")
+
+
+@pytest.mark.parametrize("to", ["coco", "yolo"])
+def test_other_columns_and_members_are_a_loss(to: str, tmp_path: Path) -> None:
+    write(tmp_path / "in", {**BOXES, "difficult": [True, False]}, caption=["text"] * 7)
+    with pytest.raises(UsageError, match=r"difficult of 3 objects.*caption \(string\).*--on-loss drop writes the rest"):
+        shardctl.export(tmp_path / "in", tmp_path / "out", to, workers=0)
+    with pytest.raises(UsageError, match="no place for JSON text"):
+        shardctl.export(tmp_path / "in", tmp_path / "out", to, workers=0, on_loss="json")
+    result = shardctl.export(tmp_path / "in", tmp_path / "out", to, workers=0, on_loss="drop")
+    assert [field.name for field in result.fields if field.written is None] == ["caption"]
+    unannotated = ", that 2 images are not annotated" if to == "yolo" else ""
+    assert lost_of(result, "objects") == "difficult of 3 objects" + unannotated
+
+
+@pytest.mark.parametrize("to", ["coco", "yolo"])
+def test_a_dataset_without_images_or_objects_is_refused(to: str, tmp_path: Path) -> None:
+    shardctl.write(tmp_path / "bare", [{"key": "a", "image": picture(0)}])
+    with pytest.raises(InputError, match="has no column of objects"):
+        shardctl.export(tmp_path / "bare", tmp_path / "out", to)
+    shardctl.write(tmp_path / "text", [{"key": "a", "text": "a"}])
+    with pytest.raises(InputError, match="has no image"):
+        shardctl.export(tmp_path / "text", tmp_path / "out", to)
+
+
+@pytest.mark.parametrize("to", ["coco", "yolo"])
+def test_a_sample_without_an_image_is_refused_and_may_be_left_out(to: str, tmp_path: Path) -> None:
+    numbers = np.ones((6, 8), np.uint8)  # of images only masks may be missing
+    samples = [{"key": str(n), "image": picture(n), "mask": None if n else numbers, "objects": BOXES} for n in range(2)]
+    shardctl.write(tmp_path / "in", samples, roles={"objects": ROLE, "mask": "mask"})
+    chosen: dict[str, Any] = {"to": to, "columns": ["mask", "objects"], "workers": 0}
+    with pytest.raises(InputError, match=r"1 sample has no image.*leaves them out"):
+        shardctl.export(tmp_path / "in", tmp_path / "out", **chosen)
+    result = shardctl.export(tmp_path / "in", tmp_path / "out", **chosen, where="mask is not None")
+    assert result.counts["train"] == {"samples": 1, "objects": 2}
+
+
+@pytest.mark.parametrize("to", ["coco", "yolo"])
+def test_raw_images_become_png(to: str, tmp_path: Path) -> None:
+    samples = [{"key": str(n), "image": np.full((6, 8, 3), n, np.uint8), "objects": BOXES} for n in range(2)]
+    shardctl.write(tmp_path / "in", samples, roles={"objects": {"role": "objects", "names": ["a", "b", "c"]}})
+    shardctl.export(tmp_path / "in", tmp_path / "out", to, workers=0)
+    assert len(list((tmp_path / "out").rglob("*.png"))) == 2
