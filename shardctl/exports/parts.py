@@ -14,8 +14,8 @@ from shardctl.exports.staging import Staging
 from shardctl.on_demand import OnDemand
 from shardctl.storage import printable
 
-SMALL = 32 << 20
-"""Bytes of a dataset that `auto` workers leave to this process: it is done before a worker would have started."""
+SMALL = 128 << 20
+"""Bytes of a dataset that `auto` workers leave to this process: 100 MB of JPEGs take longer with two (docs/performance.md)."""
 
 
 class Parts:
