@@ -235,3 +235,21 @@ def test_times_with_a_zone_are_written_as_they_were_read(tmp_path: Path) -> None
     (sample,) = shardctl.open(tmp_path / "out")
     shardctl.write(tmp_path / "again", [{"t": sample["t"]}], schema)
     assert shardctl.open(tmp_path / "again")[0]["t"] == np.datetime64(1, "ns")
+
+
+TENSOR = pa.schema([("t", pa.fixed_shape_tensor(pa.float32(), (2, 3)))])
+GRID = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+@pytest.mark.parametrize("value", [GRID, GRID.reshape(-1), GRID.tolist(), GRID.reshape(-1).tolist(), GRID.T.copy().T])
+def test_a_tensor_may_come_as_an_array_or_as_lists(value: Any, tmp_path: Path) -> None:
+    shardctl.write(tmp_path / "out", {"train": [{"t": value}]}, schema=TENSOR)
+    assert np.array_equal(shardctl.open(tmp_path / "out")[0]["t"], GRID)
+
+
+@pytest.mark.parametrize(
+    "value", [GRID.T, GRID[:1], [[1, 2, 3], [4, 5]], [[1, 2, 3], [4, 5, None]], GRID + np.float64(0.1), None, "x"]
+)
+def test_what_is_no_tensor_of_the_columns_shape_and_type_is_refused_by_name(value: Any, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="the field t is"):
+        shardctl.write(tmp_path / "out", {"train": [{"t": value}]}, schema=TENSOR)

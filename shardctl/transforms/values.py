@@ -182,6 +182,8 @@ def is_text(value: str) -> bool:
 
 def for_column(value: Any, type_: pa.DataType) -> Any:
     """Return a value as a column of this type takes it. Raises UnfitValue if it would not come out as it went in."""
+    if isinstance(type_, pa.FixedShapeTensorType):
+        return _for_tensor(value, type_)
     plain = plain_value(value)
     if isinstance(plain, np.datetime64) and pa.types.is_timestamp(type_) and type_.tz:
         # In UTC, as it is read; Arrow takes numpy's times for columns without a time zone only.
@@ -189,6 +191,20 @@ def for_column(value: Any, type_: pa.DataType) -> Any:
         plain = plain if np.isnat(number) or number != plain else int(number.astype(np.int64))
     check_fit(plain, type_)
     return plain
+
+
+def _for_tensor(value: Any, type_: pa.FixedShapeTensorType) -> Any:
+    """Return an array, or lists, of a tensor's shape or flat, as a flat array of its type. A tensor has no missing numbers."""
+    try:
+        array = np.asarray(value)
+    except ValueError as error:  # lists that differ in length
+        raise UnfitValue(describe(value)) from error
+    shape = tuple(type_.shape)
+    if array.dtype == object or array.shape not in (shape, (math.prod(shape),)):
+        raise UnfitValue(describe(value))
+    flat = array.reshape(-1) if isinstance(value, np.ndarray) else array.reshape(-1).tolist()
+    check_fit(flat, type_.storage_type)
+    return np.asarray(flat, type_.value_type.to_pandas_dtype())
 
 
 def check_fit(value: Any, type_: pa.DataType) -> None:
