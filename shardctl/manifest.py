@@ -21,7 +21,7 @@ from shardctl.roles import Roles
 from shardctl.shard import FORMAT_VERSION, refuse_other_version
 from shardctl.step_counts import Counts
 from shardctl.step_counts import are_counts as are_step_counts
-from shardctl.storage import exists, is_file, printable, sha256_of
+from shardctl.storage import FileFacts, exists, is_file, printable, sha256_of
 from shardctl.tables import (
     CHECKSUMS,
     MANIFEST,
@@ -48,14 +48,6 @@ class SplitFacts:
     samples: int
     shards: int
     bytes: int
-
-
-@dataclass(frozen=True)
-class FileFacts:
-    """The size in bytes and the SHA-256 (hex) of one file of the dataset."""
-
-    bytes: int
-    sha256: str
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,14 @@ READ_CHUNK = 1 << 20
 
 STREAM_BUFFER = 1 << 20
 """Bytes that StreamedFile hands to the disk at a time."""
+
+
+@dataclass(frozen=True)
+class FileFacts:
+    """The size in bytes and the SHA-256 (hex) of a file."""
+
+    bytes: int
+    sha256: str
 
 
 class HashingFile(io.RawIOBase):
@@ -78,6 +87,11 @@ class HashingFile(io.RawIOBase):
     def sha256(self) -> str:
         """The SHA-256 of everything written so far, in hex. Complete after `sync`."""
         return self._sha256.hexdigest()
+
+    @property
+    def facts(self) -> FileFacts:
+        """What the file is so far: complete after `sync`."""
+        return FileFacts(self._written, self.sha256)
 
 
 class StreamedFile(HashingFile):

@@ -18,10 +18,10 @@ from shardctl.fingerprint import VERSIONS
 from shardctl.jpegs import JpegRecord, joined
 from shardctl.labelling import JOB_ONLY
 from shardctl.listing import CHUNK_ROWS
-from shardctl.manifest import FileFacts, Manifest, SplitFacts, sum_up
+from shardctl.manifest import Manifest, SplitFacts, sum_up
 from shardctl.pipeline.samples import Shape
 from shardctl.step_counts import Counts, add_counts
-from shardctl.storage import copy_file, printable, replacing, write_atomically
+from shardctl.storage import FileFacts, copy_file, printable, replacing, write_atomically
 from shardctl.tables import (
     FILES,
     MANIFEST,

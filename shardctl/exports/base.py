@@ -11,13 +11,15 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from shardctl.errors import UsageError
+from shardctl.errors import InputError, UsageError
 from shardctl.exports.arrays import has_gaps
-from shardctl.exports.images import suffixes_in
+from shardctl.exports.images import Recoding, suffixes_in
 from shardctl.exports.source import KEY, Choice, Source
+from shardctl.json_form import check_type
 from shardctl.layout import ENCODED_IMAGE
 from shardctl.roles import Role
-from shardctl.sources.exported import Field, FileFacts
+from shardctl.sources.exported import Field
+from shardctl.storage import FileFacts
 
 Progress = Callable[[int], None]
 """Is told how many more samples are done."""
@@ -192,6 +194,19 @@ class Export(ABC):
     def notes(self, source: Source) -> tuple[str, ...]:
         """Return sentences about what the form has no place for."""
         return ()
+
+
+def form_of_raw(column: Column, default: str = "png") -> str:
+    """Return the form in which a column of raw images is written: as the user chose, else as `default`. Raises UsageError."""
+    return (Recoding.parse(column.store) or Recoding(default)).form_of(column.type, column.role)
+
+
+def check_json(column: Column) -> None:
+    """Raise InputError for a column that JSON text cannot hold."""
+    try:
+        check_type(column.type)
+    except TypeError as error:
+        raise InputError(f"{column.name}: {error}; leave it out with --columns") from error
 
 
 def parts_by_shard(source: Source) -> list[Part]:

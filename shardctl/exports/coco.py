@@ -44,8 +44,8 @@ from shardctl.exports.source import KEY, Source
 from shardctl.json_form import dumps
 from shardctl.outlines import Polygons
 from shardctl.roles import Objects
-from shardctl.sources.exported import Field, FileFacts
-from shardctl.storage import HashingFile, counted, naming_the_path, replacing
+from shardctl.sources.exported import Field
+from shardctl.storage import FileFacts, HashingFile, counted, naming_the_path, replacing
 
 FOLDER = "annotations"
 
@@ -104,7 +104,7 @@ class Coco(Export):
                 annotated += 1
                 objects += len(lines)
                 classes = max([classes, *(each["category"] + 1 for each in picture.objects)])
-            pieces = {images_piece: _facts(images), objects_piece: _facts(annotations)}
+            pieces = {images_piece: images.facts, objects_piece: annotations.facts}
         os.sync()  # all files at once: to wait for the disk after each would take most of the time
         return Written(
             samples, files, {"samples": samples, "objects": objects}, {"images": annotated, "classes": classes}, pieces
@@ -133,8 +133,7 @@ class Coco(Export):
                 _write_list(sink, b"images", _with_image_ids(images, image_ids))
                 _write_list(sink, b"annotations", _with_ids(annotations, starts, image_ids, ids))
                 sink.write(b"}\n")
-                facts = _facts(sink)
-            made[name] = facts
+            made[name] = sink.facts
         return made
 
     def notes(self, source: Source) -> tuple[str, ...]:
@@ -288,8 +287,3 @@ def _write_list(sink: HashingFile, name: bytes, elements: Iterator[bytes]) -> No
             sink.write(waiting)
             waiting = bytearray()
     sink.write(waiting + b"]")
-
-
-def _facts(file: HashingFile) -> FileFacts:
-    """Return what is known of a file that is open for writing."""
-    return FileFacts(file.tell(), file.sha256)

@@ -23,8 +23,8 @@ from shardctl.exports.parts import Parts
 from shardctl.exports.source import ON_LOSS, Choice, Source, digest_of
 from shardctl.exports.staging import Staging, Writer, discard_others, only_writer
 from shardctl.exports.table import chosen_export
-from shardctl.sources.exported import DESCRIPTION, Description, FileFacts, SplitFiles
-from shardctl.storage import printable, write_atomically
+from shardctl.sources.exported import DESCRIPTION, Description, SplitFiles
+from shardctl.storage import FileFacts, printable, write_atomically
 from shardctl.tables import CHECKSUMS, write_checksums
 from shardctl.version import __version__
 

@@ -17,16 +17,16 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from shardctl.errors import InputError, UsageError
-from shardctl.exports.base import Column, Export, Part, Place, Progress, Written
+from shardctl.exports.base import Column, Export, Part, Place, Progress, Written, check_json, form_of_raw
 from shardctl.exports.file_names import IMAGE_SUFFIXES, MARK, TEXT_SUFFIXES, class_folders, folded, stem_of
-from shardctl.exports.images import Recoding, suffix_of
+from shardctl.exports.images import suffix_of
 from shardctl.exports.loose_files import repeated, write_file
 from shardctl.exports.rows import batches
 from shardctl.exports.source import KEY, Source
-from shardctl.json_form import check_type, dumps, to_json
+from shardctl.json_form import dumps, to_json
 from shardctl.member_keys import extension_part
-from shardctl.sources.exported import Field, FileFacts
-from shardctl.storage import counted, naming_the_path, replacing
+from shardctl.sources.exported import Field
+from shardctl.storage import FileFacts, counted, naming_the_path, replacing
 
 FILE_NAME = "file_name"
 METADATA = "metadata.jsonl"
@@ -55,7 +55,7 @@ class Files(Export):
                 raise UsageError(f"{taken}; --rename gives it another one")
             return Place(written, "image")
         if column.is_raw_image:
-            form = (Recoding.parse(column.store) or Recoding("png")).form_of(column.type, column.role)
+            form = form_of_raw(column)
             if form != "value":
                 return Place(written, form)
             if is_main:
@@ -66,10 +66,7 @@ class Files(Export):
             if column.nulls:
                 raise InputError(_missing(column, column.nulls, "text"))
             return Place(written, "text")
-        try:
-            check_type(column.type)
-        except TypeError as error:
-            raise InputError(f"{column.name}: {error}; leave it out with --columns") from error
+        check_json(column)
         return self.place_as_json(column)
 
     def write(self, source: Source, fields: Sequence[Field], part: Part, folder: Path, progress: Progress) -> Written:
@@ -98,9 +95,8 @@ class Files(Export):
                         files[name] = write_file(folder / name, data)
                     lines.write(dumps({**paths, **record.values}).encode() + b"\n")
                 samples += batch.num_rows
-            size = lines.tell()
         os.sync()  # all files at once: to wait for the disk after each would take most of the time
-        return Written(samples, files, pieces={piece: FileFacts(size, lines.sha256)})
+        return Written(samples, files, pieces={piece: lines.facts})
 
     def finish(
         self, source: Source, fields: Sequence[Field], folder: Path, written: Sequence[tuple[Part, Written]]
@@ -118,8 +114,7 @@ class Files(Export):
                         with open(folder / piece, "rb") as lines:
                             while chunk := lines.read(1 << 20):
                                 sink.write(chunk)
-                size = sink.tell()
-            made[name] = FileFacts(size, sink.sha256)
+            made[name] = sink.facts
         return made
 
 

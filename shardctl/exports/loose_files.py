@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from shardctl.exports.file_names import folded
-from shardctl.sources.exported import FileFacts
-from shardctl.storage import naming_the_path
+from shardctl.storage import FileFacts, naming_the_path
 
 
 def write_file(path: Path, data: bytes) -> FileFacts:

@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from shardctl.codecs.image import open_image
 from shardctl.errors import InputError, Rejection, UsageError
-from shardctl.exports.base import Column, Part, Place, Progress
+from shardctl.exports.base import Column, Part, Place, Progress, form_of_raw
 from shardctl.exports.file_names import IMAGE_SUFFIXES, MARK, folded, stem_of
-from shardctl.exports.images import Recoding, suffix_of
+from shardctl.exports.images import suffix_of
 from shardctl.exports.loose_files import repeated
 from shardctl.exports.rows import batches
 from shardctl.exports.source import KEY, Source
@@ -61,7 +61,7 @@ def image_place(column: Column) -> Place:
             f"{column.name}: {counted(missing, 'sample')} {have} no image, and each needs a file;"
             f" --where '{column.name} is not None' leaves them out"
         )
-    form = "image" if column.is_image else (Recoding.parse(column.store) or Recoding("png")).form_of(column.type, column.role)
+    form = "image" if column.is_image else form_of_raw(column)
     if form == "value":
         raise UsageError(f"{column.name}: these arrays have no place in files as they are; use --store png or jpeg:QUALITY")
     return Place(column.target, form)

@@ -21,13 +21,12 @@ import xxhash
 
 from shardctl.errors import InputError, UsageError
 from shardctl.exports.arrays import arrays_of, is_number, is_packed
-from shardctl.exports.base import Column, Export, Part, Place, Progress, Written
-from shardctl.exports.images import Recoding
+from shardctl.exports.base import Column, Export, Part, Place, Progress, Written, check_json, form_of_raw
 from shardctl.exports.rows import batches
 from shardctl.exports.source import Source
-from shardctl.json_form import check_type, json_text
-from shardctl.sources.exported import Field, FileFacts
-from shardctl.storage import StreamedFile, naming_the_path, replacing, write_atomically
+from shardctl.json_form import json_text
+from shardctl.sources.exported import Field
+from shardctl.storage import FileFacts, StreamedFile, naming_the_path, replacing, write_atomically
 
 MOST_BYTES = 2**32 - 1
 """Places in a shard are 32 bits."""
@@ -75,17 +74,14 @@ class Mds(Export):
             form = f"image:{encoding}{WITH_PATHS if column.has_own_paths else ''}"
             return Place(column.target, form, _lacking(column.missing_images, "images"))
         if column.is_raw_image:
-            form = (Recoding.parse(column.store) or Recoding("keep")).form_of(column.type, column.role)
+            form = form_of_raw(column, "keep")
             if form != "value":
                 return Place(column.target, form, _lacking(column.nulls, "images"))
         if _is_scalar(column):
             return Place(column.target, "value", _lacking(column.nulls, "of its values"))
         if _is_array(column):
             return Place(column.target)
-        try:
-            check_type(column.type)
-        except TypeError as error:
-            raise InputError(f"{column.name}: {error}; leave it out with --columns") from error
+        check_json(column)
         return self.place_as_json(column)
 
     def write(self, source: Source, fields: Sequence[Field], part: Part, folder: Path, progress: Progress) -> Written:
@@ -275,5 +271,4 @@ def _write_shard(path: Path, header: bytes, samples: IO[bytes]) -> tuple[FileFac
             sink.write(chunk)
             digest.update(chunk)
             chunk = samples.read(COPIED_BYTES)
-        size = sink.tell()
-    return FileFacts(size, sink.sha256), {"sha256": sink.sha256, "xxh3_64": digest.hexdigest()}
+    return sink.facts, {"sha256": sink.sha256, "xxh3_64": digest.hexdigest()}

@@ -10,21 +10,20 @@ from __future__ import annotations
 import struct
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from shardctl.arguments import truth
 from shardctl.errors import InputError
-from shardctl.exports.base import Column, Export, Part, Place, Progress, Written, parts_by_split, refuse_choices
-from shardctl.exports.documents import TokenField
+from shardctl.exports.base import Part, Progress, Written
 from shardctl.exports.source import Source
-from shardctl.exports.token_files import TokenForm, end_of, notes_on
-from shardctl.sources.exported import Field, FileFacts
-from shardctl.storage import StreamedFile, naming_the_path, replacing
+from shardctl.exports.token_files import TokenExport
+from shardctl.roles import Tokens
+from shardctl.sources.exported import Field
+from shardctl.storage import FileFacts, StreamedFile, naming_the_path, replacing
 
 MAGIC = b"MMIDIDX\x00\x00"
 VERSION = 1
@@ -40,44 +39,18 @@ SPOOL_ITEMS = 1 << 17
 """Lengths of documents that are read back at a time."""
 
 
-@dataclass(frozen=True)
-class Megatron(Export):
-    """A pair of files for each split. With `eos`, the end-of-text token is put behind each document that lacks it."""
+class Megatron(TokenExport):
+    """A pair of files for each split."""
 
-    eos: bool = True
     name: ClassVar[str] = "megatron"
 
-    def check(self, source: Source) -> None:
-        """Raise InputError or UsageError if there are no tokens, or no token that ends them."""
-        refuse_choices(source, self.name)
-        self._form(source)
-
-    def place(self, column: Column) -> Place | None:
-        """Say how a column is written: the files have the tokens of all columns, and none as it is."""
-        return None
-
-    def parts(self, source: Source) -> Sequence[Part]:
-        """Return what is written at a time: every split, since a document may begin in one shard and end in another."""
-        return parts_by_split(source)
-
-    def facts(self, source: Source) -> dict[str, Any]:
-        """Return what a reader of the files needs to know of the tokens."""
-        return self._form(source).facts
-
-    def notes(self, source: Source) -> tuple[str, ...]:
-        """Return what is lost in such files."""
-        return notes_on(source)
-
-    def _form(self, source: Source) -> TokenForm:
-        wanted = truth("eos", self.eos)
-        field = TokenField.of(source)
-        vocabulary = field.role.vocabulary
-        is_small = vocabulary is not None and vocabulary < SMALL_VOCABULARY
-        return TokenForm(field, end_of(field, wanted, source.shown), UINT16 if is_small else INT32)
+    def dtype(self, role: Tokens, shown: str) -> np.dtype[Any]:
+        """Return uint16 for a small vocabulary, else int32."""
+        return UINT16 if role.vocabulary is not None and role.vocabulary < SMALL_VOCABULARY else INT32
 
     def write(self, source: Source, fields: Sequence[Field], part: Part, folder: Path, progress: Progress) -> Written:
         """Write SPLIT.bin and SPLIT.idx."""
-        form = self._form(source)
+        form = self.form(source)
         path, index = folder / f"{part.split}.bin", folder / f"{part.split}.idx"
         with _Lengths(folder) as lengths:
             facts, counts = form.write(path, source, part.split, progress, lengths.add)
@@ -130,4 +103,4 @@ def _write_index(path: Path, lengths: _Lengths, dtype: np.dtype[np.generic]) -> 
             place = int(ends[-1])
         for first in range(0, count + 1, SPOOL_ITEMS):
             sink.write(np.arange(first, min(first + SPOOL_ITEMS, count + 1), dtype="<i8"))
-    return FileFacts(sink.tell(), sink.sha256)
+    return sink.facts

@@ -14,15 +14,14 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from shardctl.errors import UsageError
-from shardctl.exports.base import Column, Export, Part, Place, Progress, Written
-from shardctl.exports.images import Recoding
+from shardctl.exports.base import Column, Export, Part, Place, Progress, Written, form_of_raw
 from shardctl.exports.rows import batches
 from shardctl.exports.source import Source
 from shardctl.layout import ENCODED_IMAGE, Layout
 from shardctl.roles import Roles
 from shardctl.shard import HUGGINGFACE_KEY
-from shardctl.sources.exported import Field, FileFacts
-from shardctl.storage import StreamedFile, naming_the_path, replacing, write_atomically
+from shardctl.sources.exported import Field
+from shardctl.storage import FileFacts, StreamedFile, naming_the_path, replacing, write_atomically
 
 FOLDER = "data"
 GROUP_BYTES = 100_000_000
@@ -52,8 +51,7 @@ class Parquet(Export):
         if column.is_image:
             return Place(column.target, "image")
         if column.is_raw_image:
-            chosen = Recoding.parse(column.store) or Recoding("png")
-            return Place(column.target, chosen.form_of(column.type, column.role))
+            return Place(column.target, form_of_raw(column))
         type_ = nested(column.type)
         return Place(column.target, "value", None if _is_held(type_) else f"Parquet has no type for {type_}")
 
@@ -84,8 +82,7 @@ class Parquet(Export):
                 for group in _groups(batches(source, fields, part, progress), schema, GROUP_IMAGES if images else GROUP_ROWS):
                     writer.write_table(group, row_group_size=len(group))
                     rows += len(group)
-            size = sink.tell()
-        return Written(rows, {name: FileFacts(size, sink.sha256)} if rows else {})
+        return Written(rows, {name: sink.facts} if rows else {})
 
     def finish(
         self, source: Source, fields: Sequence[Field], folder: Path, written: Sequence[tuple[Part, Written]]

@@ -27,8 +27,8 @@ from shardctl.errors import BusyError, StorageError
 from shardctl.exports.base import Part, Written
 from shardctl.exports.destination import not_of_export
 from shardctl.lease import LEASE, Lease
-from shardctl.sources.exported import DESCRIPTION, FileFacts
-from shardctl.storage import PARTIAL, exists, is_file, naming_the_path, printable, sync_folder, write_atomically
+from shardctl.sources.exported import DESCRIPTION
+from shardctl.storage import PARTIAL, FileFacts, exists, is_file, naming_the_path, printable, sync_folder, write_atomically
 
 LEASE_FOLDER, OLD = ".shardctl", "old"
 JOB, FILES, DONE = "job.json", "files", "done"

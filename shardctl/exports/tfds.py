@@ -17,15 +17,15 @@ import pyarrow as pa
 
 from shardctl.errors import InputError, UsageError
 from shardctl.exports.arrays import is_packed
-from shardctl.exports.base import Column, Export, Part, Place, Progress, Written
+from shardctl.exports.base import Column, Export, Part, Place, Progress, Written, form_of_raw
 from shardctl.exports.examples import WITH_PATHS, form_of_images, is_bytes, is_list, loss_of
-from shardctl.exports.images import Recoding, suffixes_in
+from shardctl.exports.images import suffixes_in
 from shardctl.exports.rows import batches
 from shardctl.exports.source import Source
 from shardctl.exports.tfrecord import TfRecord, write_records
 from shardctl.roles import Label, Mask, Role
-from shardctl.sources.exported import Field, FileFacts
-from shardctl.storage import write_atomically
+from shardctl.sources.exported import Field
+from shardctl.storage import FileFacts, write_atomically
 
 DATASET = "shardctl"
 """The name of the dataset, which the names of its files begin with."""
@@ -65,7 +65,7 @@ class Tfds(Export):
         if column.is_image:
             return Place(column.target, form_of_images(column), _missing(column.missing_images))
         if column.is_raw_image:
-            form = (Recoding.parse(column.store) or Recoding("png")).form_of(column.type, column.role)
+            form = form_of_raw(column)
             if form != "value":
                 return Place(column.target, form, _missing(column.nulls))
         return Place(column.target, "value", loss_of(column) or _missing(column.nulls) or _loss_of_names(column))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +13,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from shardctl.arguments import truth
 from shardctl.errors import DatasetError, InputError, UsageError
-from shardctl.exports.base import Progress
+from shardctl.exports.base import Column, Export, Part, Place, Progress, parts_by_split, refuse_choices
 from shardctl.exports.documents import TokenField, ended
 from shardctl.exports.source import Source
-from shardctl.sources.exported import FileFacts
-from shardctl.storage import StreamedFile, replacing
+from shardctl.roles import Tokens
+from shardctl.storage import FileFacts, StreamedFile, replacing
 from shardctl.token_columns import LOSS_MASK
 
 Lengths = Callable[[npt.NDArray[np.int64]], None]
@@ -68,7 +70,7 @@ class TokenForm:
                 empty += len(some.lengths) - len(whole.lengths)
             for write in writes:
                 write.result()
-        return FileFacts(sink.tell(), sink.sha256), TokenCounts(documents, tokens, empty)
+        return sink.facts, TokenCounts(documents, tokens, empty)
 
     def _narrowed(self, tokens: npt.NDArray[Any], shown: str) -> npt.NDArray[Any]:
         """Return tokens in the type of the file, none changed. Raises DatasetError for one that cannot be there."""
@@ -83,17 +85,49 @@ class TokenForm:
         return tokens.astype(self.dtype, copy=False)
 
 
-def end_of(field: TokenField, wanted: bool, shown: str) -> int | None:
+@dataclass(frozen=True)
+class TokenExport(Export):
+    """Files of bare tokens. With `eos`, the end-of-text token is put behind each document that lacks it."""
+
+    eos: bool = True
+
+    def check(self, source: Source) -> None:
+        """Raise InputError or UsageError if there are no tokens, or none that ends them, or the files cannot hold them."""
+        refuse_choices(source, self.name)
+        self.form(source)
+
+    def place(self, column: Column) -> Place | None:
+        """Say how a column is written: the files have the tokens of all columns, and none as it is."""
+        return None
+
+    def parts(self, source: Source) -> Sequence[Part]:
+        """Return what is written at a time: every split, since a document may begin in one shard and end in another."""
+        return parts_by_split(source)
+
+    def facts(self, source: Source) -> dict[str, Any]:
+        """Return what a reader of the files needs to know of the tokens."""
+        return self.form(source).facts
+
+    def notes(self, source: Source) -> tuple[str, ...]:
+        """Return what is lost in such files."""
+        if LOSS_MASK in source.layout.columns.names:
+            return (f"{LOSS_MASK} was left out: these files have tokens only, so that the loss counts on all of them",)
+        return ()
+
+    def form(self, source: Source) -> TokenForm:
+        """Return how the tokens are written. Raises as `check` does."""
+        field = TokenField.of(source)
+        return TokenForm(field, _end_of(field, truth("eos", self.eos), source.shown), self.dtype(field.role, source.shown))
+
+    @abstractmethod
+    def dtype(self, role: Tokens, shown: str) -> np.dtype[Any]:
+        """Return the type of the tokens in the files. Raises InputError for a vocabulary that it does not hold."""
+
+
+def _end_of(field: TokenField, wanted: bool, shown: str) -> int | None:
     """Return the token to put behind documents; None for none. Raises UsageError if it is wanted and not known."""
     if not wanted:
         return None
     if field.role.eos is None:
         raise UsageError(f"{shown}: has no end-of-text token to put behind each document; --no-eos exports them without")
     return field.role.eos
-
-
-def notes_on(source: Source) -> tuple[str, ...]:
-    """Return what is lost in such files."""
-    if LOSS_MASK in source.layout.columns.names:
-        return (f"{LOSS_MASK} was left out: these files have tokens only, so that the loss counts on all of them",)
-    return ()

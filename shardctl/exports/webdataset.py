@@ -9,7 +9,6 @@ there is no image. KEY is the key with its dots escaped (keys.py), since readers
 
 from __future__ import annotations
 
-import gzip
 import io
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
@@ -21,16 +20,16 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from shardctl.errors import InputError, UsageError
 from shardctl.exports.arrays import arrays_of, is_packed
-from shardctl.exports.base import Column, Export, Part, Place, Progress, Written
-from shardctl.exports.images import Recoding, suffix_of
+from shardctl.exports.base import Column, Export, Part, Place, Progress, Written, check_json, form_of_raw
+from shardctl.exports.compressed import SUFFIXES, check_compression, compressing
+from shardctl.exports.images import suffix_of
 from shardctl.exports.rows import batches
 from shardctl.exports.source import KEY, Source
-from shardctl.json_form import check_type, dumps, to_json
+from shardctl.json_form import dumps, to_json
 from shardctl.member_keys import DistinctNames, extension_part, member_key
-from shardctl.sources.exported import Field, FileFacts
-from shardctl.storage import HashingFile, StreamedFile, replacing
+from shardctl.sources.exported import Field
+from shardctl.storage import FileFacts, StreamedFile, replacing
 
 IN_JSON = "json/"
 """What the written name of a column begins with that is in KEY.json."""
@@ -44,9 +43,6 @@ IN_OBJECT = "images"
 TEXTS = ("text", "txt")
 """The column of the first of these names, as they are in the target, becomes KEY.txt."""
 
-COMPRESSIONS = {"none": ".tar", "gzip": ".tar.gz"}
-GZIP_LEVEL = 6
-
 
 @dataclass(frozen=True)
 class WebDataset(Export):
@@ -57,8 +53,7 @@ class WebDataset(Export):
 
     def check(self, source: Source) -> None:
         """Raise UsageError for a compression that readers do not know."""
-        if self.compression not in COMPRESSIONS:
-            raise UsageError(f"compression {self.compression!r} is not one of webdataset's; use {' or '.join(COMPRESSIONS)}")
+        check_compression(self.name, self.compression)
 
     def place(self, column: Column) -> Place | None:
         """Say which member a column becomes, or that it is in the JSON object. Nothing is lost."""
@@ -66,17 +61,13 @@ class WebDataset(Export):
         if column.name == KEY:
             return Place("__key__", "key")
         if column.is_image or column.is_raw_image:
-            chosen = Recoding.parse(column.store) or Recoding("png")
-            form = "image" if column.is_image else chosen.form_of(column.type, column.role)
+            form = "image" if column.is_image else form_of_raw(column)
             if form != "value":
                 return Place(MAIN if column.is_main_image else part + OTHERS, form)
         member = _member(column, part)
         if member is not None and not column.nulls and not (is_packed(column.type) and column.has_gaps):
             return Place(member)
-        try:
-            check_type(column.type)
-        except TypeError as error:
-            raise InputError(f"{column.name}: {error}; leave it out with --columns") from error
+        check_json(column)
         return self.place_as_json(column)
 
     def place_as_json(self, column: Column) -> Place:
@@ -85,7 +76,7 @@ class WebDataset(Export):
 
     def write(self, source: Source, fields: Sequence[Field], part: Part, folder: Path, progress: Progress) -> Written:
         """Write one archive; none if no sample was chosen of the shard."""
-        name = part.name + COMPRESSIONS[self.compression]
+        name = f"{part.name}.tar{SUFFIXES[self.compression]}"
         samples, seen = 0, DistinctNames()
         plain = [Field(each.name, each.written, "value" if each.form == "json" else each.form) for each in fields]
         with _archive(folder / name) as archive:
@@ -268,20 +259,8 @@ class _Archive:
 @contextmanager
 def _archive(path: Path) -> Iterator[_Archive]:
     """Yield an archive that appears at `path` when the block ends without an error; its `facts` are known then."""
-    with replacing(path, StreamedFile) as sink:
-        with _compressed(sink, path) as stream:
-            archive = _Archive(stream)
-            yield archive
-            archive.end()
-        size = sink.tell()
-    archive.facts = FileFacts(size, sink.sha256)
-
-
-@contextmanager
-def _compressed(sink: HashingFile, path: Path) -> Iterator[Any]:
-    """Yield what to write to. No name and no time get into what gzip writes."""
-    if path.suffix != ".gz":
-        yield sink
-        return
-    with gzip.GzipFile(filename="", mode="wb", compresslevel=GZIP_LEVEL, fileobj=sink, mtime=0) as stream:
-        yield stream
+    with replacing(path, StreamedFile) as sink, compressing(sink, path) as stream:
+        archive = _Archive(stream)
+        yield archive
+        archive.end()
+    archive.facts = sink.facts

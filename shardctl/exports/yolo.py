@@ -34,8 +34,8 @@ from shardctl.exports.marked import (
 from shardctl.exports.source import KEY, Source
 from shardctl.json_form import dumps
 from shardctl.roles import Objects
-from shardctl.sources.exported import Field, FileFacts
-from shardctl.storage import counted, naming_the_path
+from shardctl.sources.exported import Field
+from shardctl.storage import FileFacts, counted, naming_the_path
 
 DATA = "data.yaml"
 IMAGES, LABELS = "images", "labels"

@@ -10,11 +10,11 @@ from typing import Any
 from shardctl.errors import DatasetError
 from shardctl.fingerprint import WRITTEN_PART, fingerprint
 from shardctl.layout import Layout
-from shardctl.manifest import MANIFEST_LIMIT, FileFacts, Manifest, SplitFacts, are_class_counts, are_object_counts, are_versions
+from shardctl.manifest import MANIFEST_LIMIT, Manifest, SplitFacts, are_class_counts, are_object_counts, are_versions
 from shardctl.restoration.evidence import list_folder
 from shardctl.restoration.outcomes import LOST
 from shardctl.step_counts import are_counts
-from shardctl.storage import is_file, is_regular_file, printable, sha256_of
+from shardctl.storage import FileFacts, is_file, is_regular_file, printable, sha256_of
 from shardctl.tables import (
     CHECKSUMS,
     MANIFEST,

@@ -19,7 +19,7 @@ from shardctl.engines.job import NEW_FOLDER, Job
 from shardctl.engines.pool import Limits
 from shardctl.engines.task import Progress, read_finished, read_marker
 from shardctl.errors import DatasetError, InputError, SourceGoneError, TypesDifferError, UsageError
-from shardctl.manifest import FileFacts, Manifest
+from shardctl.manifest import Manifest
 from shardctl.recipe import Recipe, refuse_unnamed_functions
 from shardctl.restoration.evidence import (
     MISPLACED,
@@ -42,6 +42,7 @@ from shardctl.restoration.manifest import (
 from shardctl.restoration.outcomes import Outcomes, count_classes, lost_samples, shard_facts, shards_with_rejects
 from shardctl.restoration.results import Listener, Lost, RepairResult, Unrepaired
 from shardctl.storage import (
+    FileFacts,
     copy_file,
     counted,
     is_regular_file,

@@ -18,6 +18,7 @@ import pyarrow as pa
 from shardctl.layout import Layout
 from shardctl.sources.small_files import read_small
 from shardctl.sources.splits import is_split_name
+from shardctl.storage import FileFacts
 
 DESCRIPTION = "shardctl.json"
 FORMAT = "shardctl export"
@@ -41,14 +42,6 @@ class Field:
     name: str
     written: str
     form: str
-
-
-@dataclass(frozen=True)
-class FileFacts:
-    """The size in bytes and the SHA-256 (hex) of a file."""
-
-    bytes: int
-    sha256: str
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from shardctl.fingerprint import WRITTEN_PART, fingerprint
 from shardctl.layout import Layout
-from shardctl.manifest import FileFacts, Manifest, SplitFacts, sum_up
+from shardctl.manifest import Manifest, SplitFacts, sum_up
 from shardctl.shard import Compression
-from shardctl.storage import replacing, write_atomically
+from shardctl.storage import FileFacts, replacing, write_atomically
 from shardctl.tables import (
     FILE_FIELDS,
     FILES,
