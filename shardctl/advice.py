@@ -12,7 +12,8 @@ from typing import Any
 from shardctl.benchmark.consumers import ENOUGH, check_patience, check_rate, feed_paced
 from shardctl.benchmark.options import BenchOptions
 from shardctl.benchmark.presets import find_preset
-from shardctl.benchmark.throughput import Throughput, open_loader
+from shardctl.benchmark.subjects import open_loader
+from shardctl.benchmark.throughput import Throughput
 from shardctl.benchmark.tokens import samples_per_s
 from shardctl.conversion import ConvertResult, convert
 from shardctl.conversion.options import check_sources

@@ -82,7 +82,7 @@ def test_every_epoch_of_a_cold_measurement_begins_with_an_empty_page_cache(
 ) -> None:
     heard: list[int] = []
     dropped: list[int] = []
-    monkeypatch.setattr("shardctl.benchmark.throughput.evict", lambda root: dropped.append(sum(heard)))
+    monkeypatch.setattr("shardctl.benchmark.subjects.evict", lambda root: dropped.append(sum(heard)))
     result = shardctl.bench(raw_dataset, Listener(samples=heard.append), cold=True, runs=2, **options)
     assert dropped == samples
     assert result.samples == samples[-1] + 60
@@ -94,7 +94,7 @@ def test_a_cold_measurement_of_some_seconds_never_reads_a_sample_twice_without_d
 ) -> None:
     heard: list[int] = []
     dropped: list[int] = []
-    monkeypatch.setattr("shardctl.benchmark.throughput.evict", lambda root: dropped.append(sum(heard)))
+    monkeypatch.setattr("shardctl.benchmark.subjects.evict", lambda root: dropped.append(sum(heard)))
     result = shardctl.bench(raw_dataset, Listener(samples=heard.append), cold=True, runs=2, seconds=0.2, batch_size=8)
     epochs = np.diff([*dropped, result.samples])
     assert 0 < epochs.min() <= epochs.max() <= 60, "never more than one epoch from one dropping to the next"
@@ -109,7 +109,7 @@ def test_a_sweep_and_a_function_of_a_cold_measurement_read_cold_data_too(
     monkeypatch.setattr("shardctl.benchmark.consumers.OWN_SECONDS", 0.02)
     heard: list[int] = []
     dropped: list[int] = []
-    for module in ("shardctl.benchmark.throughput", "shardctl.benchmark.sweeping", "shardctl.benchmark"):
+    for module in ("shardctl.benchmark.subjects", "shardctl.benchmark.sweeping"):
         monkeypatch.setattr(f"{module}.evict", lambda root: dropped.append(sum(heard)))
     options: dict[str, Any] = {"cold": True, "runs": 1, "batch_size": 8, "consumer": "cold_step:take", "sweep": True}
     result = shardctl.bench(raw_dataset, Listener(samples=heard.append), **options)

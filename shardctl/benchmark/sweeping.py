@@ -9,7 +9,8 @@ from pathlib import Path
 from shardctl.benchmark.options import BenchOptions
 from shardctl.benchmark.page_cache import evict
 from shardctl.benchmark.result import SweepPoint, best_of
-from shardctl.benchmark.throughput import IN_ORDER, Throughput, open_loader
+from shardctl.benchmark.subjects import IN_ORDER, open_loader
+from shardctl.benchmark.throughput import Throughput
 from shardctl.machine import usable_cores
 from shardctl.order import MODES
 

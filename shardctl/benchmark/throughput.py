@@ -5,51 +5,19 @@ from __future__ import annotations
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from shardctl.benchmark.meters import CpuMeter, Latencies, RateSeries, Weights, count_of, own_memory_mb, peak_memory_mb
+from shardctl.benchmark.meters import CpuMeter, Latencies, RateSeries, Weights, count_of
 from shardctl.benchmark.options import BenchOptions
-from shardctl.benchmark.page_cache import evict, residency
-from shardctl.dataset import open_dataset
-from shardctl.errors import DatasetError
-from shardctl.loader import Loader
-from shardctl.reader import zeros
-from shardctl.storage import printable
-from shardctl.token_columns import columns_of_blocks
+from shardctl.benchmark.subjects import IN_ORDER, Batches, Subject
 
 WARM_UP_SECONDS = 0.5
 """Seconds of warm-up before measuring: the decoders are loaded, and the number of threads ("auto") settles."""
 
-IN_ORDER = "in-order"
-"""The name of the order that is not random."""
-
 ROOM, OTHER = "room", "other"
 """Parts of the threads' time beside the reader's stages: waiting until a batch is taken, and the rest."""
-
-
-def open_loader(root: Path, options: BenchOptions, repeat: int | None, drop_last: bool = False) -> Loader:
-    """Open the dataset, and return a loader that repeats `epochs` epochs (None: for ever). Raises DatasetError."""
-    dataset = open_dataset(root, options.split)
-    if not len(dataset):
-        of_split = f" in split {options.split}" if options.split else ""
-        raise DatasetError(f"{printable(str(root))}: there is no sample to read{of_split}")
-    read = columns_of_blocks(dataset.schema.names, dataset.roles) or dataset.schema.names
-    loader = dataset.loader(
-        options.batch_size,
-        shuffle=options.shuffle,
-        threads=options.threads,
-        decode=options.decode,
-        repeat=repeat,
-        drop_last=drop_last and len(dataset) >= options.batch_size,
-        profile=True,
-        fill={name: value for name, value in zeros(dataset.schema).items() if name in read},
-        processes=options.processes,
-    )
-    loader.start()
-    return loader
 
 
 @dataclass
@@ -59,11 +27,11 @@ class ThreadTime:
     seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     _before: dict[str, float] = field(default_factory=dict)
 
-    def begin(self, loader: Loader) -> None:
+    def begin(self, loader: Batches) -> None:
         """Start to count the time of this loader."""
         self._before = loader.stats().stages
 
-    def add(self, loader: Loader) -> None:
+    def add(self, loader: Batches) -> None:
         """Add the iteration of the loader that has just ended."""
         stats = loader.stats()
         spent = {name: seconds - self._before.get(name, 0.0) for name, seconds in stats.stages.items()}
@@ -156,21 +124,23 @@ class Throughput:
             joined.join(run.latencies)
         return joined
 
-    def note(self, loader: Loader) -> None:
-        """Record what the loader decided: the number of threads, and the order."""
-        self.threads = loader.threads
-        self.shuffle = str(loader.stream.identity()["shuffle"] or IN_ORDER)
+    def note(self, subject: Subject, batches: Batches) -> None:
+        """Record what the reader decided, and its memory: the number of threads, and the order."""
+        memory = subject.memory_of(batches)
+        self.threads, self.shuffle = batches.threads, subject.order_of(batches)
+        self.memory = max(self.memory or 0.0, memory.own or 0.0) or None
+        self.peak = max(self.peak, memory.peak)
 
     def begin_run(self) -> None:
         """Begin a new run: later batches count for it."""
         self.runs.append(Run())
 
-    def run(self, loader: Loader, most_seconds: float | None, report: Callable[[int], None]) -> float:
+    def run(self, loader: Batches, most_seconds: float | None, report: Callable[[int], None]) -> float:
         """Begin a run, and read as in `read`."""
         self.begin_run()
         return self.read(loader, most_seconds, report)
 
-    def read(self, loader: Loader, most_seconds: float | None, report: Callable[[int], None]) -> float:
+    def read(self, loader: Batches, most_seconds: float | None, report: Callable[[int], None]) -> float:
         """Iterate over a loader to its end, or for `most_seconds`. Return the seconds to the first batch."""
         run, earlier, batches = self.runs[-1], self.seconds, iter(loader)
         elsewhere = loader.stats().processes_cpu_s
@@ -196,40 +166,46 @@ class Throughput:
             run.cpu_seconds += self.cpu.end(loader.stats().processes_cpu_s - elsewhere)
         run.samples += samples
         run.seconds += last - began
-        self.memory = max(self.memory or 0.0, own_memory_mb(loader.process_ids) or 0.0) or None
-        self.peak = max(self.peak, peak_memory_mb(loader.process_ids))
         return first
 
 
-def measure(root: Path, options: BenchOptions, report: Callable[[int], None]) -> Throughput:
-    """Measure the requested runs. `report` gets the number of samples of every batch. Raises DatasetError."""
-    result = Throughput()
+def measure(subjects: Sequence[Subject], options: BenchOptions, report: Callable[[int], None]) -> list[Throughput]:
+    """Measure the requested runs of each subject; they take turns, so that a slow moment of the machine affects all of them.
+
+    `report` gets the number of samples of every batch. Raises DatasetError, InputError, InstallError.
+    """
+    results = [Throughput() for _ in subjects]
     if options.cold:
         for _ in range(options.runs):
-            _cold_run(root, options, result, report)
-    else:
-        loader = _warm_loader(root, options, result)
+            for subject, result in zip(subjects, results, strict=True):
+                _cold_run(subject, options, result, report)
+        return results
+    opened: list[Batches] = []
+    try:
+        for subject, result in zip(subjects, results, strict=True):
+            opened.append(_warm(subject, options, result))
         for _ in range(options.runs):
-            result.begin_run()
-            result.read(loader, options.run_seconds, report)
-            result.time.add(loader)
-        result.note(loader)
-        loader.close()
-    return result
+            for subject, batches, result in zip(subjects, opened, results, strict=True):
+                result.run(batches, options.run_seconds, report)
+                result.time.add(batches)
+                result.note(subject, batches)
+    finally:
+        for batches in opened:
+            batches.close()
+    return results
 
 
-def _warm_loader(root: Path, options: BenchOptions, result: Throughput) -> Loader:
-    """Return a loader whose number of threads and whose page cache have settled."""
-    opened = time.perf_counter()
-    loader = open_loader(root, options, options.run_epochs)
-    opening = time.perf_counter() - opened
-    result.first_batches.append(opening + Throughput().run(loader, WARM_UP_SECONDS, lambda _: None))
-    loader.set_epoch(0)  # the warm-up stopped in the middle of an epoch; the first run begins with a new one
-    result.time.begin(loader)
-    return loader
+def _warm(subject: Subject, options: BenchOptions, result: Throughput) -> Batches:
+    """Return a reader whose number of threads and whose page cache have settled."""
+    opened = subject.open(options.run_epochs)
+    batches = opened.batches
+    result.first_batches.append(opened.seconds + Throughput().run(batches, WARM_UP_SECONDS, lambda _: None))
+    batches.set_epoch(0)  # the warm-up stopped in the middle of an epoch; the first run begins with a new one
+    result.time.begin(batches)
+    return batches
 
 
-def _cold_run(root: Path, options: BenchOptions, result: Throughput, report: Callable[[int], None]) -> None:
+def _cold_run(subject: Subject, options: BenchOptions, result: Throughput, report: Callable[[int], None]) -> None:
     """Read epochs that each begin with an empty page cache, for the epochs or seconds of a run.
 
     Nothing is read twice without dropping the cache in between: the second time would come from memory.
@@ -240,23 +216,22 @@ def _cold_run(root: Path, options: BenchOptions, result: Throughput, report: Cal
         left = None if options.run_seconds is None else options.run_seconds - run.seconds
         if left is not None and left <= 0:
             break
-        _cold_epoch(root, options, result, left, report)
+        _cold_epoch(subject, result, left, report)
         epochs += 1
 
 
-def _cold_epoch(
-    root: Path, options: BenchOptions, result: Throughput, most_seconds: float | None, report: Callable[[int], None]
-) -> None:
-    """Drop the dataset from the page cache, open it, and read it once, or as much as the time allows."""
-    evict(root)
-    left = residency(root)
+def _cold_epoch(subject: Subject, result: Throughput, most_seconds: float | None, report: Callable[[int], None]) -> None:
+    """Drop the shards from the page cache, open them, and read them once, or as much as the time allows."""
+    subject.evict()
+    left = subject.residency()
     if left is not None:
         result.left_in_cache = max(left, result.left_in_cache or 0.0)
-    opened = time.perf_counter()
-    loader = open_loader(root, options, 1)
-    opening = time.perf_counter() - opened
-    result.time.begin(loader)
-    result.first_batches.append(opening + result.read(loader, most_seconds, report))
-    result.time.add(loader)
-    result.note(loader)
-    loader.close()
+    opened = subject.open(1)
+    batches = opened.batches
+    try:
+        result.time.begin(batches)
+        result.first_batches.append(opened.seconds + result.read(batches, most_seconds, report))
+        result.time.add(batches)
+        result.note(subject, batches)
+    finally:
+        batches.close()
