@@ -24,7 +24,7 @@ make_environment tensorflow 'tensorflow-cpu==2.21.*' 'tensorflow-datasets==4.9.1
     'array_record==0.8.*' 'grain==0.2.18' 'Pillow>=10'
 # These two ask for PyTorch, of which this is the build without a GPU; torchvision is not asked to come with another one.
 make_environment torch 'torch==2.13.0' 'mosaicml-streaming==0.13.*' 'litdata==0.2.76' 'numpy<2.2' 'transformers<5' 'Pillow>=10' \
-    polars pyarrow
+    'webdataset==1.0.2' polars pyarrow
 # The guard for older readers of Hugging Face datasets.
 make_environment datasets3 'datasets==3.6.0' 'Pillow>=10'
 # The reader of COCO's annotations, whose wheels need NumPy only.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -18,10 +19,12 @@ from shardctl.benchmark.tokens import samples_per_s
 from shardctl.conversion import ConvertResult, convert
 from shardctl.conversion.options import check_sources
 from shardctl.dataset import open_dataset
-from shardctl.errors import InputError, Interrupted, TooManyRejectsError, UsageError
+from shardctl.errors import InputError, InstallError, Interrupted, TooManyRejectsError, UsageError
+from shardctl.foreign.shards import is_foreign
 from shardctl.listing import detect_kind
 from shardctl.machine import memory_bytes
 from shardctl.manifest import Manifest
+from shardctl.peers.measuring import rate_today
 from shardctl.recipe import Recipe
 from shardctl.recipe_files.reading import load_recipe
 from shardctl.sampling import take_inputs
@@ -86,6 +89,20 @@ class Choice:
 
 
 @dataclass(frozen=True)
+class Today:
+    """How fast the inputs are read as they are, shards of another tool, by its reader; no transform is done to them.
+
+    `why_not` is the reason why that was not measured, else None.
+    """
+
+    library: str = ""
+    how: str = ""
+    samples_per_s: float = 0.0
+    utilization: float = 0.0
+    why_not: str | None = None
+
+
+@dataclass(frozen=True)
 class Advice:
     """The result of `advise`. `choices` are sorted by size; `best` is the smallest that is fast enough, else the fastest.
 
@@ -93,7 +110,7 @@ class Advice:
     ready for `convert`. `total_bytes` estimates the size of all inputs converted, `disk_mb_per_s` the rate that the disk
     must deliver (10^6 bytes/s). `jpeg` counts the JPEG images among those that were tried with their original bytes, and those
     of them that take longer to decode; None where that was not possible. `blocks` says what blocks of tokens would cost; None
-    if there are no texts and no tokens.
+    if there are no texts and no tokens. `today` is None where the inputs are no shards of another tool.
     """
 
     choices: tuple[Choice, ...]
@@ -109,6 +126,7 @@ class Advice:
     recipe: dict[str, Any]
     jpeg: dict[str, int] | None = None
     blocks: BlockAdvice | None = None
+    today: Today | None = None
 
     @property
     def keeps_up(self) -> bool:
@@ -120,7 +138,8 @@ class Advice:
 class AdviceOptions:
     """Options of `advise`. Give one of `consumer_rate` (samples/s of one GPU) and `consumer` (a preset).
 
-    `inputs` is the number of inputs to try; `workers` processes convert them. `shardctl advise` has the same defaults.
+    `inputs` is the number of inputs to try; `workers` processes convert them. `python` is the Python that has the reader of
+    inputs that are shards of another tool. `shardctl advise` has the same defaults.
     """
 
     consumer_rate: float | None = None
@@ -131,6 +150,7 @@ class AdviceOptions:
     threads: int | str = "auto"
     lossless: bool = False
     workers: int | str = "auto"
+    python: str | None = None
 
     def check(self) -> None:
         """Raise UsageError for impossible numbers."""
@@ -175,9 +195,23 @@ def advise(
         inputs = take_inputs(roots, settings, chosen.inputs, chosen.workers, scratch)
         try:
             advice = _Trial(scratch, inputs.settings, chosen, doing).run(inputs.count)
-            return replace(advice, recipe={**settings, **advice.best.settings()})
+            today = _today(roots, chosen, advice.rate, doing)
+            return replace(advice, recipe={**settings, **advice.best.settings()}, today=today)
         except KeyboardInterrupt as stop:  # the message of the conversion says how to resume it, but its folder is deleted
             raise Interrupted("interrupted; nothing was written") from stop
+
+
+def _today(roots: list[Path], options: AdviceOptions, rate: float, doing: Callable[[str], None]) -> Today | None:
+    """Return how fast the inputs are read by the reader of another tool, if they are shards of one."""
+    if len(roots) != 1 or not is_foreign(roots[0]):
+        return None
+    doing("reading with their own reader")
+    try:
+        reading = BenchOptions(batch_size=options.batch_size, runs=ROUNDS, seconds=ROUND_SECONDS)
+        facts, found = rate_today(roots[0], options.python or sys.executable, reading)
+    except (InstallError, InputError, UsageError) as error:  # the advice holds without it
+        return Today(why_not=str(error))
+    return Today(facts.library, facts.how, round(found, 1), min(1.0, found / rate))
 
 
 class _Trial:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,7 @@ from shardctl.storage import naming_the_path
 from shardctl.units import Units
 
 UNITS = 16
-"""The largest number of units that records are taken from."""
+"""The largest number of units that records are taken from, where those have enough."""
 
 OF_TEXT = ("record", "encoding", "columns", "schema")
 """Settings of a recipe that say how text is read, which an Arrow file does not need."""
@@ -48,8 +49,7 @@ class Inputs:
 def take_inputs(roots: list[Path], settings: dict[str, Any], most: int, workers: int | str, scratch: Path) -> Inputs:
     """Put about `most` inputs from all over the sources into scratch/inputs.
 
-    Files that are one record are linked. Records of files that have many become one Arrow file; they come from up to UNITS
-    units. Raises InputError.
+    Files that are one record are linked. Records of files that have many become one Arrow file. Raises InputError.
     """
     reading = Recipe.reading_of(settings)
     kind = KINDS[settings["kind"]]
@@ -83,7 +83,7 @@ def _take_records(listing: Listing, recipe: Recipe, most: int, workers: int | st
         units = Surveyor(listing, recipe.reading, False, engine).find_units()
     finally:
         engine.close()
-    sources = list(_some_sources(listing, recipe, units))
+    sources = list(_some_sources(listing, recipe, units, most))
     schema = recipe.typed_fields
     why: Exception | None = None
     if schema is None:
@@ -111,10 +111,11 @@ def _take_records(listing: Listing, recipe: Recipe, most: int, workers: int | st
     return int(units.records.sum())
 
 
-def _some_sources(listing: Listing, recipe: Recipe, units: Units) -> Iterator[_Source]:
-    """Yield units from all over the files."""
+def _some_sources(listing: Listing, recipe: Recipe, units: Units, most: int) -> Iterator[_Source]:
+    """Yield units from all over the files: at least UNITS, and as many as have `most` records."""
     whole = units.readable()
-    chosen = whole[spread(len(whole), UNITS)]
+    of_each = max(1.0, float(units.records[whole].mean())) if len(whole) else 1.0
+    chosen = whole[spread(len(whole), max(UNITS, math.ceil(most / of_each)))]
     rows = listing.table.take(pa.array(units.file[chosen])).to_pylist()
     for number, row in zip(chosen.tolist(), rows, strict=True):
         form = find_format(ending_of(row["path"], listing.opened(row)), recipe.reading)

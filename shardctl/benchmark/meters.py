@@ -196,8 +196,7 @@ def peak_memory_mb(processes: Sequence[int] = ()) -> float:
     The peaks of other `processes` are added where the system reports them, with the memory that they share in each.
     """
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    others = sum(_status_mb(process, "VmHWM") or 0.0 for process in processes)
-    return (peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6) + others
+    return (peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6) + memory_of_others(processes)[1]
 
 
 def own_memory_mb(processes: Sequence[int] = ()) -> float | None:
@@ -206,9 +205,17 @@ def own_memory_mb(processes: Sequence[int] = ()) -> float | None:
     Added is that of other `processes`, and what they share with this one.
     """
     own = _status_mb("self", "RssAnon")
-    if own is None:
-        return None
-    return own + sum(_status_mb(process, part) or 0.0 for process in processes for part in ("RssAnon", "RssShmem"))
+    return None if own is None else own + (memory_of_others(processes)[0] or 0.0)
+
+
+def memory_of_others(processes: Sequence[int]) -> tuple[float | None, float]:
+    """Return the current memory of other processes without mapped files, None if it is unknown, and their peak with them.
+
+    Both are sums over the processes in 10^6 bytes, and what they share counts in each.
+    """
+    own = [_status_mb(process, part) for process in processes for part in ("RssAnon", "RssShmem")]
+    there = [part for part in own if part is not None]
+    return sum(there) if there else None, sum(_status_mb(process, "VmHWM") or 0.0 for process in processes)
 
 
 def _status_mb(process: int | str, part: str) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from shardctl.errors import UsageError
@@ -13,7 +13,7 @@ from shardctl.spread import spread
 from shardctl.tables import SHARDS, ShardTable
 
 LOOKED_AT = 256
-"""The largest number of shards whose pages are looked up, from all over the dataset."""
+"""The largest number of files whose pages are looked up, from all over them."""
 
 
 def residency(root: Path) -> float | None:
@@ -21,9 +21,12 @@ def residency(root: Path) -> float | None:
 
     Raises DatasetError.
     """
-    names = ShardTable(root / SHARDS).names
-    chosen = spread(len(names), LOOKED_AT)
-    found = [resident_pages(root / names[place]) for place in chosen if (root / names[place]).exists()]
+    return residency_of([root / name for name in ShardTable(root / SHARDS).names])
+
+
+def residency_of(files: Sequence[Path]) -> float | None:
+    """Return the share of the pages of files that are in memory (0 to 1); None if the system does not report it."""
+    found = [resident_pages(files[place]) for place in spread(len(files), LOOKED_AT) if files[place].exists()]
     pages = [counts for counts in found if counts is not None]
     total = sum(count for count, _ in pages)
     return round(sum(there for _, there in pages) / total, 4) if total else None

@@ -86,6 +86,34 @@ class SweepPoint:
 
 
 @dataclass(frozen=True)
+class ReaderFacts:
+    """The reader of another tool that was measured: its name and version, in what it reads, and its Python."""
+
+    library: str
+    how: str
+    python: str
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class AgainstResult:
+    """shardctl's loader, which read `samples` of the `records` records, converted, in turn with the other reader.
+
+    `ratio` is its rate / that of the other reader, at the median of `ratios`, one for each pair of runs.
+    """
+
+    samples: int
+    records: int
+    bytes_per_sample: float
+    samples_per_s: float
+    runs: tuple[float, ...]
+    ratio: float
+    ratios: tuple[float, ...]
+    threads: int
+    cores_used: float
+
+
+@dataclass(frozen=True)
 class BenchResult:
     """One measurement. Rates and times are medians of the runs.
 
@@ -98,7 +126,7 @@ class BenchResult:
     `core_busy` is the busy share of each core by all processes, `other_load` the share of all cores that other processes
     used. `page_cache` is the share of the dataset that was in memory (0 to 1): `before`, and for a cold measurement
     `after_drop`, the largest share that stayed after dropping it. `tokens_per_s` is the rate in tokens, those of padding left
-    out; None where samples have no tokens.
+    out; None where samples have no tokens. `reader` and `against` are of shards of other tools, else None.
     """
 
     samples_per_s: float
@@ -137,6 +165,8 @@ class BenchResult:
     consumer: ConsumerResult | None = None
     baseline: BaselineResult | None = None
     sweep: tuple[SweepPoint, ...] = field(default=())
+    reader: ReaderFacts | None = None
+    against: AgainstResult | None = None
 
     def record(self) -> dict[str, Any]:
         """Return all fields as plain data, the consumer's figures beside the loader's."""
@@ -146,10 +176,9 @@ class BenchResult:
             consumer = self.consumer.record()
             record |= {"consumer": consumer.pop("consumer"), "consumer_time": consumer.pop("time")}
             record |= {"consumer_seconds": consumer.pop("seconds"), **consumer}
-        if self.baseline is None:
-            record.pop("baseline")
-        if not self.sweep:
-            record.pop("sweep")
+        for name in ("baseline", "sweep", "reader", "against"):
+            if not record[name]:
+                record.pop(name)
         return record
 
 

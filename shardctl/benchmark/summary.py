@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardctl.benchmark.options import BenchOptions
-from shardctl.benchmark.result import BenchResult, spread_of
+from shardctl.benchmark.result import AgainstResult, BenchResult, spread_of
 from shardctl.benchmark.throughput import Throughput
 
 
@@ -82,3 +82,19 @@ def _median(values: list[float | None]) -> float | None:
     """Return the median of the runs that have a value, or None."""
     there = [value for value in values if value is not None]
     return round(statistics.median(there), 3) if there else None
+
+
+def compare_readers(samples: int, records: int, stored: int, theirs: Throughput, own: Throughput) -> AgainstResult:
+    """Return shardctl's loader beside another reader: it read `samples` of the `records` records, in `stored` bytes."""
+    ratios = [mine.rate / other.rate for mine, other in zip(own.runs, theirs.runs, strict=True)]
+    return AgainstResult(
+        samples=samples,
+        records=records,
+        bytes_per_sample=round(stored / samples, 1),
+        samples_per_s=round(own.rate, 1),
+        runs=tuple(round(run.rate, 1) for run in own.runs),
+        ratio=round(statistics.median(ratios), 3),
+        ratios=tuple(round(ratio, 3) for ratio in ratios),
+        threads=own.threads,
+        cores_used=own.cpu.read().cores,
+    )

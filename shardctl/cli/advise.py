@@ -26,7 +26,7 @@ from shardctl.startup import keep_pandas_out_of_arrow
 from shardctl.storage import format_bytes, printable
 
 if TYPE_CHECKING:
-    from shardctl.advice import Advice, Choice
+    from shardctl.advice import Advice, Choice, Today
     from shardctl.text_advice import BlockAdvice
 
 NONE_KEEPS_UP = 1
@@ -56,6 +56,12 @@ NONE_KEEPS_UP = 1
 )
 @workers_option
 @click.option(
+    "--python",
+    type=click.Path(),
+    metavar="PATH",
+    help="SRC is shards of another tool: the Python that has their reader. Default: the one that runs shardctl.",
+)
+@click.option(
     "--write", type=click.Path(), metavar="FILE", help="Write the recipe to this file, for `shardctl convert --recipe`."
 )
 @output_options
@@ -65,7 +71,7 @@ def advise(src: tuple[str, ...], output: Output, write: str | None, **given: Any
     A few hundred inputs are converted in every way: images as original bytes, jpeg, webp, png and raw pixels with and without
     compression; text with several compressions. Each result is read with shardctl's loader, as in training. The smallest one
     that is fast enough is checked by simulating the GPU, and printed as a recipe for `shardctl convert`. Exit code 1 where none
-    is fast enough.
+    is fast enough. Shards of another tool are also read with their own reader, where it is installed.
 
     \b
       shardctl advise photos --resize 256 --crop 224 --consumer-rate 2500
@@ -77,7 +83,7 @@ def advise(src: tuple[str, ...], output: Output, write: str | None, **given: Any
     from shardctl.recipe_files.writing import recipe_toml
 
     look_in_current_folder()
-    names = ("consumer_rate", "consumer", "gpus", "inputs", "batch_size", "threads", "lossless", "workers")
+    names = ("consumer_rate", "consumer", "gpus", "inputs", "batch_size", "threads", "lossless", "workers", "python")
     told = _say if not output.hides_progress and sys.stderr.isatty() else lambda what: None
     with printing_to_stderr():
         advice = find_advice(list(src), recipe_of(given), told, **{name: given[name] for name in names})
@@ -109,6 +115,8 @@ def _print(advice: Advice, recipe: str, write: str | None) -> None:
         ("", "store", "per sample", "all inputs", "samples/s", "utilisation", "", "ratio", "decompress") if texts else _IMAGES
     )
     print_table([_row(choice, advice) for choice in advice.choices if choice.error is None], header)
+    if advice.today is not None:
+        _print_today(advice.today)
     for choice in advice.choices:
         if choice.error is not None:
             click.echo(f"  {choice.name}: not possible, {printable(choice.error)}")
@@ -132,6 +140,15 @@ def _print(advice: Advice, recipe: str, write: str | None) -> None:
         f" read from a disk, they need {advice.disk_mb_per_s:,.1f} MB/s"
     )
     click.echo(f"recipe written to {printable(write)}" if write else f"recipe:\n\n{recipe}")
+
+
+def _print_today(found: Today) -> None:
+    """Print how fast the inputs are read as they are."""
+    if found.why_not is not None:
+        click.echo(f"  as they are: not measured, {printable(found.why_not)}")
+        return
+    rate = f"{found.samples_per_s:,.0f} samples/s, {found.utilization:.0%} utilisation"
+    click.echo(f"  as they are: {rate}, read and decoded by {printable(found.library)} in {found.how}, with no transform")
 
 
 def _print_blocks(found: BlockAdvice) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +27,7 @@ from shardctl.storage import format_bytes, printable
 if TYPE_CHECKING:
     from shardctl.benchmark import BaselineResult, BenchResult, ConsumerResult, SweepPoint
     from shardctl.benchmark.comparison import Comparison
+    from shardctl.benchmark.result import AgainstResult
 
 STARVES = 1
 _ALMOST_NONE = 0.01
@@ -110,6 +114,18 @@ _ALMOST_NONE = 0.01
     help="With --baseline: allow this function of yours to be called, if DST was made with it.",
 )
 @click.option("--sweep", is_flag=True, help="Also measure other numbers of threads, orders and batch sizes, and name the best.")
+@click.option(
+    "--against",
+    is_flag=True,
+    help="DST is shards of another tool: also convert some of its records to a scratch folder, and read them in turn with"
+    " shardctl.",
+)
+@click.option(
+    "--python",
+    type=click.Path(),
+    metavar="PATH",
+    help="DST is shards of another tool: the Python that has their reader. Default: the one that runs shardctl.",
+)
 @click.option("--html", type=click.Path(), metavar="FILE", help="Also write the results with charts to this HTML file.")
 @click.option(
     "--compare",
@@ -121,8 +137,10 @@ _ALMOST_NONE = 0.01
 def bench(dataset: str | None, output: Output, list_consumers: bool, **given: Any) -> int:
     """Measure how fast DST can be read on this machine, and whether that is enough to keep a GPU busy.
 
-    The data is read with shardctl's loader, as in training. With --consumer or --consumer-rate, exit code 1 means that the
-    GPU would wait for data: it is busy for less than 90 % of the time (accelerator utilisation as MLPerf Storage defines it).
+    The data is read with shardctl's loader, as in training. Shards of other tools (tars of WebDataset, TFRecord, TFDS, MDS,
+    Parquet and Arrow of Hugging Face) are read with their own reader, where that is installed. With --consumer or
+    --consumer-rate, exit code 1 means that the GPU would wait for data: it is busy for less than 90 % of the time (accelerator
+    utilisation as MLPerf Storage defines it).
 
     \b
       shardctl bench out                                    samples/s, time per batch, what the threads do
@@ -131,6 +149,7 @@ def bench(dataset: str | None, output: Output, list_consumers: bool, **given: An
       shardctl bench out --consumer mine:step --device cuda the same for your own training step
       shardctl bench out --baseline                         how much faster than training from the raw inputs?
       shardctl bench out --sweep                            which settings are fastest?
+      shardctl bench old.tar --against                      what would a conversion gain?
     """
     if list_consumers:
         _list_consumers(output.as_json)
@@ -140,11 +159,19 @@ def bench(dataset: str | None, output: Output, list_consumers: bool, **given: An
     return _measure(dataset, output, **given)
 
 
-def _measure(dataset: str, output: Output, order: str | None, compare: str | None, html: str | None, **given: Any) -> int:
+def _measure(
+    dataset: str,
+    output: Output,
+    order: str | None,
+    compare: str | None,
+    html: str | None,
+    against: bool,
+    python: str | None,
+    **given: Any,
+) -> int:
     from tqdm import tqdm
 
     from shardctl.benchmark import Listener
-    from shardctl.benchmark import bench as measure
     from shardctl.benchmark.comparison import compare_records, load_record
 
     if order is not None and not given["shuffle"]:
@@ -156,6 +183,7 @@ def _measure(dataset: str, output: Output, order: str | None, compare: str | Non
     before = load_record(Path(compare)) if compare is not None else None
     given["shuffle"] = order or given["shuffle"]
     look_in_current_folder()
+    measure = _reader_of(dataset, against, python)
     with printing_to_stderr(), tqdm(unit=" samples", disable=output.hides_progress, leave=False) as bar:
         result = measure(dataset, Listener(bar.set_description, bar.update), **given)
     comparison = compare_records(before, result.record()) if before is not None else None
@@ -173,6 +201,22 @@ def _measure(dataset: str, output: Output, order: str | None, compare: str | Non
     return STARVES if result.consumer is not None and result.consumer.verdict == "starves" else 0
 
 
+def _reader_of(dataset: str, against: bool, python: str | None) -> Callable[..., BenchResult]:
+    """Return what measures DST. Raises UsageError for options of shards of other tools where it is a dataset of shardctl."""
+    from shardctl.foreign.shards import is_foreign
+
+    if is_foreign(Path(dataset)):
+        from shardctl.peers.measuring import bench_shards
+
+        return partial(bench_shards, python=python or sys.executable, beside=against)
+    if against or python:
+        name = "--against" if against else "--python"
+        raise UsageError(f"{name} is for shards of other tools, and {printable(dataset)} has none; leave it out")
+    from shardctl.benchmark import bench
+
+    return bench
+
+
 def _list_consumers(as_json: bool) -> None:
     from shardctl.benchmark import PRESETS
 
@@ -185,6 +229,8 @@ def _list_consumers(as_json: bool) -> None:
 
 def _print(result: BenchResult, dataset: str, comparison: Comparison | None) -> None:
     _print_throughput(result, dataset)
+    if result.against is not None:
+        _print_against(result.against, result)
     if result.consumer is not None:
         _print_consumer(result.consumer)
     if result.baseline is not None:
@@ -199,7 +245,7 @@ def _print_throughput(result: BenchResult, dataset: str) -> None:
     order = "in order" if result.shuffle == "in-order" else f"random order ({result.shuffle})"
     split = f" of split {result.split}" if result.split else ""
     stored = "" if result.decode else ", stored bytes (not decoded)"
-    readers = counted(result.threads, "thread") + _of_processes(result)
+    readers = counted(result.threads, "thread") + _of_processes(result) if result.reader is None else result.reader.how
     click.echo(
         f"{printable(dataset)}: {counted(result.dataset['samples'], 'sample')}{split}, {format_bytes(result.dataset['bytes'])};"
         f" batches of {result.batch_size}, {order}, {readers}{stored}; {_cache(result)}"
@@ -211,13 +257,18 @@ def _print_throughput(result: BenchResult, dataset: str) -> None:
         _line(f"{result.tokens_per_s:,.0f} tokens/s", "without padding")
     _line(f"{result.mb_per_s:,.1f} MB/s handed over", f"{result.stored_mb_per_s:,.1f} MB/s as stored")
     _line(f"{result.batch_ms_mean:,.2f} ms per batch", f"on average; {_waits(result)}")
-    _line(f"{result.first_batch_s * 1e3:,.1f} ms to the first batch", "from opening the dataset")
+    _line(f"{result.first_batch_s * 1e3:,.1f} ms to the first batch", "from opening it")
     cores = result.environment["cores"]
     others = f"; other programs used {result.other_load * cores:.2f}" if result.other_load is not None else ""
     _line(f"{result.cores_used:.2f} cores", f"used by the reading, of {cores}{others}")
     own = f"at the peak; {result.own_mb:,.0f} MB without the mapped shards" if result.own_mb is not None else "at the peak"
     _line(f"{result.rss_mb:,.0f} MB of memory", own)
-    _line("time of the threads", _shares(result.time))
+    if result.reader is None:
+        _line("time of the threads", _shares(result.time))
+        return
+    _line(printable(result.reader.library), f"read them, in {printable(result.reader.python)}")
+    for note in result.reader.notes:
+        click.echo(f"  {note}")
 
 
 def _of_processes(result: BenchResult) -> str:
@@ -265,10 +316,22 @@ def _print_consumer(found: ConsumerResult) -> None:
         f"{found.accelerator_utilization:.1%} utilisation",
         f"busy for that share of {found.seconds:.1f} s, waiting for data for {found.stall_fraction:.1%}",
     )
-    _line("time of the threads", _shares(found.time))
+    if found.time:
+        _line("time of the threads", _shares(found.time))
     verdict = "keeps up" if found.verdict == "keeps-up" else "STARVES"
     waiting = f"{found.starves_at:,} or more" if found.starves_at > 1 else "even one"
     click.echo(f"  {verdict}: the loader can feed {found.gpus_fed:,.1f} such GPUs; {waiting} would wait for data")
+
+
+def _print_against(found: AgainstResult, result: BenchResult) -> None:
+    some = "all of them" if found.samples >= found.records else f"{found.samples:,} of the {found.records:,} records"
+    click.echo(f"against shardctl: {some}, converted, read in turn with the above; {counted(found.threads, 'thread')}")
+    _line(f"{found.samples_per_s:,.0f} samples/s", f"from {min(found.runs):,.0f} to {max(found.runs):,.0f}")
+    low, high = min(found.ratios), max(found.ratios)
+    _line(f"{found.ratio:,.2f} times", f"as fast; {low:,.2f} to {high:,.2f} in the pairs of runs")
+    before = result.dataset["bytes"] / max(1, result.dataset["samples"])
+    _line(f"{format_bytes(found.bytes_per_sample)} per sample", f"on disk; {format_bytes(before)} as it is")
+    _line(f"{found.cores_used:.2f} cores", "used by the reading")
 
 
 def _print_baseline(found: BaselineResult) -> None:

@@ -126,8 +126,9 @@ def test_bench(check: Any, raw_dataset: Path, tmp_path: Path, cli: Any, monkeypa
     short = [raw_dataset, "--seconds", 0.02, "--runs", 1, "--threads", 1]
     before = tmp_path / "before.json"
     before.write_text(cli("bench", *short, "--json").out)
+    shardctl.export(raw_dataset, tmp_path / "shards", "parquet", workers=0)
     ways = [[*short, "--consumer-rate", 5000, "--baseline"], [*short, "--sweep", "--compare", before], ["--list-consumers"]]
-    check("bench", *ways)
+    check("bench", *ways, [tmp_path / "shards", "--against", "--seconds", 0.02, "--runs", 1])
 
 
 def test_advise(check: Any, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:

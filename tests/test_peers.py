@@ -1,0 +1,203 @@
+"""Shards of other tools are measured with their own readers, in processes that end with the measurement."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_foreign import write_tar
+
+import shardctl
+from shardctl import advice
+from shardctl.errors import InputError, InstallError
+from shardctl.peers import remote
+from shardctl.peers.measuring import bench_shards
+
+ROOT = Path(__file__).parents[1]
+INTEROP = Path(os.environ.get("SHARDCTL_INTEROP", ROOT / ".interop"))
+QUICK: dict[str, Any] = {"runs": 2, "seconds": 0.2, "batch_size": 8}
+
+OPERATORS_OF_TORCHVISION = """
+import torch
+library = torch.library.Library("torchvision", "DEF")
+for operator in ("nms", "qnms"):  # torchvision from PyPI lacks them beside a torch without CUDA
+    library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+"""
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shardctl.benchmark.throughput.WARM_UP_SECONDS", 0.05)
+    monkeypatch.setattr(advice, "ROUND_SECONDS", 0.05)
+    monkeypatch.setattr(advice, "PROOF_SECONDS", 0.3)
+
+
+@pytest.fixture(scope="module")
+def dataset(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("peers") / "dataset"
+    shardctl.convert(
+        photos,
+        root,
+        recipe={"store": "png", "transform": [{"name": "resize", "size": 24}, {"name": "crop", "size": 24}]},
+        workers=0,
+    )
+    return root
+
+
+def exported(dataset: Path, to: str) -> Path:
+    out = dataset.parent / to
+    if not out.exists():
+        shardctl.export(dataset, out, to, workers=0, on_loss="json")
+    return out
+
+
+@pytest.fixture
+def python_with(tmp_path: Path) -> Any:
+    """A Python that runs some code before the program: a wrapper, as people have for their environments."""
+
+    def make(code: str, python: Path = Path(sys.executable)) -> Path:
+        (tmp_path / "first.py").write_text(f"{code}\nimport runpy, sys\nrunpy.run_path(sys.argv[1], run_name='__main__')\n")
+        wrapper = tmp_path / "python"
+        wrapper.write_text(f'#!/bin/sh\nexec {python} {tmp_path / "first.py"} "$@"\n')
+        wrapper.chmod(0o755)
+        return wrapper
+
+    return make
+
+
+def processes() -> list[str]:
+    """The readers that this process has started and not ended."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended
+            parent = stat.read_text().rpartition(")")[2].split()[1]
+            command = (stat.parent / "cmdline").read_text()
+            if int(parent) == os.getpid() and remote.PROGRAM.name in command:
+                found.append(command)
+    return found
+
+
+@pytest.mark.parametrize("to", ["webdataset", "parquet"])
+def test_shards_of_others_are_read_with_their_reader_and_shardctl_in_turn(to: str, dataset: Path) -> None:
+    result = bench_shards(exported(dataset, to), beside=True, **QUICK)
+    assert result.reader is not None
+    assert result.reader.library.startswith({"webdataset": "webdataset", "parquet": "datasets"}[to])
+    assert (len(result.runs), result.dataset["samples"]) == (2, 60)
+    pixels = 24 * 24 * 3
+    assert result.mb_per_s / result.samples_per_s * 1e6 == pytest.approx(pixels, rel=0.2), "images are handed over as pixels"
+    against = result.against
+    assert against is not None
+    assert (against.samples, against.records, len(against.ratios)) == (60, 60, 2)
+    assert min(against.ratios) <= against.ratio <= max(against.ratios)
+    assert processes() == []
+
+
+def test_encoded_bytes_are_handed_over_where_that_is_asked_for(dataset: Path) -> None:
+    result = bench_shards(exported(dataset, "webdataset"), decode=False, shuffle=False, **QUICK)
+    assert result.mb_per_s < result.samples_per_s * 24 * 24 * 3 / 1e6
+    assert result.shuffle == "in-order"
+
+
+def test_epochs_are_whole(dataset: Path) -> None:
+    result = bench_shards(exported(dataset, "parquet"), runs=2, epochs=2, batch_size=8)
+    assert (result.samples, result.batches, result.epochs) == (240, 32, 4)
+
+
+def test_a_cold_measurement_reads_each_epoch_in_a_new_process(dataset: Path) -> None:
+    result = bench_shards(exported(dataset, "webdataset"), cold=True, runs=2, batch_size=8)
+    assert (result.samples, len(result.by_run["first_batch_s"])) == (120, 2)
+
+
+def test_a_fast_gpu_would_wait_for_the_reader_of_others(cli: Any, dataset: Path) -> None:
+    options = ("--runs", 1, "--seconds", 0.3, "--batch-size", 8)
+    starved = cli("bench", exported(dataset, "webdataset"), "--consumer-rate", 1e8, *options)
+    assert (starved.code, "STARVES" in starved.out, "time of the threads" in starved.out) == (1, True, False)
+    fed = cli("bench", exported(dataset, "webdataset"), "--consumer-rate", 20, *options, "--json")
+    assert (fed.code, fed.json["verdict"]) == (0, "keeps-up")
+    assert fed.json["reader"]["library"].startswith("webdataset")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--split", "train"], "--split is for datasets of shardctl"),
+        (["--sweep"], "--sweep is for datasets of shardctl"),
+        (["--threads", "2"], "--threads is for datasets of shardctl"),
+        (["--consumer", "mpt-7b-h100"], "takes tokens, which are not counted"),
+        (["--python", "/no/python"], "/no/python: cannot be started"),
+    ],
+)
+def test_what_other_readers_do_not_have_is_refused(
+    cli: Any, dataset: Path, options: list[str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = cli("bench", exported(dataset, "webdataset"), *options)
+    assert ran.code in (2, 3)
+    assert message in ran.err
+
+
+def test_options_for_shards_of_others_are_refused_for_a_dataset(cli: Any, dataset: Path) -> None:
+    ran = cli("bench", dataset, "--against")
+    assert (ran.code, "--against is for shards of other tools" in ran.err) == (2, True)
+
+
+def test_files_without_a_reader_are_named(cli: Any, tmp_path: Path) -> None:
+    import numpy as np
+
+    np.save(tmp_path / "a.npy", np.arange(6))
+    ran = cli("bench", tmp_path / "a.npy")
+    assert (ran.code, "bench has no reader of others for files of npy" in ran.err) == (2, True)
+
+
+def test_packages_that_are_missing_are_named_with_what_helps(dataset: Path, python_with: Any) -> None:
+    python = python_with("import sys; sys.modules['webdataset'] = None")
+    with pytest.raises(InstallError, match=r"pip install webdataset torch\), or name a Python that has them with --python"):
+        bench_shards(exported(dataset, "webdataset"), python=str(python), **QUICK)
+    assert processes() == []
+
+
+def test_a_reader_that_dies_is_told_with_its_last_words(dataset: Path, python_with: Any) -> None:
+    python = python_with("import sys; sys.exit('no memory left')")
+    with pytest.raises(InputError, match="its process ended with code 1: no memory left"):
+        bench_shards(exported(dataset, "webdataset"), python=str(python), **QUICK)
+
+
+def test_shards_that_their_reader_cannot_read_are_an_error(tmp_path: Path, python_with: Any) -> None:
+    shards = write_tar(tmp_path / "a.tar", 20)
+    python = python_with("import webdataset; webdataset.WebDataset = lambda *a, **o: 1 / 0")
+    with pytest.raises(InputError, match="webdataset cannot read these shards: ZeroDivisionError: division by zero"):
+        bench_shards(shards, python=str(python), **QUICK)
+    assert processes() == []
+
+
+def test_advice_says_how_fast_the_shards_are_read_today(cli: Any, dataset: Path, python_with: Any) -> None:
+    options = ("--consumer-rate", 50, "--inputs", 20, "--batch-size", 8, "--workers", 0)
+    told = cli("advise", exported(dataset, "webdataset"), *options)
+    assert (told.code, "as they are:" in told.out, "read and decoded by webdataset" in told.out) == (0, True, True)
+    python = python_with("import sys; sys.modules['webdataset'] = None")
+    told = cli("advise", exported(dataset, "webdataset"), *options, "--python", python, "--json")
+    assert (told.code, "pip install webdataset torch" in told.json["today"]["why_not"]) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("to", "environment", "library"),
+    [
+        ("tfrecord", "tensorflow", "tensorflow 2"),
+        ("tfds", "tensorflow", "tensorflow_datasets 4"),
+        ("mds", "torch", "mosaicml-streaming 0"),
+        ("webdataset", "torch", "webdataset 1"),
+    ],
+)
+def test_the_readers_of_training_environments(to: str, environment: str, library: str, dataset: Path, python_with: Any) -> None:
+    if not (INTEROP / environment / ".done").exists():
+        pytest.skip(f"no environment {environment}; `make interop` makes it")
+    code = OPERATORS_OF_TORCHVISION if to == "mds" else ""
+    python = python_with(code, INTEROP / environment / "bin" / "python")
+    result = bench_shards(exported(dataset, to), python=str(python), beside=True, **QUICK)
+    assert result.reader is not None
+    assert result.reader.library.startswith(library)
+    assert result.samples > 0
+    assert processes() == []
