@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -69,15 +72,14 @@ def python_with(tmp_path: Path) -> Any:
     return make
 
 
-def processes() -> list[str]:
-    """The readers that this process has started and not ended."""
+def processes(parent: int | None = None) -> list[int]:
+    """The readers that a process, this one by default, has started and not ended."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # it has ended
-            parent = stat.read_text().rpartition(")")[2].split()[1]
-            command = (stat.parent / "cmdline").read_text()
-            if int(parent) == os.getpid() and remote.PROGRAM.name in command:
-                found.append(command)
+            of_parent = int(stat.read_text().rpartition(")")[2].split()[1]) == (parent or os.getpid())
+            if of_parent and remote.PROGRAM.name in (stat.parent / "cmdline").read_text():
+                found.append(int(stat.parent.name))
     return found
 
 
@@ -201,3 +203,15 @@ def test_the_readers_of_training_environments(to: str, environment: str, library
     assert result.reader.library.startswith(library)
     assert result.samples > 0
     assert processes() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_measurement_that_is_stopped_leaves_no_process(number: signal.Signals, dataset: Path) -> None:
+    command = [sys.executable, "-m", "shardctl", "bench", exported(dataset, "webdataset"), "--against", "--runs", "100"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as bench:
+        while not (readers := processes(bench.pid)):
+            assert bench.poll() is None
+        bench.send_signal(number)
+    ends = time.monotonic() + 30
+    while any(Path(f"/proc/{reader}").exists() for reader in readers):
+        assert time.monotonic() < ends

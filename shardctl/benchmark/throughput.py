@@ -199,7 +199,11 @@ def _warm(subject: Subject, options: BenchOptions, result: Throughput) -> Batche
     """Return a reader whose number of threads and whose page cache have settled."""
     opened = subject.open(options.run_epochs)
     batches = opened.batches
-    result.first_batches.append(opened.seconds + Throughput().run(batches, WARM_UP_SECONDS, lambda _: None))
+    try:
+        result.first_batches.append(opened.seconds + Throughput().run(batches, WARM_UP_SECONDS, lambda _: None))
+    except BaseException:
+        batches.close()
+        raise
     batches.set_epoch(0)  # the warm-up stopped in the middle of an epoch; the first run begins with a new one
     result.time.begin(batches)
     return batches
