@@ -285,7 +285,7 @@ def test_a_dataset_without_tokens_is_refused(tmp_path: Path, cli: Any) -> None:
     assert "has no tokens; convert the texts with --tokenizer" in ran.err
     with pytest.raises(UsageError, match="no split 'test'; there are train"):
         shardctl.export(tmp_path / "in", tmp_path / "out", "megatron", split="test")
-    with pytest.raises(UsageError, match="has no setting 'end'; it has eos"):
+    with pytest.raises(UsageError, match="end is not for an export to megatron; it has eos"):
         shardctl.export(tmp_path / "in", tmp_path / "out", "megatron", end=1)
     with pytest.raises(DatasetError, match="no such dataset"):
         shardctl.export(tmp_path / "none", tmp_path / "out", "megatron")

@@ -253,3 +253,62 @@ def test_a_tensor_may_come_as_an_array_or_as_lists(value: Any, tmp_path: Path) -
 def test_what_is_no_tensor_of_the_columns_shape_and_type_is_refused_by_name(value: Any, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="the field t is"):
         shardctl.write(tmp_path / "out", {"train": [{"t": value}]}, schema=TENSOR)
+
+
+@pytest.mark.parametrize(
+    ("value", "type_"),
+    [
+        (np.ma.MaskedArray([1, 2], [True, False]), pa.int64()),
+        ([np.ma.masked, 1.0], pa.float64()),
+        ([2**53 + 1, 0.5], pa.float64()),
+        ([2**64 - 1, 1.0], pa.float64()),
+        ([True, 5], pa.int64()),
+        ([True, 5.5], pa.float64()),
+        (range(2), pa.int64()),
+        (bytearray(b"ab"), pa.uint8()),
+        ([0.1, 0.5], pa.float32()),
+        ([2**24 + 1, 0.5], pa.float32()),
+        ([[1, 2]], pa.int64()),
+        ([[1], [2]], pa.int64()),
+    ],
+)
+def test_a_tensor_takes_the_numbers_that_a_list_takes(value: Any, type_: pa.DataType, tmp_path: Path) -> None:
+    for schema in (pa.schema([("t", pa.fixed_shape_tensor(type_, (2,)))]), pa.schema([("t", pa.list_(type_))])):
+        with pytest.raises(InputError, match="the field t is"):
+            shardctl.write(tmp_path / "out", {"train": [{"t": value}]}, schema=schema)
+
+
+@pytest.mark.parametrize("value", [[1, 0.5], [float("nan"), -0.0], [2**24, 1.0], np.array([1, 0.5], ">f4"), (1.0, 2.0)])
+def test_a_tensor_keeps_the_numbers_that_it_can_hold(value: Any, tmp_path: Path) -> None:
+    schema = pa.schema([("t", pa.fixed_shape_tensor(pa.float32(), (2,)))])
+    shardctl.write(tmp_path / "out", {"train": [{"t": value}]}, schema=schema)
+    assert shardctl.open(tmp_path / "out")[0]["t"].tobytes() == np.array(value, np.float32).tobytes()
+
+
+def test_a_generator_may_use_its_arrays_and_lists_again(tmp_path: Path) -> None:
+    array, image, numbers, sample = np.zeros(2), np.zeros((2, 2, 3), np.uint8), [0], dict[str, Any]()
+
+    def samples() -> Any:
+        for number in range(1500):  # more than are looked at for their types
+            array[:], image[:], numbers[0] = number, number % 251, number
+            sample.update(tensor=array, image=image, numbers=numbers, nested={"a": [array[0], number]})
+            yield sample
+
+    schema = pa.schema(
+        {
+            "tensor": pa.fixed_shape_tensor(pa.float64(), (2,)),
+            "image": pa.fixed_shape_tensor(pa.uint8(), (2, 2, 3)),
+            "numbers": pa.list_(pa.int64()),
+            "nested": pa.struct({"a": pa.list_(pa.float64())}),
+        }
+    )
+    shardctl.write(tmp_path / "out", samples(), schema=schema)
+    dataset = shardctl.open(tmp_path / "out")
+    for number in range(1500):
+        row = dataset[number]
+        assert (row["tensor"].tolist(), row["image"][0, 0, 0], list(row["numbers"]), list(row["nested"]["a"])) == (
+            [number, number],
+            number % 251,
+            [number],
+            [number, number],
+        )

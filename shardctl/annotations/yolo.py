@@ -25,6 +25,9 @@ NAMES = ("classes.txt", "obj.names")
 
 SPLITS = ("train", "val", "test", "minival")
 
+SETTINGS = ("path", "names", "nc", "task", "download")
+"""What a data.yaml has beside the folders of its splits."""
+
 YAML = (".yaml", ".yml")
 
 MOST_VALUES = 1_000_000
@@ -100,7 +103,7 @@ class Yolo:
             writer.add(objects, None)
         table, members = writer.finish()
         without = len(inputs) - len(by_row)
-        notices = said_of_others(lost, without, inputs, "file of labels", "background, with no object")
+        notices = said_of_others(lost, without, inputs, "label file", "background, with no object")
         empty = [str(folder) for folder in (*(folder for folder in labelled if not labelled[folder]), *setup.missing)]
         if empty:
             notices.append(f"no labels in {some(empty)}: the images of this split are background, with no object")
@@ -208,13 +211,17 @@ def _check_shares(
     whole = not polygon or setup.task == "obb"
     places = [x + width / 2, y + height / 2] if whole else polygon
     places = places + [place for point in points if point[2] > 0 for place in point[:2]]
-    odd = next((place for place in places if not -OVERSHOOT <= place <= 1 + OVERSHOOT), None)
-    if odd is None and whole:
-        odd = next((length for length in (width, height) if not 0 <= length <= 1 + OVERSHOOT), None)
+    odd = stray_share(places, [width, height] if whole else [])
     if odd is not None:
         # Points that are read as a polygon may be a box with keypoints, whose v is 2.
         pose = f"; {NO_SHAPE}" if polygon and setup.task is None and len(values) > 8 else ""
         raise ValueError(f"line {number}: {odd:g} is no share of the image's size, 0 to 1, as all numbers of YOLO are{pose}")
+
+
+def stray_share(places: Sequence[float], lengths: Sequence[float]) -> float | None:
+    """Return the first place or length that cannot be a share of the image's size, None if all can."""
+    odd = next((place for place in places if not -OVERSHOOT <= place <= 1 + OVERSHOOT), None)
+    return odd if odd is not None else next((length for length in lengths if not 0 <= length <= 1 + OVERSHOOT), None)
 
 
 def _box(values: list[float]) -> list[float]:
@@ -344,7 +351,8 @@ def _folders_of(said: dict[str, Any], path: Path, shown: str) -> tuple[list[Path
         base = next((place for place in (base / said["path"], Path(said["path"])) if place.is_dir()), base)
     folders: list[Path] = []
     tried: list[str] = []
-    for split in SPLITS:
+    others = [name for name, value in said.items() if name not in (*SPLITS, *SETTINGS) and _is_folder(base, path.parent, value)]
+    for split in (*SPLITS, *others):
         given = said.get(split)
         for place in given if isinstance(given, list) else [given] if given else []:
             images = next((each for each in _places_of(base, path.parent, str(place)) if each.exists()), None)
@@ -360,6 +368,11 @@ def _folders_of(said: dict[str, Any], path: Path, shown: str) -> tuple[list[Path
         raise InputError(f"{shown}: no folder of labels was found by its train, val and test{named}; give --labels yolo:FOLDER")
     outer = [folder for folder in folders if not any(other != folder and folder.is_relative_to(other) for other in folders)]
     return outer, missing
+
+
+def _is_folder(base: Path, beside: Path, value: Any) -> bool:
+    """Return whether a value names a folder of images: that of a split with a name of its own."""
+    return isinstance(value, str) and any(place.is_dir() for place in _places_of(base, beside, value))
 
 
 def _places_of(base: Path, beside: Path, place: str) -> list[Path]:

@@ -57,7 +57,8 @@ def _pairs(context: click.Context, parameter: click.Parameter, values: Sequence[
     type=click.Choice(["fail", "json", "drop"]),
     default="fail",
     show_default=True,
-    help="Columns that the form cannot hold: an error, JSON text, or left out.",
+    help="Columns that the form cannot hold: an error, JSON text, or left out. coco and yolo have no JSON text, and leave out"
+    " of the objects what they cannot hold.",
 )
 @click.option(
     "--compression",
@@ -116,13 +117,12 @@ def export(
     if dry_run:
         _show(plan_export(dataset, to, **choice, **settings), output)
         return
+    chosen = {**choice, **settings, "on_note": lambda note: _tell(note, output)}
     with _workers_ahead(workers), counting("samples", output) as draw:
-        result = export_dataset(dataset, out, to, overwrite=overwrite, progress=draw, workers=workers, **choice, **settings)
+        result = export_dataset(dataset, out, to, overwrite=overwrite, progress=draw, workers=workers, **chosen)
     if output.as_json:
         print_json(result)
     else:
-        for note in result.notes:
-            click.echo(f"note: {note}", err=True)
         _print(result)
 
 
@@ -131,12 +131,18 @@ def _workers_ahead(workers: int | str) -> AbstractContextManager[None]:
     return nullcontext() if workers in ("auto", 0) else forked_early("shardctl.exports.worker", 0)
 
 
+def _tell(note: str, output: Output) -> None:
+    """Print a note, where notes are wanted."""
+    if not (output.as_json or output.quiet):
+        click.echo(f"note: {printable(note)}", err=True)
+
+
 def _show(plan: ExportPlan, output: Output) -> None:
     if output.as_json:
         print_json(plan)
         return
     for note in plan.notes:
-        click.echo(f"note: {note}", err=True)
+        _tell(note, output)
     print_table([_row(field) for field in plan.fields], ("field", "type", "written as", "form", "lost"))
     losses = sum(field.loss is not None for field in plan.fields)
     lost = f"{counted(losses, 'column')} with a loss (--on-loss)" if losses else "nothing is lost"

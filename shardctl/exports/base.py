@@ -192,7 +192,11 @@ class Export(ABC):
         return {}
 
     def notes(self, source: Source) -> tuple[str, ...]:
-        """Return sentences about what the form has no place for."""
+        """Return sentences about what the form has no place for. They are told before anything is written."""
+        return ()
+
+    def notes_of(self, source: Source, folder: Path, written: Sequence[tuple[Part, Written]]) -> tuple[str, ...]:
+        """Return sentences about what was written, known only when all parts are. The pieces are still there."""
         return ()
 
 

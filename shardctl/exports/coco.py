@@ -32,6 +32,7 @@ from shardctl.exports.marked import (
     WIDTH,
     Marked,
     Picture,
+    check_marked,
     image_place,
     is_whole,
     main_role,
@@ -39,6 +40,8 @@ from shardctl.exports.marked import (
     members_of,
     pictures,
     said_of_members,
+    said_of_names,
+    said_of_sizes,
 )
 from shardctl.exports.source import KEY, Source
 from shardctl.json_form import dumps
@@ -60,8 +63,8 @@ class Coco(Export):
     name: ClassVar[str] = "coco"
 
     def check(self, source: Source) -> None:
-        """Raise InputError if there are no images, or nothing is marked in them."""
-        marked_columns(source)
+        """Raise InputError if there are no images, or nothing is marked in them, and UsageError for splits of one folder."""
+        check_marked(source)
 
     def place(self, column: Column) -> Place | None:
         """Say how a column is written: what COCO has no place for is a loss."""
@@ -72,9 +75,11 @@ class Coco(Export):
             return image_place(column)
         if column.name == objects:
             return Place(column.target, "coco", _lost(column.source))
-        if column.name in (IMAGE_ID, WIDTH, HEIGHT) and is_whole(column.type):
+        if column.name == IMAGE_ID and is_whole(column.type):
             return Place(column.target)
-        return Place(column.target, "value", "COCO has no place for it")
+        if column.name in (WIDTH, HEIGHT) and is_whole(column.type):
+            return None
+        return Place(column.target, "value", "instances_SPLIT.json has no place for it")
 
     def place_as_json(self, column: Column) -> Place | None:
         """Return None: there is no place for JSON text either."""
@@ -86,7 +91,8 @@ class Coco(Export):
 
     def write(self, source: Source, fields: Sequence[Field], part: Part, folder: Path, progress: Progress) -> Written:
         """Write the images of a shard, and as pieces the lines of its images and of its annotations, which lack their ids."""
-        role, files, samples, annotated, objects, classes = main_role(source), {}, 0, 0, 0, 0
+        role, files, samples, annotated, objects, classes, renamed = main_role(source), {}, 0, 0, 0, 0, 0
+        pointed: set[int] = set()
         images_piece, objects_piece = (f"{FOLDER}/{what}_{part.split}.{part.number:05d}" for what in ("images", "objects"))
         for name in (FOLDER, part.split):
             with naming_the_path(folder / name):
@@ -96,6 +102,7 @@ class Coco(Export):
                 samples += 1
                 name = f"{part.split}/{picture.name}"
                 files[name] = write_file(folder / name, picture.data)
+                renamed += picture.renamed
                 if picture.objects is None:
                     continue
                 lines = [_annotation_line(annotated, each, role, picture.key) for each in picture.objects]
@@ -104,11 +111,11 @@ class Coco(Export):
                 annotated += 1
                 objects += len(lines)
                 classes = max([classes, *(each["category"] + 1 for each in picture.objects)])
+                pointed |= {each["category"] for each in picture.objects if each.get("keypoints")}
             pieces = {images_piece: images.facts, objects_piece: annotations.facts}
         os.sync()  # all files at once: to wait for the disk after each would take most of the time
-        return Written(
-            samples, files, {"samples": samples, "objects": objects}, {"images": annotated, "classes": classes}, pieces
-        )
+        facts = {"images": annotated, "classes": classes, "pointed": sorted(pointed), "renamed": renamed}
+        return Written(samples, files, {"samples": samples, "objects": objects}, facts, pieces)
 
     def finish(
         self, source: Source, fields: Sequence[Field], folder: Path, written: Sequence[tuple[Part, Written]]
@@ -116,7 +123,8 @@ class Coco(Export):
         """Write annotations/instances_SPLIT.json: the pieces of all shards with ids. A split without annotations has none."""
         role = main_role(source)
         classes = max([0, *(each.facts["classes"] for _, each in written)])
-        categories = [dumps(each).encode() for each in _categories(role, classes)]
+        pointed = {number for _, each in written for number in each.facts["pointed"]}
+        categories = [dumps(each).encode() for each in _categories(role, classes, pointed)]
         made: dict[str, FileFacts] = {}
         for split in source.splits:
             of_split = [each for part, each in written if part.split == split]
@@ -124,8 +132,7 @@ class Coco(Export):
                 continue
             name = f"{FOLDER}/instances_{split}.json"
             images, annotations = ([folder / list(each.pieces)[place] for each in of_split] for place in (0, 1))
-            image_ids = _ids(int(own) if own else None for own, _ in _lines(images))
-            ids = _ids(int(cells[1]) if cells[1] else None for cells in _lines(annotations, 2))
+            image_ids, ids = _ids(_ids_of_images(images)), _ids(_ids_of_objects(annotations))
             starts = np.cumsum([0, *(each.facts["images"] for each in of_split)]).tolist()
             with replacing(folder / name) as sink:
                 sink.write(b'{"info":{"description":"exported by shardctl"},"licenses":[]')
@@ -143,8 +150,20 @@ class Coco(Export):
             said.append(f"{counted(found.unannotated, 'image')} not annotated: written, and not listed in {FOLDER}")
         if role.names is None and found.objects:
             said.append(NO_NAMES)
+        said += said_of_sizes(source)
         if role.flip is not None and role.flip != mirrored_points(role.keypoints):
             said.append("what each keypoint becomes in a mirrored image has no place in COCO")
+        return tuple(said)
+
+    def notes_of(self, source: Source, folder: Path, written: Sequence[tuple[Part, Written]]) -> tuple[str, ...]:
+        """Say which files have other names than their keys, and which ids are new."""
+        said = said_of_names(written)
+        for split in source.splits:
+            of_split = [list(each.pieces) for part, each in written if part.split == split]
+            images, annotations = ([folder / pieces[place] for pieces in of_split] for place in (0, 1))
+            for what, given in (("image_id", _ids_of_images(images)), ("id of objects", _ids_of_objects(annotations))):
+                if _are_replaced(given):
+                    said.append(f"{split}: the {what} is counted from 1, as some have none, or the same")
         return tuple(said)
 
 
@@ -206,13 +225,13 @@ def _segmentation(each: Marked) -> Any:
 
 def _area(each: Marked) -> float:
     """Return the area that an object is said to have, else that of its polygons, its RLE or its box: COCO's tools need one."""
-    if each.get("area") is not None:
+    if each.get("area") is not None and math.isfinite(each["area"]):
         return float(each["area"])
     if each.get("segmentation"):
         return float(Polygons.of([each["segmentation"]]).areas()[0])
     if each.get("rle") is not None:
         return float(rle.decompress(base64.b64decode(each["rle"]["counts"]))[1::2].sum())
-    return float(math.prod(each["bbox"][2:]))
+    return float(math.prod(max(0.0, length) for length in each["bbox"][2:]))
 
 
 def _pixel(x: float, y: float, seen: float) -> list[float]:
@@ -230,15 +249,15 @@ def _category_ids(role: Objects) -> Sequence[int]:
     return role.ids if role.ids is not None and len(set(role.ids)) == count else range(1, count + 1)
 
 
-def _categories(role: Objects, classes: int) -> Iterator[dict[str, Any]]:
-    """Yield the categories, of which `classes` are there at least."""
+def _categories(role: Objects, classes: int, pointed: set[int]) -> Iterator[dict[str, Any]]:
+    """Yield the categories, of which `classes` are there at least. Those that are `pointed` have objects with keypoints."""
     names = role.names if role.names is not None else tuple(map(str, range(classes)))
     ids = _category_ids(role) if role.names is not None else range(1, classes + 1)
     for number, name in enumerate(names):
         category: dict[str, Any] = {"id": ids[number], "name": name}
         if role.supercategories is not None:
             category["supercategory"] = role.supercategories[number]
-        if role.keypoints is not None:
+        if role.keypoints is not None and (number in pointed or not pointed):
             category["keypoints"] = list(role.keypoints)
             category["skeleton"] = [[one + 1, other + 1] for one, other in role.skeleton or ()]
         yield category
@@ -253,6 +272,20 @@ def _lines(pieces: Sequence[Path], cells: int = 1) -> Iterator[list[bytes]]:
         with open(piece, "rb") as lines:
             for line in lines:
                 yield line[:-1].split(b"\t", cells)
+
+
+def _ids_of_images(pieces: Sequence[Path]) -> Iterator[int | None]:
+    return (int(own) if own else None for own, _ in _lines(pieces))
+
+
+def _ids_of_objects(pieces: Sequence[Path]) -> Iterator[int | None]:
+    return (int(cells[1]) if cells[1] else None for cells in _lines(pieces, 2))
+
+
+def _are_replaced(given: Iterator[int | None]) -> bool:
+    """Return whether there are ids, and others are written."""
+    numbers = list(given)
+    return any(number is not None for number in numbers) and list(_ids(iter(numbers))) != numbers
 
 
 def _ids(given: Iterator[int | None]) -> Sequence[int]:

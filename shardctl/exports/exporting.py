@@ -18,7 +18,7 @@ from shardctl.errors import DatasetError, InputError, Interrupted, StorageError,
 from shardctl.exports.base import Part, Written
 from shardctl.exports.destination import check_destination
 from shardctl.exports.job import ExportJob
-from shardctl.exports.losses import PlannedField, plan_fields, refuse_losses
+from shardctl.exports.losses import PlannedField, accepted_losses, plan_fields, refuse_losses
 from shardctl.exports.parts import Parts
 from shardctl.exports.source import ON_LOSS, Choice, Source, digest_of
 from shardctl.exports.staging import Staging, Writer, discard_others, only_writer
@@ -74,6 +74,7 @@ def export(
     store: str | None = None,
     on_loss: str = "fail",
     workers: int | str = "auto",
+    on_note: Callable[[str], None] = lambda note: None,
     **settings: Any,
 ) -> ExportResult:
     """Write the dataset at `dst`, or one of its splits, into the new folder `out` in another form.
@@ -88,7 +89,8 @@ def export(
     cannot hold: `fail`, `json` or `drop`. shardctl.json says what was written, and SHA256SUMS has the checksums.
 
     The same dataset gives the same bytes, for any number of `workers`. `overwrite` replaces an earlier export; `progress` is
-    called with the samples done and all. Nothing is at `out` before all of it is; when stopped, the same call goes on. Every
+    called with the samples done and all, and `on_note` with each note of the result as soon as it is known: what is lost
+    before anything is written. Nothing is at `out` before all of it is; when stopped, the same call goes on. Every
     block is checked against its checksum. Raises UsageError, InputError if the dataset does not have what the form needs,
     DatasetError if it is damaged, BusyError, WorkerError and StorageError.
     """
@@ -102,6 +104,9 @@ def export(
     target = check_target()
     job, planned = _planned(source, to, settings)
     refuse_losses(job.export, source, planned)
+    notes = [*accepted_losses(planned), *job.export.notes(source)]
+    for note in notes:
+        on_note(note)
     with only_writer(target) as writer:
         check_target()  # another export may have been here meanwhile
         staging = Staging(writer.folder / digest_of([source.state, job.to_json(), __version__, pa.__version__]))
@@ -110,15 +115,18 @@ def export(
             written = Parts(job, staging, processes, progress).write()
             _check_unchanged(source, staging, writer)
             description = _complete(job, staging, written)
+            late = job.export.notes_of(source, staging.files, written)
             check_target()  # and so may anybody else, in all the time that this took
             writer.check()
+            staging.sweep({**description.files, CHECKSUMS: FileFacts(0, ""), DESCRIPTION: FileFacts(0, "")})
             staging.publish(target, replaces)
         writer.discard(staging.folder)
     seconds = round(time.monotonic() - began, 3)
     files = {name: facts.bytes for name, facts in description.files.items()}
     counts = _counts(job, written)
-    notes = job.export.notes(source)
-    return ExportResult(to, str(out), source.samples, sum(files.values()), seconds, files, counts, notes, planned)
+    for note in late:
+        on_note(note)
+    return ExportResult(to, str(out), source.samples, sum(files.values()), seconds, files, counts, (*notes, *late), planned)
 
 
 def plan_export(
@@ -216,7 +224,6 @@ def _complete(job: ExportJob, staging: Staging, written: Sequence[tuple[Part, Wr
     description = _description(job, written, files)
     write_checksums(staging.files / CHECKSUMS, ((name, facts.sha256) for name, facts in files.items()))
     write_atomically(staging.files / DESCRIPTION, description.dumps())
-    staging.sweep({**files, CHECKSUMS: FileFacts(0, ""), DESCRIPTION: FileFacts(0, "")})
     return description
 
 

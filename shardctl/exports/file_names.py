@@ -31,12 +31,16 @@ def safe_name(text: str) -> str:
 
 
 def stem_of(key: str, folder: str | None, suffixes: frozenset[str]) -> str:
-    """Return the name of the file of a sample without its suffix: the key without the folder of its class, and without a
-    suffix that is one of `suffixes`."""
+    """Return the name of the file of a sample without its suffix: what `plain_stem` returns, as a safe name."""
+    return safe_name(plain_stem(key, folder, suffixes))
+
+
+def plain_stem(key: str, folder: str | None, suffixes: frozenset[str]) -> str:
+    """Return the key without the folder of its class or split, and without a suffix that is one of `suffixes`."""
     if folder is not None and key.startswith(f"{folder}/"):
         key = key[len(folder) + 1 :]
     stem, dot, suffix = key.rpartition(".")
-    return safe_name(stem if dot and suffix.lower() in suffixes and stem else key)
+    return stem if dot and suffix.lower() in suffixes and stem else key
 
 
 def folded(name: str) -> str:

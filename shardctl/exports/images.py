@@ -21,6 +21,7 @@ _SUFFIXES = (
     (b"MM\0*", "tiff"),
     (b"\0\0\0\x0cjP  ", "jp2"),
     (b"qoif", "qoi"),
+    (b"\0\0\1\0", "ico"),
     *((b"P%d" % number, suffix) for number, suffix in enumerate(("pbm", "pgm", "ppm") * 2, 1)),
 )
 OTHER = "img"

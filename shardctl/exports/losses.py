@@ -64,6 +64,16 @@ def refuse_losses(export: Export, source: Source, planned: tuple[PlannedField, .
         raise UsageError(f"{export.name} cannot hold all of {source.shown}: {said}. {remedy}")
 
 
+def accepted_losses(planned: tuple[PlannedField, ...]) -> list[str]:
+    """Say what is lost of each column, which the user has allowed."""
+    lost = [each for each in planned if each.loss is not None]
+    how = {None: "is left out: {}", "json": "is written as JSON text: {}"}
+    return [
+        f"{each.name} {how.get(each.written and each.form, 'is written, but not all: left out is {}').format(each.loss)}"
+        for each in lost
+    ]
+
+
 def _short(type_: str) -> str:
     """Return a type for a sentence: a long one without what is in it."""
     return type_ if len(type_) <= SHORT else type_.partition("<")[0]

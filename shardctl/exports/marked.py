@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,8 +13,8 @@ import pyarrow as pa
 
 from shardctl.codecs.image import open_image
 from shardctl.errors import InputError, Rejection, UsageError
-from shardctl.exports.base import Column, Part, Place, Progress, form_of_raw
-from shardctl.exports.file_names import IMAGE_SUFFIXES, MARK, folded, stem_of
+from shardctl.exports.base import Column, Part, Place, Progress, Written, form_of_raw
+from shardctl.exports.file_names import IMAGE_SUFFIXES, MARK, folded, plain_stem, safe_name, stem_of
 from shardctl.exports.images import suffix_of
 from shardctl.exports.loose_files import repeated
 from shardctl.exports.rows import batches
@@ -24,6 +25,9 @@ from shardctl.sources.exported import Field
 from shardctl.storage import counted
 
 IMAGE_ID, WIDTH, HEIGHT = "image_id", "width", "height"
+
+MOST_CATEGORIES = 100_000
+"""The most categories without names: each is listed."""
 
 Marked = dict[str, Any]
 """An object: the members that are known of it, in the form of json_form.py."""
@@ -37,7 +41,10 @@ def marked_columns(source: Source) -> tuple[str, str]:
     if image is None:
         raise InputError(f"{source.shown}: has no image whose objects could be written; export it to parquet")
     if not objects:
-        raise InputError(f"{source.shown}: has no column of objects (convert --labels coco:FILE or yolo:PATH reads such)")
+        raise InputError(
+            f"{source.shown}: has no column of objects: a column has this role if `convert --labels coco:FILE` (or yolo, voc,"
+            " metadata.jsonl) made it, or shardctl.write(roles=…)"
+        )
     if len(objects) > 1 and "objects" not in objects:
         raise InputError(f"{source.shown}: has several columns of objects, {', '.join(objects)}; choose one with --columns")
     name = "objects" if "objects" in objects else objects[0]
@@ -50,6 +57,22 @@ def marked_columns(source: Source) -> tuple[str, str]:
 def main_role(source: Source) -> Objects:
     """Return what is known of the objects that are written."""
     return source.exported.roles.objects[marked_columns(source)[1]]
+
+
+def check_marked(source: Source) -> None:
+    """Raise InputError if no objects can be written, UsageError for splits that some file systems do not tell apart."""
+    marked_columns(source)
+    same = repeated(source.splits)
+    if same:
+        splits = ", ".join(split for split in source.splits if folded(split) in same)
+        raise UsageError(
+            f"{source.shown}: the folders of the splits {splits} are the same to some file systems; export one alone (--split)"
+        )
+    if main_role(source).names is None and members_of(source).classes > MOST_CATEGORIES:
+        raise InputError(
+            f"{source.shown}: an object has the category {members_of(source).classes - 1:,}, and categories without names are"
+            f" listed by their numbers, up to {MOST_CATEGORIES:,}"
+        )
 
 
 def image_place(column: Column) -> Place:
@@ -76,8 +99,8 @@ def is_whole(type_: pa.DataType) -> bool:
 class Members:
     """What objects there are: how many, how many images are not annotated, and how many objects have a value of each member.
 
-    `several` have several polygons, `bare` have none, `both` have polygons and an RLE. `points` is the largest number of
-    keypoints of an object, `classes` one more than the largest category.
+    `several` have several polygons, `bare` have none, `both` have polygons and an RLE. `points` counts the objects by
+    how many keypoints they have, `classes` is one more than the largest category.
     """
 
     unannotated: int
@@ -86,7 +109,7 @@ class Members:
     several: int
     bare: int
     both: int
-    points: int
+    points: Mapping[int, int]
     classes: int
 
 
@@ -96,7 +119,8 @@ def members_of(source: Source) -> Members:
     name = marked_columns(source)[1]
     fields = [each.name for each in source.exported.columns.field(name).type]
     having = dict.fromkeys(fields, 0)
-    unannotated = objects = several = bare = both = points = classes = 0
+    unannotated = objects = several = bare = both = classes = 0
+    points: Counter[int] = Counter()
     for block in source.columns((name,)):
         known = block.column(name).drop_null()
         unannotated += block.num_rows - len(known)
@@ -113,7 +137,7 @@ def members_of(source: Source) -> Members:
         if "rle" in items and len(items["rle"]) == len(polygons):
             both += int((_has_value(items["rle"]) & (polygons > 0)).sum())
         if "keypoints" in items:
-            points = max(points, int(_lengths(items["keypoints"]).max(initial=0)))
+            points.update(_lengths(items["keypoints"]).tolist())
         classes = max(classes, int(items["category"].drop_null().to_numpy().max(initial=-1)) + 1)
     return Members(unannotated, objects, having, several, bare, both, points, classes)
 
@@ -138,7 +162,10 @@ def said_of_members(found: Members, kept: frozenset[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class Picture:
-    """A sample: `name` is that of its file, `size` the width and height of the upright image, `objects` None if not known."""
+    """A sample: `name` is that of its file, `size` the width and height of the upright image, `objects` None if not known.
+
+    `renamed` says whether the file could not be called as the key is.
+    """
 
     key: str
     name: str
@@ -146,6 +173,7 @@ class Picture:
     size: tuple[int, int]
     objects: list[Marked] | None
     image_id: int | None
+    renamed: bool
 
 
 def pictures(source: Source, fields: Sequence[Field], part: Part, progress: Progress) -> Iterator[Picture]:
@@ -157,16 +185,16 @@ def pictures(source: Source, fields: Sequence[Field], part: Part, progress: Prog
     for batch in batches(source, fields, part, progress):
         columns = dict(zip(names, batch.columns, strict=True))
         marked = to_json(columns[objects])
-        whole = {name: columns[name].to_pylist() for name in (IMAGE_ID, WIDTH, HEIGHT) if name in columns}
+        ids = columns[IMAGE_ID].to_pylist() if IMAGE_ID in columns else None
         for place, key in enumerate(columns[KEY].to_pylist()):
             data = columns[image][place].as_py()["bytes"]
-            stem = stem_of(key, None, IMAGE_SUFFIXES)
+            plain = plain_stem(key, part.split, IMAGE_SUFFIXES)
+            stem = safe_name(plain)
             if folded(stem) in several:
                 stem = f"{stem}{MARK}{MARK}{part.number}-{row}"
-            known = {name: values[place] for name, values in whole.items()}
-            size = _size(key, data, known.get(WIDTH), known.get(HEIGHT))
-            each = _objects_of(key, marked[place], role)
-            yield Picture(key, f"{stem}.{suffix_of(data)}", data, size, each, known.get(IMAGE_ID))
+            each = objects_of(key, marked[place], role)
+            image_id = ids[place] if ids is not None else None
+            yield Picture(key, f"{stem}.{suffix_of(data)}", data, size_of(key, data), each, image_id, stem != plain)
             row += 1
 
 
@@ -174,20 +202,29 @@ def pictures(source: Source, fields: Sequence[Field], part: Part, progress: Prog
 def _repeated(source: Source, split: str) -> frozenset[str]:
     """Return the names, folded, that several files of a split would have. All keys of the split are looked at, once."""
     keys = (key for block in source.columns((KEY,), split) for key in block.column(KEY).to_pylist())
-    return repeated(stem_of(key, None, IMAGE_SUFFIXES) for key in keys)
+    return repeated(stem_of(key, split, IMAGE_SUFFIXES) for key in keys)
 
 
-def _size(key: str, data: bytes, width: int | None, height: int | None) -> tuple[int, int]:
-    """Return the width and height of an upright image: as its columns say, else as its header does. Raises InputError."""
-    if width is not None and height is not None and width > 0 and height > 0:
-        return width, height
+def size_of(key: str, data: bytes) -> tuple[int, int]:
+    """Return the width and height of an upright image, from its header. Raises InputError.
+
+    Columns of this name may be those of the image before it was resized, or turned by EXIF.
+    """
     try:
         return open_image(data, 2**62).size
     except Rejection as fault:
         raise InputError(f"{key!r}: its image {fault.message}") from fault
 
 
-def _objects_of(key: str, objects: dict[str, list[Any]] | None, role: Objects) -> list[Marked] | None:
+def stored_size(image: pa.Scalar, key: str) -> tuple[int, int]:
+    """Return the width and height of a stored image, encoded or raw. Raises InputError."""
+    if isinstance(image.type, pa.FixedShapeTensorType):
+        height, width = image.type.shape[:2]
+        return width, height
+    return size_of(key, image["bytes"].as_py())
+
+
+def objects_of(key: str, objects: dict[str, list[Any]] | None, role: Objects) -> list[Marked] | None:
     """Return the objects of a sample one by one. Raises InputError if their lists or categories do not go together."""
     if objects is None:
         return None
@@ -196,7 +233,23 @@ def _objects_of(key: str, objects: dict[str, list[Any]] | None, role: Objects) -
     except (TypeError, ValueError):
         raise InputError(f"{key!r}: its objects have lists that differ in length; `shardctl verify` tells more") from None
     most = 2**31 if role.names is None else len(role.names)
-    odd = next((item["category"] for item in each if item["category"] is None or not 0 <= item["category"] < most), most)
-    if odd != most:
-        raise InputError(f"{key!r}: an object has the category {odd}, which has no name; `shardctl verify` tells more")
+    for item in each:
+        if item["category"] is None or not 0 <= item["category"] < most:
+            raise InputError(
+                f"{key!r}: an object has the category {item['category']}, which has no name; `shardctl verify` tells more"
+            )
     return each
+
+
+def said_of_sizes(source: Source) -> list[str]:
+    """Say what becomes of columns with the size of the image, if there are some."""
+    there = [name for name in (WIDTH, HEIGHT) if name in source.names]
+    return [f"the columns {' and '.join(there)} are not written: sizes are those of the images as they are"] if there else []
+
+
+def said_of_names(written: Sequence[tuple[Part, Written]]) -> list[str]:
+    """Say how many files are not called as their keys are; `renamed` in the facts of each part counts them."""
+    renamed = sum(each.facts["renamed"] for _, each in written)
+    if not renamed:
+        return []
+    return [f"{counted(renamed, 'file')} with another name than the key: a split has one folder (docs/annotations.md)"]

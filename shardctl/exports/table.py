@@ -25,6 +25,9 @@ EXPORTS = {
 }
 """The class of each export: in the module of its name."""
 
+OPTIONS = {"task": "--task", "compression": "--compression", "eos": "--no-eos"}
+"""The option of the command line for each setting."""
+
 
 def chosen_export(to: str, settings: dict[str, Any]) -> Export:
     """Return the export of a name with its settings. Raises UsageError for an unknown name or setting."""
@@ -34,6 +37,7 @@ def chosen_export(to: str, settings: dict[str, Any]) -> Export:
     known = [field.name for field in fields(class_)]
     odd = next((name for name in settings if name not in known), None)
     if odd is not None:
-        raise UsageError(f"an export to {to} has no setting {odd!r}; it has {', '.join(known) or 'none'}")
+        has = f"; it has {', '.join(known)}" if known else ""
+        raise UsageError(f"{OPTIONS.get(odd, odd)} is not for an export to {to}{has}")
     export: Export = class_(**settings)
     return export

@@ -1,7 +1,7 @@
 """YOLO: images/SPLIT/NAME.jpg, labels/SPLIT/NAME.txt with a line for each object, and data.yaml, as Ultralytics reads them.
 
 Places are shares of the upright image's size, of 12 decimals: to a millionth of a pixel they come back as they were. An image
-that is not annotated has no file of labels, one without objects an empty one; to YOLO both are background. data.yaml has no
+that is not annotated has no label file, one without objects an empty one; to YOLO both are background. data.yaml has no
 `path`: its folders are then looked for beside it, wherever it is moved to.
 """
 
@@ -10,10 +10,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-from shardctl.errors import InputError, UsageError
+from shardctl.annotations.yolo import stray_share
+from shardctl.errors import UsageError
 from shardctl.exports.base import Column, Export, Part, Place, Progress, Written
 from shardctl.exports.loose_files import write_file
 from shardctl.exports.marked import (
@@ -22,17 +24,21 @@ from shardctl.exports.marked import (
     WIDTH,
     Marked,
     Members,
-    Picture,
+    check_marked,
     image_place,
     is_whole,
     main_role,
     marked_columns,
     members_of,
+    objects_of,
     pictures,
     said_of_members,
+    said_of_names,
+    said_of_sizes,
+    stored_size,
 )
 from shardctl.exports.source import KEY, Source
-from shardctl.json_form import dumps
+from shardctl.json_form import dumps, to_json
 from shardctl.roles import Objects
 from shardctl.sources.exported import Field
 from shardctl.storage import FileFacts, counted, naming_the_path
@@ -44,6 +50,11 @@ TASKS = {"detect": "bbox", "segment": "segmentation", "pose": "keypoints"}
 
 VALIDATION = ("valid", "validation", "dev")
 """Splits that are meant by `val`, where none has that name."""
+
+RESERVED = frozenset(
+    ("path", "names", "nc", "task", "channels", "download", "kpt_shape", "kpt_names", "flip_idx", "yaml_file", IMAGES, LABELS)
+)
+"""What splits cannot be called: members of data.yaml, and the folders by which the labels of an image are found."""
 
 DECIMALS = 12
 
@@ -59,7 +70,13 @@ class Yolo(Export):
         """Raise InputError if there are no images or objects, UsageError for a task of which there are none."""
         if self.task not in TASKS:
             raise UsageError(f"task {self.task!r} is not known; there are {', '.join(TASKS)}")
-        marked_columns(source)
+        check_marked(source)
+        odd = next((split for split in source.splits if split in RESERVED), None)
+        if odd is not None:
+            raise UsageError(
+                f"{source.shown}: the split {odd} cannot go out as YOLO, where this name means something else;"
+                " convert again with another name for it (--split)"
+            )
         found, wanted = members_of(source), TASKS[self.task]
         needs_some = found.objects > 0 or (self.task == "pose" and not _points(source))
         if needs_some and not found.having.get(wanted):
@@ -75,7 +92,7 @@ class Yolo(Export):
         if column.name == objects:
             return Place(column.target, self.task, self._lost(column.source))
         if column.name in (WIDTH, HEIGHT) and is_whole(column.type):
-            return Place(column.target)
+            return None
         return Place(column.target, "value", "YOLO has no place for it")
 
     def place_as_json(self, column: Column) -> Place | None:
@@ -89,7 +106,7 @@ class Yolo(Export):
     def write(self, source: Source, fields: Sequence[Field], part: Part, folder: Path, progress: Progress) -> Written:
         """Write the images of a shard and their labels."""
         files: dict[str, FileFacts] = {}
-        samples = objects = 0
+        samples = objects = renamed = 0
         for name in (f"{IMAGES}/{part.split}", f"{LABELS}/{part.split}"):
             with naming_the_path(folder / name):
                 (folder / name).mkdir(parents=True, exist_ok=True)
@@ -98,14 +115,16 @@ class Yolo(Export):
             samples += 1
             name = f"{IMAGES}/{part.split}/{picture.name}"
             files[name] = write_file(folder / name, picture.data)
+            renamed += picture.renamed
             if picture.objects is None:
                 continue
-            lines = [self._line(each, picture, points) for each in picture.objects if self._is_kept(each)]
+            kept = [each for each in picture.objects if self._is_kept(each, points)]
+            lines = [line for each in kept if (line := self._line(each, picture.size, points)) is not None]
             name = f"{LABELS}/{part.split}/{picture.name.rpartition('.')[0]}.txt"
             files[name] = write_file(folder / name, "".join(lines).encode())
             objects += len(lines)
         os.sync()  # all files at once: to wait for the disk after each would take most of the time
-        return Written(samples, files, {"samples": samples, "objects": objects})
+        return Written(samples, files, {"samples": samples, "objects": objects}, {"renamed": renamed})
 
     def finish(
         self, source: Source, fields: Sequence[Field], folder: Path, written: Sequence[tuple[Part, Written]]
@@ -128,7 +147,18 @@ class Yolo(Export):
         odd = [split for name, split in _split_names(source.splits).items() if name not in ("train", "val", "test")]
         if odd:
             said.append(f"{DATA} names the splits {', '.join(odd)} too, and YOLO looks for train, val and test only")
-        return tuple(said)
+        lacking = [name for name in ("train", "val") if name not in _split_names(source.splits)]
+        if lacking:
+            said.append(f"{DATA} has no {' and no '.join(lacking)}, and Ultralytics trains with both")
+        if self.task == "segment":
+            said.append("boxes are those around the polygons")
+        if self.task == "pose" and members_of(source).points.get(0):
+            said.append(f"{counted(members_of(source).points[0], 'object')} without keypoints: written as not visible")
+        return (*said, *said_of_sizes(source))
+
+    def notes_of(self, source: Source, folder: Path, written: Sequence[tuple[Part, Written]]) -> tuple[str, ...]:
+        """Say which files have other names than their keys."""
+        return tuple(said_of_names(written))
 
     def _lost(self, source: Source) -> str | None:
         """Say what the lines of this task cannot hold of the objects, None if they hold all."""
@@ -138,29 +168,42 @@ class Yolo(Export):
             lost.append(f"all of {counted(found.having['iscrowd'], 'crowd')}")
         if self.task == "segment":
             lost += _said_of_polygons(found)
+        points = _points(source) if self.task == "pose" else 0
+        uneven = sum(number for count, number in found.points.items() if count not in (0, points)) if points else 0
+        if uneven:
+            lost.append(f"{counted(uneven, 'object')} whose keypoints are not {points}")
+        if outside := _outside(source, self):
+            lost.append(f"{counted(outside, 'object')} with places outside of the image")
         if found.unannotated:
             lost.append(f"that {counted(found.unannotated, 'image is', 'images are')} not annotated")
         return ", ".join(lost) or None
 
-    def _is_kept(self, each: Marked) -> bool:
-        """Return whether an object has a line: it is no crowd, and of one polygon where these are written."""
-        return not each.get("iscrowd") and (self.task != "segment" or len(each["segmentation"] or ()) == 1)
+    def _is_kept(self, each: Marked, points: int) -> bool:
+        """Return whether an object may have a line: it is no crowd, and has one polygon, or `points` keypoints or none."""
+        if each.get("iscrowd"):
+            return False
+        if self.task == "pose":
+            return len(each["keypoints"] or ()) in (0, points)
+        return self.task != "segment" or len(each["segmentation"] or ()) == 1
 
-    def _line(self, each: Marked, picture: Picture, points: int) -> str:
-        """Return the line of an object. Raises InputError for another number of keypoints than the others have."""
-        shares: list[float]
+    def _line(self, each: Marked, size: tuple[int, int], points: int) -> str | None:
+        """Return the line of an object; None if places of it are too far outside of the image for YOLO's readers."""
+        seen: list[float] = []
         if self.task == "segment":
-            shares = _shares(each["segmentation"][0], picture.size)
+            shares = inside = _shares(each["segmentation"][0], size)
+            lengths: list[float] = []
         else:
             x, y, width, height = each["bbox"]
-            shares = _shares([x + width / 2, y + height / 2, width, height], picture.size)
+            shares = _shares([x + width / 2, y + height / 2, width, height], size)
+            inside, lengths = shares[:2], shares[2:]
         cells = [*map(_number, shares)]
         if self.task == "pose":
-            given = each["keypoints"] or [[0, 0, 0]] * points
-            if len(given) != points:
-                raise InputError(f"{picture.key!r}: an object has {counted(len(given), 'keypoint')}, and others have {points}")
-            for x, y, seen in given:
-                cells += [*map(_number, _shares([x, y], picture.size)), _number(seen)]
+            for x, y, visible in each["keypoints"] or [[0, 0, 0]] * points:
+                place = _shares([x, y], size)
+                seen += place if visible > 0 else []
+                cells += [*map(_number, place), _number(visible)]
+        if stray_share([*inside, *seen], lengths) is not None:
+            return None
         return f"{each['category']} {' '.join(cells)}\n"
 
     def _data_yaml(self, source: Source, splits: Sequence[str], points: int) -> Iterator[str]:
@@ -196,7 +239,24 @@ def _said_of_polygons(found: Members) -> list[str]:
 def _points(source: Source) -> int:
     """Return how many keypoints an object has."""
     names = main_role(source).keypoints
-    return members_of(source).points if names is None else len(names)
+    return max(members_of(source).points, default=0) if names is None else len(names)
+
+
+@lru_cache(maxsize=1)
+def _outside(source: Source, export: Yolo) -> int:
+    """Return how many objects have places outside of their image. The headers of all images with objects are read, once."""
+    image, objects = marked_columns(source)
+    role, points = main_role(source), _points(source) if export.task == "pose" else 0
+    outside = 0
+    for block in source.columns((KEY, image, objects)):
+        marked = to_json(block.column(objects))
+        for place, key in enumerate(block.column(KEY).to_pylist()):
+            each = objects_of(key, marked[place], role)
+            kept = [item for item in each or () if export._is_kept(item, points)]
+            if kept:
+                size = stored_size(block.column(image)[place], key)
+                outside += sum(export._line(item, size, points) is None for item in kept)
+    return outside
 
 
 def _split_names(splits: Sequence[str]) -> dict[str, str]:

@@ -26,6 +26,10 @@ class UnfitValue(ValueError):
     """A value that a column cannot hold as it is. The message says what came."""
 
 
+MOST_EXACT = 2**53
+"""Whole numbers up to this one are the same as floats of 64 bits."""
+
+
 def plain_value(value: Any) -> Any:
     """Return a value as Arrow takes it: tuples as lists, arrays of two or more dimensions as lists of lists of arrays.
 
@@ -195,16 +199,45 @@ def for_column(value: Any, type_: pa.DataType) -> Any:
 
 def _for_tensor(value: Any, type_: pa.FixedShapeTensorType) -> Any:
     """Return an array, or lists, of a tensor's shape or flat, as a flat array of its type. A tensor has no missing numbers."""
-    try:
-        array = np.asarray(value)
-    except ValueError as error:  # lists that differ in length
-        raise UnfitValue(describe(value)) from error
     shape = tuple(type_.shape)
-    if array.dtype == object or array.shape not in (shape, (math.prod(shape),)):
+    flat: Any = _flat_array(value, shape) if isinstance(value, np.ndarray) else _flat_list(value, shape)
+    if flat is None:
         raise UnfitValue(describe(value))
-    flat = array.reshape(-1) if isinstance(value, np.ndarray) else array.reshape(-1).tolist()
     check_fit(flat, type_.storage_type)
     return np.asarray(flat, type_.value_type.to_pandas_dtype())
+
+
+def _flat_array(value: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any] | None:
+    """Return an array of this shape, or one that is flat already, as a flat one; None for another one."""
+    odd = isinstance(value, np.ma.MaskedArray) or value.dtype.kind not in "biuf"
+    if odd or value.shape not in (shape, (math.prod(shape),)):
+        return None
+    return value.reshape(-1).astype(value.dtype.newbyteorder("="), copy=False)
+
+
+def _flat_list(value: Any, shape: tuple[int, ...]) -> list[Any] | None:
+    """Return lists in lists of this shape, or a list that is flat already, as a flat one; None for anything else.
+
+    The numbers stay what they are: numpy would make one type of them, in which some are others.
+    """
+    flat = [value]
+    for size in (math.prod(shape),) if _is_flat(value) else shape:
+        if not all(isinstance(part, list | tuple | np.ndarray) and len(part) == size for part in flat):
+            return None
+        flat = [item for part in flat for item in _items(part)]
+    return None if None in flat else flat
+
+
+def _is_flat(value: Any) -> bool:
+    """Return whether a value is a list of all numbers of a tensor, not of its rows."""
+    return isinstance(value, list | tuple) and not any(isinstance(part, list | tuple | np.ndarray) for part in value[:1])
+
+
+def _items(part: Any) -> Any:
+    """Return the items of a list or an array, without numpy: a masked one is none."""
+    if isinstance(part, np.ma.MaskedArray):
+        return [None]
+    return part.tolist() if isinstance(part, np.ndarray) and part.ndim == 1 else part
 
 
 def check_fit(value: Any, type_: pa.DataType) -> None:
@@ -238,12 +271,27 @@ def _check_list(value: Any, type_: pa.DataType) -> None:
             raise UnfitValue(describe(value))
     elif not isinstance(value, list):
         raise UnfitValue(describe(value))
-    elif pa.types.is_nested(type_) or pa.types.is_float32(type_) or pa.types.is_float16(type_):
+    elif pa.types.is_nested(type_) or not (_is_wide(type_) or _are_exact(value, type_)):
         for part in value:
             _check(part, type_)
     elif odd := [kind for kind in set(map(type, value)) - {type(None)} if not _takes(type_, kind)]:
         part = next(part for part in value if type(part) in odd)
         raise UnfitValue(f"a {type(value).__name__} with {describe(part)} in it")
+
+
+def _is_wide(type_: pa.DataType) -> bool:
+    """Return whether a type is not one of floats that are narrower than Python's."""
+    return not (pa.types.is_float32(type_) or pa.types.is_float16(type_))
+
+
+def _are_exact(values: list[Any], type_: pa.DataType) -> bool:
+    """Return whether Python's numbers are certainly the same in a narrow floating type. To look at each takes 20 us."""
+    kinds = set(map(type, values))
+    if not kinds <= {float, int}:
+        return False
+    if int in kinds and any(abs(value) > MOST_EXACT for value in values if type(value) is int):
+        return False
+    return _array_fits(np.array(values, np.float64), type_)
 
 
 def _check_struct(value: Any, type_: pa.DataType) -> None:
@@ -275,7 +323,7 @@ def _takes(type_: pa.DataType, kind: type) -> bool:
 
 def _is_exact(value: Any, type_: pa.DataType) -> bool:
     """Return whether a number is the same in a narrow floating type."""
-    if not (pa.types.is_float32(type_) or pa.types.is_float16(type_)):
+    if _is_wide(type_):
         return True
     narrow = float(np.array(value, np.float64).astype(type_.to_pandas_dtype()))
     return narrow == value or math.isnan(narrow)

@@ -28,6 +28,7 @@ from shardctl.shard import Compression
 from shardctl.sources.splits import is_split_name
 from shardctl.storage import naming_the_path, printable
 from shardctl.tables import MADE_BY, MANIFEST, STAGING
+from shardctl.transforms.values import DEEPEST, PLAIN
 from shardctl.writing.fields import Fields, Given
 from shardctl.writing.finishing import finish
 from shardctl.writing.keys import Keys
@@ -140,9 +141,20 @@ class _Limits:
         return cls(shard_size or SHARD_BYTES, 1 << 62)
 
 
+def _own(value: Any, deepest: int = DEEPEST) -> Any:
+    """Return a value of which a generator may change its own copy afterwards: arrays, lists and dicts are copied."""
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if deepest and type(value) in (list, tuple):
+        return type(value)(_own(part, deepest - 1) for part in value) if not set(map(type, value)) <= PLAIN else value[:]
+    if deepest and isinstance(value, dict):
+        return {name: _own(part, deepest - 1) for name, part in value.items()}
+    return value
+
+
 def _write_all(new: Path, parts: Mapping[str, Iterable[Sample]], given: Given, limits: _Limits) -> Manifest:
     """Write the shards, the tables and the manifest."""
-    stream = _stream(parts)
+    stream = ((name, _own(sample)) for name, sample in _stream(parts))
     first = list(islice(stream, FIRST_SAMPLES))
     if not first:
         raise InputError("there is no sample to write")

@@ -212,8 +212,8 @@ def test_a_wrong_data_file_is_refused(tmp_path: Path, text: str, says: str) -> N
 def test_labels_of_no_image_are_counted_and_those_of_none_at_all_refused(tmp_path: Path) -> None:
     root = labelled(tmp_path / "in", {"a.txt": "0 0.4 0.5 1 1", "gone.txt": "0 0.5 0.5 1 1"})
     said = converted(root / "images", tmp_path / "out", f"yolo:{root}/labels").notices
-    assert any("1 file of labels without an image among the inputs (gone.txt); skipped" in notice for notice in said)
-    assert any("1 of 2 inputs without file of labels: background" in notice for notice in said)
+    assert any("1 label file without an image among the inputs (gone.txt); skipped" in notice for notice in said)
+    assert any("1 of 2 inputs without label file: background" in notice for notice in said)
     assert any("1 box reaches outside of the image; kept" in notice for notice in said)
     (root / "labels" / "a.txt").unlink()
     with pytest.raises(InputError, match="none of the 1 labels has the name of an input"):

@@ -16,6 +16,8 @@ from PIL import Image
 import shardctl
 from shardctl.codecs import rle
 from shardctl.errors import InputError, UsageError
+from shardctl.exports.marked import objects_of as objects_of_sample
+from shardctl.roles import Objects
 
 KEYS = ("a/x.jpg", "../up", "new\nline.jpg", "A.jpg", "a.jpg", "café/ü: 1", "con")
 """Names that file systems and readers could take for something else."""
@@ -199,10 +201,37 @@ def test_categories_without_names_are_called_by_their_numbers(tmp_path: Path) ->
     assert objects_of(from_coco(tmp_path / "out", tmp_path / "back")).keys() == objects_of(tmp_path / "in").keys()
 
 
-def test_sizes_are_those_of_the_columns_if_they_are_there(tmp_path: Path) -> None:
+@pytest.mark.parametrize("to", ["coco", "yolo"])
+def test_sizes_are_those_of_the_images_whatever_columns_say(to: str, tmp_path: Path) -> None:
     write(tmp_path / "in", BOXES, width=[80] * 4 + [None] * 3, height=[60] * 7)
+    result = shardctl.export(tmp_path / "in", tmp_path / "out", to, workers=0, on_loss="drop")
+    assert any("sizes are those of the images" in note for note in result.notes)
+    if to == "coco":
+        sizes = [(image["width"], image["height"]) for image in instances(tmp_path / "out")["images"]]
+        assert sizes == [(8, 6)] * 4
+    else:
+        assert (tmp_path / "out/labels/train/a_x.txt").read_text().split()[1:3] == ["0.14375", "0.266666666667"]
+
+
+def test_keypoints_are_those_of_categories_whose_objects_have_some(tmp_path: Path) -> None:
+    objects = {**BOXES, "keypoints": [[[1, 1, 2], [2, 2, 2]], []]}
+    shardctl.export(write(tmp_path / "in", objects), tmp_path / "out", "coco", workers=0)
+    assert [category["id"] for category in instances(tmp_path / "out")["categories"] if "keypoints" in category] == [90]
+
+
+def test_an_area_is_a_number_that_json_has(tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "a.png").write_bytes(picture(0))
+    objects = [{"bbox": [4, 2, -2, 3]}, {"bbox": [0, 0, 2, 3], "area": float("inf")}]
+    said = {
+        "images": [{"id": 1, "file_name": "a.png", "width": 8, "height": 6}],
+        "categories": [{"id": 1, "name": "cat"}],
+        "annotations": [{"id": n, "image_id": 1, "category_id": 1, **each} for n, each in enumerate(objects, 1)],
+    }
+    (tmp_path / "in.json").write_text(json.dumps(said))
+    shardctl.convert(tmp_path / "images", tmp_path / "in", labels=f"coco:{tmp_path / 'in.json'}", workers=0)
     shardctl.export(tmp_path / "in", tmp_path / "out", "coco", workers=0)
-    assert [(image["width"], image["height"]) for image in instances(tmp_path / "out")["images"]] == [(80, 60)] * 3 + [(8, 6)]
+    assert [each["area"] for each in instances(tmp_path / "out")["annotations"]] == [0, 6]
 
 
 def test_a_split_that_is_not_annotated_has_images_only(tmp_path: Path) -> None:
@@ -271,11 +300,52 @@ def test_what_a_line_cannot_hold_is_said_before_and_left_out_if_that_is_allowed(
     }
 
 
+def test_places_outside_of_the_image_are_a_loss_and_the_rest_is_read_again(tmp_path: Path) -> None:
+    objects = {"bbox": [[6, 4, 9, 6], [1, 1, 2, 2], [-5, 4, 1, 1]], "category": [0, 1, 2]}
+    before = write(tmp_path / "in", objects)
+    with pytest.raises(UsageError, match="5 objects with places outside of the image"):
+        shardctl.export(before, tmp_path / "out", "yolo", workers=0)
+    result = shardctl.export(before, tmp_path / "out", "yolo", workers=0, on_loss="drop")
+    assert result.counts["train"]["objects"] == 2
+    after = objects_of(from_yolo(tmp_path / "out", tmp_path / "back"))
+    assert [there["category"] for there in after.values() if there["category"]] == [[1], [1]]
+
+
+def test_objects_with_other_numbers_of_keypoints_are_a_loss(tmp_path: Path) -> None:
+    role = {name: value for name, value in ROLE.items() if name not in ("keypoints", "skeleton", "flip")}
+    objects = {**BOXES, "keypoints": [[[1, 1, 2], [2, 2, 2]], [[1, 1, 2]]]}
+    before = write(tmp_path / "in", objects, role)
+    with pytest.raises(UsageError, match="2 objects whose keypoints are not 2"):
+        shardctl.export(before, tmp_path / "out", "yolo", workers=0, task="pose")
+    result = shardctl.export(before, tmp_path / "out", "yolo", workers=0, task="pose", on_loss="drop")
+    assert result.counts["train"]["objects"] == 3
+
+
+def test_splits_of_any_name_come_back_with_their_objects(tmp_path: Path) -> None:
+    samples = [{"key": str(n), "image": picture(n), "objects": BOXES} for n in range(4)]
+    splits = dict(zip(("train", "val", "dev", "extra"), ([sample] for sample in samples), strict=True))
+    shardctl.write(tmp_path / "in", splits, roles={"objects": ROLE})
+    result = shardctl.export(tmp_path / "in", tmp_path / "out", "yolo", workers=0)
+    assert any("names the splits dev, extra too" in note for note in result.notes)
+    data = f"yolo:{tmp_path / 'out' / 'data.yaml'}"
+    shardctl.convert(tmp_path / "out" / "images", tmp_path / "back", labels=data, split="folder", workers=0)
+    assert [len(row["objects"]["category"]) for row in rows_of(tmp_path / "back")] == [2] * 4
+
+
+@pytest.mark.parametrize("name", ["path", "names", "images", "labels"])
+def test_splits_that_mean_something_else_to_yolo_are_refused(name: str, tmp_path: Path) -> None:
+    samples = [{"key": str(n), "image": picture(n), "objects": BOXES} for n in range(2)]
+    shardctl.write(tmp_path / "in", {"train": samples[:1], name: samples[1:]}, roles={"objects": ROLE})
+    with pytest.raises(UsageError, match=f"the split {name} cannot go out as YOLO"):
+        shardctl.export(tmp_path / "in", tmp_path / "out", "yolo")
+    shardctl.export(tmp_path / "in", tmp_path / "out", "yolo", split="train", workers=0)
+
+
 def test_a_task_that_there_is_not_or_nothing_to_do_for_is_refused(tmp_path: Path, cli: Any) -> None:
     write(tmp_path / "in", BOXES)
     with pytest.raises(UsageError, match="there are detect, segment, pose"):
         shardctl.export(tmp_path / "in", tmp_path / "out", "yolo", task="obb")
-    with pytest.raises(UsageError, match="no setting 'task'"):
+    with pytest.raises(UsageError, match="--task is not for an export to coco"):
         shardctl.export(tmp_path / "in", tmp_path / "out", "coco", task="detect")
     asked = cli("export", tmp_path / "in", tmp_path / "out", "--to", "yolo", "--task", "pose")
     assert asked.code == 2
@@ -293,6 +363,51 @@ def test_any_number_of_workers_writes_the_same_bytes(to: str, tmp_path: Path) ->
     for workers in (0, 1):
         shardctl.export(tmp_path / "in", tmp_path / str(workers), to, workers=workers, on_loss="drop")
     assert tree(tmp_path / "0") == tree(tmp_path / "1")
+
+
+@pytest.mark.parametrize("to", ["coco", "yolo"])
+def test_splits_that_some_file_systems_do_not_tell_apart_are_refused(to: str, tmp_path: Path) -> None:
+    samples = [{"key": str(n), "image": picture(n), "objects": BOXES} for n in range(2)]
+    shardctl.write(tmp_path / "in", {"train": samples[:1], "Train": samples[1:]}, roles={"objects": ROLE})
+    with pytest.raises(UsageError, match=r"the splits train, Train are the same to some file systems.*--split"):
+        shardctl.export(tmp_path / "in", tmp_path / "out", to)
+
+
+@pytest.mark.parametrize("to", ["coco", "yolo"])
+def test_a_number_of_a_category_that_no_list_could_hold_is_refused(to: str, tmp_path: Path) -> None:
+    objects = {"bbox": [[1, 1, 2, 2]], "category": [3_000_000]}
+    with pytest.raises(InputError, match="the category 3,000,000, and categories without names"):
+        shardctl.export(write(tmp_path / "in", objects, {"role": "objects"}), tmp_path / "out", to)
+
+
+def test_a_category_that_is_just_beyond_the_names_is_an_error() -> None:
+    role = Objects(("a", "b"))
+    assert objects_of_sample("x", {"category": [1], "bbox": [[0, 0, 1, 1]]}, role)
+    with pytest.raises(InputError, match="the category 2, which has no name"):
+        objects_of_sample("x", {"category": [2], "bbox": [[0, 0, 1, 1]]}, role)
+
+
+@pytest.mark.parametrize("to", ["coco", "yolo"])
+def test_what_is_lost_and_renamed_is_told_before_and_behind(to: str, tmp_path: Path, cli: Any) -> None:
+    before = write(tmp_path / "in", {**BOXES, "difficult": [True, False]}, caption=["text"] * 7)
+    told: list[tuple[str, bool]] = []
+    on_note = lambda note: told.append((note, (tmp_path / "out").exists()))  # noqa: E731 - one line, used once
+    result = shardctl.export(before, tmp_path / "out", to, workers=0, on_loss="drop", on_note=on_note)
+    assert tuple(note for note, _ in told) == result.notes
+    early = " ".join(note for note, done in told if not done)
+    assert "difficult of 3 objects" in early
+    assert "caption is left out" in early
+    assert next(note for note, done in told if done).startswith("7 files with another name than the key")
+    quiet = cli("export", before, tmp_path / "again", "--to", to, "--on-loss", "drop", "-q")
+    assert (quiet.code, quiet.err) == (0, "")
+
+
+def test_the_folder_of_its_split_is_no_part_of_a_name(tmp_path: Path) -> None:
+    sample = {"key": "train/a.jpg", "image": picture(0), "objects": BOXES}
+    shardctl.write(tmp_path / "in", {"train": [sample]}, roles={"objects": ROLE})
+    result = shardctl.export(tmp_path / "in", tmp_path / "out", "coco", workers=0)
+    assert "train/a.jpg" in tree(tmp_path / "out")
+    assert not any("another name" in note for note in result.notes)
 
 
 @pytest.mark.parametrize("to", ["coco", "yolo"])
