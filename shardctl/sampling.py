@@ -13,12 +13,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
+from shardctl.conversion import convert
 from shardctl.conversion.options import INPUT_TIMEOUT
 from shardctl.conversion.surveying import Surveyor
 from shardctl.engines import local
 from shardctl.engines.pool import Limits
-from shardctl.errors import InputError, Rejection
-from shardctl.listing import LabelRule, Listing, list_files
+from shardctl.errors import InputError, Rejection, TooManyRejectsError
+from shardctl.listing import LabelRule, Listing, detect_kind, list_files
 from shardctl.recipe import Recipe
 from shardctl.sources.endings import ending_of
 from shardctl.sources.formats import Format, Misfit, Unit, find_format
@@ -27,6 +28,9 @@ from shardctl.sources.types import Types, without_nulls
 from shardctl.spread import spread
 from shardctl.storage import naming_the_path
 from shardctl.units import Units
+
+PLACE = "__place__"
+"""The field of records that says where they come from: their key in a dataset that is made of them."""
 
 UNITS = 16
 """The largest number of units that records are taken from, where those have enough."""
@@ -58,7 +62,8 @@ def take_inputs(roots: list[Path], settings: dict[str, Any], most: int, workers:
     folder.mkdir()
     if not listing.whole:
         count = _take_records(listing, Recipe.from_settings(settings), most, workers, folder / "records.arrow")
-        return Inputs(count, {**{name: settings[name] for name in settings if name not in OF_TEXT}, "kind": "table"})
+        kept = {name: settings[name] for name in settings if name not in OF_TEXT}
+        return Inputs(count, {"key_field": None if settings.get("fields") else PLACE, **kept, "kind": "table"})
     for number, row in enumerate(listing.table.take(pa.array(spread(len(listing), most))).to_pylist()):
         if not row["error"]:
             path = Path(listing.opened(row)).resolve()
@@ -69,11 +74,35 @@ def take_inputs(roots: list[Path], settings: dict[str, Any], most: int, workers:
 
 @dataclass(frozen=True)
 class _Source:
-    """A unit that records are taken from."""
+    """A unit that records are taken from. `opened` is the path of its file, `path` what the file is called below its root."""
 
+    opened: str
     path: str
     form: Format
     unit: Unit
+
+
+@dataclass(frozen=True)
+class Tried:
+    """The dataset at `root`: `samples` of `records` records, in `bytes` bytes on disk."""
+
+    root: Path
+    samples: int
+    records: int
+    bytes: int
+
+
+def convert_some(path: Path, most: int, scratch: Path) -> Tried:
+    """Convert about `most` records from all over the shards at a path, as they are. Raises InputError."""
+    settings = {"kind": detect_kind([path], KINDS.values(), Recipe.reading_of({}))}
+    inputs = take_inputs([path], settings, most, "auto", scratch)
+    root = scratch / "dataset"
+    try:
+        made = convert(scratch / "inputs", root, recipe=inputs.settings, labels="none")
+    except TooManyRejectsError as error:
+        why = str(error).partition("; nothing was committed")[0]  # the rest names a file in the scratch folder
+        raise InputError(f"none of the records that were tried can be converted: {why}") from error
+    return Tried(root, made.samples, inputs.count, made.bytes)
 
 
 def _take_records(listing: Listing, recipe: Recipe, most: int, workers: int | str, path: Path) -> int:
@@ -90,7 +119,7 @@ def _take_records(listing: Listing, recipe: Recipe, most: int, workers: int | st
         types: Types | None = None
         for source in sources:
             try:
-                found = source.form.types(source.path, source.unit, recipe.reading)
+                found = source.form.types(source.opened, source.unit, recipe.reading)
                 types = found if types is None else types.join(found)
             except (OSError, Rejection) as error:
                 why = error
@@ -105,10 +134,23 @@ def _take_records(listing: Listing, recipe: Recipe, most: int, workers: int | st
             why = error
     if not sum(batch.num_rows for batch in taken):
         raise InputError(f"none of the records that were tried can be read{f': {why}' if why else ''}")
-    with naming_the_path(path), pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, without_nulls(schema)) as writer:
+    typed = without_nulls(schema)
+    placed = pa.schema([*zip(_beside_place(typed.names), typed.types, strict=True), (PLACE, pa.string())], typed.metadata)
+    with naming_the_path(path), pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, placed) as writer:
         for batch in taken:
-            writer.write_batch(batch)
+            writer.write_batch(batch.rename_columns(placed.names))
     return int(units.records.sum())
+
+
+def _beside_place(names: list[str]) -> list[str]:
+    """Return what fields are called beside PLACE, which becomes the key: one that is called so is set apart, as by convert."""
+    taken = {"key", PLACE}
+    for place, name in enumerate(names):
+        while name in taken:
+            name = f"__{name}__"
+        names[place] = name
+        taken.add(name)
+    return names
 
 
 def _some_sources(listing: Listing, recipe: Recipe, units: Units, most: int) -> Iterator[_Source]:
@@ -122,15 +164,16 @@ def _some_sources(listing: Listing, recipe: Recipe, units: Units, most: int) -> 
         offset, size, first, records = (
             int(column[number]) for column in (units.offset, units.size, units.first, units.records)
         )
-        yield _Source(listing.opened(row), form, Unit(offset, size, 0, first, records))
+        yield _Source(listing.opened(row), row["path"], form, Unit(offset, size, 0, first, records))
 
 
 def _read(source: _Source, recipe: Recipe, schema: pa.Schema, wanted: npt.NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
     """Yield the wanted records of a unit; it is not read any further than they are."""
     left = len(wanted)
     choose = lambda numbers: np.isin(numbers, wanted)  # noqa: E731 - one line, used once
-    for parsed in source.form.read(source.path, source.unit, recipe.reading, schema, choose, xxhash.xxh3_64()):
-        yield parsed.batch
+    for parsed in source.form.read(source.opened, source.unit, recipe.reading, schema, choose, xxhash.xxh3_64()):
+        places = pa.array([f"{source.path}#{number}" for number in parsed.numbers.tolist()], pa.string())
+        yield parsed.batch.append_column(PLACE, places)
         left -= parsed.batch.num_rows + len(parsed.rejects)
         if left <= 0:
             return

@@ -6,9 +6,11 @@ import io
 import json
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
+from PIL import Image
 from pyarrow import parquet
 
 import shardctl
@@ -113,3 +115,24 @@ def test_the_commands_take_them(tars: Path, capsys: pytest.CaptureFixture[str]) 
     assert "train-00000.tar#1" in shown
     assert run(["inspect", str(tars), "--stats"]) == 2
     assert "--stats need a dataset of shardctl: convert it first" in capsys.readouterr().err
+
+
+def test_a_sheet_and_a_page_show_records_from_all_over_by_their_place(photos: Path, tmp_path: Path, cli: Any) -> None:
+    shardctl.convert(photos, tmp_path / "in", recipe={"store": "jpeg:90"}, workers=0)
+    shardctl.export(tmp_path / "in", tmp_path / "tars", "webdataset", workers=0)
+    drawn = cli("inspect", tmp_path / "tars", "--images", tmp_path / "sheet.png", "--html", tmp_path / "page.html")
+    assert (drawn.code, "60 images drawn to" in drawn.out, "page written to" in drawn.out) == (0, True, True)
+    with Image.open(tmp_path / "sheet.png") as sheet:
+        assert sheet.width > 1000
+    page = (tmp_path / "page.html").read_text()
+    assert f"60 of the 60 records of {tmp_path / 'tars'}, as shardctl converts them" in page
+    assert "train-00000.tar#1<" in page
+    assert "shardctl-scratch" not in page
+
+
+def test_a_sheet_of_records_without_images_is_refused(tars: Path, cli: Any, tmp_path: Path) -> None:
+    refused = cli("inspect", tars, "--images", tmp_path / "sheet.png")
+    assert refused.code == 2
+    assert f"42 of the 42 records of {tars}: its samples have no images to draw" in refused.err
+    both = cli("inspect", tars, "--images", tmp_path / "sheet.png", "--head", "2")
+    assert (both.code, "--head need a dataset of shardctl" in both.err) == (2, True)

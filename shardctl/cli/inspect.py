@@ -93,6 +93,7 @@ def inspect(target: str, output: Output, **given: Any) -> int:
       shardctl inspect out --html out.html                     a page to browse
       shardctl inspect out --diff out2                         compare two datasets
       shardctl inspect train-00000.tar --head 5                the shards of another tool: files, fields, first records
+      shardctl inspect tars --images tars.png --html tars.html a sheet and a page of 500 of their records
 
     Tokens are shown with the beginning of their text (-v: all of it). Where blocks have the tokens of several documents, --key
     DOCUMENT shows the blocks that have it, and each block its documents.
@@ -126,15 +127,23 @@ def inspect(target: str, output: Output, **given: Any) -> int:
 
 
 def _show_foreign(path: Path, given: dict[str, Any], output: Output) -> int:
-    """Show what is in shards of another tool, and their first records. Raises UsageError for options that are for datasets."""
+    """Show what is in shards of another tool: their first records, or a sheet or page of some from all over them.
+
+    Raises UsageError for options that are for datasets.
+    """
     from shardctl.cli.foreign import print_foreign, without_bytes
     from shardctl.foreign.showing import look
 
-    idle = [_option(name) for name, value in given.items() if value not in (None, False) and name != "head"]
+    drawn = given["images"] is not None or given["html"] is not None
+    known = ("images", "html", "no_annotations") if drawn else ("head",)
+    idle = [_option(name) for name, value in given.items() if value not in (None, False) and name not in known]
     if idle:
         raise UsageError(
             f"{printable(str(path))}: is of another tool; {' and '.join(idle)} need a dataset of shardctl: convert it first"
         )
+    if drawn:
+        _draw_foreign(path, given, output.as_json)
+        return 0
     found = look(path, given["head"] or FIRST_OF_OTHERS)
     if output.as_json:
         print_json(replace(found, first=[without_bytes(record) for record in found.first]))
@@ -142,6 +151,20 @@ def _show_foreign(path: Path, given: dict[str, Any], output: Output) -> int:
         print_foreign(str(path), found)
     return 1 if found.faults else 0
 
+
+def _draw_foreign(path: Path, given: dict[str, Any], as_json: bool) -> None:
+    """Draw some records from all over shards of another tool, as the dataset that a conversion makes of them."""
+    from shardctl.sampling import convert_some
+    from shardctl.storage import scratch_folder
+
+    with scratch_folder() as scratch:
+        some = convert_some(path, MOST_OF_OTHERS, scratch)
+        origin = f"{some.samples:,} of the {counted(some.records, 'record')} of {path}"
+        _write_files(some.root, {**given, "origin": origin}, as_json)
+
+
+MOST_OF_OTHERS = 500
+"""Records of shards of other tools that a sheet and a page are made of."""
 
 FIRST_OF_OTHERS = 3
 """Records of shards of other tools that are shown."""
@@ -335,7 +358,7 @@ def _draw(target: Path, records: Iterator[Record], given: dict[str, Any], as_jso
     if not shown:
         raise UsageError(f"{_no_match(given)}, and there is nothing to draw")
     if not shown[0].images:
-        raise UsageError(f"{printable(str(target))}: its samples have no images to draw")
+        raise UsageError(f"{printable(given.get('origin') or str(target))}: its samples have no images to draw")
     pictures = [picture for record in shown for picture in pictures_of(record, not given["no_annotations"])]
     write_file(path, picture_sheet(pictures))
     if not as_json:
@@ -462,7 +485,7 @@ def _write_page(root: Path, given: dict[str, Any], as_json: bool) -> dict[str, A
     from shardctl.report import dataset_page
     from shardctl.report.page import write_page
 
-    write_page(Path(given["html"]), dataset_page(root, given["split"], not given["no_annotations"]))
+    write_page(Path(given["html"]), dataset_page(root, given["split"], not given["no_annotations"], given.get("origin")))
     if not as_json:
         click.echo(f"page written to {printable(given['html'])}")
     return {"file": given["html"], "page": given["html"]}

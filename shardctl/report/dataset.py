@@ -61,10 +61,11 @@ input { font: inherit; padding: .35rem .6rem; width: min(24rem, 100%); color: va
 )
 
 
-def dataset_page(root: Path, split: str | None = None, annotated: bool = True) -> str:
+def dataset_page(root: Path, split: str | None = None, annotated: bool = True, origin: str | None = None) -> str:
     """Return a dataset, or one of its splits, as a page; `annotated` images have what is marked in them drawn onto them.
 
-    Raises DatasetError, InstallError, UsageError for an unknown split.
+    `origin` says what the dataset was made of, if it was made for this page only. Raises DatasetError, InstallError, UsageError
+    for an unknown split.
     """
     charts.require_plotly()
     found, statistics = overview(root, split), statistics_of(root, blocks=32, split=split)
@@ -73,18 +74,19 @@ def dataset_page(root: Path, split: str | None = None, annotated: bool = True) -
     objects = object_statistics(root, OBJECT_BLOCKS, OBJECT_IMAGES, split)
     masks = mask_statistics(root, MASKS, split)
     tokens = token_statistics(root, TOKEN_BLOCKS, split)
-    parts = [Html(_STYLE), _headline(found), _tiles(found), _splits(found), figures(*_charts(found, statistics))]
+    headline = _headline(found) if origin is None else paragraph(f"{origin}, as shardctl converts them", "soft")
+    parts = [Html(_STYLE), headline, _tiles(found), _splits(found), figures(*_charts(found, statistics))]
     parts += [*_steps(found), *marks.sections(objects, masks), *token_sections(tokens)]
     parts += [*_pictures(records, annotated), *_texts(records), _rejects(root, found), _samples(records)]
     parts += [
         _making(found, statistics),
-        data("overview", found.record()),
+        data("overview", {**found.record(), **({"sources": [origin]} if origin is not None else {})}),
         data("tokens", [{"field": name, **each.record()} for name, each in tokens.items()]),
         data("objects", [{"field": name, **each.record()} for name, each in objects.items()]),
         charts.drawing(),
         Html(f"<script>{_SEARCH}</script>"),
     ]
-    return page(f"shardctl inspect: {root}" + (f", split {split}" if split else ""), *parts)
+    return page(f"shardctl inspect: {origin or root}" + (f", split {split}" if split else ""), *parts)
 
 
 def _headline(found: Overview) -> Html:
