@@ -1,0 +1,188 @@
+"""`shardctl bench` of shards of other tools: with the reader that training uses for them, and beside shardctl's loader."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shardctl.benchmark import BenchOptions, BenchResult, Listener
+from shardctl.benchmark.environment import environment
+from shardctl.benchmark.feeding import find_consumer
+from shardctl.benchmark.meters import memory_of_others
+from shardctl.benchmark.page_cache import drop, residency_of
+from shardctl.benchmark.presets import Preset
+from shardctl.benchmark.result import ReaderFacts
+from shardctl.benchmark.subjects import IN_ORDER, Batches, Memory, Opened, OwnDataset, Subject
+from shardctl.benchmark.summary import Measured, compare_readers, summarize
+from shardctl.benchmark.throughput import Throughput, measure
+from shardctl.errors import UsageError
+from shardctl.foreign.shards import Shards, open_shards
+from shardctl.machine import memory_bytes, usable_cores
+from shardctl.peers.readers import PeerReader, reader_of
+from shardctl.peers.remote import Remote
+from shardctl.sampling import convert_some
+from shardctl.storage import printable, scratch_folder
+
+MOST_COPIED = 2 << 30
+"""The most bytes of files that are read where the reader copies them first."""
+
+_READ_BYTES = 8 << 20
+
+TRIED = 2048
+"""How many records are converted to measure shardctl beside another reader."""
+
+ITS_SHUFFLE = "as this reader shuffles"
+"""The name of a random order that is not shardctl's."""
+
+
+@dataclass
+class PeerShards:
+    """Shards of another tool, read by its reader in the Python `python`. `library` and `how` are known once it has opened them."""
+
+    reader: PeerReader
+    python: str
+    files: list[str]
+    options: BenchOptions
+    scratch: Path
+    library: str = ""
+    how: str = ""
+    _times: int = field(default=0)
+
+    def open(self, epochs: int | None, drop_last: bool = False) -> Opened:
+        """Open the shards; the start of Python and its imports are not part of the seconds."""
+        self._times += 1
+        scratch = self.scratch / f"reader-{self._times}"
+        scratch.mkdir()
+        settings = {
+            "files": self.files,
+            "shuffle": bool(self.options.shuffle),
+            "decode": self.options.decode,
+            "batch_size": self.options.batch_size,
+            "processes": self.options.processes or usable_cores(),
+            "scratch": str(scratch),
+        }
+        remote = Remote(self.reader, self.python, settings, epochs)
+        began = time.perf_counter()
+        try:
+            remote.open()
+        except BaseException:
+            remote.close()
+            raise
+        self.library, self.how = remote.library, remote.how
+        return Opened(remote, time.perf_counter() - began)
+
+    def order_of(self, batches: Batches) -> str:
+        """Return the name of the order."""
+        return ITS_SHUFFLE if self.options.shuffle else IN_ORDER
+
+    def memory_of(self, batches: Batches) -> Memory:
+        """Return the memory of the processes that read, without this one."""
+        assert isinstance(batches, Remote)  # from `open`
+        return Memory(*memory_of_others(batches.process_ids))
+
+    def read(self) -> None:
+        """Read the files once, so that they are in the page cache as the records are that were converted."""
+        for file in self.files:
+            with open(file, "rb", buffering=0) as opened:
+                while opened.read(_READ_BYTES):
+                    pass
+
+    def evict(self) -> None:
+        """Drop the files from the page cache."""
+        drop(map(Path, self.files))
+
+    def residency(self) -> float | None:
+        """Return the share of the files that is in the page cache."""
+        return residency_of(list(map(Path, self.files)))
+
+
+def bench_shards(
+    path: str | Path,
+    listener: Listener | None = None,
+    python: str = sys.executable,
+    beside: bool = False,
+    **options: Any,
+) -> BenchResult:
+    """Measure the rate of batches of shards of another tool, with its reader in the Python `python`.
+
+    With `beside`, some records are converted into a scratch folder, and read in turn with shardctl's loader. `options` are those
+    of BenchOptions that other readers have. Raises UsageError, InputError, InstallError.
+    """
+    chosen, root, listener = BenchOptions(**options), Path(path), listener or Listener()
+    _check(chosen, beside)
+    consumer = find_consumer(chosen, _rate_of)
+    with scratch_folder() as scratch:
+        subject, measured, notes = _find(root, chosen, python, scratch)
+        subjects: list[Subject] = [subject]
+        tried = None
+        if beside:
+            listener.phase("converting some")
+            tried = convert_some(root, TRIED, scratch)
+            subjects.append(OwnDataset(tried.root, replace(chosen, processes=None)))
+            if not chosen.cold and measured.bytes < memory_bytes() / 2:
+                subject.read()
+        page_cache = {"before": subject.residency()}
+        listener.phase("reading")
+        found, *own = measure(subjects, chosen, listener.samples)
+        result = summarize(measured, chosen, found, page_cache)
+        if consumer is not None:
+            listener.phase("feeding")
+            result = replace(result, consumer=consumer.feed(subject, found, listener.samples))
+        if tried is not None:
+            result = replace(result, against=compare_readers(tried.samples, tried.records, tried.bytes, found, own[0]))
+        return replace(result, reader=ReaderFacts(subject.library, subject.how, python, notes))
+
+
+def rate_today(path: Path, python: str, options: BenchOptions) -> tuple[ReaderFacts, float]:
+    """Return the reader of the shards at a path and its rate in samples/s. Raises UsageError, InputError, InstallError."""
+    with scratch_folder() as scratch:
+        subject, _, notes = _find(path, options, python, scratch)
+        (found,) = measure([subject], options, lambda samples: None)
+        return ReaderFacts(subject.library, subject.how, python, notes), found.rate
+
+
+def _check(options: BenchOptions, beside: bool) -> None:
+    """Raise UsageError for options that the readers of others do not have."""
+    options.check()
+    if options.calls_function:
+        raise UsageError("your own function is called with batches of shardctl; for shards of others give --consumer-rate")
+    refused = {
+        "--split": options.split,
+        "--baseline": options.baseline,
+        "--sweep": options.sweep,
+        "--order": isinstance(options.shuffle, str),
+        "--threads": options.threads != "auto" and not beside,
+    }
+    for name, given in refused.items():
+        if given:
+            raise UsageError(f"{name} is for datasets of shardctl, and these are shards of another tool; leave it out")
+
+
+def _rate_of(preset: Preset) -> tuple[float, tuple[str, ...]]:
+    """Return the rate of a preset: a record counts as an image. Raises UsageError for tokens, which are not counted here."""
+    if preset.unit != "images":
+        raise UsageError(f"{preset.name} takes tokens, which are not counted in shards of others; give a --consumer-rate")
+    return preset.rate, ()
+
+
+def _find(root: Path, options: BenchOptions, python: str, scratch: Path) -> tuple[PeerShards, Measured, tuple[str, ...]]:
+    """Return the shards with their reader, what is measured of them, and what a person should know of it."""
+    with open_shards(root, "auto") as (shards, _):
+        rows = shards.listing.table.select(["path", "root"]).to_pylist()
+        files = [os.path.abspath(shards.listing.opened(row)) for row in rows]
+        sizes = [Path(file).stat().st_size for file in files]
+        reader = reader_of(shards.formats, files, str(root))
+        count = len(files) if not reader.copies else max(1, int(np.searchsorted(np.cumsum(sizes), MOST_COPIED, "right")))
+        records = int(shards.units.records[shards.units.file < count].sum())
+    notes: tuple[str, ...] = ()
+    if count < len(files):
+        notes = (f"only the first {count:,} of {len(files):,} files were read, as this reader copies them first",)
+    dataset = {"path": str(root), "fingerprint": None, "samples": records, "bytes": sum(sizes[:count]), "recipe": None}
+    measured = Measured(records, sum(sizes[:count]), dataset, environment(root))
+    return PeerShards(reader, python, files[:count], options, scratch), measured, notes

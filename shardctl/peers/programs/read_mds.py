@@ -1,0 +1,33 @@
+"""Folders of MDS shards, as MosaicML Streaming reads them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import streaming
+from streaming.base.util import clean_stale_shared_memory
+
+from .batches import Collate, Reading, data_loader, reading_of
+
+
+def open_reading(settings: dict[str, Any]) -> Reading:
+    """Open the folders. Compressed shards are decompressed into the scratch folder, as theirs is not to be changed."""
+    clean_stale_shared_memory()
+    processes = settings["processes"]
+    folders = sorted({str(Path(file).parent) for file in settings["files"]})
+    dataset = streaming.StreamingDataset(
+        streams=[_stream(folder, Path(settings["scratch"]) / str(number)) for number, folder in enumerate(folders)],
+        shuffle=settings["shuffle"],
+        batch_size=settings["batch_size"],
+    )
+    collate = Collate(settings["decode"], processes)
+    loader = data_loader(dataset, processes, batch_size=settings["batch_size"], collate_fn=collate)
+    return reading_of(f"mosaicml-streaming {streaming.__version__}", processes, lambda: loader)
+
+
+def _stream(folder: str, scratch: Path) -> Any:
+    index = (Path(folder) / "index.json").read_text(encoding="utf-8")
+    if '"compression": null' in index:
+        return streaming.Stream(local=folder)
+    return streaming.Stream(remote=folder, local=str(scratch))

@@ -1,0 +1,39 @@
+"""Tars, as webdataset reads them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import webdataset
+
+from .batches import Collate, Reading, data_loader, has_torch, reading_of
+
+SHUFFLED = 1000
+"""Samples that the shuffle buffer has, as in the examples of webdataset."""
+
+
+def open_reading(settings: dict[str, Any]) -> Reading:
+    """Open the tars: shards and then samples are shuffled, images are decoded, and the workers make the batches.
+
+    A worker has tars of its own, so that there are not more workers than tars.
+    """
+    files, shuffle = settings["files"], settings["shuffle"]
+    processes = min(settings["processes"], len(files)) if has_torch() else 0
+    pipeline = webdataset.WebDataset(files, shardshuffle=len(files) if shuffle else False, empty_check=False)
+    if shuffle:
+        pipeline = pipeline.shuffle(SHUFFLED)
+    if settings["decode"]:
+        pipeline = pipeline.decode("rgb8", handler=webdataset.warn_and_continue)
+    if settings["endless"]:
+        pipeline = pipeline.repeat()
+    collate = Collate(settings["decode"], processes)
+    pipeline = pipeline.batched(settings["batch_size"], collation_fn=collate, partial=not settings["endless"])
+    library = f"webdataset {webdataset.__version__}"
+    if not processes:
+        return reading_of(library, processes, lambda: pipeline)
+    loader = data_loader(pipeline, processes, batch_size=None, collate_fn=_as_it_is)
+    return reading_of(library, processes, lambda: loader)
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch

@@ -1,0 +1,47 @@
+"""Which reader training uses for which shards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from shardctl.errors import UsageError
+from shardctl.sources.formats.tfds import FEATURES
+from shardctl.storage import printable
+
+
+@dataclass(frozen=True)
+class PeerReader:
+    """A reader of another tool: the module of `programs` that drives it, and the packages that pip installs it from."""
+
+    program: str
+    packages: str
+    copies: bool = False
+    """Whether it makes a copy of the shards before it reads them."""
+
+
+READERS = {
+    "webdataset": PeerReader("read_webdataset", "webdataset torch"),
+    "tfrecord": PeerReader("read_tfrecord", "tensorflow"),
+    "tfds": PeerReader("read_tfds", "tensorflow tensorflow-datasets"),
+    "mds": PeerReader("read_mds", "mosaicml-streaming"),
+    "parquet": PeerReader("read_huggingface", "datasets torch", copies=True),
+    "arrow": PeerReader("read_huggingface", "datasets torch"),
+}
+"""The reader for each format of FORMAT_NAMES, and for folders of TFDS."""
+
+
+def reader_of(formats: dict[str, int], files: list[str], shown: str) -> PeerReader:
+    """Return the reader for files of these formats. Raises UsageError where there is none, or more than one is needed."""
+    known = ", ".join(READERS)
+    if len(formats) != 1:
+        raise UsageError(f"{printable(shown)} has files of several formats ({', '.join(formats)}); measure one at a time")
+    name = next(iter(formats))
+    if name == "tfrecord" and (Path(files[0]).parent / FEATURES).exists():
+        name = "tfds"
+    if name not in READERS:
+        raise UsageError(
+            f"{printable(shown)}: bench has no reader of others for files of {name} (it has {known});"
+            " convert them, and measure the dataset"
+        )
+    return READERS[name]

@@ -1,0 +1,183 @@
+"""The reader of another tool in a process of its own, which tells how large each batch is."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from shardctl.errors import InputError, InstallError
+from shardctl.peers.readers import PeerReader
+from shardctl.reader import Batch
+from shardctl.storage import printable
+
+PROGRAM = Path(__file__).parent / "programs" / "serve.py"
+
+PATIENCE = 300.0
+"""Seconds that a reader may take for one answer: its first includes the import of TensorFlow, or a copy of Parquet files."""
+
+_END_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class PeerStats:
+    """What is known of a reader of others: the processor seconds of its processes. It has no stages."""
+
+    processes_cpu_s: float
+    stages: dict[str, float] = field(default_factory=dict)
+    wait_put_s: float = 0.0
+    making_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Values:
+    """The values of a batch, which are in the other process."""
+
+    samples: int
+    nbytes: int
+
+    def __len__(self) -> int:
+        return self.samples
+
+
+class Remote:
+    """Batches of a reader in the Python `python`. `epochs` is how many an iteration has, None for no end.
+
+    Raises InstallError where the packages are not installed there, InputError where the reader cannot read the shards.
+    """
+
+    def __init__(self, reader: PeerReader, python: str, settings: dict[str, Any], epochs: int | None) -> None:
+        self._reader, self._python, self._epochs = reader, python, epochs
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+        try:
+            self._process = subprocess.Popen(
+                [python, str(PROGRAM)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._said,
+                start_new_session=True,  # Ctrl-C is for this process, which ends the other
+            )
+        except OSError as error:
+            self._said.close()
+            raise InstallError(f"{printable(python)}: cannot be started ({error.strerror}); name a Python") from error
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._commands, self._answers = self._process.stdin, self._process.stdout
+        self.library, self.how, self.threads = "", "", 0
+        self._read: int | None = None  # samples of the epoch that was begun
+        try:
+            self._send(json.dumps({**settings, "program": reader.program, "endless": epochs is None}))
+            self._answer()
+        except BaseException:
+            self.close()
+            raise
+
+    def open(self) -> None:
+        """Open the shards."""
+        opened = self._ask("open")
+        self.library, self.how, self.threads = opened["library"], opened["how"], int(opened["parallel"])
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield batches: those of the epochs, or without an end from where the last iteration was stopped.
+
+        Its processes are paused when the iteration stops, so that they make nothing ahead while another reader is measured.
+        """
+        self._signal(signal.SIGCONT)
+        try:
+            epoch = 0
+            while self._epochs is None or epoch < self._epochs:
+                if self._read is None or self._epochs is not None:
+                    self._ask("begin")
+                    self._read = 0
+                while (answer := self._ask("next"))["samples"]:
+                    self._read += answer["samples"]
+                    yield {"values": _Values(answer["samples"], answer["bytes"])}  # only its size counts
+                if not self._read:
+                    raise InputError(f"{self.library} found no sample that it can read in these shards")
+                self._read, epoch = None, epoch + 1
+        finally:
+            self._signal(signal.SIGSTOP)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Do nothing: an iteration of epochs begins with a new one anyhow, and one without an end goes on."""
+
+    def stats(self) -> PeerStats:
+        """Return the processor time of its processes so far."""
+        return PeerStats(sum(seconds for seconds in _processes_of(self._process.pid).values()))
+
+    @property
+    def process_ids(self) -> list[int]:
+        """The processes that read."""
+        return list(_processes_of(self._process.pid))
+
+    def close(self) -> None:
+        """End its processes."""
+        self._signal(signal.SIGCONT)
+        with contextlib.suppress(OSError):
+            self._commands.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_END_SECONDS)
+        self._signal(signal.SIGKILL)
+        self._process.wait()
+        self._answers.close()
+        self._said.close()
+
+    def _signal(self, number: int) -> None:
+        """Send a signal to all of its processes."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
+
+    def _ask(self, command: str) -> dict[str, Any]:
+        self._send(command)
+        return self._answer()
+
+    def _send(self, line: str) -> None:
+        with contextlib.suppress(BrokenPipeError):  # there is no answer then
+            self._commands.write(line.encode() + b"\n")
+            self._commands.flush()
+
+    def _answer(self) -> dict[str, Any]:
+        there, _, _ = select.select([self._answers], [], [], PATIENCE)
+        line = self._answers.readline() if there else b""
+        answer: dict[str, Any] = json.loads(line) if line.endswith(b"\n") else {"error": self._why(bool(there))}
+        if "missing" in answer:
+            raise InstallError(
+                f"reading these shards as training does needs packages that {printable(self._python)} does not have"
+                f" ({printable(answer['missing'])}): install them (pip install {self._reader.packages}), or name a Python"
+                " that has them with --python"
+            )
+        if "error" in answer:
+            raise InputError(f"{self._reader.packages.split()[0]} cannot read these shards: {printable(answer['error'])}")
+        return answer
+
+    def _why(self, ended: bool) -> str:
+        """Return why there is no answer: what the process said last."""
+        if not ended:
+            return f"no answer for {PATIENCE:g} s"
+        code = self._process.wait()
+        self._said.seek(0)
+        lines = self._said.read().decode(errors="replace").split("\n")
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        return f"its process ended with code {code}{f': {last}' if last else ''}"
+
+
+def _processes_of(session: int) -> dict[int, float]:
+    """Return the processes of a session and the processor seconds of each (proc_pid_stat(5)); none where that is not known."""
+    found = {}
+    ticks = os.sysconf("SC_CLK_TCK")
+    for name in os.listdir("/proc") if Path("/proc").is_dir() else []:
+        if name.isdigit():
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                # The name of the program, in brackets, may have spaces.
+                values = Path(f"/proc/{name}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+                if int(values[3]) == session:
+                    found[int(name)] = (int(values[11]) + int(values[12])) / ticks
+    return found
