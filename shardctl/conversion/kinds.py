@@ -12,17 +12,17 @@ from shardctl.recipe import Recipe
 from shardctl.sources.endings import ending_of, without_compression
 from shardctl.sources.exported import described, may_be_of_export
 from shardctl.sources.format_names import FORMAT_NAMES
-from shardctl.sources.formats import CONTAINERS, NUMBERED, Reading
+from shardctl.sources.formats import CONTAINERS, NUMBERED, PACKAGED, Reading
 from shardctl.sources.formats.restored import RESTORED
 from shardctl.sources.image_columns import AUTO, NO_IMAGES, without_doubt
 from shardctl.sources.kinds import KINDS, Form
 from shardctl.sources.types import Types
 from shardctl.storage import printable
 
-TYPED = frozenset((".parquet", ".arrow", ".arrows", ".ipc", ".feather", ".array_record", *NUMBERED, *CONTAINERS))
+TYPED = frozenset((".parquet", ".arrow", ".arrows", ".ipc", ".feather", *PACKAGED, *NUMBERED, *CONTAINERS))
 """Endings of tables whose columns may be images as bytes. In others bytes are text."""
 
-_UNDECLARED = frozenset((".array_record", *CONTAINERS))
+_UNDECLARED = frozenset((*PACKAGED, *CONTAINERS))
 """Endings of those that do not say the types of their columns."""
 
 LOOKED_AT = 64

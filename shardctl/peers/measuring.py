@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from dataclasses import dataclass, field, replace
@@ -20,14 +19,14 @@ from shardctl.benchmark.presets import Preset
 from shardctl.benchmark.result import ReaderFacts
 from shardctl.benchmark.subjects import IN_ORDER, Batches, Memory, Opened, OwnDataset, Subject
 from shardctl.benchmark.summary import Measured, compare_readers, summarize
-from shardctl.benchmark.throughput import Throughput, measure
+from shardctl.benchmark.throughput import measure
 from shardctl.errors import UsageError
-from shardctl.foreign.shards import Shards, open_shards
+from shardctl.foreign.shards import open_shards
 from shardctl.machine import memory_bytes, usable_cores
 from shardctl.peers.readers import PeerReader, reader_of
 from shardctl.peers.remote import Remote
 from shardctl.sampling import convert_some
-from shardctl.storage import printable, scratch_folder
+from shardctl.storage import scratch_folder
 
 MOST_COPIED = 2 << 30
 """The most bytes of files that are read where the reader copies them first."""
@@ -43,7 +42,7 @@ ITS_SHUFFLE = "as this reader shuffles"
 
 @dataclass
 class PeerShards:
-    """Shards of another tool, read by its reader in the Python `python`. `library` and `how` are known once it has opened them."""
+    """Shards of another tool, read by its reader in the Python `python`. Once it has opened them, it says `library` and `how`."""
 
     reader: PeerReader
     python: str
@@ -111,8 +110,8 @@ def bench_shards(
 ) -> BenchResult:
     """Measure the rate of batches of shards of another tool, with its reader in the Python `python`.
 
-    With `beside`, some records are converted into a scratch folder, and read in turn with shardctl's loader. `options` are those
-    of BenchOptions that other readers have. Raises UsageError, InputError, InstallError.
+    With `beside`, some records are converted into a scratch folder, and read in turn with shardctl's loader. `options` are
+    those of BenchOptions that other readers have. Raises UsageError, InputError, InstallError.
     """
     chosen, root, listener = BenchOptions(**options), Path(path), listener or Listener()
     _check(chosen, beside)
@@ -175,7 +174,7 @@ def _find(root: Path, options: BenchOptions, python: str, scratch: Path) -> tupl
     """Return the shards with their reader, what is measured of them, and what a person should know of it."""
     with open_shards(root, "auto") as (shards, _):
         rows = shards.listing.table.select(["path", "root"]).to_pylist()
-        files = [os.path.abspath(shards.listing.opened(row)) for row in rows]
+        files = [str(Path(shards.listing.opened(row)).absolute()) for row in rows]
         sizes = [Path(file).stat().st_size for file in files]
         reader = reader_of(shards.formats, files, str(root))
         count = len(files) if not reader.copies else max(1, int(np.searchsorted(np.cumsum(sizes), MOST_COPIED, "right")))

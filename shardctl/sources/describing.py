@@ -38,7 +38,7 @@ _SHARD = re.compile(r"\.mds(\.(zstd|zst|gz|bz2|br|snappy))?$")
 
 
 _SUFFIXES = frozenset(
-    ("", ".bin", ".json", ".txt", ".parquet", ".mds", ".zstd", ".br", ".snappy", ".mds.zst", ".mds.gz", ".mds.bz2")
+    ("", ".bin", ".json", ".txt", ".parquet", ".mds", ".zstd", ".br", ".snappy", ".mds.zst", ".mds.gz", ".mds.bz2", ".mdb")
 )
 """The endings of files that may describe or repeat others."""
 
@@ -100,6 +100,8 @@ def inputs_among(
                 series.add_listed(file)
             elif name == DESCRIPTION:
                 _refuse_other_files(file)
+        elif name == "lock.mdb" and _is_beside(file, "data.mdb"):  # it changes when the file is opened, and has no data
+            continue
         elif file.suffix == ".bin" and _is_beside(file, f"{name[: -len('.bin')]}.idx"):
             beside.append(file)
         elif file.fault is None and (match := _COPY.match(name)) and _is_beside(file, match[1]):

@@ -90,6 +90,7 @@ _BEGINNINGS: dict[str, Callable[[bytes], bool]] = {
     ".npy": lambda start: start.startswith(b"\x93NUMPY"),
     ".megatron": lambda start: start.startswith(b"MMIDIDX\0\0"),
     ".h5": lambda start: start.startswith(b"\x89HDF\r\n\x1a\n"),
+    ".mdb": lambda start: start[16:20] == b"\xde\xc0\xef\xbe",
     ".array_record": lambda start: start.startswith(b"\x83\xaf\x70\xd1\x0d\x88\x4a\x3f") and start[16:24] == b"\x40" + bytes(7),
     ".tfrecord": _begins_as_tfrecord,
 }

@@ -13,6 +13,7 @@ FORMAT_NAMES: dict[str, tuple[str, ...]] = {
     "megatron": (".megatron",),
     "array-record": (".array_record",),
     "hdf5": (".h5", ".hdf5"),
+    "lmdb": (".mdb", ".lmdb"),
     "huggingface": (".parquet", ".arrow"),
 }
 """The endings of the files of each format."""

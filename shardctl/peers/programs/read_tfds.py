@@ -17,7 +17,9 @@ def open_reading(settings: dict[str, Any]) -> Reading:
     builder = tfds.builder_from_directory(str(Path(settings["files"][0]).parent))
     features = builder.info.features
     images = [name for name, feature in features.items() if isinstance(feature, tfds.features.Image)]
-    later = {name: tfds.decode.SkipDecoding() for name in images}  # encoded images are shuffled, as they are smaller than pixels
+    later = {
+        name: tfds.decode.SkipDecoding() for name in images
+    }  # encoded images are shuffled, as they are smaller than pixels
     samples = in_order(builder.as_dataset(split="all", shuffle_files=settings["shuffle"], decoders=later), settings)
 
     def decoded(sample: dict[str, Any]) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def _answers() -> Iterator[dict[str, Any]]:
             yield {"samples": 0, "bytes": 0} if batch is None else {"samples": batch.samples, "bytes": batch.bytes()}
     except ImportError as error:
         yield {"missing": str(error)}
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - whatever the reader raises is told to the other process
         traceback.print_exc()
         yield {"error": f"{type(error).__name__}: {error}"}
 

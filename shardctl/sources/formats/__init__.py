@@ -49,9 +49,15 @@ FORMATS: dict[str, str] = {
     ".arrows": "arrow:ArrowFile",
     ".ipc": "arrow:ArrowFile",
     ".feather": "arrow:ArrowFile",
-    ".array_record": "array_record:ArrayRecord",
 }
 """Formats that are not read line by line, by the ending of a file's name."""
+
+PACKAGED: dict[str, str] = {
+    ".array_record": "array_record:ArrayRecord",
+    ".mdb": "lmdb:Lmdb",
+    ".lmdb": "lmdb:Lmdb",
+}
+"""Formats that a package of others reads, record by record."""
 
 NUMBERED: dict[str, str] = {
     ".npy": "npy:Npy",
@@ -77,7 +83,7 @@ JSON_STREAM = "json_stream:JsonStream"
 TEXT_SUFFIXES = frozenset((".txt", ".text", ".md"))
 """Endings of the names of plain text, whose records are what `Reading.record` says."""
 
-TABLE_SUFFIXES = frozenset((*TEXT_FORMATS, *FORMATS, *NUMBERED, *CONTAINERS))
+TABLE_SUFFIXES = frozenset((*TEXT_FORMATS, *FORMATS, *PACKAGED, *NUMBERED, *CONTAINERS))
 
 PLAIN_TEXTS = frozenset((*TEXT_SUFFIXES, *TEXT_FORMATS, ".json"))
 """Endings of files that are text. Behind them .gz and the like may stand: Parquet and Arrow files are compressed within."""
@@ -87,6 +93,7 @@ __all__ = [
     "CONTAINERS",
     "DETECT",
     "NUMBERED",
+    "PACKAGED",
     "PIECE_BYTES",
     "PLAIN_TEXTS",
     "RECORD_BYTES",
@@ -117,6 +124,9 @@ def find_format(suffix: str, reading: Reading, shuffled: bool = False) -> Format
     if name in CONTAINERS:
         opened: Format = _find("framed:Framed")(_find(CONTAINERS[name])())
         return opened
+    if name in PACKAGED:
+        read: Format = _find(PACKAGED[name])()
+        return read
     if name in NUMBERED:
         of_rows: Format = _find("numbered:Numbered")(_find(NUMBERED[name])())
         return of_rows

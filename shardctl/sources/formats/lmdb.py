@@ -1,0 +1,207 @@
+"""LMDB: a file of keys and values, in the order of the keys. The package lmdb reads it.
+
+A record has the fields `key` and `value`, or `image` where the first value is one. Where keys are FIELD-000000001 and so on,
+and num-samples has their number (as in sets of text in scenes), a record has these fields. Values are bytes, or text where all
+of a field are. A pickle is a reject: it can run any code. The file has no checksums, and the library crashes on some that are
+damaged: its worker ends then.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count, islice
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from shardctl.codecs.image import SNIFF_BYTES, is_image
+from shardctl.errors import InstallError, Rejection
+from shardctl.sources.formats.base import RECORD_BYTES, UNIT_BYTES, Choose, Cut, Digest, Parsed, Reading, Unit
+from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, damaged
+from shardctl.sources.formats.containers import NOTHING_DECLARED, too_large, types_beside
+from shardctl.sources.formats.found_values import Record, batch_of_records
+from shardctl.sources.formats.ranges import changed
+from shardctl.sources.types import Types
+from shardctl.sources.values import Feature
+
+MAGIC = b"\xde\xc0\xef\xbe"
+MAGIC_AT = 16
+"""Where every file has it: behind the head of its first page."""
+
+COUNT = b"num-samples"
+
+MOST_UNITS = 64
+"""Units of a file: to come to a record by its number, the keys of all before it are passed."""
+
+_FIRST = re.compile(rb"^(.+)-(0*1)$", re.DOTALL)
+
+
+class Lmdb:
+    """Reads LMDB files. Raises InstallError if the package is missing."""
+
+    name: ClassVar[str] = "lmdb"
+    types_can_be_sampled: ClassVar[bool] = True
+
+    def __init__(self) -> None:
+        try:
+            import lmdb
+        except ImportError:
+            raise InstallError("LMDB needs the package lmdb: pip install 'shardctl[lmdb]'") from None
+        self._lmdb = lmdb
+
+    def pieces(self, size: int) -> list[tuple[int, int]]:
+        """Return the whole file: it says where its records are."""
+        return [(0, size)]
+
+    def scan(self, path: str, offset: int, size: int, reading: Reading) -> Any:
+        """Return the units, [offset, size, records]: what it costs to read a record is not known, and taken for the same."""
+        with self._open(path) as entries:
+            records = entries.count
+        units = max(1, min(records, MOST_UNITS, size // UNIT_BYTES))
+        edges = [records * unit // units for unit in range(units + 1)]
+        places = [size * unit // units for unit in range(units + 1)]
+        return [[places[at], places[at + 1] - places[at], edges[at + 1] - edges[at]] for at in range(units) if records]
+
+    def join(self, scans: list[Any], size: int) -> list[Cut] | None:
+        """Return the units."""
+        return [Cut(*each) for each in scans[0]]
+
+    def types(self, path: str, unit: Unit, reading: Reading) -> Types:
+        """Return the types of the fields of a unit's records."""
+        parts = self._parts(path, unit, None, None)
+        return types_beside(NOTHING_DECLARED, reading.label, ([record for _, record in part.records] for part in parts))
+
+    def read(
+        self, path: str, unit: Unit, reading: Reading, schema: Any, choose: Choose | None, digest: Digest
+    ) -> Iterator[Parsed]:
+        """Yield the records of a unit."""
+        for part in self._parts(path, unit, choose, digest):
+            numbers = np.array([number for number, _ in part.records], np.int64)
+            yield Parsed(numbers, batch_of_records(part.records, schema), part.rejects)
+
+    @contextmanager
+    def _open(self, path: str) -> Iterator[_Entries]:
+        """Open a file for the block. Nothing is written, not even a lock. Raises OSError, Rejection."""
+        with open(path, "rb", buffering=0) as file:
+            start = file.read(MAGIC_AT + len(MAGIC))
+            size = file.seek(0, 2)
+        if start[MAGIC_AT:] != MAGIC:
+            message = "it is no LMDB file, although its name says so, or damaged at its beginning; get it again"
+            raise Rejection("read", "not-lmdb", message)
+        try:
+            with self._lmdb.open(path, subdir=False, readonly=True, lock=False, readahead=False, create=False) as environment:
+                pages, page = environment.info()["last_pgno"] + 1, environment.stat()["psize"]
+                if pages * page > size:
+                    message = (
+                        f"it is to have {pages * page:,} bytes, and has {size:,}; it was not copied to its end, get it again"
+                    )
+                    raise Rejection("read", "truncated", message)
+                with environment.begin(buffers=True) as transaction:
+                    yield _Entries(transaction)
+        except self._lmdb.Error as error:
+            raise damaged("the file", error) from None
+
+    def _parts(self, path: str, unit: Unit, choose: Choose | None, digest: Digest | None) -> Iterator[_Part]:
+        """Yield the records of a unit, some at a time. Raises Rejection if a part of it cannot be read."""
+        with self._open(path) as entries:
+            end = min(unit.first - 1 + unit.records, entries.count)
+            if end < unit.first <= unit.first - 1 + unit.records:
+                raise changed()
+            numbers = np.arange(unit.first, end + 1)
+            wanted = np.ones(len(numbers), bool) if choose is None else choose(numbers)
+            part, size = _Part([], []), 0
+            for number, is_wanted, values in zip(
+                numbers.tolist(), wanted.tolist(), entries.from_number(unit.first - 1), strict=False
+            ):
+                for name, value in values.items():
+                    size += len(value)
+                    if digest is not None:
+                        digest.update(b"%d %d\n%b" % (len(name), len(value), name.encode()))
+                        digest.update(value)
+                if is_wanted:
+                    part.take(number, values)
+                if size >= BATCH_BYTES or len(part.records) >= BATCH_ROWS:
+                    yield part
+                    part, size = _Part([], []), 0
+            yield part
+
+
+class _Entries:
+    """The records of an open file, and their `count`."""
+
+    def __init__(self, transaction: Any) -> None:
+        self._transaction = transaction
+        self._fields, self._digits = _fields_of(transaction)
+        self._name = "value"
+        entries = int(transaction.stat()["entries"])
+        if self._fields is None:
+            self.count = entries
+            start = next((bytes(each["value"][:SNIFF_BYTES]) for each in self.from_number(0)), b"")
+            self._name = "image" if is_image(start) else "value"
+            return
+        self.count = int(bytes(transaction.get(COUNT)))
+        if self.count > entries:
+            message = f"num-samples says {self.count:,}, and there are {entries:,} entries; the file is not whole, get it again"
+            raise Rejection("read", "truncated", message)
+
+    def from_number(self, first: int) -> Iterator[dict[str, Any]]:
+        """Yield the records from a number on, counted from 0: their bytes by field."""
+        if self._fields is None:
+            cursor = self._transaction.cursor()
+            keys = islice(cursor.iternext(keys=True, values=False), first, None)
+            yield from ({"key": key, self._name: cursor.value()} for key in keys)
+            return
+        for number in count(first + 1):
+            numbered = {name: b"%b-%0*d" % (key, self._digits, number) for name, key in self._fields.items()}
+            found = {name: self._transaction.get(key) for name, key in numbered.items()}
+            yield {name: value for name, value in found.items() if value is not None}
+
+
+def _fields_of(transaction: Any) -> tuple[dict[str, bytes] | None, int]:
+    """Return the fields of records whose keys are numbered, with the beginning of their keys, and the digits of the numbers.
+
+    None for a file of other keys.
+    """
+    count = transaction.get(COUNT)
+    if count is None or not bytes(count).isdigit():
+        return None, 0
+    fields, digits, cursor = {}, 0, transaction.cursor()
+    there = cursor.first()
+    while there:
+        match = _FIRST.match(bytes(cursor.key()))
+        if match:
+            fields[match[1].decode("utf-8", "backslashreplace")] = match[1]
+            digits = len(match[2])
+            there = cursor.set_range(match[1] + b".")  # what comes after "-"
+        else:
+            there = cursor.next()
+    return fields or None, digits
+
+
+class _Part(NamedTuple):
+    """Records that were read, each with its number, and those that were rejected."""
+
+    records: list[tuple[int, Record]]
+    rejects: list[tuple[int, Rejection]]
+
+    def take(self, number: int, values: dict[str, Any]) -> None:
+        """Add a record, or why it is none."""
+        try:
+            if not values:
+                raise Rejection("read", "missing", "there is no entry with its number")
+            self.records.append((number, {name: Feature([_read(name, value)]) for name, value in values.items()}))
+        except Rejection as rejection:
+            self.rejects.append((number, rejection))
+
+
+def _read(name: str, value: Any) -> bytes:
+    """Return the bytes of a value. Raises Rejection."""
+    if len(value) > RECORD_BYTES:
+        raise too_large(len(value))
+    data = bytes(value)
+    if data[:1] == b"\x80" and data[1:2] in (b"\2", b"\3", b"\4", b"\5") and data.endswith(b"."):
+        message = f"its {name} is a pickle, which can run any code and is not read; write it as an image, text or JSON"
+        raise Rejection("read", "pickle", message)
+    return data

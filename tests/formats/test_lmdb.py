@@ -1,0 +1,124 @@
+"""LMDB: keys and values come out in their order, numbered keys as fields, and nothing is unpickled."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from reading import cut, read, units_of
+
+import shardctl
+from shardctl.errors import InstallError, Rejection
+from shardctl.sources.endings import ending_of
+from shardctl.sources.formats import Reading, find_format
+
+lmdb = pytest.importorskip("lmdb")
+
+LMDB = find_format(".mdb", Reading())
+
+
+def write(path: Path, entries: dict[bytes, bytes], subdir: bool = False) -> Path:
+    with lmdb.open(str(path), map_size=64 << 20, subdir=subdir) as environment, environment.begin(write=True) as transaction:
+        for key, value in entries.items():
+            transaction.put(key, value)
+    return path / "data.mdb" if subdir else path
+
+
+@given(entries=st.dictionaries(st.text(min_size=1, max_size=40), st.binary(max_size=200), max_size=30))
+def test_any_entries_come_out_in_the_order_of_their_keys(entries: dict[str, bytes], tmp_path_factory: Any) -> None:
+    wanted = {key.encode(): value for key, value in entries.items()}
+    found = read(LMDB, write(tmp_path_factory.mktemp("lmdb") / "a.mdb", wanted))
+    rows = [(row["key"].encode(), row.get("value", row.get("image"))) for row in found.rows if len(wanted)]
+    rows = [(key, value.encode() if isinstance(value, str) else value) for key, value in rows]
+    refused = {sorted(wanted)[number - 1] for number, error, _ in found.rejects if error == "pickle"}
+    assert rows == [(key, wanted[key]) for key in sorted(wanted) if key not in refused]
+
+
+def test_units_are_read_apart(tmp_path: Path) -> None:
+    entries = {b"%05d" % number: bytes([number % 256]) * 5000 for number in range(1000)}
+    path = write(tmp_path / "a.mdb", entries)
+    units = units_of(cut(LMDB, path))
+    assert len(units) > 3
+    whole = read(LMDB, path)
+    assert {row["key"].encode(): row["value"] for row in whole.rows} == entries
+    assert read(LMDB, path, units=units[::-1]).digests == whole.digests[::-1]
+
+
+def test_numbered_keys_are_fields(tmp_path: Path) -> None:
+    entries = {b"num-samples": b"3"}
+    for number in range(1, 4):
+        entries[b"image-%09d" % number] = b"\xff\xd8%d" % number
+        entries[b"label-%09d" % number] = f"wörd {number}".encode()
+    del entries[b"label-000000003"]
+    found = read(LMDB, write(tmp_path / "a.mdb", entries))
+    assert found.rows == [
+        {"image": b"\xff\xd81", "label": "wörd 1"},
+        {"image": b"\xff\xd82", "label": "wörd 2"},
+        {"image": b"\xff\xd83", "label": None},
+    ]
+
+
+def test_a_number_without_an_entry_is_a_reject(tmp_path: Path) -> None:
+    entries = {b"num-samples": b"3", b"label-1": b"a", b"label-3": b"\xff", b"more": b"x"}
+    found = read(LMDB, write(tmp_path / "a.mdb", entries))
+    assert found.rows == [{"label": b"a"}, {"label": b"\xff"}]
+    assert [reject[:2] for reject in found.rejects] == [(2, "missing")]
+
+
+def test_a_number_of_samples_that_is_too_large_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.mdb", {b"num-samples": b"999999999999", b"image-1": b"a"})
+    with pytest.raises(Rejection, match="num-samples says 999,999,999,999, and there are 2 entries"):
+        read(LMDB, path)
+
+
+def test_a_pickle_is_a_reject(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.mdb", {b"a": pickle.dumps([1, "x"]), b"b": b"plain"})
+    found = read(LMDB, path)
+    assert [row["key"] for row in found.rows] == ["b"]
+    assert [reject[:2] for reject in found.rejects] == [(1, "pickle")]
+
+
+def test_keys_that_are_no_text_are_bytes(tmp_path: Path) -> None:
+    found = read(LMDB, write(tmp_path / "a.mdb", {b"\xff\0": b"x", b"\xff\1": b"y"}))
+    assert [row["key"] for row in found.rows] == [b"\xff\0", b"\xff\1"]
+
+
+def test_files_that_are_cut_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.mdb", {b"%d" % number: bytes(3000) for number in range(20)})
+    data = path.read_bytes()
+    for size in [*range(0, len(data), 3001), len(data) - 1]:
+        path.write_bytes(data[:size])
+        with pytest.raises(Rejection, match=r"no LMDB file|cannot be read|not copied to its end|damaged"):
+            read(LMDB, path)
+
+
+def test_a_folder_with_a_lock_is_converted_and_nothing_in_it_is_changed(photos: Path, tmp_path: Path, cli: Any) -> None:
+    images = sorted(photos.rglob("*.jpg"))
+    write(tmp_path / "train_lmdb", {path.name.encode(): path.read_bytes() for path in images}, subdir=True)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "train_lmdb").iterdir()}
+    assert "lock.mdb" in before
+    ran = cli("convert", tmp_path / "train_lmdb", tmp_path / "out", "--workers", 0, "--key-field", "key")
+    assert (ran.code, "left out" in ran.err) == (0, False)
+    dataset = shardctl.open(tmp_path / "out")
+    assert [dataset[n]["key"] for n in range(len(dataset))] == sorted({path.name for path in images})
+    assert dataset[0]["image"].shape[2] == 3
+    assert {path.name: path.read_bytes() for path in (tmp_path / "train_lmdb").iterdir()} == before
+
+
+def test_other_names_are_known_by_content(tmp_path: Path) -> None:
+    path = write(tmp_path / "images.db1", {b"a": b"b"})
+    assert ending_of(path.name, str(path)) == ".mdb"
+    (tmp_path / "access.mdb").write_bytes(b"\0\1\0\0Standard Jet DB" + bytes(100))
+    with pytest.raises(Rejection, match="no LMDB file, although its name says so"):
+        read(LMDB, tmp_path / "access.mdb")
+
+
+def test_without_the_package_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "lmdb", None)
+    find_format.cache_clear()
+    with pytest.raises(InstallError, match=r"pip install 'shardctl\[lmdb\]'"):
+        find_format(".mdb", Reading())
