@@ -42,7 +42,7 @@ ITS_SHUFFLE = "as this reader shuffles"
 
 @dataclass
 class PeerShards:
-    """Shards of another tool, read by its reader in the Python `python`. Once it has opened them, it says `library` and `how`."""
+    """Shards of another tool, read by its reader in the Python `python`. Having opened them, it says `library` and `how`."""
 
     reader: PeerReader
     python: str
