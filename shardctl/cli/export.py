@@ -63,7 +63,8 @@ def _pairs(context: click.Context, parameter: click.Parameter, values: Sequence[
 @click.option(
     "--compression",
     metavar="NAME",
-    help="parquet: zstd (default), snappy, none. webdataset, tfrecord: none (default), gzip.",
+    help="parquet: zstd (default), snappy, none. webdataset, tfrecord: none (default), gzip."
+    " array-record: none (default), zstd.",
 )
 @click.option(
     "--no-eos",
@@ -96,6 +97,7 @@ def export(
       tfrecord    SPLIT-00000.tfrecord with tf.train.Examples, as TensorFlow reads it
       tfds        a folder of TFRecords with features.json: tensorflow_datasets.builder_from_directory("OUT")
       mds         SPLIT/shard.00000.mds and SPLIT/index.json, as MosaicML Streaming reads them
+      array-record  SPLIT-00000-of-00007.array_record with Examples, as Grain and TFDS read it by number
       files       SPLIT/CLASS/NAME.jpg or SPLIT/NAME.txt, and SPLIT/metadata.jsonl (an ImageFolder)
       coco        SPLIT/NAME.jpg, and annotations/instances_SPLIT.json with the objects of all images
       yolo        images/SPLIT/NAME.jpg, labels/SPLIT/NAME.txt, and data.yaml, as Ultralytics reads them

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from shardctl.errors import UsageError
 from shardctl.exports.arrays import is_number, is_packed
-from shardctl.exports.base import Column
+from shardctl.exports.base import Column, Export, Place, form_of_raw
 from shardctl.sources.exported import Field
 from shardctl.token_columns import list_offsets
 
@@ -48,6 +48,20 @@ def is_bytes(type_: pa.DataType) -> bool:
 def is_list(type_: pa.DataType) -> bool:
     """Return whether a type is one of lists, of one length or of any."""
     return any(fits(type_) for fits in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list))
+
+
+class ExampleExport(Export):
+    """An export whose records are Examples."""
+
+    def place(self, column: Column) -> Place | None:
+        """Say which feature a column becomes. Raises UsageError if another one has the name of the paths of its images."""
+        if column.is_image:
+            return Place(column.target, form_of_images(column))
+        if column.is_raw_image:
+            form = form_of_raw(column)
+            if form != "value":
+                return Place(column.target, form)
+        return Place(column.target, "value", loss_of(column))
 
 
 def loss_of(column: Column) -> str | None:

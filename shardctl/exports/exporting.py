@@ -79,10 +79,10 @@ def export(
 ) -> ExportResult:
     """Write the dataset at `dst`, or one of its splits, into the new folder `out` in another form.
 
-    `to` is `parquet` (as Hugging Face datasets reads it), `webdataset`, `tfrecord`, `tfds`, `mds` (MosaicML Streaming), `files`
-    (a folder of images or texts), `coco`, `yolo` (images and their objects), or for tokens `megatron` (SPLIT.bin
-    and SPLIT.idx, as megatron-core reads them) or `nanogpt` (SPLIT.bin, bare uint16): they put the end-of-text token behind
-    each document that lacks it, unless `eos=False`.
+    `to` is `parquet` (as Hugging Face datasets reads it), `webdataset`, `tfrecord`, `tfds`, `mds` (MosaicML Streaming),
+    `array-record` (Grain), `files` (a folder of images or texts), `coco`, `yolo` (images and their objects), or for tokens
+    `megatron` (SPLIT.bin and SPLIT.idx, as megatron-core reads them) or `nanogpt` (SPLIT.bin, bare uint16): they put the
+    end-of-text token behind each document that lacks it, unless `eos=False`.
 
     `columns` are those that are written, with the key, `rename` gives them other names, `where` is a condition on samples.
     `store` says how raw images are written: `keep`, `png` or `jpeg:Q`. `on_loss` says what becomes of columns that the form

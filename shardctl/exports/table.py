@@ -17,13 +17,14 @@ EXPORTS = {
     "tfrecord": "TfRecord",
     "tfds": "Tfds",
     "mds": "Mds",
+    "array-record": "ArrayRecord",
     "files": "Files",
     "coco": "Coco",
     "yolo": "Yolo",
     "megatron": "Megatron",
     "nanogpt": "NanoGpt",
 }
-"""The class of each export: in the module of its name."""
+"""The class of each export: in the module of its name, with _ for -."""
 
 OPTIONS = {"task": "--task", "compression": "--compression", "eos": "--no-eos"}
 """The option of the command line for each setting."""
@@ -33,7 +34,7 @@ def chosen_export(to: str, settings: dict[str, Any]) -> Export:
     """Return the export of a name with its settings. Raises UsageError for an unknown name or setting."""
     if to not in EXPORTS:
         raise UsageError(f"cannot export to {to!r}; there are {', '.join(EXPORTS)}")
-    class_: Any = getattr(importlib.import_module(f"shardctl.exports.{to}"), EXPORTS[to])
+    class_: Any = getattr(importlib.import_module(f"shardctl.exports.{to.replace('-', '_')}"), EXPORTS[to])
     known = [field.name for field in fields(class_)]
     odd = next((name for name in settings if name not in known), None)
     if odd is not None:

@@ -9,9 +9,9 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from shardctl.exports.base import Column, Export, Part, Place, Progress, Written, form_of_raw
+from shardctl.exports.base import Part, Progress, Written
 from shardctl.exports.compressed import SUFFIXES, check_compression, compressing
-from shardctl.exports.examples import form_of_images, loss_of, serialized
+from shardctl.exports.examples import ExampleExport, serialized
 from shardctl.exports.rows import batches
 from shardctl.exports.source import Source
 from shardctl.sources.exported import Field
@@ -20,7 +20,7 @@ from shardctl.storage import FileFacts, StreamedFile, replacing
 
 
 @dataclass(frozen=True)
-class TfRecord(Export):
+class TfRecord(ExampleExport):
     """A TFRecord file for each shard, plain or gzip."""
 
     compression: str = "none"
@@ -30,16 +30,6 @@ class TfRecord(Export):
         """Raise UsageError for a compression that TensorFlow does not read, InstallError if a package is missing."""
         check_compression(self.name, self.compression)
         crc32c()
-
-    def place(self, column: Column) -> Place | None:
-        """Say which feature a column becomes. Raises UsageError if another one has the name of the paths of its images."""
-        if column.is_image:
-            return Place(column.target, form_of_images(column))
-        if column.is_raw_image:
-            form = form_of_raw(column)
-            if form != "value":
-                return Place(column.target, form)
-        return Place(column.target, "value", loss_of(column))
 
     def write(self, source: Source, fields: Sequence[Field], part: Part, folder: Path, progress: Progress) -> Written:
         """Write one file; none if no sample was chosen of the shard."""

@@ -171,6 +171,18 @@ def read_tfrecord(folder: Path, description: Description, split: str) -> Iterato
             yield {field.name: of_example(field, types[field.name], found, description.key) for field in description.fields}
 
 
+def read_array_record(folder: Path, description: Description, split: str) -> Iterator[Sample]:
+    from array_record.python.array_record_module import ArrayRecordReader
+
+    types = {field.name: description.layout.columns.field(field.name).type for field in description.fields}
+    for name in description.splits[split].files:
+        reader = ArrayRecordReader(str(folder / name), "readahead_buffer_size:0,max_parallelism:0")
+        for record in reader.read_all():
+            found = features_in(record)
+            yield {field.name: of_example(field, types[field.name], found, description.key) for field in description.fields}
+        reader.close()
+
+
 def tfrecords(data: bytes) -> Iterator[bytes]:
     place = 0
     while place < len(data):
@@ -258,5 +270,6 @@ READERS: dict[str, Callable[[Path, Description, str], Iterator[Sample]]] = {
     "tfrecord": read_tfrecord,
     "tfds": read_tfrecord,
     "mds": read_mds,
+    "array-record": read_array_record,
     "files": read_files,
 }

@@ -131,7 +131,7 @@ def test_raw_images_and_masks_are_png_with_the_same_pixels(tmp_path: Path, to: s
         assert np.array_equal(np.asarray(Image.open(io.BytesIO(mask["bytes"]))), sample["mask"])
 
 
-@pytest.mark.parametrize("to", ["parquet", "webdataset", "tfrecord", "tfds", "mds"])
+@pytest.mark.parametrize("to", ["parquet", "webdataset", "tfrecord", "tfds", "mds", "array-record"])
 def test_raw_images_are_kept_as_arrays_where_there_are_arrays(tmp_path: Path, to: str) -> None:
     dataset = made.write_raw(tmp_path / "in")
     result = shardctl.export(dataset, tmp_path / "out", to, store="keep", workers=0)
@@ -265,7 +265,7 @@ def test_images_that_are_missing_come_back_or_are_told(tmp_path: Path, to: str) 
     assert restored(tmp_path / "out", "train").equals(table(dataset, "train"))
 
 
-@pytest.mark.parametrize("to", ["parquet", "webdataset", "tfrecord", "tfds", "mds"])
+@pytest.mark.parametrize("to", ["parquet", "webdataset", "tfrecord", "tfds", "mds", "array-record"])
 def test_tokens_come_back(tmp_path: Path, to: str) -> None:
     large = pa.large_list(pa.struct([("a", pa.large_list(pa.int8()))]))
     packed = ("block", pa.list_(pa.int32(), 3))
@@ -314,7 +314,7 @@ def test_any_table_comes_back_from_every_form(tmp_path: Path, data: st.DataObjec
         for n in range(number)
     ]
     shardctl.write(tmp_path / "in", rows, schema, overwrite=True)
-    for to in ("parquet", "webdataset", "tfrecord", "tfds", "mds"):
+    for to in ("parquet", "webdataset", "tfrecord", "tfds", "mds", "array-record"):
         shardctl.export(tmp_path / "in", tmp_path / "out", to, overwrite=True, on_loss="json")
         assert restored(tmp_path / "out", "train").equals(table(tmp_path / "in", "train")), to
 

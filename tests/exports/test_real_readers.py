@@ -147,7 +147,7 @@ def exported_examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("examples")
     for name, write in {**MADE, "features": made.write_features, "masks": made.write_masks}.items():
         dataset = write(root / name)
-        for to in ("tfrecord", "tfds"):
+        for to in ("tfrecord", "array-record", "tfds"):
             shardctl.export(dataset, root / f"{to}-{name}", to, workers=0, on_loss="json")
     options = {"where": "key == '2'", "workers": 0}
     shardctl.export(root / "features", root / "tfds-one", "tfds", **options)
@@ -232,6 +232,7 @@ def test_tensorflow_and_tfds_read_theirs(exported_examples: Path) -> None:
             rows = [in_json(row) if name == "photos" else row for row in made.rows_of(root / name, split)]
             texts, tfds_texts = (TEXTS.get(f"{to}-{name}", ()) for to in ("tfrecord", "tfds"))
             assert found[f"tfrecord-{name} {split}"] == [in_example(row, texts) for row in rows]
+            assert found[f"array-record-{name} {split}"] == found[f"tfrecord-{name} {split}"]
             for row, given in zip(rows, found[f"tfds-{name} {split}"], strict=True):
                 expected = in_tfds(row, tfds_texts)
                 assert without_jpeg(given, expected) == expected

@@ -19,7 +19,7 @@ import shardctl
 from shardctl.errors import InputError
 from shardctl.foreign.checking import check
 
-FORMS = ("parquet", "webdataset", "tfrecord", "tfds", "mds")
+FORMS = ("parquet", "webdataset", "tfrecord", "tfds", "mds", "array-record")
 
 
 def facts_of(dataset: Path) -> dict[str, Any]:

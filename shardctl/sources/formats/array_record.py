@@ -14,12 +14,14 @@ import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import InstallError, Rejection, first_line
+from shardctl.sources.exported import described
 from shardctl.sources.formats.base import RECORD_BYTES, UNIT_BYTES, Choose, Cut, Digest, Parsed, Reading, Unit
 from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, damaged
 from shardctl.sources.formats.containers import NOTHING_DECLARED, Declared, too_large, types_beside
 from shardctl.sources.formats.examples import example_parser
 from shardctl.sources.formats.found_values import Record, batch_of_records
 from shardctl.sources.formats.ranges import changed
+from shardctl.sources.formats.restored import RESTORED, declared_by, restored
 from shardctl.sources.formats.tfds import FEATURES, Features
 from shardctl.sources.types import Types
 from shardctl.storage import printable
@@ -68,10 +70,8 @@ class ArrayRecord:
 
     def types(self, path: str, unit: Unit, reading: Reading) -> Types:
         """Return the types of the fields of a unit's records, and those that a features.json beside the file gives them."""
-        features = _features(path)
-        declared = NOTHING_DECLARED if features is None else Declared(features.types, features.classes)
         parts = self._parts(path, unit, None, None)
-        return types_beside(declared, reading.label, ([record for _, record in part.records] for part in parts))
+        return types_beside(_Said(path).declared, reading.label, ([record for _, record in part.records] for part in parts))
 
     def read(
         self, path: str, unit: Unit, reading: Reading, schema: pa.Schema, choose: Choose | None, digest: Digest
@@ -103,7 +103,7 @@ class ArrayRecord:
 
     def _parts(self, path: str, unit: Unit, choose: Choose | None, digest: Digest | None) -> Iterator[_Part]:
         """Yield the records of a unit, some at a time. Raises Rejection if a part of it cannot be read."""
-        features = _features(path)
+        said = _Said(path)
         with self._open(path) as reader:
             end = min(unit.first - 1 + unit.records, reader.num_records())
             if end <= unit.first - 1 < unit.first - 1 + unit.records:
@@ -117,18 +117,17 @@ class ArrayRecord:
                 if digest is not None:
                     digest.update(data)
                 if is_wanted:
-                    self._take(part, number, data, features)
+                    self._take(part, number, data, said)
                 if size >= BATCH_BYTES or len(part.records) >= BATCH_ROWS:
                     yield part
                     part, size = _Part([], []), 0
             yield part
 
-    def _take(self, part: _Part, number: int, data: bytes, features: Features | None) -> None:
+    def _take(self, part: _Part, number: int, data: bytes, said: _Said) -> None:
         try:
             if len(data) > RECORD_BYTES:
                 raise too_large(len(data))
-            record = self._parse(data)
-            part.records.append((number, record if features is None else features.decoded(record)))
+            part.records.append((number, said.decoded(self._parse(data))))
         except Rejection as rejection:
             part.rejects.append((number, rejection))
 
@@ -140,8 +139,26 @@ class _Part(NamedTuple):
     rejects: list[tuple[int, Rejection]]
 
 
-def _features(path: str) -> Features | None:
-    return Features.beside(Path(path).with_name(FEATURES))
+class _Said:
+    """What files beside one say of its records: shardctl.json of an export, or features.json of TFDS."""
+
+    def __init__(self, path: str) -> None:
+        export = described(path)
+        self._export = export if export is not None and export.to in RESTORED else None
+        self._features = None if self._export else Features.beside(Path(path).with_name(FEATURES))
+
+    @property
+    def declared(self) -> Declared:
+        """The types of the fields, and the names of classes."""
+        if self._export is not None:
+            return declared_by(self._export)
+        return NOTHING_DECLARED if self._features is None else Declared(self._features.types, self._features.classes)
+
+    def decoded(self, record: Record) -> Record:
+        """Return the fields that a record stands for. Raises Rejection."""
+        if self._export is not None:
+            return restored(record, self._export)
+        return record if self._features is None else self._features.decoded(record)
 
 
 def _record(reader: Any, number: int) -> bytes:

@@ -26,7 +26,6 @@ class Restored:
 
     def __init__(self, container: Container, export: Description) -> None:
         self._container, self._export = container, export
-        self._value = RESTORED[export.to]
 
     @property
     def content(self) -> Content:
@@ -36,7 +35,7 @@ class Restored:
     @property
     def declared(self) -> Declared:
         """The types of the columns, and the names of the classes of those that are labels."""
-        return Declared(schema_of(self._export), classes_of(self._export))
+        return declared_by(self._export)
 
     def begin(self) -> int:
         """Return where the first record begins. Raises Rejection."""
@@ -48,15 +47,24 @@ class Restored:
 
     def fields(self, frame: Frame, data: bytes) -> Record:
         """Return the columns of a record. Raises Rejection if one is not there as shardctl.json says."""
-        found = self._container.fields(frame, data)
-        made: Record = {}
-        for field in self._export.fields:
-            try:
-                made[field.name] = _without_tensor(self._export, field, self._value(field, found, self._export))
-            except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
-                message = f"its {printable(field.name)} is not as shardctl.json describes it ({error!r:.100}); export it again"
-                raise Rejection("decode", "not-as-described", message) from None
-        return made
+        return restored(self._container.fields(frame, data), self._export)
+
+
+def restored(found: Record, export: Description) -> Record:
+    """Return the columns of a record of an export. Raises Rejection if one is not there as shardctl.json says."""
+    value, made = RESTORED[export.to], Record()
+    for field in export.fields:
+        try:
+            made[field.name] = _without_tensor(export, field, value(field, found, export))
+        except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
+            message = f"its {printable(field.name)} is not as shardctl.json describes it ({error!r:.100}); export it again"
+            raise Rejection("decode", "not-as-described", message) from None
+    return made
+
+
+def declared_by(export: Description) -> Declared:
+    """Return the types of the columns of an export, and the names of the classes of those that are labels."""
+    return Declared(schema_of(export), classes_of(export))
 
 
 def schema_of(export: Description) -> pa.Schema:
@@ -152,5 +160,6 @@ RESTORED: dict[str, Callable[[Field, Record, Description], Any]] = {
     "mds": _of_columns,
     "tfrecord": _of_features,
     "tfds": _of_features,
+    "array-record": _of_features,
 }
 """What gives a column of a record of each form of export."""

@@ -9,6 +9,7 @@ from typing import Any
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
+import grain.python as grain
 import tensorflow as tf
 import tensorflow_datasets as tfds
 from plain import plain, show
@@ -27,6 +28,17 @@ def records(folder: Path, split: str) -> list[dict[str, Any]]:
         {name: plain(value.values.numpy().tolist()) for name, value in row.items() if name in has}
         for row, has in zip(parsed, there, strict=True)
     ]
+
+
+def by_number(folder: Path, split: str) -> list[dict[str, Any]]:
+    """Return the features of the records of ArrayRecord files, as Grain takes them by number."""
+    source = grain.ArrayRecordDataSource(sorted(map(str, folder.glob(f"{split}-*.array_record"))))
+    return [of_example(source[number]) for number in range(len(source))]
+
+
+def of_example(data: bytes) -> dict[str, Any]:
+    features = tf.train.Example.FromString(data).features.feature
+    return {name: plain(list(getattr(of, of.WhichOneof("kind")).value)) for name, of in features.items()}
 
 
 def samples(folder: Path, split: str) -> list[dict[str, Any]]:
@@ -56,6 +68,9 @@ found: dict[str, Any] = {}
 for folder in sorted(root.glob("tfrecord-*")):
     for split in sorted({file.name.partition("-")[0] for file in folder.glob("*.tfrecord*")}):
         found[f"{folder.name} {split}"] = records(folder, split)
+for folder in sorted(root.glob("array-record-*")):
+    for split in sorted({file.name.partition("-")[0] for file in folder.glob("*.array_record")}):
+        found[f"{folder.name} {split}"] = by_number(folder, split)
 for folder in sorted(root.glob("tfds-*")):
     builder = tfds.builder_from_directory(folder)
     found[f"{folder.name} splits"] = sorted(builder.info.splits)
