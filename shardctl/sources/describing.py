@@ -42,6 +42,9 @@ _SUFFIXES = frozenset(
 )
 """The endings of files that may describe or repeat others."""
 
+_OF_LANCE = frozenset((".lance", ".manifest", ".txn", ".arrow", ".bin", ".json", ".idx"))
+"""The endings of files in a folder of Lance, of which one stands for all: the manifest of the newest version."""
+
 _SPLIT_FILE = re.compile(r"^(\w+)-(\w+)\.[a-z_]+-\d+-of-\d+$")
 """How TFDS names a file: DATASET-SPLIT.FORMAT-NUMBER-of-ALL."""
 
@@ -88,6 +91,10 @@ def inputs_among(
     failed, series = _Failures(), _Series()
     for file in files:
         series.add(file)
+        if file.suffix in _OF_LANCE and (file.suffix == ".lance" or "/_" in file.opened) and _is_of_lance(file):
+            if _is_newest_of_lance(file):
+                yield file
+            continue
         if file.suffix not in _SUFFIXES and not file.suffix.startswith(_NUMBERED):  # nearly all: there may be millions
             yield file
             continue
@@ -122,6 +129,18 @@ def inputs_among(
     for sentence in series.missing():
         notice(sentence)
     failed.tell(notice)
+
+
+def _is_of_lance(file: FoundFile) -> bool:
+    from shardctl.sources.formats.lance import is_part  # pathlib per file, which few have
+
+    return file.fault is None and is_part(file.opened)
+
+
+def _is_newest_of_lance(file: FoundFile) -> bool:
+    from shardctl.sources.formats.lance import is_newest
+
+    return is_newest(file.opened)
 
 
 def _describes(name: str, file: FoundFile) -> bool:

@@ -15,6 +15,7 @@ _SPELLINGS = (
     (re.compile(r"(^|[._-])tfrecords?([._-]\d+)?(-\d+-of-\d+)?(\.(gz|gzip|zlib|zst))?$"), ".tfrecord"),
     (re.compile(r"(^|[._-])array_?records?(-\d+-of-\d+)?$"), ".array_record"),
     (re.compile(r"\.mds\.(zstd|zst|gz|bz2|br|snappy)$"), ".mds"),
+    (re.compile(r"^\d{1,20}\.manifest$"), ".lance"),
     (re.compile(r"\.(tgz|tar\.gz)$"), ".tar.gz"),
     (re.compile(r"\.(tzst|tar\.zstd)$"), ".tar.zst"),
 )

@@ -14,6 +14,7 @@ FORMAT_NAMES: dict[str, tuple[str, ...]] = {
     "array-record": (".array_record",),
     "hdf5": (".h5", ".hdf5"),
     "lmdb": (".mdb", ".lmdb"),
+    "lance": (".lance",),
     "huggingface": (".parquet", ".arrow"),
 }
 """The endings of the files of each format."""

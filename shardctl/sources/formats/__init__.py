@@ -65,6 +65,7 @@ NUMBERED: dict[str, str] = {
     ".megatron": "megatron:Megatron",
     ".h5": "hdf5:Hdf5",
     ".hdf5": "hdf5:Hdf5",
+    ".lance": "lance:Lance",
 }
 """Formats of arrays, whose rows are the records. They are read by numbered.py. An .idx of Megatron is known by its content:
 other files have this ending too."""

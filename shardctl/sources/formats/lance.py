@@ -1,0 +1,121 @@
+"""Lance: a folder of columns in versions, of which the newest is read. The package pylance reads it.
+
+The file that stands for the folder is the manifest of its newest version, `_versions/NUMBER.manifest`. The files that it names
+are never changed, so that its bytes tell one content of the folder from another.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from shardctl.errors import InstallError, Rejection
+from shardctl.sources.formats.base import Digest, Unit
+from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, FAULTS, damaged, plain_schema
+from shardctl.sources.formats.numbered import batch_of, cuts_of
+
+VERSIONS = "_versions"
+PARTS = (VERSIONS, "data", "_transactions", "_deletions", "_indices", "_refs")
+"""The folders in a folder of Lance."""
+
+MANIFEST = ".manifest"
+NEWER_FIRST = 2**63
+"""Numbers in the names of manifests from here on are counted down from 2^64 - 1, so that the newest comes first."""
+
+
+class Lance:
+    """Opens the newest version of a folder. Raises InstallError if pylance is missing."""
+
+    name: ClassVar[str] = "lance"
+
+    def __init__(self) -> None:
+        try:
+            import lance
+        except ImportError:
+            raise InstallError("Lance needs the package pylance: pip install 'shardctl[lance]'") from None
+        self._lance = lance
+
+    def open(self, path: str) -> Table:
+        """Return the rows of the version that a manifest describes. Raises OSError, Rejection."""
+        os.stat(path)  # noqa: PTH116 - what pylance says of a file that is not there has no number
+        manifest = Path(path)
+        if manifest.parent.name != VERSIONS:
+            message = f"it is a part of a dataset of Lance; give the folder that has {VERSIONS}"
+            raise Rejection("read", "part", message)
+        with _named_faults("the dataset"):
+            return Table(self._lance.dataset(str(manifest.parents[1]), version=_version_of(manifest)), manifest)
+
+
+class Table:
+    """The rows of an open version."""
+
+    def __init__(self, dataset: Any, manifest: Path) -> None:
+        self._dataset, self._manifest = dataset, manifest
+        self.schema = plain_schema(dataset.schema)
+        self._rows = int(dataset.count_rows())
+        files = (manifest.parents[1] / "data").glob("*.lance")
+        self._row_bytes = max(1, sum(file.stat().st_size for file in files) // max(1, self._rows))
+
+    def cuts(self) -> list[tuple[int, int, int]]:
+        """Return runs of rows of about 1 MiB."""
+        return cuts_of(self._rows, self._row_bytes, 0)
+
+    def hash(self, unit: Unit, digest: Digest) -> None:
+        """Give the manifest to a digest, and which rows of it the unit has."""
+        digest.update(self._manifest.read_bytes() + b"%d %d" % (unit.first, unit.records))
+
+    def batches(self, unit: Unit, names: list[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a unit."""
+        if not names:
+            yield batch_of({}, unit.records)
+            return
+        rows = max(1, min(BATCH_ROWS, BATCH_BYTES // self._row_bytes))
+        with _named_faults(f"row {unit.first} and what follows"):
+            yield from self._dataset.to_batches(
+                columns=names, offset=unit.first - 1, limit=unit.records, batch_size=rows, scan_in_order=True
+            )
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+@contextmanager
+def _named_faults(what: str) -> Iterator[None]:
+    """Raise Rejection for what pylance raises, panics too, which are no Exception."""
+    try:
+        yield
+    except (Rejection, GeneratorExit, KeyboardInterrupt, MemoryError):
+        raise
+    except BaseException as error:
+        if not isinstance(error, (*FAULTS, RuntimeError)) and type(error).__name__ != "PanicException":
+            raise
+        raise damaged(what, ValueError(str(error).partition("\n")[0][:200])) from None
+
+
+def _version_of(manifest: Path) -> int:
+    number = int(manifest.name.removesuffix(MANIFEST))
+    return 2**64 - 1 - number if number >= NEWER_FIRST else number
+
+
+def is_part(opened: str) -> bool:
+    """Return whether a file is in a folder of Lance."""
+    return any(
+        folder.name in PARTS and (folder.parent / VERSIONS).is_dir() for folder in Path(opened).parents if folder.name in PARTS
+    )
+
+
+def is_newest(opened: str) -> bool:
+    """Return whether a file is the manifest of the newest version in its folder."""
+    manifest = Path(opened)
+    if manifest.parent.name != VERSIONS or not _is_manifest(manifest):
+        return False
+    return manifest == max(filter(_is_manifest, manifest.parent.iterdir()), key=_version_of)
+
+
+def _is_manifest(path: Path) -> bool:
+    return path.suffix == MANIFEST and path.stem.isascii() and path.stem.isdigit()

@@ -1,0 +1,123 @@
+"""Lance: the rows of the newest version come out, and nothing else of the folder."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from reading import cut, read, units_of
+
+import shardctl
+from shardctl.errors import InstallError, Rejection
+from shardctl.foreign.checking import check
+from shardctl.sources.endings import ending_of
+from shardctl.sources.formats import Reading, find_format
+
+lance = pytest.importorskip("lance")
+
+LANCE = find_format(".lance", Reading())
+
+
+def table(first: int, rows: int) -> pa.Table:
+    numbers = range(first, first + rows)
+    return pa.table(
+        {
+            "id": pa.array(numbers, pa.int32()),
+            "text": [None if n % 7 == 3 else f"text {n}" for n in numbers],
+            "vector": pa.FixedSizeListArray.from_arrays(pa.array(np.arange(rows * 2), pa.float32()), 2),
+            "tags": [["a"] * (n % 3) for n in numbers],
+            "at": pa.array([datetime.datetime(2026, 1, 1, 0, 0, n % 60) for n in numbers], pa.timestamp("us")),
+            "data": pa.array([bytes([n % 256]) * 3 for n in numbers], pa.large_binary()),
+        }
+    )
+
+
+def newest(folder: Path) -> Path:
+    return min((folder / "_versions").glob("*.manifest"))
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Path:
+    lance.write_dataset(table(0, 100), str(tmp_path / "a.lance"), max_rows_per_file=30)
+    return tmp_path / "a.lance"
+
+
+def test_rows_come_out_with_their_types(dataset: Path) -> None:
+    found = read(LANCE, newest(dataset))
+    assert found.rows == table(0, 100).to_pylist()
+    assert found.table.schema.field("vector").type == pa.list_(pa.float32(), 2)
+    assert found.table.schema.field("data").type == pa.binary()
+
+
+def test_units_are_read_apart(tmp_path: Path) -> None:
+    wide = pa.table({"id": range(3000), "data": [np.random.default_rng(n).bytes(2000) for n in range(3000)]})
+    lance.write_dataset(wide, str(tmp_path / "a.lance"), max_rows_per_file=700)
+    manifest = newest(tmp_path / "a.lance")
+    units = units_of(cut(LANCE, manifest))
+    assert len(units) > 3
+    whole = read(LANCE, manifest)
+    assert whole.rows == wide.to_pylist()
+    assert read(LANCE, manifest, units=units[::-1]).digests == whole.digests[::-1]
+    assert len(set(whole.digests)) == len(units)
+
+
+def test_the_newest_version_is_read_without_what_was_deleted(dataset: Path, tmp_path: Path, cli: Any) -> None:
+    changed = lance.dataset(str(dataset))
+    changed.delete("id % 10 = 3")
+    changed.insert(table(100, 5))
+    wanted = [n for n in range(100) if n % 10 != 3] + list(range(100, 105))
+    assert [row["id"] for row in read(LANCE, newest(dataset)).rows] == wanted
+    ran = cli("convert", tmp_path, tmp_path.parent / f"{tmp_path.name}-out", "--workers", 0, "--key-field", "id")
+    assert ran.code == 0, ran.err
+    made = shardctl.open(tmp_path.parent / f"{tmp_path.name}-out")
+    assert [made[n]["key"] for n in range(len(made))] == [str(n) for n in wanted]
+    result = check(dataset, 0)
+    assert (result.ok, result.shards, result.samples) == (True, 1, len(wanted))
+
+
+def test_manifests_that_are_numbered_upwards_are_known(tmp_path: Path) -> None:
+    path = str(tmp_path / "a.lance")
+    lance.write_dataset(table(0, 5), path, enable_v2_manifest_paths=False)
+    for _ in range(10):
+        lance.write_dataset(table(5, 1), path, mode="append", enable_v2_manifest_paths=False)
+    assert (tmp_path / "a.lance" / "_versions" / "11.manifest").exists()
+    assert check(tmp_path / "a.lance", 0).samples == 15
+
+
+def test_damaged_and_missing_files_are_named(dataset: Path) -> None:
+    manifest = newest(dataset)
+    data = min((dataset / "data").glob("*.lance"))
+    whole = data.read_bytes()
+    for size in (0, 10, len(whole) // 2, len(whole) - 1):
+        data.write_bytes(whole[:size])
+        with pytest.raises(Rejection):
+            read(LANCE, manifest)
+    data.unlink()
+    assert [finding.kind for finding in check(dataset, 0).findings] == ["damaged"]
+    manifest.write_bytes(manifest.read_bytes()[:20])
+    with pytest.raises(Rejection):
+        read(LANCE, manifest)
+
+
+def test_a_part_alone_is_no_dataset(dataset: Path, tmp_path: Path) -> None:
+    alone = (tmp_path / "alone.lance").absolute()
+    alone.write_bytes(min((dataset / "data").glob("*.lance")).read_bytes())
+    with pytest.raises(Rejection, match="a part of a dataset of Lance; give the folder that has _versions"):
+        read(LANCE, alone)
+
+
+def test_the_name_of_a_manifest_tells_its_format(dataset: Path) -> None:
+    manifest = newest(dataset)
+    assert ending_of(manifest.name, str(manifest)) == ".lance"
+    assert ending_of("app.manifest", str(manifest)) != ".lance"
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "lance", None)
+    find_format.cache_clear()
+    with pytest.raises(InstallError, match=r"shardctl\[lance\]"):
+        find_format(".lance", Reading())
