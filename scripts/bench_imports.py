@@ -4,8 +4,8 @@
 
 It needs the environments of `make interop`. For each format the library itself writes the files and reads all of them once in
 one process (bytes of every field, nothing decoded, from the page cache); `shardctl convert --workers 2` of the same files with
-no recipe; `cp` of the same bytes, and one core's SHA-256 of them, are the limit. Times are of whole processes: the library's
-with its imports, and without them as it measures itself.
+no recipe, once with a look into each image and once without (`--kind table`); `cp` of the same bytes, and one core's SHA-256 of
+them, are the limit. Times are of whole processes: the library's with its imports, and without them as it measures itself.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 INTEROP = Path(os.environ.get("SHARDCTL_INTEROP", ROOT / ".interop"))
 
-KINDS = ("convert", "library", "inside", "limit")
-"""What is timed: inside is the library without its imports."""
+KINDS = ("convert", "bytes", "library", "inside", "limit")
+"""What is timed: bytes is convert without a look into the images, inside the library without its imports."""
 
 FORMATS = {"tar": "tensorflow", "tfrecord": "tensorflow", "parquet": "tensorflow", "mds": "torch"}
 """The formats, and the environments of their libraries."""
@@ -53,27 +53,28 @@ def _measure(base: Path, images: int, size: int, runs: int) -> None:
     for name, environment in FORMATS.items():
         _peer(environment, "write", name, photos, base / name)
     bytes_of = {name: sum(file.stat().st_size for file in (base / name).rglob("*")) for name in FORMATS}
-    found: dict[str, dict[str, list[float]]] = {
-        name: {"convert": [], "library": [], "inside": [], "limit": []} for name in FORMATS
-    }
+    found: dict[str, dict[str, list[float]]] = {name: {kind: [] for kind in KINDS} for name in FORMATS}
     for _ in range(runs):
         for name, environment in FORMATS.items():
             times = found[name]
             times["limit"].append(_limit(base / name, base / "copy"))
             times["convert"].append(_convert(base / name, base / "out", images))
+            times["bytes"].append(_convert(base / name, base / "out", images, "--kind", "table"))
             began = time.monotonic()
             answer = _peer(environment, "read", name, base / name)
             times["library"].append(time.monotonic() - began)
             assert answer["records"] == images, answer
             times["inside"].append(answer["seconds"])
     print(f"{images} JPEGs of {size} px, medians of {runs} runs in turn, load {os.getloadavg()[0]:.1f}")
-    print("format    MB    convert  library (with imports)  cp + SHA-256  convert/library")
+    print("format    MB    convert  (bytes)  library (with imports)  cp + SHA-256  convert/library  (bytes)")
     for name, times in found.items():
         medians = {key: statistics.median(values) for key, values in times.items()}
         library = f"{medians['inside']:7.2f}s ({medians['library']:.2f}s)"
-        ratio = medians["convert"] / medians["inside"]
+        converted = f"{medians['convert']:7.2f}s ({medians['bytes']:.2f}s)"
+        ratios = [medians[kind] / medians["inside"] for kind in ("convert", "bytes")]
         size = bytes_of[name] / 1e6
-        print(f"{name:<9} {size:5.0f} {medians['convert']:7.2f}s {library} {medians['limit']:12.2f}s {ratio:15.2f}")
+        shown = f"{medians['limit']:12.2f}s {ratios[0]:15.2f} {ratios[1]:10.2f}"
+        print(f"{name:<9} {size:5.0f} {converted} {library} {shown}")
 
 
 def _make_photos(folder: Path, images: int, size: int) -> None:
@@ -106,9 +107,9 @@ def _limit(source: Path, target: Path) -> float:
     return took
 
 
-def _convert(source: Path, out: Path, images: int) -> float:
+def _convert(source: Path, out: Path, images: int, *options: str) -> float:
     began = time.monotonic()
-    command = [sys.executable, "-m", "shardctl", "convert", str(source), str(out), "--workers", "2", "--json", "-q"]
+    command = [sys.executable, "-m", "shardctl", "convert", str(source), str(out), "--workers", "2", "--json", "-q", *options]
     done = subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
     took = time.monotonic() - began
     assert json.loads(done.stdout)["samples"] == images, done.stdout
