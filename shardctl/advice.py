@@ -21,14 +21,11 @@ from shardctl.conversion.options import check_sources
 from shardctl.dataset import open_dataset
 from shardctl.errors import InputError, InstallError, Interrupted, TooManyRejectsError, UsageError
 from shardctl.foreign.shards import is_foreign
-from shardctl.listing import detect_kind
 from shardctl.machine import memory_bytes
 from shardctl.manifest import Manifest
 from shardctl.peers.measuring import rate_today
-from shardctl.recipe import Recipe
 from shardctl.recipe_files.reading import load_recipe
-from shardctl.sampling import take_inputs
-from shardctl.sources.kinds import KINDS
+from shardctl.sampling import settled, take_inputs
 from shardctl.storage import scratch_folder
 from shardctl.text_advice import BlockAdvice, block_advice, decode_mb_per_s
 from shardctl.transforms.parts import samples_per_record
@@ -188,8 +185,7 @@ def advise(
         if settings.get(decided):
             raise UsageError(f"advise itself decides {decided}; leave it out of the recipe")
     roots = check_sources([src] if isinstance(src, str | Path) else src)
-    if settings.get("kind") in (None, "auto"):
-        settings["kind"] = detect_kind(roots, KINDS.values(), Recipe.reading_of(settings))
+    settings = settled(settings, roots, chosen.workers)
     with scratch_folder() as scratch:
         doing("listing")
         inputs = take_inputs(roots, settings, chosen.inputs, chosen.workers, scratch)

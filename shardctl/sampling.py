@@ -14,12 +14,13 @@ import pyarrow as pa
 import xxhash
 
 from shardctl.conversion import convert
+from shardctl.conversion.kinds import settle_kind
 from shardctl.conversion.options import INPUT_TIMEOUT
 from shardctl.conversion.surveying import Surveyor
 from shardctl.engines import local
 from shardctl.engines.pool import Limits
 from shardctl.errors import InputError, Rejection, TooManyRejectsError
-from shardctl.listing import LabelRule, Listing, detect_kind, list_files
+from shardctl.listing import LabelRule, Listing, list_files
 from shardctl.recipe import Recipe
 from shardctl.sources.endings import ending_of
 from shardctl.sources.formats import Format, Misfit, Unit, find_format
@@ -56,14 +57,18 @@ def take_inputs(roots: list[Path], settings: dict[str, Any], most: int, workers:
     Files that are one record are linked. Records of files that have many become one Arrow file. Raises InputError.
     """
     reading = Recipe.reading_of(settings)
-    kind = KINDS[settings["kind"]]
+    in_tables = settings["kind"] == "image" and settings.get("image_field") is not None
+    kind = KINDS["table" if in_tables else settings["kind"]]
     listing = list_files(roots, kind, reading, LabelRule.parse("none"), scratch / "listing.arrow", lambda _: None)
     folder = scratch / "inputs"
     folder.mkdir()
     if not listing.whole:
-        count = _take_records(listing, Recipe.from_settings(settings), most, workers, folder / "records.arrow")
+        placed = not settings.get("fields") and not settings.get("key_field")
+        count = _take_records(listing, Recipe.from_settings(settings), most, workers, folder / "records.arrow", placed)
         kept = {name: settings[name] for name in settings if name not in OF_TEXT}
-        return Inputs(count, {"key_field": None if settings.get("fields") else PLACE, **kept, "kind": "table"})
+        return Inputs(
+            count, {**({"key_field": PLACE} if placed else {}), **kept, "kind": settings["kind"] if in_tables else "table"}
+        )
     for number, row in enumerate(listing.table.take(pa.array(spread(len(listing), most))).to_pylist()):
         if not row["error"]:
             path = Path(listing.opened(row)).resolve()
@@ -92,10 +97,22 @@ class Tried:
     bytes: int
 
 
+def settled(settings: dict[str, Any], roots: list[Path], workers: int | str) -> dict[str, Any]:
+    """Return the settings of a recipe with the kind that convert would find, and for images in tables their field.
+
+    Raises InputError, UsageError.
+    """
+    found, engine = dict(settings), local.start(workers, Limits(seconds=INPUT_TIMEOUT))
+    try:
+        settle_kind(found, roots, engine)
+    finally:
+        engine.close()
+    return {**settings, **{name: found[name] for name in ("kind", "image_field", "format") if found.get(name) is not None}}
+
+
 def convert_some(path: Path, most: int, scratch: Path) -> Tried:
-    """Convert about `most` records from all over the shards at a path, as they are. Raises InputError."""
-    settings = {"kind": detect_kind([path], KINDS.values(), Recipe.reading_of({}))}
-    inputs = take_inputs([path], settings, most, "auto", scratch)
+    """Convert about `most` records from all over the shards at a path, as convert does by itself. Raises InputError."""
+    inputs = take_inputs([path], settled({}, [path], "auto"), most, "auto", scratch)
     root = scratch / "dataset"
     try:
         made = convert(scratch / "inputs", root, recipe=inputs.settings, labels="none")
@@ -105,8 +122,11 @@ def convert_some(path: Path, most: int, scratch: Path) -> Tried:
     return Tried(root, made.samples, inputs.count, made.bytes)
 
 
-def _take_records(listing: Listing, recipe: Recipe, most: int, workers: int | str, path: Path) -> int:
-    """Write some records as an Arrow file, and return the number of all. Raises InputError if none can be read."""
+def _take_records(listing: Listing, recipe: Recipe, most: int, workers: int | str, path: Path, placed: bool) -> int:
+    """Write some records as an Arrow file, `placed` ones with their PLACE, and return the number of all.
+
+    Raises InputError if none can be read.
+    """
     engine = local.start(workers, Limits(seconds=INPUT_TIMEOUT))
     try:
         units = Surveyor(listing, recipe.reading, False, engine).find_units()
@@ -134,11 +154,13 @@ def _take_records(listing: Listing, recipe: Recipe, most: int, workers: int | st
             why = error
     if not sum(batch.num_rows for batch in taken):
         raise InputError(f"none of the records that were tried can be read{f': {why}' if why else ''}")
-    typed = without_nulls(schema)
-    placed = pa.schema([*zip(_beside_place(typed.names), typed.types, strict=True), (PLACE, pa.string())], typed.metadata)
-    with naming_the_path(path), pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, placed) as writer:
+    written = without_nulls(schema)
+    if placed:
+        named = zip(_beside_place(written.names), written.types, strict=True)
+        written = pa.schema([*named, (PLACE, pa.string())], written.metadata)
+    with naming_the_path(path), pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, written) as writer:
         for batch in taken:
-            writer.write_batch(batch.rename_columns(placed.names))
+            writer.write_batch(batch.rename_columns(written.names) if placed else batch.drop_columns([PLACE]))
     return int(units.records.sum())
 
 

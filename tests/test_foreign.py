@@ -120,6 +120,8 @@ def test_the_commands_take_them(tars: Path, capsys: pytest.CaptureFixture[str]) 
 def test_a_sheet_and_a_page_show_records_from_all_over_by_their_place(photos: Path, tmp_path: Path, cli: Any) -> None:
     shardctl.convert(photos, tmp_path / "in", recipe={"store": "jpeg:90"}, workers=0)
     shardctl.export(tmp_path / "in", tmp_path / "tars", "webdataset", workers=0)
+    (tmp_path / "tars" / "shardctl.json").unlink()
+    (tmp_path / "tars" / "SHA256SUMS").unlink()
     drawn = cli("inspect", tmp_path / "tars", "--images", tmp_path / "sheet.png", "--html", tmp_path / "page.html")
     assert (drawn.code, "60 images drawn to" in drawn.out, "page written to" in drawn.out) == (0, True, True)
     with Image.open(tmp_path / "sheet.png") as sheet:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,8 @@ from shardctl import advice
 from shardctl.errors import InputError, InstallError
 from shardctl.peers import remote
 from shardctl.peers.measuring import bench_shards
+from shardctl.sampling import convert_some
+from shardctl.storage import scratch_folder
 
 ROOT = Path(__file__).parents[1]
 INTEROP = Path(os.environ.get("SHARDCTL_INTEROP", ROOT / ".interop"))
@@ -151,7 +156,7 @@ def test_files_without_a_reader_are_named(cli: Any, tmp_path: Path) -> None:
 
     np.save(tmp_path / "a.npy", np.arange(6))
     ran = cli("bench", tmp_path / "a.npy")
-    assert (ran.code, "bench has no reader of others for files of npy" in ran.err) == (2, True)
+    assert (ran.code, "bench knows no reader for files of npy" in ran.err) == (2, True)
 
 
 def test_packages_that_are_missing_are_named_with_what_helps(dataset: Path, python_with: Any) -> None:
@@ -163,8 +168,65 @@ def test_packages_that_are_missing_are_named_with_what_helps(dataset: Path, pyth
 
 def test_a_reader_that_dies_is_told_with_its_last_words(dataset: Path, python_with: Any) -> None:
     python = python_with("import sys; sys.exit('no memory left')")
-    with pytest.raises(InputError, match="its process ended with code 1: no memory left"):
+    with pytest.raises(
+        InstallError, match=r"is no Python that runs the reader \(its process ended with code 1: no memory left\)"
+    ):
         bench_shards(exported(dataset, "webdataset"), python=str(python), **QUICK)
+
+
+@pytest.mark.parametrize(("program", "said"), [("/bin/true", "ended with code 0"), ("/bin/cat", "it answers")])
+def test_a_program_that_is_no_python_is_told(program: str, said: str, dataset: Path) -> None:
+    with pytest.raises(InstallError, match=f"{program}: is no Python that runs the reader .*{said}"):
+        bench_shards(exported(dataset, "webdataset"), python=program, **QUICK)
+    assert processes() == []
+
+
+def tars_of_others(dataset: Path, folder: Path) -> Path:
+    """Tars without a shardctl.json beside them, as anybody has them."""
+    folder.mkdir()
+    for tar in exported(dataset, "webdataset").glob("*.tar"):
+        shutil.copy(tar, folder)
+    return folder
+
+
+def test_records_are_converted_as_convert_does_by_itself(dataset: Path, tmp_path: Path) -> None:
+    shards = tars_of_others(dataset, tmp_path / "tars")
+    shardctl.convert(shards, tmp_path / "whole", workers=0)
+    with scratch_folder() as scratch:
+        tried = shardctl.open(convert_some(shards, 30, scratch).root)
+        whole = shardctl.open(tmp_path / "whole")
+        assert (tried.manifest.kind, tried.manifest.recipe["compression"]) == ("image", whole.manifest.recipe["compression"])
+        assert tried[0]["image"].shape == (24, 24, 3)
+        assert set(tried.schema.names) == set(whole.schema.names)
+
+
+def test_batches_that_are_larger_than_an_epoch_are_measured(dataset: Path, tmp_path: Path) -> None:
+    result = bench_shards(tars_of_others(dataset, tmp_path / "tars"), runs=1, seconds=0.2)
+    assert result.samples > 0
+    assert result.samples % 60 == 0
+
+
+def test_pickles_in_shards_are_not_run(tmp_path: Path) -> None:
+    evil = tmp_path / "evil"
+    payload = b"cos\nsystem\n(S'touch %b'\ntR." % str(evil).encode()
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for number in range(20):
+            for field, data in (("txt", b"text"), ("pyd", payload), ("pickle", payload)):
+                info = tarfile.TarInfo(f"{number:04d}.{field}")
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+    assert bench_shards(tmp_path / "a.tar", **QUICK).samples > 0
+    assert not evil.exists()
+
+
+def test_damaged_images_and_bytes_that_are_none_do_not_stop_it(dataset: Path, tmp_path: Path) -> None:
+    shards = write_tar(tmp_path / "a.tar", 0)
+    with tarfile.open(shards, "w") as tar:
+        for number, data in enumerate([b"\xff\xd8\xff" + bytes(50), b"BMW is a car", b"RIFF1234WAVEfmt "] * 5):
+            info = tarfile.TarInfo(f"{number:04d}.bin")
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    assert bench_shards(shards, **QUICK).samples > 0
 
 
 def test_shards_that_their_reader_cannot_read_are_an_error(tmp_path: Path, python_with: Any) -> None:

@@ -270,6 +270,7 @@ def test_what_is_no_tensor_of_the_columns_shape_and_type_is_refused_by_name(valu
         ([2**24 + 1, 0.5], pa.float32()),
         ([[1, 2]], pa.int64()),
         ([[1], [2]], pa.int64()),
+        ([np.array([1, 2]), np.array([3, 4])], pa.int64()),
     ],
 )
 def test_a_tensor_takes_the_numbers_that_a_list_takes(value: Any, type_: pa.DataType, tmp_path: Path) -> None:
@@ -287,11 +288,12 @@ def test_a_tensor_keeps_the_numbers_that_it_can_hold(value: Any, tmp_path: Path)
 
 def test_a_generator_may_use_its_arrays_and_lists_again(tmp_path: Path) -> None:
     array, image, numbers, sample = np.zeros(2), np.zeros((2, 2, 3), np.uint8), [0], dict[str, Any]()
+    data = bytearray(2)
 
     def samples() -> Any:
         for number in range(1500):  # more than are looked at for their types
-            array[:], image[:], numbers[0] = number, number % 251, number
-            sample.update(tensor=array, image=image, numbers=numbers, nested={"a": [array[0], number]})
+            array[:], image[:], numbers[0], data[0] = number, number % 251, number, number % 256
+            sample.update(tensor=array, image=image, numbers=numbers, nested={"a": [array[0], number]}, data=data)
             yield sample
 
     schema = pa.schema(
@@ -300,12 +302,14 @@ def test_a_generator_may_use_its_arrays_and_lists_again(tmp_path: Path) -> None:
             "image": pa.fixed_shape_tensor(pa.uint8(), (2, 2, 3)),
             "numbers": pa.list_(pa.int64()),
             "nested": pa.struct({"a": pa.list_(pa.float64())}),
+            "data": pa.binary(),
         }
     )
     shardctl.write(tmp_path / "out", samples(), schema=schema)
     dataset = shardctl.open(tmp_path / "out")
     for number in range(1500):
         row = dataset[number]
+        assert row["data"][0] == number % 256
         assert (row["tensor"].tolist(), row["image"][0, 0, 0], list(row["numbers"]), list(row["nested"]["a"])) == (
             [number, number],
             number % 251,

@@ -144,7 +144,7 @@ def _differences(before: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
     pairs += [(name, versions.get(name), own.get(name)) for name in sorted({*versions, *own})]
     pairs.append(("dataset", _part(before, "dataset").get("fingerprint"), _part(now, "dataset").get("fingerprint")))
     for name, old, new in pairs:
-        if old != new:
+        if old != new and (name != "dataset" or None not in (old, new)):
             yield f"{name}: {printable(str(old))}, now {printable(str(new))}"
 
 

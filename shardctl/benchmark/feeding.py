@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from shardctl.benchmark.consumers import Fed, Pulse, Step, check_patience, feed_paced, feed_step, own_rate, watched
+from shardctl.benchmark.consumers import ENOUGH, Fed, Pulse, Step, check_patience, feed_paced, feed_step, own_rate, watched
 from shardctl.benchmark.meters import count_of
 from shardctl.benchmark.options import BenchOptions
 from shardctl.benchmark.presets import Preset, find_preset
@@ -114,6 +114,16 @@ def _consumer_result(
         time=time.shares(),
         notes=notes,
     )
+
+
+def without_reading_ahead(found: ConsumerResult) -> ConsumerResult:
+    """Return a result for a reader that makes no batch while the consumer is busy: their times add up.
+
+    With a reader of L samples/s and consumers of R in all, utilisation is L / (L + R), which is ENOUGH up to
+    R = L * (1 - ENOUGH) / ENOUGH. So it feeds as many as one that reads ahead at L * (1 - ENOUGH).
+    """
+    note = "this reader makes no batch while the GPU is busy: the GPU waits for each"
+    return replace(found, limit=round(found.limit * (1 - ENOUGH), 1), notes=(*found.notes, note))
 
 
 def _on_device(loader: Any, device: str | None) -> tuple[Any, Callable[[], None]]:

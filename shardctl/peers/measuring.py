@@ -12,7 +12,7 @@ import numpy as np
 
 from shardctl.benchmark import BenchOptions, BenchResult, Listener
 from shardctl.benchmark.environment import environment
-from shardctl.benchmark.feeding import find_consumer
+from shardctl.benchmark.feeding import find_consumer, without_reading_ahead
 from shardctl.benchmark.meters import memory_of_others
 from shardctl.benchmark.page_cache import drop, residency_of
 from shardctl.benchmark.presets import Preset
@@ -51,6 +51,7 @@ class PeerShards:
     scratch: Path
     library: str = ""
     how: str = ""
+    reads_ahead: bool = True
     _times: int = field(default=0)
 
     def open(self, epochs: int | None, drop_last: bool = False) -> Opened:
@@ -73,7 +74,7 @@ class PeerShards:
         except BaseException:
             remote.close()
             raise
-        self.library, self.how = remote.library, remote.how
+        self.library, self.how, self.reads_ahead = remote.library, remote.how, remote.reads_ahead
         return Opened(remote, time.perf_counter() - began)
 
     def order_of(self, batches: Batches) -> str:
@@ -118,6 +119,8 @@ def bench_shards(
     consumer = find_consumer(chosen, _rate_of)
     with scratch_folder() as scratch:
         subject, measured, notes = _find(root, chosen, python, scratch)
+        if chosen.cold and subject.reader.copies:
+            raise UsageError("--cold is not for Parquet files: their reader reads a copy, which is in memory; leave it out")
         subjects: list[Subject] = [subject]
         tried = None
         if beside:
@@ -132,7 +135,8 @@ def bench_shards(
         result = summarize(measured, chosen, found, page_cache)
         if consumer is not None:
             listener.phase("feeding")
-            result = replace(result, consumer=consumer.feed(subject, found, listener.samples))
+            fed = consumer.feed(subject, found, listener.samples)
+            result = replace(result, consumer=fed if subject.reads_ahead else without_reading_ahead(fed))
         if tried is not None:
             result = replace(result, against=compare_readers(tried.samples, tried.records, tried.bytes, found, own[0]))
         return replace(result, reader=ReaderFacts(subject.library, subject.how, python, notes))
@@ -173,7 +177,7 @@ def _rate_of(preset: Preset) -> tuple[float, tuple[str, ...]]:
 def _find(root: Path, options: BenchOptions, python: str, scratch: Path) -> tuple[PeerShards, Measured, tuple[str, ...]]:
     """Return the shards with their reader, what is measured of them, and what a person should know of it."""
     with open_shards(root, "auto") as (shards, _):
-        rows = shards.listing.table.select(["path", "root"]).to_pylist()
+        rows = [row for row in shards.listing.table.select(["path", "root", "error"]).to_pylist() if not row["error"]]
         files = [str(Path(shards.listing.opened(row)).absolute()) for row in rows]
         sizes = [Path(file).stat().st_size for file in files]
         reader = reader_of(shards.formats, files, str(root))

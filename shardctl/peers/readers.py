@@ -39,9 +39,16 @@ def reader_of(formats: dict[str, int], files: list[str], shown: str) -> PeerRead
     name = next(iter(formats))
     if name == "tfrecord" and (Path(files[0]).parent / FEATURES).exists():
         name = "tfds"
+        if len({Path(file).parent for file in files}) > 1:
+            raise UsageError(f"{printable(shown)} has several folders of TFDS; measure one at a time")
     if name not in READERS:
         raise UsageError(
-            f"{printable(shown)}: bench has no reader of others for files of {name} (it has {known});"
+            f"{printable(shown)}: bench knows no reader for files of {name} (it knows those for {known});"
             " convert them, and measure the dataset"
+        )
+    zstd = next((file for file in files if name == "webdataset" and file.endswith((".zst", ".zstd", ".tzst"))), None)
+    if zstd is not None:
+        raise UsageError(
+            f"{printable(zstd)}: webdataset does not read tars that zstd has compressed; shardctl does: convert them"
         )
     return READERS[name]

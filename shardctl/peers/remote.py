@@ -24,6 +24,8 @@ PROGRAM = Path(__file__).parent / "programs" / "serve.py"
 PATIENCE = 300.0
 """Seconds that a reader may take for one answer: its first includes the import of TensorFlow, or a copy of Parquet files."""
 
+CANNOT_READ = " cannot read these shards: "
+
 _END_SECONDS = 5.0
 
 
@@ -64,6 +66,7 @@ class Remote:
                 stdout=subprocess.PIPE,
                 stderr=self._said,
                 start_new_session=True,  # Ctrl-C is for this process, which ends the other
+                env={**os.environ, "TMPDIR": settings["scratch"]},  # TensorFlow and others leave files there
             )
         except OSError as error:
             self._said.close()
@@ -71,11 +74,15 @@ class Remote:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._commands, self._answers = self._process.stdin, self._process.stdout
-        self.library, self.how, self.threads = "", "", 0
+        self.library, self.how, self.threads, self.reads_ahead = "", "", 0, True
         self._read: int | None = None  # samples of the epoch that was begun
         try:
             self._send(json.dumps({**settings, "program": reader.program, "endless": epochs is None}))
-            self._answer()
+            try:
+                self._answer()
+            except InputError as error:  # it has not looked at the shards yet
+                why = str(error).partition(CANNOT_READ)[2]
+                raise InstallError(f"{printable(python)}: is no Python that runs the reader ({why}); name another") from None
         except BaseException:
             self.close()
             raise
@@ -84,6 +91,7 @@ class Remote:
         """Open the shards."""
         opened = self._ask("open")
         self.library, self.how, self.threads = opened["library"], opened["how"], int(opened["parallel"])
+        self.reads_ahead = opened["ahead"]
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield batches: those of the epochs, or without an end from where the last iteration was stopped.
@@ -131,9 +139,15 @@ class Remote:
         self._said.close()
 
     def _signal(self, number: int) -> None:
-        """Send a signal to all of its processes."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, number)
+        """Send a signal to all of its processes; those that tidy up behind the others are never paused."""
+        if number != signal.SIGSTOP:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
+            return
+        for process in self.process_ids:
+            with contextlib.suppress(OSError):
+                if b"resource_tracker" not in Path(f"/proc/{process}/cmdline").read_bytes():
+                    os.kill(process, number)
 
     def _ask(self, command: str) -> dict[str, Any]:
         self._send(command)
@@ -147,15 +161,18 @@ class Remote:
     def _answer(self) -> dict[str, Any]:
         there, _, _ = select.select([self._answers], [], [], PATIENCE)
         line = self._answers.readline() if there else b""
-        answer: dict[str, Any] = json.loads(line) if line.endswith(b"\n") else {"error": self._why(bool(there))}
+        try:
+            answer: dict[str, Any] = dict(json.loads(line)) if line.endswith(b"\n") else {"error": self._why(bool(there))}
+        except (ValueError, TypeError):
+            answer = {"error": f"it answers {line[:60]!r}"}
         if "missing" in answer:
             raise InstallError(
-                f"reading these shards as training does needs packages that {printable(self._python)} does not have"
+                f"reading these shards as training does needs packages that {printable(self._python)} cannot import"
                 f" ({printable(answer['missing'])}): install them (pip install {self._reader.packages}), or name a Python"
                 " that has them with --python"
             )
         if "error" in answer:
-            raise InputError(f"{self._reader.packages.split()[0]} cannot read these shards: {printable(answer['error'])}")
+            raise InputError(f"{self._reader.packages.split()[0]}{CANNOT_READ}{printable(answer['error'])}")
         return answer
 
     def _why(self, ended: bool) -> str:

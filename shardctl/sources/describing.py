@@ -91,8 +91,8 @@ def inputs_among(
     failed, series = _Failures(), _Series()
     for file in files:
         series.add(file)
-        if file.suffix in _OF_LANCE and (file.suffix == ".lance" or "/_" in file.opened) and _is_of_lance(file):
-            if _is_newest_of_lance(file):
+        if file.suffix in _OF_LANCE and (manifest := _manifest_of_lance(file)) is not None:
+            if file.opened == manifest:
                 yield file
             continue
         if file.suffix not in _SUFFIXES and not file.suffix.startswith(_NUMBERED):  # nearly all: there may be millions
@@ -131,16 +131,15 @@ def inputs_among(
     failed.tell(notice)
 
 
-def _is_of_lance(file: FoundFile) -> bool:
-    from shardctl.sources.formats.lance import is_part  # pathlib per file, which few have
+def _manifest_of_lance(file: FoundFile) -> str | None:
+    """Return the manifest that stands for the folder of Lance that a file is in, None for a file that is in none."""
+    folder = os.path.basename(os.path.dirname(file.opened))  # noqa: PTH119, PTH120 - see pyproject.toml
+    if file.fault is not None or not (folder.startswith("_") or file.suffix == ".lance" or "/_indices/" in file.opened):
+        return None
+    from shardctl.sources.formats.lance import folder_of, newest_in
 
-    return file.fault is None and is_part(file.opened)
-
-
-def _is_newest_of_lance(file: FoundFile) -> bool:
-    from shardctl.sources.formats.lance import is_newest
-
-    return is_newest(file.opened)
+    found = folder_of(file.opened)
+    return None if found is None else str(newest_in(found))
 
 
 def _describes(name: str, file: FoundFile) -> bool:

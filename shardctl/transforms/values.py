@@ -222,10 +222,12 @@ def _flat_list(value: Any, shape: tuple[int, ...]) -> list[Any] | None:
     """
     flat = [value]
     for size in (math.prod(shape),) if _is_flat(value) else shape:
-        if not all(isinstance(part, list | tuple | np.ndarray) and len(part) == size for part in flat):
+        if not all(
+            isinstance(part, list | tuple | np.ndarray) and getattr(part, "shape", True) and len(part) == size for part in flat
+        ):
             return None
         flat = [item for part in flat for item in _items(part)]
-    return None if None in flat else flat
+    return None if any(item is None or isinstance(item, list | tuple | np.ndarray) for item in flat) else flat
 
 
 def _is_flat(value: Any) -> bool:

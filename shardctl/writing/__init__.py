@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -144,9 +145,12 @@ class _Limits:
 def _own(value: Any, deepest: int = DEEPEST) -> Any:
     """Return a value of which a generator may change its own copy afterwards: arrays, lists and dicts are copied."""
     if isinstance(value, np.ndarray):
-        return value.copy()
-    if deepest and type(value) in (list, tuple):
-        return type(value)(_own(part, deepest - 1) for part in value) if not set(map(type, value)) <= PLAIN else value[:]
+        return copy.deepcopy(value) if value.dtype.hasobject else value.copy()
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    if deepest and isinstance(value, list | tuple):
+        made = (_own(part, deepest - 1) for part in value)
+        return value[:] if set(map(type, value)) <= PLAIN else tuple(made) if isinstance(value, tuple) else list(made)
     if deepest and isinstance(value, dict):
         return {name: _own(part, deepest - 1) for name, part in value.items()}
     return value

@@ -103,6 +103,19 @@ def test_damaged_and_missing_files_are_named(dataset: Path) -> None:
         read(LANCE, manifest)
 
 
+def test_files_of_others_beside_a_folder_of_this_name_are_inputs(tmp_path: Path, cli: Any) -> None:
+    folder = tmp_path / "_mine"
+    (folder / "_versions").mkdir(parents=True)
+    (folder / "data").mkdir()
+    (folder / "data" / "a.jsonl").write_text('{"n": 1}\n')
+    (folder / "_versions" / "b.json").write_text('{"n": 2}')
+    (folder / "_deletions").mkdir()
+    (folder / "_deletions" / "c.json").write_text('{"n": 3}')
+    assert cli("convert", folder, tmp_path / "out", "--kind", "table", "--workers", 0).code == 0
+    made = shardctl.open(tmp_path / "out")
+    assert sorted(made[n]["n"] for n in range(len(made))) == [1, 2, 3]
+
+
 def test_a_part_alone_is_no_dataset(dataset: Path, tmp_path: Path) -> None:
     alone = (tmp_path / "alone.lance").absolute()
     alone.write_bytes(min((dataset / "data").glob("*.lance")).read_bytes())

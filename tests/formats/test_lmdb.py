@@ -1,4 +1,4 @@
-"""LMDB: keys and values come out in their order, numbered keys as fields, and nothing is unpickled."""
+"""LMDB: keys and values come out in their order, and nothing is unpickled or lost."""
 
 from __future__ import annotations
 
@@ -48,30 +48,26 @@ def test_units_are_read_apart(tmp_path: Path) -> None:
     assert read(LMDB, path, units=units[::-1]).digests == whole.digests[::-1]
 
 
-def test_numbered_keys_are_fields(tmp_path: Path) -> None:
-    entries = {b"num-samples": b"3"}
-    for number in range(1, 4):
-        entries[b"image-%09d" % number] = b"\xff\xd8%d" % number
-        entries[b"label-%09d" % number] = f"wörd {number}".encode()
-    del entries[b"label-000000003"]
-    found = read(LMDB, write(tmp_path / "a.mdb", entries))
-    assert found.rows == [
-        {"image": b"\xff\xd81", "label": "wörd 1"},
-        {"image": b"\xff\xd82", "label": "wörd 2"},
-        {"image": b"\xff\xd83", "label": None},
-    ]
+def test_databases_inside_are_refused_and_values_of_their_size_are_not(tmp_path: Path) -> None:
+    plain = {b"%d" % number: bytes([number]) * 48 for number in range(5)}
+    assert len(read(LMDB, write(tmp_path / "plain.mdb", plain)).rows) == 5
+    with lmdb.open(str(tmp_path / "a.mdb"), subdir=False, max_dbs=2) as environment:
+        inside = environment.open_db(b"one")
+        with environment.begin(write=True) as transaction:
+            transaction.put(b"k", b"v", db=inside)
+    with pytest.raises(Rejection, match=r"has databases inside \(one\)"):
+        read(LMDB, tmp_path / "a.mdb")
 
 
-def test_a_number_without_an_entry_is_a_reject(tmp_path: Path) -> None:
-    entries = {b"num-samples": b"3", b"label-1": b"a", b"label-3": b"\xff", b"more": b"x"}
-    found = read(LMDB, write(tmp_path / "a.mdb", entries))
-    assert found.rows == [{"label": b"a"}, {"label": b"\xff"}]
-    assert [reject[:2] for reject in found.rejects] == [(2, "missing")]
-
-
-def test_a_number_of_samples_that_is_too_large_is_refused(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.mdb", {b"num-samples": b"999999999999", b"image-1": b"a"})
-    with pytest.raises(Rejection, match="num-samples says 999,999,999,999, and there are 2 entries"):
+def test_a_number_of_entries_that_is_too_large_is_damage(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.mdb", {b"%03d" % number: b"x" for number in range(100)})
+    data = path.read_bytes()
+    pages = [page for page in (0, 4096) if (100).to_bytes(8, "little") in data[page : page + 200]]
+    for page in pages:
+        at = data.index((100).to_bytes(8, "little"), page)
+        data = data[:at] + (200).to_bytes(8, "little") + data[at + 8 :]
+    path.write_bytes(data)
+    with pytest.raises(Rejection, match=r"entry 101 cannot be read \(it is not there"):
         read(LMDB, path)
 
 

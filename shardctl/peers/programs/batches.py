@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import io
-import signal
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from .ending import end_with_parent
+
 
 @dataclass(frozen=True)
 class Reading:
     """An open reader. `library` is its name and version. `epoch` returns the batches of an epoch.
 
-    `how` says in what it reads, and `parallel` in how many processes or threads, 0 if it finds the number itself.
+    `how` says in what it reads, and `parallel` in how many processes or threads, 0 if it finds the number itself. `ahead` says
+    whether it makes batches while others are taken.
     """
 
     library: str
     how: str
     parallel: int
+    ahead: bool
     epoch: Callable[[], Iterable[Batch]]
 
 
@@ -46,14 +47,16 @@ def _bytes_of(value: Any) -> int:
     return int(getattr(value, "nbytes", None) or (len(value) if isinstance(value, str | bytes) else 8))
 
 
-_PR_SET_PDEATHSIG = 1
-
-_IMAGES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"BM", b"RIFF")
+_IMAGES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8")
 
 
 def is_image(value: Any) -> bool:
     """Return whether a value begins as an encoded image does."""
-    return isinstance(value, bytes) and value.startswith(_IMAGES)
+    if not isinstance(value, bytes):
+        return False
+    if value.startswith((b"RIFF", b"BM")):  # sounds and texts begin so too
+        return value[8:12] == b"WEBP" or value[6:10] == bytes(4)
+    return value.startswith(_IMAGES)
 
 
 def decoded(value: Any) -> Any:
@@ -61,7 +64,10 @@ def decoded(value: Any) -> Any:
     if is_image(value):
         from PIL import Image
 
-        value = Image.open(io.BytesIO(value))
+        try:
+            return np.asarray(Image.open(io.BytesIO(value)).convert("RGB"))
+        except (OSError, SyntaxError, ValueError):  # a damaged one: training would skip it
+            return value
     return np.asarray(value.convert("RGB")) if hasattr(value, "getbands") else value
 
 
@@ -117,7 +123,7 @@ def reading_of(library: str, processes: int, epoch: Callable[[], Iterable[Batch]
         how = f"{processes} worker process{'es' if processes > 1 else ''} of PyTorch's DataLoader"
     else:
         how = "one process, as PyTorch, whose DataLoader has more, is not installed"
-    return Reading(library, how, max(1, processes), epoch)
+    return Reading(library, how, max(1, processes), processes > 0, epoch)
 
 
 def data_loader(dataset: Any, processes: int, **options: Any) -> Any:
@@ -132,9 +138,3 @@ def data_loader(dataset: Any, processes: int, **options: Any) -> Any:
         worker_init_fn=lambda worker: end_with_parent(),
         **options,
     )
-
-
-def end_with_parent() -> None:
-    """Have this process killed when its parent ends (prctl(2)): one that is paused would else stay for ever."""
-    with contextlib.suppress(OSError, AttributeError):  # Linux only
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -6,14 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import streaming
-from streaming.base.util import clean_stale_shared_memory
 
 from .batches import Collate, Reading, data_loader, reading_of
 
 
 def open_reading(settings: dict[str, Any]) -> Reading:
     """Open the folders. Compressed shards are decompressed into the scratch folder, as theirs is not to be changed."""
-    clean_stale_shared_memory()
     processes = settings["processes"]
     folders = sorted({str(Path(file).parent) for file in settings["files"]})
     dataset = streaming.StreamingDataset(
@@ -28,6 +26,8 @@ def open_reading(settings: dict[str, Any]) -> Reading:
 
 def _stream(folder: str, scratch: Path) -> Any:
     index = (Path(folder) / "index.json").read_text(encoding="utf-8")
+    if '"pkl"' in index:
+        raise ValueError("a column is encoded as pkl, and a pickle can run any code when it is read")
     if '"compression": null' in index:
         return streaming.Stream(local=folder)
     return streaming.Stream(remote=folder, local=str(scratch))

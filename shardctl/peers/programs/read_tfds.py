@@ -28,4 +28,4 @@ def open_reading(settings: dict[str, Any]) -> Reading:
     if settings["decode"] and images:
         samples = samples.map(decoded, num_parallel_calls=tf.data.AUTOTUNE, deterministic=not settings["shuffle"])
     library = f"tensorflow_datasets {tfds.__version__}"
-    return Reading(library, "the threads of tf.data (AUTOTUNE)", 0, batches_of(samples, settings))
+    return Reading(library, "the threads of tf.data (AUTOTUNE)", 0, True, batches_of(samples, settings))

@@ -39,7 +39,7 @@ def open_reading(settings: dict[str, Any]) -> Reading:
 
     # Encoded samples are shuffled, as they are smaller than pixels.
     samples = in_order(records, settings).map(example, num_parallel_calls=tf.data.AUTOTUNE, deterministic=not shuffle)
-    return Reading(f"tensorflow {tf.__version__}", "the threads of tf.data (AUTOTUNE)", 0, batches_of(samples, settings))
+    return Reading(f"tensorflow {tf.__version__}", "the threads of tf.data (AUTOTUNE)", 0, True, batches_of(samples, settings))
 
 
 def _compression(file: str) -> str:

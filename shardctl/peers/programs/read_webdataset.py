@@ -15,19 +15,18 @@ SHUFFLED = 1000
 def open_reading(settings: dict[str, Any]) -> Reading:
     """Open the tars: shards and then samples are shuffled, images are decoded, and the workers make the batches.
 
-    A worker has tars of its own, so that there are not more workers than tars.
+    A worker has tars of its own, so that there are not more workers than tars. Images are decoded by Pillow, as by
+    decode("rgb8"), which would also unpickle what is a pickle.
     """
     files, shuffle = settings["files"], settings["shuffle"]
     processes = min(settings["processes"], len(files)) if has_torch() else 0
     pipeline = webdataset.WebDataset(files, shardshuffle=len(files) if shuffle else False, empty_check=False)
     if shuffle:
         pipeline = pipeline.shuffle(SHUFFLED)
-    if settings["decode"]:
-        pipeline = pipeline.decode("rgb8", handler=webdataset.warn_and_continue)
     if settings["endless"]:
         pipeline = pipeline.repeat()
     collate = Collate(settings["decode"], processes)
-    pipeline = pipeline.batched(settings["batch_size"], collation_fn=collate, partial=not settings["endless"])
+    pipeline = pipeline.batched(settings["batch_size"], collation_fn=collate, partial=True)
     library = f"webdataset {webdataset.__version__}"
     if not processes:
         return reading_of(library, processes, lambda: pipeline)

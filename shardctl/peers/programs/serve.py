@@ -26,7 +26,7 @@ PACKAGE = "shardctl_programs"
 def main() -> None:
     """Answer until standard input ends."""
     sys.path[:] = [path for path in sys.path if Path(path or ".").resolve() != FOLDER]
-    importlib.import_module(f"{_package()}.batches").end_with_parent()
+    importlib.import_module(f"{_package()}.ending").end_with_parent()
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what libraries print is no answer
     with contextlib.suppress(BrokenPipeError):
@@ -39,11 +39,15 @@ def main() -> None:
 def _answers() -> Iterator[dict[str, Any]]:
     settings = json.loads(sys.stdin.readline())
     try:
-        program = importlib.import_module(f"{PACKAGE}.{settings['program']}")
+        try:
+            program = importlib.import_module(f"{PACKAGE}.{settings['program']}")
+        except Exception as error:  # noqa: BLE001 - packages that do not fit together raise anything when they are imported
+            yield {"missing": f"{type(error).__name__}: {error}"}
+            return
         yield {}
         sys.stdin.readline()
         reading = program.open_reading(settings)
-        yield {"library": reading.library, "how": reading.how, "parallel": reading.parallel}
+        yield {"library": reading.library, "how": reading.how, "parallel": reading.parallel, "ahead": reading.ahead}
         batches: Iterator[Any] = iter(())
         for line in sys.stdin:
             if line.strip() == "begin":
@@ -52,8 +56,6 @@ def _answers() -> Iterator[dict[str, Any]]:
                 continue
             batch = next(batches, None)
             yield {"samples": 0, "bytes": 0} if batch is None else {"samples": batch.samples, "bytes": batch.bytes()}
-    except ImportError as error:
-        yield {"missing": str(error)}
     except Exception as error:  # noqa: BLE001 - whatever the reader raises is told to the other process
         traceback.print_exc()
         yield {"error": f"{type(error).__name__}: {error}"}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,8 +21,14 @@ from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, FAULTS, da
 from shardctl.sources.formats.numbered import batch_of, cuts_of
 
 VERSIONS = "_versions"
-PARTS = (VERSIONS, "data", "_transactions", "_deletions", "_indices", "_refs")
-"""The folders in a folder of Lance."""
+PARTS = {
+    VERSIONS: (".manifest", ".json"),
+    "data": (".lance",),
+    "_transactions": (".txn",),
+    "_deletions": (".arrow", ".bin"),
+    "_indices": (".lance", ".idx"),
+}
+"""The folders in a folder of Lance, and the endings of the files in them."""
 
 MANIFEST = ".manifest"
 NEWER_FIRST = 2**63
@@ -102,19 +109,27 @@ def _version_of(manifest: Path) -> int:
     return 2**64 - 1 - number if number >= NEWER_FIRST else number
 
 
-def is_part(opened: str) -> bool:
-    """Return whether a file is in a folder of Lance."""
-    return any(
-        folder.name in PARTS and (folder.parent / VERSIONS).is_dir() for folder in Path(opened).parents if folder.name in PARTS
-    )
+def folder_of(opened: str) -> Path | None:
+    """Return the folder of Lance that a file is a part of, by its name and the folder that it is in; None for other files."""
+    path = Path(opened)
+    for folder in (path.parent, path.parent.parent):
+        if path.suffix in PARTS.get(folder.name, ()) and newest_in(folder.parent) is not None:
+            return folder.parent
+    return None
 
 
-def is_newest(opened: str) -> bool:
-    """Return whether a file is the manifest of the newest version in its folder."""
-    manifest = Path(opened)
-    if manifest.parent.name != VERSIONS or not _is_manifest(manifest):
-        return False
-    return manifest == max(filter(_is_manifest, manifest.parent.iterdir()), key=_version_of)
+def newest_in(folder: Path) -> Path | None:
+    """Return the manifest of the newest version in a folder of Lance, None for another folder."""
+    versions = folder / VERSIONS
+    try:
+        return _newest(versions, versions.stat().st_mtime_ns)
+    except OSError:
+        return None
+
+
+@lru_cache(64)
+def _newest(versions: Path, _time: int) -> Path | None:
+    return max((path for path in versions.iterdir() if _is_manifest(path)), key=_version_of, default=None)
 
 
 def _is_manifest(path: Path) -> bool:

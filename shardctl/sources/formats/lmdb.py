@@ -1,17 +1,15 @@
 """LMDB: a file of keys and values, in the order of the keys. The package lmdb reads it.
 
-A record has the fields `key` and `value`, or `image` where the first value is one. Where keys are FIELD-000000001 and so on,
-and num-samples has their number (as in sets of text in scenes), a record has these fields. Values are bytes, or text where all
-of a field are. A pickle is a reject: it can run any code. The file has no checksums, and the library crashes on some that are
-damaged: its worker ends then.
+A record has the fields `key` and `value`, or `image` where the first value is one. Both are bytes, or text where all of a field
+are. A pickle is a reject: it can run any code. Databases inside of the file are not read. The file has no checksums, and the
+library crashes on some that are damaged: its worker ends then.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import count, islice
+from itertools import islice
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -25,17 +23,20 @@ from shardctl.sources.formats.found_values import Record, batch_of_records
 from shardctl.sources.formats.ranges import changed
 from shardctl.sources.types import Types
 from shardctl.sources.values import Feature
+from shardctl.storage import printable
 
 MAGIC = b"\xde\xc0\xef\xbe"
 MAGIC_AT = 16
 """Where every file has it: behind the head of its first page."""
 
-COUNT = b"num-samples"
-
 MOST_UNITS = 64
 """Units of a file: to come to a record by its number, the keys of all before it are passed."""
 
-_FIRST = re.compile(rb"^(.+)-(0*1)$", re.DOTALL)
+DATABASE_BYTES = 48
+"""The bytes of the value that stands for a database inside of the file."""
+
+LOOKED_AT = 64
+"""The first entries, of which some are tried for such a database."""
 
 
 class Lmdb:
@@ -91,7 +92,7 @@ class Lmdb:
             message = "it is no LMDB file, although its name says so, or damaged at its beginning; get it again"
             raise Rejection("read", "not-lmdb", message)
         try:
-            with self._lmdb.open(path, subdir=False, readonly=True, lock=False, readahead=False, create=False) as environment:
+            with self._environment(path) as environment:
                 pages, page = environment.info()["last_pgno"] + 1, environment.stat()["psize"]
                 if pages * page > size:
                     message = (
@@ -99,9 +100,26 @@ class Lmdb:
                     )
                     raise Rejection("read", "truncated", message)
                 with environment.begin(buffers=True) as transaction:
+                    self._refuse_databases(environment, transaction)
                     yield _Entries(transaction)
         except self._lmdb.Error as error:
             raise damaged("the file", error) from None
+
+    def _environment(self, path: str) -> Any:
+        return self._lmdb.open(path, subdir=False, readonly=True, lock=False, readahead=False, create=False, max_dbs=LOOKED_AT)
+
+    def _refuse_databases(self, environment: Any, transaction: Any) -> None:
+        """Raise Rejection if one of the first entries is a database of its own: what is in it would be lost."""
+        for key, value in islice(transaction.cursor(), LOOKED_AT):
+            if len(value) == DATABASE_BYTES:
+                name = bytes(key)
+                try:
+                    environment.open_db(name, transaction, create=False)
+                except self._lmdb.Error:  # an entry like others
+                    continue
+                shown = printable(name.decode("utf-8", "backslashreplace"))
+                message = f"it has databases inside ({shown}), which are not read; write each to a file of its own"
+                raise Rejection("read", "databases", message)
 
     def _parts(self, path: str, unit: Unit, choose: Choose | None, digest: Digest | None) -> Iterator[_Part]:
         """Yield the records of a unit, some at a time. Raises Rejection if a part of it cannot be read."""
@@ -111,10 +129,10 @@ class Lmdb:
                 raise changed()
             numbers = np.arange(unit.first, end + 1)
             wanted = np.ones(len(numbers), bool) if choose is None else choose(numbers)
-            part, size = _Part([], []), 0
-            for number, is_wanted, values in zip(
-                numbers.tolist(), wanted.tolist(), entries.from_number(unit.first - 1), strict=False
-            ):
+            part, size, read = _Part([], []), 0, 0
+            records = entries.from_number(unit.first - 1, entries.name)
+            for number, is_wanted, values in zip(numbers.tolist(), wanted.tolist(), records, strict=False):
+                read += 1
                 for name, value in values.items():
                     size += len(value)
                     if digest is not None:
@@ -126,6 +144,8 @@ class Lmdb:
                     yield part
                     part, size = _Part([], []), 0
             yield part
+            if read < len(numbers):
+                raise damaged(f"entry {unit.first + read}", ValueError("it is not there, and the file says that it has more"))
 
 
 class _Entries:
@@ -133,51 +153,15 @@ class _Entries:
 
     def __init__(self, transaction: Any) -> None:
         self._transaction = transaction
-        self._fields, self._digits = _fields_of(transaction)
-        self._name = "value"
-        entries = int(transaction.stat()["entries"])
-        if self._fields is None:
-            self.count = entries
-            start = next((bytes(each["value"][:SNIFF_BYTES]) for each in self.from_number(0)), b"")
-            self._name = "image" if is_image(start) else "value"
-            return
-        self.count = int(bytes(transaction.get(COUNT)))
-        if self.count > entries:
-            message = f"num-samples says {self.count:,}, and there are {entries:,} entries; the file is not whole, get it again"
-            raise Rejection("read", "truncated", message)
+        self.count = int(transaction.stat()["entries"])
+        start = next((bytes(each["value"][:SNIFF_BYTES]) for each in self.from_number(0, "value")), b"")
+        self.name = "image" if is_image(start) else "value"
 
-    def from_number(self, first: int) -> Iterator[dict[str, Any]]:
-        """Yield the records from a number on, counted from 0: their bytes by field."""
-        if self._fields is None:
-            cursor = self._transaction.cursor()
-            keys = islice(cursor.iternext(keys=True, values=False), first, None)
-            yield from ({"key": key, self._name: cursor.value()} for key in keys)
-            return
-        for number in count(first + 1):
-            numbered = {name: b"%b-%0*d" % (key, self._digits, number) for name, key in self._fields.items()}
-            found = {name: self._transaction.get(key) for name, key in numbered.items()}
-            yield {name: value for name, value in found.items() if value is not None}
-
-
-def _fields_of(transaction: Any) -> tuple[dict[str, bytes] | None, int]:
-    """Return the fields of records whose keys are numbered, with the beginning of their keys, and the digits of the numbers.
-
-    None for a file of other keys.
-    """
-    count = transaction.get(COUNT)
-    if count is None or not bytes(count).isdigit():
-        return None, 0
-    fields, digits, cursor = {}, 0, transaction.cursor()
-    there = cursor.first()
-    while there:
-        match = _FIRST.match(bytes(cursor.key()))
-        if match:
-            fields[match[1].decode("utf-8", "backslashreplace")] = match[1]
-            digits = len(match[2])
-            there = cursor.set_range(match[1] + b".")  # what comes after "-"
-        else:
-            there = cursor.next()
-    return fields or None, digits
+    def from_number(self, first: int, name: str) -> Iterator[dict[str, Any]]:
+        """Yield the records from a number on, counted from 0: their bytes by field. Their values are called `name`."""
+        cursor = self._transaction.cursor()
+        keys = islice(cursor.iternext(keys=True, values=False), first, None)
+        return ({"key": key, name: cursor.value()} for key in keys)
 
 
 class _Part(NamedTuple):
@@ -189,8 +173,6 @@ class _Part(NamedTuple):
     def take(self, number: int, values: dict[str, Any]) -> None:
         """Add a record, or why it is none."""
         try:
-            if not values:
-                raise Rejection("read", "missing", "there is no entry with its number")
             self.records.append((number, {name: Feature([_read(name, value)]) for name, value in values.items()}))
         except Rejection as rejection:
             self.rejects.append((number, rejection))
