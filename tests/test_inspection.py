@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from PIL import Image
 
@@ -418,3 +419,11 @@ def test_a_diff_compares_missing_values_and_lists_of_lists(tmp_path: Path) -> No
     found = differences(tmp_path / "a", tmp_path / "b")
     assert (found.in_both, found.changed, found.changed_fields) == (5, 2, {"rows": 2})
     assert differences(tmp_path / "a", tmp_path / "a").changed == 0
+
+
+@pytest.mark.parametrize("type_", [pa.float32(), pa.float64(), pa.float16()])
+def test_numbers_that_are_nan_in_both_are_the_same(type_: pa.DataType, tmp_path: Path) -> None:
+    for name, last in (("a", 1.0), ("b", 2.0)):
+        samples = [{"x": float("nan")}, {"x": 1.0}, {"x": last}]
+        shardctl.write(tmp_path / name, samples, schema=pa.schema([("x", type_)]))
+    assert differences(tmp_path / "a", tmp_path / "b").changed == 1

@@ -280,7 +280,8 @@ def _same(one: Any, other: Any) -> bool:
         return bool(np.array_equal(one, other, equal_nan=True))
     if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
         return bool(np.array_equal(one, other))
-    return bool(one == other) or (isinstance(one, float) and isinstance(other, float) and one != one and other != other)
+    numbers = isinstance(one, float | np.floating) and isinstance(other, float | np.floating)
+    return bool(one == other) or (numbers and bool(np.isnan(one) and np.isnan(other)))
 
 
 def _splits_of(dataset: Dataset, places: Numbers) -> list[str]:
