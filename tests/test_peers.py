@@ -203,7 +203,6 @@ def test_records_are_converted_as_convert_does_by_itself(dataset: Path, tmp_path
 def test_batches_that_are_larger_than_an_epoch_are_measured(dataset: Path, tmp_path: Path) -> None:
     result = bench_shards(tars_of_others(dataset, tmp_path / "tars"), runs=1, seconds=0.2)
     assert result.samples > 0
-    assert result.samples % 60 == 0
 
 
 def test_pickles_in_shards_are_not_run(tmp_path: Path) -> None:
