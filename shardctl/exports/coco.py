@@ -23,27 +23,24 @@ from shardctl.annotations.coco.categories import mirrored_points
 from shardctl.annotations.objects import ITEMS
 from shardctl.codecs import rle
 from shardctl.errors import InputError
-from shardctl.exports.base import Column, Export, Part, Place, Progress, Written
+from shardctl.exports.base import Column, Part, Place, Progress, Written
 from shardctl.exports.loose_files import write_file
 from shardctl.exports.marked import (
-    HEIGHT,
     IMAGE_ID,
     NO_NAMES,
-    WIDTH,
     Marked,
+    MarkedExport,
     Picture,
     check_marked,
-    image_place,
     is_whole,
     main_role,
-    marked_columns,
     members_of,
     pictures,
     said_of_members,
     said_of_names,
     said_of_sizes,
 )
-from shardctl.exports.source import KEY, Source
+from shardctl.exports.source import Source
 from shardctl.json_form import dumps
 from shardctl.outlines import Polygons
 from shardctl.roles import Objects
@@ -57,7 +54,7 @@ AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True)
-class Coco(Export):
+class Coco(MarkedExport):
     """A file for each image, and one for each split with what is marked in them."""
 
     name: ClassVar[str] = "coco"
@@ -66,28 +63,23 @@ class Coco(Export):
         """Raise InputError if there are no images, or nothing is marked in them, and UsageError for splits of one folder."""
         check_marked(source)
 
-    def place(self, column: Column) -> Place | None:
-        """Say how a column is written: what COCO has no place for is a loss."""
-        image, objects = marked_columns(column.source)
-        if column.name == KEY:
-            return Place(column.target, "name")
-        if column.name == image:
-            return image_place(column)
-        if column.name == objects:
-            return Place(column.target, "coco", _lost(column.source))
+    def place_of_other(self, column: Column) -> Place:
+        """Say how a column is written that is no image and no objects: ids of images have a place."""
         if column.name == IMAGE_ID and is_whole(column.type):
             return Place(column.target)
-        if column.name in (WIDTH, HEIGHT) and is_whole(column.type):
-            return None
         return Place(column.target, "value", "instances_SPLIT.json has no place for it")
 
-    def place_as_json(self, column: Column) -> Place | None:
-        """Return None: there is no place for JSON text either."""
-        return None
+    def form_of_objects(self) -> str:
+        """Return the word for how objects are written."""
+        return "coco"
 
-    def place_of_rest(self, column: Column) -> Place | None:
-        """Say how objects are written without what COCO cannot hold of them."""
-        return Place(column.target, "coco") if column.name == marked_columns(column.source)[1] else None
+    def lost_of_objects(self, source: Source) -> str | None:
+        """Say what COCO cannot hold of the objects, None if it holds all."""
+        found = members_of(source)
+        lost = said_of_members(found, _KEPT)
+        if found.both:
+            lost.append(f"the RLE of {counted(found.both, 'object')} with polygons")
+        return ", ".join(lost) or None
 
     def write(self, source: Source, fields: Sequence[Field], part: Part, folder: Path, progress: Progress) -> Written:
         """Write the images of a shard, and as pieces the lines of its images and of its annotations, which lack their ids."""
@@ -168,15 +160,6 @@ class Coco(Export):
 
 
 _KEPT = frozenset(ITEMS) - {"difficult", "truncated"}
-
-
-def _lost(source: Source) -> str | None:
-    """Say what COCO cannot hold of the objects, None if it holds all."""
-    found = members_of(source)
-    lost = said_of_members(found, _KEPT)
-    if found.both:
-        lost.append(f"the RLE of {counted(found.both, 'object')} with polygons")
-    return ", ".join(lost) or None
 
 
 # --- COCO's own form ---

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ import pyarrow as pa
 
 from shardctl.codecs.image import open_image
 from shardctl.errors import InputError, Rejection, UsageError
-from shardctl.exports.base import Column, Part, Place, Progress, Written, form_of_raw
+from shardctl.exports.base import Column, Export, Part, Place, Progress, Written, form_of_raw
 from shardctl.exports.file_names import IMAGE_SUFFIXES, MARK, folded, plain_stem, safe_name, stem_of
 from shardctl.exports.images import suffix_of
 from shardctl.exports.loose_files import repeated
@@ -57,6 +58,44 @@ def marked_columns(source: Source) -> tuple[str, str]:
 def main_role(source: Source) -> Objects:
     """Return what is known of the objects that are written."""
     return source.exported.roles.objects[marked_columns(source)[1]]
+
+
+class MarkedExport(Export):
+    """An export of images and of what is marked in them."""
+
+    @abstractmethod
+    def place_of_other(self, column: Column) -> Place:
+        """Say how a column is written that is neither of these, nor the key or a size."""
+
+    @abstractmethod
+    def form_of_objects(self) -> str:
+        """Return the word for how objects are written."""
+
+    @abstractmethod
+    def lost_of_objects(self, source: Source) -> str | None:
+        """Say what the form cannot hold of the objects, None if it holds all."""
+
+    def place(self, column: Column) -> Place | None:
+        """Say how a column is written; a size is in the image."""
+        image, objects = marked_columns(column.source)
+        if column.name == KEY:
+            return Place(column.target, "name")
+        if column.name == image:
+            return image_place(column)
+        if column.name == objects:
+            return Place(column.target, self.form_of_objects(), self.lost_of_objects(column.source))
+        if column.name in (WIDTH, HEIGHT) and is_whole(column.type):
+            return None
+        return self.place_of_other(column)
+
+    def place_as_json(self, column: Column) -> Place | None:
+        """Return None: there is no place for JSON text either."""
+        return None
+
+    def place_of_rest(self, column: Column) -> Place | None:
+        """Say how objects are written without what the form cannot hold of them."""
+        is_objects = column.name == marked_columns(column.source)[1]
+        return Place(column.target, self.form_of_objects()) if is_objects else None
 
 
 def check_marked(source: Source) -> None:

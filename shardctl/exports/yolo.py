@@ -16,17 +16,14 @@ from typing import Any, ClassVar
 
 from shardctl.annotations.yolo import stray_share
 from shardctl.errors import UsageError
-from shardctl.exports.base import Column, Export, Part, Place, Progress, Written
+from shardctl.exports.base import Column, Part, Place, Progress, Written
 from shardctl.exports.loose_files import write_file
 from shardctl.exports.marked import (
-    HEIGHT,
     NO_NAMES,
-    WIDTH,
     Marked,
+    MarkedExport,
     Members,
     check_marked,
-    image_place,
-    is_whole,
     main_role,
     marked_columns,
     members_of,
@@ -60,7 +57,7 @@ DECIMALS = 12
 
 
 @dataclass(frozen=True)
-class Yolo(Export):
+class Yolo(MarkedExport):
     """A file for each image and one for its objects. `task` is `detect` (boxes), `segment` (polygons) or `pose` (keypoints)."""
 
     name: ClassVar[str] = "yolo"
@@ -82,26 +79,13 @@ class Yolo(Export):
         if needs_some and not found.having.get(wanted):
             raise UsageError(f"{source.shown}: its objects have no {wanted}, which --task {self.task} writes")
 
-    def place(self, column: Column) -> Place | None:
-        """Say how a column is written: what YOLO has no place for is a loss. The size of the image is in the image."""
-        image, objects = marked_columns(column.source)
-        if column.name == KEY:
-            return Place(column.target, "name")
-        if column.name == image:
-            return image_place(column)
-        if column.name == objects:
-            return Place(column.target, self.task, self._lost(column.source))
-        if column.name in (WIDTH, HEIGHT) and is_whole(column.type):
-            return None
+    def place_of_other(self, column: Column) -> Place:
+        """Say how a column is written that is no image and no objects: none has a place."""
         return Place(column.target, "value", "YOLO has no place for it")
 
-    def place_as_json(self, column: Column) -> Place | None:
-        """Return None: there is no place for JSON text either."""
-        return None
-
-    def place_of_rest(self, column: Column) -> Place | None:
-        """Say how objects are written without what YOLO cannot hold of them."""
-        return Place(column.target, self.task) if column.name == marked_columns(column.source)[1] else None
+    def form_of_objects(self) -> str:
+        """Return the word for how objects are written."""
+        return self.task
 
     def write(self, source: Source, fields: Sequence[Field], part: Part, folder: Path, progress: Progress) -> Written:
         """Write the images of a shard and their labels."""
@@ -160,7 +144,7 @@ class Yolo(Export):
         """Say which files have other names than their keys."""
         return tuple(said_of_names(written))
 
-    def _lost(self, source: Source) -> str | None:
+    def lost_of_objects(self, source: Source) -> str | None:
         """Say what the lines of this task cannot hold of the objects, None if they hold all."""
         found = members_of(source)
         lost = said_of_members(found, frozenset(("category", "bbox", "iscrowd", TASKS[self.task])))
