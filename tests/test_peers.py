@@ -149,6 +149,8 @@ def test_what_other_readers_do_not_have_is_refused(
 def test_options_for_shards_of_others_are_refused_for_a_dataset(cli: Any, dataset: Path) -> None:
     ran = cli("bench", dataset, "--against")
     assert (ran.code, "--against is for shards of other tools" in ran.err) == (2, True)
+    gone = cli("bench", dataset / "gone.tar", "--against")
+    assert (gone.code, "gone.tar: no such" in gone.err) == (3, True)
 
 
 def test_files_without_a_reader_are_named(cli: Any, tmp_path: Path) -> None:

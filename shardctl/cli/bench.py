@@ -209,7 +209,7 @@ def _reader_of(dataset: str, against: bool, python: str | None) -> Callable[...,
         from shardctl.peers.measuring import bench_shards
 
         return partial(bench_shards, python=python or sys.executable, beside=against)
-    if against or python:
+    if (against or python) and Path(dataset).exists():  # what is not there is named below
         name = "--against" if against else "--python"
         raise UsageError(f"{name} is for shards of other tools, and {printable(dataset)} has none; leave it out")
     from shardctl.benchmark import bench
