@@ -24,6 +24,7 @@ import time
 from pathlib import Path
 
 from bench_imports import FORMATS, ROOT, _limit, _make_photos, _peer
+from processes import as_installed
 
 FORMS = {"tar": "webdataset", "tfrecord": "tfrecord", "parquet": "parquet", "mds": "mds"}
 """What `shardctl export --to` calls the formats."""
@@ -99,7 +100,7 @@ class _Export:
 
 def _shardctl(*arguments: object) -> dict[str, float]:
     command = [sys.executable, "-m", "shardctl", *map(str, arguments), "--json", "-q"]
-    done = subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
+    done = subprocess.run(command, check=True, capture_output=True, cwd=ROOT, env=as_installed())
     answer: dict[str, float] = json.loads(done.stdout)
     return answer
 

@@ -23,6 +23,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from processes import as_installed
+
 ROOT = Path(__file__).parent.parent
 INTEROP = Path(os.environ.get("SHARDCTL_INTEROP", ROOT / ".interop"))
 
@@ -110,7 +112,7 @@ def _limit(source: Path, target: Path) -> float:
 def _convert(source: Path, out: Path, images: int, *options: str) -> float:
     began = time.monotonic()
     command = [sys.executable, "-m", "shardctl", "convert", str(source), str(out), "--workers", "2", "--json", "-q", *options]
-    done = subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
+    done = subprocess.run(command, check=True, capture_output=True, cwd=ROOT, env=as_installed())
     took = time.monotonic() - began
     assert json.loads(done.stdout)["samples"] == images, done.stdout
     shutil.rmtree(out)
@@ -119,7 +121,7 @@ def _convert(source: Path, out: Path, images: int, *options: str) -> float:
 
 def _peer(environment: str, *command: object) -> dict[str, Any]:
     python = INTEROP / environment / "bin" / "python"
-    environ = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "HF_DATASETS_OFFLINE": "1"}
+    environ = {**as_installed(), "TF_CPP_MIN_LOG_LEVEL": "3", "HF_DATASETS_OFFLINE": "1"}
     done = subprocess.run(
         [str(python), str(ROOT / "scripts" / "peer_formats.py"), *map(str, command)],
         check=True,

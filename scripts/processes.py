@@ -63,6 +63,11 @@ def high_water(pid: int | str) -> int:
     return 0
 
 
+def as_installed() -> dict[str, str]:
+    """Return the environment in which modules are compiled once, as installed ones are, and not in every process anew."""
+    return {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
+
+
 def run(
     command: Sequence[str | Path],
     environment: Mapping[str, str] | None = None,
@@ -77,8 +82,7 @@ def run(
             list(map(str, command)),
             stdout=out,
             stderr=err,
-            # As installed: a tree without compiled modules would compile them in every process.
-            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "", **(environment or {})},
+            env={**as_installed(), **(environment or {})},
             cwd=folder,
             start_new_session=True,
         ) as process:

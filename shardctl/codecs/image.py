@@ -25,7 +25,7 @@ from PIL import Image, ImageFile, UnidentifiedImageError
 
 from shardctl.codecs import backend
 from shardctl.codecs.formats import COMMON_FORMATS, FORMATS, lacks_library, other_formats
-from shardctl.codecs.jpeg import decode_lossless, is_lossless
+from shardctl.codecs.jpeg import decode_lossless, decodes_whole, is_lossless
 from shardctl.codecs.resampling import least_scale, resampled, resampled_mask
 from shardctl.errors import Rejection, UsageError
 from shardctl.geometry import Look, Size, View
@@ -222,6 +222,8 @@ def check(opened: Opened) -> None:
 
     A JPEG is decoded at an eighth of its size: all of its data is read, and hardly any pixel is computed.
     """
+    if opened.format in _JPEG and decodes_whole(opened.data):
+        return
     try:
         opened.load(least=(1, 1))
     except _OUR_ERRORS:

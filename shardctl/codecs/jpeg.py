@@ -130,6 +130,25 @@ def decode_plain(data: memoryview, memory: Pixels) -> Pixels | None:
     return pixels
 
 
+def decodes_whole(data: bytes) -> bool:
+    """Return whether all of a JPEG decodes without a warning: then Pillow decodes it too. False says nothing.
+
+    It is decoded at an eighth of its size, and without colours: all of its data is read, and hardly any pixel is computed.
+    """
+    view = memoryview(data)
+    try:
+        header = _header(view)
+        if header is None or not _decodes_alike(header, view):
+            return False
+        height, width, colours, _ = simplejpeg.decode_jpeg_header(view)
+        if colours not in _ALIKE or height * width > _MOST_PIXELS:
+            return False
+        simplejpeg.decode_jpeg(view, "GRAY", fastdct=True, fastupsample=True, min_height=1, min_width=1)
+    except Exception:  # noqa: BLE001 - whatever it is, the slow way finds it too, and has words for it
+        return False
+    return True
+
+
 def decode_plain_alone(data: memoryview) -> Pixels | None:
     """Return the RGB pixels (height, width, 3) of a JPEG that is known to be plain, in memory of their own, as above."""
     return _decoded(data, lambda shape: np.empty(shape, np.uint8))

@@ -1,13 +1,14 @@
 """The headers of tar files: ustar, GNU and pax.
 
 Own code where the standard library has some: tarfile takes 20 µs for a header, and samples have many, with pax twice as many.
-This takes 4 µs (docs/performance.md), and reads what tarfile reads (tests/formats/test_webdataset.py compares them).
+This takes 2 µs (docs/performance.md), and reads what tarfile reads (tests/formats/test_webdataset.py compares them).
 """
 
 from __future__ import annotations
 
 import tarfile
 from typing import NamedTuple
+from zlib import adler32
 
 BLOCK = tarfile.BLOCKSIZE
 
@@ -31,7 +32,7 @@ def parse_header(block: bytes) -> Header:
         raise ValueError("part of a header")
     written = block[_CHECKSUM]
     stored = _number(written)
-    if stored != sum(block) - sum(written) + _SPACES and stored != _signed_sum(block):
+    if stored != _sum(block) - sum(written) + _SPACES and stored != _signed_sum(block):
         raise ValueError("a header with a wrong checksum")
     name = block[:100].split(b"\0", 1)[0]
     if block[257:263] == b"ustar\0" and block[345]:
@@ -56,6 +57,14 @@ def _number(field: bytes) -> int:
     if digits.strip(b"01234567"):
         raise ValueError("a number in a header that is none")
     return int(digits or b"0", 8)
+
+
+def _sum(block: bytes) -> int:
+    """Return the sum of the bytes, as the low half of Adler-32 has it (RFC 1950, section 9): a third of the time of `sum`.
+
+    It is kept modulo 65521, which the sum of 256 bytes is always below.
+    """
+    return (adler32(block[:256]) & 0xFFFF) + (adler32(block[256:]) & 0xFFFF) - 2
 
 
 def _signed_sum(block: bytes) -> int:
