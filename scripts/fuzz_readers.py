@@ -1,14 +1,18 @@
 """Fuzzing of the readers: only our named errors may come out.
 
     python scripts/fuzz_readers.py manifest|shards|files|plan|shard DATASET SCRATCH [options of libFuzzer]
-    python scripts/fuzz_readers.py webdataset|tfrecord|tfds|mds|recordio|npy SECONDS [SEED]
+    python scripts/fuzz_readers.py FORMAT SECONDS [SEED]
 
 The parts of a dataset are fuzzed with atheris (`pip install atheris`), guided by coverage: SCRATCH is an empty folder, a file
 of DATASET is what the fuzzer starts from, and options are for instance -max_total_time=60 -max_len=65536.
 
-Files of other formats are those of tests/interop, changed at random: bits flipped, numbers replaced, parts cut, doubled and
-moved, files compressed and compressed files changed. Where a format has checksums, they are made right again for half of the
-changes, since nearly all others end there. Memory is limited to MEMORY beyond what the process has at the start.
+FORMAT is one of other tools (FORMATS in fuzz_seeds.py: webdataset, parquet, hdf5, …). Its files are changed at random: bits
+flipped, numbers replaced, parts cut, doubled and moved, files compressed and compressed files changed, files beside them taken
+away. Where a format has checksums, they are made right again for half of the changes, since nearly all others end there.
+
+A child reads the files, so that one that never ends, or that ends the process, is told too. Memory is limited to MEMORY beyond
+what the child has at the start. The libraries of some formats are known to end the process, or never to come back (`may_end`):
+all commands read them in workers, where such a file becomes a reject, and here that is counted.
 """
 
 from __future__ import annotations
@@ -18,29 +22,31 @@ import gzip
 import json
 import random
 import resource
+import select
 import shutil
-import struct
+import signal
+import subprocess
 import sys
 import tempfile
 import time
 import traceback
 import zlib
 from collections import Counter
-from collections.abc import Callable
 from functools import reduce
 from pathlib import Path
-from typing import Any
 
 import xxhash
 import zstandard
-
-INTEROP = Path(__file__).resolve().parent.parent / "tests" / "interop"
+from fuzz_seeds import FORMATS, Files, Kind, changed
 
 MEMORY = 1 << 30
 """How much memory reading a file of a few kB may take: four times the largest record that is read."""
 
-INTERESTING = (0, 1, 2, 7, 8, 127, 128, 255, 256, 511, 512, 65535, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1)
-"""Numbers that lengths and offsets go wrong at."""
+LONGEST = 10
+"""Seconds that reading a file of a few kB may take."""
+
+WARM = 50
+"""Files that the child reads before its memory is limited: what is imported is imported."""
 
 
 # --- parts of a dataset, with atheris ---
@@ -130,7 +136,10 @@ def read_records(path: Path) -> int:
     from shardctl.sources.types import Types
 
     reading, size = Reading(), path.stat().st_size
-    form = find_format(ending_of(path.name, str(path)), reading)
+    ending = ending_of(path.name, str(path))
+    if not ending:  # what would not be read at all
+        return 0
+    form = find_format(ending, reading)
     cuts = form.join(json.loads(json.dumps([form.scan(str(path), *piece, reading) for piece in form.pieces(size)])), size)
     first, units = 1, []
     for cut in cuts or ():
@@ -152,166 +161,120 @@ def read_records(path: Path) -> int:
     return found
 
 
-def changed(data: bytes, draw: random.Random) -> bytes:
-    """Return a file with one to four changes."""
-    found = bytearray(data)
-    for _ in range(draw.choice((1, 1, 2, 4))):
-        at = draw.randrange(len(found) + 1)
-        kind = draw.randrange(6)
-        if kind == 0 and at < len(found):
-            found[at] ^= 1 << draw.randrange(8)
-        elif kind == 1:
-            width = draw.choice((1, 2, 4, 8))
-            number = (draw.choice(INTERESTING) + draw.randrange(-2, 3)) % (1 << 8 * width)
-            found[at : at + width] = number.to_bytes(width, draw.choice(("little", "big")))
-        elif kind == 2:
-            del found[at : at + draw.choice((1, 4, 8, 12, 16, 512, 1024))]
-        elif kind == 3:
-            del found[at:]
-        elif kind == 4:
-            start, length = draw.randrange(len(found) + 1), draw.choice((1, 8, 100, 512, 1024))
-            found[at:at] = found[start : start + length]
-        else:
-            start, length = draw.randrange(len(found) + 1), draw.choice((1, 8, 100, 512))
-            found[at : at + length] = found[start : start + length]
-    return bytes(found)
+def outcome_of(path: Path) -> dict[str, str]:
+    """Read a file, and return the outcome in a word, or as a fault what else than our errors came out."""
+    from shardctl.errors import Rejection, ShardctlError
+
+    try:
+        return {"outcome": "records" if read_records(path) else "no record"}
+    except (Rejection, ShardctlError) as error:
+        return {"outcome": getattr(error, "error", type(error).__name__)}
+    except BaseException:  # noqa: BLE001 - whatever it is, it is a fault
+        return {"fault": traceback.format_exc()}
 
 
-def with_tar_checksums(data: bytes, _: random.Random) -> bytes:
-    """Return a tar whose headers have right checksums, wherever something is in a block that looks like a header."""
-    found = bytearray(data)
-    for at in range(0, len(found) - 511, 512):
-        if found[at + 257 : at + 262] == b"ustar":
-            found[at + 148 : at + 156] = b" " * 8
-            found[at + 148 : at + 156] = b"%06o\0 " % sum(found[at : at + 512])
-    return bytes(found)
+def serve() -> None:
+    """Be the child: read the files whose paths come in lines, and answer in lines of JSON."""
+    answers = sys.stdout
+    sys.stdout = sys.stderr  # what a library prints is no answer
+    for number, line in enumerate(sys.stdin, 1):
+        print(json.dumps(outcome_of(Path(line.rstrip("\n")))), file=answers, flush=True)
+        if number == WARM:
+            used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
 
 
-def with_crcs(data: bytes, draw: random.Random) -> bytes:
-    """Return a TFRecord file whose records have right checksums, and changes within their data."""
-    import google_crc32c
+class Child:
+    """A process that reads files. One that has ended is started anew."""
 
-    from shardctl.sources.formats.tfrecord import masked
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
 
-    records, at = [], 0
-    while at + 16 <= len(data):
-        (length,) = struct.unpack_from("<Q", data, at)
-        if at + 16 + length > len(data):
-            break
-        record = data[at + 12 : at + 12 + length]
-        records.append(changed(record, draw) if draw.randrange(2) else record)
-        at += 16 + length
-    made = b""
-    for record in records:
-        head = struct.pack("<Q", len(record))
-        made += head + struct.pack("<I", masked(google_crc32c.value(head)))
-        made += record + struct.pack("<I", masked(google_crc32c.value(record)))
-    return made
+    def outcome(self, path: Path) -> dict[str, str]:
+        """Have a file read, and return the outcome; `ended` says how if the process has ended, or had to be."""
+        process = self._process = self._process or self._started()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(f"{path}\n")
+        process.stdin.flush()
+        ready, _, _ = select.select([process.stdout], [], [], LONGEST)
+        answer = process.stdout.readline() if ready else ""
+        if answer:
+            found: dict[str, str] = json.loads(answer)
+            return found
+        self.stop()
+        return {"ended": f"after {LONGEST} s" if not ready else signal.Signals(-process.returncode).name}
 
+    def _started(self) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, __file__, "serve"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
 
-def as_it_is(data: bytes, _: random.Random) -> bytes:
-    return data
-
-
-Mend = Callable[[bytes, random.Random], bytes]
-
-FORMATS: dict[str, tuple[str, str, Mend, tuple[str, ...]]] = {
-    "webdataset": ("webdataset/*.tar", "a.tar", with_tar_checksums, ()),
-    "tfrecord": ("tfrecord/*.tfrecord", "a.tfrecord", with_crcs, ()),
-    "tfds": ("tfds/*-of-*", "toy-train.tfrecord-00000-of-00001", with_crcs, ("features.json", "label.labels.txt")),
-    "mds": ("mds/plain/*.mds", "shard.00000.mds", as_it_is, ("index.json",)),
-    "recordio": ("recordio/*.rec", "a.rec", as_it_is, ()),
-    "npy": ("webdataset/*.tar", "a.tar", with_tar_checksums, ()),
-}
-"""Which files each begins with, how a changed one is called, what makes its checksums right, and files that lie beside it."""
-
-
-def seeds_of(what: str) -> list[bytes]:
-    if what != "npy":
-        return [path.read_bytes() for path in sorted(INTEROP.glob(FORMATS[what][0]))]
-    import io
-    import tarfile
-
-    import numpy as np
-
-    found = []
-    for array in (
-        np.zeros((3, 4)),
-        np.arange(5, dtype="<i2"),
-        np.zeros((0, 2), "?"),
-        np.array(3, np.float16),
-        np.zeros(2, "U3"),
-    ):
-        member, sink = io.BytesIO(), io.BytesIO()
-        np.lib.format.write_array(member, array)
-        with tarfile.open(fileobj=sink, mode="w", format=tarfile.PAX_FORMAT) as tar:
-            info = tarfile.TarInfo("a.npy")
-            info.size = len(member.getvalue())
-            tar.addfile(info, io.BytesIO(member.getvalue()))
-        found.append(sink.getvalue())
-    return found
+    def stop(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(0.5)  # one that has crashed is to tell how
+            self._process.kill()
+            self._process.wait()
+            self._process = None
 
 
-def written_in(folder: Path, what: str, draw: random.Random, seeds: list[bytes]) -> Path:
-    """Write a changed file, with those beside it, into an empty folder."""
-    pattern, name, mend, beside = FORMATS[what]
-    source = INTEROP / Path(pattern).parent
-    for each in beside:
-        data = (source / each).read_bytes()
-        if each == "index.json" and draw.randrange(2):
+def written_in(folder: Path, kind: Kind, draw: random.Random) -> Path:
+    """Write the files of a seed, changed, into an empty folder, and return the path of the one that is read."""
+    files: Files = dict(draw.choice(kind.seeds()))
+    read = next(iter(files))
+    for name, data in files.items():
+        if draw.randrange(8) == 0 or (name != read and draw.randrange(2)):
             continue
-        (folder / each).write_bytes(data if draw.randrange(4) else changed(data, draw))
-    data = draw.choice(seeds)
-    if draw.randrange(8):
-        data = changed(data, draw)
+        files[name] = changed(data, draw)
     if draw.randrange(2):
-        data = mend(data, draw)
+        files[read] = kind.mend(files[read], draw)
     packed = draw.randrange(8)
-    if packed < 3:
-        data = (gzip.compress, zlib.compress, zstandard.compress)[packed](data)
-        data = changed(data, draw) if draw.randrange(2) else data
-    path = folder / name
-    path.write_bytes(data)
-    return path
-
-
-def limit_memory() -> None:
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
+    if kind.packs and packed < 3:
+        data = (gzip.compress, zlib.compress, zstandard.compress)[packed](files[read])
+        files[read] = changed(data, draw) if draw.randrange(2) else data
+    for name, data in files.items():
+        if name == read or draw.randrange(8):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(data)
+    return folder / read
 
 
 def fuzz_format(what: str, seconds: float, seed: int) -> None:
     """Read changed files until the time is over. Exits with 1, having kept the file, if one gives another error than ours."""
-    from shardctl.errors import Rejection, ShardctlError
-
-    draw, seeds, counts = random.Random(seed), seeds_of(what), Counter[str]()
+    kind, draw, counts = FORMATS[what], random.Random(seed), Counter[str]()
     end, tried, slowest = time.monotonic() + seconds, 0, 0.0
-    limited = False
-    while time.monotonic() < end:
-        with tempfile.TemporaryDirectory() as scratch:
-            path = written_in(Path(scratch), what, draw, seeds)
-            start = time.monotonic()
-            try:
-                counts["records" if read_records(path) else "no record"] += 1
-            except (Rejection, ShardctlError) as error:
-                counts[getattr(error, "error", type(error).__name__)] += 1
-            except BaseException:  # noqa: BLE001 - whatever it is, it is a fault
-                kept = Path(tempfile.mkdtemp(prefix=f"fuzz-{what}-"))
-                shutil.copytree(scratch, kept, dirs_exist_ok=True)
-                traceback.print_exc()
-                sys.exit(f"{what}: kept in {kept}, after {tried} files (seed {seed})")
-            slowest = max(slowest, time.monotonic() - start)
-        tried += 1
-        if tried == 200 and not limited:  # what is imported is imported
-            limit_memory()
-            limited = True
-    shown: dict[str, Any] = dict(counts.most_common())
-    print(f"{what}: {tried:,} files, slowest {slowest:.2f} s, seed {seed}: {shown}")
+    child = Child()
+    try:
+        while time.monotonic() < end:
+            with tempfile.TemporaryDirectory() as scratch:
+                path = written_in(Path(scratch), kind, draw)
+                start = time.monotonic()
+                found = child.outcome(path)
+                slowest = max(slowest, time.monotonic() - start)
+                ended = found.get("ended")
+                if "fault" in found or (ended is not None and not kind.may_end):
+                    kept = Path(tempfile.mkdtemp(prefix=f"fuzz-{what}-"))
+                    shutil.copytree(scratch, kept, dirs_exist_ok=True)
+                    why = found.get("fault") or f"the process ended: {ended}"
+                    sys.exit(f"{why}\n{what}: kept in {kept / path.relative_to(scratch)}, after {tried} files (seed {seed})")
+            counts[found.get("outcome") or f"ended by {ended}"] += 1
+            tried += 1
+    finally:
+        child.stop()
+    print(f"{what}: {tried:,} files, slowest {slowest:.2f} s, seed {seed}: {dict(counts.most_common())}")
 
 
 def main() -> None:
     what, *given = sys.argv[1:]
-    if what in FORMATS:
+    if what == "serve":
+        serve()
+    elif what in FORMATS:
         fuzz_format(what, float(given[0]), int(given[1]) if len(given) > 1 else random.SystemRandom().getrandbits(32))
     else:
         fuzz_part(what, given[0], given[1], given[2:])

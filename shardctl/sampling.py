@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import xxhash
 
 from shardctl.conversion import convert
 from shardctl.conversion.kinds import settle_kind
@@ -19,15 +16,15 @@ from shardctl.conversion.options import INPUT_TIMEOUT
 from shardctl.conversion.surveying import Surveyor
 from shardctl.engines import local
 from shardctl.engines.pool import Limits
-from shardctl.errors import InputError, Rejection, TooManyRejectsError
+from shardctl.engines.taking import Taken, take, types_in
+from shardctl.errors import InputError, TooManyRejectsError
 from shardctl.listing import LabelRule, Listing, list_files
 from shardctl.recipe import Recipe
-from shardctl.sources.endings import ending_of
-from shardctl.sources.formats import Format, Misfit, Unit, find_format
+from shardctl.sources.formats import Numbers
 from shardctl.sources.kinds import KINDS
-from shardctl.sources.types import Types, without_nulls
+from shardctl.sources.types import without_nulls
 from shardctl.spread import spread
-from shardctl.storage import naming_the_path
+from shardctl.storage import naming_the_path, printable
 from shardctl.units import Units
 
 PLACE = "__place__"
@@ -78,16 +75,6 @@ def take_inputs(roots: list[Path], settings: dict[str, Any], most: int, workers:
 
 
 @dataclass(frozen=True)
-class _Source:
-    """A unit that records are taken from. `opened` is the path of its file, `path` what the file is called below its root."""
-
-    opened: str
-    path: str
-    form: Format
-    unit: Unit
-
-
-@dataclass(frozen=True)
 class Tried:
     """The dataset at `root`: `samples` of `records` records, in `bytes` bytes on disk."""
 
@@ -127,41 +114,48 @@ def _take_records(listing: Listing, recipe: Recipe, most: int, workers: int | st
 
     Raises InputError if none can be read.
     """
+    folder = path.parent.with_name("taken")
+    folder.mkdir()
     engine = local.start(workers, Limits(seconds=INPUT_TIMEOUT))
     try:
-        units = Surveyor(listing, recipe.reading, False, engine).find_units()
+        surveyor = Surveyor(listing, recipe.reading, False, engine)
+        units = surveyor.find_units()
+        chosen = _some_units(units, most)
+        stretches = surveyor.stretches(units, chosen)
+        schema, why = recipe.typed_fields, None
+        if schema is None:
+            types, why = types_in(engine, stretches, recipe.reading)
+            schema = None if types is None else types.found()
+        taken: Taken = []
+        if schema is not None:
+            share = -(-most // max(1, len(chosen)))
+            wanted = [units.first[unit] + np.array(spread(int(units.records[unit]), share), np.int64) for unit in chosen]
+            taken, fault = take(engine, stretches, recipe.reading, wanted, schema, folder)
+            why = fault or why
     finally:
         engine.close()
-    sources = list(_some_sources(listing, recipe, units, most))
-    schema = recipe.typed_fields
-    why: Exception | None = None
-    if schema is None:
-        types: Types | None = None
-        for source in sources:
-            try:
-                found = source.form.types(source.opened, source.unit, recipe.reading)
-                types = found if types is None else types.join(found)
-            except (OSError, Rejection) as error:
-                why = error
-        schema = types.found() if types is not None else pa.schema([])
-    share = -(-most // max(1, len(sources)))
-    taken = []
-    for source in sources:
-        wanted = source.unit.first + np.array(spread(source.unit.records, share), np.int64)
-        try:
-            taken += list(_read(source, recipe, schema, wanted))
-        except (OSError, Rejection, Misfit) as error:
-            why = error
-    if not sum(batch.num_rows for batch in taken):
-        raise InputError(f"none of the records that were tried can be read{f': {why}' if why else ''}")
+    if schema is None or not taken:
+        raise _unreadable(listing, units, chosen, why)
     written = without_nulls(schema)
     if placed:
         named = zip(_beside_place(written.names), written.types, strict=True)
         written = pa.schema([*named, (PLACE, pa.string())], written.metadata)
+    paths = listing.paths_at(units.file[chosen])
     with naming_the_path(path), pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, written) as writer:
-        for batch in taken:
-            writer.write_batch(batch.rename_columns(written.names) if placed else batch.drop_columns([PLACE]))
+        for place, numbers, batch in taken:
+            if placed:
+                places = pa.array([f"{paths[place]}#{number}" for number in numbers.tolist()], pa.string())
+                batch = batch.append_column(PLACE, places).rename_columns(written.names)
+            writer.write_batch(batch)
     return int(units.records.sum())
+
+
+def _unreadable(listing: Listing, units: Units, chosen: Numbers, why: str | None) -> InputError:
+    """Return why no record was read: the fault that was met last, or the first one of all where none could be tried."""
+    unit = int(chosen[0]) if len(chosen) else next(iter(units.faults))
+    reason = why or str(units.faults[unit])
+    [name] = listing.paths_at(units.file[unit : unit + 1])
+    return InputError(f"none of the records that were tried can be read: {printable(name)}: {reason}")
 
 
 def _beside_place(names: list[str]) -> list[str]:
@@ -175,27 +169,9 @@ def _beside_place(names: list[str]) -> list[str]:
     return names
 
 
-def _some_sources(listing: Listing, recipe: Recipe, units: Units, most: int) -> Iterator[_Source]:
-    """Yield units from all over the files: at least UNITS, and as many as have `most` records."""
+def _some_units(units: Units, most: int) -> Numbers:
+    """Return the numbers of units from all over the files: at least UNITS, and as many as have `most` records."""
     whole = units.readable()
     of_each = max(1.0, float(units.records[whole].mean())) if len(whole) else 1.0
-    chosen = whole[spread(len(whole), max(UNITS, math.ceil(most / of_each)))]
-    rows = listing.table.take(pa.array(units.file[chosen])).to_pylist()
-    for number, row in zip(chosen.tolist(), rows, strict=True):
-        form = find_format(ending_of(row["path"], listing.opened(row)), recipe.reading)
-        offset, size, first, records = (
-            int(column[number]) for column in (units.offset, units.size, units.first, units.records)
-        )
-        yield _Source(listing.opened(row), row["path"], form, Unit(offset, size, 0, first, records))
-
-
-def _read(source: _Source, recipe: Recipe, schema: pa.Schema, wanted: npt.NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
-    """Yield the wanted records of a unit; it is not read any further than they are."""
-    left = len(wanted)
-    choose = lambda numbers: np.isin(numbers, wanted)  # noqa: E731 - one line, used once
-    for parsed in source.form.read(source.opened, source.unit, recipe.reading, schema, choose, xxhash.xxh3_64()):
-        places = pa.array([f"{source.path}#{number}" for number in parsed.numbers.tolist()], pa.string())
-        yield parsed.batch.append_column(PLACE, places)
-        left -= parsed.batch.num_rows + len(parsed.rejects)
-        if left <= 0:
-            return
+    chosen: Numbers = whole[spread(len(whole), max(UNITS, math.ceil(most / of_each)))]
+    return chosen

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -130,6 +133,30 @@ def test_a_sheet_and_a_page_show_records_from_all_over_by_their_place(photos: Pa
     assert f"60 of the 60 records of {tmp_path / 'tars'}, as shardctl converts them" in page
     assert "train-00000.tar#1<" in page
     assert "shardctl-scratch" not in page
+
+
+ENDS_PYARROW = base64.b64decode(
+    "UEFSMRUAFSgVKCwVBBUAFQYVBhwYBAIAAAAYBAEAAAAWACgEAgAAABgEAQAAABERAAAAAgAAAAQAAgAAAAQDAQAAAAIAAAAVBBlMNQAYBnNjaGVtYRUCADUC"
+    "GAF4FQIVBkw8AAAANQQYBGxpc3QVAgAVAiUCGAdlbGVtZW50JR5MrBMIEQAAABYEGRwZHCYAHBUCGSUGABk4AXgEbGlzdAdlbGVtZW50FQAWBBaGARaGASYI"
+    "PBgEAgAAABgEAQAAABYAKAQCAAAAGAQBAAAAEREAGRwVABUAFQIAPCkmBAAZGQAAAAQAAAAWhgEWBCYIFoYBACggcGFycXVldC1jcHAtYXJyb3cgdmVyc2lv"
+    "biAyNi4wLjEZHBwAAADVAAAAUEFSMQ=="
+)
+"""A Parquet file with one wrong byte in its footer: pyarrow 26 ends the process that asks it for the sizes of its columns."""
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["verify SRC", "inspect SRC", "inspect SRC --images OUT.png", "advise SRC --consumer-rate 100", "convert SRC OUT"],
+)
+def test_a_file_that_ends_its_library_ends_no_command(command: str, tmp_path: Path) -> None:
+    (tmp_path / "a.parquet").write_bytes(ENDS_PYARROW)
+    places = {"SRC": str(tmp_path / "a.parquet"), "OUT": str(tmp_path / "out"), "OUT.png": str(tmp_path / "out.png")}
+    arguments = [places.get(word, word) for word in command.split()]
+    ran = subprocess.run([sys.executable, "-m", "shardctl", *arguments], capture_output=True, text=True)
+    assert 1 <= ran.returncode <= 9, ran
+    assert "a.parquet" in ran.stdout + ran.stderr
+    assert "damaged" in ran.stdout + ran.stderr
+    assert "Traceback" not in ran.stderr
 
 
 def test_a_sheet_of_records_without_images_is_refused(tars: Path, cli: Any, tmp_path: Path) -> None:

@@ -306,6 +306,18 @@ class Surveyor:
         batches = self.listing.table.select(["path", "root"]).to_batches()
         return np.cumsum([0, *(batch.num_rows for batch in batches[:-1])]), batches
 
+    def stretches(self, units: Units, numbers: Numbers) -> list[Stretch]:
+        """Return units as work on their files, given by their numbers in increasing order."""
+        files, places = np.unique(units.file[numbers], return_inverse=True)
+        rows = list(self._rows(files))
+        columns = (units.offset, units.size, units.first, units.records)
+        made = []
+        for place, *cells in zip(places.tolist(), *(column[numbers].tolist() for column in columns), strict=True):
+            offset, size, first, records = cells
+            opened, ending = self.listing.opened(rows[place]), self._ending(rows[place])
+            made.append(Stretch(opened, ending, offset, size, (offset, size, 0, first, records)))
+        return made
+
     def opened(self, files: Numbers) -> list[str]:
         """Return the paths by which files are opened, given by their places in the listing, in increasing order."""
         return [self.listing.opened(row) for row in self._rows(files)]

@@ -96,7 +96,7 @@ class LocalPool:
             reason = [
                 death.stage,
                 "timed-out" if death.overtime else "crashed",
-                f"the process that looked at it {death} every time",
+                f"the process that looked at it {death} every time; it is likely to be damaged, get it again",
             ]
             return {**task, "lost": [*task["lost"], [death.place, *reason]]}
 

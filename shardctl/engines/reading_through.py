@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import xxhash
 
 from shardctl.engines.breadcrumb import Breadcrumb
-from shardctl.engines.survey import Found, Stretch
+from shardctl.engines.survey import Found, Stretch, stretches_from
 from shardctl.sources.formats import Misfit, Reading, Unit, check_file, find_format
 
 MOST_REJECTS = 1000
@@ -35,7 +35,7 @@ class ReadingThrough:
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> ReadingThrough:
         """Build what `to_json` gave."""
-        return cls(tuple(Stretch(**{**each, "unit": tuple(each["unit"])}) for each in record["stretches"]))
+        return cls(stretches_from(record))
 
     def look_at(self, number: int, crumb: Breadcrumb) -> dict[str, Any]:
         """Read a unit, each record with the types that its own unit needs. Raises Rejection, OSError."""

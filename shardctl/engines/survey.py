@@ -71,9 +71,18 @@ class Survey:
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> Survey:
         """Build what `to_json` gave."""
-        reading = {**record["reading"], **{name: tuple(record["reading"][name]) for name in ("columns", "only")}}
-        stretches = (Stretch(**{**each, "unit": tuple(each["unit"]) if each["unit"] else None}) for each in record["stretches"])
-        return cls(tuple(stretches), Reading(**reading), record["shuffled"])
+        return cls(stretches_from(record), reading_from(record), record["shuffled"])
+
+
+def stretches_from(record: dict[str, Any]) -> tuple[Stretch, ...]:
+    """Return the stretches of work that is plain data."""
+    units = (tuple(each["unit"]) if each["unit"] else None for each in record["stretches"])
+    return tuple(Stretch(**{**each, "unit": unit}) for each, unit in zip(record["stretches"], units, strict=True))
+
+
+def reading_from(record: dict[str, Any]) -> Reading:
+    """Return how the records of such work are read."""
+    return Reading(**{**record["reading"], **{name: tuple(record["reading"][name]) for name in ("columns", "only")}})
 
 
 Found = list[Any]

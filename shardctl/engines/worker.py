@@ -21,6 +21,7 @@ from shardctl.engines.probe import probe_records
 from shardctl.engines.reading_through import ReadingThrough
 from shardctl.engines.serve import Tell
 from shardctl.engines.survey import Look, Survey, do_survey
+from shardctl.engines.taking import Taking
 from shardctl.engines.task import Progress, run_shard, try_units
 from shardctl.errors import Rejection
 
@@ -29,6 +30,7 @@ LOOKS: dict[str, Callable[[dict[str, Any]], Look]] = {
     Hashing.task: Hashing.from_json,
     Comparing.task: Comparing.from_json,
     ReadingThrough.task: ReadingThrough.from_json,
+    Taking.task: Taking.from_json,
 }
 """The tasks that look at files before there is a plan."""
 

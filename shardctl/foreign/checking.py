@@ -10,11 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from shardctl.engines.reading_through import ReadingThrough
-from shardctl.engines.survey import Found, Stretch
+from shardctl.engines.survey import Found
 from shardctl.errors import InputError, Rejection
 from shardctl.foreign.shards import Shards, open_shards
 from shardctl.sources.describing import MISSING
-from shardctl.sources.endings import ending_of
 from shardctl.sources.exported import described
 from shardctl.storage import counted, sha256_of
 from shardctl.verification import VerifyResult
@@ -54,7 +53,9 @@ def check(
                     done += int(shards.units.records[unit])
                 progress(done, total)
 
-            engine.survey([_look(shards, chosen) for chosen in looks], on_found)
+            engine.survey(
+                [ReadingThrough(tuple(shards.surveyor.stretches(shards.units, chosen))) for chosen in looks], on_found
+            )
             missing = [notice for notice in shards.listing.notices if notice.startswith(MISSING)]
             ordered = [error("missing-shard", notice.removeprefix(MISSING)) for notice in missing]
             ordered += _wrong_checksums(shards)
@@ -64,27 +65,6 @@ def check(
         if not path.exists():
             raise
         return VerifyResult(False, LEVEL, 0, 0, (error("unreadable", str(problem)),))
-
-
-def _look(shards: Shards, chosen: Numbers) -> ReadingThrough:
-    return ReadingThrough(tuple(_stretches(shards, chosen)))
-
-
-def _stretches(shards: Shards, chosen: Numbers) -> Iterator[Stretch]:
-    units = shards.units
-    for number, opened in zip(chosen.tolist(), _opened(shards, chosen), strict=True):
-        place = int(units.offset[number]), int(units.size[number])
-        yield Stretch(
-            opened, ending_of(opened, opened), *place, (*place, 0, int(units.first[number]), int(units.records[number]))
-        )
-
-
-def _opened(shards: Shards, chosen: Numbers) -> list[str]:
-    """Return the paths of the files of units, which are in order."""
-    files = shards.units.file[chosen]
-    distinct, places = np.unique(files, return_inverse=True)
-    paths = shards.surveyor.opened(distinct)
-    return [paths[place] for place in places.tolist()]
 
 
 def _wrong_checksums(shards: Shards) -> Iterator[Finding]:

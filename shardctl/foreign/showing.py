@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import xxhash
+import numpy as np
 
+from shardctl.engines.base import Engine
+from shardctl.engines.taking import take, types_in
 from shardctl.foreign.shards import Shards, open_shards
-from shardctl.sources.endings import ending_of
-from shardctl.sources.formats import Reading, Unit, find_format
+from shardctl.sources.formats import Reading
+from shardctl.storage import scratch_folder
 from shardctl.times import python_rows
 
 
@@ -37,13 +38,16 @@ class ForeignOverview:
 
 def look(path: Path, first: int = 3, workers: int | str = "auto") -> ForeignOverview:
     """Look at the shards at a path, and at their `first` records. Raises InputError if there are none."""
-    with open_shards(path, workers) as (shards, _):
+    with open_shards(path, workers) as (shards, engine):
         units, listing = shards.units, shards.listing
         types = shards.surveyor.find_types(units, all_of_them=False)
         schema = [(f.name, str(f.type)) for f in types.schema()] if types is not None else []
         classes = {name: list(names) for name, names in types.classes.items()} if types is not None else {}
         faulty = {unit: fault for unit, fault in units.faults.items() if int(units.records[unit])}
-        paths = {unit: listing.paths_at(units.file[unit : unit + 1])[0] for unit in faulty}
+        faults = {_name_of(shards, unit): fault.message for unit, fault in faulty.items()}
+        records, fault = _first_records(shards, engine, first)
+        if fault is not None:
+            faults[_name_of(shards, int(units.readable()[0]))] = fault
         return ForeignOverview(
             shards.formats,
             len(listing),
@@ -51,28 +55,36 @@ def look(path: Path, first: int = 3, workers: int | str = "auto") -> ForeignOver
             int(units.records.sum()) - len(faulty),
             schema,
             classes,
-            {f"{paths[unit]}#{int(units.first[unit])}": fault.message for unit, fault in faulty.items()},
-            _first_records(shards, first) if types is not None else [],
+            faults,
+            records,
             tuple(listing.notices),
         )
 
 
-def _first_records(shards: Shards, count: int) -> list[dict[str, Any]]:
-    """Return the first records of the first unit that can be read."""
-    readable = shards.units.readable()
+def _name_of(shards: Shards, unit: int) -> str:
+    """Return what a unit that cannot be read is called: its file, and its first record where it is not the whole file."""
+    [path] = shards.listing.paths_at(shards.units.file[unit : unit + 1])
+    first = int(shards.units.first[unit])
+    return f"{path}#{first}" if first else path
+
+
+def _first_records(shards: Shards, engine: Engine, count: int) -> tuple[list[dict[str, Any]], str | None]:
+    """Return the first records of the first unit that can be read; and if there are none of them, why they cannot be."""
+    readable = shards.units.readable()[:1]
     if not len(readable) or not count:
-        return []
-    number = int(readable[0])
-    units, reading = shards.units, Reading()
-    opened = shards.surveyor.opened(units.file[number : number + 1])[0]
-    path = shards.listing.paths_at(units.file[number : number + 1])[0]
-    records = min(int(units.records[number]), count)
-    unit = Unit(int(units.offset[number]), int(units.size[number]), 0, int(units.first[number]), records)
-    form = find_format(ending_of(opened, opened), reading)
-    found = form.types(opened, unit, reading).found()
-    made: list[dict[str, Any]] = []
-    for parsed in form.read(opened, unit, reading, found, None, xxhash.xxh3_64()):
-        made += (
-            {"key": f"{path}#{n}", **row} for n, row in zip(parsed.numbers.tolist(), python_rows(parsed.batch), strict=True)
-        )
-    return list(islice(made, count))
+        return [], None
+    [path] = shards.listing.paths_at(shards.units.file[readable])
+    [stretch] = shards.surveyor.stretches(shards.units, readable)
+    types, fault = types_in(engine, [stretch], Reading())
+    if types is None:
+        return [], fault
+    first = int(shards.units.first[readable[0]])
+    wanted = np.arange(first, first + min(count, int(shards.units.records[readable[0]])))
+    with scratch_folder() as scratch:
+        taken, fault = take(engine, [stretch], Reading(), [wanted], types.found(), scratch)
+        records = [
+            {"key": f"{path}#{number}", **row}
+            for _, numbers, batch in taken
+            for number, row in zip(numbers.tolist(), python_rows(batch), strict=True)
+        ]
+        return records, None if records else fault
