@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -403,13 +403,17 @@ def _validate(table: pa.Table, shown: str) -> None:
         raise DatasetError(f"{shown}: holds values that cannot be; {REPAIR_ADVICE}") from error
 
 
-def write_checksums(path: Path, sums: Iterable[tuple[str, str]]) -> str:
-    """Write SHA256SUMS from (file name, SHA-256) pairs, sorted by name, and return its own SHA-256."""
+def write_checksums(path: Path, sums: Iterable[tuple[str, str]], others: Iterable[tuple[str, str]] = ()) -> str:
+    """Write SHA256SUMS from (file name, SHA-256) pairs, sorted by name, and return its own SHA-256.
+
+    `others` come after them, in the order that they are given in: there may be more than fit into memory.
+    """
     ordered = sorted(f"{name}\0{sha256}" for name, sha256 in sums)  # half the memory of pairs: there may be 100,000
+    pairs = chain((both.split("\0") for both in ordered), others)
+    lines = (f"{sha256}  {name}\n" for name, sha256 in pairs)
     with replacing(path) as sink:
-        for start in range(0, len(ordered), 1024):
-            pairs = (both.split("\0") for both in ordered[start : start + 1024])
-            sink.write("".join(f"{sha256}  {name}\n" for name, sha256 in pairs).encode())
+        while some := list(islice(lines, 1024)):
+            sink.write("".join(some).encode())
     return sink.sha256
 
 

@@ -41,10 +41,20 @@ class Part:
 
 
 @dataclass(frozen=True)
+class Loose:
+    """Files of one image or text each (loose_files.py): `files` of them, of `bytes` bytes, which the piece `list` lists."""
+
+    list: str
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True)
 class Written:
     """What was written of a part: its samples, its files by their path in the export's folder (with /), what was counted in it.
 
-    `facts` (plain data) and `pieces` are what `finish` needs: pieces are files that are no part of the export.
+    `facts` (plain data) and `pieces` are what `finish` needs: pieces are files that are no part of the export. Loose files are
+    not among `files`.
     """
 
     samples: int
@@ -52,6 +62,7 @@ class Written:
     counts: dict[str, int] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
     pieces: dict[str, FileFacts] = field(default_factory=dict)
+    loose: Loose | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain data."""
@@ -61,11 +72,12 @@ class Written:
     def from_json(cls, record: dict[str, Any]) -> Written:
         """Build what `to_json` gave. Raises KeyError or TypeError for anything else."""
         files, pieces = ({n: FileFacts(**facts) for n, facts in record[of].items()} for of in ("files", "pieces"))
-        return cls(record["samples"], files, record["counts"], record["facts"], pieces)
+        loose = None if record["loose"] is None else Loose(**record["loose"])
+        return cls(record["samples"], files, record["counts"], record["facts"], pieces, loose)
 
     @property
     def all_files(self) -> dict[str, FileFacts]:
-        """The files and the pieces."""
+        """The files and the pieces, without loose files."""
         return {**self.files, **self.pieces}
 
 
@@ -186,6 +198,10 @@ class Export(ABC):
     ) -> dict[str, FileFacts]:
         """Write the files that need all parts, such as indexes, and return them."""
         return {}
+
+    def loose_folders(self, split: str) -> tuple[str, ...]:
+        """Return the folders in which the loose files of a split are."""
+        return ()
 
     def facts(self, source: Source) -> dict[str, Any]:
         """Return what a reader of the files needs to know beside their fields: plain data for shardctl.json."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import json
 import math
-import os
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from shardctl.annotations.objects import ITEMS
 from shardctl.codecs import rle
 from shardctl.errors import InputError
 from shardctl.exports.base import Column, Part, Place, Progress, Written
-from shardctl.exports.loose_files import write_file
+from shardctl.exports.loose_files import writing
 from shardctl.exports.marked import (
     IMAGE_ID,
     NO_NAMES,
@@ -83,17 +82,20 @@ class Coco(MarkedExport):
 
     def write(self, source: Source, fields: Sequence[Field], part: Part, folder: Path, progress: Progress) -> Written:
         """Write the images of a shard, and as pieces the lines of its images and of its annotations, which lack their ids."""
-        role, files, samples, annotated, objects, classes, renamed = main_role(source), {}, 0, 0, 0, 0, 0
+        role, samples, annotated, objects, classes, renamed = main_role(source), 0, 0, 0, 0, 0
         pointed: set[int] = set()
         images_piece, objects_piece = (f"{FOLDER}/{what}_{part.split}.{part.number:05d}" for what in ("images", "objects"))
         for name in (FOLDER, part.split):
             with naming_the_path(folder / name):
                 (folder / name).mkdir(exist_ok=True)
-        with replacing(folder / images_piece) as images, replacing(folder / objects_piece) as annotations:
+        with (
+            replacing(folder / images_piece) as images,
+            replacing(folder / objects_piece) as annotations,
+            writing(folder, part, FOLDER) as loose,
+        ):
             for picture in pictures(source, fields, part, progress):
                 samples += 1
-                name = f"{part.split}/{picture.name}"
-                files[name] = write_file(folder / name, picture.data)
+                loose.write(f"{part.split}/{picture.name}", picture.data)
                 renamed += picture.renamed
                 if picture.objects is None:
                     continue
@@ -104,10 +106,13 @@ class Coco(MarkedExport):
                 objects += len(lines)
                 classes = max([classes, *(each["category"] + 1 for each in picture.objects)])
                 pointed |= {each["category"] for each in picture.objects if each.get("keypoints")}
-            pieces = {images_piece: images.facts, objects_piece: annotations.facts}
-        os.sync()  # all files at once: to wait for the disk after each would take most of the time
         facts = {"images": annotated, "classes": classes, "pointed": sorted(pointed), "renamed": renamed}
-        return Written(samples, files, {"samples": samples, "objects": objects}, facts, pieces)
+        pieces = {images_piece: images.facts, objects_piece: annotations.facts, **loose.piece}
+        return Written(samples, {}, {"samples": samples, "objects": objects}, facts, pieces, loose.found)
+
+    def loose_folders(self, split: str) -> tuple[str, ...]:
+        """Return the folder of the images of the split."""
+        return (split,)
 
     def finish(
         self, source: Source, fields: Sequence[Field], folder: Path, written: Sequence[tuple[Part, Written]]
@@ -267,18 +272,28 @@ def _ids_of_objects(pieces: Sequence[Path]) -> Iterator[int | None]:
 
 def _are_replaced(given: Iterator[int | None]) -> bool:
     """Return whether there are ids, and others are written."""
-    numbers = list(given)
-    return any(number is not None for number in numbers) and list(_ids(iter(numbers))) != numbers
+    found, missing = _gathered(given)
+    return missing < len(found) and not _are_of_use(found, missing)
 
 
 def _ids(given: Iterator[int | None]) -> Sequence[int]:
-    """Return the ids that there are if all have one and no two the same, else numbers from 1 on."""
+    """Return the ids that there are if they are of use, else numbers from 1 on."""
+    found, missing = _gathered(given)
+    return found if _are_of_use(found, missing) else range(1, len(found) + 1)
+
+
+def _gathered(given: Iterator[int | None]) -> tuple[array[int], int]:
+    """Return ids, 0 for one that is missing, and how many are."""
     found, missing = array("q"), 0
     for number in given:
         found.append(number or 0)
         missing += number is None
-    distinct = not missing and len(np.unique(np.frombuffer(found, np.int64))) == len(found) if found else True
-    return found if distinct else range(1, len(found) + 1)
+    return found, missing
+
+
+def _are_of_use(found: array[int], missing: int) -> bool:
+    """Return whether all have an id, and no two the same."""
+    return not found or (not missing and len(np.unique(np.frombuffer(found, np.int64))) == len(found))
 
 
 def _with_image_ids(pieces: Sequence[Path], ids: Sequence[int]) -> Iterator[bytes]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path, PurePosixPath
 
 from shardctl.errors import StorageError, UsageError
+from shardctl.exports.name_set import NameSet
 from shardctl.exports.source import Source
-from shardctl.sources.exported import DESCRIPTION, Description
+from shardctl.sources.exported import DESCRIPTION, Description, loose_names
 from shardctl.storage import naming_the_path, printable
 from shardctl.tables import CHECKSUMS
 
@@ -40,17 +42,37 @@ def check_destination(out: Path, source: Source, overwrite: bool) -> Path:
 
 def not_of_export(folder: Path) -> str | None:
     """Return the path of a file in a folder that no export has written, None if there is none: it would be lost with it."""
-    known: set[str] = set()
-    with contextlib.suppress(OSError, ValueError):
-        known = {DESCRIPTION, CHECKSUMS, *Description.load(folder).files}
-    above = {str(parent) for name in known for parent in PurePosixPath(name).parents}
-    for parent, folders, names in os.walk(folder):
-        for name in sorted(names):
-            path = Path(parent, name).relative_to(folder).as_posix()
-            if path not in known:
-                return path
-        for name in sorted(folders):
-            path = Path(parent, name).relative_to(folder).as_posix()
-            if Path(parent, name).is_symlink() or path not in above:
-                return path
-    return None
+    known, folders_known = _known(folder)
+    entries = entries_below(folder)
+    return min((name for name, is_folder in entries if name not in (folders_known if is_folder else known)), default=None)
+
+
+def entries_below(folder: Path, above: str = "") -> Iterator[tuple[str, bool]]:
+    """Yield what is below a folder, each by its path there (with /), and whether it is a folder; a link to one is none.
+
+    Names are not listed before: there may be millions in a folder.
+    """
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            name = above + entry.name
+            is_folder = entry.is_dir(follow_symlinks=False)
+            if is_folder:
+                yield from entries_below(Path(entry.path), f"{name}/")
+            yield name, is_folder
+
+
+def _known(folder: Path) -> tuple[NameSet, set[str]]:
+    """Return the files of the export in a folder, and the folders that they are in; none if it is no export."""
+    within: set[str] = set()
+
+    def names() -> Iterator[str]:
+        export = Description.load(folder)
+        for name in chain((DESCRIPTION, CHECKSUMS, *export.files), loose_names(folder, export)):
+            within.add(name.rpartition("/")[0])
+            yield name
+
+    try:
+        known = NameSet(names())
+    except (OSError, ValueError):
+        return NameSet(()), set()
+    return known, within | {str(parent) for name in within for parent in PurePosixPath(name).parents}

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from shardctl import arguments
 from shardctl.errors import DatasetError, InputError, Interrupted, StorageError, UsageError, WorkerError
-from shardctl.exports.base import Part, Written
+from shardctl.exports.base import Loose, Part, Written
 from shardctl.exports.destination import check_destination
 from shardctl.exports.job import ExportJob
 from shardctl.exports.losses import PlannedField, accepted_losses, plan_fields, refuse_losses
@@ -23,7 +23,7 @@ from shardctl.exports.parts import Parts
 from shardctl.exports.source import ON_LOSS, Choice, Source, digest_of
 from shardctl.exports.staging import Staging, Writer, discard_others, only_writer
 from shardctl.exports.table import chosen_export
-from shardctl.sources.exported import DESCRIPTION, Description, SplitFiles
+from shardctl.sources.exported import DESCRIPTION, Description, LooseFacts, SplitFiles
 from shardctl.storage import FileFacts, printable, write_atomically
 from shardctl.tables import CHECKSUMS, write_checksums
 from shardctl.version import __version__
@@ -32,6 +32,8 @@ from shardctl.version import __version__
 @dataclass(frozen=True)
 class ExportResult:
     """What `export` wrote: the number of samples that it read, and of bytes and seconds; `files` by name, with their bytes.
+
+    Files of one image or text each are not in `files`, as there may be millions: `loose_files` is their number.
 
     `counts` has what was written of each split, by its name: `samples`; for files of tokens `documents`, `tokens`, and `empty`
     documents that were left out. `fields` say how each column was written. `notes` are sentences about what the form has no
@@ -47,6 +49,7 @@ class ExportResult:
     counts: dict[str, dict[str, int]]
     notes: tuple[str, ...]
     fields: tuple[PlannedField, ...] = ()
+    loose_files: int = 0
 
 
 @dataclass(frozen=True)
@@ -118,7 +121,7 @@ def export(
             late = job.export.notes_of(source, staging.files, written)
             check_target()  # and so may anybody else, in all the time that this took
             writer.check()
-            staging.sweep({**description.files, CHECKSUMS: FileFacts(0, ""), DESCRIPTION: FileFacts(0, "")})
+            staging.sweep([each for _, each in written], (*description.files, CHECKSUMS, DESCRIPTION), pieces=False)
             staging.publish(target, replaces)
         writer.discard(staging.folder)
     seconds = round(time.monotonic() - began, 3)
@@ -126,7 +129,10 @@ def export(
     counts = _counts(job, written)
     for note in late:
         on_note(note)
-    return ExportResult(to, str(out), source.samples, sum(files.values()), seconds, files, counts, (*notes, *late), planned)
+    loose = description.loose
+    size = sum(files.values()) + (0 if loose is None else loose.bytes)
+    several = 0 if loose is None else loose.files
+    return ExportResult(to, str(out), source.samples, size, seconds, files, counts, (*notes, *late), planned, several)
 
 
 def plan_export(
@@ -221,13 +227,16 @@ def _complete(job: ExportJob, staging: Staging, written: Sequence[tuple[Part, Wr
         raise InputError(f"{job.source.shown}: has no sample for which {job.source.where.text!r} is true; nothing was written")
     files = {name: facts for _, each in written for name, facts in each.files.items()}
     files |= job.export.finish(job.source, job.fields, staging.files, written)
-    description = _description(job, written, files)
-    write_checksums(staging.files / CHECKSUMS, ((name, facts.sha256) for name, facts in files.items()))
+    loose = ((name, facts.sha256) for name, facts in staging.loose_files(each for _, each in written))
+    sums = write_checksums(staging.files / CHECKSUMS, ((name, facts.sha256) for name, facts in files.items()), loose)
+    description = _description(job, written, files, sums)
     write_atomically(staging.files / DESCRIPTION, description.dumps())
     return description
 
 
-def _description(job: ExportJob, written: Sequence[tuple[Part, Written]], files: Mapping[str, FileFacts]) -> Description:
+def _description(
+    job: ExportJob, written: Sequence[tuple[Part, Written]], files: Mapping[str, FileFacts], sums: str
+) -> Description:
     splits = {}
     for split in job.source.splits:
         of_split = [each for part, each in written if part.split == split]
@@ -237,7 +246,15 @@ def _description(job: ExportJob, written: Sequence[tuple[Part, Written]], files:
     counts = {split: each for split, each in _counts(job, written).items() if "samples" not in each}
     facts = {**job.export.facts(job.source), **({"counts": counts} if counts else {})}
     layout, fingerprint = job.source.exported, job.source.manifest.fingerprint
-    return Description(job.export.name, layout, keys[0] if keys else None, job.fields, splits, files, fingerprint, facts)
+    loose = _loose(job, [each.loose for _, each in written if each.loose is not None], sums)
+    return Description(job.export.name, layout, keys[0] if keys else None, job.fields, splits, files, fingerprint, facts, loose)
+
+
+def _loose(job: ExportJob, there: Sequence[Loose], sums: str) -> LooseFacts | None:
+    if not there:
+        return None
+    folders = {split: job.export.loose_folders(split) for split in job.source.splits}
+    return LooseFacts(sum(each.files for each in there), sum(each.bytes for each in there), folders, sums)
 
 
 def _counts(job: ExportJob, written: Sequence[tuple[Part, Written]]) -> dict[str, dict[str, int]]:

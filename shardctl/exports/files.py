@@ -7,7 +7,6 @@ path of an image in the dataset is there as NAME.path where it is not the key.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -20,7 +19,8 @@ from shardctl.errors import InputError, UsageError
 from shardctl.exports.base import Column, Export, Part, Place, Progress, Written, check_json, form_of_raw
 from shardctl.exports.file_names import IMAGE_SUFFIXES, MARK, TEXT_SUFFIXES, class_folders, folded, stem_of
 from shardctl.exports.images import suffix_of
-from shardctl.exports.loose_files import repeated, write_file
+from shardctl.exports.loose_files import repeated, writing
+from shardctl.exports.name_set import NameSet
 from shardctl.exports.rows import batches
 from shardctl.exports.source import KEY, Source
 from shardctl.json_form import dumps, to_json
@@ -73,12 +73,11 @@ class Files(Export):
         """Write the files of a shard, and its lines of metadata as a piece."""
         naming, several = _Naming(source), _repeated(source, part.split)
         base = folder / part.split
-        files: dict[str, FileFacts] = {}
         samples = 0
         piece = f"{part.split}/{METADATA}.{part.number:05d}"
         with naming_the_path(base):
             base.mkdir(exist_ok=True)
-        with replacing(folder / piece) as lines:
+        with replacing(folder / piece) as lines, writing(folder, part, part.split) as loose:
             plain = [replace(field, form="value") if field.form == "json" else field for field in fields]
             for batch in batches(source, plain, part, progress):
                 known = batch.select([field.written for field in fields if field.name in naming.columns])
@@ -91,12 +90,14 @@ class Files(Export):
                         suffix = "txt" if field.form == "text" else suffix_of(data)
                         other = "" if field.written == FILE_NAME else MARK + extension_part(field.name)
                         paths[field.written] = f"{stem}{other}.{suffix}"
-                        name = f"{part.split}/{paths[field.written]}"
-                        files[name] = write_file(folder / name, data)
+                        loose.write(f"{part.split}/{paths[field.written]}", data)
                     lines.write(dumps({**paths, **record.values}).encode() + b"\n")
                 samples += batch.num_rows
-        os.sync()  # all files at once: to wait for the disk after each would take most of the time
-        return Written(samples, files, pieces={piece: lines.facts})
+        return Written(samples, {}, pieces={piece: lines.facts, **loose.piece}, loose=loose.found)
+
+    def loose_folders(self, split: str) -> tuple[str, ...]:
+        """Return the folder of the split."""
+        return (split,)
 
     def finish(
         self, source: Source, fields: Sequence[Field], folder: Path, written: Sequence[tuple[Part, Written]]
@@ -110,10 +111,9 @@ class Files(Export):
                 continue
             with replacing(folder / name) as sink:
                 for each in of_split:
-                    for piece in each.pieces:
-                        with open(folder / piece, "rb") as lines:
-                            while chunk := lines.read(1 << 20):
-                                sink.write(chunk)
+                    with open(folder / next(iter(each.pieces)), "rb") as lines:
+                        while chunk := lines.read(1 << 20):
+                            sink.write(chunk)
             made[name] = sink.facts
         return made
 
@@ -165,7 +165,7 @@ class _Naming:
 
 
 @lru_cache(maxsize=1)
-def _repeated(source: Source, split: str) -> frozenset[str]:
+def _repeated(source: Source, split: str) -> NameSet:
     """Return the paths, folded, that several samples of a split would have. All keys of the split are looked at, once."""
     naming = _Naming(source)
     return repeated(path for block in source.columns(naming.columns, split) for path in naming.paths(block))

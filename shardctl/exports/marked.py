@@ -18,6 +18,7 @@ from shardctl.exports.base import Column, Export, Part, Place, Progress, Written
 from shardctl.exports.file_names import IMAGE_SUFFIXES, MARK, folded, plain_stem, safe_name, stem_of
 from shardctl.exports.images import suffix_of
 from shardctl.exports.loose_files import repeated
+from shardctl.exports.name_set import NameSet
 from shardctl.exports.rows import batches
 from shardctl.exports.source import KEY, Source
 from shardctl.json_form import to_json
@@ -238,7 +239,7 @@ def pictures(source: Source, fields: Sequence[Field], part: Part, progress: Prog
 
 
 @lru_cache(maxsize=1)
-def _repeated(source: Source, split: str) -> frozenset[str]:
+def _repeated(source: Source, split: str) -> NameSet:
     """Return the names, folded, that several files of a split would have. All keys of the split are looked at, once."""
     keys = (key for block in source.columns((KEY,), split) for key in block.column(KEY).to_pylist())
     return repeated(stem_of(key, split, IMAGE_SUFFIXES) for key in keys)

@@ -37,7 +37,7 @@ class Parts:
             done = self._staging.done(part)
             if done is not None:
                 self._found[number] = done
-        self._staging.sweep({name: facts for each in self._found.values() for name, facts in each.all_files.items()})
+        self._staging.sweep(list(self._found.values()))
         self._tell(self._samples_of(self._found))
         missing = [number for number in range(len(parts)) if number not in self._found]
         if missing and self._workers == 0:

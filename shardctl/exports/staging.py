@@ -17,15 +17,18 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from shardctl import lease
 from shardctl.errors import BusyError, StorageError
 from shardctl.exports.base import Part, Written
-from shardctl.exports.destination import not_of_export
+from shardctl.exports.destination import entries_below, not_of_export
+from shardctl.exports.loose_files import listed
+from shardctl.exports.name_set import NameSet
 from shardctl.lease import LEASE, Lease
 from shardctl.sources.exported import DESCRIPTION
 from shardctl.storage import PARTIAL, FileFacts, exists, is_file, naming_the_path, printable, sync_folder, write_atomically
@@ -75,10 +78,21 @@ class Staging:
         """Return what was written of a part, None if it is not done or a file of it is not there as it was."""
         try:
             written = Written.from_json(json.loads(self._marker(part).read_bytes()))
+            whole = all(self._size(name) == facts.bytes for name, facts in self._files_of(written))
         except (OSError, ValueError, KeyError, TypeError):
             return None
-        whole = all(self._size(name) == facts.bytes for name, facts in written.all_files.items())
         return written if whole else None
+
+    def _files_of(self, written: Written) -> Iterator[tuple[str, FileFacts]]:
+        """Yield all files of a part, the loose ones after their list."""
+        yield from written.all_files.items()
+        yield from self.loose_files([written])
+
+    def loose_files(self, written: Iterable[Written]) -> Iterator[tuple[str, FileFacts]]:
+        """Yield the loose files of some parts, in order."""
+        for each in written:
+            if each.loose is not None:
+                yield from listed(self.files / each.loose.list)
 
     def _marker(self, part: Part) -> Path:
         return self.folder / DONE / f"{part.name}.json"
@@ -87,17 +101,19 @@ class Staging:
         path = self.files / name
         return path.stat().st_size if is_file(path) else -1
 
-    def sweep(self, known: Mapping[str, FileFacts]) -> None:
-        """Remove files that are not among those known: what workers left that were killed. Raises StorageError."""
+    def sweep(self, written: Sequence[Written], others: Iterable[str] = (), pieces: bool = True) -> None:
+        """Remove files that are not of these parts, nor `others`: what workers left that were killed. Raises StorageError.
+
+        Without `pieces` these are removed too.
+        """
+        kept = (name for each in written for name in (each.all_files if pieces else each.files))
+        known = NameSet(chain(kept, (name for name, _ in self.loose_files(written)), others))
         with naming_the_path(self.files):
-            for parent, folders, names in os.walk(self.files, topdown=False):
-                for name in names:
-                    path = Path(parent, name)
-                    if path.relative_to(self.files).as_posix() not in known:
-                        path.unlink()
-                for name in folders:
-                    with contextlib.suppress(OSError):  # it has files
-                        Path(parent, name).rmdir()
+            for name in [name for name, is_folder in entries_below(self.files) if not is_folder and name not in known]:
+                (self.files / name).unlink()
+            for name in sorted((name for name, is_folder in entries_below(self.files) if is_folder), reverse=True):
+                with contextlib.suppress(OSError):  # it has files
+                    (self.files / name).rmdir()
 
     def publish(self, target: Path, overwrite: bool) -> None:
         """Put the files in the place of `target`, by one rename, or by two where `overwrite` replaces an older export.
@@ -105,8 +121,10 @@ class Staging:
         What is there and is no export stays there, even if it came this very moment. Raises StorageError.
         """
         with naming_the_path(target):
-            for parent, _, _ in os.walk(self.files, topdown=False):
-                sync_folder(Path(parent))
+            for name, is_folder in entries_below(self.files):
+                if is_folder:
+                    sync_folder(self.files / name)
+            sync_folder(self.files)
             with contextlib.suppress(OSError):  # a folder with anything in it stays
                 target.rmdir()
             if overwrite and target.exists():

@@ -7,7 +7,6 @@ that is not annotated has no label file, one without objects an empty one; to YO
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,7 +16,7 @@ from typing import Any, ClassVar
 from shardctl.annotations.yolo import stray_share
 from shardctl.errors import UsageError
 from shardctl.exports.base import Column, Part, Place, Progress, Written
-from shardctl.exports.loose_files import write_file
+from shardctl.exports.loose_files import write_file, writing
 from shardctl.exports.marked import (
     NO_NAMES,
     Marked,
@@ -89,26 +88,29 @@ class Yolo(MarkedExport):
 
     def write(self, source: Source, fields: Sequence[Field], part: Part, folder: Path, progress: Progress) -> Written:
         """Write the images of a shard and their labels."""
-        files: dict[str, FileFacts] = {}
         samples = objects = renamed = 0
         for name in (f"{IMAGES}/{part.split}", f"{LABELS}/{part.split}"):
             with naming_the_path(folder / name):
                 (folder / name).mkdir(parents=True, exist_ok=True)
         points = _points(source) if self.task == "pose" else 0
-        for picture in pictures(source, fields, part, progress):
-            samples += 1
-            name = f"{IMAGES}/{part.split}/{picture.name}"
-            files[name] = write_file(folder / name, picture.data)
-            renamed += picture.renamed
-            if picture.objects is None:
-                continue
-            kept = [each for each in picture.objects if self._is_kept(each, points)]
-            lines = [line for each in kept if (line := self._line(each, picture.size, points)) is not None]
-            name = f"{LABELS}/{part.split}/{picture.name.rpartition('.')[0]}.txt"
-            files[name] = write_file(folder / name, "".join(lines).encode())
-            objects += len(lines)
-        os.sync()  # all files at once: to wait for the disk after each would take most of the time
-        return Written(samples, files, {"samples": samples, "objects": objects}, {"renamed": renamed})
+        with writing(folder, part, LABELS) as loose:
+            for picture in pictures(source, fields, part, progress):
+                samples += 1
+                loose.write(f"{IMAGES}/{part.split}/{picture.name}", picture.data)
+                renamed += picture.renamed
+                if picture.objects is None:
+                    continue
+                kept = [each for each in picture.objects if self._is_kept(each, points)]
+                lines = [line for each in kept if (line := self._line(each, picture.size, points)) is not None]
+                name = f"{LABELS}/{part.split}/{picture.name.rpartition('.')[0]}.txt"
+                loose.write(name, "".join(lines).encode())
+                objects += len(lines)
+        counts = {"samples": samples, "objects": objects}
+        return Written(samples, {}, counts, {"renamed": renamed}, loose.piece, loose.found)
+
+    def loose_folders(self, split: str) -> tuple[str, ...]:
+        """Return the folders of the images and of the labels of the split."""
+        return f"{IMAGES}/{split}", f"{LABELS}/{split}"
 
     def finish(
         self, source: Source, fields: Sequence[Field], folder: Path, written: Sequence[tuple[Part, Written]]

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from shardctl.errors import InputError
-from shardctl.sources.exported import DESCRIPTION, Description, described, may_be_of_export
+from shardctl.sources.exported import DESCRIPTION, Description, described, loose_names, may_be_of_export
 from shardctl.sources.small_files import read_small
 from shardctl.sources.walk import FoundFile, LeftOut
 from shardctl.storage import counted, printable
@@ -200,17 +200,32 @@ def _refuse_other_files(file: FoundFile) -> None:
         export = Description.load(Path(file.opened).parent)
     except (OSError, ValueError):
         return
+    folder = Path(file.opened).parent
     for name, facts in export.files.items():
-        path = Path(file.opened).parent / name  # checked: it stays in the folder
-        try:
-            size = path.stat().st_size
-        except OSError:
-            raise InputError(f"{printable(file.opened)}: lists {printable(name)}, which is not there; get it") from None
+        size = _size_of(folder / name, file)  # checked: it stays in the folder
         if size != facts.bytes:
-            raise InputError(
-                f"{printable(str(path))}: has {size:,} bytes, and {DESCRIPTION} says {facts.bytes:,}; get it again, or move"
-                f" {DESCRIPTION} away to read what is there"
-            )
+            raise _another_size(folder / name, f"has {size:,} bytes", facts.bytes)
+    try:
+        sizes = sum(_size_of(folder / name, file) for name in loose_names(folder, export))
+    except (OSError, ValueError):  # without SHA256SUMS nothing is known of them
+        return
+    if export.loose is not None and sizes != export.loose.bytes:
+        raise _another_size(folder, f"its files of one sample each have {sizes:,} bytes", export.loose.bytes)
+
+
+def _size_of(path: Path, file: FoundFile) -> int:
+    """Return the size of a file that a description lists. Raises InputError if it is not there."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        raise InputError(f"{printable(file.opened)}: lists {printable(str(path))}, which is not there; get it") from None
+
+
+def _another_size(path: Path, what: str, wanted: int) -> InputError:
+    return InputError(
+        f"{printable(str(path))}: {what}, and {DESCRIPTION} says {wanted:,}; get it again, or move {DESCRIPTION} away to read"
+        " what is there"
+    )
 
 
 def _is_name(name: str) -> bool:

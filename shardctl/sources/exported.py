@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -18,20 +18,21 @@ import pyarrow as pa
 from shardctl.layout import Layout
 from shardctl.sources.small_files import read_small
 from shardctl.sources.splits import is_split_name
-from shardctl.storage import FileFacts
+from shardctl.storage import FileFacts, is_file, sha256_of
+from shardctl.tables import CHECKSUMS
 
 DESCRIPTION = "shardctl.json"
 FORMAT = "shardctl export"
 VERSION = 1
 
 LIMIT = 256 << 20
-"""Bytes of the largest shardctl.json that is read. That of a million files takes 150 MB."""
+"""Bytes of the largest shardctl.json that is read: that of a million shards. Files of one sample each are not in it."""
 
 DEEPEST = 2
 """How many folders may be between shardctl.json and a file that it describes."""
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_OWN = ("format", "version", "to", "kind", "layout", "key", "fields", "splits", "files", "fingerprint")
+_OWN = ("format", "version", "to", "kind", "layout", "key", "fields", "splits", "files", "loose", "fingerprint")
 
 
 @dataclass(frozen=True)
@@ -53,12 +54,30 @@ class SplitFiles:
 
 
 @dataclass(frozen=True)
+class LooseFacts:
+    """Files of one image or text each, of which SHA256SUMS has a line: how many there are, and their bytes.
+
+    `folders` are those that they are in, by split. `sums` is the SHA-256 of SHA256SUMS.
+    """
+
+    files: int
+    bytes: int
+    folders: Mapping[str, tuple[str, ...]]
+    sums: str
+
+    def split_of(self, name: str) -> str | None:
+        """Return the split that has the path of a file below the export in one of its folders, None if none has."""
+        return next((split for split, each in self.folders.items() for one in each if name.startswith(f"{one}/")), None)
+
+
+@dataclass(frozen=True)
 class Description:
     """What an export is.
 
     `layout` has the types and the roles of the exported columns under their names in the dataset, `key` is the name that the
     key has in the target (None: it has none there), `fields` say how each column is written. `splits` are in the dataset's
-    order. `facts` are what else readers of this form need.
+    order. `facts` are what else readers of this form need. `loose` is about files that are not in `files`, as there may be
+    millions.
     """
 
     to: str
@@ -69,10 +88,19 @@ class Description:
     files: Mapping[str, FileFacts]
     fingerprint: str
     facts: Mapping[str, Any] = field(default_factory=dict)
+    loose: LooseFacts | None = None
+
+    def has(self, name: str) -> bool:
+        """Return whether a file, by its path below the export, is one of it."""
+        return name in self.files or (self.loose is not None and self.loose.split_of(name) is not None)
 
     def split_of(self, path: str) -> str | None:
         """Return the split that a file is in, by the end of its path; None if it is in none."""
-        return next((split for split, each in self._files_of.items() for name in _ends_of(path) if name in each), None)
+        ends = _ends_of(path)
+        listed = next((split for split, each in self._files_of.items() for name in ends if name in each), None)
+        if listed is not None or self.loose is None:
+            return listed
+        return next((split for name in ends if (split := self.loose.split_of(name)) is not None), None)
 
     def facts_of(self, path: str) -> FileFacts | None:
         """Return what is known of a file, by the end of its path; None if it is none of these."""
@@ -95,6 +123,7 @@ class Description:
             "fields": [asdict(each) for each in self.fields],
             "splits": {name: {"samples": each.samples, "files": list(each.files)} for name, each in self.splits.items()},
             "files": {name: asdict(facts) for name, facts in self.files.items()},
+            **({} if self.loose is None else {"loose": asdict(self.loose)}),
             "fingerprint": self.fingerprint,
         }
 
@@ -126,7 +155,8 @@ class Description:
         files = {_path(name): _facts(facts) for name, facts in record["files"].items()}
         splits = {_split(name): _files(each, files) for name, each in record["splits"].items()}
         facts = {name: value for name, value in record.items() if name not in _OWN}
-        return cls(to, layout, key, fields, splits, files, fingerprint, facts)
+        loose = None if record.get("loose") is None else _loose(record["loose"])
+        return cls(to, layout, key, fields, splits, files, fingerprint, facts, loose)
 
 
 def _expect(holds: bool, what: str) -> None:
@@ -166,10 +196,31 @@ def _files(record: Any, files: Mapping[str, FileFacts]) -> SplitFiles:
     return SplitFiles(samples, tuple(names))
 
 
+def _loose(record: Any) -> LooseFacts:
+    facts = _facts({"bytes": record["bytes"], "sha256": record["sums"]})
+    _expect(type(record["files"]) is int and record["files"] >= 0, "files are counted")
+    folders = {_split(split): tuple(map(_path, names)) for split, names in record["folders"].items()}
+    return LooseFacts(record["files"], facts.bytes, folders, facts.sha256)
+
+
 def _ends_of(path: str) -> list[str]:
     """Return the names that a file may have in the folder of an export."""
     parts = Path(path).absolute().parts
     return ["/".join(parts[-depth:]) for depth in range(1, DEEPEST + 2)]
+
+
+def loose_names(folder: Path, export: Description) -> Iterator[str]:
+    """Yield the loose files of an export by their paths below its folder. Raises OSError, ValueError for another SHA256SUMS."""
+    if export.loose is None:
+        return
+    path = folder / CHECKSUMS
+    if not is_file(path) or sha256_of(path) != export.loose.sums:
+        raise ValueError(f"{CHECKSUMS} is not the one of the export")
+    with open(path, "rb") as lines:
+        for line in lines:
+            name = line.decode().removesuffix("\n").partition("  ")[2]
+            if name not in export.files:
+                yield name
 
 
 def may_be_of_export(folder: str) -> bool:
@@ -188,7 +239,7 @@ def described(path: str) -> Description | None:
             continue
         found = _loaded(above, status.st_size, status.st_mtime_ns, status.st_ino)
         name = Path(path).absolute().relative_to(above).as_posix()
-        return found if found is not None and name in found.files else None
+        return found if found is not None and found.has(name) else None
     return None
 
 

@@ -120,6 +120,7 @@ def test_pickles_are_refused(tmp_path: Path) -> None:
         ("ndarray", None, b"\x08\x07" + b"\xff" * 8 + b"a", "bad-value"),
         ("ndarray:int32", None, b"\x04\x01abc", "bad-value"),
         ("ndarray:int32", None, b"\x0a" + struct.pack("<2I", 2**32 - 1, 0), "bad-value"),  # billions of empty lists
+        ("ndarray:int32", None, b"\x0e" + struct.pack("<3I", 2**16, 2**16, 0), "bad-value"),  # the same, in two dimensions
         ("ndarray:int32:2,2", 12, bytes(12), "bad-value"),
         ("list[png]", None, b"", "bad-value"),
         ("list[png]", None, bytes(4) + struct.pack("<2I", 1, 9) + b"short", "bad-value"),

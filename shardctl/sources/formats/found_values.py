@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,12 +30,12 @@ class JsonForm:
 
 
 MOST_HOLLOW = 1 << 16
-"""The most lists without a value that one array may be."""
+"""The most lists without a value that one array may be: (65536, 65536, 0) would be 4 billion."""
 
 
 def whole_array(array: Any) -> Any:
     """Return an array that came from a file. Raises ValueError for one of no bytes that would be very many empty lists."""
-    if not array.size and max(array.shape) > MOST_HOLLOW:
+    if not array.size and math.prod(array.shape[: array.shape.index(0)]) > MOST_HOLLOW:
         raise ValueError(f"an array without values of the shape {array.shape}")
     return array
 

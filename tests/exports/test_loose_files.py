@@ -1,0 +1,126 @@
+"""Exports to a file for each sample: the files are known by SHA256SUMS, and shardctl.json does not grow with them."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+import shardctl
+from shardctl.errors import InputError, Interrupted, StorageError
+from shardctl.exports.name_set import NameSet
+from shardctl.sources.exported import DESCRIPTION, Description
+from shardctl.tables import CHECKSUMS
+
+FORMS = {"files": "train/0007.jpg", "coco": "train/0007.jpg", "yolo": "labels/train/0007.txt"}
+"""The forms, and one of the files that they write."""
+
+SAMPLES = 200
+
+
+@pytest.fixture(scope="module")
+def marked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    stream = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(stream, "JPEG")
+    objects = {"category": [0], "bbox": [[1.0, 1.0, 4.0, 4.0]]}
+    rows = [{"key": f"{number:04d}.jpg", "image": stream.getvalue(), "objects": objects} for number in range(SAMPLES)]
+    folder = tmp_path_factory.mktemp("marked") / "in"
+    roles = {"objects": {"role": "objects", "names": ["cat"]}}
+    shardctl.write(folder, {"train": rows[:150], "val": rows[150:]}, roles=roles, samples_per_shard=40)
+    return folder
+
+
+@pytest.fixture(scope="module", params=FORMS)
+def whole(marked: Path, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder: Path = tmp_path_factory.mktemp("whole") / request.param
+    result = shardctl.export(marked, folder, request.param, workers=2)
+    images = (2 if request.param == "yolo" else 1) * SAMPLES
+    assert (result.loose_files, len(result.files) < 5) == (images, True)
+    there = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    assert result.bytes == there - sum((folder / name).stat().st_size for name in (DESCRIPTION, CHECKSUMS))
+    return folder
+
+
+@pytest.fixture
+def out(whole: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(whole, tmp_path / whole.name))
+
+
+def test_the_description_has_no_line_for_each_file_and_the_checksums_have(out: Path) -> None:
+    export = Description.load(out)
+    assert export.loose is not None
+    assert (out / DESCRIPTION).stat().st_size < 5000
+    there = sorted(path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file())
+    summed = [line.partition("  ")[2] for line in (out / CHECKSUMS).read_text().splitlines()]
+    assert sorted([*summed, DESCRIPTION, CHECKSUMS]) == there
+    assert export.loose.files == len(summed) - len(export.files)
+    assert Description.from_json(json.loads(export.dumps())) == export
+
+
+def test_the_split_of_a_file_is_known_by_its_folder(out: Path) -> None:
+    name = FORMS[out.name]
+    export = Description.load(out)
+    assert export.split_of(str(out / name)) == "train"
+    assert export.split_of(str(out / name.replace("train", "val"))) == "val"
+    assert export.split_of(str(out / "other" / "0007.jpg")) is None
+    assert (export.has(name), export.has("other/0007.jpg")) == (True, False)
+
+
+def test_it_is_replaced_only_where_nothing_else_would_be_lost(marked: Path, out: Path) -> None:
+    mine = (out / FORMS[out.name]).with_name("mine.jpg")
+    mine.write_bytes(b"mine")
+    with pytest.raises(StorageError, match=r"of no export \(.*mine\.jpg\)"):
+        shardctl.export(marked, out, out.name, workers=0, overwrite=True)
+    mine.unlink()
+    with open(out / CHECKSUMS, "a") as sums:  # a list to which somebody has added a file does not make it one of the export
+        sums.write(f"{'0' * 64}  {mine.relative_to(out).as_posix()}\n")
+    with pytest.raises(StorageError, match="of no export"):
+        shardctl.export(marked, out, out.name, workers=0, overwrite=True)
+    shutil.rmtree(out)
+    shardctl.export(marked, out, out.name, workers=0)
+    assert shardctl.export(marked, out, out.name, workers=0, overwrite=True).samples == SAMPLES
+
+
+def test_a_file_that_is_lost_or_cut_is_told(out: Path, tmp_path: Path) -> None:
+    file = out / FORMS[out.name]
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(InputError, match=r"its files of one sample each have [\d,]+ bytes, and shardctl\.json says"):
+        shardctl.convert(out, tmp_path / "back", recipe={"kind": "image"}, workers=0)
+    file.unlink()
+    with pytest.raises(InputError, match=rf"lists .*{file.name}, which is not there; get it"):
+        shardctl.convert(out, tmp_path / "back", recipe={"kind": "image"}, workers=0)
+
+
+def test_a_part_whose_files_are_gone_is_written_again(marked: Path, whole: Path, tmp_path: Path) -> None:
+
+    def stop(done: int, _samples: int) -> None:
+        if done > 100:
+            raise KeyboardInterrupt
+
+    out = tmp_path / "again"
+    with pytest.raises(Interrupted):
+        shardctl.export(marked, out, whole.name, workers=0, progress=stop)
+    [staging] = (tmp_path / "again.partial").glob("*/files")
+    [lost] = staging.rglob(Path(FORMS[whole.name]).name)
+    lost.unlink()
+    shardctl.export(marked, out, whole.name, workers=0)
+    assert (out / CHECKSUMS).read_bytes() == (whole / CHECKSUMS).read_bytes()
+    assert (out / DESCRIPTION).read_bytes() == (whole / DESCRIPTION).read_bytes()
+
+
+@given(st.lists(st.text(max_size=3)), st.text(max_size=3))
+def test_a_set_of_names_has_the_names_that_it_was_given(names: list[str], other: str) -> None:
+    found = NameSet(names)
+    assert all(name in found for name in names)
+    assert (other in found) == (other in names)
+    assert bool(found) == bool(names)
+    times = Counter(names)
+    several = NameSet.repeated(names)
+    assert [name for name in times if name in several] == [name for name, count in times.items() if count > 1]
