@@ -26,6 +26,9 @@ PATH = "/path"
 WITH_PATHS = "image+path"
 """The form of encoded images that have such a feature."""
 
+STRUCT = "struct"
+"""The form of a struct whose members are features of their own, NAME/MEMBER, as TFDS has dicts."""
+
 MOST_INT64 = 2**63 - 1
 
 BYTES, FLOATS, INTEGERS = (bytes([number << 3 | 2]) for number in (1, 2, 3))
@@ -61,12 +64,25 @@ class ExampleExport(Export):
             form = form_of_raw(column)
             if form != "value":
                 return Place(column.target, form)
-        return Place(column.target, "value", loss_of(column))
+        return Place(column.target, form_of(column), loss_of(column))
+
+
+def form_of(column: Column) -> str:
+    """Return the form of a column that is no image. Raises UsageError if another column has the name of a member."""
+    if not pa.types.is_struct(column.type):
+        return "value"
+    members = {f"{column.target}/{member.name}" for member in column.type}
+    taken = next((name for name in column.source.written_names.values() if name in members), None)
+    if taken is not None:
+        raise UsageError(f"{taken} is the name of a column, and of a member of {column.target}; --rename gives it another one")
+    return STRUCT
 
 
 def loss_of(column: Column) -> str | None:
     """Return what an Example cannot hold of a column that is no image, None if it holds all."""
     type_ = column.type
+    if pa.types.is_struct(type_) and type_.num_fields:
+        return _loss_of_members(column)
     if not is_packed(type_) and not is_list(type_):
         return _loss_of_values(column, type_)
     lost = _loss_of_values(column, type_.value_type)
@@ -81,6 +97,35 @@ def _loss_of_values(column: Column, type_: pa.DataType) -> str | None:
     if pa.types.is_boolean(type_) or is_number(type_) or is_bytes(type_):
         return None
     return f"an Example has lists of bytes, float32 or int64, and no {type_}"
+
+
+def _loss_of_members(column: Column) -> str | None:
+    """Return what an Example cannot hold of a struct: a member that is no list of plain values, a value that is missing."""
+    for member in column.type:
+        if "/" in member.name or not member.name:
+            return f"a member is called {member.name!r}, and NAME/MEMBER is the name of a feature"
+        type_ = _innermost(member.type)
+        if pa.types.is_float64(type_):
+            return f"{member.name} is float64, and an Example has float32"
+        plain = pa.types.is_boolean(type_) or (is_number(type_) and type_ != pa.uint64()) or is_bytes(type_)
+        if not plain or _depth(member.type) > 2 or (_depth(member.type) == 2 and not is_packed(member.type.value_type)):
+            return f"an Example has lists of bytes, float32 or int64, and {member.name} is {member.type}"
+    if any(_lacks_values(part) for array in column.arrays() for part in array.drop_null().flatten()):
+        return "some of its members lack values"
+    return None
+
+
+def _innermost(type_: pa.DataType) -> pa.DataType:
+    return _innermost(type_.value_type) if is_list(type_) else type_
+
+
+def _depth(type_: pa.DataType) -> int:
+    return 1 + _depth(type_.value_type) if is_list(type_) else 0
+
+
+def _lacks_values(array: pa.Array) -> bool:
+    """Return whether a value is missing, or one in a list."""
+    return bool(array.null_count) or (is_list(array.type) and _lacks_values(array.flatten()))
 
 
 def _largest(array: pa.Array) -> int:
@@ -139,18 +184,24 @@ _SMALL = [bytes([number]) for number in range(128)]
 def _features(array: pa.Array, field: Field) -> Iterator[tuple[bytes, bytes, Content]]:
     """Yield the features of a column: their names, the kinds of their lists, and the contents of these."""
     name = field.written.encode()
-    if pa.types.is_struct(array.type):  # an image
+    if field.form == STRUCT:
+        for member, part in zip(array.type, array.flatten(), strict=True):
+            yield _feature(f"{field.written}/{member.name}".encode(), part)
+    elif pa.types.is_struct(array.type):  # an image
         missing = array.is_null().to_pylist() if array.null_count else None
         yield name, BYTES, _strings(array.field("bytes"), missing)
         if field.form == WITH_PATHS:
             yield name + PATH.encode(), BYTES, _strings(array.field("path").cast(pa.binary()), missing)
-        return
-    storage = array.storage if isinstance(array, pa.ExtensionArray) else array
-    if is_list(storage.type):
-        of_strings = is_bytes(storage.type.value_type)
-        yield name, *((BYTES, _lists_of_strings(storage)) if of_strings else _lists_of_numbers(storage))
     else:
-        yield name, *((BYTES, _strings(_binary(storage))) if is_bytes(storage.type) else _numbers(storage))
+        yield _feature(name, array.storage if isinstance(array, pa.ExtensionArray) else array)
+
+
+def _feature(name: bytes, array: pa.Array) -> tuple[bytes, bytes, Content]:
+    """Return the feature of a column of plain values or of lists of them."""
+    if is_list(array.type):
+        of_strings = is_bytes(array.type.value_type)
+        return name, *((BYTES, _lists_of_strings(array)) if of_strings else _lists_of_numbers(array))
+    return name, *((BYTES, _strings(_binary(array))) if is_bytes(array.type) else _numbers(array))
 
 
 def _strings(array: pa.Array, missing: list[bool] | None = None) -> Content:
@@ -185,8 +236,10 @@ def _numbers(array: pa.Array) -> tuple[bytes, Content]:
 
 
 def _lists_of_numbers(array: pa.Array) -> tuple[bytes, Content]:
-    flat = array.flatten()
-    return _packed(flat.cast(pa.uint8()) if pa.types.is_boolean(flat.type) else flat, list_offsets(array), array)
+    flat, offsets = array.flatten(), list_offsets(array)
+    if is_packed(flat.type):  # a list of lists of one length: all their numbers
+        flat, offsets = flat.flatten(), offsets * flat.type.list_size
+    return _packed(flat.cast(pa.uint8()) if pa.types.is_boolean(flat.type) else flat, offsets, array)
 
 
 def _packed(values: pa.Array, offsets: Any, rows: pa.Array) -> tuple[bytes, Content]:

@@ -18,12 +18,12 @@ import pyarrow as pa
 from shardctl.errors import InputError, UsageError
 from shardctl.exports.arrays import is_packed
 from shardctl.exports.base import Column, Export, Part, Place, Progress, Written, form_of_raw
-from shardctl.exports.examples import WITH_PATHS, form_of_images, is_bytes, is_list, loss_of
+from shardctl.exports.examples import STRUCT, WITH_PATHS, form_of, form_of_images, is_bytes, is_list, loss_of
 from shardctl.exports.images import suffixes_in
 from shardctl.exports.rows import batches
 from shardctl.exports.source import Source
 from shardctl.exports.tfrecord import TfRecord, write_records
-from shardctl.roles import Label, Mask, Role
+from shardctl.roles import Label, Mask, Objects, Role
 from shardctl.sources.exported import Field
 from shardctl.storage import FileFacts, write_atomically
 
@@ -52,7 +52,9 @@ class Tfds(Export):
         if odd is not None:
             raise InputError(f"{source.shown}: the split {odd!r} has a dot in its name, which TFDS does not read")
         _check_names(list(source.written_names.values()))
-        files = [_names_file(source.written_names[name]) for name in source.exported.roles.names]
+        labels = [source.written_names[name] for name in source.exported.roles.names]
+        labels += [_category(source.written_names[name]) for name in source.exported.roles.objects]
+        files = list(map(_names_file, labels))
         twice = next((file for file in files if files.count(file) > 1), None)
         if twice is not None:
             raise UsageError(f"the names of the classes of two labels would be in the same file, {twice}; use --rename")
@@ -68,7 +70,7 @@ class Tfds(Export):
             form = form_of_raw(column)
             if form != "value":
                 return Place(column.target, form, _missing(column.nulls))
-        return Place(column.target, "value", loss_of(column) or _missing(column.nulls) or _loss_of_names(column))
+        return Place(column.target, form_of(column), loss_of(column) or _missing(column.nulls) or _loss_of_names(column))
 
     def write(self, source: Source, fields: Sequence[Field], part: Part, folder: Path, progress: Progress) -> Written:
         """Write one file, which has no records if no sample was chosen of the shard."""
@@ -89,7 +91,8 @@ class Tfds(Export):
         for field in fields:
             names = _classes(source, field)
             if names:
-                made[_names_file(field.written)] = ("\n".join(names) + "\n").encode()
+                name = _category(field.written) if field.form == STRUCT else field.written
+                made[_names_file(name)] = ("\n".join(names) + "\n").encode()
         return {name: FileFacts(len(data), write_atomically(folder / name, data)) for name, data in made.items()}
 
 
@@ -110,14 +113,26 @@ def _names_file(name: str) -> str:
     return f"{name.replace('/', '-')}.labels.txt"
 
 
+def _category(name: str) -> str:
+    """Return the name of the feature with the classes of objects."""
+    return f"{name}/category"
+
+
 def _loss_of_names(column: Column) -> str | None:
     """Return what becomes of the names of classes that a file with a name in each line cannot have, None if it has them."""
+    if isinstance(column.role, Objects):
+        return _fault_of_names(column.role.names or (), _category(column.target))
     names = (_names_of(column.role) if pa.types.is_integer(column.type) else None) or ()
+    return _fault_of_names(names, column.target)
+
+
+def _fault_of_names(names: Sequence[str], label: str) -> str | None:
+    """Return why the names of the classes of a label cannot be in its file, None if they can."""
     if any(name != name.strip() or not name or set("\r\n") & set(name) for name in names):
         return "TFDS has a name of a class in each line, and a name here has several, has none, or has spaces at its ends"
     if len(set(names)) < len(names):
         return "TFDS has no two classes of the same name"
-    if names and (set("\\\0\r\n") & set(column.target) or len(_names_file(column.target).encode()) > 255):
+    if names and (set("\\\0\r\n") & set(label) or len(_names_file(label).encode()) > 255):
         return "TFDS has the names of classes in a file that is called as the column, and no file can be; --rename helps"
     return None
 
@@ -192,9 +207,12 @@ def _dict_of_features() -> dict[str, Any]:
 
 def _classes(source: Source, field: Field) -> tuple[str, ...] | None:
     """Return the names of the classes of a column that is written as numbers of classes, None if it is not or has none."""
+    role = source.exported.roles.get(field.name)
+    if field.form == STRUCT:
+        return (role.names or None) if isinstance(role, Objects) else None
     if field.form != "value" or not pa.types.is_integer(source.exported.columns.field(field.name).type):
         return None
-    return _names_of(source.exported.roles.get(field.name)) or None
+    return _names_of(role) or None
 
 
 def _feature(source: Source, field: Field, suffixes: set[str]) -> dict[str, Any]:
@@ -203,18 +221,31 @@ def _feature(source: Source, field: Field, suffixes: set[str]) -> dict[str, Any]
         return _TEXT
     if not suffixes <= DECODED.keys():
         return _tensor(pa.binary(), [])
+    if field.form == STRUCT:
+        tree = _dict_of_features()
+        for member in type_:
+            inner = _class_label(names) if names and member.name == "category" else None
+            tree["featuresDict"]["features"][member.name] = _plain(member.type, inner)
+        return tree
     if field.form != "value":
         formats = suffixes or {"png" if field.form == "png" else "jpg"}
         return _image(type_, source.exported.roles.get(field.name), DECODED[formats.pop()] if len(formats) == 1 else "")
-    if names:
-        return _made("class_label_feature.ClassLabel", "classLabel", {"numClasses": str(len(names))})
+    return _class_label(names) if names else _plain(type_)
+
+
+def _class_label(names: Sequence[str]) -> dict[str, Any]:
+    return _made("class_label_feature.ClassLabel", "classLabel", {"numClasses": str(len(names))})
+
+
+def _plain(type_: pa.DataType, inner: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return the feature of values, or of lists; `inner` is that of the values of lists, where it is not of their type."""
     if isinstance(type_, pa.FixedShapeTensorType):
         return _tensor(type_.value_type, [str(length) for length in type_.shape])
     if pa.types.is_fixed_size_list(type_):
         return _tensor(type_.value_type, [str(type_.list_size)])
     if is_list(type_):
-        inner = {"feature": _scalar(type_.value_type), "length": "-1"}
-        return _made("sequence_feature.Sequence", "sequence", inner)
+        inner = inner or _plain(type_.value_type)
+        return _made("sequence_feature.Sequence", "sequence", {"feature": inner, "length": "-1"})
     return _scalar(type_)
 
 

@@ -170,6 +170,24 @@ def write_features(folder: Path) -> Path:
     return folder
 
 
+def write_objects(folder: Path) -> Path:
+    """Write a dataset of images in which objects are marked: boxes, areas and crowds."""
+    samples = []
+    for number in range(5):
+        boxes = [[0.5 * each, 1.0, 2.0, 3.0] for each in range(number % 3)]
+        objects = {
+            "category": [each % 2 for each in range(len(boxes))],
+            "bbox": boxes,
+            "area": [6.0] * len(boxes),
+            "iscrowd": [each == 1 for each in range(len(boxes))],
+            "id": [100 * number + each for each in range(len(boxes))],
+        }
+        samples.append({"key": f"{number}.jpg", "image": picture(number), "objects": objects})
+    roles = {"objects": {"role": "objects", "names": ["cat", "big dog"]}}
+    shardctl.write(folder, {"train": samples[:3], "test": samples[3:]}, roles=roles, samples_per_shard=2)
+    return folder
+
+
 def write_masks(folder: Path) -> Path:
     """Write a dataset of raw images with raw masks of 16 bits."""
     return write_raw(folder, masks=True)

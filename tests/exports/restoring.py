@@ -248,19 +248,27 @@ def of_example(field: Field, type_: pa.DataType, found: dict[str, list[Any]], ke
     values = found.get(field.written)
     if field.form == "json":
         return json.loads(values[0]) if values else None
+    if field.form == "struct":
+        parts = {part.name: found.get(f"{field.written}/{part.name}") for part in type_}
+        whole = any(part is not None for part in parts.values())
+        return {part.name: of_values(part.type, parts[part.name] or []) for part in type_} if whole else None
     if field.form != "value":
         paths = {"image": key, "image+path": f"{field.written}/path"}
         path = found.get(paths.get(field.form) or "", [None])[0]
         image = {"bytes": values[0] if values else None, "path": path.decode() if path else None}
         return None if values is None and (path is None or field.form == "image") else image
-    if values is None:
-        return None
+    return None if values is None else of_values(type_, values)
+
+
+def of_values(type_: pa.DataType, values: list[Any]) -> Any:
     is_list = isinstance(type_, pa.BaseExtensionType) or pa.types.is_nested(type_)
     leaf = type_.value_type if is_list else type_
     if pa.types.is_string(leaf) or pa.types.is_large_string(leaf):
         values = [value.decode() for value in values]
     if pa.types.is_boolean(leaf):
         values = list(map(bool, values))
+    if is_list and pa.types.is_fixed_size_list(leaf):
+        return [values[at : at + leaf.list_size] for at in range(0, len(values), leaf.list_size)]
     return values if is_list else values[0]
 
 

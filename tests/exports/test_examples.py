@@ -19,6 +19,7 @@ from restoring import restored
 import shardctl
 from shardctl.errors import InputError, InstallError, UsageError
 from shardctl.exports.examples import serialized
+from shardctl.manifest import Manifest
 from shardctl.sources.exported import Description, Field
 from shardctl.sources.formats.examples import messages
 
@@ -82,7 +83,13 @@ LOSSES: list[tuple[str, pa.DataType, Any, str]] = [
     ("tfrecord", pa.list_(pa.int32()), [1, None], "some of its lists lack values"),
     ("tfrecord", pa.list_(pa.string(), 2), ["a", None], "some of its lists lack values"),
     ("tfrecord", pa.list_(pa.list_(pa.int32())), [[1], []], "and no list<item: int32>"),
-    ("tfrecord", pa.struct([("a", pa.int32())]), {"a": 1}, "and no struct<a: int32>"),
+    ("tfrecord", pa.struct([]), {}, "and no struct<>"),
+    ("tfrecord", pa.struct([("a", pa.list_(pa.list_(pa.int8())))]), {"a": [[1], []]}, "and a is list<item: list<item: int8>>"),
+    ("tfrecord", pa.struct([("a", pa.float64())]), {"a": 0.1}, "a is float64, and an Example has float32"),
+    ("tfrecord", pa.struct([("a", pa.int8()), ("b", pa.int8())]), {"a": 1, "b": None}, "some of its members lack values"),
+    ("tfrecord", pa.struct([("a", pa.list_(pa.int8()))]), {"a": [1, None]}, "some of its members lack values"),
+    ("tfrecord", pa.struct([("a/b", pa.int8())]), {"a/b": 1}, "a member is called 'a/b'"),
+    ("tfds", pa.struct([("a", pa.int8())]), None, "TFDS has no missing values, and 1 are missing"),
     ("tfrecord", pa.timestamp("us"), None, r"and no timestamp\[us\]"),
     ("tfds", pa.float64(), 0.1, "float32, which rounds float64"),
     ("tfds", pa.int32(), None, "TFDS has no missing values, and 1 are missing"),
@@ -98,6 +105,38 @@ def test_a_loss_is_told_and_json_has_none(tmp_path: Path, to: str, type_: pa.Dat
         shardctl.export(dataset, tmp_path / "out", to, workers=0)
     shardctl.export(dataset, tmp_path / "out", to, on_loss="json", workers=0)
     assert restored(tmp_path / "out", "train").equals(table(dataset))
+
+
+@pytest.mark.parametrize("to", [*BOTH, "array-record"])
+def test_members_of_objects_and_structs_are_features_of_their_own(tmp_path: Path, to: str) -> None:
+    dataset = made.write_objects(tmp_path / "in")
+    result = shardctl.export(dataset, tmp_path / "out", to, workers=0)
+    assert [field.form for field in result.fields if field.name == "objects"] == ["struct"]
+    for split in ("train", "test"):
+        assert restored(tmp_path / "out", split).equals(table(dataset, split))
+    if to == "tfds":
+        assert (tmp_path / "out" / "objects-category.labels.txt").read_text() == "cat\nbig dog\n"
+    shardctl.convert(tmp_path / "out", tmp_path / "back", workers=0)
+    for split in ("train", "test"):
+        assert table(tmp_path / "back", split).equals(table(dataset, split))
+    assert Manifest.load(tmp_path / "back").roles.objects == Manifest.load(dataset).roles.objects
+
+
+def test_a_missing_struct_is_none_of_a_tfrecord(tmp_path: Path) -> None:
+    struct = pa.struct([("a", pa.int8()), ("words", pa.list_(pa.string())), ("pairs", pa.large_list(pa.list_(pa.int16(), 2)))])
+    values = [{"a": 1, "words": [], "pairs": [[1, 2], [3, 4]]}, None, {"a": 0, "words": ["x"], "pairs": []}]
+    dataset = written(tmp_path / "in", {"value": (struct, values)})
+    shardctl.export(dataset, tmp_path / "out", "tfrecord", workers=0)
+    assert restored(tmp_path / "out", "train").equals(table(dataset))
+    shardctl.convert(tmp_path / "out", tmp_path / "back", workers=0)
+    assert table(tmp_path / "back").equals(table(dataset))
+
+
+def test_a_column_that_is_called_as_a_member_is_refused(tmp_path: Path) -> None:
+    columns = {"value": (pa.struct([("a", pa.int8())]), [{"a": 1}]), "value/a": (pa.int8(), [1])}
+    dataset = written(tmp_path / "in", columns)
+    with pytest.raises(UsageError, match="value/a is the name of a column, and of a member of value; --rename"):
+        shardctl.export(dataset, tmp_path / "out", "tfrecord", workers=0)
 
 
 @pytest.mark.parametrize("to", BOTH)

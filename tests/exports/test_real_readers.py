@@ -145,7 +145,12 @@ def test_streaming_and_litdata_read_theirs(exports: Path) -> None:
 @pytest.fixture(scope="module")
 def exported_examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("examples")
-    for name, write in {**MADE, "features": made.write_features, "masks": made.write_masks}.items():
+    for name, write in {
+        **MADE,
+        "features": made.write_features,
+        "masks": made.write_masks,
+        "objects": made.write_objects,
+    }.items():
         dataset = write(root / name)
         for to in ("tfrecord", "array-record", "tfds"):
             shardctl.export(dataset, root / f"{to}-{name}", to, workers=0, on_loss="json")
@@ -162,6 +167,9 @@ def in_example(row: dict[str, Any], texts: tuple[str, ...]) -> dict[str, Any]:
     for name, value in row.items():
         if name in texts:
             made[name] = [json.dumps(value, separators=(",", ":"))]
+        elif name == "objects":
+            made |= {f"objects/{member}": each for member, each in value.items()}
+            made["objects/bbox"] = [number for box in value["bbox"] for number in box]
         elif isinstance(value, dict):
             path = [value["path"]] if value["path"] != row["key"] else None
             made |= {name: [value["bytes"]], f"{name}/path": path}
@@ -191,6 +199,8 @@ def in_tfds(row: dict[str, Any], texts: tuple[str, ...]) -> dict[str, Any]:
             into = into.setdefault(part, {})
         if name in texts:
             into[last] = bare(json.dumps(value, separators=(",", ":")))
+        elif name == "objects":
+            into[last] = value
         elif isinstance(value, dict):
             into[last] = bare(value["bytes"])
             into[f"{last}.pixels"] = pixels_of(value["bytes"], name)
@@ -226,6 +236,7 @@ def test_tensorflow_and_tfds_read_theirs(exported_examples: Path) -> None:
     found = read("tensorflow", "examples", root)
     two = ("train", "val")
     names = {"photos": two, "gaps": ("train",), "texts": ("train", "test"), "features": ("train", "test")}
+    names["objects"] = ("train", "test")
     for name, splits in names.items():
         assert found[f"tfds-{name} splits"] == sorted(splits)
         for split in splits:
@@ -238,6 +249,7 @@ def test_tensorflow_and_tfds_read_theirs(exported_examples: Path) -> None:
                 assert without_jpeg(given, expected) == expected
     assert found["tfds-photos classes"] == list(made.CLASSES)
     assert found["tfds-features classes"] == ["x", "a b", "ç"]
+    assert found["tfds-objects classes of objects"] == ["cat", "big dog"]
     (one,) = [row for row in made.rows_of(root / "features", "train") if row["key"] == "2"]
     assert found["tfds-one splits"] == ["train"]
     assert [row["key"] for row in found["tfds-one train"]] == [bare("2")]

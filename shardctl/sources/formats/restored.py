@@ -143,6 +143,11 @@ def _of_columns(field: Field, record: Record, export: Description) -> Any:
 
 def _of_features(field: Field, record: Record, export: Description) -> Any:
     """Return a column of an Example; one that is not there has no value."""
+    if field.form == "struct":
+        members = {part.name: record.get(f"{field.written}/{part.name}") for part in _type(export, field)}
+        if all(value is None for value in members.values()):
+            return None
+        return {part.name: _in_lists(members[part.name], part.type) for part in _type(export, field)}
     value = record.get(field.written)
     if field.form == "value" or value is None:
         return value
@@ -153,6 +158,17 @@ def _of_features(field: Field, record: Record, export: Description) -> Any:
         path = record.get(f"{field.written}/path") if field.form == "image+path" else record[str(export.key)]
         return {"bytes": data, "path": None if path is None else path.items[0].decode()}
     return {"bytes": data, "path": None}
+
+
+def _type(export: Description, field: Field) -> pa.DataType:
+    return export.layout.columns.field(field.name).type
+
+
+def _in_lists(value: Any, type_: pa.DataType) -> Any:
+    """Return the numbers of a list of lists of one length as that; a list of plain values as it is."""
+    if not (pa.types.is_list(type_) or pa.types.is_large_list(type_)) or not pa.types.is_fixed_size_list(type_.value_type):
+        return value
+    return np.asarray(value.items).reshape(-1, type_.value_type.list_size)
 
 
 RESTORED: dict[str, Callable[[Field, Record, Description], Any]] = {

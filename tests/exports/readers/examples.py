@@ -78,4 +78,6 @@ for folder in sorted(root.glob("tfds-*")):
         found[f"{folder.name} {split}"] = samples(folder, split)
     if "label" in builder.info.features:
         found[f"{folder.name} classes"] = getattr(builder.info.features["label"], "names", None)
+    if "objects" in builder.info.features:
+        found[f"{folder.name} classes of objects"] = builder.info.features["objects"]["category"].feature.names
 show(found)
