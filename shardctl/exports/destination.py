@@ -31,6 +31,11 @@ def check_destination(out: Path, source: Source, overwrite: bool) -> Path:
             raise StorageError(f"{shown}: is a file; the destination must be a folder that is new, or empty")
         if target.is_mount():
             raise StorageError(f"{shown}: is where a file system is mounted, and cannot be replaced; give a folder inside it")
+        if _has_lost_sums(target):
+            raise StorageError(
+                f"{shown}: holds an export whose {CHECKSUMS} is lost or changed, so that its files cannot be told from others;"
+                " remove the folder yourself, or give another one"
+            )
         if (other := not_of_export(target)) is not None:
             raise StorageError(
                 f"{shown}: holds something that is of no export ({printable(other)}); give a folder that is new, or empty"
@@ -59,6 +64,19 @@ def entries_below(folder: Path, above: str = "") -> Iterator[tuple[str, bool]]:
             if is_folder:
                 yield from entries_below(Path(entry.path), f"{name}/")
             yield name, is_folder
+
+
+def _has_lost_sums(folder: Path) -> bool:
+    """Return whether there is an export of which it is not known which files are its own."""
+    try:
+        export = Description.load(folder)
+    except (OSError, ValueError):
+        return False
+    try:
+        next(loose_names(folder, export), None)
+    except (OSError, ValueError):
+        return True
+    return False
 
 
 def _known(folder: Path) -> tuple[NameSet, set[str]]:

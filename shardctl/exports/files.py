@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from shardctl.errors import InputError, UsageError
 from shardctl.exports.base import Column, Export, Part, Place, Progress, Written, check_json, form_of_raw
-from shardctl.exports.file_names import IMAGE_SUFFIXES, MARK, TEXT_SUFFIXES, class_folders, folded, stem_of
+from shardctl.exports.file_names import IMAGE_SUFFIXES, MARK, TEXT_SUFFIXES, class_folders, folded, plain_stem, safe_name
 from shardctl.exports.images import suffix_of
 from shardctl.exports.loose_files import repeated, writing
 from shardctl.exports.name_set import NameSet
@@ -73,7 +73,7 @@ class Files(Export):
         """Write the files of a shard, and its lines of metadata as a piece."""
         naming, several = _Naming(source), _repeated(source, part.split)
         base = folder / part.split
-        samples = 0
+        samples = renamed = 0
         piece = f"{part.split}/{METADATA}.{part.number:05d}"
         with naming_the_path(base):
             base.mkdir(exist_ok=True)
@@ -81,10 +81,11 @@ class Files(Export):
             plain = [replace(field, form="value") if field.form == "json" else field for field in fields]
             for batch in batches(source, plain, part, progress):
                 known = batch.select([field.written for field in fields if field.name in naming.columns])
-                stems = naming.paths(known.rename_columns([f.name for f in fields if f.name in naming.columns]))
-                for row, (stem, record) in enumerate(zip(stems, _records(batch, fields), strict=True), samples):
+                named = naming.names(known.rename_columns([f.name for f in fields if f.name in naming.columns]))
+                for row, ((stem, wanted), record) in enumerate(zip(named, _records(batch, fields), strict=True), samples):
                     if folded(stem) in several:
                         stem = f"{stem}{MARK}{MARK}{part.number}-{row}"
+                    renamed += stem != wanted
                     paths = {}
                     for field, data in record.files:
                         suffix = "txt" if field.form == "text" else suffix_of(data)
@@ -93,7 +94,13 @@ class Files(Export):
                         loose.write(f"{part.split}/{paths[field.written]}", data)
                     lines.write(dumps({**paths, **record.values}).encode() + b"\n")
                 samples += batch.num_rows
-        return Written(samples, {}, pieces={piece: lines.facts, **loose.piece}, loose=loose.found)
+        pieces = {piece: lines.facts, **loose.piece}
+        return Written(samples, {}, facts={"renamed": renamed}, pieces=pieces, loose=loose.found)
+
+    def notes_of(self, source: Source, folder: Path, written: Sequence[tuple[Part, Written]]) -> tuple[str, ...]:
+        """Say how many files are not called as their keys are."""
+        renamed = sum(each.facts["renamed"] for _, each in written)
+        return (f"{counted(renamed, 'file')} with another name than the key, which {METADATA} has",) if renamed else ()
 
     def loose_folders(self, split: str) -> tuple[str, ...]:
         """Return the folder of the split."""
@@ -152,23 +159,25 @@ class _Naming:
         """The columns that `paths` needs."""
         return (KEY,) if self._label is None else (KEY, self._label)
 
-    def paths(self, block: pa.RecordBatch) -> list[str]:
-        """Return the path of each sample's file below its split, without a suffix."""
+    def names(self, block: pa.RecordBatch) -> list[tuple[str, str]]:
+        """Return the path of each sample's file below its split, without a suffix, and the same if any name could be one."""
         keys = block.column(KEY).to_pylist()
         labels = [None] * len(keys) if self._label is None else block.column(self._label).to_pylist()
-        return [self._path(key, label) for key, label in zip(keys, labels, strict=True)]
+        return [self._name(key, label) for key, label in zip(keys, labels, strict=True)]
 
-    def _path(self, key: str, label: int | None) -> str:
+    def _name(self, key: str, label: int | None) -> tuple[str, str]:
         if label is None or not 0 <= label < len(self._folders):
-            return stem_of(key, None, self._suffixes)
-        return f"{self._folders[label]}/{stem_of(key, self._classes[label], self._suffixes)}"
+            plain = plain_stem(key, None, self._suffixes)
+            return safe_name(plain), plain
+        folder, plain = self._folders[label], plain_stem(key, self._classes[label], self._suffixes)
+        return f"{folder}/{safe_name(plain)}", f"{folder}/{plain}"
 
 
 @lru_cache(maxsize=1)
 def _repeated(source: Source, split: str) -> NameSet:
     """Return the paths, folded, that several samples of a split would have. All keys of the split are looked at, once."""
     naming = _Naming(source)
-    return repeated(path for block in source.columns(naming.columns, split) for path in naming.paths(block))
+    return repeated(path for block in source.columns(naming.columns, split) for path, _ in naming.names(block))
 
 
 @dataclass(frozen=True)

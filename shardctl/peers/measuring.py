@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,13 +22,13 @@ from shardctl.benchmark.result import ReaderFacts
 from shardctl.benchmark.subjects import IN_ORDER, Batches, Memory, Opened, OwnDataset, Subject
 from shardctl.benchmark.summary import Measured, compare_readers, summarize
 from shardctl.benchmark.throughput import measure
-from shardctl.errors import UsageError
+from shardctl.errors import InputError, UsageError
 from shardctl.foreign.shards import open_shards
 from shardctl.machine import memory_bytes, usable_cores
 from shardctl.peers.readers import PeerReader, reader_of
 from shardctl.peers.remote import Remote
 from shardctl.sampling import convert_some
-from shardctl.storage import scratch_folder
+from shardctl.storage import printable, scratch_folder
 
 MOST_COPIED = 2 << 30
 """The most bytes of files that are read where the reader copies them first."""
@@ -174,11 +176,19 @@ def _rate_of(preset: Preset) -> tuple[float, tuple[str, ...]]:
     return preset.rate, ()
 
 
+def _refuse_unreadable(files: Sequence[str]) -> None:
+    """Raise InputError for a file that may not be read: of readers of others, not all name it."""
+    refused = next((file for file in files if not os.access(file, os.R_OK)), None)
+    if refused is not None:
+        raise InputError(f"{printable(refused)}: cannot be read (no permission); allow it, or leave the file out")
+
+
 def _find(root: Path, options: BenchOptions, python: str, scratch: Path) -> tuple[PeerShards, Measured, tuple[str, ...]]:
     """Return the shards with their reader, what is measured of them, and what a person should know of it."""
     with open_shards(root, "auto") as (shards, _):
         rows = [row for row in shards.listing.table.select(["path", "root", "error"]).to_pylist() if not row["error"]]
         files = [str(Path(shards.listing.opened(row)).absolute()) for row in rows]
+        _refuse_unreadable(files)
         sizes = [Path(file).stat().st_size for file in files]
         reader = reader_of(shards.formats, files, str(root))
         count = len(files) if not reader.copies else max(1, int(np.searchsorted(np.cumsum(sizes), MOST_COPIED, "right")))

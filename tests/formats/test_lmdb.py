@@ -71,6 +71,13 @@ def test_a_number_of_entries_that_is_too_large_is_damage(tmp_path: Path) -> None
         read(LMDB, path)
 
 
+def test_more_entries_than_fit_into_the_file_are_damage(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.mdb", {b"%03d" % number: b"x" for number in range(100)})
+    path.write_bytes(path.read_bytes().replace((100).to_bytes(8, "little"), (2**55).to_bytes(8, "little")))
+    with pytest.raises(Rejection, match=r"it says that it has 36,028,797,018,963,968 entries, more than fit into it"):
+        read(LMDB, path)
+
+
 def test_a_pickle_is_a_reject(tmp_path: Path) -> None:
     path = write(tmp_path / "a.mdb", {b"a": pickle.dumps([1, "x"]), b"b": b"plain"})
     found = read(LMDB, path)
