@@ -22,7 +22,7 @@ from shardctl.annotations.huggingface import named_category, take_objects, witho
 from shardctl.annotations.objects import OBJECTS
 from shardctl.errors import InputError, UsageError
 from shardctl.sources import labels
-from shardctl.sources.describing import DeclaredSplits, inputs_among
+from shardctl.sources.describing import DeclaredSplits, inputs_among, refuse_part_of_export
 from shardctl.sources.endings import without_compression
 from shardctl.sources.formats import TABLE_SUFFIXES, Reading
 from shardctl.sources.kinds import Form, Kind
@@ -183,6 +183,9 @@ def list_files(
     unreachable = LeftOut()
     forms: dict[Form, str] = {}
     beside: list[FoundFile] = []
+    for root in roots:
+        if root.is_dir():
+            refuse_part_of_export(root)
     files = inputs_among(walk(roots, notices.append), notices.append, beside)
     if masks := _folders_of_masks(rule, roots):
         files = (file for file in files if not any(file.root == root and file.path.startswith(at) for root, at in masks))

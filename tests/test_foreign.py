@@ -59,6 +59,28 @@ def test_whole_shards_have_no_findings(tars: Path) -> None:
     assert told[-1] == (42, 42)
 
 
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.txt.gz", "a.json"])
+def test_text_is_no_shard(name: str, tmp_path: Path, cli: Any) -> None:
+    (tmp_path / name).write_text("a,b\n1\n")
+    for command in ("verify", "inspect"):
+        ran = cli(command, tmp_path / name)
+        assert (ran.code, f"{name}: is text" in ran.err) == (2, True)
+
+
+def test_a_tar_without_its_end_is_told_and_is_no_damage(tars: Path, cli: Any) -> None:
+    cut = tars / "train-00001.tar"
+    cut.write_bytes(cut.read_bytes()[: 3 * 1024])  # the second sample lacks its second member
+    result = check(tars, 0)
+    assert (result.ok, result.samples, [(each.severity, each.kind) for each in result.findings]) == (
+        True,
+        42,
+        [("warning", "no-end")],
+    )
+    ran = cli("verify", tars)
+    assert ran.code == 0
+    assert "warning: train-00001.tar: no-end: it has no end marker" in ran.out
+
+
 def test_damage_is_found_with_the_file_and_the_record(tars: Path) -> None:
     damaged = tars / "train-00000.tar"
     data = bytearray(damaged.read_bytes())

@@ -103,9 +103,12 @@ def inspect(target: str, output: Output, **given: Any) -> int:
     contains(column, "part"), startswith, endswith. If no sample matches, a message says so, and the exit code is 0.
     """
     keep_pandas_out_of_arrow()
-    from shardctl.foreign.shards import is_foreign
+    from shardctl.foreign.shards import is_foreign, refuse_text
+    from shardctl.foreign.sums import refuse_export
 
     path = Path(target)
+    refuse_text(path)
+    refuse_export(path)
     given["columns"] = given["columns"].split(",") if given["columns"] else None
     if is_foreign(path):
         return _show_foreign(path, given, output)

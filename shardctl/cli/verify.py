@@ -34,11 +34,17 @@ def verify(target: str, level: str, output: Output) -> int:
     cd DST && sha256sum -c SHA256SUMS.
 
     The shards of other tools are checked too, whatever the level: every record of .tar, .tfrecord, .mds, .parquet and others is
-    read, with the checksums that the format has. Each finding names the file and the number of the record.
+    read, with the checksums that the format has. Each finding names the file and the number of the record. Of an export to
+    files, coco or yolo the checksums of all files are compared.
     """
-    from shardctl.foreign.shards import is_foreign
+    from shardctl.foreign.shards import is_foreign, refuse_text
+    from shardctl.foreign.sums import check_sums, is_export_of_files
 
-    if is_foreign(Path(target)):
+    refuse_text(Path(target))
+    if is_export_of_files(Path(target)):
+        with counting("files", output) as draw:
+            result = check_sums(Path(target), draw)
+    elif is_foreign(Path(target)):
         from shardctl.foreign.checking import check
 
         with counting("records", output) as draw:

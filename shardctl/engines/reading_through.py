@@ -9,7 +9,7 @@ import xxhash
 
 from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.survey import Found, Stretch, stretches_from
-from shardctl.sources.formats import Misfit, Reading, Unit, check_file, find_format
+from shardctl.sources.formats import Misfit, Reading, Unit, check_file, find_format, note_on
 
 MOST_REJECTS = 1000
 """Rejected records of a unit that are named; the others are counted."""
@@ -17,7 +17,10 @@ MOST_REJECTS = 1000
 
 @dataclass(frozen=True)
 class ReadingThrough:
-    """Work on some units. Found is {"records": …, "rejects": […]} of each, a reject being [number, error, message]."""
+    """Work on some units. Found is {"records": …, "rejects": […], "more": …, "note": …} of each.
+
+    A reject is [number, error, message], `more` counts those that are not named, `note` is [kind, message] or None.
+    """
 
     task: ClassVar[str] = "read through"
     stretches: tuple[Stretch, ...]
@@ -42,8 +45,10 @@ class ReadingThrough:
         stretch = self.stretches[number]
         assert stretch.unit is not None, "units are read, and not pieces"
         reading, unit = Reading(), Unit(*stretch.unit)
+        note = None
         if unit.first == 1:
             check_file(stretch.suffix, stretch.path)
+            note = note_on(stretch.suffix, stretch.path)
         form = find_format(stretch.suffix, reading)
         schema = form.types(stretch.path, unit, reading).found()
         records, rejects = 0, list[list[Any]]()
@@ -53,4 +58,5 @@ class ReadingThrough:
                 rejects += [[number, rejection.error, rejection.message] for number, rejection in parsed.rejects]
         except Misfit as misfit:
             rejects.append([unit.first + records, "other-type", str(misfit)])
-        return {"records": unit.records, "rejects": rejects[:MOST_REJECTS], "more": max(0, len(rejects) - MOST_REJECTS)}
+        named, more = rejects[:MOST_REJECTS], max(0, len(rejects) - MOST_REJECTS)
+        return {"records": unit.records, "rejects": named, "more": more, "note": note}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from shardctl.sources.describing import MISSING
 from shardctl.sources.exported import described
 from shardctl.storage import counted, sha256_of
 from shardctl.verification import VerifyResult
-from shardctl.verification.finding import Finding, error
+from shardctl.verification.finding import Finding, error, warning
 
 UNITS_TOGETHER = 32
 """Units that one process reads, one after the other."""
@@ -60,7 +61,8 @@ def check(
             ordered = [error("missing-shard", notice.removeprefix(MISSING)) for notice in missing]
             ordered += _wrong_checksums(shards)
             ordered += [finding for unit in sorted(findings) for finding in findings[unit]]
-            return VerifyResult(not ordered, LEVEL, len(shards.listing), total - lost, tuple(ordered))
+            ok = not any(finding.severity == "error" for finding in ordered)
+            return VerifyResult(ok, LEVEL, len(shards.listing), total - lost, tuple(ordered))
     except InputError as problem:
         if not path.exists():
             raise
@@ -93,12 +95,18 @@ def _findings(shards: Shards, unit: int, answer: dict[str, Any]) -> tuple[list[F
         return [_finding(shards, unit, first, Rejection(*answer["fault"]))], int(shards.units.records[unit])
     rejects, more = answer["rejects"], answer["more"]
     found = [_finding(shards, unit, number, Rejection("read", kind, message)) for number, kind, message in rejects]
+    if answer["note"] is not None:
+        found.append(replace(warning(*answer["note"]), shard=_path_of(shards, unit)))
     if more:
         found.append(_finding(shards, unit, first, Rejection("read", "more", f"{counted(more, 'record')} more cannot be read")))
     return found, len(rejects) + more
 
 
+def _path_of(shards: Shards, unit: int) -> str:
+    return shards.listing.paths_at(shards.units.file[unit : unit + 1])[0]
+
+
 def _finding(shards: Shards, unit: int, record: int, fault: Rejection) -> Finding:
-    path = shards.listing.paths_at(shards.units.file[unit : unit + 1])[0]
+    path = _path_of(shards, unit)
     key = f"{path}#{record}" if record else None
     return error(fault.error, fault.message, path, key=key)

@@ -15,15 +15,15 @@ from shardctl.conversion.surveying import Surveyor
 from shardctl.engines import local
 from shardctl.engines.base import Engine
 from shardctl.engines.pool import Limits
-from shardctl.errors import InputError
+from shardctl.errors import InputError, UsageError
 from shardctl.listing import LabelRule, Listing, first_file, list_files
 from shardctl.shard import INFO_KEY
 from shardctl.sources.endings import ending_of, without_compression
 from shardctl.sources.format_names import FORMAT_NAMES
-from shardctl.sources.formats import CONTAINERS, Reading
+from shardctl.sources.formats import CONTAINERS, PLAIN_TEXTS, Reading
 from shardctl.sources.formats.arrow import FILE_MAGIC
 from shardctl.sources.kinds import KINDS, Form
-from shardctl.storage import scratch_folder
+from shardctl.storage import printable, scratch_folder
 from shardctl.tables import MANIFEST, SHARDS, STAGING
 from shardctl.units import Units
 
@@ -50,6 +50,14 @@ def is_foreign(path: Path) -> bool:
         return True
     except OSError:
         return False
+
+
+def refuse_text(path: Path) -> None:
+    """Raise UsageError for a file of text, which is neither a shard nor checked as one."""
+    ending = without_compression(ending_of(path.name, str(path))) if path.is_file() else ""
+    if ending in PLAIN_TEXTS:
+        shown = printable(str(path))
+        raise UsageError(f"{shown}: is text ({ending}) and no shard; `shardctl convert` says which of its records are bad")
 
 
 def _is_of_others(name: str, opened: str) -> bool:

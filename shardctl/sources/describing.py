@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from shardctl.errors import InputError
-from shardctl.sources.exported import DESCRIPTION, Description, described, loose_names, may_be_of_export
+from shardctl.sources.exported import DEEPEST, DESCRIPTION, Description, described, loose_names, may_be_of_export
 from shardctl.sources.small_files import read_small
 from shardctl.sources.walk import FoundFile, LeftOut
 from shardctl.storage import counted, printable
@@ -106,7 +106,7 @@ def inputs_among(
             elif name == "state.json":
                 series.add_listed(file)
             elif name == DESCRIPTION:
-                _refuse_other_files(file)
+                _refuse_other_files(Path(file.opened))
         elif name == "lock.mdb" and _is_beside(file, "data.mdb"):  # it changes when the file is opened, and has no data
             continue
         elif file.suffix == ".bin" and _is_beside(file, f"{name[: -len('.bin')]}.idx"):
@@ -194,31 +194,47 @@ def _refuse_missing_shards(file: FoundFile) -> None:
             )
 
 
-def _refuse_other_files(file: FoundFile) -> None:
-    """Raise InputError if an export lists files that are not there, or that have another size."""
+def refuse_part_of_export(folder: Path) -> None:
+    """Raise InputError for a folder in an export, of whose splits files of one sample each are lost, labels among them."""
+    absolute = folder.absolute()
+    above = next((each for each in absolute.parents[:DEEPEST] if (each / DESCRIPTION).exists()), None)
+    if above is None:
+        return
     try:
-        export = Description.load(Path(file.opened).parent)
+        export = Description.load(above)
+        splits = set() if export.loose is None else export.loose.splits_in(absolute.relative_to(above).as_posix())
+        for name in loose_names(above, export) if splits else ():
+            if export.loose is not None and export.loose.split_of(name) in splits:
+                _size_of(above / name, above / DESCRIPTION)
+    except (OSError, ValueError):  # without SHA256SUMS nothing is known of them
+        return
+
+
+def _refuse_other_files(description: Path) -> None:
+    """Raise InputError if an export lists files that are not there, or that have another size."""
+    folder = description.parent
+    try:
+        export = Description.load(folder)
     except (OSError, ValueError):
         return
-    folder = Path(file.opened).parent
     for name, facts in export.files.items():
-        size = _size_of(folder / name, file)  # checked: it stays in the folder
+        size = _size_of(folder / name, description)  # checked: it stays in the folder
         if size != facts.bytes:
             raise _another_size(folder / name, f"has {size:,} bytes", facts.bytes)
     try:
-        sizes = sum(_size_of(folder / name, file) for name in loose_names(folder, export))
+        sizes = sum(_size_of(folder / name, description) for name in loose_names(folder, export))
     except (OSError, ValueError):  # without SHA256SUMS nothing is known of them
         return
     if export.loose is not None and sizes != export.loose.bytes:
         raise _another_size(folder, f"its files of one sample each have {sizes:,} bytes", export.loose.bytes)
 
 
-def _size_of(path: Path, file: FoundFile) -> int:
+def _size_of(path: Path, description: Path) -> int:
     """Return the size of a file that a description lists. Raises InputError if it is not there."""
     try:
         return path.stat().st_size
     except OSError:
-        raise InputError(f"{printable(file.opened)}: lists {printable(str(path))}, which is not there; get it") from None
+        raise InputError(f"{printable(str(description))}: lists {printable(str(path))}, which is not there; get it") from None
 
 
 def _another_size(path: Path, what: str, wanted: int) -> InputError:

@@ -69,6 +69,14 @@ class LooseFacts:
         """Return the split that has the path of a file below the export in one of its folders, None if none has."""
         return next((split for split, each in self.folders.items() for one in each if name.startswith(f"{one}/")), None)
 
+    def splits_in(self, folder: str) -> set[str]:
+        """Return the splits that have files in a folder, by its path below the export, or below it."""
+        return {
+            split
+            for split, each in self.folders.items()
+            if any(one == folder or one.startswith(f"{folder}/") or folder.startswith(f"{one}/") for one in each)
+        }
+
 
 @dataclass(frozen=True)
 class Description:
@@ -211,6 +219,11 @@ def _ends_of(path: str) -> list[str]:
 
 def loose_names(folder: Path, export: Description) -> Iterator[str]:
     """Yield the loose files of an export by their paths below its folder. Raises OSError, ValueError for another SHA256SUMS."""
+    return (name for name, _ in loose_sums(folder, export))
+
+
+def loose_sums(folder: Path, export: Description) -> Iterator[tuple[str, str]]:
+    """Yield path and SHA-256 of the loose files of an export. Raises OSError, ValueError for another SHA256SUMS."""
     if export.loose is None:
         return
     path = folder / CHECKSUMS
@@ -218,9 +231,9 @@ def loose_names(folder: Path, export: Description) -> Iterator[str]:
         raise ValueError(f"{CHECKSUMS} is not the one of the export")
     with open(path, "rb") as lines:
         for line in lines:
-            name = line.decode().removesuffix("\n").partition("  ")[2]
+            sha256, _, name = line.decode().removesuffix("\n").partition("  ")
             if name not in export.files:
-                yield name
+                yield _path(name), sha256
 
 
 def may_be_of_export(folder: str) -> bool:

@@ -7,6 +7,7 @@ import json
 import shutil
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -97,6 +98,32 @@ def test_a_file_that_is_lost_or_cut_is_told(out: Path, tmp_path: Path) -> None:
     file.unlink()
     with pytest.raises(InputError, match=rf"lists .*{file.name}, which is not there; get it"):
         shardctl.convert(out, tmp_path / "back", recipe={"kind": "image"}, workers=0)
+
+
+def test_a_file_that_is_lost_is_told_of_a_folder_of_the_export_too(out: Path, tmp_path: Path) -> None:
+    top = out / ("images" if out.name == "yolo" else "train")
+    (out / FORMS[out.name]).unlink()
+    with pytest.raises(InputError, match=r"lists .*0007\.\w+, which is not there; get it"):
+        shardctl.convert(top, tmp_path / "back", recipe={"kind": "image"}, labels="none", workers=0)
+    other = out / ("images/val" if out.name == "yolo" else "val")  # of this split nothing is lost
+    assert shardctl.convert(other, tmp_path / "back", recipe={"kind": "image"}, labels="none", workers=0).samples == 50
+
+
+def test_verify_compares_the_checksums_of_all_files(out: Path, cli: Any) -> None:
+    files = len((out / CHECKSUMS).read_text().splitlines())
+    whole = cli("verify", out)
+    assert (whole.code, f"is whole (level full): {files} shards, {SAMPLES} samples" in whole.out) == (0, True)
+    file = out / FORMS[out.name]
+    file.write_bytes(file.read_bytes()[:-1] + b"?")
+    changed = cli("verify", out)
+    assert (changed.code, f"error: {FORMS[out.name]}: wrong-checksum" in changed.out) == (1, True)
+    file.unlink()
+    assert f"error: {FORMS[out.name]}: missing-file" in cli("verify", out).out
+    (out / CHECKSUMS).unlink()
+    lost = cli("verify", out, "--json")
+    assert (lost.code, [each["kind"] for each in lost.json["findings"]]) == (1, ["lost-checksums"])
+    shown = cli("inspect", out)
+    assert (shown.code, f"is an export of shardctl to {out.name}" in shown.err) == (2, True)
 
 
 def test_a_part_whose_files_are_gone_is_written_again(marked: Path, whole: Path, tmp_path: Path) -> None:

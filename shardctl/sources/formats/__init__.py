@@ -113,6 +113,7 @@ __all__ = [
     "Unit",
     "check_file",
     "find_format",
+    "note_on",
 ]
 
 
@@ -153,6 +154,16 @@ def check_file(suffix: str, path: str) -> None:
     """Compare a file with what is known of it as a whole, beside its records. Raises Rejection, OSError."""
     if suffix in FILE_CHECKS:
         _find(FILE_CHECKS[suffix])(path)
+
+
+FILE_NOTES = {".tar": "webdataset:note_on_end"}
+"""What looks at a file for something that is no damage and should be known, by the ending of its name."""
+
+
+def note_on(suffix: str, path: str) -> tuple[str, str] | None:
+    """Return what should be known of a file, a short stable name and a sentence; None if nothing. Raises OSError."""
+    found: tuple[str, str] | None = _find(FILE_NOTES[suffix])(path) if suffix in FILE_NOTES else None
+    return found
 
 
 def _find(name: str) -> Any:

@@ -249,6 +249,20 @@ class TarSamples:
         return _with_one_image(record) if self._joins_images else record
 
 
+def note_on_end(path: str) -> tuple[str, str] | None:
+    """Return that a tar does not end with a block of zeros, None if it does. Raises OSError."""
+    with open(path, "rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - BLOCK))
+        if not size or not file.read(BLOCK).strip(b"\0"):
+            return None
+    message = (
+        "it has no end marker (two blocks of zeros), so that it may have been cut, and its last sample may lack members;"
+        " compare its size with that of the original"
+    )
+    return "no-end", message
+
+
 def _with_one_image(record: Record) -> Record:
     """Return a sample whose only image is called `image`, whatever its format: that may differ from sample to sample."""
     images = [name for name in record if name in IMAGES]

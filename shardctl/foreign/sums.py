@@ -1,0 +1,77 @@
+"""`shardctl verify` of an export whose files are no shards: images, texts, annotations. Their checksums are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import chain
+from pathlib import Path
+
+from shardctl.errors import UsageError
+from shardctl.sources.exported import Description, loose_sums
+from shardctl.sources.formats.restored import RESTORED
+from shardctl.storage import printable, sha256_of
+from shardctl.tables import CHECKSUMS
+from shardctl.verification import VerifyResult
+from shardctl.verification.finding import Finding, error
+
+LEVEL = "full"
+
+
+OF_SHARDS = (*RESTORED, "parquet", "megatron")
+"""The forms of export whose files are read as shards of other tools are."""
+
+
+def is_export_of_files(path: Path) -> bool:
+    """Return whether a folder is an export of shardctl whose files are no shards."""
+    return _described(path) is not None
+
+
+def refuse_export(path: Path) -> None:
+    """Raise UsageError for such an export: its files show themselves."""
+    export = _described(path)
+    if export is not None:
+        raise UsageError(
+            f"{printable(str(path))}: is an export of shardctl to {export.to}, whose files are no shards; look at them as they"
+            " are, and check them with `shardctl verify`"
+        )
+
+
+def _described(path: Path) -> Description | None:
+    try:
+        export = Description.load(path)
+    except (OSError, ValueError):
+        return None
+    return None if export.to in OF_SHARDS else export
+
+
+def check_sums(path: Path, progress: Callable[[int, int], None] = lambda done, total: None) -> VerifyResult:
+    """Compare all files of the export in a folder with the checksums that it has. `progress` is called with (files, all).
+
+    `shards` of the result are files, and `samples` those that were exported. Raises OSError, ValueError if it is no export.
+    """
+    export = Description.load(path)
+    total = len(export.files) + (0 if export.loose is None else export.loose.files)
+    findings: list[Finding] = []
+    done = 0
+    try:
+        for name, sha256 in chain(((name, facts.sha256) for name, facts in export.files.items()), loose_sums(path, export)):
+            findings += _findings(path, name, sha256)
+            done += 1
+            progress(done, total)
+    except (OSError, ValueError):
+        message = f"{CHECKSUMS} is lost or changed, so that most files cannot be checked; get it again, or export again"
+        findings.append(error("lost-checksums", message, CHECKSUMS))
+    samples = sum(each.samples for each in export.splits.values())
+    return VerifyResult(not findings, LEVEL, total, samples, tuple(findings))
+
+
+def _findings(folder: Path, name: str, sha256: str) -> Iterator[Finding]:
+    try:
+        found = sha256_of(folder / name)
+    except FileNotFoundError:
+        yield error("missing-file", "it is not there; get it again, or export again", name)
+    except OSError as fault:
+        yield error("unreadable-file", f"it cannot be read ({fault.strerror or fault})", name)
+    else:
+        if found != sha256:
+            yield error("wrong-checksum", f"its SHA-256 is not the one that {CHECKSUMS} has; get it again", name)
