@@ -18,6 +18,7 @@ import xxhash
 from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.sample import RESERVED_FIELDS
 from shardctl.sources import jsonl
+from shardctl.sources.exported import Description, described
 from shardctl.sources.types import Types
 from shardctl.storage import READ_CHUNK, HashingReader, counted, printable, sha256_of
 
@@ -25,6 +26,7 @@ FILE_COLUMNS = ("file_name", "filename", "file", "path", "image", "image_path")
 """Names of the column that says which file a row is about, the first one found is taken."""
 
 LABEL_COLUMN = "label"
+KEY_COLUMN = "key"
 SPLIT_COLUMN = "split"
 
 LIKE_LABELS = frozenset(("labels", "class", "classes", "class_name", "classname", "category", "target", "y"))
@@ -133,7 +135,9 @@ def load(found: Sequence[tuple[Path, str]], drop: Collection[str] = ()) -> SideT
     shown = some([str(path) for path in paths])
     csv = [(path, folder) for path, folder in found if path.suffix.lower() in DELIMITED_SUFFIXES]
     json = [(path, folder) for path, folder in found if path.suffix.lower() not in DELIMITED_SUFFIXES]
-    parts = [read(files, drop) for read, files in ((_read_all_delimited, csv), (_read_all_lines, json)) if files]
+    export = described(str(paths[0])) if paths else None
+    own = [KEY_COLUMN] if export is not None and export.key == KEY_COLUMN and KEY_COLUMN not in drop else []
+    parts = [read(files, {*drop, *own}) for read, files in ((_read_all_delimited, csv), (_read_all_lines, json)) if files]
     _check_dropped(drop, (name for part in parts for name in part.held), shown)
     try:
         columns = pa.concat_tables([part.columns for part in parts], promote_options="permissive").combine_chunks()
@@ -146,12 +150,27 @@ def load(found: Sequence[tuple[Path, str]], drop: Collection[str] = ()) -> SideT
         rows = "1 row names a file" if count == 1 else f"{count:,} rows name a file"
         raise InputError(f"{shown}: {rows} that another row names: {some(few)}; keep one row per file")
     columns, classes, said = _encode_label(columns, shown)
+    if export is not None and classes is None and LABEL_COLUMN in columns.column_names:
+        classes = _classes_of(export, columns[LABEL_COLUMN])
     if LABEL_COLUMN in drop:
         said = []  # that there is none was asked for
+    said += [f"the column {name} is left out: the path of a file is its key" for name in own]
     order = np.argsort(hashes, kind="stable")
     digests = tuple(digest for part in parts for digest in part.digests)
     notices = tuple(f"{shown}: {notice}" for notice in [*(notice for part in parts for notice in part.notices), *said])
     return SideTable(tuple(paths), columns, classes, all_names, hashes[order], order, digests, notices)
+
+
+def _classes_of(export: Description, labels: pa.ChunkedArray) -> tuple[str, ...] | None:
+    """Return the names that an export has for the numbers of its label, None if it has none for some of them."""
+    import pyarrow.compute as pc
+
+    main = export.layout.roles.main_label
+    if not any(field.name == main and field.written == LABEL_COLUMN for field in export.fields):
+        return None
+    names = export.layout.roles.names.get(main or "") or ()
+    last = pc.max(labels).as_py()
+    return names if names and last is not None and last < len(names) else None
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ import shardctl
 from shardctl import lease
 from shardctl.errors import BusyError, DatasetError, InputError, ShardctlError, UsageError
 from shardctl.exports.webdataset import member_header
+from shardctl.manifest import Manifest
 from shardctl.sources.exported import DESCRIPTION, Description, loose_names
 
 FORMS = tuple(READERS)
@@ -358,6 +359,19 @@ def test_names_of_files_stay_inside_and_are_told_apart(photos: Path, tmp_path: P
     assert all(len(part.encode()) <= 255 and part not in (".", "..") for name in names for part in name.split("/"))
     assert "val/_con.jpg" in names
     assert {"val/A~~0-1.jpg", "val/a~~0-2.jpg"} <= set(names)
+
+
+def test_an_export_to_files_comes_back_with_its_labels_and_their_names(photos: Path, tmp_path: Path, cli: Any) -> None:
+    shardctl.export(photos, tmp_path / "out", "files", workers=0)
+    ran = cli("convert", tmp_path / "out", tmp_path / "back", "--workers", "0")
+    assert ran.code == 0, ran.err
+    assert "the column key is left out: the path of a file is its key" in ran.err
+    assert Manifest.load(tmp_path / "back").roles.names == {"label": made.CLASSES}
+    for split in ("train", "val"):
+        before, after = table(photos, split), table(tmp_path / "back", split)
+        assert sorted(after["caption"].to_pylist()) == sorted(before["caption"].to_pylist())
+        labels = dict(zip(before["caption"].to_pylist(), before["label"].to_pylist(), strict=True))
+        assert [labels[caption] for caption in after["caption"].to_pylist()] == after["label"].to_pylist()
 
 
 def test_a_record_that_is_none_is_refused(photos: Path, tmp_path: Path) -> None:
