@@ -203,7 +203,10 @@ class Child:
             found: dict[str, str] = json.loads(answer)
             return found
         self.stop()
-        return {"ended": f"after {LONGEST} s" if not ready else signal.Signals(-process.returncode).name}
+        if not ready:
+            return {"ended": f"after {LONGEST} s"}
+        code = process.returncode
+        return {"ended": signal.Signals(-code).name if code < 0 else f"exit code {code}"}
 
     def _started(self) -> subprocess.Popen[str]:
         return subprocess.Popen(

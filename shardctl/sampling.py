@@ -16,7 +16,7 @@ from shardctl.conversion.options import INPUT_TIMEOUT
 from shardctl.conversion.surveying import Surveyor
 from shardctl.engines import local
 from shardctl.engines.pool import Limits
-from shardctl.engines.taking import Taken, take, types_in
+from shardctl.engines.taking import Fault, Taken, take, types_in
 from shardctl.errors import InputError, TooManyRejectsError
 from shardctl.listing import LabelRule, Listing, list_files
 from shardctl.recipe import Recipe
@@ -150,12 +150,14 @@ def _take_records(listing: Listing, recipe: Recipe, most: int, workers: int | st
     return int(units.records.sum())
 
 
-def _unreadable(listing: Listing, units: Units, chosen: Numbers, why: str | None) -> InputError:
-    """Return why no record was read: the fault that was met last, or the first one of all where none could be tried."""
-    unit = int(chosen[0]) if len(chosen) else next(iter(units.faults))
-    reason = why or str(units.faults[unit])
+def _unreadable(listing: Listing, units: Units, chosen: Numbers, why: Fault | None) -> InputError:
+    """Return why no record was read: the fault that was met, or the first one of all units where none could be tried."""
+    told = "none of the records that were tried can be read"
+    unit, reason = next(iter(units.faults.items()), (-1, None)) if why is None else (int(chosen[why[0]]), why[1])
+    if unit < 0:
+        return InputError(told)
     [name] = listing.paths_at(units.file[unit : unit + 1])
-    return InputError(f"none of the records that were tried can be read: {printable(name)}: {reason}")
+    return InputError(f"{told}: {printable(name)}: {reason}")
 
 
 def _beside_place(names: list[str]) -> list[str]:

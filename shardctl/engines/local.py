@@ -93,11 +93,9 @@ class LocalPool:
                 raise WorkerError(f"{FATAL_ACCIDENTS} worker processes in a row {death} while they looked at the files")
             if death.place is None or times < (FATAL_KILLS if death.from_outside else FATAL_CRASHES):
                 return task
-            reason = [
-                death.stage,
-                "timed-out" if death.overtime else "crashed",
-                f"the process that looked at it {death} every time; it is likely to be damaged, get it again",
-            ]
+            error = "timed-out" if death.overtime else "crashed"
+            remedy = "" if death.overtime or death.from_outside else "; it is likely to be damaged, get it again"
+            reason = [death.stage, error, f"the process that looked at it {death} every time{remedy}"]
             return {**task, "lost": [*task["lost"], [death.place, *reason]]}
 
         def task(number: int) -> Task:

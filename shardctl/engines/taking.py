@@ -18,6 +18,7 @@ from shardctl.engines.survey import Found, Stretch, Survey, reading_from, stretc
 from shardctl.errors import Rejection
 from shardctl.sources.formats import Misfit, Numbers, Parsed, Reading, Unit, find_format
 from shardctl.sources.types import Types
+from shardctl.storage import naming_the_path
 
 Taken = list[tuple[int, Numbers, pa.RecordBatch]]
 """Batches of records: the place of their unit among those given, their numbers (n,) int64, and their columns."""
@@ -58,33 +59,43 @@ class Taking:
         return cls(stretches_from(record), reading_from(record), wanted, tuple(record["outs"]), schema)
 
     def look_at(self, number: int, crumb: Breadcrumb) -> dict[str, Any]:
-        """Take the records of a unit. Raises Rejection, OSError."""
+        """Take the records of a unit. Raises Rejection, OSError, StorageError."""
         stretch, wanted = self.stretches[number], np.array(self.wanted[number], np.int64)
         assert stretch.unit is not None, "units are read, and not pieces"
         form, rows, reject = find_format(stretch.suffix, self.reading), 0, None
-        parts = form.read(
-            stretch.path,
-            Unit(*stretch.unit),
-            self.reading,
-            self.schema,
-            lambda numbers: np.isin(numbers, wanted),
-            xxhash.xxh3_64(),
-        )
-        with pa.OSFile(self.outs[number], "wb") as sink:
-            writer = None
+        unit, digest = Unit(*stretch.unit), xxhash.xxh3_64()
+        parts = form.read(stretch.path, unit, self.reading, self.schema, lambda numbers: np.isin(numbers, wanted), digest)
+        with _Writer(Path(self.outs[number])) as writer:
             try:
                 for parsed in _until(parts, len(wanted)):
-                    batch = parsed.batch.append_column("number", pa.array(parsed.numbers))
-                    writer = writer or pa.ipc.new_file(sink, batch.schema)
-                    writer.write(batch)
-                    rows += batch.num_rows
+                    writer.write(parsed.batch.append_column("number", pa.array(parsed.numbers)))
+                    rows += parsed.batch.num_rows
                     reject = reject or next((str(rejection) for _, rejection in parsed.rejects), None)
             except Misfit as misfit:
                 raise Rejection("read", "other-type", str(misfit)) from misfit
-            finally:
-                if writer is not None:
-                    writer.close()
         return {"rows": rows, "reject": reject}
+
+
+class _Writer:
+    """Writes batches into an Arrow file. Its own faults are StorageErrors: those of the file that is read are others."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._writer: Any = None
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Write a batch. Raises StorageError."""
+        with naming_the_path(self._path):
+            self._writer = self._writer or pa.ipc.new_file(str(self._path), batch.schema)
+            self._writer.write(batch)
+
+    def __enter__(self) -> _Writer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._writer is not None:
+            with naming_the_path(self._path):
+                self._writer.close()
 
 
 def _until(parts: Iterator[Parsed], wanted: int) -> Iterator[Parsed]:
@@ -96,8 +107,12 @@ def _until(parts: Iterator[Parsed], wanted: int) -> Iterator[Parsed]:
             return
 
 
-def types_in(engine: Engine, stretches: Sequence[Stretch], reading: Reading) -> tuple[Types | None, str | None]:
-    """Return the types of the records of units, None if no unit can be read; and why one cannot."""
+Fault = tuple[int, str]
+"""Why a unit cannot be read: its place among those given, and a sentence."""
+
+
+def types_in(engine: Engine, stretches: Sequence[Stretch], reading: Reading) -> tuple[Types | None, Fault | None]:
+    """Return the types of the records of units, None if no unit can be read; and the first fault."""
     found = _looked_at(engine, [Survey((stretch,), reading, False) for stretch in stretches])
     types: Types | None = None
     for answer in found:
@@ -109,8 +124,8 @@ def types_in(engine: Engine, stretches: Sequence[Stretch], reading: Reading) -> 
 
 def take(
     engine: Engine, stretches: Sequence[Stretch], reading: Reading, wanted: Sequence[Numbers], schema: pa.Schema, folder: Path
-) -> tuple[Taken, str | None]:
-    """Return the wanted records of units, and why some cannot be read. `folder` is one for scratch, which keeps the records."""
+) -> tuple[Taken, Fault | None]:
+    """Return the wanted records of units, and the first fault. `folder` is one for scratch, which keeps the records."""
     outs = [str(folder / f"{place}.arrow") for place in range(len(stretches))]
     looks = [
         Taking((stretch,), reading, (tuple(numbers.tolist()),), (out,), schema)
@@ -139,8 +154,8 @@ def _looked_at(engine: Engine, looks: Sequence[Survey | Taking]) -> list[dict[st
     return [found[number] for number in range(len(looks))]
 
 
-def _fault_among(found: Sequence[dict[str, Any]]) -> str | None:
-    """Return why a unit cannot be read, or else why a record cannot be."""
-    faults = [answer["fault"][2] for answer in found if "fault" in answer]
-    rejects = [answer["reject"] for answer in found if answer.get("reject")]
+def _fault_among(found: Sequence[dict[str, Any]]) -> Fault | None:
+    """Return why the first unit that cannot be read cannot be, or else the first record of one."""
+    faults = [(place, str(answer["fault"][2])) for place, answer in enumerate(found) if "fault" in answer]
+    rejects = [(place, str(answer["reject"])) for place, answer in enumerate(found) if answer.get("reject")]
     return next(iter(faults + rejects), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from itertools import chain
@@ -52,18 +53,21 @@ def not_of_export(folder: Path) -> str | None:
     return min((name for name, is_folder in entries if name not in (folders_known if is_folder else known)), default=None)
 
 
-def entries_below(folder: Path, above: str = "") -> Iterator[tuple[str, bool]]:
+def entries_below(folder: Path) -> Iterator[tuple[str, bool]]:
     """Yield what is below a folder, each by its path there (with /), and whether it is a folder; a link to one is none.
 
     Names are not listed before: there may be millions in a folder.
     """
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            name = above + entry.name
-            is_folder = entry.is_dir(follow_symlinks=False)
-            if is_folder:
-                yield from entries_below(Path(entry.path), f"{name}/")
-            yield name, is_folder
+    left = [""]
+    while left:
+        above = left.pop()
+        with os.scandir(folder / above) as entries:
+            for entry in entries:
+                name = above + entry.name
+                is_folder = entry.is_dir(follow_symlinks=False)
+                if is_folder:
+                    left.append(f"{name}/")
+                yield name, is_folder
 
 
 def _has_lost_sums(folder: Path) -> bool:
@@ -85,9 +89,10 @@ def _known(folder: Path) -> tuple[NameSet, set[str]]:
 
     def names() -> Iterator[str]:
         export = Description.load(folder)
-        for name in chain((DESCRIPTION, CHECKSUMS, *export.files), loose_names(folder, export)):
-            within.add(name.rpartition("/")[0])
-            yield name
+        with contextlib.suppress(OSError, ValueError):  # without SHA256SUMS loose files are not known
+            for name in chain((DESCRIPTION, CHECKSUMS, *export.files), loose_names(folder, export)):
+                within.add(name.rpartition("/")[0])
+                yield name
 
     try:
         known = NameSet(names())

@@ -32,6 +32,7 @@ from shardctl.exports.name_set import NameSet
 from shardctl.lease import LEASE, Lease
 from shardctl.sources.exported import DESCRIPTION
 from shardctl.storage import PARTIAL, FileFacts, exists, is_file, naming_the_path, printable, sync_folder, write_atomically
+from shardctl.tables import CHECKSUMS
 
 LEASE_FOLDER, OLD = ".shardctl", "old"
 JOB, FILES, DONE = "job.json", "files", "done"
@@ -267,7 +268,8 @@ def _remove(folder: Path) -> None:
         for entry in list(os.scandir(folder)):
             if entry.is_dir(follow_symlinks=False):
                 shutil.rmtree(entry.path, ignore_errors=True)
-            elif entry.name not in (JOB, DESCRIPTION):
+            elif entry.name not in (JOB, DESCRIPTION, CHECKSUMS):
                 with contextlib.suppress(OSError):
                     Path(entry.path).unlink()
+        (folder / CHECKSUMS).unlink(missing_ok=True)  # it tells which files are of an export, and the description the rest
     shutil.rmtree(folder, ignore_errors=True)

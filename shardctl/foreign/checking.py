@@ -15,7 +15,7 @@ from shardctl.engines.survey import Found
 from shardctl.errors import InputError, Rejection
 from shardctl.foreign.shards import Shards, open_shards
 from shardctl.sources.describing import MISSING
-from shardctl.sources.exported import described
+from shardctl.sources.exported import located
 from shardctl.storage import counted, sha256_of
 from shardctl.verification import VerifyResult
 from shardctl.verification.finding import Finding, error, warning
@@ -74,7 +74,8 @@ def _wrong_checksums(shards: Shards) -> Iterator[Finding]:
     for batch in shards.listing.table.select(["path", "root"]).to_batches():
         for row in batch.to_pylist():
             opened = shards.listing.opened(row)
-            facts = None if (export := described(opened)) is None else export.facts_of(opened)
+            found = located(opened)
+            facts = None if found is None else found[0].files.get(found[1])
             if facts is not None and sha256_of(Path(opened)) != facts.sha256:
                 yield error("wrong-checksum", "its SHA-256 is not the one that shardctl.json has; get it again", row["path"])
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from shardctl.engines.base import Engine
-from shardctl.engines.taking import take, types_in
+from shardctl.engines.taking import Fault, take, types_in
 from shardctl.foreign.shards import Shards, open_shards
 from shardctl.sources.formats import Reading
 from shardctl.storage import scratch_folder
@@ -77,7 +77,7 @@ def _first_records(shards: Shards, engine: Engine, count: int) -> tuple[list[dic
     [stretch] = shards.surveyor.stretches(shards.units, readable)
     types, fault = types_in(engine, [stretch], Reading())
     if types is None:
-        return [], fault
+        return [], _sentence(fault)
     first = int(shards.units.first[readable[0]])
     wanted = np.arange(first, first + min(count, int(shards.units.records[readable[0]])))
     with scratch_folder() as scratch:
@@ -87,4 +87,8 @@ def _first_records(shards: Shards, engine: Engine, count: int) -> tuple[list[dic
             for _, numbers, batch in taken
             for number, row in zip(numbers.tolist(), python_rows(batch), strict=True)
         ]
-        return records, None if records else fault
+        return records, None if records else _sentence(fault)
+
+
+def _sentence(fault: Fault | None) -> str | None:
+    return None if fault is None else fault[1]

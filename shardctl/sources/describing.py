@@ -13,10 +13,11 @@ from typing import Any
 import pyarrow as pa
 
 from shardctl.errors import InputError
-from shardctl.sources.exported import DEEPEST, DESCRIPTION, Description, described, loose_names, may_be_of_export
+from shardctl.sources.exported import DEEPEST, DESCRIPTION, Description, located, loose_names, may_be_of_export
 from shardctl.sources.small_files import read_small
 from shardctl.sources.walk import FoundFile, LeftOut
 from shardctl.storage import counted, printable
+from shardctl.tables import CHECKSUMS
 
 MOST_BYTES = 64 << 20
 """The largest file that is looked at: an index of 100,000 shards."""
@@ -61,8 +62,9 @@ class DeclaredSplits:
         in_export = self._in_exports.get(folder)
         if in_export is None:
             in_export = self._in_exports.setdefault(folder, may_be_of_export(folder))
-        if in_export and (export := described(opened)) is not None:
-            return export.split_of(opened)
+        if in_export and (of_export := located(opened)) is not None:
+            export, name = of_export
+            return export.split_of(name)
         found = _SPLIT_FILE.match(path.rpartition("/")[2])
         return found[2] if found and found[2] in _splits_beside(folder, found[1]) else None
 
@@ -84,8 +86,8 @@ def inputs_among(
     """Yield the files that may be inputs, and leave out those that describe or repeat others.
 
     Those that decide what is read of others are added to `beside`: lists of features, indexes, the tokens of Megatron.
-    Without `notice`, nothing is said of them, and they are not read for what to say. Raises InputError where such a file lists
-    others that are not there: they would be missing silently.
+    Without `notice`, nothing is said of them, they are not read for what to say, and exports may lack files. Raises InputError
+    where such a file lists others that are not there: they would be missing silently.
     """
     copies, unlisted = LeftOut(), LeftOut()
     failed, series = _Failures(), _Series()
@@ -105,7 +107,7 @@ def inputs_among(
                 _refuse_missing_shards(file)
             elif name == "state.json":
                 series.add_listed(file)
-            elif name == DESCRIPTION:
+            elif name == DESCRIPTION and notice is not None:
                 _refuse_other_files(Path(file.opened))
         elif name == "lock.mdb" and _is_beside(file, "data.mdb"):  # it changes when the file is opened, and has no data
             continue
@@ -147,7 +149,7 @@ def _describes(name: str, file: FoundFile) -> bool:
     if name in _KEYS:
         keys = _top_keys(file)
         return any(wanted <= keys for wanted in _KEYS[name])
-    if name == "SHA256SUMS":
+    if name == CHECKSUMS:
         return True
     if name.endswith(".labels.txt"):
         return _is_beside(file, "features.json")
@@ -223,10 +225,14 @@ def _refuse_other_files(description: Path) -> None:
             raise _another_size(folder / name, f"has {size:,} bytes", facts.bytes)
     try:
         sizes = sum(_size_of(folder / name, description) for name in loose_names(folder, export))
-    except (OSError, ValueError):  # without SHA256SUMS nothing is known of them
-        return
+    except (OSError, ValueError):
+        raise InputError(
+            f"{printable(str(folder))}: its {CHECKSUMS} is lost or changed, and {DESCRIPTION} does not list its files of one"
+            f" sample each; get it again, or move {DESCRIPTION} away to read what is there"
+        ) from None
     if export.loose is not None and sizes != export.loose.bytes:
-        raise _another_size(folder, f"its files of one sample each have {sizes:,} bytes", export.loose.bytes)
+        what = f"its files of one sample each have {sizes:,} bytes (`shardctl verify` names those that are damaged)"
+        raise _another_size(folder, what, export.loose.bytes)
 
 
 def _size_of(path: Path, description: Path) -> int:

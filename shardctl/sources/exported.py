@@ -102,17 +102,10 @@ class Description:
         """Return whether a file, by its path below the export, is one of it."""
         return name in self.files or (self.loose is not None and self.loose.split_of(name) is not None)
 
-    def split_of(self, path: str) -> str | None:
-        """Return the split that a file is in, by the end of its path; None if it is in none."""
-        ends = _ends_of(path)
-        listed = next((split for split, each in self._files_of.items() for name in ends if name in each), None)
-        if listed is not None or self.loose is None:
-            return listed
-        return next((split for name in ends if (split := self.loose.split_of(name)) is not None), None)
-
-    def facts_of(self, path: str) -> FileFacts | None:
-        """Return what is known of a file, by the end of its path; None if it is none of these."""
-        return next((self.files[name] for name in _ends_of(path) if name in self.files), None)
+    def split_of(self, name: str) -> str | None:
+        """Return the split that a file is in, by its path below the export; None if it is in none."""
+        listed = next((split for split, each in self._files_of.items() if name in each), None)
+        return listed if listed is not None or self.loose is None else self.loose.split_of(name)
 
     @cached_property
     def _files_of(self) -> dict[str, frozenset[str]]:
@@ -211,12 +204,6 @@ def _loose(record: Any) -> LooseFacts:
     return LooseFacts(record["files"], facts.bytes, folders, facts.sha256)
 
 
-def _ends_of(path: str) -> list[str]:
-    """Return the names that a file may have in the folder of an export."""
-    parts = Path(path).absolute().parts
-    return ["/".join(parts[-depth:]) for depth in range(1, DEEPEST + 2)]
-
-
 def loose_names(folder: Path, export: Description) -> Iterator[str]:
     """Yield the loose files of an export by their paths below its folder. Raises OSError, ValueError for another SHA256SUMS."""
     return (name for name, _ in loose_sums(folder, export))
@@ -233,7 +220,9 @@ def loose_sums(folder: Path, export: Description) -> Iterator[tuple[str, str]]:
         for line in lines:
             sha256, _, name = line.decode().removesuffix("\n").partition("  ")
             if name not in export.files:
-                yield _path(name), sha256
+                _expect(export.loose.split_of(_path(name)) is not None, "loose files are in the folders of splits")
+                _expect(_SHA256.fullmatch(sha256) is not None, "a SHA-256 has 64 hex digits")
+                yield name, sha256
 
 
 def may_be_of_export(folder: str) -> bool:
@@ -244,6 +233,12 @@ def may_be_of_export(folder: str) -> bool:
 
 def described(path: str) -> Description | None:
     """Return the description of the export that a file is of, None if it is of none, or if that cannot be read."""
+    found = located(path)
+    return None if found is None else found[0]
+
+
+def located(path: str) -> tuple[Description, str] | None:
+    """Return the description of the export that a file is of, and the path of the file below it; None as above."""
     folder = Path(path).absolute().parent
     for above in (folder, *folder.parents[:DEEPEST]):
         try:
@@ -252,7 +247,7 @@ def described(path: str) -> Description | None:
             continue
         found = _loaded(above, status.st_size, status.st_mtime_ns, status.st_ino)
         name = Path(path).absolute().relative_to(above).as_posix()
-        return found if found is not None and found.has(name) else None
+        return (found, name) if found is not None and found.has(name) else None
     return None
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import shutil
+import signal
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -68,10 +72,23 @@ def test_the_description_has_no_line_for_each_file_and_the_checksums_have(out: P
 def test_the_split_of_a_file_is_known_by_its_folder(out: Path) -> None:
     name = FORMS[out.name]
     export = Description.load(out)
-    assert export.split_of(str(out / name)) == "train"
-    assert export.split_of(str(out / name.replace("train", "val"))) == "val"
-    assert export.split_of(str(out / "other" / "0007.jpg")) is None
+    assert export.split_of(name) == "train"
+    assert export.split_of(name.replace("train", "val")) == "val"
+    assert export.split_of("other/0007.jpg") is None
     assert (export.has(name), export.has("other/0007.jpg")) == (True, False)
+
+
+def test_a_class_that_is_called_as_a_split_is_none(tmp_path: Path) -> None:
+    folders = {"train": ("cat", "val"), "val": ("cat", "val")}
+    for split, classes in folders.items():
+        for name in classes:
+            (tmp_path / "in" / split / name).mkdir(parents=True)
+            (tmp_path / "in" / split / name / "a.txt").write_text(f"{split}\n{name}\n")
+    shardctl.convert(tmp_path / "in", tmp_path / "dataset", workers=0)
+    shardctl.export(tmp_path / "dataset", tmp_path / "out", "files", workers=0)
+    shardctl.convert(tmp_path / "out", tmp_path / "back", recipe={"kind": "text", "record": "line"}, labels="none", workers=0)
+    texts = {split: {row["text"] for row in shardctl.open(tmp_path / "back", split=split)} for split in folders}
+    assert texts == {"train": {"train", "cat", "val", None}, "val": {"val", "cat", None}}  # metadata.jsonl has lines too
 
 
 def test_it_is_replaced_only_where_nothing_else_would_be_lost(marked: Path, out: Path) -> None:
@@ -90,14 +107,58 @@ def test_it_is_replaced_only_where_nothing_else_would_be_lost(marked: Path, out:
     assert shardctl.export(marked, out, out.name, workers=0, overwrite=True).samples == SAMPLES
 
 
+def test_folders_may_be_deeper_than_python_calls_itself(marked: Path, tmp_path: Path) -> None:
+    subprocess.run(["mkdir", "-p", tmp_path / "out" / "/".join(["d"] * 1100)], check=True)
+    try:
+        with pytest.raises(StorageError, match=r"of no export \(d\)"):
+            shardctl.export(marked, tmp_path / "out", "files", workers=0, overwrite=True)
+    finally:
+        subprocess.run(["rm", "-r", tmp_path / "out"], check=True)
+
+
 def test_a_file_that_is_lost_or_cut_is_told(out: Path, tmp_path: Path) -> None:
     file = out / FORMS[out.name]
     file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(InputError, match=r"its files of one sample each have [\d,]+ bytes, and shardctl\.json says"):
+    with pytest.raises(InputError, match=r"its files of one sample each have [\d,]+ bytes \(`shardctl verify` names .*says"):
         shardctl.convert(out, tmp_path / "back", recipe={"kind": "image"}, workers=0)
     file.unlink()
     with pytest.raises(InputError, match=rf"lists .*{file.name}, which is not there; get it"):
         shardctl.convert(out, tmp_path / "back", recipe={"kind": "image"}, workers=0)
+    (out / CHECKSUMS).unlink()
+    with pytest.raises(InputError, match="its SHA256SUMS is lost or changed"):
+        shardctl.convert(out, tmp_path / "back", recipe={"kind": "image"}, workers=0)
+
+
+def test_names_that_lead_out_of_the_export_are_not_looked_up(out: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("x")
+    with open(out / CHECKSUMS, "a") as sums:
+        sums.write(f"{'0' * 64}  train/../../secret\n")
+    record = json.loads((out / DESCRIPTION).read_text())
+    record["loose"]["sums"] = hashlib.sha256((out / CHECKSUMS).read_bytes()).hexdigest()
+    (out / DESCRIPTION).write_text(json.dumps(record))
+    with pytest.raises(InputError, match="its SHA256SUMS is lost or changed"):
+        shardctl.convert(out, tmp_path / "back", recipe={"kind": "image"}, workers=0)
+
+
+KILLED = """
+import os, pathlib, signal, sys
+import shardctl
+real = pathlib.Path.unlink
+def unlink(path, missing_ok=False):
+    real(path, missing_ok=missing_ok)
+    if path.name == "SHA256SUMS":
+        os.kill(os.getpid(), signal.SIGKILL)
+pathlib.Path.unlink = unlink
+shardctl.export(sys.argv[1], sys.argv[2], sys.argv[3], workers=0, overwrite=True)
+"""
+
+
+def test_an_export_that_is_killed_while_the_old_one_is_removed_goes_on(marked: Path, out: Path) -> None:
+    ran = subprocess.run([sys.executable, "-c", KILLED, marked, out, out.name])
+    assert ran.returncode == -signal.SIGKILL
+    assert (out.parent / f"{out.name}.partial" / "old").exists()
+    shardctl.export(marked, out, out.name, workers=0, overwrite=True)
+    assert not (out.parent / f"{out.name}.partial").exists()
 
 
 def test_a_file_that_is_lost_is_told_of_a_folder_of_the_export_too(out: Path, tmp_path: Path) -> None:
