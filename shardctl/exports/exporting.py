@@ -121,7 +121,9 @@ def export(
             late = job.export.notes_of(source, staging.files, written)
             check_target()  # and so may anybody else, in all the time that this took
             writer.check()
-            staging.sweep([each for _, each in written], (*description.files, CHECKSUMS, DESCRIPTION), pieces=False)
+            parts = [each for _, each in written]
+            staging.set_pieces_aside(parts)
+            staging.sweep(parts, (*description.files, CHECKSUMS, DESCRIPTION))
             staging.publish(target, replaces)
         writer.discard(staging.folder)
     seconds = round(time.monotonic() - began, 3)

@@ -4,6 +4,7 @@ OUT.partial/.shardctl/lease     one export at a time
 OUT.partial/DIGEST/job.json     what is exported, for the workers; DIGEST names it
 OUT.partial/DIGEST/files/       what becomes OUT, by rename
 OUT.partial/DIGEST/done/        a file for each part that is done: its files, their sizes and SHA-256
+OUT.partial/DIGEST/pieces/      files of parts that are not of the export, while `files` becomes it
 OUT.partial/old/                the export that was at OUT, between two renames
 
 Nothing else may be there: what a person has put there is never deleted. Wherever a folder of these is deleted, the file that
@@ -35,7 +36,7 @@ from shardctl.storage import PARTIAL, FileFacts, exists, is_file, naming_the_pat
 from shardctl.tables import CHECKSUMS
 
 LEASE_FOLDER, OLD = ".shardctl", "old"
-JOB, FILES, DONE = "job.json", "files", "done"
+JOB, FILES, DONE, PIECES = "job.json", "files", "done", "pieces"
 
 JOB_NAMES = frozenset(("dataset", "choice", "to"))
 """What every job.json says, and hardly any other file."""
@@ -68,6 +69,18 @@ class Staging:
         with naming_the_path(self.folder):
             self.files.mkdir(exist_ok=True)
             (self.folder / DONE).mkdir(exist_ok=True)
+            self._move(self.folder / PIECES, self.files)
+
+    def set_pieces_aside(self, written: Sequence[Written]) -> None:
+        """Take the pieces out of what becomes the export. They stay until it is there: the same command needs them again."""
+        with naming_the_path(self.folder):
+            for name in (name for each in written for name in each.pieces):
+                _rename(self.files / name, self.folder / PIECES / name)
+
+    def _move(self, source: Path, target: Path) -> None:
+        if source.exists():
+            for name in [name for name, is_folder in entries_below(source) if not is_folder]:
+                _rename(source / name, target / name)
 
     def mark_done(self, part: Part, written: Written) -> None:
         """Note that a part is done: its files are on the disk. Raises StorageError."""
@@ -93,21 +106,23 @@ class Staging:
         """Yield the loose files of some parts, in order."""
         for each in written:
             if each.loose is not None:
-                yield from listed(self.files / each.loose.list)
+                yield from listed(self._place(each.loose.list))
 
     def _marker(self, part: Part) -> Path:
         return self.folder / DONE / f"{part.name}.json"
 
-    def _size(self, name: str) -> int:
+    def _place(self, name: str) -> Path:
+        """Return where a file is that a part has written."""
         path = self.files / name
+        return path if path.exists() else self.folder / PIECES / name
+
+    def _size(self, name: str) -> int:
+        path = self._place(name)
         return path.stat().st_size if is_file(path) else -1
 
-    def sweep(self, written: Sequence[Written], others: Iterable[str] = (), pieces: bool = True) -> None:
-        """Remove files that are not of these parts, nor `others`: what workers left that were killed. Raises StorageError.
-
-        Without `pieces` these are removed too.
-        """
-        kept = (name for each in written for name in (each.all_files if pieces else each.files))
+    def sweep(self, written: Sequence[Written], others: Iterable[str] = ()) -> None:
+        """Remove files that are not of these parts, nor `others`: what workers left that were killed. Raises StorageError."""
+        kept = (name for each in written for name in each.all_files)
         known = NameSet(chain(kept, (name for name, _ in self.loose_files(written)), others))
         with naming_the_path(self.files):
             for name in [name for name, is_folder in entries_below(self.files) if not is_folder and name not in known]:
@@ -132,6 +147,11 @@ class Staging:
                 _move_away(target, self.folder.parent / OLD)
             self.files.rename(target)  # refused by the system if there is a file, or a folder that is not empty
         sync_folder(target.parent)
+
+
+def _rename(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    source.rename(target)
 
 
 def _move_away(target: Path, old: Path) -> None:
@@ -230,7 +250,7 @@ def _is_ours(path: Path) -> bool:
 def _is_of_job(folder: Path) -> bool:
     """Return whether a folder has the record of a job, or no file at all but one that was to become it."""
     names = {name for name in os.listdir(folder) if not _UNFINISHED_JOB.fullmatch(name)}
-    if not names <= {JOB, FILES, DONE}:
+    if not names <= {JOB, FILES, DONE, PIECES}:
         return False
     if not all((folder / name).is_dir() for name in names - {JOB}):
         return False

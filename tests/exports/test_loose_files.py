@@ -21,6 +21,7 @@ from PIL import Image
 import shardctl
 from shardctl.errors import InputError, Interrupted, StorageError
 from shardctl.exports.name_set import NameSet
+from shardctl.exports.staging import Staging
 from shardctl.sources.exported import DESCRIPTION, Description
 from shardctl.tables import CHECKSUMS
 
@@ -168,6 +169,26 @@ def test_a_file_that_is_lost_is_told_of_a_folder_of_the_export_too(out: Path, tm
         shardctl.convert(top, tmp_path / "back", recipe={"kind": "image"}, labels="none", workers=0)
     other = out / ("images/val" if out.name == "yolo" else "val")  # of this split nothing is lost
     assert shardctl.convert(other, tmp_path / "back", recipe={"kind": "image"}, labels="none", workers=0).samples == 50
+
+
+def test_nothing_is_written_again_if_only_the_last_step_failed(
+    marked: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise StorageError("the server is away")
+
+    out = tmp_path / "again"
+    with monkeypatch.context() as failing:
+        failing.setattr(Staging, "publish", fails)
+        with pytest.raises(StorageError, match=r"the server is away\. 6 of 6 parts are done"):
+            shardctl.export(marked, out, whole.name, workers=0)
+    [staging] = (tmp_path / "again.partial").glob("*/files")
+    before = {path.name: path.stat().st_ino for path in staging.rglob("*.jpg")}
+    shardctl.export(marked, out, whole.name, workers=0)
+    assert {path.name: path.stat().st_ino for path in out.rglob("*.jpg")} == before
+    names = [sorted(path.relative_to(folder) for path in folder.rglob("*")) for folder in (out, whole)]
+    assert names[0] == names[1]
+    assert (out / DESCRIPTION).read_bytes() == (whole / DESCRIPTION).read_bytes()
 
 
 def test_verify_compares_the_checksums_of_all_files(out: Path, cli: Any) -> None:
