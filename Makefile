@@ -17,7 +17,9 @@ setup: .venv/.done
 demo: setup
 	PATH="$(CURDIR)/$(bin):$$PATH" sh scripts/demo.sh
 
+# The tests start many processes, and each would compile all modules where Python is told to write no bytecode.
 test: setup
+	$(bin)/python -m compileall -q shardctl
 	$(bin)/python -m pytest -n auto --dist loadfile
 
 interop:

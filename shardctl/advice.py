@@ -107,7 +107,8 @@ class Advice:
     ready for `convert`. `total_bytes` estimates the size of all inputs converted, `disk_mb_per_s` the rate that the disk
     must deliver (10^6 bytes/s). `jpeg` counts the JPEG images among those that were tried with their original bytes, and those
     of them that take longer to decode; None where that was not possible. `blocks` says what blocks of tokens would cost; None
-    if there are no texts and no tokens. `today` is None where the inputs are no shards of another tool.
+    if there are no texts and no tokens. `today` is None where the inputs are no shards of another tool. `faults` say what
+    cannot be read or converted of what was tried, an example of each reason.
     """
 
     choices: tuple[Choice, ...]
@@ -124,6 +125,7 @@ class Advice:
     jpeg: dict[str, int] | None = None
     blocks: BlockAdvice | None = None
     today: Today | None = None
+    faults: tuple[str, ...] = ()
 
     @property
     def keeps_up(self) -> bool:
@@ -192,7 +194,8 @@ def advise(
         try:
             advice = _Trial(scratch, inputs.settings, chosen, doing).run(inputs.count)
             today = _today(roots, chosen, advice.rate, doing)
-            return replace(advice, recipe={**settings, **advice.best.settings()}, today=today)
+            faults = (*inputs.faults, *advice.faults)
+            return replace(advice, recipe={**settings, **advice.best.settings()}, today=today, faults=faults)
         except KeyboardInterrupt as stop:  # the message of the conversion says how to resume it, but its folder is deleted
             raise Interrupted("interrupted; nothing was written") from stop
 
@@ -252,6 +255,7 @@ class _Trial:
             recipe={**self._settings, **best.settings()},
             jpeg=next((result.jpeg for choice, result in made.items() if choice.store == "source"), None),
             blocks=block_advice(self._folder(any_choice)) if any_choice.store is None else None,
+            faults=tuple(f"{reject.key}: {reject.message}" for reject in any_made.examples),
         )
 
     def _tried(self, choice: Choice, result: ConvertResult) -> int:

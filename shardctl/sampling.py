@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +42,13 @@ OF_TEXT = ("record", "encoding", "columns", "schema")
 class Inputs:
     """Some inputs in a folder. `count` is the number of all inputs, of which these are a few.
 
-    `settings` are those of the recipe that converts the folder: `kind` may be another one than that of the sources.
+    `settings` are those of the recipe that converts the folder: `kind` may be another one than that of the sources. `faults`
+    are sentences, the first of what cannot be read.
     """
 
     count: int
     settings: dict[str, Any]
+    faults: tuple[str, ...] = ()
 
 
 def take_inputs(roots: list[Path], settings: dict[str, Any], most: int, workers: int | str, scratch: Path) -> Inputs:
@@ -61,11 +64,10 @@ def take_inputs(roots: list[Path], settings: dict[str, Any], most: int, workers:
     folder.mkdir()
     if not listing.whole:
         placed = not settings.get("fields") and not settings.get("key_field")
-        count = _take_records(listing, Recipe.from_settings(settings), most, workers, folder / "records.arrow", placed)
+        count, faults = _take_records(listing, Recipe.from_settings(settings), most, workers, folder / "records.arrow", placed)
         kept = {name: settings[name] for name in settings if name not in OF_TEXT}
-        return Inputs(
-            count, {**({"key_field": PLACE} if placed else {}), **kept, "kind": settings["kind"] if in_tables else "table"}
-        )
+        by_place = {"key_field": PLACE} if placed else {}
+        return Inputs(count, {**by_place, **kept, "kind": settings["kind"] if in_tables else "table"}, faults)
     for number, row in enumerate(listing.table.take(pa.array(spread(len(listing), most))).to_pylist()):
         if not row["error"]:
             path = Path(listing.opened(row)).resolve()
@@ -109,8 +111,10 @@ def convert_some(path: Path, most: int, scratch: Path) -> Tried:
     return Tried(root, made.samples, inputs.count, made.bytes)
 
 
-def _take_records(listing: Listing, recipe: Recipe, most: int, workers: int | str, path: Path, placed: bool) -> int:
-    """Write some records as an Arrow file, `placed` ones with their PLACE, and return the number of all.
+def _take_records(
+    listing: Listing, recipe: Recipe, most: int, workers: int | str, path: Path, placed: bool
+) -> tuple[int, tuple[str, ...]]:
+    """Write some records as an Arrow file, `placed` ones with their PLACE; return the number of all, and faults as `Inputs`.
 
     Raises InputError if none can be read.
     """
@@ -147,17 +151,20 @@ def _take_records(listing: Listing, recipe: Recipe, most: int, workers: int | st
                 places = pa.array([f"{paths[place]}#{number}" for number in numbers.tolist()], pa.string())
                 batch = batch.append_column(PLACE, places).rename_columns(written.names)
             writer.write_batch(batch)
-    return int(units.records.sum())
+    return int(units.records.sum()), _faults_of(listing, units, chosen, why)
+
+
+def _faults_of(listing: Listing, units: Units, chosen: Numbers, why: Fault | None) -> tuple[str, ...]:
+    """Return the first fault that was met when units were looked for, and the first when some were read."""
+    found = [(unit, str(fault)) for unit, fault in islice(units.faults.items(), 1)]
+    found += [] if why is None else [(int(chosen[why[0]]), why[1])]
+    return tuple(f"{listing.paths_at(units.file[unit : unit + 1])[0]}: {fault}" for unit, fault in found)
 
 
 def _unreadable(listing: Listing, units: Units, chosen: Numbers, why: Fault | None) -> InputError:
-    """Return why no record was read: the fault that was met, or the first one of all units where none could be tried."""
-    told = "none of the records that were tried can be read"
-    unit, reason = next(iter(units.faults.items()), (-1, None)) if why is None else (int(chosen[why[0]]), why[1])
-    if unit < 0:
-        return InputError(told)
-    [name] = listing.paths_at(units.file[unit : unit + 1])
-    return InputError(f"{told}: {printable(name)}: {reason}")
+    """Return why no record was read."""
+    reason = next(reversed(_faults_of(listing, units, chosen, why)), "")
+    return InputError(f"none of the records that were tried can be read{reason and f': {printable(reason)}'}")
 
 
 def _beside_place(names: list[str]) -> list[str]:
