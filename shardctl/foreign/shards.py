@@ -23,7 +23,8 @@ from shardctl.sources.format_names import FORMAT_NAMES
 from shardctl.sources.formats import CONTAINERS, PLAIN_TEXTS, Reading
 from shardctl.sources.formats.arrow import FILE_MAGIC
 from shardctl.sources.kinds import KINDS, Form
-from shardctl.storage import printable, scratch_folder
+from shardctl.sources.walk import suffix_of
+from shardctl.storage import is_file, printable, scratch_folder
 from shardctl.tables import MANIFEST, SHARDS, STAGING
 from shardctl.units import Units
 
@@ -53,9 +54,9 @@ def is_foreign(path: Path) -> bool:
 
 
 def refuse_text(path: Path) -> None:
-    """Raise UsageError for a file of text, which is neither a shard nor checked as one."""
-    ending = without_compression(ending_of(path.name, str(path))) if path.is_file() else ""
-    if ending in PLAIN_TEXTS:
+    """Raise UsageError for a file of text, which is neither a shard nor checked as one. Those of a dataset are others."""
+    ending = without_compression(suffix_of(path.name))
+    if ending in PLAIN_TEXTS and is_file(path) and not (path.parent / MANIFEST).exists():
         shown = printable(str(path))
         raise UsageError(f"{shown}: is text ({ending}) and no shard; `shardctl convert` says which of its records are bad")
 
