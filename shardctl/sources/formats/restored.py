@@ -144,10 +144,10 @@ def _of_columns(field: Field, record: Record, export: Description) -> Any:
 def _of_features(field: Field, record: Record, export: Description) -> Any:
     """Return a column of an Example; one that is not there has no value."""
     if field.form == "struct":
-        members = {part.name: record.get(f"{field.written}/{part.name}") for part in _type(export, field)}
+        members = {part.name: record.get(f"{field.written}/{part.name}") for part in _column_type(export, field)}
         if all(value is None for value in members.values()):
             return None
-        return {part.name: _in_lists(members[part.name], part.type) for part in _type(export, field)}
+        return {part.name: _in_lists(members[part.name], part.type) for part in _column_type(export, field)}
     value = record.get(field.written)
     if field.form == "value" or value is None:
         return value
@@ -160,7 +160,7 @@ def _of_features(field: Field, record: Record, export: Description) -> Any:
     return {"bytes": data, "path": None}
 
 
-def _type(export: Description, field: Field) -> pa.DataType:
+def _column_type(export: Description, field: Field) -> pa.DataType:
     return export.layout.columns.field(field.name).type
 
 
