@@ -17,8 +17,8 @@ from shardctl.conversion.options import INPUT_TIMEOUT
 from shardctl.conversion.surveying import Surveyor
 from shardctl.engines import local
 from shardctl.engines.pool import Limits
-from shardctl.engines.taking import Fault, Taken, take, types_in
-from shardctl.errors import InputError, TooManyRejectsError
+from shardctl.engines.taking import Taken, take
+from shardctl.errors import InputError, Rejection, TooManyRejectsError
 from shardctl.listing import LabelRule, Listing, list_files
 from shardctl.recipe import Recipe
 from shardctl.sources.formats import Numbers
@@ -126,45 +126,38 @@ def _take_records(
         units = surveyor.find_units()
         chosen = _some_units(units, most)
         stretches = surveyor.stretches(units, chosen)
-        schema, why = recipe.typed_fields, None
+        schema, fault = recipe.typed_fields, None
         if schema is None:
-            types, why = types_in(engine, stretches, recipe.reading)
+            types = surveyor.types_of(units, chosen)
             schema = None if types is None else types.found()
         taken: Taken = []
         if schema is not None:
             share = -(-most // max(1, len(chosen)))
             wanted = [units.first[unit] + np.array(spread(int(units.records[unit]), share), np.int64) for unit in chosen]
             taken, fault = take(engine, stretches, recipe.reading, wanted, schema, folder)
-            why = fault or why
     finally:
         engine.close()
+    met = [*islice(units.faults.items(), 1), *surveyor.untyped.items()]
+    met += [] if fault is None else [(int(chosen[fault[0]]), Rejection("read", "", fault[1]))]
+    told = (f"{listing.paths_at(units.file[unit : unit + 1])[0]}: {why}" for unit, why in met)
+    faults = tuple(dict.fromkeys(map(printable, told)))
     if schema is None or not taken:
-        raise _unreadable(listing, units, chosen, why)
-    written = without_nulls(schema)
-    if placed:
+        raise InputError(": ".join(("none of the records that were tried can be read", *faults[-1:])))
+    _write(path, taken, without_nulls(schema), listing.paths_at(units.file[chosen]) if placed else None)
+    return int(units.records.sum()), faults
+
+
+def _write(path: Path, taken: Taken, written: pa.Schema, paths: list[str] | None) -> None:
+    """Write records as an Arrow file, with their PLACE where the `paths` of their units are given."""
+    if paths is not None:
         named = zip(_beside_place(written.names), written.types, strict=True)
         written = pa.schema([*named, (PLACE, pa.string())], written.metadata)
-    paths = listing.paths_at(units.file[chosen])
     with naming_the_path(path), pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, written) as writer:
-        for place, numbers, batch in taken:
-            if placed:
-                places = pa.array([f"{paths[place]}#{number}" for number in numbers.tolist()], pa.string())
+        for unit, numbers, batch in taken:
+            if paths is not None:
+                places = pa.array([f"{paths[unit]}#{number}" for number in numbers.tolist()], pa.string())
                 batch = batch.append_column(PLACE, places).rename_columns(written.names)
             writer.write_batch(batch)
-    return int(units.records.sum()), _faults_of(listing, units, chosen, why)
-
-
-def _faults_of(listing: Listing, units: Units, chosen: Numbers, why: Fault | None) -> tuple[str, ...]:
-    """Return the first fault that was met when units were looked for, and the first when some were read."""
-    found = [(unit, str(fault)) for unit, fault in islice(units.faults.items(), 1)]
-    found += [] if why is None else [(int(chosen[why[0]]), why[1])]
-    return tuple(f"{listing.paths_at(units.file[unit : unit + 1])[0]}: {fault}" for unit, fault in found)
-
-
-def _unreadable(listing: Listing, units: Units, chosen: Numbers, why: Fault | None) -> InputError:
-    """Return why no record was read."""
-    reason = next(reversed(_faults_of(listing, units, chosen, why)), "")
-    return InputError(f"none of the records that were tried can be read{reason and f': {printable(reason)}'}")
 
 
 def _beside_place(names: list[str]) -> list[str]:

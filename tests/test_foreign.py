@@ -187,7 +187,7 @@ def test_advice_names_what_cannot_be_read(tmp_path: Path, cli: Any) -> None:
     parquet.write_table(pa.table({"text": ["one", "two", "three"] * 20}), tmp_path / "in" / "b.parquet")
     ran = cli("advise", tmp_path / "in", "--consumer-rate", "10")
     assert ran.code == 0, ran.err
-    assert "for instance a.parquet: the process that looked at it was ended by SIGABRT every time" in ran.out
+    assert "not read or converted: a.parquet: the process that looked at it was ended by SIGABRT every time" in ran.out
 
 
 def test_a_sheet_of_records_without_images_is_refused(tars: Path, cli: Any, tmp_path: Path) -> None:

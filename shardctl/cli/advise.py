@@ -111,7 +111,7 @@ def _print(advice: Advice, recipe: str, write: str | None) -> None:
     if advice.rejected:
         click.echo(f"  {advice.rejected:,} of them cannot be converted")
     for fault in advice.faults:
-        click.echo(f"  for instance {printable(fault)}")
+        click.echo(f"  not read or converted: {printable(fault)}")
     texts = any(choice.decode_mb_per_s is not None for choice in advice.choices)
     header = (
         ("", "store", "per sample", "all inputs", "samples/s", "utilisation", "", "ratio", "decompress") if texts else _IMAGES

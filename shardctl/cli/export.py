@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,7 +22,7 @@ from shardctl.cli.output import (
 )
 from shardctl.engines.server import forked_early
 from shardctl.exports.table import EXPORTS
-from shardctl.storage import format_bytes, printable
+from shardctl.storage import format_bytes, free_bytes, printable
 
 if TYPE_CHECKING:
     from shardctl.exports.exporting import ExportPlan, ExportResult
@@ -120,6 +122,8 @@ def export(
         _show(plan_export(dataset, to, **choice, **settings), output)
         return
     chosen = {**choice, **settings, "on_note": lambda note: _tell(note, output)}
+    if not (output.as_json or output.quiet):
+        chosen["on_plan"] = partial(_say_plan, Path(out))
     with _workers_ahead(workers), counting("samples", output) as draw:
         result = export_dataset(dataset, out, to, overwrite=overwrite, progress=draw, workers=workers, **chosen)
     if output.as_json:
@@ -137,6 +141,14 @@ def _tell(note: str, output: Output) -> None:
     """Print a note, where notes are wanted."""
     if not (output.as_json or output.quiet):
         click.echo(f"note: {printable(note)}", err=True)
+
+
+def _say_plan(out: Path, plan: ExportPlan) -> None:
+    """Say how much there is to do, as convert does; the bar of progress says how long it takes."""
+    what = f"{counted(plan.samples, 'sample')}, {format_bytes(plan.bytes)} uncompressed"
+    click.echo(
+        f"will write {counted(plan.parts, 'part')} from {what} ({format_bytes(free_bytes(out.absolute()))} free)", err=True
+    )
 
 
 def _show(plan: ExportPlan, output: Output) -> None:

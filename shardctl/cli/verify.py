@@ -38,12 +38,14 @@ def verify(target: str, level: str, output: Output) -> int:
     files, coco or yolo the checksums of all files are compared.
     """
     from shardctl.foreign.shards import is_foreign, refuse_text
-    from shardctl.foreign.sums import check_sums, is_export_of_files
+    from shardctl.foreign.sums import check_sums, export_of_files
 
     refuse_text(Path(target))
-    if is_export_of_files(Path(target)):
+    noun = "shard"
+    if (export := export_of_files(Path(target))) is not None:
+        noun = "file"
         with counting("files", output) as draw:
-            result = check_sums(Path(target), draw)
+            result = check_sums(Path(target), export, draw)
     elif is_foreign(Path(target)):
         from shardctl.foreign.checking import check
 
@@ -60,7 +62,7 @@ def verify(target: str, level: str, output: Output) -> int:
         for finding in result.findings:
             click.echo(_line(finding))
         verdict = "is whole" if result.ok else "is DAMAGED"
-        what = f"{counted(result.shards, 'shard')}, {counted(result.samples, 'sample')}"
+        what = f"{counted(result.shards, noun)}, {counted(result.samples, 'sample')}"
         click.echo(f"{printable(target)} {verdict} (level {level}): {what}; {_total(result.findings)}")
     return 0 if result.ok else FOUND_SOMETHING
 

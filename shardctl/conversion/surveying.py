@@ -110,6 +110,8 @@ class Surveyor:
     reading: Reading
     shuffled: bool
     engine: Engine
+    untyped: dict[int, Rejection] = field(default_factory=dict)
+    """Why no types were found in a unit, by its number: the first one that was met, there may be millions."""
     _encodings: dict[str, _Encoding] = field(default_factory=dict)
     _separable: dict[int, str] = field(default_factory=dict)
 
@@ -194,10 +196,10 @@ class Surveyor:
         numbers = units.readable()
         if not all_of_them and all(self._format(suffix).types_can_be_sampled for suffix in self._suffixes(units)):
             chosen = np.union1d(numbers[spread(len(numbers), TYPED_UNITS)], self._first_of_folders(units, numbers))
-            types = self._types_of(units, chosen, max(1, TYPED_RECORDS // max(1, len(chosen))))
+            types = self.types_of(units, chosen, max(1, TYPED_RECORDS // max(1, len(chosen))))
             if types is None or len(types.labels() or ()) <= MOST_SAMPLED_LABELS:
                 return types
-        return self._types_of(units, numbers)
+        return self.types_of(units, numbers)
 
     def _first_of_folders(self, units: Units, numbers: Numbers) -> Numbers:
         """Return the first of some units in every folder: files beside them may say the names of classes, in each its own."""
@@ -266,11 +268,14 @@ class Surveyor:
 
     def first_fields(self, units: Units) -> list[str]:
         """Return the names of the fields of the first unit that can be read; none if there is no such unit."""
-        types = self._types_of(units, units.readable()[:1])
+        types = self.types_of(units, units.readable()[:1])
         return [] if types is None else types.found().names
 
-    def _types_of(self, units: Units, numbers: Numbers, most: int | None = None) -> Types | None:
-        """Return the types of some units, or of the first `most` records of each."""
+    def types_of(self, units: Units, numbers: Numbers, most: int | None = None) -> Types | None:
+        """Return the types of some units, given by their numbers, or of the first `most` records of each.
+
+        None if none of them can be read: `untyped` says why.
+        """
         # The order of fields is that of the first records, then by name: the same whatever else is looked at.
         numbers = np.concatenate([numbers[:1], numbers])
         records = units.records[numbers] if most is None else np.minimum(units.records[numbers], most)
@@ -282,7 +287,9 @@ class Surveyor:
         def take(start: int, _: Survey, found: Found) -> None:
             nonlocal types, leftmost
             for number, answer in enumerate(found, start):
-                if "types" in answer:
+                if "fault" in answer and not self.untyped:
+                    self.untyped[int(numbers[number])] = Rejection(*answer["fault"])
+                elif "types" in answer:
                     these = Types.from_json(answer["types"])
                     self._note_only_column(int(stretches.file[number]), these.only_column())
                     if types is None or number < leftmost:  # types are joined in any order, but for the first of all

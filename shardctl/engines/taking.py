@@ -14,10 +14,9 @@ import xxhash
 
 from shardctl.engines.base import Engine
 from shardctl.engines.breadcrumb import Breadcrumb
-from shardctl.engines.survey import Found, Stretch, Survey, reading_from, stretches_from
+from shardctl.engines.survey import Found, Stretch, reading_from, stretches_from
 from shardctl.errors import Rejection
 from shardctl.sources.formats import Misfit, Numbers, Parsed, Reading, Unit, find_format
-from shardctl.sources.types import Types
 from shardctl.storage import naming_the_path
 
 Taken = list[tuple[int, Numbers, pa.RecordBatch]]
@@ -26,21 +25,21 @@ Taken = list[tuple[int, Numbers, pa.RecordBatch]]
 
 @dataclass(frozen=True)
 class Taking:
-    """Work on some units: their wanted records, each unit's as an Arrow file.
+    """Work on a unit: its wanted records, as the new Arrow file `out`.
 
-    `wanted` are the numbers of the records of each unit, increasing, `outs` the paths of the new files, `schema` the columns,
-    as `Types.found` gives them. Such a file has one column more, with the numbers of the records (int64).
+    `wanted` are their numbers, increasing, `schema` their columns, as `Types.found` gives them. The file has one column more,
+    with the numbers of the records (int64). Found is {"rows": …, "reject": …}, the first reject being a sentence or None.
     """
 
     task: ClassVar[str] = "take"
-    stretches: tuple[Stretch, ...]
+    stretch: Stretch
     reading: Reading
-    wanted: tuple[tuple[int, ...], ...]
-    outs: tuple[str, ...]
+    wanted: tuple[int, ...]
+    out: str
     schema: pa.Schema
 
     def __len__(self) -> int:
-        return len(self.stretches)
+        return 1
 
     def finish(self, found: Found) -> None:
         """Nothing is left to do."""
@@ -48,24 +47,24 @@ class Taking:
     def to_json(self) -> dict[str, Any]:
         """Return everything as plain data."""
         schema = base64.b64encode(self.schema.serialize()).decode()
-        stretches, reading = [asdict(each) for each in self.stretches], asdict(self.reading)
-        return {"stretches": stretches, "reading": reading, "wanted": self.wanted, "outs": self.outs, "schema": schema}
+        record = {"stretches": [asdict(self.stretch)], "reading": asdict(self.reading), "schema": schema}
+        return {**record, "wanted": self.wanted, "out": self.out}
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> Taking:
         """Build what `to_json` gave."""
         schema = pa.ipc.read_schema(pa.BufferReader(base64.b64decode(record["schema"])))
-        wanted = tuple(map(tuple, record["wanted"]))
-        return cls(stretches_from(record), reading_from(record), wanted, tuple(record["outs"]), schema)
+        [stretch] = stretches_from(record)
+        return cls(stretch, reading_from(record), tuple(record["wanted"]), record["out"], schema)
 
     def look_at(self, number: int, crumb: Breadcrumb) -> dict[str, Any]:
-        """Take the records of a unit. Raises Rejection, OSError, StorageError."""
-        stretch, wanted = self.stretches[number], np.array(self.wanted[number], np.int64)
-        assert stretch.unit is not None, "units are read, and not pieces"
-        form, rows, reject = find_format(stretch.suffix, self.reading), 0, None
-        unit, digest = Unit(*stretch.unit), xxhash.xxh3_64()
-        parts = form.read(stretch.path, unit, self.reading, self.schema, lambda numbers: np.isin(numbers, wanted), digest)
-        with _Writer(Path(self.outs[number])) as writer:
+        """Take the records. Raises Rejection, OSError, StorageError."""
+        assert self.stretch.unit is not None, "units are read, and not pieces"
+        form, wanted = find_format(self.stretch.suffix, self.reading), np.array(self.wanted, np.int64)
+        unit, digest = Unit(*self.stretch.unit), xxhash.xxh3_64()
+        parts = form.read(self.stretch.path, unit, self.reading, self.schema, lambda numbers: np.isin(numbers, wanted), digest)
+        rows, reject = 0, None
+        with _Writer(Path(self.out)) as writer:
             try:
                 for parsed in _until(parts, len(wanted)):
                     writer.write(parsed.batch.append_column("number", pa.array(parsed.numbers)))
@@ -108,18 +107,7 @@ def _until(parts: Iterator[Parsed], wanted: int) -> Iterator[Parsed]:
 
 
 Fault = tuple[int, str]
-"""Why a unit cannot be read: its place among those given, and a sentence."""
-
-
-def types_in(engine: Engine, stretches: Sequence[Stretch], reading: Reading) -> tuple[Types | None, Fault | None]:
-    """Return the types of the records of units, None if no unit can be read; and the first fault."""
-    found = _looked_at(engine, [Survey((stretch,), reading, False) for stretch in stretches])
-    types: Types | None = None
-    for answer in found:
-        if "types" in answer:
-            these = Types.from_json(answer["types"])
-            types = these if types is None else types.join(these)
-    return types, _fault_among(found)
+"""Why a unit, or a record of it, cannot be read: the unit's place among those given, and a sentence."""
 
 
 def take(
@@ -128,34 +116,22 @@ def take(
     """Return the wanted records of units, and the first fault. `folder` is one for scratch, which keeps the records."""
     outs = [str(folder / f"{place}.arrow") for place in range(len(stretches))]
     looks = [
-        Taking((stretch,), reading, (tuple(numbers.tolist()),), (out,), schema)
+        Taking(stretch, reading, tuple(numbers.tolist()), out, schema)
         for stretch, numbers, out in zip(stretches, wanted, outs, strict=True)
     ]
-    found = _looked_at(engine, looks)
-    taken: Taken = []
-    for place, (answer, out) in enumerate(zip(found, outs, strict=True)):
-        if not answer.get("rows"):
-            continue
-        reader = pa.ipc.open_file(pa.memory_map(out))
-        batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
-        last = len(batches[0].schema) - 1
-        taken += [(place, batch.column(last).to_numpy(), batch.remove_column(last)) for batch in batches]
-    return taken, _fault_among(found)
-
-
-def _looked_at(engine: Engine, looks: Sequence[Survey | Taking]) -> list[dict[str, Any]]:
-    """Have units looked at, each by itself, and return what was found in each."""
     found: dict[int, dict[str, Any]] = {}
 
-    def on_found(number: int, answers: Found) -> None:
-        found[number] = answers[0]
+    def on_found(place: int, answers: Found) -> None:
+        [found[place]] = answers
 
     engine.survey(looks, on_found)
-    return [found[number] for number in range(len(looks))]
-
-
-def _fault_among(found: Sequence[dict[str, Any]]) -> Fault | None:
-    """Return why the first unit that cannot be read cannot be, or else the first record of one."""
-    faults = [(place, str(answer["fault"][2])) for place, answer in enumerate(found) if "fault" in answer]
-    rejects = [(place, str(answer["reject"])) for place, answer in enumerate(found) if answer.get("reject")]
-    return next(iter(faults + rejects), None)
+    taken: Taken = []
+    for place, out in enumerate(outs):
+        if found[place].get("rows"):
+            reader = pa.ipc.open_file(pa.memory_map(out))
+            batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
+            last = len(batches[0].schema) - 1
+            taken += [(place, batch.column(last).to_numpy(), batch.remove_column(last)) for batch in batches]
+    faults = [(place, str(answer["fault"][2])) for place, answer in sorted(found.items()) if "fault" in answer]
+    rejects = [(place, str(answer["reject"])) for place, answer in sorted(found.items()) if answer.get("reject")]
+    return taken, next(iter(faults + rejects), None)

@@ -32,15 +32,8 @@ def check_destination(out: Path, source: Source, overwrite: bool) -> Path:
             raise StorageError(f"{shown}: is a file; the destination must be a folder that is new, or empty")
         if target.is_mount():
             raise StorageError(f"{shown}: is where a file system is mounted, and cannot be replaced; give a folder inside it")
-        if _has_lost_sums(target):
-            raise StorageError(
-                f"{shown}: holds an export whose {CHECKSUMS} is lost or changed, so that its files cannot be told from others;"
-                " remove the folder yourself, or give another one"
-            )
         if (other := not_of_export(target)) is not None:
-            raise StorageError(
-                f"{shown}: holds something that is of no export ({printable(other)}); give a folder that is new, or empty"
-            )
+            raise StorageError(f"{shown}: {_why_kept(target, other)}")
         if os.listdir(target) and not overwrite:
             raise StorageError(f"{shown}: holds an export already; --overwrite replaces it (in Python overwrite=True)")
     return target
@@ -70,17 +63,21 @@ def entries_below(folder: Path) -> Iterator[tuple[str, bool]]:
                 yield name, is_folder
 
 
-def _has_lost_sums(folder: Path) -> bool:
-    """Return whether there is an export of which it is not known which files are its own."""
+def _why_kept(folder: Path, other: str) -> str:
+    """Say why a folder is not replaced that has something which no export is known to have written."""
+    strange = f"holds something that is of no export ({printable(other)}); give a folder that is new, or empty"
     try:
         export = Description.load(folder)
     except (OSError, ValueError):
-        return False
+        return strange
     try:
         next(loose_names(folder, export), None)
     except (OSError, ValueError):
-        return True
-    return False
+        return (
+            f"holds an export whose {CHECKSUMS} is lost or changed, so that its files cannot be told from others; remove the"
+            " folder yourself, or give another one"
+        )
+    return strange
 
 
 def _known(folder: Path) -> tuple[NameSet, set[str]]:

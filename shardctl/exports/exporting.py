@@ -54,13 +54,17 @@ class ExportResult:
 
 @dataclass(frozen=True)
 class ExportPlan:
-    """What `export` would do: `fields` say what becomes of each column, `parts` is the number of pieces it is done in."""
+    """What `export` would do: `fields` say what becomes of each column, `parts` is the number of pieces it is done in.
+
+    `samples` that are read have `bytes` bytes in all their columns, uncompressed.
+    """
 
     to: str
     samples: int
     parts: int
     fields: tuple[PlannedField, ...]
     notes: tuple[str, ...]
+    bytes: int
 
 
 def export(
@@ -78,6 +82,7 @@ def export(
     on_loss: str = "fail",
     workers: int | str = "auto",
     on_note: Callable[[str], None] = lambda note: None,
+    on_plan: Callable[[ExportPlan], None] = lambda plan: None,
     **settings: Any,
 ) -> ExportResult:
     """Write the dataset at `dst`, or one of its splits, into the new folder `out` in another form.
@@ -93,9 +98,9 @@ def export(
 
     The same dataset gives the same bytes, for any number of `workers`. `overwrite` replaces an earlier export; `progress` is
     called with the samples done and all, and `on_note` with each note of the result as soon as it is known: what is lost
-    before anything is written. Nothing is at `out` before all of it is; when stopped, the same call goes on. Every
-    block is checked against its checksum. Raises UsageError, InputError if the dataset does not have what the form needs,
-    DatasetError if it is damaged, BusyError, WorkerError and StorageError.
+    before anything is written. `on_plan` is called with the plan before all that. Nothing is at `out` before all of it is;
+    when stopped, the same call goes on. Every block is checked against its checksum. Raises UsageError, InputError if the
+    dataset does not have what the form needs, DatasetError if it is damaged, BusyError, WorkerError and StorageError.
     """
     began = time.monotonic()
     processes = _checked_workers(workers)
@@ -107,7 +112,9 @@ def export(
     target = check_target()
     job, planned = _planned(source, to, settings)
     refuse_losses(job.export, source, planned)
-    notes = [*accepted_losses(planned), *job.export.notes(source)]
+    plan = _plan_of(job, planned)
+    on_plan(plan)
+    notes = [*accepted_losses(planned), *plan.notes]
     for note in notes:
         on_note(note)
     with only_writer(target) as writer:
@@ -155,7 +162,13 @@ def plan_export(
     """
     source = Source(Path(dst), _choice(split, columns, rename, where, store, on_loss))
     job, planned = _planned(source, to, settings)
-    return ExportPlan(to, source.samples, len(job.parts), planned, job.export.notes(source))
+    return _plan_of(job, planned)
+
+
+def _plan_of(job: ExportJob, planned: tuple[PlannedField, ...]) -> ExportPlan:
+    source = job.source
+    size = sum(entry.raw_bytes for _, entry in source.numbered_shards())
+    return ExportPlan(job.export.name, source.samples, len(job.parts), planned, job.export.notes(source), size)
 
 
 def _planned(source: Source, to: str, settings: Mapping[str, Any]) -> tuple[ExportJob, tuple[PlannedField, ...]]:

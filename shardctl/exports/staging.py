@@ -69,18 +69,15 @@ class Staging:
         with naming_the_path(self.folder):
             self.files.mkdir(exist_ok=True)
             (self.folder / DONE).mkdir(exist_ok=True)
-            self._move(self.folder / PIECES, self.files)
+            if (aside := self.folder / PIECES).exists():
+                for name in [name for name, is_folder in entries_below(aside) if not is_folder]:
+                    _rename(aside / name, self.files / name)
 
     def set_pieces_aside(self, written: Sequence[Written]) -> None:
         """Take the pieces out of what becomes the export. They stay until it is there: the same command needs them again."""
         with naming_the_path(self.folder):
             for name in (name for each in written for name in each.pieces):
                 _rename(self.files / name, self.folder / PIECES / name)
-
-    def _move(self, source: Path, target: Path) -> None:
-        if source.exists():
-            for name in [name for name, is_folder in entries_below(source) if not is_folder]:
-                _rename(source / name, target / name)
 
     def mark_done(self, part: Part, written: Written) -> None:
         """Note that a part is done: its files are on the disk. Raises StorageError."""
@@ -92,7 +89,7 @@ class Staging:
         """Return what was written of a part, None if it is not done or a file of it is not there as it was."""
         try:
             written = Written.from_json(json.loads(self._marker(part).read_bytes()))
-            whole = all(self._size(name) == facts.bytes for name, facts in self._files_of(written))
+            whole = all(self._place(name).stat().st_size == facts.bytes for name, facts in self._files_of(written))
         except (OSError, ValueError, KeyError, TypeError):
             return None
         return written if whole else None
@@ -112,13 +109,9 @@ class Staging:
         return self.folder / DONE / f"{part.name}.json"
 
     def _place(self, name: str) -> Path:
-        """Return where a file is that a part has written."""
+        """Return where a file is that a part has written: pieces may be set aside."""
         path = self.files / name
-        return path if path.exists() else self.folder / PIECES / name
-
-    def _size(self, name: str) -> int:
-        path = self._place(name)
-        return path.stat().st_size if is_file(path) else -1
+        return path if is_file(path) else self.folder / PIECES / name
 
     def sweep(self, written: Sequence[Written], others: Iterable[str] = ()) -> None:
         """Remove files that are not of these parts, nor `others`: what workers left that were killed. Raises StorageError."""

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from shardctl.engines.base import Engine
-from shardctl.engines.taking import Fault, take, types_in
+from shardctl.engines.taking import take
 from shardctl.foreign.shards import Shards, open_shards
 from shardctl.sources.formats import Reading
+from shardctl.sources.types import Types
 from shardctl.storage import scratch_folder
 from shardctl.times import python_rows
 
@@ -45,9 +46,12 @@ def look(path: Path, first: int = 3, workers: int | str = "auto") -> ForeignOver
         classes = {name: list(names) for name, names in types.classes.items()} if types is not None else {}
         faulty = {unit: fault for unit, fault in units.faults.items() if int(units.records[unit])}
         faults = {_name_of(shards, unit): fault.message for unit, fault in faulty.items()}
-        records, fault = _first_records(shards, engine, first)
-        if fault is not None:
-            faults[_name_of(shards, int(units.readable()[0]))] = fault
+        records: list[dict[str, Any]] = []
+        if types is not None:
+            records, fault = _first_records(shards, engine, types, first)
+            faults |= {} if fault is None else {_name_of(shards, int(units.readable()[0])): fault}
+        else:
+            faults |= {_name_of(shards, unit): fault.message for unit, fault in shards.surveyor.untyped.items()}
         return ForeignOverview(
             shards.formats,
             len(listing),
@@ -68,27 +72,18 @@ def _name_of(shards: Shards, unit: int) -> str:
     return f"{path}#{first}" if first else path
 
 
-def _first_records(shards: Shards, engine: Engine, count: int) -> tuple[list[dict[str, Any]], str | None]:
+def _first_records(shards: Shards, engine: Engine, types: Types, count: int) -> tuple[list[dict[str, Any]], str | None]:
     """Return the first records of the first unit that can be read; and if there are none of them, why they cannot be."""
-    readable = shards.units.readable()[:1]
-    if not len(readable) or not count:
-        return [], None
-    [path] = shards.listing.paths_at(shards.units.file[readable])
-    [stretch] = shards.surveyor.stretches(shards.units, readable)
-    types, fault = types_in(engine, [stretch], Reading())
-    if types is None:
-        return [], _sentence(fault)
-    first = int(shards.units.first[readable[0]])
-    wanted = np.arange(first, first + min(count, int(shards.units.records[readable[0]])))
+    first = shards.units.readable()[:1]
+    [path] = shards.listing.paths_at(shards.units.file[first])
+    number, records = int(shards.units.first[first[0]]), int(shards.units.records[first[0]])
+    wanted = np.arange(number, number + min(count, records))
     with scratch_folder() as scratch:
-        taken, fault = take(engine, [stretch], Reading(), [wanted], types.found(), scratch)
-        records = [
+        stretches = shards.surveyor.stretches(shards.units, first)
+        taken, fault = take(engine, stretches, Reading(), [wanted], types.found(), scratch)
+        found = [
             {"key": f"{path}#{number}", **row}
             for _, numbers, batch in taken
             for number, row in zip(numbers.tolist(), python_rows(batch), strict=True)
         ]
-        return records, None if records else _sentence(fault)
-
-
-def _sentence(fault: Fault | None) -> str | None:
-    return None if fault is None else fault[1]
+    return found, None if found or fault is None else fault[1]

@@ -14,29 +14,12 @@ from shardctl.tables import CHECKSUMS
 from shardctl.verification import VerifyResult
 from shardctl.verification.finding import Finding, error
 
-LEVEL = "full"
-
-
 OF_SHARDS = (*RESTORED, "parquet", "megatron")
 """The forms of export whose files are read as shards of other tools are."""
 
 
-def is_export_of_files(path: Path) -> bool:
-    """Return whether a folder is an export of shardctl whose files are no shards."""
-    return _described(path) is not None
-
-
-def refuse_export(path: Path) -> None:
-    """Raise UsageError for such an export: its files show themselves."""
-    export = _described(path)
-    if export is not None:
-        raise UsageError(
-            f"{printable(str(path))}: is an export of shardctl to {export.to}, whose files are no shards; look at them as they"
-            " are, and check them with `shardctl verify`"
-        )
-
-
-def _described(path: Path) -> Description | None:
+def export_of_files(path: Path) -> Description | None:
+    """Return what the export in a folder is whose files are no shards; None for anything else."""
     try:
         export = Description.load(path)
     except (OSError, ValueError):
@@ -44,25 +27,34 @@ def _described(path: Path) -> Description | None:
     return None if export.to in OF_SHARDS else export
 
 
-def check_sums(path: Path, progress: Callable[[int, int], None] = lambda done, total: None) -> VerifyResult:
+def refuse_export(path: Path) -> None:
+    """Raise UsageError for such an export: its files show themselves."""
+    export = export_of_files(path)
+    if export is not None:
+        raise UsageError(
+            f"{printable(str(path))}: is an export of shardctl to {export.to}, whose files are no shards; look at them as they"
+            " are, and check them with `shardctl verify`"
+        )
+
+
+def check_sums(folder: Path, export: Description, progress: Callable[[int, int], None]) -> VerifyResult:
     """Compare all files of the export in a folder with the checksums that it has. `progress` is called with (files, all).
 
-    `shards` of the result are files, and `samples` those that were exported. Raises OSError, ValueError if it is no export.
+    `shards` of the result are files, and `samples` those that were exported.
     """
-    export = Description.load(path)
     total = len(export.files) + (0 if export.loose is None else export.loose.files)
     findings: list[Finding] = []
     done = 0
     try:
-        for name, sha256 in chain(((name, facts.sha256) for name, facts in export.files.items()), loose_sums(path, export)):
-            findings += _findings(path, name, sha256)
+        for name, sha256 in chain(((name, facts.sha256) for name, facts in export.files.items()), loose_sums(folder, export)):
+            findings += _findings(folder, name, sha256)
             done += 1
             progress(done, total)
     except (OSError, ValueError):
         message = f"{CHECKSUMS} is lost or changed, so that most files cannot be checked; get it again, or export again"
         findings.append(error("lost-checksums", message, CHECKSUMS))
     samples = sum(each.samples for each in export.splits.values())
-    return VerifyResult(not findings, LEVEL, total, samples, tuple(findings))
+    return VerifyResult(not findings, "full", total, samples, tuple(findings))
 
 
 def _findings(folder: Path, name: str, sha256: str) -> Iterator[Finding]:

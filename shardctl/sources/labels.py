@@ -135,8 +135,8 @@ def load(found: Sequence[tuple[Path, str]], drop: Collection[str] = ()) -> SideT
     shown = some([str(path) for path in paths])
     csv = [(path, folder) for path, folder in found if path.suffix.lower() in DELIMITED_SUFFIXES]
     json = [(path, folder) for path, folder in found if path.suffix.lower() not in DELIMITED_SUFFIXES]
-    export = described(str(paths[0])) if paths else None
-    own = [KEY_COLUMN] if export is not None and export.key == KEY_COLUMN and KEY_COLUMN not in drop else []
+    exports = [described(str(path)) for path in paths]
+    own = [KEY_COLUMN] if all(each and each.key == KEY_COLUMN for each in exports) and KEY_COLUMN not in drop else []
     parts = [read(files, {*drop, *own}) for read, files in ((_read_all_delimited, csv), (_read_all_lines, json)) if files]
     _check_dropped(drop, (name for part in parts for name in part.held), shown)
     try:
@@ -150,8 +150,8 @@ def load(found: Sequence[tuple[Path, str]], drop: Collection[str] = ()) -> SideT
         rows = "1 row names a file" if count == 1 else f"{count:,} rows name a file"
         raise InputError(f"{shown}: {rows} that another row names: {some(few)}; keep one row per file")
     columns, classes, said = _encode_label(columns, shown)
-    if export is not None and classes is None and LABEL_COLUMN in columns.column_names:
-        classes = _classes_of(export, columns[LABEL_COLUMN])
+    if classes is None and LABEL_COLUMN in columns.column_names:
+        classes = _classes_of(exports, columns[LABEL_COLUMN])
     if LABEL_COLUMN in drop:
         said = []  # that there is none was asked for
     said += [f"the column {name} is left out: the path of a file is its key" for name in own]
@@ -161,16 +161,24 @@ def load(found: Sequence[tuple[Path, str]], drop: Collection[str] = ()) -> SideT
     return SideTable(tuple(paths), columns, classes, all_names, hashes[order], order, digests, notices)
 
 
-def _classes_of(export: Description, labels: pa.ChunkedArray) -> tuple[str, ...] | None:
-    """Return the names that an export has for the numbers of its label, None if it has none for some of them."""
+def _classes_of(exports: Sequence[Description | None], labels: pa.ChunkedArray) -> tuple[str, ...] | None:
+    """Return the names that all of the exports have for the numbers of their labels; None if they differ, or lack some."""
     import pyarrow.compute as pc
 
-    main = export.layout.roles.main_label
-    if not any(field.name == main and field.written == LABEL_COLUMN for field in export.fields):
+    names, *others = {_names_in(export) for export in exports}
+    limits = pc.min_max(labels).as_py()
+    if others or limits["min"] is None:
         return None
-    names = export.layout.roles.names.get(main or "") or ()
-    last = pc.max(labels).as_py()
-    return names if names and last is not None and last < len(names) else None
+    return names if limits["min"] >= 0 and limits["max"] < len(names) else None
+
+
+def _names_in(export: Description | None) -> tuple[str, ...]:
+    """Return the names of the classes of an export's label, if it is called as in labels files."""
+    if export is None:
+        return ()
+    main = export.layout.roles.main_label
+    is_label = any(field.name == main and field.written == LABEL_COLUMN for field in export.fields)
+    return export.layout.roles.names.get(main or "", ()) if is_label else ()
 
 
 @dataclass(frozen=True)

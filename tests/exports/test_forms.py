@@ -374,6 +374,15 @@ def test_an_export_to_files_comes_back_with_its_labels_and_their_names(photos: P
         assert [labels[caption] for caption in after["caption"].to_pylist()] == after["label"].to_pylist()
 
 
+def test_what_there_is_to_do_is_said_beforehand(photos: Path, tmp_path: Path, cli: Any) -> None:
+    ran = cli("export", photos, tmp_path / "out", "--to", "files", "--workers", "0")
+    first, *_ = ran.err.splitlines()
+    assert re.fullmatch(r"will write 5 parts from 14 samples, [\d.]+ KiB uncompressed \([\d.]+ [GT]iB free\)", first)
+    plan = cli("export", photos, tmp_path / "other", "--to", "files", "--dry-run", "--json").json
+    assert (plan["parts"], plan["samples"], plan["bytes"] > 14 * 600) == (5, 14, True)
+    assert cli("export", photos, tmp_path / "quiet", "--to", "files", "--workers", "0", "-q").err == ""
+
+
 def test_a_record_that_is_none_is_refused(photos: Path, tmp_path: Path) -> None:
     shardctl.export(photos, tmp_path / "out", "webdataset", workers=0)
     good = json.loads((tmp_path / "out" / DESCRIPTION).read_text())

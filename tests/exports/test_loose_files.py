@@ -194,7 +194,7 @@ def test_nothing_is_written_again_if_only_the_last_step_failed(
 def test_verify_compares_the_checksums_of_all_files(out: Path, cli: Any) -> None:
     files = len((out / CHECKSUMS).read_text().splitlines())
     whole = cli("verify", out)
-    assert (whole.code, f"is whole (level full): {files} shards, {SAMPLES} samples" in whole.out) == (0, True)
+    assert (whole.code, f"is whole (level full): {files} files, {SAMPLES} samples" in whole.out) == (0, True)
     file = out / FORMS[out.name]
     file.write_bytes(file.read_bytes()[:-1] + b"?")
     changed = cli("verify", out)

@@ -161,7 +161,7 @@ FILE_NOTES = {".tar": "webdataset:note_on_end"}
 
 
 def note_on(suffix: str, path: str) -> tuple[str, str] | None:
-    """Return what should be known of a file, a short stable name and a sentence; None if nothing. Raises OSError."""
+    """Return what should be known of a file, a short stable name and a sentence; None if nothing. Raises OSError, Rejection."""
     found: tuple[str, str] | None = _find(FILE_NOTES[suffix])(path) if suffix in FILE_NOTES else None
     return found
 

@@ -5,6 +5,7 @@ Nothing is ever extracted: names are only the keys and the fields of samples.
 
 from __future__ import annotations
 
+import os
 import re
 import tarfile
 from typing import ClassVar, NamedTuple
@@ -14,7 +15,7 @@ import xxhash
 from shardctl.errors import Rejection
 from shardctl.sources.formats.base import RECORD_BYTES, Reading
 from shardctl.sources.formats.containers import NOTHING_DECLARED, Declared, Frame, too_large
-from shardctl.sources.formats.content import Content
+from shardctl.sources.formats.content import Content, open_content
 from shardctl.sources.formats.found_values import Record
 from shardctl.sources.formats.members import value_of
 from shardctl.sources.formats.tar_headers import BLOCK, Header, parse_header
@@ -250,11 +251,10 @@ class TarSamples:
 
 
 def note_on_end(path: str) -> tuple[str, str] | None:
-    """Return that a tar does not end with a block of zeros, None if it does. Raises OSError."""
-    with open(path, "rb") as file:
-        size = file.seek(0, 2)
-        file.seek(max(0, size - BLOCK))
-        if not size or not file.read(BLOCK).strip(b"\0"):
+    """Return that a tar does not end with a block of zeros; None if it does, or is compressed. Raises OSError, Rejection."""
+    size = os.stat(path).st_size  # noqa: PTH116 - see pyproject.toml on Path in what is done per unit
+    with open_content(path, WebDataset().is_plain) as content:
+        if content.compression is not None or not content.at(max(0, size - BLOCK), BLOCK).strip(b"\0"):
             return None
     message = (
         "it has no end marker (two blocks of zeros), so that it may have been cut, and its last sample may lack members;"
