@@ -11,6 +11,7 @@
     python scripts/torture.py droplost DATA [--times 200]     repair --drop-lost stopped at random moments, both ways to replace
     python scripts/torture.py shrinks DATA [--times 50]       a shard is cut short while a loader reads at full speed
     python scripts/torture.py reshrinks DATA [--times 20]     shards are cut short one after another; DataLoader workers too
+    python scripts/torture.py updates DATA [--times 200]      sources that change, and --update that is killed: always as fresh
 
 DATA is the folder that SHARDCTL_CORPUS names: it has photos/ and hostile/. --source: photos (the default), jsonl, csv, lines,
 gz, parquet, any number of them (torture_sources.py); all but photos are made here, with damage whose outcome is known.
@@ -38,6 +39,7 @@ from pathlib import Path
 import pyarrow as pa
 from processes import descendants, run
 from torture_sources import SOURCES, Expected, Source, small_photos
+from torture_updates import updates
 
 import shardctl
 from shardctl.codecs.formats import FORMATS
@@ -637,6 +639,12 @@ def reshrinks(data: Path, times: int, scratch: Path) -> str:
     return f"{times} loaders under which all shards but one were cut short in turn: {dict(ended)}"
 
 
+def follow(data: Path, times: int, scratch: Path) -> str:
+    """Sources that change, and datasets that follow them while things are killed."""
+    photos = sorted((data / "small").rglob("*.jpg"))[::100]
+    return updates(photos, times, scratch, COMMAND, killing)
+
+
 PROOFS: dict[str, tuple[Callable[[Path, int, Path], str], int]] = {
     "overwrites": (overwrites, 50),
     "disks": (disks, 1),
@@ -646,6 +654,7 @@ PROOFS: dict[str, tuple[Callable[[Path, int, Path], str], int]] = {
     "droplost": (droplost, 200),
     "shrinks": (shrinks, 50),
     "reshrinks": (reshrinks, 20),
+    "updates": (follow, 200),
 }
 
 

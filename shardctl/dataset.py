@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from shardctl.arguments import mapping, names, truth, whole_number
 from shardctl.errors import DatasetError, UsageError
 from shardctl.filtering import matching
+from shardctl.history import Generation, root_of
 from shardctl.loader import DatasetStream, Loader, LoaderOptions, Selection, StreamOptions
 from shardctl.loader.arguments import cache_bytes, crop_size, kept_objects, probability, resize_step
 from shardctl.manifest import Manifest
@@ -44,9 +45,14 @@ ITERATE_ROWS = 64
 """Number of samples that plain iteration reads at a time."""
 
 
-def open_dataset(path: str | Path, split: str | None = None) -> Dataset:
-    """Open a dataset, or one of its splits. Raises DatasetError, and UsageError for an unknown split."""
+def open_dataset(path: str | Path, split: str | None = None, generation: int | None = None) -> Dataset:
+    """Open a dataset, or one of its splits, as it is or as an earlier `generation` that was kept (docs/update.md).
+
+    Raises DatasetError, and UsageError for an unknown split.
+    """
     root = Path(path)
+    if generation is not None:
+        root = root_of(root, whole_number("generation", generation), Manifest.load(root).generation.number)
     while True:
         found = identity(root / MANIFEST)
         try:
@@ -75,6 +81,11 @@ class Dataset:
     def split(self) -> str | None:
         """The split that was opened, None for all splits."""
         return self._selection.shards.split
+
+    @property
+    def generation(self) -> Generation:
+        """Which state of a dataset that follows its sources this is. Its `digest` stands for every byte of the samples."""
+        return self.manifest.generation
 
     def __len__(self) -> int:
         """Return the number of samples."""

@@ -190,8 +190,9 @@ def job_files_schema(listing: Listing) -> pa.Schema:
     return pa.schema([*fields, *(pa.field(name, type_) for name, type_ in JOB_ONLY)])
 
 
-JOB_ONLY = (("mtime_ns", pa.int64()), ("error", pa.string()), ("message", pa.string()))
-"""What a dataset does not record of a file: copies of the same files must give the same bytes."""
+JOB_ONLY = (("mtime_ns", pa.int64()), ("beside", pa.uint64()), ("error", pa.string()), ("message", pa.string()))
+"""What files.arrow of a dataset does not have of a file: copies of the same files must give the same bytes. `beside` stands for
+the file that belongs to it, such as its mask, as it was listed; 0 where there is none."""
 
 
 def write_files(path: Path, listing: Listing, labelling: Labelling, rows: npt.NDArray[np.int64] | None = None) -> None:
@@ -203,6 +204,7 @@ def write_files(path: Path, listing: Listing, labelling: Labelling, rows: npt.ND
             wanted = None if rows is None else rows[(rows >= first) & (rows < first + batch.num_rows)] - first
             if wanted is None or len(wanted):
                 labels = {**_labels(listing, labelling, batch, first), **_faults(wrong, batch, first)}
+                labels["beside"] = pa.array(_beside(listing, first, batch.num_rows))
                 columns = [labels[f.name] if f.name in labels else batch.column(f.name) for f in schema]
                 made = pa.record_batch(columns, schema=schema)
                 writer.write_batch(made if wanted is None else made.take(pa.array(wanted)))
@@ -226,6 +228,16 @@ def _labels(listing: Listing, labelling: Labelling, batch: pa.RecordBatch, first
     if fields := _own_columns(listing):
         columns["columns"] = pa.StructArray.from_arrays([found[f.name] for f in fields], fields=fields)
     return columns
+
+
+def _beside(listing: Listing, first: int, count: int) -> npt.NDArray[np.uint64]:
+    """Return what stands for the files that belong to some files, the first of which is `first`: (count,), 0 for none."""
+    found = np.zeros(count, np.uint64)
+    for each in listing.annotations:
+        if each.stamps is not None:
+            rows = each.rows[first : first + count]
+            found[rows >= 0] ^= each.stamps[rows[rows >= 0]]
+    return found
 
 
 def _wrong(listing: Listing) -> dict[int, Rejection]:

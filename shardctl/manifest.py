@@ -6,7 +6,7 @@ import hashlib
 import json
 import stat
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
+from shardctl.history import Generation, generations_of
 from shardctl.jpegs import are_counts
 from shardctl.layout import Layout
 from shardctl.roles import Roles
@@ -23,6 +24,7 @@ from shardctl.step_counts import Counts
 from shardctl.step_counts import are_counts as are_step_counts
 from shardctl.storage import FileFacts, exists, is_file, printable, sha256_of
 from shardctl.tables import (
+    BESIDE_SHARDS,
     CHECKSUMS,
     MANIFEST,
     REPAIR_ADVICE,
@@ -61,7 +63,9 @@ class Manifest:
     objects are marked in the images (`kept`), and how many the recipe has cut off (`cut_off`); None if there is no field of
     objects, or it was not recorded. `jpeg` counts the JPEG images whose original bytes are kept, and those of them that take
     longer to decode (shardctl.jpegs); None if there are none, or it was not recorded. `steps` counts what became of the
-    records in each step of text and tables (shardctl.step_counts); None if there are none, or it was not recorded.
+    records in each step of text and tables (shardctl.step_counts); None if there are none, or it was not recorded. `update` are
+    the facts of update.arrows, None if there is none. `history` has all generations, this one last; empty if it was not
+    recorded. `keep` of the generations before this one are to be kept.
     """
 
     kind: str
@@ -89,12 +93,15 @@ class Manifest:
     objects: dict[str, int] | None = None
     jpeg: dict[str, int] | None = None
     steps: list[Counts] | None = None
+    update: FileFacts | None = None
+    history: tuple[Generation, ...] = ()
+    keep: int = 0
 
     def to_json(self) -> str:
         """Return the file's bytes, digest included."""
         record = asdict(self)
-        for name in ("jpeg", "steps"):  # most datasets have none
-            if record[name] is None:
+        for name in ("jpeg", "steps", "update", "history", "keep"):  # many datasets have none
+            if not record[name]:
                 del record[name]
         record["schema"] = [{"name": name, "type": type_} for name, type_ in self.schema]
         record = {"format": "shardctl", "format_version": FORMAT_VERSION, **record}
@@ -141,16 +148,19 @@ class Manifest:
     def _checked(cls, record: dict[str, Any]) -> Manifest:
         """Build the manifest from an untrusted record."""
         added: dict[str, Any] = {"dropped": 0, "seconds": None, "class_counts": None, "environment": None, "records": None}
-        added |= {"objects": None, "jpeg": None, "steps": None}
+        added |= {"objects": None, "jpeg": None, "steps": None, "update": None, "history": [], "keep": 0}
         known = {name: record.get(name, added[name]) if name in added else record[name] for name in cls.__dataclass_fields__}
         known["splits"] = tuple(SplitFacts(**split) for split in record["splits"])
         known["schema"] = tuple((column["name"], column["type"]) for column in record["schema"])
         known["sources"] = tuple(record["sources"])
         known["files"] = {name: FileFacts(facts["bytes"], facts["sha256"]) for name, facts in record["files"].items()}
+        known["update"] = known["update"] and FileFacts(known["update"]["bytes"], known["update"]["sha256"])
+        known["history"] = generations_of(known["history"])
         manifest = cls(**known)
         counts = [manifest.samples, manifest.shards, manifest.bytes, manifest.inputs, manifest.rejected, manifest.dropped]
         counts += [number for split in manifest.splits for number in (split.samples, split.shards, split.bytes)]
-        counts += [facts.bytes for facts in manifest.files.values()]
+        counts += [facts.bytes for facts in (*manifest.files.values(), *([manifest.update] if manifest.update else []))]
+        counts.append(manifest.keep)
         expect(all(type(count) is int and count >= 0 for count in counts), "counts are whole numbers")
         names = {name for name, _ in manifest.schema}
         expect(names.issuperset(manifest.roles.by_name), "fields are columns")
@@ -163,7 +173,7 @@ class Manifest:
         expect(manifest.seconds is None or 0 <= float(manifest.seconds) < 1e12, "seconds are seconds")
         texts = [manifest.kind, manifest.fingerprint, *manifest.sources, *(part for pair in manifest.schema for part in pair)]
         texts += [manifest.created, manifest.shardctl_version, *(facts.sha256 for facts in manifest.files.values())]
-        texts += manifest.fingerprint_parts.values()
+        texts += [*manifest.fingerprint_parts.values(), manifest.update.sha256 if manifest.update else ""]
         expect(all(type(text) is str for text in texts), "names and digests are strings")
         expect(manifest.fingerprint == "" or is_file_name(manifest.fingerprint), "the fingerprint is hex digits")
         expect(all(is_file_name(split.name) for split in manifest.splits), "splits have plain names")
@@ -172,6 +182,22 @@ class Manifest:
         expect(all(type(table) is dict for table in tables), "recipe and settings are objects")
         expect(set(TABLES) | {CHECKSUMS} <= set(manifest.files), "all tables are listed")
         return manifest
+
+    @property
+    def generation(self) -> Generation:
+        """This generation of the dataset."""
+        if self.history:
+            return self.history[-1]
+        digest = self.files[CHECKSUMS].sha256
+        return Generation(1, self.created, "convert", self.inputs, 0, 0, self.samples, self.shards, digest)
+
+    def with_generation(self, before: Manifest | None, command: str, added: int, removed: int, changed: int) -> Manifest:
+        """Return the same as the next generation after the manifest `before`: None: as the first one of a dataset."""
+        number = before.generation.number + 1 if before is not None else 1
+        changes, facts = (added, removed, changed), (self.samples, self.shards, self.files[CHECKSUMS].sha256)
+        last = Generation(number, self.created, command, *changes, *facts)
+        earlier = () if before is None else before.history or (before.generation,)
+        return replace(self, history=(*earlier, last))
 
     @cached_property
     def roles(self) -> Roles:
@@ -230,7 +256,7 @@ def sum_up(folder: Path, shards: Iterable[tuple[str, str]], others: Sequence[str
 
 def refuse_part_of_dataset(path: Path) -> None:
     """Raise DatasetError if a path that should be a shard is another file of a dataset."""
-    if path.name in (MANIFEST, CHECKSUMS, *TABLES) and is_file(path):
+    if path.name in BESIDE_SHARDS and is_file(path):
         what = "a table of a dataset" if path.name in TABLES else "a file about a dataset"
         shown, folder = printable(str(path)), printable(str(path.parent))
         raise DatasetError(f"{shown}: {what}, not a shard; give the folder of the dataset, {folder}")

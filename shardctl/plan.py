@@ -60,9 +60,19 @@ JOB_PLAN_SCHEMA = pa.schema([*UNIT_FIELDS, ("error", pa.string()), ("message", p
 """The plan of a job. A unit with an `error` is not read."""
 
 JOB_SHARDS_SCHEMA = pa.schema(
-    [("split", pa.int32()), ("number", pa.int32()), ("first_unit", pa.int64()), ("units", pa.int64()), ("records", pa.int64())]
+    [
+        ("split", pa.int32()),
+        ("number", pa.int32()),
+        ("first_unit", pa.int64()),
+        ("units", pa.int64()),
+        ("records", pa.int64()),
+        ("kept", pa.int32()),
+    ]
 )
-"""The shards of a job: each has rows of its plan of its own. `number` counts within the split."""
+"""The shards of a job: each has rows of its plan of its own. `number` counts within the split. Where a dataset is brought up to
+date, `kept` is the number of the shard in it that this one is, NOT_KEPT where it is to be built."""
+
+NOT_KEPT = -1
 
 
 class Planner:
@@ -93,12 +103,12 @@ class Planner:
     def write(self, folder: Path, shards: Sequence[int]) -> None:
         """Write plan.arrow and shards.arrow; `shards` is the number of shards of each split."""
         rows = array("q")
-        with _table(folder / PLAN, JOB_PLAN_SCHEMA) as plan:
+        with job_table(folder / PLAN, JOB_PLAN_SCHEMA) as plan:
             first, held, held_rows = 0, [], 0
             for split, count in enumerate(shards):
                 for number in range(count):
                     part = self._shard(split, number, count)
-                    rows.extend((split, number, first, part.num_rows, self._records_of(split, number, count)))
+                    rows.extend((split, number, first, part.num_rows, self._records_of(split, number, count), NOT_KEPT))
                     first += part.num_rows
                     held.append(part)
                     held_rows += part.num_rows
@@ -107,16 +117,16 @@ class Planner:
                         held, held_rows = [], 0
             if held:
                 plan.write_table(pa.Table.from_batches(held).combine_chunks())
-        _write_shards(folder, rows)
+        write_shards(folder, rows)
 
     def write_units(self, folder: Path) -> None:
         """Write plan.arrow with every unit that has records as a row, in the order of the splits, and no shards."""
-        with _table(folder / PLAN, JOB_PLAN_SCHEMA) as plan:
+        with job_table(folder / PLAN, JOB_PLAN_SCHEMA) as plan:
             for split, ends in enumerate(self._ends):
                 first = 0
                 for last in range(min(CHUNK_ROWS, len(ends)), len(ends) + CHUNK_ROWS, CHUNK_ROWS) if len(ends) else ():
                     end = int(ends[min(last, len(ends)) - 1])
-                    plan.write_batch(self._range(split, first, end))
+                    plan.write_batch(self.rows(split, first, end))
                     first = end
 
     def write_some(self, folder: Path, units: int, run: int) -> npt.NDArray[np.int64]:
@@ -132,7 +142,7 @@ class Planner:
             split = int(np.searchsorted(starts, place, side="right")) - 1
             ends, unit = self._ends[split], place - int(starts[split])
             first = int(ends[unit - 1]) if unit else 0
-            parts.append(self._range(split, first, min(first + run * units // len(chosen), int(ends[unit]))))
+            parts.append(self.rows(split, first, min(first + run * units // len(chosen), int(ends[unit]))))
         return _write_plan(folder, parts)
 
     def write_each(self, folder: Path, places: Sequence[int]) -> npt.NDArray[np.int64]:
@@ -145,9 +155,9 @@ class Planner:
         for number, place in enumerate(places):
             split = int(np.searchsorted(starts, place, side="right")) - 1
             first = place - int(starts[split])
-            parts.append(self._range(split, first, first + 1))
-            rows.extend((split, number, number, 1, 1))
-        _write_shards(folder, rows)
+            parts.append(self.rows(split, first, first + 1))
+            rows.extend((split, number, number, 1, 1, NOT_KEPT))
+        write_shards(folder, rows)
         return _write_plan(folder, parts)
 
     def place_of(self, file: int, record: int) -> int | None:
@@ -178,9 +188,9 @@ class Planner:
         return end - first
 
     def _shard(self, split: int, number: int, shards: int) -> pa.RecordBatch:
-        return self._range(split, *_share(self.records[split], number, shards))
+        return self.rows(split, *_share(self.records[split], number, shards))
 
-    def _range(self, split: int, first: int, end: int) -> pa.RecordBatch:
+    def rows(self, split: int, first: int, end: int) -> pa.RecordBatch:
         """Return plan rows for the records from `first` to `end` of a split's units; the outermost may be parts of units."""
         ends, own = self._ends[split], self.order.units[split]
         if first >= end:
@@ -221,20 +231,21 @@ def _write_plan(folder: Path, parts: Sequence[pa.RecordBatch]) -> npt.NDArray[np
     file = table["file"].to_numpy()
     files = np.array(sorted(set(file.tolist())), np.int64)
     table = table.set_column(0, JOB_PLAN_SCHEMA.field(0), pa.array(np.searchsorted(files, file).astype(np.int32)))
-    with _table(folder / PLAN, JOB_PLAN_SCHEMA) as plan:
+    with job_table(folder / PLAN, JOB_PLAN_SCHEMA) as plan:
         plan.write_table(table)
     return files
 
 
-def _write_shards(folder: Path, rows: array[int]) -> None:
+def write_shards(folder: Path, rows: array[int]) -> None:
     """Write shards.arrow from the values of its rows, one after the other."""
     columns = np.frombuffer(rows, np.int64).reshape(-1, len(JOB_SHARDS_SCHEMA)).T
     arrays = [pa.array(column.astype(f.type.to_pandas_dtype())) for column, f in zip(columns, JOB_SHARDS_SCHEMA, strict=True)]
-    with _table(folder / SHARDS, JOB_SHARDS_SCHEMA) as table:
+    with job_table(folder / SHARDS, JOB_SHARDS_SCHEMA) as table:
         table.write_batch(pa.record_batch(arrays, schema=JOB_SHARDS_SCHEMA))
 
 
 @contextmanager
-def _table(path: Path, schema: pa.Schema) -> Iterator[Any]:
+def job_table(path: Path, schema: pa.Schema) -> Iterator[Any]:
+    """Yield a writer for a table of a job."""
     with replacing(path) as sink, pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema) as writer:
         yield writer

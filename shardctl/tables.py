@@ -28,6 +28,12 @@ PLAN = "plan.arrow"
 SHARDS = "shards.arrow"
 REJECTS = "rejects.jsonl"
 CHECKSUMS = "SHA256SUMS"
+UPDATE = "update.arrows"
+"""What `convert --update` must know (shardctl/seen.py). As it has times, SHA256SUMS does not list it; the manifest does."""
+
+GENERATIONS = "generations"
+"""The folder inside a dataset's folder that has earlier generations of it, each a dataset of its own."""
+
 STAGING = ".shardctl"
 """The folder inside a dataset's folder that holds everything until the commit."""
 
@@ -40,7 +46,11 @@ BRING_BACK = "copy it, under any name, into the dataset's folder, and `shardctl 
 REPAIR_ADVICE = "`shardctl repair` repairs it if possible"
 
 TABLES = (FILES, PLAN, SHARDS, REJECTS)
-"""The files of a dataset that are neither shards, nor the manifest, nor the list of checksums."""
+"""The files of every dataset that are neither shards, nor the manifest, nor the list of checksums, nor update.arrows."""
+
+
+BESIDE_SHARDS = frozenset((MANIFEST, *TABLES, CHECKSUMS, UPDATE))
+"""All files of a dataset that are neither shards nor files that its recipe depends on."""
 
 
 def shard_name(split: str, shard: int) -> str:

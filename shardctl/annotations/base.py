@@ -89,7 +89,8 @@ class Annotations:
     `rows` has the row of each input, -1 for those without: (n,) int64. `fields` are the columns that the dataset gets, `roles`
     those of them; other columns are for the worker. `classes` are the names of the values of the column `label`, where there
     is one. `faults` are inputs whose annotations are wrong, each with the reason: they become rejects. `digests` are those of
-    what was read, in hex.
+    what was read, in hex. Where rows of `columns` name files, `stamps` has a hash of the size and the time of change of each:
+    (rows,).
     """
 
     columns: pa.Table
@@ -100,6 +101,7 @@ class Annotations:
     classes: tuple[str, ...] | None = None
     faults: dict[int, Rejection] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
+    stamps: npt.NDArray[np.uint64] | None = None
 
     def taken(self, first: int, count: int) -> dict[str, pa.Array]:
         """Return the columns of some inputs, by name; null where they have none. No more than these rows is in memory."""

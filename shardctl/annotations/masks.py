@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from array import array
 from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
+import xxhash
 
 from shardctl.annotations.base import AnnotationRule, Annotations, Source, no_options
 from shardctl.annotations.beside import Digest, files_in, match_files, refuse_no_match, said_of_others
@@ -56,7 +58,7 @@ class Masks:
         matched, lost = match_files(found, inputs, "masks")
         refuse_no_match(matched, found, inputs, folder, "masks")
         bits = max((_bits(matched[place].path) for place in spread(len(matched), LOOKED_AT)), default=8)
-        digest, places = Digest(), []
+        digest, places, stamps = Digest(), [], array("Q")
         resolved = [os.path.realpath(root if root.is_dir() else root.parent) for root in inputs.roots]
         roots = inputs.table["root"].take(pa.array([file.row for file in matched], pa.int64())).to_pylist()
         for file, root in zip(matched, roots, strict=True):
@@ -64,7 +66,9 @@ class Masks:
             path = os.path.relpath(os.path.realpath(file.path), resolved[root])
             places.append({"path": path, "name": file.path.name, "frame": rule.frame, "bits": bits})
             status = file.path.stat()
-            digest.add(path, f"{status.st_size} {status.st_mtime_ns}".encode())
+            stamp = f"{status.st_size} {status.st_mtime_ns}".encode()
+            digest.add(path, stamp)
+            stamps.append(xxhash.xxh3_64_intdigest(stamp))
         rows = np.full(len(inputs), -1, np.int64)
         rows[[file.row for file in matched]] = np.arange(len(matched))
         table = pa.table({MASK_FILE: pa.array(places, MASK_FILE_TYPE)})
@@ -74,7 +78,8 @@ class Masks:
         role = Mask("source", None, _names(folder / CLASSES, digest), ignore, bits)
         said = said_of_others(lost, len(inputs) - len(matched), inputs, "mask", "it is null there")
         field = pa.field(MASK, ENCODED_IMAGE)
-        return Annotations(table, rows, (field,), (digest.hex(),), {MASK: role}, notices=tuple(said))
+        of_rows = np.frombuffer(stamps, np.uint64)
+        return Annotations(table, rows, (field,), (digest.hex(),), {MASK: role}, notices=tuple(said), stamps=of_rows)
 
 
 def _bits(path: Path) -> int:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from shardctl.conversion import ConvertResult
     from shardctl.conversion.estimating import Estimate
+    from shardctl.conversion.updating.planning import Changes
     from shardctl.engines.task import Progress
 
 
@@ -180,6 +181,27 @@ def _number_or_word(_context: click.Context, _parameter: click.Parameter, value:
     help="Memory limit of each worker process; inputs that need more are rejected. Default: no limit.",
 )
 @click.option(
+    "--update",
+    is_flag=True,
+    help="Bring the dataset at DST up to date: only shards of which inputs changed or went are built again, and new inputs fill"
+    " new shards. Without a dataset at DST, make one.",
+)
+@click.option(
+    "--keep",
+    type=int,
+    metavar="N",
+    help="Keep the N generations before the one that --update makes, in DST/generations; shards that they share are there once."
+    " Default: as the time before, at first 0.",
+)
+@click.option(
+    "--source",
+    "moved_from",
+    multiple=True,
+    metavar="OLD",
+    type=click.Path(),
+    help="With --update: where a source was when the dataset was made, if it has moved; once per source, in their order.",
+)
+@click.option(
     "--overwrite", is_flag=True, help="Replace the dataset at DST. The old one stays intact until the new one replaces it."
 )
 @click.option(
@@ -240,7 +262,7 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
     if shuffle != "none" and not shuffle.isdecimal():
         raise UsageError(f"--shuffle {shuffle!r} is neither a seed (a whole number) nor none")
     names = ("lenient_labels", "split", "shard_size", "samples_per_shard", "workers", "max_rejects", "overwrite")
-    more = ("if_running", "worker_memory", "input_timeout", "copy_rejects", "dry_run")
+    more = ("if_running", "worker_memory", "input_timeout", "copy_rejects", "dry_run", "update", "moved_from", "keep")
     chosen = {name: given[name] for name in names + more}
     chosen["drop_columns"] = given["drop_columns"] or ()
     chosen["labels"] = list(given["labels"]) if len(given["labels"]) > 1 else next(iter(given["labels"]), "auto")
@@ -250,7 +272,7 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
 
 def _workers_ahead(dst: str, options: dict[str, Any]) -> AbstractContextManager[None]:
     """Start the process that workers are forked from, unless there seems to be no work for them."""
-    complete = Path(dst, "manifest.json").exists() and not options["overwrite"]
+    complete = Path(dst, "manifest.json").exists() and not (options["overwrite"] or options["update"])
     if complete or options["workers"] == 0:
         return nullcontext()
     return forked_early(WORKER, options["worker_memory"] or 0)
@@ -351,11 +373,17 @@ def estimate_lines(estimate: Estimate) -> list[str]:
         marks = f"annotations: {', '.join(estimate.annotated)}"
         labels = marks if estimate.labelled_by == "nothing" else f"{labels}; {marks}"
     inputs = counted(estimate.inputs, f"{estimate.kind} input")
+    changes = estimate.changes
+    shards = counted(estimate.shards, "shard")
+    if changes is not None and not changes.anew:
+        shards = f"{changes.rebuilt + changes.new:,} of {shards}"
     lines = [
         f"{inputs}, {format_bytes(estimate.input_bytes)}; {labels}; splits: {splits}",
-        f"will write {counted(estimate.shards, 'shard')}, about {format_bytes(estimate.bytes)}"
+        f"will write {shards}, about {format_bytes(estimate.bytes)}"
         f" ({format_bytes(estimate.free_bytes)} free), in about {_duration(estimate.seconds)}",
     ]
+    if changes is not None:
+        lines.insert(1, changes_line(changes))
     if estimate.probe_rejects:
         lines.append(f"of {counted(estimate.probed, 'input')} tried beforehand, {estimate.probe_rejects} cannot be converted")
     if estimate.ignored:
@@ -365,6 +393,15 @@ def estimate_lines(estimate: Estimate) -> list[str]:
         more = total - sum(count for _, count in shown)
         lines.append(f"other files, not converted: {counts}{f' and {more:,} more, {total:,} in all' if more else ''}")
     return lines + [f"note: {notice}" for notice in estimate.notices]
+
+
+def changes_line(changes: Changes) -> str:
+    """Say what an update does: inputs that came, went and changed, and how many shards are built."""
+    inputs = f"+{changes.added:,} -{changes.removed:,} ~{changes.changed:,} inputs"
+    if changes.anew:
+        return f"{inputs}; all shards are made anew, since {changes.anew}"
+    new = f", {changes.new:,} new" if changes.new else ""
+    return f"{inputs}; {changes.rebuilt:,} of {counted(changes.rebuilt + changes.kept, 'shard')} rebuilt{new}"
 
 
 def _duration(seconds: float) -> str:
@@ -383,6 +420,8 @@ def _record(result: ConvertResult) -> dict[str, Any]:
     record["warnings"] = list(result.warnings)
     record["jpeg"] = result.jpeg
     record["steps"] = result.steps
+    if result.changes is not None:
+        record["changes"] = asdict(result.changes)
     if result.estimate is not None:
         record["inputs"] = result.estimate.inputs
         record["free_bytes"] = result.estimate.free_bytes
@@ -395,6 +434,8 @@ def _print_result(result: ConvertResult, dst: str) -> None:
     what = f"{counted(result.samples, 'sample')} in {counted(result.shards, 'shard')}"
     if result.status == "planned":
         click.echo(f"dry run: {shown} would hold {what}; nothing was written")
+        if result.changes is not None:
+            click.echo(changes_line(result.changes))
         return
     what = f"{what}, {format_bytes(result.bytes)}"
     if result.status == "up-to-date":
@@ -403,6 +444,8 @@ def _print_result(result: ConvertResult, dst: str) -> None:
     rate = f"{result.samples_per_s:,.0f} samples/s"
     rate = f"{rate} in this run" if result.status == "resumed" else rate
     click.echo(f"{result.status} {shown}: {what}, in {result.seconds:.1f} s ({rate})")
+    if result.changes is not None:
+        click.echo(changes_line(result.changes))
     if result.rejected:
         click.echo(f"{counted(result.rejected, 'input')} rejected, listed in {shown}/rejects.jsonl:")
         print_reasons(result.reasons, result.examples)

@@ -15,7 +15,8 @@ from shardctl.cli.marks import print_mask_statistics, print_object_statistics, p
 from shardctl.cli.output import Output, counted, counting, output_options, print_json, print_table, shortened
 from shardctl.cli.tokens import SHOWN_TOKENS, print_texts, print_token_statistics, without_texts
 from shardctl.errors import UsageError
-from shardctl.manifest import refuse_part_of_dataset
+from shardctl.history import kept_generations
+from shardctl.manifest import Manifest, refuse_part_of_dataset
 from shardctl.startup import keep_pandas_out_of_arrow
 from shardctl.storage import is_file, printable
 
@@ -76,6 +77,9 @@ MASKS = 512
     help="With --images and --html: leave out the boxes, polygons, keypoints and masks that are drawn onto the images.",
 )
 @click.option(
+    "--history", is_flag=True, help="The generations of the dataset: when each was made, what changed in it, and its digest."
+)
+@click.option(
     "--diff", type=click.Path(), metavar="DST", help="Compare with another dataset; exit code 1 where samples differ."
 )
 @output_options
@@ -92,6 +96,7 @@ def inspect(target: str, output: Output, **given: Any) -> int:
       shardctl inspect out --where 'label == "cat" and width > 500' --save cats --images cats.png
       shardctl inspect out --html out.html                     a page to browse
       shardctl inspect out --diff out2                         compare two datasets
+      shardctl inspect out --history                           what each update of it changed
       shardctl inspect train-00000.tar --head 5                the shards of another tool: files, fields, first records
       shardctl inspect tars --images tars.png --html tars.html a sheet and a page of 500 of their records
 
@@ -114,6 +119,9 @@ def inspect(target: str, output: Output, **given: Any) -> int:
         return _show_foreign(path, given, output)
     refuse_part_of_dataset(path)
     _check_options(target, given)
+    if given["history"]:
+        _show_history(path, output.as_json)
+        return 0
     if given["diff"] is not None:
         return _show_differences(path, Path(given["diff"]), output)
     if any(given[name] is not None for name in ("save", "images", "html")):
@@ -179,7 +187,7 @@ _CHOICES = ("key", "row", "where", "head")
 def _check_options(target: str, given: dict[str, Any]) -> None:
     """Raise UsageError for options that would have no effect together with the others: no option is silently ignored."""
     lone = is_file(Path(target))
-    whole = [f"--{name}" for name in ("shard", "key", "split", "html", "diff") if given[name] is not None]
+    whole = [f"--{name}" for name in ("shard", "key", "split", "html", "diff", "history") if given[name] not in (None, False)]
     if lone and whole:
         raise UsageError(f"{printable(target)}: is one shard; {' and '.join(whole)} are for a whole dataset")
     if not lone and given["shard"] is None and (given["block"] is not None or given["row"] is not None):
@@ -204,6 +212,8 @@ def _used(lone: bool, given: dict[str, Any]) -> set[str]:
     place = "split" if given["shard"] is None else "shard"  # a shard is of one split
     if given["diff"] is not None:
         return {"diff"}
+    if given["history"]:
+        return {"history"}
     if given["html"] is not None:
         return {"html", "images", "split", "no_annotations"}
     if choice is not None:
@@ -226,6 +236,28 @@ def _shard_path(target: Path, given: dict[str, Any]) -> tuple[Path, Any]:
         return target, None
     entry = find_shard(target, given["shard"])
     return target / entry.path, entry
+
+
+DIGITS = 12
+"""Digits of a digest that are printed."""
+
+
+def _show_history(root: Path, as_json: bool) -> None:
+    manifest = Manifest.load(root)
+    present, kept = manifest.generation, kept_generations(root)
+    generations = manifest.history or (present,)
+    if as_json:
+        there = [*kept, present.number]
+        print_json({"generations": [{**asdict(each), "there": each.number in there} for each in generations]})
+        return
+    header = ("", "made", "by", "added", "removed", "changed", "samples", "shards", "digest", "")
+    places = {**dict.fromkeys(kept, "kept"), present.number: "present"}
+    rows = [
+        (each.number, each.created, each.command, each.added, each.removed, each.changed, each.samples, each.shards)
+        + (each.digest[:DIGITS], places.get(each.number, ""))
+        for each in generations
+    ]
+    print_table(rows, header)
 
 
 def _show_dataset(root: Path, split: str | None, stats: bool, as_json: bool) -> None:

@@ -9,7 +9,7 @@ import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,8 +19,8 @@ import pyarrow as pa
 from shardctl import lease
 from shardctl.annotations import AnnotationRule
 from shardctl.codecs import backend
-from shardctl.conversion import publish
-from shardctl.conversion.commit import Commit, Committed, reject_lines
+from shardctl.conversion import generations, publish
+from shardctl.conversion.commit import Commit, Committed
 from shardctl.conversion.draft import Draft, make_draft
 from shardctl.conversion.estimating import Estimate, estimate
 from shardctl.conversion.kinds import settle_kind
@@ -46,10 +46,14 @@ from shardctl.conversion.staging import (
     unfinished,
 )
 from shardctl.conversion.tally import Tally
+from shardctl.conversion.updating.before import Before
+from shardctl.conversion.updating.outcomes import Outcomes, verify_update
+from shardctl.conversion.updating.planning import AnewError, Changes, Update, changes_anew, plan_update
+from shardctl.conversion.updating.refusing import FOLLOWED, refuse_other
 from shardctl.engines import local
 from shardctl.engines.base import Engine
 from shardctl.engines.job import NEW_FOLDER, Job, Root
-from shardctl.engines.task import Progress, read_marker
+from shardctl.engines.task import Progress
 from shardctl.errors import (
     BusyError,
     DatasetError,
@@ -72,6 +76,7 @@ from shardctl.fingerprint import (
 from shardctl.labelling import PlanSettings
 from shardctl.listing import LabelRule, Listing, list_files
 from shardctl.manifest import Manifest
+from shardctl.plan import NOT_KEPT
 from shardctl.recipe import Recipe
 from shardctl.recipe_files.reading import load_recipe
 from shardctl.sources.kinds import KINDS
@@ -82,6 +87,9 @@ from shardctl.tables import MANIFEST, REJECTS, STAGING, count_reasons
 from shardctl.version import __version__
 
 T = TypeVar("T")
+
+UPDATING = "-update"
+"""What the name of the folder of a job ends with that brings a dataset up to date."""
 
 SPARE_DISK = 1.05
 """Free disk space that is required, per byte of the estimate."""
@@ -169,6 +177,8 @@ class _Conversion:
         self.settings, self.options, self.listener, self.started = settings, options, listener, started
         self.engine, self.notices = engine, notices
         self.staging = target / STAGING
+        self.before: Before | None = None
+        self.changes: Changes | None = None
         bases = (str((root if root.is_dir() else root.parent).resolve()) for root in roots)
         self.bases = tuple(Root.of(base) for base in bases)
 
@@ -241,14 +251,25 @@ class _Conversion:
     def _existing(self, parts: dict[str, str]) -> Manifest | None:
         """Return the manifest if the same dataset already exists. Raises DatasetError if another dataset does.
 
-        A dataset that other versions made counts as the same one: it is complete, and can be used.
+        A dataset that other versions made counts as the same one: it is complete, and can be used. One that is to be brought up
+        to date is `before` afterwards.
         """
+        self.before = None
         if self.options.overwrite or not (self.target / MANIFEST).exists():
             return None
         manifest = Manifest.load(self.target)
         if only_versions_differ(manifest.fingerprint_parts, parts):
             return manifest
+        if self.options.update:
+            refuse_other(self.target, manifest, parts, self._sources(), list(map(str, self.options.moved_from)))
+            self.before = Before(self.target, manifest)
+            return None
         differs = difference(manifest.fingerprint_parts, parts)
+        if set(differs.split(" and ")) <= set(FOLLOWED):
+            raise DatasetError(
+                f"{printable(str(self.target))}: holds a dataset that differs in its {differs}; use --update to bring it up to"
+                " date, --overwrite to make it anew, or another destination"
+            )
         raise DatasetError(
             f"{printable(str(self.target))}: holds a dataset that differs in its {differs}; use --overwrite to"
             " replace it, or another destination"
@@ -259,13 +280,13 @@ class _Conversion:
 
         They stay if another process works on them, or if the folder cannot be written.
         """
-        folder = self.staging / existing.fingerprint
         if self.staging.exists() or publish.is_broken_off(self.target):
             with contextlib.suppress(BusyError, StorageError), lease.hold(self.staging, None):
                 publish.recover(self.target)
-                if existing.fingerprint and folder.exists():
-                    with naming_the_path(folder):
-                        discard(folder)
+                for folder in (self.staging / f"{existing.fingerprint}{kind}" for kind in ("", UPDATING)):
+                    if existing.fingerprint and folder.exists():
+                        with naming_the_path(folder):
+                            discard(folder)
 
     def _write(
         self,
@@ -280,24 +301,24 @@ class _Conversion:
 
         `again` begins anew where there is an unfinished one.
         """
-        folder = self.staging / fingerprint(parts)
-        if publish.recover(self.target) == folder.name:
+        if publish.recover(self.target) in (fingerprint(parts), f"{fingerprint(parts)}{UPDATING}"):
             return self._finished("resumed", 0, listing)
         existing = self._existing(parts)  # checked again: another converter may have finished while this one waited
         if existing:
             return self._up_to_date(existing, parts, listing)
+        folder = self._folder(parts)
         if again:
             discard(folder)
-        elif not self.options.overwrite:
+        elif not self.options.overwrite and self.before is None:
             refuse_to_lose(self.staging, folder, parts, self.recipe)
-        job = unfinished(folder, self.bases, self.recipe)
+        job = self._unfinished(folder)
         status = "resumed" if job else "updated" if (self.target / MANIFEST).exists() else "created"
         made = 0
         if (folder / NEW_FOLDER / MANIFEST).exists():
             self._refuse_many_rejects(Manifest.load(folder / NEW_FOLDER))
         else:
             if job is None:
-                job = self._begin(folder, listing, parts, drafted)
+                job = self._begin(folder, listing, parts, drafted, again)
             else:
                 go_on(job)
                 self._announce(job, listing)
@@ -305,22 +326,67 @@ class _Conversion:
                 made = self._build(job, engine)
                 held.check()
                 clear_partial_files(job)
-                done = lambda shard: read_marker(job.marker_path(shard))  # noqa: E731 - two callbacks side by side
-                commit = Commit(job, self._recorded_settings(), done, reject_lines(job))
-                commit.run(lambda facts: self._manifest(job, parts, facts, whole=status != "resumed"))
+                outcomes = Outcomes(job, self.before)
+                outcomes.link_kept()
+                commit = Commit(job, self._recorded_settings(), outcomes.done, outcomes.lines, seen=job.files)
+                commit.run(lambda facts: self._manifest(job, parts, facts, whole=status == "created"))
+                if self.before is not None:
+                    verify_update(folder / NEW_FOLDER)
         held.check()
-        publish.publish(folder / NEW_FOLDER, self.target)
+        self._publish(folder / NEW_FOLDER)
         return self._finished(status, made, listing)
 
-    def _begin(self, folder: Path, listing: Listing, parts: dict[str, str], drafted: Callable[[], Draft]) -> Job:
-        """Write the plan of a new job. Raises StorageError if the disk cannot hold the dataset."""
-        plan = drafted()
-        job = plan.job(folder, self.bases, self.recipe, parts, self.settings.shuffle)
+    def _publish(self, new: Path) -> None:
+        """Make the new dataset the one at the target, and keep as many generations before it as its manifest says."""
+        number = Manifest.load(new).keep
+        if self.before is not None and number:
+            generations.keep(self.target)
+        publish.publish(new, self.target)
+        generations.drop_all_but(self.target, number if self.before is not None else 0)
+
+    def _folder(self, parts: dict[str, str]) -> Path:
+        """Return the folder of this conversion's job."""
+        return self.staging / f"{fingerprint(parts)}{UPDATING if self.before is not None else ''}"
+
+    def _unfinished(self, folder: Path) -> Job | None:
+        """Return the job that was begun in its folder; None if there is none, or one that updates another dataset."""
+        job = unfinished(folder, self.bases, self.recipe)
+        same = job is not None and job.updates in ("", self.before.digest if self.before is not None else "")
+        return job if same else None
+
+    def _begin(
+        self, folder: Path, listing: Listing, parts: dict[str, str], drafted: Callable[[], Draft], anew: bool = False
+    ) -> Job:
+        """Write the plan of a new job. Raises StorageError if the disk cannot hold the dataset.
+
+        A dataset that is brought up to date is made `anew` where new records have other types.
+        """
+        plan, job = self._planned_job(folder, listing, parts, drafted, anew)
         self._check_space(self._announce(job, listing))
         make_room(self.staging, folder)
         plan.write(folder)
         begin(job)
         return job
+
+    def _planned_job(
+        self, folder: Path, listing: Listing, parts: dict[str, str], drafted: Callable[[], Draft], anew: bool
+    ) -> tuple[Draft | Update, Job]:
+        """Plan the conversion: what makes the tables of its job, and the job in its folder."""
+        why = "new records have other types" if anew else ""
+        if self.before is not None and not anew:
+            scratch = listing.path.parent
+            try:
+                update = plan_update(
+                    listing, self.recipe, self.settings, self.options, self.before, self.bases, self.engine, scratch
+                )
+                return update, update.job(folder, self.bases, parts)
+            except AnewError as reason:
+                why = str(reason)
+        plan = drafted()
+        job = plan.job(folder, self.bases, self.recipe, parts, self.settings.shuffle)
+        if self.before is not None:
+            job = replace(job, changes=asdict(changes_anew(self.before, plan, job.shards, listing.path.parent, why)))
+        return plan, job
 
     def _check_space(self, expected: Estimate) -> None:
         if expected.bytes * SPARE_DISK > expected.free_bytes:
@@ -336,9 +402,14 @@ class _Conversion:
         for shard, finished in finished_shards(job):
             done[shard] = True
             tally.add(Progress(job.place(shard).records, finished.facts.rows, finished.rejected, 0))
-        before = tally.samples
         if done.any():
             self.listener.resuming(int(done.sum()), job.shards)
+        for shard in np.flatnonzero(job.kept != NOT_KEPT).tolist():
+            assert self.before is not None, "only then is a shard kept"
+            done[shard] = True
+            entry = self.before.table[int(job.kept[shard])]
+            tally.add(Progress(job.place(shard).records, entry.rows, entry.rejected, 0))
+        before = tally.samples
         engine.run(job, array("q", np.flatnonzero(~done).tobytes()), tally.add)
         return tally.samples - before
 
@@ -357,21 +428,25 @@ class _Conversion:
             raise type(error)(f"{error}. {state}") from error
 
     def _announce(self, job: Job, listing: Listing) -> Estimate:
-        expected = estimate(job, listing, self.options, self.target)
+        self.changes = self._changes_of(job)
+        expected = estimate(job, listing, self.options, self.target, self.changes)
         self.listener.announce(expected)
         return expected
 
     def _planned(self, parts: dict[str, str], drafted: Callable[[], Draft], listing: Listing, scratch: Path) -> ConvertResult:
         """Return what would be done. Raises the same errors as the real conversion before it starts to write."""
-        folder = self.staging / fingerprint(parts)
-        if not self.options.overwrite:
+        folder = self._folder(parts)
+        if not self.options.overwrite and self.before is None:
             refuse_to_lose(self.staging, folder, parts, self.recipe)
-        job = unfinished(folder, self.bases, self.recipe)
-        expected = self._announce(job or drafted().job(scratch, self.bases, self.recipe, parts, self.settings.shuffle), listing)
+        job = self._unfinished(folder)
         if job is None:
+            _, planned = self._planned_job(scratch, listing, parts, drafted, False)
+            expected = self._announce(planned, listing)
             self._check_space(expected)
+        else:
+            expected = self._announce(job, listing)
         facts = (expected.rows, expected.shards, expected.bytes, 0, self._seconds(), 0.0, folder.name)
-        return ConvertResult("planned", *facts, estimate=expected, notices=tuple(listing.notices))
+        return ConvertResult("planned", *facts, estimate=expected, notices=tuple(listing.notices), changes=self.changes)
 
     def _up_to_date(self, manifest: Manifest, parts: dict[str, str], listing: Listing) -> ConvertResult:
         self._refuse_many_rejects(manifest)
@@ -412,7 +487,7 @@ class _Conversion:
 
     def _manifest(self, job: Job, parts: dict[str, str], facts: Committed, whole: bool) -> Manifest:
         """Return the manifest; `whole` means that this run made all of the dataset, and so knows how long that took."""
-        return Manifest(
+        made = Manifest(
             kind=self.recipe.kind,
             samples=facts.samples,
             shards=job.shards,
@@ -426,7 +501,7 @@ class _Conversion:
             settings=self._recorded_settings(),
             fingerprint=fingerprint(parts),
             fingerprint_parts=parts,
-            sources=tuple(str(place_of(root)) for root in self.roots),
+            sources=tuple(self._sources()),
             files=facts.files,
             created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             shardctl_version=__version__,
@@ -435,9 +510,30 @@ class _Conversion:
             objects=facts.objects,
             jpeg=facts.jpeg,
             steps=facts.steps,
+            update=facts.update,
             environment=_environment(self.recipe),
             records=job.records_read,
+            keep=self._keep(),
         )
+        if self.before is None:
+            return made.with_generation(None, "convert", len(job.files), 0, 0)
+        changes = self._changes_of(job)
+        numbers = (changes.added, changes.removed, changes.changed) if changes is not None else (0, 0, 0)
+        return made.with_generation(self.before.manifest, "update", *numbers)
+
+    def _changes_of(self, job: Job) -> Changes | None:
+        """Return what a job changes in the dataset that is there; None if there is none."""
+        return None if job.changes is None else Changes(**job.changes)
+
+    def _keep(self) -> int:
+        """Return how many generations are kept: as before, if nothing else is said."""
+        if self.options.keep is not None:
+            return self.options.keep
+        return 0 if self.before is None else self.before.manifest.keep
+
+    def _sources(self) -> list[str]:
+        """Return the absolute paths of the sources."""
+        return [str(place_of(root)) for root in self.roots]
 
     def _finished(self, status: str, made: int, listing: Listing) -> ConvertResult:
         """Return the result; this run made `made` of the dataset's samples."""
@@ -460,6 +556,7 @@ class _Conversion:
             warnings=(*warnings_of(manifest), *repeated_keys(self.target, manifest)),
             jpeg=manifest.jpeg,
             steps=manifest.steps,
+            changes=self.changes,
         )
 
 

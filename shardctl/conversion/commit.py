@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.engines.job import NEW_FOLDER, Job
-from shardctl.engines.task import Done
+from shardctl.engines.task import MARKER_SCHEMA, Done
 from shardctl.errors import InputError, TooManyRejectsError
 from shardctl.fingerprint import VERSIONS
 from shardctl.jpegs import JpegRecord, joined
@@ -20,8 +21,10 @@ from shardctl.labelling import JOB_ONLY
 from shardctl.listing import CHUNK_ROWS
 from shardctl.manifest import Manifest, SplitFacts, sum_up
 from shardctl.pipeline.samples import Shape
+from shardctl.seen import ShardCounts, writing_update
+from shardctl.shard import ShardFacts
 from shardctl.step_counts import Counts, add_counts
-from shardctl.storage import FileFacts, copy_file, printable, replacing, write_atomically
+from shardctl.storage import FileFacts, HashingFile, copy_file, printable, replacing, write_atomically
 from shardctl.tables import (
     FILES,
     MANIFEST,
@@ -55,6 +58,7 @@ class Committed:
     objects: dict[str, int] | None
     jpeg: dict[str, int] | None
     steps: list[Counts] | None
+    update: FileFacts | None
 
 
 class Commit:
@@ -68,13 +72,16 @@ class Commit:
         lines: Callable[[int, Done], Iterable[bytes]],
         fields: dict[str, Any] | None = None,
         records_jpegs: bool = True,
+        seen: pa.Table | None = None,
     ) -> None:
         """`settings` are those of the manifest; `done` returns the marker of a shard, and `lines` those of its rejects.
 
         Both are called in the order of the dataset. `fields` is what the manifest says of them; without it, that is found from
-        the shapes of the images. `records_jpegs` False leaves out what the images are as JPEG, as an older shardctl did.
+        the shapes of the images. `records_jpegs` False leaves out what the images are as JPEG, as an older shardctl did. `seen`
+        says when the files were changed last (SEEN_SCHEMA); None: no update.arrows is written.
         """
         self._job, self._settings, self._done, self._lines, self._fields = job, settings, done, lines, fields
+        self._seen = seen
         self._new = job.folder / NEW_FOLDER
         self._jpegs: list[JpegRecord] | None = [] if job.keeps_sources and records_jpegs else None
         self._objects = {"kept": 0, "cut_off": 0}
@@ -99,7 +106,8 @@ class Commit:
         new = self._new
         write_final_files(new / FILES, self._job.files)
         with ShardSpool(self._job.folder) as shards:
-            totals, shapes = self._write_plan_and_rejects(shards)
+            with self._writing_update() as (count, sink):
+                totals, shapes = self._write_plan_and_rejects(shards, count)
             shape = next(iter(shapes)) if len(shapes) == 1 else None
             fields = self._fields if self._fields is not None else _final_fields(self._job, shape)
             jpegs = joined(self._jpegs) if self._jpegs is not None else None
@@ -114,10 +122,23 @@ class Commit:
         objects = dict(self._objects) if self._job.layout.roles.objects else None
         jpeg = jpegs.counts() if jpegs is not None else None
         steps = self._steps or None
-        return Committed(inputs, samples, rejected, size, fields, splits, files, counts, objects, jpeg, steps)
+        update = None if sink is None else sink.facts
+        return Committed(inputs, samples, rejected, size, fields, splits, files, counts, objects, jpeg, steps, update)
 
-    def _write_plan_and_rejects(self, shards: ShardSpool) -> tuple[dict[str, list[int]], set[Shape]]:
-        """Write plan.arrow and rejects.jsonl, a shard at a time, and spool the rows of shards.arrow.
+    @contextmanager
+    def _writing_update(self) -> Iterator[tuple[Callable[[ShardCounts], None], HashingFile | None]]:
+        """Yield what takes the counts of each shard for update.arrows, and that file, None if it is not written."""
+        if self._seen is None:
+            yield lambda counts: None, None
+            return
+        with writing_update(self._new) as (writer, sink):
+            writer.write_files(self._seen)
+            yield writer.add, sink
+
+    def _write_plan_and_rejects(
+        self, shards: ShardSpool, count: Callable[[ShardCounts], None]
+    ) -> tuple[dict[str, list[int]], set[Shape]]:
+        """Write plan.arrow and rejects.jsonl, a shard at a time, and spool the rows of shards.arrow. `count` gets the counts.
 
         Returns the inputs, rejects, rows and bytes of every split, and the shapes of the images, or two of them.
         """
@@ -137,6 +158,7 @@ class Commit:
                 self._objects["kept"] += done.objects
                 self._objects["cut_off"] += done.cut_off
                 self._steps = add_counts(self._steps, done.steps)
+                count(counts_of(done))
                 if self._jpegs is not None:
                     assert done.jpegs is not None, "it is recorded of every shard, or of none"
                     self._jpegs.append(done.jpegs)
@@ -224,6 +246,21 @@ def _final_plan(planned: pa.Table, done: Done, shard: int) -> pa.Table:
     return pa.table([columns[name] for name in PLAN_SCHEMA.names], schema=PLAN_SCHEMA)
 
 
+def counts_of(done: Done) -> ShardCounts:
+    """Return what was counted in a shard."""
+    jpegs = None if done.jpegs is None else tuple(done.jpegs.counts().values())
+    return ShardCounts(done.labels, done.shapes, done.objects, done.cut_off, jpegs, done.steps)
+
+
+def done_of(
+    facts: ShardFacts, inputs: int, rejected: int, counts: ShardCounts, units: pa.Table, jpegs: JpegRecord | None
+) -> Done:
+    """Return what became of a shard of a finished dataset. `units` are its rows of plan.arrow."""
+    outcomes = units.select(MARKER_SCHEMA.names)
+    numbers = (counts.objects, counts.cut_off)
+    return Done(facts, inputs, rejected, counts.shapes, counts.labels, *numbers, outcomes, jpegs, counts.steps)
+
+
 def _counts(done: Done, classes: int) -> npt.NDArray[np.int64]:
     """Count the samples of a shard by class, (classes,)."""
     counts = np.zeros(classes, np.int64)
@@ -237,14 +274,3 @@ def _all_rejected(new: Path, inputs: int) -> str:
         f"no input could be converted ({inputs:,} rejected), for instance {printable(first.source)}: {first.message};"
         f" nothing was committed, {printable(str(new / REJECTS))} has the reasons"
     )
-
-
-def reject_lines(job: Job) -> Callable[[int, Done], Iterator[bytes]]:
-    """Return what reads the lines of the rejects of a shard that was built."""
-
-    def lines(shard: int, done: Done) -> Iterator[bytes]:
-        if done.rejected:
-            with open(job.rejects_path(shard), "rb") as file:
-                yield from file
-
-    return lines

@@ -165,12 +165,8 @@ def make_draft(
     probe_job = Job(folder, roots, recipe, EMPTY, (), {}, fields=fields, by_field=labelling.by_field)
     for name, other in probe_job.set_apart.items():
         listing.notices.append(f"the field {name} of the records is kept as {other}: shardctl makes a field {name} itself")
-    content = listing.kind.columns if fields is None else without_key(renamed(without_nulls(fields), probe_job.renames), recipe)
-    roles: Mapping[str, Role] = {} if recipe.transforms else roles_of_export(listing, content)
-    for step in recipe.batch_transforms:
-        content, roles = step.schema(content), step.roles(roles)
     planner = Planner(units, order_units(units, splitting, settings.shuffle))
-    probe_job = replace(probe_job, layout=known_layout(recipe, labelling, listing, content, probe_job.kept_images, roles))
+    probe_job = replace(probe_job, layout=layout_before_functions(probe_job, labelling, listing))
     compared = compare_texts(probe_job, listing, labelling, units, engine, comparing)
     probe_job = replace(probe_job, recipe=without_comparing(recipe))
     some, run = (PROBE_FILES[recipe.kind], 1) if listing.whole else (PROBE_RUNS, PROBE_RUN)
@@ -189,13 +185,23 @@ def make_draft(
     splits = []
     for name, records, expected in zip(splitting.names, planner.records, planner.split_records, strict=True):
         fewest = SMALLEST_SHARD_BLOCKS if recipe.joins else SMALLEST_SHARD_ROWS
-        shards = _shards_of(round(expected * probe.samples_per_record), sample_bytes, options, fewest)
+        shards = shards_of(round(expected * probe.samples_per_record), sample_bytes, options, fewest)
         splits.append(SplitPlan(name, records, expected, shards))
     if types is not None:
         listing.notices += [*mixed_notices(types.mixed(), "field"), *_notices_on_cells(types, surveyor)]
     listing.notices += _notices_on_streams(surveyor, options)
     listing.notices += [notice for step in recipe.transforms for notice in step.notices()]
     return Draft(listing, labelling, planner, fields, probe, sample_bytes, tuple(splits), compared)
+
+
+def layout_before_functions(job: Job, labelling: Labelling, listing: Listing) -> Layout:
+    """Return the layout of the samples of a job, but for what a person's functions make of them."""
+    recipe, fields = job.recipe, job.fields
+    content = listing.kind.columns if fields is None else without_key(renamed(without_nulls(fields), job.renames), recipe)
+    roles: Mapping[str, Role] = {} if recipe.transforms else roles_of_export(listing, content)
+    for step in recipe.batch_transforms:
+        content, roles = step.schema(content), step.roles(roles)
+    return known_layout(recipe, labelling, listing, content, job.kept_images, roles)
 
 
 def _of_all(probe: Probe, units: Units, compared: Sequence[Compared]) -> Probe:
@@ -262,7 +268,7 @@ def _sample_bytes(probe: Probe, recipe: Recipe, listing: Listing) -> float:
     return probe.sample_bytes * listing.total_bytes / len(listing) / probe.record_bytes
 
 
-def _shards_of(rows: int, sample_bytes: float, options: Options, fewest: int) -> int:
+def shards_of(rows: int, sample_bytes: float, options: Options, fewest: int) -> int:
     """Return the number of shards of a split with `rows` rows; a small dataset has no shards of less than `fewest`."""
     if options.samples_per_shard:
         return max(1, -(-rows // options.samples_per_shard))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from shardctl.annotations.counting import annotated_columns
 from shardctl.conversion.options import Options
+from shardctl.conversion.updating.planning import Changes
 from shardctl.engines.job import Job
 from shardctl.labelling import LABEL
 from shardctl.listing import Listing
@@ -24,7 +25,8 @@ class Estimate:
     `probe_rejects` of `probed`. `bytes` is the size of all shards, also of those that an earlier run finished, where as many
     records are rejected as of those that were tried. `seconds` is the time for all of it, `classes` the number of classes,
     None without names. `annotated` are the columns that mark images. `ignored` counts files that are no inputs by the ending
-    of their name; `notices` say what was decided.
+    of their name; `notices` say what was decided. Where a dataset is brought up to date, `changes` say what changes, and
+    `bytes` and `seconds` are those of the shards that are built.
     """
 
     kind: str
@@ -44,6 +46,7 @@ class Estimate:
     probe_rejects: int
     ignored: dict[str, int]
     notices: tuple[str, ...]
+    changes: Changes | None = None
 
 
 def _origin_of_labels(job: Job, listing: Listing) -> str:
@@ -57,10 +60,11 @@ def _origin_of_labels(job: Job, listing: Listing) -> str:
     return f"field {printable(named)}" if job.by_field or (job.fields is not None and named in job.fields.names) else "folder"
 
 
-def estimate(job: Job, listing: Listing, options: Options, target: Path) -> Estimate:
+def estimate(job: Job, listing: Listing, options: Options, target: Path, changes: Changes | None) -> Estimate:
     """Estimate what a job will write, and how long it will take."""
     workers = max(1, min(options.worker_count(), usable_cores()))
     classes = job.layout.classes
+    built = 1 - job.kept_records / max(1, job.records)
     rows = round(job.inputs * job.samples_per_record)
     samples = rows * (1 - job.probe_rejects / job.probed) if job.probed else rows
     if job.recipe.batch_transforms:
@@ -76,11 +80,12 @@ def estimate(job: Job, listing: Listing, options: Options, target: Path) -> Esti
         classes=len(classes) if classes is not None else None,
         labelled_by=_origin_of_labels(job, listing),
         annotated=annotated_columns(listing.annotations),
-        bytes=int(samples * job.sample_bytes) + job.shards * job.shard_bytes,
+        bytes=int(built * samples * job.sample_bytes) + job.shards * job.shard_bytes,
         free_bytes=free_bytes(target),
-        seconds=job.inputs * job.record_seconds / workers,
+        seconds=built * job.inputs * job.record_seconds / workers,
         probed=job.probed,
         probe_rejects=job.probe_rejects,
         ignored=dict(listing.ignored),
         notices=tuple(listing.notices),
+        changes=changes,
     )

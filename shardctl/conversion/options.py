@@ -43,6 +43,10 @@ class Options:
     input_timeout: float | None = INPUT_TIMEOUT
     copy_rejects: str | Path | None = None
     dry_run: bool = False
+    update: bool = False
+    append: bool = False
+    moved_from: Sequence[str | Path] = ()
+    keep: int | None = None
 
     def check(self) -> None:
         """Raise UsageError for impossible numbers and for options that contradict each other."""
@@ -51,6 +55,12 @@ class Options:
             raise UsageError(f"workers must be auto or a number from 0 to 1024; it is {self.workers!r}")
         if self.shuffle is not None and not 0 <= self.shuffle < 2**63:
             raise UsageError(f"a shuffle seed must be a whole number from 0 to 2^63-1; it is {self.shuffle}")
+        if self.update and self.overwrite:
+            raise UsageError("--update and --overwrite contradict each other; use one of them")
+        if self.moved_from and not self.update:
+            raise UsageError("--source says where sources were that --update follows; use both")
+        if self.keep is not None and self.keep < 0:
+            raise UsageError(f"{self.keep} generations cannot be kept; give 0 or more")
         reject_limit(self.max_rejects, 1)
         check_if_running(self.if_running)
         if self.worker_memory is not None and self.worker_memory < LEAST_MEMORY:

@@ -27,7 +27,17 @@ from shardctl.engines.job import JOB, NEW_FOLDER
 from shardctl.errors import DatasetError, Interrupted, StorageError
 from shardctl.lease import LEASE
 from shardctl.storage import naming_the_path, printable, sync_folder, write_atomically
-from shardctl.tables import CHECKSUMS, MANIFEST, REPLACED, SHARDS, STAGING, TABLES, ShardTable, is_file_name, read_checksums
+from shardctl.tables import (
+    BESIDE_SHARDS,
+    CHECKSUMS,
+    MANIFEST,
+    REPLACED,
+    SHARDS,
+    STAGING,
+    ShardTable,
+    is_file_name,
+    read_checksums,
+)
 
 _RENAME_EXCHANGE = 2
 _AT_FDCWD = -100
@@ -45,7 +55,7 @@ def publish(new: Path, target: Path) -> None:
     with naming_the_path(target), _telling_what_completes_it(target):
         sync_folder(new)
         replaces = (target / MANIFEST).exists()
-        _mark(new.parent, sorted(_files_of(target)) if replaces else [])
+        _mark(new.parent, sorted(files_of(target)) if replaces else [])
         # A process whose current folder is exchanged would be in the old one afterwards. For this process it can be checked.
         if not (replaces and not _is_current(target) and _exchange_folders(new, target)):
             _replace_files(new.parent, target)
@@ -57,7 +67,7 @@ def refuse_to_replace(target: Path, files: Mapping[str, bytes]) -> None:
     """
     with naming_the_path(target):
         there = [name for name in sorted(files) if (target / name).exists()]
-        listed = _files_of(target) if there else set()
+        listed = files_of(target) if there else set()
         for name in there:
             if name not in listed and not ((target / name).is_file() and (target / name).read_bytes() == files[name]):
                 raise StorageError(
@@ -220,7 +230,7 @@ def _exchange(one: Path, other: Path) -> None:
 
 def _clear_old(old: Path, target: Path) -> None:
     """Delete the dataset that was replaced, having moved what is not part of it over to the new folder."""
-    listed = _files_of(old)
+    listed = files_of(old)
     for name in os.listdir(old):
         if name not in listed and name != STAGING and not (target / name).exists():
             (old / name).rename(target / name)
@@ -252,7 +262,7 @@ def _replace_files(job: Path, target: Path) -> None:
     discard(job)
 
 
-def _files_of(root: Path) -> set[str]:
+def files_of(root: Path) -> set[str]:
     """Return the names of the files that a dataset consists of."""
     try:
         shards = {name for name in ShardTable(root / SHARDS).names if "/" not in name}
@@ -262,4 +272,4 @@ def _files_of(root: Path) -> set[str]:
         listed = set(filter(is_file_name, read_checksums(root / CHECKSUMS)))  # files of the recipe too
     except (DatasetError, OSError):
         listed = set()
-    return {*shards, *listed, *TABLES, CHECKSUMS, MANIFEST}
+    return {*shards, *listed, *BESIDE_SHARDS}

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.engines.base import Engine
@@ -115,30 +116,35 @@ class Surveyor:
     _encodings: dict[str, _Encoding] = field(default_factory=dict)
     _separable: dict[int, str] = field(default_factory=dict)
 
-    def find_units(self) -> Units:
-        """Cut the files into units. Raises InputError if they have no record."""
+    def find_units(self, wanted: npt.NDArray[np.bool_] | None = None) -> Units:
+        """Cut the files into units; of files of many records only those that are `wanted` (files,), None: all of them.
+
+        Raises InputError if they have no record.
+        """
         listing = self.listing
         if listing.whole:
             sizes = listing.table["size"].to_numpy()
             return Units.of_whole_files(sizes, self._too_large(sizes))
         made = UnitsInMaking()
-        again = self._cut(self._pieces(made), made)
+        again = self._cut(self._pieces(made, wanted), made)
         if again:
             files = np.array(sorted(again), np.int64)
             sizes = listing.table["size"].to_numpy()[files]
             for file in self._cut(_Stretches(files, np.zeros_like(files), sizes), made):
                 made.add(file, [Cut(0, int(listing.table["size"][file].as_py()), 1, changed())])
         units = made.finish()
-        if not len(units):
+        if not len(units) and wanted is None:
             raise InputError(why_nothing(listing.roots, listing.kind.name, listing.ignored))
         return units
 
-    def _pieces(self, made: UnitsInMaking) -> _Stretches:
+    def _pieces(self, made: UnitsInMaking, wanted: npt.NDArray[np.bool_] | None) -> _Stretches:
         """Return the pieces of the files, in order. Files that cannot be read are added to the units."""
         columns = file, offset, size = array("q"), array("q"), array("q")
         first = 0
         for batch in self.listing.table.select(["path", "root", "size", "error", "message"]).to_batches(max_chunksize=ROWS):
             for number, row in enumerate(batch.to_pylist(), first):
+                if wanted is not None and not wanted[number]:
+                    continue
                 if row["error"]:
                     made.add(number, [Cut(0, 0, 1, Rejection("plan", row["error"], row["message"]))])
                     continue

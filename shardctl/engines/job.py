@@ -20,7 +20,7 @@ import xxhash
 
 from shardctl.errors import DatasetError, InputError, Rejection, SourceGoneError
 from shardctl.layout import Layout
-from shardctl.plan import SplitPlan
+from shardctl.plan import NOT_KEPT, SplitPlan
 from shardctl.recipe import Recipe
 from shardctl.sample import RESERVED_FIELDS
 from shardctl.sources.formats import Choose, Unit
@@ -114,7 +114,10 @@ class Planned(NamedTuple):
 
 @dataclass(frozen=True)
 class ShardPlace:
-    """One shard of a job: its split by number and name, its number within it, its rows of the plan, its records."""
+    """One shard of a job: its split by number and name, its number within it, its rows of the plan, its records.
+
+    `kept` is the number of the shard that it was before, where it is kept as it is (plan.JOB_SHARDS_SCHEMA).
+    """
 
     split: int
     split_name: str
@@ -122,6 +125,7 @@ class ShardPlace:
     first_unit: int
     units: int
     records: int
+    kept: int = NOT_KEPT
 
     @property
     def name(self) -> str:
@@ -137,7 +141,9 @@ class Job:
     their `label` names the classes. `draw` decides the split of every record where a unit is in several. `recorded` says that
     the plan is that of a finished dataset. `parts` are those of its fingerprint. `sample_bytes` and `record_seconds` are what
     a sample and a record cost, and `shard_bytes` what a shard takes beside its samples, as the probe measured it; of the
-    `probed` records `probe_rejects` were rejected.
+    `probed` records `probe_rejects` were rejected. `updates` is the digest of the dataset that the job brings up to date (its
+    SHA256SUMS), "" where it makes one anew; `kept_records` are those of the shards that it keeps, and
+    `changes` say what differs.
     """
 
     folder: Path
@@ -157,6 +163,9 @@ class Job:
     shard_bytes: int = 0
     probed: int = 0
     probe_rejects: int = 0
+    updates: str = ""
+    kept_records: int = 0
+    changes: dict[str, Any] | None = None
 
     def write_files(self) -> None:
         """Write the files that the recipe depends on into the folder that becomes the dataset."""
@@ -318,6 +327,11 @@ class Job:
     def first_units(self) -> npt.NDArray[np.int64]:
         """The first row of the plan of every shard, (shards,)."""
         return self._shards["first_unit"].to_numpy()  # type: ignore[no-any-return]  # pyarrow is untyped
+
+    @cached_property
+    def kept(self) -> npt.NDArray[np.int32]:
+        """For every shard the number of the shard before that it is, NOT_KEPT where it is built: (shards,)."""
+        return self._shards["kept"].to_numpy()  # type: ignore[no-any-return]  # pyarrow is untyped
 
     @cached_property
     def _shards(self) -> pa.Table:

@@ -25,7 +25,7 @@ from shardctl.labelling import Labelling, PlanSettings, label_files, leave_out_l
 from shardctl.layout import Layout
 from shardctl.listing import LabelRule, Listing, list_files
 from shardctl.manifest import Manifest
-from shardctl.plan import JOB_SHARDS_SCHEMA, Planner, SplitPlan, order_units
+from shardctl.plan import JOB_SHARDS_SCHEMA, NOT_KEPT, Planner, SplitPlan, order_units
 from shardctl.recipe import Recipe
 from shardctl.shard import ShardReader
 from shardctl.sources.kinds import KINDS
@@ -125,6 +125,7 @@ def recorded_job(root: Path, folder: Path, made: Made) -> Job:
     names = [split.name for split in made.manifest.splits]
     places = [split_and_number(name, names) for name in made.shards]
     columns = [np.array(values) for values in zip(*places, strict=True)] + [ends[:-1], units, records]
+    columns.append(np.full(len(units), NOT_KEPT))
     with replacing(folder / SHARDS) as sink, pa.ipc.new_file(pa.PythonFile(sink, mode="w"), JOB_SHARDS_SCHEMA) as writer:
         arrays = [pa.array(column, f.type) for column, f in zip(columns, JOB_SHARDS_SCHEMA, strict=True)]
         writer.write_batch(pa.record_batch(arrays, schema=JOB_SHARDS_SCHEMA))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from shardctl.errors import DatasetError
 from shardctl.fingerprint import WRITTEN_PART, fingerprint
+from shardctl.history import Generation, generations_of
 from shardctl.layout import Layout
 from shardctl.manifest import MANIFEST_LIMIT, Manifest, SplitFacts, are_class_counts, are_object_counts, are_versions
 from shardctl.restoration.evidence import list_folder
@@ -21,6 +24,7 @@ from shardctl.tables import (
     REJECTS,
     SHARDS,
     TABLES,
+    UPDATE,
     ShardEntry,
     ShardTable,
     is_shard_name,
@@ -134,7 +138,29 @@ def remake_manifest(root: Path, sources: tuple[str, ...]) -> Manifest:
         objects=left["objects"] if are_object_counts(left.get("objects")) else None,
         jpeg=table.jpegs.counts() if table.jpegs is not None else None,
         steps=left["steps"] if are_counts(left.get("steps")) else None,
+        update=_update(left, root),
+        history=_history(left, samples, len(entries), sums[CHECKSUMS]),
+        keep=left["keep"] if type(left.get("keep")) is int and left["keep"] > 0 else 0,
     )
+
+
+def _update(left: dict[str, Any], root: Path) -> FileFacts | None:
+    """Return the facts of update.arrows that the old manifest has, if it is still that file."""
+    facts = left.get("update")
+    sha256 = facts.get("sha256") if isinstance(facts, dict) else None
+    with contextlib.suppress(OSError):
+        if sha256_of(root / UPDATE) == sha256:
+            return FileFacts((root / UPDATE).stat().st_size, sha256)
+    return None
+
+
+def _history(left: dict[str, Any], samples: int, shards: int, digest: str) -> tuple[Generation, ...]:
+    """Return the generations that the old manifest has, the last one with what is known of it; none if they are damaged."""
+    try:
+        *earlier, last = generations_of(left.get("history"))
+    except (TypeError, ValueError):
+        return ()
+    return (*earlier, replace(last, samples=samples, shards=shards, digest=digest))
 
 
 def _own_files(sums: dict[str, str]) -> list[str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.codecs.jpeg import jpeg_facts
+from shardctl.conversion.commit import done_of
 from shardctl.engines.builder import jpegs_of
 from shardctl.engines.job import Job, Planned, ShardPlace
 from shardctl.engines.task import MARKER_SCHEMA, Done, read_marker
@@ -17,8 +20,9 @@ from shardctl.errors import DatasetError
 from shardctl.jpegs import JpegRecord
 from shardctl.restoration.jobs import record_of
 from shardctl.restoration.results import Lost
+from shardctl.seen import NO_COUNTS, Seen
 from shardctl.shard import ShardFacts, ShardReader
-from shardctl.storage import printable, sha256_of
+from shardctl.storage import FileFacts, printable, sha256_of
 from shardctl.tables import PLAN, REJECTS, SHARDS, Reject, ShardTable, open_checked_table, read_rejects
 
 LOST = "lost"
@@ -31,12 +35,20 @@ class Outcomes:
     `done` and `lines` are called for every shard in the order of the dataset, `done` first.
     """
 
-    def __init__(self, root: Path, job: Job, intact: set[str]) -> None:
+    def __init__(self, root: Path, job: Job, intact: set[str], update: FileFacts | None) -> None:
         self._root, self._job = root, job
         self._table = ShardTable(root / SHARDS) if SHARDS in intact else None
         self._plan = open_checked_table(root / PLAN) if PLAN in intact else None
         self._reasons = read_rejects(root / REJECTS) if REJECTS in intact else None
         self._lines: list[bytes] | None = None
+        self._counts: Seen | None = None
+        with contextlib.suppress(DatasetError):  # without it, the dataset can be repaired, and only not be brought up to date
+            self._counts = Seen(root, update)
+
+    @property
+    def seen(self) -> pa.Table | None:
+        """When files were changed last, as update.arrows says; None if it is lost."""
+        return None if self._counts is None else self._counts.files
 
     def done(self, shard: int) -> Done:
         """Return what became of a shard."""
@@ -49,7 +61,7 @@ class Outcomes:
             assert recorded is not None, "shards that nothing is recorded of were all built again"
             assert reasons is not None, "shards whose rejects are not known were all built again"
             self._lines = [reject.line() for of_unit in reasons for reject in of_unit]
-            return self._recorded(place, recorded)
+            return self._recorded(shard, recorded)
         if recorded is None or self._reasons is None or reasons is None:
             return built
         return self._merged(shard, recorded, built, reasons)
@@ -69,8 +81,9 @@ class Outcomes:
             return None if counts else []
         return [list(_taken(self._reasons, count)) for count in counts]
 
-    def _recorded(self, place: ShardPlace, units: pa.Table) -> Done:
+    def _recorded(self, shard: int, units: pa.Table) -> Done:
         """Return what became of a shard that was not built again, as the tables have it."""
+        place = self._job.place(shard)
         rejected = _sum(units, "rejected")
         jpegs = self._jpegs(place) if self._job.keeps_sources else None
         if self._table is not None:
@@ -80,7 +93,8 @@ class Outcomes:
         else:
             facts, keys = shard_facts(self._root / place.name)
             inputs = keys + rejected
-        return Done(facts, inputs, rejected, (), {}, 0, 0, units.select(MARKER_SCHEMA.names), jpegs)
+        counts = NO_COUNTS if self._counts is None else self._counts.counts(shard)
+        return done_of(facts, inputs, rejected, counts, units, jpegs)
 
     def _jpegs(self, place: ShardPlace) -> JpegRecord:
         """Return what the images of a shard that was not built again are as JPEG, as they say it themselves."""
@@ -112,9 +126,8 @@ class Outcomes:
             lines += [reject.line() for reject in rejects]
         self._lines = lines
         table = pa.Table.from_pylist(rows, schema=MARKER_SCHEMA)
-        return Done(
-            built.facts, built.inputs, _sum(table, "rejected"), (), {}, built.objects, built.cut_off, table, built.jpegs
-        )
+        steps = () if self._counts is None else built.steps  # those of all shards, or of none
+        return replace(built, rejected=_sum(table, "rejected"), units=table, steps=steps)
 
 
 def _sum(units: pa.Table, name: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -384,9 +385,9 @@ class Repair:
                 self.unrepaired.append(Unrepaired(name, what))
 
     def _commit(self, job: Job) -> Commit:
-        outcomes = Outcomes(self.root, job, self.intact)
+        outcomes = Outcomes(self.root, job, self.intact, self.manifest.update)
         manifest, records_jpegs = self.manifest, self.manifest.jpeg is not None
-        return Commit(job, manifest.settings, outcomes.done, outcomes.lines, manifest.fields, records_jpegs)
+        return Commit(job, manifest.settings, outcomes.done, outcomes.lines, manifest.fields, records_jpegs, outcomes.seen)
 
     def _drop(self, job: Job) -> bool:
         """Commit the dataset without the samples that are lost, and return whether that could be done."""
@@ -405,18 +406,23 @@ class Repair:
         return True
 
     def _manifest_without_lost(self, facts: Committed, class_counts: dict[str, list[int]] | None) -> Manifest:
-        return dataclasses.replace(
+        lost = sum(lost.samples for lost in self.lost)
+        now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+        without = dataclasses.replace(
             self.manifest,
+            created=now,
             samples=facts.samples,
             bytes=facts.bytes,
             rejected=facts.rejected,
             splits=facts.splits,
             files=facts.files,
-            dropped=self.manifest.dropped + sum(lost.samples for lost in self.lost),
+            dropped=self.manifest.dropped + lost,
             class_counts=class_counts,
             jpeg=facts.jpeg,
-            steps=None,  # they count samples that are no longer there, and those of each shard are not known
+            steps=facts.steps,  # none where those of each shard are not known
+            update=facts.update,
         )
+        return without.with_generation(self.manifest, "repair --drop-lost", 0, lost, 0)
 
 
 def _link(source: Path, target: Path) -> None:

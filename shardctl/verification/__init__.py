@@ -5,6 +5,7 @@ Arrow files are read and images decoded in child processes: bytes that crash suc
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -18,13 +19,14 @@ from shardctl.manifest import Manifest, refuse_part_of_dataset
 from shardctl.on_demand import OnDemand
 from shardctl.storage import is_file, is_regular_file, printable, sha256_of
 from shardctl.tables import (
+    BESIDE_SHARDS,
     CHECKSUMS,
     FILES,
-    MANIFEST,
+    GENERATIONS,
     PLAN,
     SHARDS,
     STAGING,
-    TABLES,
+    UPDATE,
     ShardTable,
     is_file_name,
     is_shard_name,
@@ -122,10 +124,28 @@ class _Check:
             return self._by_checksums(broken), 0
         table = ShardTable(self.root / SHARDS)
         self._look_for_extra_files({*table.names, *manifest.own_files})
+        self._check_update(manifest)
         use_plan = self.level != "quick" and not {FILES, PLAN} & broken and not wrong["files"] and not wrong["plan"]
         of_shard = lambda number: {"check": "shard", "shard": number, "plan": use_plan}  # noqa: E731 - one line, used once
         self._check_all(OnDemand(len(table), of_shard), self.progress)
         return len(table), int(table.rows.sum())
+
+    def _check_update(self, manifest: Manifest) -> None:
+        """Check what only `convert --update` needs: without it, a dataset is whole all the same."""
+        facts, path = manifest.update, self.root / UPDATE
+        if facts is None:
+            return
+        what = "cannot be read"
+        with contextlib.suppress(OSError):
+            if not is_regular_file(path):
+                what = "is missing"
+            elif self.level == "quick" or path.stat().st_size != facts.bytes:
+                what = "is damaged" if path.stat().st_size != facts.bytes else ""
+            else:
+                what = "is damaged" if sha256_of(path) != facts.sha256 else ""
+        if what:
+            needs = "the samples are whole, but `convert --update` cannot tell any more which inputs have changed"
+            self.findings.append(warning("damaged-update", f"{UPDATE} {what}: {needs}"))
 
     def _check_all(
         self, tasks: Sequence[Task], progress: Callable[[int, int], None] = lambda done, total: None
@@ -228,7 +248,7 @@ class _Check:
 
     def _look_for_extra_files(self, listed: set[str]) -> None:
         """Find files that do not belong to the dataset, beside those `listed`. Missing files are found by the other checks."""
-        known = listed | {MANIFEST, *TABLES, CHECKSUMS, STAGING}
+        known = listed | BESIDE_SHARDS | {STAGING, GENERATIONS}
         try:
             names = os.listdir(self.root)
         except OSError as fault:  # a folder whose files may be read need not be one that may be listed

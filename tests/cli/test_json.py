@@ -88,9 +88,13 @@ def test_tokenizer(check: Any, tmp_path: Path) -> None:
     check("tokenizer show", [made], ["bytes"])
 
 
-def test_convert(check: Any, source: Path, tmp_path: Path) -> None:
+def test_convert(check: Any, source: Path, tmp_path: Path, cli: Any) -> None:
     out = tmp_path / "out"
-    check("convert", [source, out, "--dry-run"], [source, out, "--workers", 0], [source, out])
+    followed = tmp_path / "followed"
+    assert cli("convert", source, followed, "--workers", 0).code == 0
+    next(path for path in source.rglob("*") if path.is_file()).touch()
+    update = [source, followed, "--update", "--workers", 0]
+    check("convert", [source, out, "--dry-run"], [source, out, "--workers", 0], [source, out], update)
 
 
 def test_verify_and_repair(check: Any, source: Path, tmp_path: Path, cli: Any) -> None:
@@ -112,7 +116,7 @@ def test_inspect(check: Any, source: Path, tmp_path: Path, cli: Any) -> None:
     check(
         "inspect",
         *([out, "--stats"], [out, "--shard", 0, "--block", 0], [out, "--shard", 0, "--row", 0], [out, "--where", "label == 1"]),
-        *([out, "--diff", other], *written, [tokens], [tokens, "--key", "b"], [tokens, "--head", 1]),
+        *([out, "--diff", other], [out, "--history"], *written, [tokens], [tokens, "--key", "b"], [tokens, "--head", 1]),
     )
 
 

@@ -1,0 +1,76 @@
+"""What became of every shard of a job: of those that are kept as the dataset before records it, else as their markers do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from shardctl.conversion.generations import link_or_copy
+from shardctl.conversion.updating.before import REPAIR_FIRST, Before
+from shardctl.engines.job import Job
+from shardctl.engines.task import Done, read_marker
+from shardctl.errors import DatasetError
+from shardctl.plan import NOT_KEPT
+from shardctl.storage import naming_the_path, printable
+from shardctl.verification import verify
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """What became of the shards of a job that is done. `before` is the dataset that it brings up to date."""
+
+    job: Job
+    before: Before | None
+
+    def _kept(self, shard: int) -> tuple[Before, int] | None:
+        """Return the dataset before, and the number of a shard in it, if the shard is kept."""
+        number = int(self.job.kept[shard])
+        return None if self.before is None or number == NOT_KEPT else (self.before, number)
+
+    def done(self, shard: int) -> Done:
+        """Return what became of a shard."""
+        kept = self._kept(shard)
+        return read_marker(self.job.marker_path(shard)) if kept is None else kept[0].done(kept[1])
+
+    def lines(self, shard: int, done: Done) -> Iterator[bytes]:
+        """Yield the lines of the rejects of a shard."""
+        kept = self._kept(shard)
+        if kept is not None:
+            yield from kept[0].reject_lines(kept[1])
+        elif done.rejected:
+            with open(self.job.rejects_path(shard), "rb") as file:
+                yield from file
+
+    def link_kept(self) -> None:
+        """Give the shards that are kept a second name among the new ones; a copy where the file system has no links.
+
+        Raises DatasetError for one that is damaged, as far as its size tells.
+        """
+        for shard in np.flatnonzero(self.job.kept != NOT_KEPT).tolist():
+            kept = self._kept(shard)
+            assert kept is not None, "shards are kept of a dataset"
+            before, number = kept
+            entry = before.table[number]
+            old, new = before.root / entry.path, self.job.shard_path(shard)
+            with naming_the_path(new):
+                new.unlink(missing_ok=True)
+                try:
+                    whole = old.stat().st_size == entry.bytes
+                except OSError:
+                    whole = False
+                if not whole:
+                    raise DatasetError(f"{printable(str(old))}: is damaged or missing; {REPAIR_FIRST}")
+                link_or_copy(old, new)
+
+
+def verify_update(new: Path) -> None:
+    """Check a dataset that was brought up to date before it takes its place: its tables, and the footer of every shard.
+
+    Raises DatasetError.
+    """
+    found = next((finding for finding in verify(new, "quick").findings if finding.severity == "error"), None)
+    if found is not None:
+        raise DatasetError(f"{printable(str(new))}: {found.message}; the dataset is as it was before")

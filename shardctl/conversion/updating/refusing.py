@@ -1,0 +1,54 @@
+"""Datasets that cannot be brought up to date, each with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from shardctl.errors import DatasetError, InputError
+from shardctl.fingerprint import VERSIONS, version_changes
+from shardctl.manifest import Manifest
+from shardctl.sources.labels import some
+from shardctl.storage import printable
+from shardctl.tables import is_written
+
+FOLLOWED = ("inputs", "labels", VERSIONS)
+"""The parts of a fingerprint that an update follows."""
+
+OF_BYTES = ("shardctl", "format", "pyarrow")
+"""Versions that may decide how the same values are written, and not the values."""
+
+
+def refuse_other(root: Path, manifest: Manifest, parts: dict[str, str], sources: Sequence[str], moved: Sequence[str]) -> None:
+    """Raise DatasetError or InputError if a dataset cannot be brought up to date with sources, by a fingerprint's `parts`.
+
+    `sources` are where they are now, and `moved` where they were, if that was said.
+    """
+    shown = printable(str(root))
+    if is_written(manifest.settings):
+        raise DatasetError(f"{shown}: was written by shardctl.write, and has no source that it could follow")
+    before = manifest.fingerprint_parts
+    names = [name for name in parts if name not in FOLLOWED and parts[name] != before.get(name)]
+    if names:
+        raise DatasetError(
+            f"{shown}: cannot be brought up to date, since this conversion differs in its {' and '.join(names)}; use the same"
+            " options and code, or --overwrite to make all of it anew"
+        )
+    made_by, now = _of_values(before.get(VERSIONS, "")), _of_values(parts[VERSIONS])
+    if made_by != now:
+        raise DatasetError(
+            f"{shown}: cannot be brought up to date, since other versions made it, which may give other values"
+            f" ({version_changes(made_by, now)}); use those versions, or --overwrite to make all of it anew"
+        )
+    if tuple(moved or sources) != manifest.sources:
+        flags = " ".join(f"--source {printable(source)}" for source in manifest.sources)
+        were = "said to have been" if moved else "given"
+        raise InputError(
+            f"{shown}: was made from {some(manifest.sources)}, and {some(moved or sources)} is {were}; if what was there is"
+            f" in {some(sources)} now, add {flags}"
+        )
+
+
+def _of_values(versions: str) -> str:
+    """Return those versions that may decide values."""
+    return ", ".join(each for each in versions.split(", ") if each.partition(" ")[0] not in OF_BYTES)

@@ -1,0 +1,161 @@
+"""update.arrows: what `convert --update` must know of the conversion before. docs/format.md, section 2.
+
+When each input was changed last, and what was counted in each shard: the totals of the manifest are sums of the latter.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from shardctl.errors import DatasetError
+from shardctl.step_counts import Counts
+from shardctl.storage import FileFacts, HashingFile, printable, replacing, sha256_of
+from shardctl.tables import UPDATE
+
+Numbers = npt.NDArray[np.int64]
+
+SEEN_SCHEMA = pa.schema([("mtime_ns", pa.int64()), ("beside", pa.uint64())])
+"""A row per row of files.arrow. `beside` stands for a file that belongs to the input, such as its mask; 0: there is none."""
+
+COUNTS_SCHEMA = pa.schema(
+    [
+        ("labels", pa.list_(pa.int64())),
+        ("samples", pa.list_(pa.int64())),
+        ("shapes", pa.list_(pa.list_(pa.int64()))),
+        ("objects", pa.int64()),
+        ("cut_off", pa.int64()),
+        ("jpegs", pa.list_(pa.int64())),
+        ("steps", pa.string()),
+    ]
+)
+"""A row per shard."""
+
+COUNTED_ROWS = 256
+"""Rows of shards that are in memory."""
+
+
+@dataclass(frozen=True)
+class ShardCounts:
+    """What was counted in a shard. `labels` has its samples by class, `shapes` the first few shapes of decoded images in it.
+
+    `objects` are marked in its images, and `cut_off` of them are no longer. `jpegs` counts its JPEG images (jpegs.COUNTS),
+    None where that is not recorded. `steps` counts what became of its records in each step of text and tables.
+    """
+
+    labels: dict[int, int]
+    shapes: tuple[tuple[int, int, int], ...]
+    objects: int
+    cut_off: int
+    jpegs: tuple[int, ...] | None
+    steps: tuple[Counts, ...]
+
+    def row(self) -> dict[str, Any]:
+        """Return the row of the table."""
+        return {
+            "labels": list(self.labels),
+            "samples": list(self.labels.values()),
+            "shapes": [list(shape) for shape in self.shapes],
+            "objects": self.objects,
+            "cut_off": self.cut_off,
+            "jpegs": None if self.jpegs is None else list(self.jpegs),
+            "steps": json.dumps(self.steps) if self.steps else None,
+        }
+
+    @classmethod
+    def of_row(cls, row: dict[str, Any]) -> ShardCounts:
+        """Read what `row` gave."""
+        labels = dict(zip(row["labels"], row["samples"], strict=True))
+        shapes = tuple((height, width, depth) for height, width, depth in row["shapes"])
+        jpegs = None if row["jpegs"] is None else tuple(row["jpegs"])
+        steps = tuple(json.loads(row["steps"])) if row["steps"] else ()
+        return cls(labels, shapes, row["objects"], row["cut_off"], jpegs, steps)
+
+
+NO_COUNTS = ShardCounts({}, (), 0, 0, None, ())
+"""Of a shard of which nothing is known."""
+
+
+class UpdateWriter:
+    """Writes update.arrows: first the rows of all files, then those of the shards in the order of the dataset."""
+
+    def __init__(self, sink: HashingFile) -> None:
+        self._file = pa.PythonFile(sink, mode="w")
+        self._counts: pa.RecordBatchWriter | None = None
+        self._rows: list[dict[str, Any]] = []
+
+    def write_files(self, seen: pa.Table) -> None:
+        """Write the rows of all files; more columns than those of SEEN_SCHEMA are left out."""
+        with pa.ipc.new_stream(self._file, SEEN_SCHEMA) as writer:
+            for batch in seen.select(SEEN_SCHEMA.names).to_batches():
+                writer.write_batch(batch)
+        self._counts = pa.ipc.new_stream(self._file, COUNTS_SCHEMA)
+
+    def add(self, counts: ShardCounts) -> None:
+        """Add the row of a shard."""
+        self._rows.append(counts.row())
+        if len(self._rows) == COUNTED_ROWS:
+            self._write()
+
+    def _write(self) -> None:
+        assert self._counts is not None, "the rows of the files come first"
+        self._counts.write_batch(pa.RecordBatch.from_pylist(self._rows, COUNTS_SCHEMA))
+        self._rows.clear()
+
+    def finish(self) -> None:
+        """Write what is held, and the end."""
+        self._write()
+        assert self._counts is not None, "the rows of the files come first"
+        self._counts.close()
+
+
+@contextmanager
+def writing_update(folder: Path) -> Iterator[tuple[UpdateWriter, HashingFile]]:
+    """Yield what writes update.arrows in a folder, and the file, whose facts are known when this has ended."""
+    with replacing(folder / UPDATE) as sink:
+        writer = UpdateWriter(sink)
+        yield writer, sink
+        writer.finish()
+
+
+class Seen:
+    """update.arrows, memory-mapped. Raises DatasetError if it is not as the manifest records it."""
+
+    def __init__(self, root: Path, facts: FileFacts | None) -> None:
+        path = root / UPDATE
+        self._why = f"{printable(str(root))}: its {UPDATE}"
+        if facts is None or not path.is_file():
+            raise DatasetError(f"{self._why} is missing")
+        try:
+            if sha256_of(path) != facts.sha256:
+                raise DatasetError(f"{self._why} is damaged")
+            with pa.memory_map(str(path)) as file:
+                self.files: pa.Table = pa.ipc.open_stream(file).read_all()
+                self._counts: pa.Table = pa.ipc.open_stream(file).read_all()
+        except (OSError, pa.ArrowException) as error:
+            raise DatasetError(f"{self._why} cannot be read ({error})") from error
+        if self.files.schema != SEEN_SCHEMA or self._counts.schema != COUNTS_SCHEMA:
+            raise DatasetError(f"{self._why} is of another version of shardctl")
+
+    @property
+    def mtime_ns(self) -> Numbers:
+        """When each file of files.arrow was changed last, (files,) int64."""
+        return self.files["mtime_ns"].to_numpy()  # type: ignore[no-any-return]  # pyarrow is untyped
+
+    @property
+    def beside(self) -> npt.NDArray[np.uint64]:
+        """What stands for the file that belongs to each file, (files,) uint64; 0: none."""
+        return self.files["beside"].to_numpy()  # type: ignore[no-any-return]  # pyarrow is untyped
+
+    def counts(self, shard: int) -> ShardCounts:
+        """Return what was counted in a shard."""
+        (row,) = self._counts.slice(shard, 1).to_pylist()
+        return ShardCounts.of_row(row)

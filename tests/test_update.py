@@ -1,0 +1,431 @@
+"""A dataset that follows its sources has the samples that a conversion of them would have, and builds no more than it must."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from samples_of import samples_of
+from stopping import stopped_at
+
+import shardctl
+from shardctl import conversion
+from shardctl.conversion import ConvertResult, publish
+from shardctl.errors import DatasetError, InputError, UsageError
+from shardctl.storage import sha256_of
+from shardctl.tables import CHECKSUMS, SHARDS, UPDATE, ShardTable, read_checksums
+
+SMALL = {"store": "jpeg:80", "transform": [{"name": "resize", "size": 24}]}
+
+
+@pytest.fixture
+def source(photos: Path, tmp_path: Path) -> Path:
+    """60 photos in 6 class folders, which a test may change."""
+    return Path(shutil.copytree(photos, tmp_path / "in"))
+
+
+def convert(source: Path, out: Path, **options: Any) -> ConvertResult:
+    return shardctl.convert(source, out, **{"workers": 0, "samples_per_shard": 6, **options})
+
+
+def update(source: Path, out: Path, **options: Any) -> ConvertResult:
+    return convert(source, out, update=True, **options)
+
+
+def numbers(result: ConvertResult) -> tuple[int, int, int, int, int]:
+    """Files added, removed and changed; shards rebuilt and new."""
+    assert result.changes is not None
+    each = result.changes
+    assert not each.anew, each.anew
+    return each.added, each.removed, each.changed, each.rebuilt, each.new
+
+
+def expect_as_fresh(source: Path, out: Path, fresh: Path, **options: Any) -> None:
+    """Expect the dataset to be whole, up to date, and to have what a conversion of the source as it is now has."""
+    assert shardctl.verify(out).findings == ()
+    convert(source, fresh, **options)
+    assert samples_of(out) == samples_of(fresh)
+    assert convert(source, out, **options).status == "up-to-date"
+    one, other = (json.loads((root / "manifest.json").read_text()) for root in (out, fresh))
+    for name in ("samples", "inputs", "rejected", "class_counts", "fields", "objects", "jpeg", "steps", "fingerprint"):
+        assert one.get(name) == other.get(name), name
+
+
+def shards_of(out: Path) -> dict[str, str]:
+    return {entry.path: entry.sha256 for entry in ShardTable(out / SHARDS)}
+
+
+def files_of(source: Path) -> list[Path]:
+    return sorted(path for path in source.rglob("*") if path.is_file())
+
+
+def change(path: Path, other: Path) -> None:
+    """Give a file the content of another one, at another time."""
+    path.write_bytes(other.read_bytes())
+    os.utime(path, ns=(1, path.stat().st_mtime_ns + 1_000_000_007))
+
+
+def test_only_shards_of_which_inputs_changed_are_rebuilt(source: Path, tmp_path: Path, cli: Any) -> None:
+    out = tmp_path / "out"
+    options = {"recipe": SMALL, "split": "train=0.7,val=0.3"}
+    convert(source, out, **options)
+    before = shards_of(out)
+    inodes = {name: (out / name).stat().st_ino for name in before}
+    files = files_of(source)
+    files[3].unlink()
+    change(files[20], files[21])
+    shutil.copy(files[8], files[8].with_name("zz-new.jpg"))
+    result = update(source, out, **options)
+    assert result.status == "updated"
+    added, removed, changed, rebuilt, new = numbers(result)
+    assert (added, removed, changed) == (1, 1, 1)
+    assert rebuilt + new <= 3
+    after = shards_of(out)
+    same = [name for name in before if after.get(name) == before[name]]
+    assert len(same) >= len(before) - 3
+    assert all((out / name).stat().st_ino == inodes[name] for name in same), "shards that are kept are not copied"
+    expect_as_fresh(source, out, tmp_path / "fresh", **options)
+    assert cli("inspect", out, "--diff", tmp_path / "fresh").code == 0
+
+
+def test_nothing_new_is_up_to_date(source: Path, tmp_path: Path) -> None:
+    assert update(source, tmp_path / "out").status == "created"
+    assert update(source, tmp_path / "out").status == "up-to-date"
+
+
+def test_new_inputs_fill_the_last_shard_and_then_new_ones(source: Path, tmp_path: Path) -> None:
+    files, held = files_of(source), tmp_path / "held"
+    held.mkdir()
+    last = [file for number, file in enumerate(files) if number % 5 == 4 or number == 3]
+    for file in last:
+        shutil.move(file, held / file.name)
+    out = tmp_path / "out"
+    convert(source, out)  # 47 inputs in 8 shards of 6 at most
+    for file in last:
+        shutil.move(held / file.name, file)
+    result = update(source, out)
+    assert numbers(result)[:3] == (13, 0, 0)
+    rows = [entry.rows for entry in ShardTable(out / SHARDS)]
+    assert sum(rows) == 60
+    assert max(rows) <= 6
+    expect_as_fresh(source, out, tmp_path / "fresh")
+
+
+def test_a_file_that_was_only_touched_gives_the_same_shard(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    convert(source, out)
+    before = shards_of(out)
+    os.utime(files_of(source)[0])
+    assert numbers(update(source, out)) == (0, 0, 1, 1, 0)
+    assert shards_of(out) == before
+
+
+def test_relabelled_inputs_are_changed_ones(source: Path, tmp_path: Path) -> None:
+    rows = [f"{path.relative_to(source)},{number % 3},{number}" for number, path in enumerate(files_of(source))]
+    labels = source / "labels.csv"
+    labels.write_text("\n".join(["file,label,number", *rows]) + "\n")
+    out = tmp_path / "out"
+    convert(source, out)
+    rows[10] = rows[10].replace(",10", ",99")
+    rows[30] = rows[30].replace(",0,", ",1,")
+    labels.write_text("\n".join(["file,label,number", *rows]) + "\n")
+    assert numbers(update(source, out)) == (0, 0, 2, 2, 0)
+    expect_as_fresh(source, out, tmp_path / "fresh")
+
+
+def test_inputs_that_change_their_split_move_there(source: Path, tmp_path: Path) -> None:
+    files = files_of(source)
+    rows = [[str(path.relative_to(source)), "val" if number % 4 == 0 else "train"] for number, path in enumerate(files)]
+    labels = source / "labels.csv"
+    labels.write_text("file,split\n" + "".join(f"{','.join(row)}\n" for row in rows))
+    out = tmp_path / "out"
+    convert(source, out)
+    rows[0][1], rows[1][1] = "train", "val"
+    labels.write_text("file,split\n" + "".join(f"{','.join(row)}\n" for row in rows))
+    result = update(source, out)
+    assert result.changes is not None
+    assert result.changes.kept > 0
+    expect_as_fresh(source, out, tmp_path / "fresh")
+
+
+def test_a_new_class_gives_all_labels_other_numbers(source: Path, tmp_path: Path, cli: Any) -> None:
+    out = tmp_path / "out"
+    convert(source, out)
+    (source / "aardvark").mkdir()
+    shutil.copy(files_of(source)[0], source / "aardvark" / "1.jpg")
+    options = ("--samples-per-shard", "6", "--workers", "0")
+    dry = cli("convert", source, out, "--update", "--dry-run", *options)
+    assert "all shards are made anew, since the classes have other numbers, as aardvark is new" in dry.out
+    result = update(source, out)
+    assert result.changes is not None
+    assert result.changes.anew
+    expect_as_fresh(source, out, tmp_path / "fresh")
+
+
+def test_a_split_that_loses_all_its_inputs_goes(photos: Path, tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    for number, split in enumerate(("train", "val")):
+        shutil.copytree(photos, source / split)
+        for file in files_of(source / split)[number::2]:
+            file.unlink()
+    out = tmp_path / "out"
+    convert(source, out, labels="none", split="folder")
+    shutil.rmtree(source / "val")
+    result = update(source, out, labels="none", split="folder")
+    assert result.changes is not None
+    assert [split.name for split in shardctl.open(out).manifest.splits] == ["train"]
+    expect_as_fresh(source, out, tmp_path / "fresh", labels="none", split="folder")
+
+
+def lines_of(name: str, count: int, first: int = 0) -> str:
+    return "".join(json.dumps({"text": f"{name} says {n}", "label": "ab"[n % 2], "n": n}) + "\n" for n in range(first, count))
+
+
+@pytest.mark.parametrize("shuffle", [None, 3])
+@pytest.mark.parametrize("split", ["none", "train=0.6,val=0.4"])
+def test_files_of_many_records_follow_too(tmp_path: Path, split: str, shuffle: int | None) -> None:
+    source, out = tmp_path / "in", tmp_path / "out"
+    source.mkdir()
+    for number in range(6):
+        (source / f"day-{number}.jsonl").write_text(lines_of(f"day {number}", 40))
+    options = {"split": split, "shuffle": shuffle, "samples_per_shard": 20}
+    convert(source, out, **options)
+    (source / "day-1.jsonl").unlink()
+    with open(source / "day-4.jsonl", "a") as file:
+        file.write(lines_of("day 4", 55, 40))
+    (source / "day-6.jsonl").write_text(lines_of("day 6", 30))
+    result = update(source, out, **options)
+    assert numbers(result)[:3] == (1, 1, 1)
+    assert result.changes is not None
+    assert split != "none" or shuffle or result.changes.kept >= 4
+    expect_as_fresh(source, out, tmp_path / "fresh", **options)
+
+
+@pytest.mark.parametrize("other", [{"label": "c"}, {"more": 2}, {"n": 1.5}, {"n": "one"}])
+def test_new_records_of_other_types_make_all_anew(tmp_path: Path, other: dict[str, Any]) -> None:
+    source, out = tmp_path / "in", tmp_path / "out"
+    source.mkdir()
+    (source / "a.jsonl").write_text(lines_of("a", 60))
+    convert(source, out)
+    (source / "b.jsonl").write_text(json.dumps({"text": "x", "label": "a", "n": 1, **other}) + "\n")
+    result = update(source, out)
+    assert result.changes is not None
+    assert result.changes.anew
+    expect_as_fresh(source, out, tmp_path / "fresh")
+
+
+def test_a_type_that_only_a_late_record_has_makes_all_anew(tmp_path: Path) -> None:
+    source, out = tmp_path / "in", tmp_path / "out"
+    source.mkdir()
+    (source / "a.csv").write_text("n,t\n" + "".join(f"{n},x\n" for n in range(60)))
+    convert(source, out, samples_per_shard=100_000)
+    (source / "b.csv").write_text("n,t\n" + "".join(f"{n},x\n" for n in range(250_000)) + "none,y\n")
+    result = update(source, out, samples_per_shard=100_000)
+    assert result.changes is not None
+    assert result.changes.anew
+    assert shardctl.open(out).schema.field("n").type == "string"
+
+
+def test_rejects_of_kept_shards_stay(source: Path, tmp_path: Path) -> None:
+    files = files_of(source)
+    for number in (2, 30, 50):
+        files[number].write_bytes(b"no image")
+    out = tmp_path / "out"
+    convert(source, out)
+    files[31].unlink()
+    result = update(source, out)
+    assert result.rejected == 3
+    files[30].write_bytes(files[29].read_bytes())
+    assert update(source, out).rejected == 2
+    expect_as_fresh(source, out, tmp_path / "fresh")
+
+
+def test_variants_and_random_steps_are_those_of_a_fresh_conversion(source: Path, tmp_path: Path) -> None:
+    recipe = {"store": "raw", "variants": 3, "transform": [{"name": "random_resized_crop", "size": 16}]}
+    out = tmp_path / "out"
+    convert(source, out, recipe=recipe)
+    files = files_of(source)
+    shutil.copy(files[0], files[0].with_name("zz.jpg"))
+    files[5].unlink()
+    update(source, out, recipe=recipe)
+    expect_as_fresh(source, out, tmp_path / "fresh", recipe=recipe)
+
+
+def test_an_updated_dataset_can_be_repaired(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    convert(source, out, recipe=SMALL)
+    files_of(source)[7].unlink()
+    change(files_of(source)[40], files_of(source)[41])
+    update(source, out, recipe=SMALL)
+    before = shards_of(out)
+    for name in list(before)[::2]:
+        data = bytearray((out / name).read_bytes())
+        data[len(data) // 2] ^= 255
+        (out / name).write_bytes(data)
+    (out / SHARDS).unlink()
+    assert shardctl.repair(out, workers=0).status == "repaired"
+    assert shards_of(out) == before
+    assert shardctl.verify(out).findings == ()
+
+
+def test_history_says_what_changed(source: Path, tmp_path: Path, cli: Any) -> None:
+    out = tmp_path / "out"
+    convert(source, out)
+    files_of(source)[0].unlink()
+    update(source, out)
+    history = shardctl.open(out).manifest.history
+    assert [(each.number, each.command, each.added, each.removed, each.changed) for each in history] == [
+        (1, "convert", 60, 0, 0),
+        (2, "update", 0, 1, 0),
+    ]
+    assert shardctl.open(out).generation == history[1]
+    sums = hashlib.sha256((out / "SHA256SUMS").read_bytes()).hexdigest()
+    assert (history[1].digest, history[0].digest != sums) == (sums, True)
+    shown = cli("inspect", out, "--history")
+    assert [line.split()[2] for line in shown.out.splitlines()[1:]] == ["convert", "update"]
+    assert shown.out.rstrip().endswith(f"{sums[:12]}  present")
+    listed = cli("inspect", out, "--history", "--json").json["generations"]
+    assert [each["there"] for each in listed] == [False, True]
+
+
+def test_generations_are_kept_and_share_their_shards(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    convert(source, out)
+    contents = [samples_of(out)]
+    for number in range(3):
+        files_of(source)[number * 10].unlink()
+        update(source, out, keep=2 if number == 0 else None)
+        contents.append(samples_of(out))
+    with pytest.raises(DatasetError, match=r"generation 1 is not there, only 2, 3, 4; .* keeps the N before"):
+        shardctl.open(out, generation=1)
+    for number in (2, 3, 4):
+        opened = shardctl.open(out, generation=number)
+        assert opened.generation.number == number
+        assert samples_of(opened.root) == contents[number - 1]
+        assert shardctl.verify(opened.root).findings == ()
+    linked = [(out / name).stat().st_nlink for name in shards_of(out)]
+    assert linked.count(3) >= 7, "most shards are in all three generations"
+    assert shardctl.verify(out).findings == ()
+    convert(source, out, overwrite=True)
+    assert not (out / "generations").exists()
+
+
+@pytest.mark.parametrize("how", ["kill", "interrupt"])
+@pytest.mark.parametrize("exchanged", [True, False])
+def test_an_update_goes_on_wherever_it_is_stopped(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, exchanged: bool
+) -> None:
+    """Stopped right before each other change that it makes to the file system, killed at some and interrupted at the others."""
+    out, before = tmp_path / "out", tmp_path / "before"
+    options = {"samples_per_shard": 3, "labels": "none"}
+    for file in files_of(source)[6:]:
+        file.unlink()
+    convert(source, before, **options)
+    files_of(source)[3].unlink()
+    if not exchanged:
+        monkeypatch.setattr(publish, "_exchange_folders", lambda new, target: False)
+    found = set()
+    for change in range(how == "kill", 1000, 2):
+        shutil.copytree(before, out)
+        again = partial(update, source, out, keep=1, **options)
+        if not stopped_at(change, how, conversion._Conversion, "_write", again, monkeypatch):
+            assert change > 30
+            break
+        found.add(len(shardctl.open(out)) if (out / "manifest.json").exists() else 0)
+        again()
+        assert (len(shardctl.open(out)), len(shardctl.open(out, generation=1))) == (5, 6)
+        sums = read_checksums(out / CHECKSUMS)
+        assert sums == {name: sha256_of(out / name) for name in sums}
+        assert [path.name for path in (*out.iterdir(), *tmp_path.iterdir()) if path.name.startswith(".")] == []
+        shutil.rmtree(out)
+    assert found == ({6, 5} if exchanged else {6, 0, 5})
+    expect_as_fresh(source, out, tmp_path / "fresh", **options)
+
+
+# --- what cannot be brought up to date ---
+
+
+def test_another_recipe_is_refused_by_name(source: Path, tmp_path: Path, cli: Any) -> None:
+    out = tmp_path / "out"
+    convert(source, out)
+    files_of(source)[0].unlink()
+    with pytest.raises(DatasetError, match="differs in its recipe; use the same options and code, or --overwrite"):
+        update(source, out, recipe=SMALL)
+    with pytest.raises(DatasetError, match="differs in its settings"):
+        update(source, out, samples_per_shard=7)
+    assert cli("convert", source, out, "--update", "--resize", "20").code == 3
+
+
+def test_plain_convert_names_the_way_to_update(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    convert(source, out)
+    files_of(source)[0].unlink()
+    with pytest.raises(DatasetError, match="differs in its inputs; use --update to bring it up to date"):
+        convert(source, out)
+
+
+def test_sources_that_moved_are_taken_when_that_is_said(source: Path, tmp_path: Path) -> None:
+    out, moved = tmp_path / "out", tmp_path / "elsewhere"
+    convert(source, out)
+    shutil.move(source, moved)
+    files_of(moved)[0].unlink()
+    with pytest.raises(InputError, match=f"was made from {source}, and {moved} is given; .* add --source {source}"):
+        update(moved, out)
+    with pytest.raises(InputError, match="is said to have been"):
+        update(moved, out, moved_from=["/nowhere"])
+    assert numbers(update(moved, out, moved_from=[source])) == (0, 1, 0, 1, 0)
+    assert shardctl.open(out).manifest.sources == (str(moved),)
+
+
+@pytest.mark.parametrize("name", ["plan.arrow", "files.arrow", "rejects.jsonl"])
+def test_a_damaged_dataset_is_to_be_repaired_first(source: Path, tmp_path: Path, name: str) -> None:
+    out = tmp_path / "out"
+    convert(source, out)
+    files_of(source)[0].unlink()
+    with open(out / name, "ab") as file:
+        file.write(b" ")
+    with pytest.raises(DatasetError, match=f"{name}: is damaged or missing; run `shardctl repair` first"):
+        update(source, out)
+
+
+def test_a_lost_shard_that_would_be_kept_is_found(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    convert(source, out)
+    files_of(source)[0].unlink()
+    lost = sorted(shards_of(out))[-1]
+    (out / lost).unlink()
+    before = shards_of(out)
+    with pytest.raises(DatasetError, match=f"{lost}: is damaged or missing; run `shardctl repair` first"):
+        update(source, out)
+    assert shards_of(out) == before
+
+
+def test_without_its_record_a_dataset_is_whole_and_cannot_follow(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    convert(source, out)
+    (out / UPDATE).unlink()
+    result = shardctl.verify(out)
+    assert (result.ok, [finding.kind for finding in result.findings]) == (True, ["damaged-update"])
+    files_of(source)[0].unlink()
+    with pytest.raises(DatasetError, match=f"{UPDATE} is missing, so that it is not known which inputs have changed"):
+        update(source, out)
+
+
+def test_datasets_without_a_source_cannot_follow_one(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    shardctl.write(out, [{"key": "a", "n": 1}])
+    with pytest.raises(DatasetError, match=r"was written by shardctl\.write, and has no source"):
+        update(source, out)
+
+
+def test_contradictions_are_wrong_usage(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--update and --overwrite contradict each other"):
+        update(source, tmp_path / "out", overwrite=True)
+    with pytest.raises(UsageError, match="--source says where sources were that --update follows"):
+        convert(source, tmp_path / "out", moved_from=["x"])
