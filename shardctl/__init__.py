@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from shardctl.exports.exporting import export as export
     from shardctl.mixed import mix as mix
     from shardctl.restoration import repair as repair
+    from shardctl.rewriting.compacting import compact as compact
+    from shardctl.rewriting.pruning import prune as prune
     from shardctl.tokenizer_training import train_tokenizer as train_tokenizer
     from shardctl.verification import verify as verify
     from shardctl.writing import write as write
@@ -29,10 +31,12 @@ __all__ = [
     "__version__",
     "advise",
     "bench",
+    "compact",
     "convert",
     "export",
     "mix",
     "open",
+    "prune",
     "repair",
     "train_tokenizer",
     "verify",
@@ -46,6 +50,8 @@ _PUBLIC = {
     "export": ("shardctl.exports.exporting", "export"),
     "mix": ("shardctl.mixed", "mix"),
     "open": ("shardctl.dataset", "open_dataset"),
+    "compact": ("shardctl.rewriting.compacting", "compact"),
+    "prune": ("shardctl.rewriting.pruning", "prune"),
     "repair": ("shardctl.restoration", "repair"),
     "train_tokenizer": ("shardctl.tokenizer_training", "train_tokenizer"),
     "verify": ("shardctl.verification", "verify"),

@@ -67,10 +67,12 @@ JOB_SHARDS_SCHEMA = pa.schema(
         ("units", pa.int64()),
         ("records", pa.int64()),
         ("kept", pa.int32()),
+        ("blocks", pa.list_(pa.int32())),
     ]
 )
 """The shards of a job: each has rows of its plan of its own. `number` counts within the split. Where a dataset is brought up to
-date, `kept` is the number of the shard in it that this one is, NOT_KEPT where it is to be built."""
+date, `kept` is the number of the shard in it that this one is, NOT_KEPT where it is to be built. `blocks` has the rows of each
+block where these are known, else null: shards whose rows were copied have other blocks than a conversion makes."""
 
 NOT_KEPT = -1
 
@@ -237,9 +239,11 @@ def _write_plan(folder: Path, parts: Sequence[pa.RecordBatch]) -> npt.NDArray[np
 
 
 def write_shards(folder: Path, rows: array[int]) -> None:
-    """Write shards.arrow from the values of its rows, one after the other."""
-    columns = np.frombuffer(rows, np.int64).reshape(-1, len(JOB_SHARDS_SCHEMA)).T
-    arrays = [pa.array(column.astype(f.type.to_pandas_dtype())) for column, f in zip(columns, JOB_SHARDS_SCHEMA, strict=True)]
+    """Write shards.arrow from the values of its rows, one after the other, but for the blocks: these are not known."""
+    numbers = list(JOB_SHARDS_SCHEMA)[:-1]
+    columns = np.frombuffer(rows, np.int64).reshape(-1, len(numbers)).T
+    arrays = [pa.array(column.astype(f.type.to_pandas_dtype())) for column, f in zip(columns, numbers, strict=True)]
+    arrays.append(pa.nulls(len(arrays[0]), JOB_SHARDS_SCHEMA.types[-1]))
     with job_table(folder / SHARDS, JOB_SHARDS_SCHEMA) as table:
         table.write_batch(pa.record_batch(arrays, schema=JOB_SHARDS_SCHEMA))
 

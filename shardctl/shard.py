@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -130,11 +131,19 @@ class ShardFacts:
 class ShardWriter:
     """Writes samples into one shard, a block at a time. Memory is that of one block, whatever the shard's size.
 
-    `columns` of the schema are filled from the values of each sample in the schema's order.
+    `columns` of the schema are filled from the values of each sample in the schema's order. A block is written when it has the
+    bytes of one; or, where `blocks` are given, when it has as many rows as the next of these.
     """
 
-    def __init__(self, sink: HashingFile | pa.NativeFile, schema: pa.Schema, compression: Compression) -> None:
+    def __init__(
+        self,
+        sink: HashingFile | pa.NativeFile,
+        schema: pa.Schema,
+        compression: Compression,
+        blocks: Sequence[int] | None = None,
+    ) -> None:
         self._schema = schema
+        self._blocks = None if blocks is None else deque(blocks)
         self._block_bytes = compression.block_bytes
         # Workers are the parallelism; threads inside each would only fight for the same cores.
         options = pa.ipc.IpcWriteOptions(compression=compression.codec(), use_threads=False)
@@ -149,6 +158,12 @@ class ShardWriter:
 
     def add(self, values: tuple[Any, ...], size: int) -> None:
         """Append one sample: `values` in the schema's order, `size` its approximate bytes."""
+        if self._blocks is not None:
+            self._rows.append(values)
+            if self._blocks and len(self._rows) == self._blocks[0]:
+                self._blocks.popleft()
+                self._write_block()
+            return
         if self._rows and self._pending_bytes + size > self._block_bytes:
             self._write_block()
         self._rows.append(values)
@@ -161,13 +176,29 @@ class ShardWriter:
         if not batch.num_rows:
             return  # a block has rows
         self._held.append(batch)
+        if self._blocks is not None:
+            self._write_given_blocks(self._blocks)
+            return
         self._held_bytes += batch.nbytes
         while self._held_bytes >= self._block_bytes:
             together = self._held[0] if len(self._held) == 1 else pa.concat_batches(self._held)
             rows = _rows_of_block(together, self._block_bytes)
-            self._write(_normalized(together.slice(0, rows)))
+            self._write(normalized(together.slice(0, rows)))
             rest = together.slice(rows)
             self._held, self._held_bytes = ([rest], rest.nbytes) if rest.num_rows else ([], 0)
+
+    def add_block(self, batch: pa.RecordBatch) -> None:
+        """Write rows as a block of their own, which follows those that were added before. It has the columns of the schema."""
+        assert not self._rows, "blocks come one after the other"
+        self._write(batch)
+
+    def _write_given_blocks(self, blocks: deque[int]) -> None:
+        """Write those blocks of which all rows are there."""
+        while blocks and sum(batch.num_rows for batch in self._held) >= blocks[0]:
+            together = self._held[0] if len(self._held) == 1 else pa.concat_batches(self._held)
+            rows = blocks.popleft()
+            self._write(normalized(together.slice(0, rows)))
+            self._held = [together.slice(rows)] if rows < together.num_rows else []
 
     def fills_a_block(self, size: int) -> bool:
         """Return whether a sample of this size gets its own block, which `add` writes at once."""
@@ -178,7 +209,7 @@ class ShardWriter:
         if self._rows:
             self._write_block()
         if self._held:
-            self._write(_normalized(pa.concat_batches(self._held)))
+            self._write(normalized(pa.concat_batches(self._held)))
             self._held = []
         self._writer.close()
         return tuple(self._block_rows)
@@ -209,7 +240,7 @@ def _rows_of_block(batch: pa.RecordBatch, block_bytes: int) -> int:
     return rows
 
 
-def _normalized(batch: pa.RecordBatch) -> pa.RecordBatch:
+def normalized(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return a batch with the very buffers that a reader of the file will see: a slice has those of all rows."""
     return pa.ipc.read_record_batch(batch.serialize(), batch.schema)
 

@@ -43,6 +43,9 @@ REPLACED = "replaced.json"
 BRING_BACK = "copy it, under any name, into the dataset's folder, and `shardctl repair` puts it in its place"
 """What to do about a lost file of a dataset that came from outside, for messages."""
 
+PRUNED = "pruned"
+"""The error, in rejects.jsonl, of records whose samples a person has taken out of the dataset: no update brings them back."""
+
 REPAIR_ADVICE = "`shardctl repair` repairs it if possible"
 
 TABLES = (FILES, PLAN, SHARDS, REJECTS)
@@ -448,6 +451,12 @@ class Reject:
     message: str
     records: int = 1
 
+    @property
+    def number(self) -> int:
+        """The number of the record in its file, 0 where the file is one."""
+        digits = self.key.removeprefix(self.source).removeprefix("#")
+        return int(digits) if digits.isdecimal() else 0
+
     def line(self) -> bytes:
         """Return the line. A number of records is written only where there are several."""
         record = dict(vars(self))  # asdict takes longer than all the rest, and there may be millions
@@ -469,6 +478,16 @@ def read_rejects(path: Path) -> Iterator[Reject]:
                 yield reject
     except (OSError, ValueError, TypeError, RecursionError) as error:
         raise DatasetError(f"{printable(str(path))}: cannot be read as a list of rejects ({error}); {REPAIR_ADVICE}") from error
+
+
+def taken(rejects: Iterator[Reject], records: int) -> Iterator[Reject]:
+    """Yield the next rejects, which stand for so many records. Raises DatasetError if there are not so many."""
+    while records > 0:
+        reject = next(rejects, None)
+        if reject is None or reject.records > records:
+            raise DatasetError(f"{REJECTS} and {PLAN} contradict each other; convert again with --overwrite")
+        records -= reject.records
+        yield reject
 
 
 def count_reasons(path: Path) -> tuple[dict[str, int], tuple[Reject, ...]]:

@@ -25,7 +25,21 @@ FLUSH_FAILED = 120
 OUTPUT_REFUSED = 3
 """The exit code if stdout or stderr cannot be written: the same as for any other full disk."""
 
-COMMANDS = ("advise", "bench", "convert", "demo", "export", "inspect", "preview", "recipe", "repair", "tokenizer", "verify")
+COMMANDS = (
+    "advise",
+    "bench",
+    "compact",
+    "convert",
+    "demo",
+    "export",
+    "inspect",
+    "preview",
+    "prune",
+    "recipe",
+    "repair",
+    "tokenizer",
+    "verify",
+)
 
 
 def _show_version(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
@@ -69,6 +83,8 @@ def cli() -> None:
       shardctl tokenizer train demo/texts tokenizer.json  make a tokeniser of texts
       shardctl verify out                                 is it whole?
       shardctl repair out                                 rebuild damaged files from the sources
+      shardctl compact out                                put the shards in order after many updates
+      shardctl prune out --key cat/001.jpg                take samples out for good
       shardctl inspect out                                what is in it?
       shardctl bench out --consumer-rate 2500             does it keep a GPU busy?
       shardctl export out files --to megatron             write it in the form of another trainer

@@ -49,6 +49,7 @@ from shardctl.conversion.tally import Tally
 from shardctl.conversion.updating.before import Before
 from shardctl.conversion.updating.outcomes import Outcomes, verify_update
 from shardctl.conversion.updating.planning import AnewError, Changes, Update, changes_anew, plan_update
+from shardctl.conversion.updating.pruned import write_pruned
 from shardctl.conversion.updating.refusing import FOLLOWED, refuse_other
 from shardctl.engines import local
 from shardctl.engines.base import Engine
@@ -365,6 +366,8 @@ class _Conversion:
         self._check_space(self._announce(job, listing))
         make_room(self.staging, folder)
         plan.write(folder)
+        if self.before is not None:
+            listing.notices += write_pruned(job, self.before)
         begin(job)
         return job
 

@@ -85,7 +85,7 @@ class Commit:
         self._new = job.folder / NEW_FOLDER
         self._jpegs: list[JpegRecord] | None = [] if job.keeps_sources and records_jpegs else None
         self._objects = {"kept": 0, "cut_off": 0}
-        self._steps: list[Counts] = []
+        self._steps: list[Counts] | None = []
         classes = job.layout.classes
         self._class_counts = {split.name: np.zeros(len(classes), np.int64) for split in job.splits} if classes else None
 
@@ -135,6 +135,11 @@ class Commit:
             writer.write_files(self._seen)
             yield writer.add, sink
 
+    def _add_steps(self, done: Done, first: bool) -> None:
+        """Add the counts of a shard in each step. Where those of one are not known (it was compacted), those of all are not."""
+        known = self._steps is not None and (first or bool(self._steps) == bool(done.steps))
+        self._steps = add_counts(self._steps or [], done.steps) if known else None
+
     def _write_plan_and_rejects(
         self, shards: ShardSpool, count: Callable[[ShardCounts], None]
     ) -> tuple[dict[str, list[int]], set[Shape]]:
@@ -157,7 +162,7 @@ class Commit:
                     self._class_counts[place.split_name] += _counts(done, len(self._class_counts[place.split_name]))
                 self._objects["kept"] += done.objects
                 self._objects["cut_off"] += done.cut_off
-                self._steps = add_counts(self._steps, done.steps)
+                self._add_steps(done, first=shard == 0)
                 count(counts_of(done))
                 if self._jpegs is not None:
                     assert done.jpegs is not None, "it is recorded of every shard, or of none"

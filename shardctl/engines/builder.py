@@ -121,7 +121,8 @@ class ShardBuilder:
         known: Instructions,
     ) -> None:
         self._job, self._split, self._write_reject, self._crumb, self._known = job, place.split, reject, crumb, known
-        self._writer = ShardWriter(sink, shard_schema(job.layout, place.split_name, place.number), job.recipe.compression)
+        schema = shard_schema(job.layout, place.split_name, place.number)
+        self._writer = ShardWriter(sink, schema, job.recipe.compression, place.blocks)
         mixed = job.fields is not None and job.shuffle is not None
         self._kind = KINDS[job.recipe.kind]
         self._pipeline = SamplePipeline(job.recipe, job.layout, crumb.enter)
@@ -215,7 +216,7 @@ class ShardBuilder:
     def _add_whole(self, planned: Planned, outcome: UnitOutcome) -> None:
         """Add the samples of a file that is one record."""
         lost = self._known.lost.get((planned.number, None))
-        if lost is not None and lost.stage in ("plan", "read"):
+        if lost is not None and lost.stage in ("plan", "read", "prune"):
             raise lost
         data = read_whole(self._job, planned)
         mask = read_mask(self._job, planned)

@@ -6,7 +6,7 @@ import base64
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from operator import itemgetter
@@ -116,7 +116,8 @@ class Planned(NamedTuple):
 class ShardPlace:
     """One shard of a job: its split by number and name, its number within it, its rows of the plan, its records.
 
-    `kept` is the number of the shard that it was before, where it is kept as it is (plan.JOB_SHARDS_SCHEMA).
+    `kept` is the number of the shard that it was before, where it is kept as it is, and `blocks` has the rows of its blocks
+    where these are known (plan.JOB_SHARDS_SCHEMA).
     """
 
     split: int
@@ -126,6 +127,7 @@ class ShardPlace:
     units: int
     records: int
     kept: int = NOT_KEPT
+    blocks: Sequence[int] | None = None
 
     @property
     def name(self) -> str:

@@ -111,7 +111,7 @@ def _link(root: Path, folder: Path, names: Iterable[str]) -> None:
                 copy_file(root / name, folder / name)
 
 
-def recorded_job(root: Path, folder: Path, made: Made) -> Job:
+def recorded_job(root: Path, folder: Path, made: Made, intact: set[str]) -> Job:
     """Return the job that makes the same shards from the dataset's own plan, proving every unit by its digest.
 
     plan.arrow and files.arrow must be intact. Raises DatasetError if they contradict themselves all the same.
@@ -127,7 +127,8 @@ def recorded_job(root: Path, folder: Path, made: Made) -> Job:
     columns = [np.array(values) for values in zip(*places, strict=True)] + [ends[:-1], units, records]
     columns.append(np.full(len(units), NOT_KEPT))
     with replacing(folder / SHARDS) as sink, pa.ipc.new_file(pa.PythonFile(sink, mode="w"), JOB_SHARDS_SCHEMA) as writer:
-        arrays = [pa.array(column, f.type) for column, f in zip(columns, JOB_SHARDS_SCHEMA, strict=True)]
+        arrays = [pa.array(column, f.type) for column, f in zip(columns, list(JOB_SHARDS_SCHEMA)[:-1], strict=True)]
+        arrays.append(_blocks(root, made, intact))
         writer.write_batch(pa.record_batch(arrays, schema=JOB_SHARDS_SCHEMA))
     of = np.array([split for split, _ in places])
     splits = tuple(
@@ -135,6 +136,14 @@ def recorded_job(root: Path, folder: Path, made: Made) -> Job:
         for number, name in enumerate(names)
     )
     return made.job(folder, splits, recorded=True)
+
+
+def _blocks(root: Path, made: Made, intact: set[str]) -> pa.Array:
+    """Return the rows of the blocks of every shard, null where that is lost: then they are as a conversion makes them."""
+    type_ = JOB_SHARDS_SCHEMA.field("blocks").type
+    if SHARDS not in intact:
+        return pa.nulls(len(made.shards), type_)
+    return pa.array([entry.block_rows for entry in ShardTable(root / SHARDS)], type_)
 
 
 def _units_of_shards(plan: pa.Table, files: int, shards: int, shown: str) -> npt.NDArray[np.int64]:
@@ -245,7 +254,7 @@ def write_known(job: Job, rejects: Iterable[Reject], plan: pa.Table | None) -> N
     """
     by_source: dict[str, dict[int, Reject]] = {}
     for reject in rejects:
-        by_source.setdefault(reject.source, {})[record_of(reject)] = reject
+        by_source.setdefault(reject.source, {})[reject.number] = reject
     if not by_source:
         return
     with naming_the_path(job.folder), replacing(job.folder / KNOWN) as sink:
@@ -262,12 +271,6 @@ def write_known(job: Job, rejects: Iterable[Reject], plan: pa.Table | None) -> N
                 message = reject.message.removesuffix(of_several(reject.records))
                 line = [number, record, reject.stage, reject.error, message]
                 sink.write(json.dumps(line).encode() + b"\n")
-
-
-def record_of(reject: Reject) -> int:
-    """Return the number of the rejected record, 0 where the file is one."""
-    digits = reject.key.removeprefix(reject.source).removeprefix("#")
-    return int(digits) if digits.isdecimal() else 0
 
 
 def _units_of_files(job: Job, paths: set[str]) -> list[int]:

@@ -18,12 +18,11 @@ from shardctl.engines.job import Job, Planned, ShardPlace
 from shardctl.engines.task import MARKER_SCHEMA, Done, read_marker
 from shardctl.errors import DatasetError
 from shardctl.jpegs import JpegRecord
-from shardctl.restoration.jobs import record_of
 from shardctl.restoration.results import Lost
 from shardctl.seen import NO_COUNTS, Seen
 from shardctl.shard import ShardFacts, ShardReader
 from shardctl.storage import FileFacts, printable, sha256_of
-from shardctl.tables import PLAN, REJECTS, SHARDS, Reject, ShardTable, open_checked_table, read_rejects
+from shardctl.tables import PLAN, REJECTS, SHARDS, Reject, ShardTable, open_checked_table, read_rejects, taken
 
 LOST = "lost"
 """The reason, in rejects.jsonl, of records that were dropped because their shard and their source were gone."""
@@ -79,7 +78,7 @@ class Outcomes:
         counts = [count for count in units["rejected"].to_pylist() if count]
         if self._reasons is None:
             return None if counts else []
-        return [list(_taken(self._reasons, count)) for count in counts]
+        return [list(taken(self._reasons, count)) for count in counts]
 
     def _recorded(self, shard: int, units: pa.Table) -> Done:
         """Return what became of a shard that was not built again, as the tables have it."""
@@ -134,16 +133,6 @@ def _sum(units: pa.Table, name: str) -> int:
     return int(pc.sum(units[name]).as_py() or 0)
 
 
-def _taken(rejects: Iterator[Reject], records: int) -> Iterator[Reject]:
-    """Yield the next rejects, which stand for so many records. Raises DatasetError if there are not so many."""
-    while records > 0:
-        reject = next(rejects, None)
-        if reject is None or reject.records > records:
-            raise DatasetError(f"{REJECTS} and {PLAN} contradict each other; convert again with --overwrite")
-        records -= reject.records
-        yield reject
-
-
 def _lost_units(job: Job, shard: int, recorded: pa.Table) -> Iterator[tuple[int, list[Reject]]]:
     """Yield the units of a shard that gave fewer samples than before, each with its rejects that are new."""
     place = job.place(shard)
@@ -161,7 +150,7 @@ def _lost_units(job: Job, shard: int, recorded: pa.Table) -> Iterator[tuple[int,
 
 def _is_new(reject: Reject, planned: Planned, known: Mapping[int | None, object]) -> bool:
     """Return whether a reject is of a unit, and not one of those that are known. One of several records is of all of them."""
-    record, first = record_of(reject), planned.unit.first
+    record, first = reject.number, planned.unit.first
     of_unit = first <= record < first + planned.unit.records if first else record == 0
     return of_unit and (reject.records > 1 or record not in known)
 

@@ -242,7 +242,7 @@ class Repair:
             if of_duplicates:
                 self._mend_duplicates(made, of_duplicates, engine)
             if not {PLAN, REJECTS} & self.damaged:
-                job, plan = recorded_job(self.root, self.folder, made), open_table(self.root / PLAN)
+                job, plan = recorded_job(self.root, self.folder, made, self.intact), open_table(self.root / PLAN)
             else:
                 job, plan = fresh_job(self.root, self.folder, made, engine), None
                 self._check_plan(job)

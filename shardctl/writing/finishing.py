@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,11 @@ from shardctl.tables import (
     ShardSpool,
 )
 from shardctl.version import __version__
+
+
+def digest_of_shards(entries: Iterable[ShardEntry]) -> str:
+    """Return what stands for the samples of a dataset without a source in its fingerprint."""
+    return hashlib.sha256(json.dumps([[entry.path, entry.sha256] for entry in entries]).encode()).hexdigest()[:32]
 
 
 def making_of(
@@ -67,8 +72,7 @@ def finish(
         "compression": str(compression),
         "transform": [],
     }
-    digest = hashlib.sha256(json.dumps([[entry.path, entry.sha256] for entry in entries]).encode()).hexdigest()[:32]
-    parts = {WRITTEN_PART: digest}
+    parts = {WRITTEN_PART: digest_of_shards(entries)}
     files = write_tables(folder, entries, making_of(layout, layout.fields(), recipe, settings, parts))
     samples = sum(entry.rows for entry in entries)
     manifest = Manifest(

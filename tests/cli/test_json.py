@@ -106,6 +106,14 @@ def test_verify_and_repair(check: Any, source: Path, tmp_path: Path, cli: Any) -
     check("repair", [out, "--workers", 0])
 
 
+def test_compact_and_prune(check: Any, source: Path, tmp_path: Path, cli: Any) -> None:
+    out = tmp_path / "out"
+    assert cli("convert", source, out, "--workers", 0).code == 0
+    check("prune", [out, "--where", "label == 0", "--dry-run"])
+    assert cli("prune", out, "--where", "label == 0").code == 0
+    check("compact", [out])
+
+
 def test_inspect(check: Any, source: Path, tmp_path: Path, cli: Any) -> None:
     out, other = tmp_path / "out", tmp_path / "other"
     assert cli("convert", source, out, "--workers", 0, "--split", "train=0.7,val=0.3").code == 0

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from shardctl.conversion.commit import done_of
 from shardctl.engines.job import records_read
@@ -21,7 +22,19 @@ from shardctl.manifest import Manifest
 from shardctl.seen import Seen
 from shardctl.shard import ShardFacts
 from shardctl.storage import naming_the_path, printable, sha256_of
-from shardctl.tables import CHECKSUMS, FILES, PLAN, REJECTS, SHARDS, TABLES, ShardTable, open_checked_table, read_rejects
+from shardctl.tables import (
+    CHECKSUMS,
+    FILES,
+    PLAN,
+    PRUNED,
+    REJECTS,
+    SHARDS,
+    TABLES,
+    Reject,
+    ShardTable,
+    open_checked_table,
+    read_rejects,
+)
 
 Numbers = npt.NDArray[np.int64]
 
@@ -84,6 +97,20 @@ class Before:
         counts = np.zeros(self.files.num_rows, np.int64)
         np.add.at(counts, self.units("file"), self.units("samples"))
         return counts
+
+    @cached_property
+    def pruned(self) -> dict[str, dict[int, Reject]]:
+        """The records that were taken out by a person, by the path of their file and their number in it."""
+        found: dict[str, dict[int, Reject]] = {}
+        for reject in read_rejects(self.root / REJECTS):
+            if reject.error == PRUNED:
+                found.setdefault(reject.source, {})[reject.number] = reject
+        return found
+
+    def stat_of(self, path: str) -> tuple[int, int] | None:
+        """Return the size of a file, and when it was changed last, as the dataset was made of it; None for no such file."""
+        row = pc.index(self.files["path"], path).as_py()
+        return (self.files["size"][row].as_py(), int(self.seen.mtime_ns[row])) if row >= 0 else None
 
     @cached_property
     def _plain_jpegs(self) -> npt.NDArray[np.bool_]:

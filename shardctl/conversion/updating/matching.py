@@ -70,9 +70,14 @@ def match_files(before: Before, listing: Listing, files: Path) -> Matching:
     same[known] &= sizes[known] == before.files["size"].to_numpy()[of]
     same[known] &= times[known] == before.seen.mtime_ns[of]
     same[known] &= beside[known] == before.seen.beside[of]
+    as_it_was = same.copy()
     same[known] &= _labels(now)[known] == _labels(before.files)[of]
     if "columns" in now.column_names and "columns" in before.files.column_names:
         _compare_columns(now["columns"], before.files["columns"], rows, same)
+    for path in before.pruned:  # what was known of these went with their samples
+        row = pc.index(now["path"], path).as_py()
+        if row >= 0 and 0 in before.pruned[path]:
+            same[row] = as_it_was[row]
     # What cannot be read now was read before, or was not: then nothing has changed.
     broken = np.flatnonzero(same & now["error"].is_valid().to_numpy())
     same[broken] = before.samples_of_files[rows[broken]] == 0

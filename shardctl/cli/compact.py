@@ -1,0 +1,42 @@
+"""`shardctl compact`."""
+
+from __future__ import annotations
+
+import click
+
+from shardctl.cli.output import Output, counted, counting, output_options, print_json
+from shardctl.storage import format_bytes, printable
+
+
+@click.command()
+@click.argument("dst", metavar="DST", type=click.Path())
+@click.option("--dry-run", is_flag=True, help="Say how many shards there would be, and change nothing.")
+@click.option(
+    "--if-running",
+    type=click.Choice(["wait", "fail"]),
+    default="wait",
+    show_default=True,
+    help="What to do while another shardctl is writing DST.",
+)
+@output_options
+def compact(dst: str, dry_run: bool, if_running: str, output: Output) -> None:
+    """Put the shards of a dataset in order after many updates.
+
+    Full shards without gaps, with the samples in the order of a fresh conversion. Rows are copied and nothing is decoded; the
+    sources are not needed. Until it is done, readers find the dataset as it was.
+
+    \b
+      shardctl compact out
+    """
+    from shardctl.rewriting.compacting import compact as compact_dataset
+
+    with counting("shards", output) as draw:
+        result = compact_dataset(dst, dry_run=dry_run, if_running=if_running, progress=draw)
+    if output.as_json:
+        print_json(result)
+    elif result.status == "up-to-date":
+        click.echo(f"{printable(dst)} is in order: {counted(result.shards, 'shard')}")
+    else:
+        did = "would compact" if dry_run else "compacted"
+        what = f"{counted(result.shards_before, 'shard')} into {result.shards:,}, {format_bytes(result.bytes)}"
+        click.echo(f"{did} {printable(dst)}: {what}; {result.kept:,} stay as they are")

@@ -1,0 +1,78 @@
+"""`shardctl prune`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from shardctl.cli.output import Output, counted, counting, output_options, print_json
+from shardctl.errors import InputError
+from shardctl.storage import printable
+
+if TYPE_CHECKING:
+    from shardctl.rewriting.pruning import PruneResult
+
+SHOWN = 5
+"""Keys of no sample that are printed; --json has them all."""
+
+
+@click.command()
+@click.argument("dst", metavar="DST", type=click.Path())
+@click.option("--where", metavar="CONDITION", help="The samples that match a condition, as `inspect --where` takes it.")
+@click.option("--keys", metavar="FILE", type=click.Path(), help="The samples with the keys in this file, one in a line.")
+@click.option("--key", "single", multiple=True, metavar="KEY", help="The samples with this key; can be given several times.")
+@click.option("--dry-run", is_flag=True, help="Say how many samples would be removed, and change nothing.")
+@click.option(
+    "--if-running",
+    type=click.Choice(["wait", "fail"]),
+    default="wait",
+    show_default=True,
+    help="What to do while another shardctl is writing DST.",
+)
+@output_options
+def prune(
+    dst: str, where: str | None, keys: str | None, single: tuple[str, ...], dry_run: bool, if_running: str, output: Output
+) -> None:
+    """Remove samples from a dataset for good, for instance after a takedown request.
+
+    No byte of them stays in any file of the dataset; earlier generations that were kept are deleted, since they have them too.
+    The keys are recorded in DST/rejects.jsonl, and no later --update brings the samples back. Their sources are not touched.
+
+    \b
+      shardctl prune out --key cat/001.jpg
+      shardctl prune out --keys takedown.txt
+      shardctl prune out --where 'user == "u17"' --dry-run
+    """
+    from shardctl.rewriting.pruning import prune as prune_dataset
+
+    wanted = [*single, *(_read_keys(Path(keys)) if keys is not None else ())] if single or keys is not None else None
+    with counting("shards", output) as draw:
+        result = prune_dataset(dst, where, wanted, dry_run=dry_run, if_running=if_running, progress=draw)
+    if output.as_json:
+        print_json(result)
+    else:
+        _print(result, dst, dry_run)
+
+
+def _read_keys(path: Path) -> list[str]:
+    """Return the keys in a file, one in a line. Raises InputError."""
+    try:
+        return [line for line in path.read_text(encoding="utf-8").splitlines() if line]
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{printable(str(path))}: cannot be read as a list of keys ({error})") from error
+
+
+def _print(result: PruneResult, dst: str, dry_run: bool) -> None:
+    would = "would remove" if dry_run else "removed"
+    what = f"{counted(result.removed, 'sample')} from {printable(dst)}"
+    of_shards = f"{result.shards_rewritten:,} of {counted(result.shards, 'shard')}"
+    click.echo(f"{would} {what}, in {of_shards}; {result.samples:,} are left")
+    if result.generations:
+        numbers = ", ".join(map(str, result.generations))
+        click.echo(f"{'would delete' if dry_run else 'deleted'} the earlier generations that were kept: {numbers}")
+    if result.missing:
+        shown = ", ".join(map(printable, result.missing[:SHOWN]))
+        more = f" and {len(result.missing) - SHOWN:,} more" if len(result.missing) > SHOWN else ""
+        click.echo(f"note: no sample has the key {shown}{more}")

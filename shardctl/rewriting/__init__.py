@@ -1,0 +1,1 @@
+"""Datasets whose shards are written again from their own rows, without their sources: `prune` and `compact`."""

@@ -1,0 +1,217 @@
+"""Samples that are pruned are gone from every file, and stay away; all others stay as they were."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from samples_of import samples_of
+from stopping import stopped_at
+from token_samples import packed_blocks, write_packed
+
+import shardctl
+from shardctl.errors import InputError, UsageError
+from shardctl.rewriting import pruning
+from shardctl.storage import sha256_of
+from shardctl.tables import CHECKSUMS, SHARDS, ShardTable, read_checksums, read_rejects
+
+
+@pytest.fixture
+def source(photos: Path, tmp_path: Path) -> Path:
+    """60 photos in 6 class folders, with captions, which a test may change."""
+    return Path(shutil.copytree(photos, tmp_path / "in"))
+
+
+def convert(source: Path, out: Path, **options: Any) -> Any:
+    return shardctl.convert(source, out, **{"workers": 0, "samples_per_shard": 6, **options})
+
+
+def files_of(source: Path) -> list[Path]:
+    return sorted(path for path in source.rglob("*") if path.is_file() and path.name != "labels.csv")
+
+
+def keys_of(out: Path) -> list[str]:
+    return [str(key) for key, _ in samples_of(out)]
+
+
+def in_any_file(root: Path, data: bytes) -> list[str]:
+    return [str(path.relative_to(root)) for path in root.rglob("*") if path.is_file() and data in path.read_bytes()]
+
+
+def expect_whole(out: Path) -> None:
+    """Expect no finding, and numbers that fit the samples."""
+    assert shardctl.verify(out, level="deep").findings == ()
+    opened = shardctl.open(out)
+    manifest = opened.manifest
+    assert (manifest.samples, manifest.rejected) == (len(opened), sum(r.records for r in read_rejects(out / "rejects.jsonl")))
+    labels = opened.take(range(len(opened)), ["label"])["label"] if manifest.class_counts else []
+    if manifest.class_counts:
+        assert sum(map(sum, manifest.class_counts.values())) == len(labels)
+    if manifest.jpeg:
+        assert manifest.jpeg["images"] == sum(key.endswith(".jpg") for key in keys_of(out))
+
+
+def test_no_byte_of_a_pruned_sample_stays(source: Path, tmp_path: Path, cli: Any) -> None:
+    rows = [f"{path.relative_to(source)},{'ab'[n % 2]},the caption {n:03} of it" for n, path in enumerate(files_of(source))]
+    (source / "labels.csv").write_text("\n".join(["file,label,caption", *rows, ""]))
+    out = tmp_path / "out"
+    convert(source, out)
+    (source / "labels.csv").write_text("\n".join(["file,label,caption", *rows, ""]).replace("caption 059", "caption 999"))
+    convert(source, out, update=True, keep=3)
+    gone = files_of(source)[7]
+    key, data = str(gone.relative_to(source)), gone.read_bytes()
+    before, shards = samples_of(out), {entry.path: entry.sha256 for entry in ShardTable(out / SHARDS)}
+    assert in_any_file(out, data)
+    (tmp_path / "keys.txt").write_text(f"{key}\nnot/there.jpg\n")
+    dry = cli("prune", out, "--keys", tmp_path / "keys.txt", "--dry-run", "--json").json
+    assert (dry["removed"], dry["samples"], dry["shards_rewritten"]) == (1, 59, 1)
+    ran = cli("prune", out, "--keys", tmp_path / "keys.txt")
+    assert ran.out.splitlines() == [
+        f"removed 1 sample from {out}, in 1 of 10 shards; 59 are left",
+        "deleted the earlier generations that were kept: 1",
+        "note: no sample has the key not/there.jpg",
+    ]
+    assert in_any_file(out, data) == []
+    assert in_any_file(out, b"the caption 007 of it") == []
+    assert not (out / "generations").exists()
+    expect_whole(out)
+    assert samples_of(out) == {name: values for name, values in before.items() if name[0] != key}
+    assert sum(shards[entry.path] != entry.sha256 for entry in ShardTable(out / SHARDS)) == 1
+    (reject,) = read_rejects(out / "rejects.jsonl")
+    assert (reject.key, reject.stage, reject.error) == (key, "prune", "pruned")
+    last = shardctl.open(out).generation
+    assert (last.command, last.removed, last.samples) == ("prune", 1, 59)
+
+
+def test_no_update_brings_pruned_samples_back(source: Path, tmp_path: Path) -> None:
+    out, files = tmp_path / "out", files_of(source)
+    convert(source, out)
+    gone = [str(files[number].relative_to(source)) for number in (3, 30)]
+    shardctl.prune(out, keys=gone)
+    assert convert(source, out).status == "up-to-date"
+    files[4].unlink()  # of the same shard
+    files[30].write_bytes(files[31].read_bytes())  # of the other one, and another content
+    convert(source, out, update=True)
+    (source / "aardvark").mkdir()
+    shutil.copy(files[0], source / "aardvark" / "1.jpg")
+    result = convert(source, out, update=True)
+    assert result.changes.anew
+    assert set(keys_of(out)).isdisjoint(gone)
+    assert len(keys_of(out)) == 58
+    expect_whole(out)
+
+
+def test_what_was_pruned_can_be_repaired_and_stays_away(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    convert(source, out, recipe={"store": "jpeg:80", "transform": [{"name": "resize", "size": 24}]})
+    gone = str(files_of(source)[20].relative_to(source))
+    shardctl.prune(out, keys=[gone])
+    (shard,) = [entry for entry in ShardTable(out / SHARDS) if entry.rejected]
+    (out / shard.path).unlink()
+    assert shardctl.repair(out, workers=0).status == "repaired"
+    assert sha256_of(out / shard.path) == shard.sha256
+    assert gone not in keys_of(out)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"shuffle": 4}, {"split": "train=0.5,val=0.5"}, {"split": "train=0.5,val=0.5", "shuffle": 4}]
+)
+def test_records_of_a_file_are_pruned_one_by_one(tmp_path: Path, options: dict[str, Any]) -> None:
+    source, out = tmp_path / "in", tmp_path / "out"
+    source.mkdir()
+    for name in "ab":
+        rows = [{"text": f"secret {name}{n}", "label": "xy"[n % 2], "user": n % 7} for n in range(50)]
+        (source / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    convert(source, out, samples_per_shard=20, **options)
+    before = samples_of(out)
+    result = shardctl.prune(out, where="user == 3")
+    assert (result.removed, result.samples) == (14, 86)
+    expect_whole(out)
+    after = samples_of(out)
+    assert after == {name: values for name, values in before.items() if "'user': 3" not in values[1]}
+    if not options:
+        assert in_any_file(out, b"secret a3") == []
+    (source / "c.jsonl").write_text('{"text": "new", "label": "x", "user": 1}\n' * 30)
+    convert(source, out, samples_per_shard=20, update=True, **options)
+    assert {name: values for name, values in samples_of(out).items() if not name[0].startswith("c")} == after
+    expect_whole(out)
+
+
+def test_all_variants_of_an_input_go_together(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    recipe = {"store": "raw", "variants": 3, "transform": [{"name": "random_crop", "size": 16}]}
+    convert(source, out, recipe=recipe)
+    result = shardctl.prune(out, where="variant == 1 and label == 0")
+    assert result.removed == 30
+    assert result.samples == 150
+    expect_whole(out)
+
+
+def test_keys_that_are_values_of_a_field(tmp_path: Path) -> None:
+    source, out = tmp_path / "in.jsonl", tmp_path / "out"
+    source.write_text("".join(json.dumps({"id": f"u{n}", "text": f"words {n}"}) + "\n" for n in range(60)))
+    convert(source, out, recipe={"key_field": "id"})
+    shardctl.prune(out, keys=["u33"])
+    assert [(reject.key, reject.error) for reject in read_rejects(out / "rejects.jsonl")] == [("in.jsonl#34", "pruned")]
+    expect_whole(out)
+    source.touch()
+    convert(source, out, recipe={"key_field": "id"}, overwrite=True)
+    convert(source, tmp_path / "mixed", recipe={"key_field": "id"}, shuffle=1)
+    with pytest.raises(UsageError, match="its records were shuffled, so that it is not known which records"):
+        shardctl.prune(tmp_path / "mixed", keys=["u33"])
+
+
+def test_samples_without_a_source(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    samples = [{"key": f"k{n}", "text": f"words {n}", "label": n % 2} for n in range(40)]
+    shardctl.write(out, samples, classes=["even", "odd"], samples_per_shard=10)
+    assert shardctl.prune(out, keys=["k5", "k17"]).removed == 2
+    expect_whole(out)
+    assert in_any_file(out, b"words 17") == []
+    assert len(keys_of(out)) == 38
+    (out / SHARDS).unlink()
+    assert shardctl.repair(out).status == "repaired"
+
+
+@pytest.mark.parametrize("how", ["kill", "interrupt"])
+def test_a_prune_that_is_stopped_anywhere_has_done_all_or_nothing(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    out, before = tmp_path / "out", tmp_path / "before"
+    for file in files_of(source)[6:]:
+        file.unlink()
+    convert(source, before, samples_per_shard=3, labels="none")
+    key = str(files_of(source)[1].relative_to(source))
+    found = set()
+    for change in range(how == "kill", 1000, 2):
+        shutil.copytree(before, out)
+        again = partial(shardctl.prune, out, keys=[key])
+        if not stopped_at(change, how, pruning, "_written", again, monkeypatch):
+            break
+        found.add(len(shardctl.open(out)))
+        again()
+        assert len(shardctl.open(out)) == 5
+        sums = read_checksums(out / CHECKSUMS)
+        assert sums == {name: sha256_of(out / name) for name in sums}
+        assert [path.name for path in (*out.iterdir(), *tmp_path.iterdir()) if path.name.startswith(".")] == []
+        shutil.rmtree(out)
+    assert found == {5, 6}
+
+
+def test_what_cannot_be_pruned_is_refused(dataset: Path, tmp_path: Path, cli: Any) -> None:
+    with pytest.raises(UsageError, match="needs a condition or keys"):
+        shardctl.prune(dataset)
+    with pytest.raises(UsageError, match="no key was given"):
+        shardctl.prune(dataset, keys=[])
+    with pytest.raises(InputError, match=r"no sample has the key nowhere\.jpg"):
+        shardctl.prune(dataset, keys=["nowhere.jpg"])
+    packed = write_packed(tmp_path / "tokens", packed_blocks({"a": "a document", "b": "another one, and longer"}))
+    with pytest.raises(UsageError, match="its samples are made of several records each"):
+        shardctl.prune(packed, keys=["a"])
+    assert cli("prune", dataset, "--keys", tmp_path / "none.txt").code == 3
+    assert cli("prune", dataset, "--where", "nonsense ==").code == 2
+    assert cli("prune", tmp_path / "nothing", "--key", "a").code == 3
