@@ -1,7 +1,7 @@
 """200 random histories of a source, each followed by `convert --update` and compared with a conversion of the source as it is.
 
-A history adds, removes, changes, touches and relabels inputs; half of its updates are killed at random moments. Run by
-`scripts/torture.py updates`.
+A history adds, removes, changes, touches and relabels inputs; half of its updates are killed at random moments. Now and then
+the dataset is compacted, or a sample of it is pruned and must stay away. Run by `scripts/torture.py updates`.
 """
 
 from __future__ import annotations
@@ -138,6 +138,7 @@ def updates(photos: list[Path], times: int, scratch: Path, command: list[str], k
         named = [str(scratch / FLIPS) if option == FLIPS else option for option in kind.options]
         options = [*named, *split, "--samples-per-shard", str(rng.randint(3, 30))]
         base = [*command, str(source)]
+        pruned = set[str]()
         for step in range(STEPS):
             if step:
                 for _ in range(rng.randint(0, 4)):
@@ -145,23 +146,33 @@ def updates(photos: list[Path], times: int, scratch: Path, command: list[str], k
                 changing.settle()
             workers = ["--workers", rng.choice("012")]
             killing([*base, str(out), "--update", *options, *workers], rng, 0.6, rng.choice((0, 0, 1, 2)), kills)
+            if rng.random() < 0.25 and not (kind.name in ("lines", "csv") and "--shuffle" in kind.options):
+                killing([*command[:-1], "compact", str(out)], rng, 0.4, rng.choice((0, 1)), kills)
+                counts["compactions"] += 1
+            keys = sorted({key for key, _ in samples_of(out)})
+            if rng.random() < 0.15 and kind.name in ("photos", "texts") and len(keys) > 6:
+                key = rng.choice(keys)
+                killing([*command[:-1], "prune", str(out), "--key", key], rng, 0.4, rng.choice((0, 1)), kills)
+                pruned.add(key)
+                counts["prunings"] += 1
+            pruned &= {str(path.relative_to(source)) for path in source.rglob("*")}  # one that is gone may come anew
             shutil.rmtree(fresh, ignore_errors=True)
             killing([*base, str(fresh), *options, "--workers", "0"], rng, 1, 0, kills)
             where = f"history {trial} ({kind}, {options}), step {step}"
             try:
                 if not shardctl.verify(out).ok:
                     raise SystemExit(f"{where}: damaged")
-                alike = samples_of(out) == samples_of(fresh)
+                expected = {name: values for name, values in samples_of(fresh).items() if name[0] not in pruned}
+                alike = samples_of(out) == expected
             except ShardctlError as error:
                 raise SystemExit(f"{where}: {error}") from error
             if not alike:
                 raise SystemExit(f"{where}: has other samples than a fresh conversion ({out}, {fresh})")
             one, other = (json.loads((root / "manifest.json").read_text()) for root in (out, fresh))
-            for name in ("samples", "inputs", "rejected", "class_counts", "fields", "jpeg", "fingerprint"):
+            names = ("samples", "rejected", "class_counts", "fields", "jpeg") if not pruned else ()
+            for name in ("inputs", "fingerprint", *names):
                 if one.get(name) != other.get(name):
                     raise SystemExit(f"{where}: another {name} than a fresh conversion: {one.get(name)}, {other.get(name)}")
             counts["updates"] += 1
         counts["histories"] += 1
-    return (
-        f"{counts['histories']} histories, {counts['updates']} updates, {sum(kills.values())} kills {dict(kills)}: all as fresh"
-    )
+    return f"{dict(counts)}, {sum(kills.values())} kills {dict(kills)}: all as fresh"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import os
 import shlex
 from collections import Counter
@@ -28,7 +29,7 @@ from shardctl.sources.formats import TABLE_SUFFIXES, Reading
 from shardctl.sources.kinds import Form, Kind
 from shardctl.sources.labels import SideTable, some
 from shardctl.sources.splits import may_name_a_split
-from shardctl.sources.walk import UNREACHABLE, FoundFile, LeftOut, place_of, suffix_of, walk
+from shardctl.sources.walk import UNREACHABLE, FoundFile, LeftOut, order_in_walk, place_of, suffix_of, walk
 from shardctl.storage import counted, naming_the_path, printable
 from shardctl.tables import open_table
 
@@ -169,12 +170,44 @@ class Listing:
         return int(np.sum(self.table["size"].to_numpy()))
 
 
+@dataclass(frozen=True)
+class KnownFiles:
+    """Files that need not be looked at again: `files` gives them, in the order of a walk, and all are inputs of one `form`.
+
+    `walk` gives other files, as sources.walk.walk does; those of them that are known must be as they were.
+    """
+
+    form: Form
+    files: Callable[[], Iterator[FoundFile]]
+    walk: Callable[[Callable[[str], None]], Iterator[FoundFile]]
+
+    def joined(self, wanted: Iterator[tuple[Form, FoundFile]]) -> Iterator[tuple[Form, FoundFile]]:
+        """Yield the known files and the wanted ones of the walk, each once, in the order of a walk. Raises InputError."""
+        known = ((self.form, file) for file in self.files())
+        last: FoundFile | None = None
+        for form, file in heapq.merge(known, wanted, key=lambda each: order_in_walk(each[1])):
+            if last is None or (last.root, last.path) != (file.root, file.path):
+                yield form, file
+            elif (last.size, last.mtime_ns) != (file.size, file.mtime_ns):
+                raise InputError(
+                    f"{printable(file.opened)}: has changed since it was converted, and --append only adds; use --update"
+                )
+            last = file
+
+
 def list_files(
-    roots: list[Path], kind: Kind, reading: Reading, rule: LabelRule, path: Path, found: Callable[[int], None]
+    roots: list[Path],
+    kind: Kind,
+    reading: Reading,
+    rule: LabelRule,
+    path: Path,
+    found: Callable[[int], None],
+    known: KnownFiles | None = None,
 ) -> Listing:
     """Walk the sources and write a row per file to `path`; `found` is called with the number of files now and then.
 
-    Raises InputError: nothing to convert, repeated paths, labels that do not match the files.
+    Where files are `known`, no others are walked but those that it gives. Raises InputError: nothing to convert, repeated
+    paths, labels that do not match the files.
     """
     notices: list[str] = []
     side_files: list[tuple[Path, str]] = []
@@ -186,10 +219,13 @@ def list_files(
     for root in roots:
         if root.is_dir():
             refuse_part_of_export(root)
-    files = inputs_among(walk(roots, notices.append), notices.append, beside)
+    walked = walk(roots, notices.append) if known is None else known.walk(notices.append)
+    files = inputs_among(walked, notices.append, beside)
     if masks := _folders_of_masks(rule, roots):
         files = (file for file in files if not any(file.root == root and file.path.startswith(at) for root, at in masks))
     wanted = _wanted_files(files, kind, reading, rule, side_files, ignored, unreachable)
+    if known is not None:
+        wanted = known.joined(wanted)
     # A scratch file: it need not outlive the process, so it is neither synced nor renamed.
     with naming_the_path(path), pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, LISTING_SCHEMA) as writer:
         count, splits = 0, DeclaredSplits()
@@ -211,6 +247,9 @@ def list_files(
     listing.beside = [f"{file.root} {file.path} {file.size} {file.mtime_ns}" for file in beside]
     listing.notices = notices
     _refuse_repeated_paths(listing)
+    if side_files and known is not None:
+        shown = printable(str(side_files[0][0]))
+        raise InputError(f"{shown}: labels files name all inputs, and --append looks at new ones alone; use --update")
     if side_files:
         try:
             listing.side = labels.load(side_files, rule.drop)

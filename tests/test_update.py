@@ -348,6 +348,78 @@ def test_an_update_goes_on_wherever_it_is_stopped(
     expect_as_fresh(source, out, tmp_path / "fresh", **options)
 
 
+# --- sources that only grow ---
+
+
+def days(source: Path, *numbers: int) -> None:
+    for number in numbers:
+        (source / f"day-{number}").mkdir(parents=True)
+        (source / f"day-{number}" / "log.jsonl").write_text(lines_of(f"day {number}", 30))
+
+
+def test_new_days_are_appended_and_the_old_ones_may_be_gone(tmp_path: Path, cli: Any) -> None:
+    source, out, fresh = tmp_path / "in", tmp_path / "out", tmp_path / "fresh"
+    days(source, 1, 2)
+    convert(source, out, samples_per_shard=20)
+    before = shards_of(out)
+    days(source, 3, 10)
+    held = tmp_path / "held"
+    held.mkdir()
+    for number in (1, 2):
+        shutil.move(source / f"day-{number}", held)
+    options = ("--samples-per-shard", "20", "--workers", "0")
+    ran = cli("convert", source / "day-3", source / "day-10", out, "--append", *options)
+    assert (ran.code, ran.out.splitlines()[1]) == (0, "+2 -0 ~0 inputs; 0 of 3 shards rebuilt, 3 new")
+    assert {name: shards_of(out)[name] for name in before} == before
+    assert "day-10/log.jsonl#7" in {key for key, _ in samples_of(out)}
+    for number in (1, 2):
+        shutil.move(held / f"day-{number}", source)
+    expect_as_fresh(source, out, fresh, samples_per_shard=20)
+    assert shardctl.open(out).generation.command == "append"
+    again = cli("convert", source / "day-3", out, "--append", *options)
+    assert again.out.startswith(f"{out} is up to date: 120 samples in 6 shards")
+    assert shardctl.compact(out).status == "compacted"
+    assert samples_of(out) == samples_of(fresh)
+
+
+def test_another_source_is_appended_as_one_of_its_own(source: Path, tmp_path: Path) -> None:
+    out, other = tmp_path / "out", tmp_path / "more"
+    convert(source, out)
+    files = files_of(source)
+    (other / files[0].parent.name).mkdir(parents=True)
+    shutil.copy(files[0], other / files[0].parent.name / "new.jpg")
+    assert numbers(convert(other, out, append=True)) == (1, 0, 0, 0, 1)
+    assert shardctl.open(out).manifest.sources == (str(source), str(other))
+    assert shardctl.verify(out).findings == ()
+    both = partial(shardctl.convert, [source, other], workers=0, samples_per_shard=6)
+    assert both(out).status == "up-to-date"
+    both(tmp_path / "fresh")
+    assert samples_of(out) == samples_of(tmp_path / "fresh")
+    files[5].unlink()
+    assert both(out, update=True).samples == 60
+
+
+def test_only_what_is_new_can_be_appended(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert convert(source, out, append=True).status == "created"
+    assert convert(source, out, append=True).status == "up-to-date"
+    file = files_of(source)[9]
+    change(file, files_of(source)[10])
+    with pytest.raises(InputError, match="has changed since it was converted, and --append only adds; use --update"):
+        convert(file.parent, out, append=True)
+    (source / "zebra").mkdir()
+    shutil.copy(file, source / "zebra" / "1.jpg")
+    with pytest.raises(InputError, match=r"only adds shards, .* the classes have other numbers, as zebra is new; use --update"):
+        convert(source / "zebra", out, append=True)
+    (source / "zebra" / "labels.csv").write_text("file,label\n1.jpg,a\n")
+    with pytest.raises(InputError, match="labels files name all inputs"):
+        convert(source / "zebra", out, append=True)
+    with pytest.raises(InputError, match="cannot tell what labels files and annotations say"):
+        convert(source / "zebra", out, append=True, labels=source / "zebra" / "labels.csv")
+    with pytest.raises(UsageError, match="--update and --append contradict each other"):
+        convert(source, out, append=True, update=True)
+
+
 # --- what cannot be brought up to date ---
 
 

@@ -187,11 +187,17 @@ def _number_or_word(_context: click.Context, _parameter: click.Parameter, value:
     " new shards. Without a dataset at DST, make one.",
 )
 @click.option(
+    "--append",
+    is_flag=True,
+    help="Add the inputs of SRC to the dataset at DST, in new shards, without a look at those that it has: for logs, crawls and"
+    " new days. What lies in a source of the dataset has its key from there. Without a dataset at DST, make one.",
+)
+@click.option(
     "--keep",
     type=int,
     metavar="N",
-    help="Keep the N generations before the one that --update makes, in DST/generations; shards that they share are there once."
-    " Default: as the time before, at first 0.",
+    help="Keep the N generations before the one that --update or --append makes, in DST/generations; shards that they share are"
+    " there once. Default: as the time before, at first 0.",
 )
 @click.option(
     "--source",
@@ -262,7 +268,7 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
     if shuffle != "none" and not shuffle.isdecimal():
         raise UsageError(f"--shuffle {shuffle!r} is neither a seed (a whole number) nor none")
     names = ("lenient_labels", "split", "shard_size", "samples_per_shard", "workers", "max_rejects", "overwrite")
-    more = ("if_running", "worker_memory", "input_timeout", "copy_rejects", "dry_run", "update", "moved_from", "keep")
+    more = ("if_running", "worker_memory", "input_timeout", "copy_rejects", "dry_run", "update", "append", "moved_from", "keep")
     chosen = {name: given[name] for name in names + more}
     chosen["drop_columns"] = given["drop_columns"] or ()
     chosen["labels"] = list(given["labels"]) if len(given["labels"]) > 1 else next(iter(given["labels"]), "auto")
@@ -272,7 +278,7 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
 
 def _workers_ahead(dst: str, options: dict[str, Any]) -> AbstractContextManager[None]:
     """Start the process that workers are forked from, unless there seems to be no work for them."""
-    complete = Path(dst, "manifest.json").exists() and not (options["overwrite"] or options["update"])
+    complete = Path(dst, "manifest.json").exists() and not any(options[way] for way in ("overwrite", "update", "append"))
     if complete or options["workers"] == 0:
         return nullcontext()
     return forked_early(WORKER, options["worker_memory"] or 0)

@@ -46,11 +46,12 @@ from shardctl.conversion.staging import (
     unfinished,
 )
 from shardctl.conversion.tally import Tally
+from shardctl.conversion.updating.appending import Appending, refuse_anew
 from shardctl.conversion.updating.before import Before
 from shardctl.conversion.updating.outcomes import Outcomes, verify_update
 from shardctl.conversion.updating.planning import AnewError, Changes, Update, changes_anew, plan_update
 from shardctl.conversion.updating.pruned import write_pruned
-from shardctl.conversion.updating.refusing import FOLLOWED, refuse_other
+from shardctl.conversion.updating.refusing import FOLLOWED, refuse_other, refuse_written
 from shardctl.engines import local
 from shardctl.engines.base import Engine
 from shardctl.engines.job import NEW_FOLDER, Job, Root
@@ -75,7 +76,7 @@ from shardctl.fingerprint import (
     version_changes,
 )
 from shardctl.labelling import PlanSettings
-from shardctl.listing import LabelRule, Listing, list_files
+from shardctl.listing import KnownFiles, LabelRule, Listing, list_files
 from shardctl.manifest import Manifest
 from shardctl.plan import NOT_KEPT
 from shardctl.recipe import Recipe
@@ -192,7 +193,9 @@ class _Conversion:
                 engine.prepare()
             path = scratch / "listing.arrow"
             kind = KINDS[self.recipe.kind]
-            listing = list_files(self.roots, kind, self.recipe.reading, self.settings.labels, path, self.listener.listing)
+            known = self._known()
+            rule, reading = self.settings.labels, self.recipe.reading
+            listing = list_files(self.roots, kind, reading, rule, path, self.listener.listing, known)
             listing.notices[:0] = self.notices
             parts = fingerprint_parts(listing, self.recipe, self._recorded_settings())
 
@@ -229,6 +232,16 @@ class _Conversion:
                 finally:
                     engine.close()  # before the lease is released: two converters' workers must not write side by side
 
+    def _known(self) -> KnownFiles | None:
+        """Return the files of the dataset, where inputs are appended to it: these are not looked at; None elsewhere."""
+        if not self.options.append or not (self.target / MANIFEST).exists():
+            return None
+        manifest = Manifest.load(self.target)
+        refuse_written(self.target, manifest)
+        appending = Appending(Before(self.target, manifest), self.roots, self.settings.labels)
+        self.roots, self.bases = appending.roots, appending.bases
+        return appending.known()
+
     def _with_all_types(self, call: Callable[[], T]) -> T:
         """Do what begins with finding the types of all records. Raises InputError if one differs even then."""
         try:
@@ -261,8 +274,10 @@ class _Conversion:
         manifest = Manifest.load(self.target)
         if only_versions_differ(manifest.fingerprint_parts, parts):
             return manifest
-        if self.options.update:
-            refuse_other(self.target, manifest, parts, self._sources(), list(map(str, self.options.moved_from)))
+        if self.options.update or self.options.append:
+            sources = self._sources()
+            moved = sources[: len(manifest.sources)] if self.options.append else list(map(str, self.options.moved_from))
+            refuse_other(self.target, manifest, parts, sources, moved)
             self.before = Before(self.target, manifest)
             return None
         differs = difference(manifest.fingerprint_parts, parts)
@@ -385,6 +400,8 @@ class _Conversion:
                 return update, update.job(folder, self.bases, parts)
             except AnewError as reason:
                 why = str(reason)
+        if why and self.options.append:
+            raise refuse_anew(why, self.target)
         plan = drafted()
         job = plan.job(folder, self.bases, self.recipe, parts, self.settings.shuffle)
         if self.before is not None:
@@ -522,7 +539,7 @@ class _Conversion:
             return made.with_generation(None, "convert", len(job.files), 0, 0)
         changes = self._changes_of(job)
         numbers = (changes.added, changes.removed, changes.changed) if changes is not None else (0, 0, 0)
-        return made.with_generation(self.before.manifest, "update", *numbers)
+        return made.with_generation(self.before.manifest, "append" if self.options.append else "update", *numbers)
 
     def _changes_of(self, job: Job) -> Changes | None:
         """Return what a job changes in the dataset that is there; None if there is none."""

@@ -55,8 +55,9 @@ class Options:
             raise UsageError(f"workers must be auto or a number from 0 to 1024; it is {self.workers!r}")
         if self.shuffle is not None and not 0 <= self.shuffle < 2**63:
             raise UsageError(f"a shuffle seed must be a whole number from 0 to 2^63-1; it is {self.shuffle}")
-        if self.update and self.overwrite:
-            raise UsageError("--update and --overwrite contradict each other; use one of them")
+        ways = [f"--{name}" for name in ("update", "append", "overwrite") if getattr(self, name)]
+        if len(ways) > 1:
+            raise UsageError(f"{' and '.join(ways)} contradict each other; use one of them")
         if self.moved_from and not self.update:
             raise UsageError("--source says where sources were that --update follows; use both")
         if self.keep is not None and self.keep < 0:

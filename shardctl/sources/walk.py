@@ -101,6 +101,12 @@ def walk(roots: list[Path], notice: Callable[[str], None]) -> Iterator[FoundFile
         )
 
 
+def order_in_walk(file: FoundFile) -> tuple[int, list[tuple[bool, str]]]:
+    """Return what sorts files as `walk` yields them: in each folder its files by name, then its folders by name."""
+    *folders, name = file.path.split("/")
+    return file.root, [*((True, folder) for folder in folders), (False, name)]
+
+
 def place_of(root: Path) -> Path:
     """Return the absolute path of a source. Its last part stays as it was given: links above it are followed, it is not."""
     return root.parent.resolve() / root.name if root.name not in ("", "..") else root.resolve()

@@ -341,7 +341,8 @@ class _Planning:
             new, there = planner.records[split], int(records[mine].sum())
             full = self._full(there + new)
             last = int(records[mine[-1]]) if len(mine) else 0
-            filled = min(new, full - last) if len(mine) and new and last < FULL * full else 0
+            fills = bool(len(mine) and new and last < FULL * full and not self.options.append)
+            filled = min(new, full - last) if fills else 0
             if filled:
                 touched[mine[-1]] = True
             more = -(-(new - filled) // full)

@@ -19,14 +19,19 @@ OF_BYTES = ("shardctl", "format", "pyarrow")
 """Versions that may decide how the same values are written, and not the values."""
 
 
+def refuse_written(root: Path, manifest: Manifest) -> None:
+    """Raise DatasetError if a dataset was written in Python."""
+    if is_written(manifest.settings):
+        raise DatasetError(f"{printable(str(root))}: was written by shardctl.write, and has no source that it could follow")
+
+
 def refuse_other(root: Path, manifest: Manifest, parts: dict[str, str], sources: Sequence[str], moved: Sequence[str]) -> None:
     """Raise DatasetError or InputError if a dataset cannot be brought up to date with sources, by a fingerprint's `parts`.
 
     `sources` are where they are now, and `moved` where they were, if that was said.
     """
     shown = printable(str(root))
-    if is_written(manifest.settings):
-        raise DatasetError(f"{shown}: was written by shardctl.write, and has no source that it could follow")
+    refuse_written(root, manifest)
     before = manifest.fingerprint_parts
     names = [name for name in parts if name not in FOLLOWED and parts[name] != before.get(name)]
     if names:
