@@ -16,7 +16,7 @@ from shardctl.arguments import mapping, names, truth, whole_number
 from shardctl.errors import DatasetError, UsageError
 from shardctl.filtering import matching
 from shardctl.history import Generation, root_of
-from shardctl.loader import DatasetStream, Loader, LoaderOptions, Selection, StreamOptions
+from shardctl.loader import DatasetStream, Loader, LoaderOptions, Selection, StreamOptions, VariantStream, of_variant
 from shardctl.loader.arguments import cache_bytes, crop_size, kept_objects, probability, resize_step
 from shardctl.manifest import Manifest
 from shardctl.motion import KEPT_SHARE
@@ -252,6 +252,7 @@ class Dataset:
         reuse: bool = False,
         profile: bool = False,
         processes: int | None = None,
+        variant: str | int | None = None,
     ) -> Loader:
         """Return a loader of batches; docs/loader.md says what every option does. Raises UsageError.
 
@@ -286,7 +287,14 @@ class Dataset:
         mode = shuffle if isinstance(shuffle, str) else self._best_order(gather) if truth("shuffle", shuffle) else None
         order = OrderOptions(mode, transforms.seed, lanes, interleave)
         chosen = names("columns", columns) if columns is not None else columns_of_blocks(self.schema.names, self.roles)
-        stream = DatasetStream(self._selection, StreamOptions(order, chosen, transforms, gather))
+        selection, make = self._selection, DatasetStream
+        if variant == "epoch":
+            make = VariantStream
+        elif isinstance(variant, str):
+            raise UsageError(f'variant {variant!r} is not known; use "epoch" or the number of a variant')
+        elif variant is not None:
+            selection = of_variant(selection, whole_number("variant", variant))
+        stream = make(selection, StreamOptions(order, chosen, transforms, gather))
         options = LoaderOptions(
             batch_size,
             rank,

@@ -501,3 +501,26 @@ def test_contradictions_are_wrong_usage(source: Path, tmp_path: Path) -> None:
         update(source, tmp_path / "out", overwrite=True)
     with pytest.raises(UsageError, match="--source says where sources were that --update follows"):
         convert(source, tmp_path / "out", moved_from=["x"])
+
+
+# --- what differs ---
+
+
+def test_explain_names_all_that_differs(source: Path, tmp_path: Path, cli: Any) -> None:
+    out = tmp_path / "out"
+    assert cli("convert", source, out, "--workers", "0").code == 0
+    assert cli("convert", source, out, "--explain").out == f"{out} is up to date\n"
+    files = files_of(source)
+    files[3].unlink()
+    change(files[5], files[6])
+    shutil.copy(files[0], files[0].with_name("zz.jpg"))
+    explained = cli("convert", source, out, "--explain", "--json").json["explanation"]
+    assert (explained["verdict"], explained["parts"]) == ("update", ["inputs"])
+    named = {what: explained[what]["examples"] for what in ("added", "removed", "changed")}
+    added, removed, changed = ([str(path.relative_to(source))] for path in (files[0].with_name("zz.jpg"), files[3], files[5]))
+    assert named == {"added": added, "removed": removed, "changed": changed}
+    lines = cli("convert", source, out, "--explain", "--resize", "9", "--shuffle", "2").out.splitlines()
+    assert lines[0] == f"{out} differs in its inputs and recipe and settings: --overwrite makes it anew"
+    assert "  recipe: step 1: None → {'name': 'resize', 'size': 9}" in lines
+    assert "  settings: shuffle: None → 2" in lines
+    assert cli("convert", source, tmp_path / "none", "--explain").code == 3

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from shardctl.conversion import ConvertResult
     from shardctl.conversion.estimating import Estimate
+    from shardctl.conversion.explaining import Explanation
     from shardctl.conversion.updating.planning import Changes
     from shardctl.engines.task import Progress
 
@@ -223,6 +224,11 @@ def _number_or_word(_context: click.Context, _parameter: click.Parameter, value:
     help="Print what would be done, and write nothing. Fails where the real run would, but for --max-rejects: how many are"
     " rejected is known only in the end.",
 )
+@click.option(
+    "--explain",
+    is_flag=True,
+    help="Print what exactly differs from the dataset at DST: settings, steps, inputs, versions; and write nothing.",
+)
 @output_options
 def convert(paths: tuple[tuple[str, ...], str], output: Output, **given: Any) -> None:
     """Convert the inputs under SRC into a dataset at DST.
@@ -268,7 +274,18 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
     if shuffle != "none" and not shuffle.isdecimal():
         raise UsageError(f"--shuffle {shuffle!r} is neither a seed (a whole number) nor none")
     names = ("lenient_labels", "split", "shard_size", "samples_per_shard", "workers", "max_rejects", "overwrite")
-    more = ("if_running", "worker_memory", "input_timeout", "copy_rejects", "dry_run", "update", "append", "moved_from", "keep")
+    more = (
+        "if_running",
+        "worker_memory",
+        "input_timeout",
+        "copy_rejects",
+        "dry_run",
+        "update",
+        "append",
+        "moved_from",
+        "keep",
+        "explain",
+    )
     chosen = {name: given[name] for name in names + more}
     chosen["drop_columns"] = given["drop_columns"] or ()
     chosen["labels"] = list(given["labels"]) if len(given["labels"]) > 1 else next(iter(given["labels"]), "auto")
@@ -416,6 +433,24 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
+VERDICTS = {
+    "up-to-date": "is up to date",
+    "update": "differs in its {}: --update brings it up to date",
+    "anew": "differs in its {}: --overwrite makes it anew",
+}
+
+
+def _print_explanation(explanation: Explanation, shown: str) -> None:
+    click.echo(f"{shown} {VERDICTS[explanation.verdict].format(' and '.join(explanation.parts))}")
+    for each in explanation.differences:
+        change = f": {each.before} → {each.now}" if (each.before, each.now) != (None, None) else ""
+        click.echo(printable(f"  {each.part}: {each.name}{change}"))
+    for what, files in (("new", explanation.added), ("gone", explanation.removed), ("changed", explanation.changed)):
+        if files.count:
+            examples = ", ".join(map(printable, files.examples))
+            click.echo(f"  inputs: {counted(files.count, 'file')} {what}, for instance {examples}")
+
+
 def _record(result: ConvertResult) -> dict[str, Any]:
     names = ("status", "samples", "shards", "bytes", "rejected", "seconds", "samples_per_s", "fingerprint")
     record = {name: getattr(result, name) for name in names}
@@ -428,6 +463,8 @@ def _record(result: ConvertResult) -> dict[str, Any]:
     record["steps"] = result.steps
     if result.changes is not None:
         record["changes"] = asdict(result.changes)
+    if result.explanation is not None:
+        record["explanation"] = asdict(result.explanation)
     if result.estimate is not None:
         record["inputs"] = result.estimate.inputs
         record["free_bytes"] = result.estimate.free_bytes
@@ -442,6 +479,9 @@ def _print_result(result: ConvertResult, dst: str) -> None:
         click.echo(f"dry run: {shown} would hold {what}; nothing was written")
         if result.changes is not None:
             click.echo(changes_line(result.changes))
+        return
+    if result.explanation is not None:
+        _print_explanation(result.explanation, shown)
         return
     what = f"{what}, {format_bytes(result.bytes)}"
     if result.status == "up-to-date":

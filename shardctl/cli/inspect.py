@@ -14,7 +14,7 @@ from shardctl.cli.describe import print_differences, print_overview, print_shard
 from shardctl.cli.marks import print_mask_statistics, print_object_statistics, print_objects
 from shardctl.cli.output import Output, counted, counting, output_options, print_json, print_table, shortened
 from shardctl.cli.tokens import SHOWN_TOKENS, print_texts, print_token_statistics, without_texts
-from shardctl.errors import UsageError
+from shardctl.errors import DatasetError, UsageError
 from shardctl.history import kept_generations
 from shardctl.manifest import Manifest, refuse_part_of_dataset
 from shardctl.startup import keep_pandas_out_of_arrow
@@ -24,9 +24,11 @@ if TYPE_CHECKING:
     from shardctl.inspection.blocks import Record
     from shardctl.inspection.masks import MaskStatistics
     from shardctl.inspection.objects import ObjectStatistics
+    from shardctl.inspection.overview import Overview
     from shardctl.inspection.shards import ShardOverview
     from shardctl.inspection.token_statistics import TokenStatistics
     from shardctl.inspection.tokens import Decoder
+    from shardctl.inspection.variants import VariantStatistics
     from shardctl.roles import Roles
 
 SHOWN_MATCHES = 20
@@ -270,6 +272,7 @@ def _show_dataset(root: Path, split: str | None, stats: bool, as_json: bool) -> 
     objects, masks = _marks(root, found.manifest.roles, split, stats)
     tokens = _tokens(root, found.manifest.roles, split, stats)
     columns = column_bytes(root, split) if stats else None
+    variants = _variants(root, found, split)
     if as_json:
         more: dict[str, Any] = {"objects": [{"field": name, **each.record()} for name, each in objects.items()]}
         more["tokens"] = [{"field": name, **each.record()} for name, each in tokens.items()]
@@ -277,6 +280,8 @@ def _show_dataset(root: Path, split: str | None, stats: bool, as_json: bool) -> 
             more["masks"] = [{"field": name, **each.record()} for name, each in masks.items()]
         if columns:
             more["column_bytes"] = columns
+        if variants is not None:
+            more["variants"] = variants.record()
         print_json({**found.record(), "statistics": statistics.record(), **more})
         return
     print_overview(root, found, statistics)
@@ -286,6 +291,8 @@ def _show_dataset(root: Path, split: str | None, stats: bool, as_json: bool) -> 
         print_mask_statistics(name, pixels)
     for name, counts in tokens.items():
         print_token_statistics(name, counts, whole=stats)
+    if variants is not None:
+        click.echo(_variants_line(variants))
     if columns:
         click.echo("bytes of each column in all shards, uncompressed:")
         print_table([(name, size) for name, size in columns.items()])
@@ -303,6 +310,24 @@ def _marks(
 
     objects = object_statistics(root, None if stats else BLOCKS, None if stats else IMAGES, split)
     return objects, mask_statistics(root, MASKS, split) if stats else {}
+
+
+def _variants(root: Path, found: Overview, split: str | None) -> VariantStatistics | None:
+    """Compare variants of some inputs, where there are any."""
+    if all(name != "variant" for name, _ in found.manifest.schema):
+        return None
+    from shardctl.inspection.variants import variant_statistics
+
+    try:
+        return variant_statistics(root, split)
+    except DatasetError:
+        return None  # a shard is damaged, and all the rest can be shown
+
+
+def _variants_line(variants: VariantStatistics) -> str:
+    pixels = "" if variants.difference is None else f"their pixels differ by {variants.difference:.1f} of 255 on average; "
+    alike = f"{variants.alike:,} of them have two that are the same"
+    return f"variants: {variants.each:.1f} of each of {counted(variants.compared, 'input')} that were compared: {pixels}{alike}"
 
 
 def _tokens(root: Path, roles: Roles, split: str | None, stats: bool) -> dict[str, TokenStatistics]:

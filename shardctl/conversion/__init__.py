@@ -23,6 +23,7 @@ from shardctl.conversion import generations, publish
 from shardctl.conversion.commit import Commit, Committed
 from shardctl.conversion.draft import Draft, make_draft
 from shardctl.conversion.estimating import Estimate, estimate
+from shardctl.conversion.explaining import explain
 from shardctl.conversion.kinds import settle_kind
 from shardctl.conversion.options import (
     Options,
@@ -199,6 +200,8 @@ class _Conversion:
             listing.notices[:0] = self.notices
             parts = fingerprint_parts(listing, self.recipe, self._recorded_settings())
 
+            if self.options.explain:
+                return self._explained(parts, listing)
             side, notices = listing.side, tuple(listing.notices)
 
             def drafted(all_types: bool = False) -> Draft:
@@ -231,6 +234,13 @@ class _Conversion:
                     return self._with_all_types(lambda: self._write(listing, parts, lambda: drafted(True), engine, held, True))
                 finally:
                     engine.close()  # before the lease is released: two converters' workers must not write side by side
+
+    def _explained(self, parts: dict[str, str], listing: Listing) -> ConvertResult:
+        """Return what differs from the dataset that is there; nothing is written."""
+        found = explain(self.target, parts, self.recipe.settings(), self._recorded_settings(), listing)
+        manifest = Manifest.load(self.target)
+        facts = (manifest.samples, manifest.shards, manifest.bytes, manifest.rejected, self._seconds(), 0.0)
+        return ConvertResult("explained", *facts, manifest.fingerprint, notices=tuple(listing.notices), explanation=found)
 
     def _known(self) -> KnownFiles | None:
         """Return the files of the dataset, where inputs are appended to it: these are not looked at; None elsewhere."""

@@ -47,6 +47,7 @@ class Options:
     append: bool = False
     moved_from: Sequence[str | Path] = ()
     keep: int | None = None
+    explain: bool = False
 
     def check(self) -> None:
         """Raise UsageError for impossible numbers and for options that contradict each other."""

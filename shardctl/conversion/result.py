@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from shardctl.conversion.estimating import Estimate
+from shardctl.conversion.explaining import Explanation
 from shardctl.conversion.updating.planning import Changes
 from shardctl.jpegs import jpeg_costs
 from shardctl.listing import Listing
@@ -35,7 +36,7 @@ class ConvertResult:
     `warnings` should be checked before the dataset is used. `estimate` is that of a dry run.
     `jpeg` counts JPEG images whose original bytes are kept, and those that take longer to decode; None where none are kept.
     `steps` counts what became of the records in each step of text and tables; None where there are no such steps. `changes`
-    say how a dataset was brought up to date, None where it was made anew.
+    say how a dataset was brought up to date, None where it was made anew. `explanation` is that of `explain`.
     """
 
     status: str
@@ -55,6 +56,7 @@ class ConvertResult:
     jpeg: dict[str, int] | None = None
     steps: list[Counts] | None = None
     changes: Changes | None = None
+    explanation: Explanation | None = None
 
 
 def missing_labels(manifest: Manifest, listing: Listing) -> tuple[str, ...]:

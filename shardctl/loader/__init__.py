@@ -20,6 +20,7 @@ from shardctl.loader.options import LoaderOptions, StreamOptions
 from shardctl.loader.prefetch import MOST_AUTO_THREADS, Prefetcher, Tuner, Waits
 from shardctl.loader.processes import Processes, Tally
 from shardctl.loader.stream import DatasetStream, Selection, Stream
+from shardctl.loader.variants import VariantStream, of_variant
 from shardctl.machine import usable_cores
 from shardctl.order import EpochOrder, InOrder, neighbours
 from shardctl.reader import Batch, BatchMemory, Indices
@@ -33,7 +34,9 @@ __all__ = [
     "Selection",
     "Stream",
     "StreamOptions",
+    "VariantStream",
     "check_mixture",
+    "of_variant",
 ]
 
 PLANNED_SAMPLES = 16384

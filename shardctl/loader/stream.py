@@ -112,7 +112,7 @@ class DatasetStream:
     def relabelled(self, labels: Mapping[str, tuple[int, ...]]) -> DatasetStream:
         """Return the same stream with other labels: in each of these columns `labels[column][n]` in the place of n."""
         transforms = replace(self._options.transforms, relabel=labels)
-        return DatasetStream(self._selection, replace(self._options, transforms=transforms))
+        return type(self)(self._selection, replace(self._options, transforms=transforms))
 
     @property
     def columns(self) -> list[Column]:

@@ -94,7 +94,8 @@ def test_convert(check: Any, source: Path, tmp_path: Path, cli: Any) -> None:
     assert cli("convert", source, followed, "--workers", 0).code == 0
     next(path for path in source.rglob("*") if path.is_file()).touch()
     update = [source, followed, "--update", "--workers", 0]
-    check("convert", [source, out, "--dry-run"], [source, out, "--workers", 0], [source, out], update)
+    explain = [source, followed, "--explain", "--resize", 8]
+    check("convert", explain, [source, out, "--dry-run"], [source, out, "--workers", 0], [source, out], update)
 
 
 def test_verify_and_repair(check: Any, source: Path, tmp_path: Path, cli: Any) -> None:
@@ -118,13 +119,23 @@ def test_inspect(check: Any, source: Path, tmp_path: Path, cli: Any) -> None:
     out, other = tmp_path / "out", tmp_path / "other"
     assert cli("convert", source, out, "--workers", 0, "--split", "train=0.7,val=0.3").code == 0
     assert cli("convert", source, other, "--workers", 0, "--resize", 8, "--labels", "none").code == 0
+    varied = tmp_path / "varied"
+    assert cli("convert", source, varied, "--workers", 0, "--random-crop", 8, "--variants", 2).code == 0
     tokens = write_packed(tmp_path / "tokens", packed_blocks({"a": "a document", "b": "another one, and longer"}))
     written = [[out, "--head", 1, "--save", tmp_path / "saved", "--images", tmp_path / "sheet.png"]]
     written += [[out, "--html", tmp_path / "page.html"], [out, "--split", "val"]]
     check(
         "inspect",
         *([out, "--stats"], [out, "--shard", 0, "--block", 0], [out, "--shard", 0, "--row", 0], [out, "--where", "label == 1"]),
-        *([out, "--diff", other], [out, "--history"], *written, [tokens], [tokens, "--key", "b"], [tokens, "--head", 1]),
+        *(
+            [out, "--diff", other],
+            [out, "--history"],
+            [varied],
+            *written,
+            [tokens],
+            [tokens, "--key", "b"],
+            [tokens, "--head", 1],
+        ),
     )
 
 

@@ -61,7 +61,7 @@ class Matching:
 
 def match_files(before: Before, listing: Listing, files: Path) -> Matching:
     """Compare a listing with the dataset that is there. `files` is the table that a job would have of the listing."""
-    rows = _rows_before(before, listing)
+    rows = rows_before(before.files, listing)
     now = open_table(files)
     same = rows >= 0
     known = np.flatnonzero(same)
@@ -84,11 +84,11 @@ def match_files(before: Before, listing: Listing, files: Path) -> Matching:
     return Matching(rows, same, before.files.num_rows)
 
 
-def _rows_before(before: Before, listing: Listing) -> Numbers:
-    """Return the row of each listed file in the dataset's table, -1 for none: files are known by their paths."""
-    hashes = np.empty(before.files.num_rows, np.uint64)
+def rows_before(files: pa.Table, listing: Listing) -> Numbers:
+    """Return the row of each listed file in a dataset's table of files, -1 for none: files are known by their paths."""
+    hashes = np.empty(files.num_rows, np.uint64)
     place = 0
-    for batch in before.files.select(["path"]).to_batches(max_chunksize=CHUNK_ROWS):
+    for batch in files.select(["path"]).to_batches(max_chunksize=CHUNK_ROWS):
         hashes[place : place + batch.num_rows] = hash_names(batch.column(0).to_pylist())
         place += batch.num_rows
     rows = np.full(len(listing), -1, np.int64)
@@ -99,7 +99,7 @@ def _rows_before(before: Before, listing: Listing) -> Numbers:
     alike = hashes[order][found] == listing.hashes
     rows[alike] = order[found[alike]]
     # Different paths may have the same hash, once in many million years; such a file counts as a new one.
-    paths = before.files["path"]
+    paths = files["path"]
     for start in range(0, len(rows), CHUNK_ROWS):
         here = start + np.flatnonzero(rows[start : start + CHUNK_ROWS] >= 0)
         low, high = _range_of(rows[here])
