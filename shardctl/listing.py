@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import xxhash
 
 from shardctl.annotations import AnnotationRule, Annotations, Inputs, Source, hint_of_format, parse_source, read_annotations
 from shardctl.annotations.counting import said_of_annotations
@@ -137,6 +138,11 @@ class Listing:
     def table(self) -> pa.Table:
         """The files, memory-mapped, one row each (LISTING_SCHEMA)."""
         return open_table(self.path, LISTING_SCHEMA)
+
+    @property
+    def digest_beside(self) -> str:
+        """What stands for the files that decide what is read of others, "" if there are none."""
+        return xxhash.xxh3_128_hexdigest("\0".join(sorted(self.beside)).encode()) if self.beside else ""
 
     def __len__(self) -> int:
         return int(self.table.num_rows)

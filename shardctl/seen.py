@@ -6,7 +6,7 @@ When each input was changed last, and what was counted in each shard: the totals
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +39,12 @@ COUNTS_SCHEMA = pa.schema(
 )
 """A row per shard."""
 
+PRUNED_SCHEMA = pa.schema([("source", pa.string()), ("record", pa.int64())])
+"""A row per record that a person has taken out, whether its file is there now or not; `record` is its number (0: the file)."""
+
+BESIDE_KEY = b"shardctl.beside"
+"""Metadata of the first stream: what stands for the files that decide what is read of others (Listing.beside)."""
+
 COUNTED_ROWS = 256
 """Rows of shards that are in memory."""
 
@@ -47,14 +53,15 @@ COUNTED_ROWS = 256
 class ShardCounts:
     """What was counted in a shard. `labels` has its samples by class, `shapes` the first few shapes of decoded images in it.
 
-    `objects` are marked in its images, and `cut_off` of them are no longer. `jpegs` counts its JPEG images (jpegs.COUNTS),
-    None where that is not recorded. `steps` counts what became of its records in each step of text and tables.
+    `objects` are marked in its images, and `cut_off` of them are no longer (None: it is not known how many). `jpegs` counts its
+    JPEG images (jpegs.COUNTS), None where that is not recorded. `steps` counts what became of its records in each step of text
+    and tables.
     """
 
     labels: dict[int, int]
     shapes: tuple[tuple[int, int, int], ...]
     objects: int
-    cut_off: int
+    cut_off: int | None
     jpegs: tuple[int, ...] | None
     steps: tuple[Counts, ...]
 
@@ -84,19 +91,25 @@ NO_COUNTS = ShardCounts({}, (), 0, 0, None, ())
 """Of a shard of which nothing is known."""
 
 
+Pruned = Collection[tuple[str, int]]
+"""Records that a person has taken out: the path of the file, and the number of the record in it (0: the file is one)."""
+
+
 class UpdateWriter:
-    """Writes update.arrows: first the rows of all files, then those of the shards in the order of the dataset."""
+    """Writes update.arrows: first the rows of all files, then those of the shards in the order of the dataset, then what was
+    pruned."""
 
     def __init__(self, sink: HashingFile) -> None:
         self._file = pa.PythonFile(sink, mode="w")
         self._counts: pa.RecordBatchWriter | None = None
         self._rows: list[dict[str, Any]] = []
 
-    def write_files(self, seen: pa.Table) -> None:
+    def write_files(self, seen: pa.Table, beside: str) -> None:
         """Write the rows of all files; more columns than those of SEEN_SCHEMA are left out."""
-        with pa.ipc.new_stream(self._file, SEEN_SCHEMA) as writer:
+        schema = SEEN_SCHEMA.with_metadata({BESIDE_KEY: beside})
+        with pa.ipc.new_stream(self._file, schema) as writer:
             for batch in seen.select(SEEN_SCHEMA.names).to_batches():
-                writer.write_batch(batch)
+                writer.write_batch(batch.replace_schema_metadata(schema.metadata))
         self._counts = pa.ipc.new_stream(self._file, COUNTS_SCHEMA)
 
     def add(self, counts: ShardCounts) -> None:
@@ -110,20 +123,23 @@ class UpdateWriter:
         self._counts.write_batch(pa.RecordBatch.from_pylist(self._rows, COUNTS_SCHEMA))
         self._rows.clear()
 
-    def finish(self) -> None:
-        """Write what is held, and the end."""
+    def finish(self, pruned: Pruned) -> None:
+        """Write what is held, and what was pruned."""
         self._write()
         assert self._counts is not None, "the rows of the files come first"
         self._counts.close()
+        rows = [{"source": source, "record": record} for source, record in sorted(pruned)]
+        with pa.ipc.new_stream(self._file, PRUNED_SCHEMA) as writer:
+            writer.write_batch(pa.RecordBatch.from_pylist(rows, PRUNED_SCHEMA))
 
 
 @contextmanager
-def writing_update(folder: Path) -> Iterator[tuple[UpdateWriter, HashingFile]]:
+def writing_update(folder: Path, pruned: Pruned) -> Iterator[tuple[UpdateWriter, HashingFile]]:
     """Yield what writes update.arrows in a folder, and the file, whose facts are known when this has ended."""
     with replacing(folder / UPDATE) as sink:
         writer = UpdateWriter(sink)
         yield writer, sink
-        writer.finish()
+        writer.finish(pruned)
 
 
 class Seen:
@@ -140,10 +156,15 @@ class Seen:
             with pa.memory_map(str(path)) as file:
                 self.files: pa.Table = pa.ipc.open_stream(file).read_all()
                 self._counts: pa.Table = pa.ipc.open_stream(file).read_all()
+                pruned: pa.Table = pa.ipc.open_stream(file).read_all()
         except (OSError, pa.ArrowException) as error:
             raise DatasetError(f"{self._why} cannot be read ({error})") from error
         if self.files.schema != SEEN_SCHEMA or self._counts.schema != COUNTS_SCHEMA:
             raise DatasetError(f"{self._why} is of another version of shardctl")
+        self.pruned: Pruned = set(zip(pruned["source"].to_pylist(), pruned["record"].to_pylist(), strict=True))
+        """The records that were taken out."""
+        self.digest_beside = (self.files.schema.metadata or {}).get(BESIDE_KEY, b"").decode()
+        """What stands for the files that decide what is read of others."""
 
     @property
     def mtime_ns(self) -> Numbers:

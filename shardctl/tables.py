@@ -465,6 +465,12 @@ class Reject:
         return json.dumps(record, ensure_ascii=False).encode() + b"\n"
 
 
+def pruned_reject(source: str, record: int) -> Reject:
+    """Return the reject of a record that a person has taken out of the dataset."""
+    key = f"{source}#{record}" if record else source
+    return Reject(source, key, "prune", PRUNED, "taken out of the dataset by `shardctl prune`")
+
+
 def read_rejects(path: Path) -> Iterator[Reject]:
     """Yield the lines of rejects.jsonl one at a time. Raises DatasetError."""
     _refuse_pipes(path)

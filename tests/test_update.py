@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import os
 import shutil
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,8 +21,9 @@ import shardctl
 from shardctl import conversion
 from shardctl.conversion import ConvertResult, publish
 from shardctl.errors import DatasetError, InputError, UsageError
+from shardctl.history import kept_generations
 from shardctl.storage import sha256_of
-from shardctl.tables import CHECKSUMS, SHARDS, UPDATE, ShardTable, read_checksums
+from shardctl.tables import CHECKSUMS, SHARDS, UPDATE, ShardTable, read_checksums, read_rejects
 
 SMALL = {"store": "jpeg:80", "transform": [{"name": "resize", "size": 24}]}
 
@@ -447,7 +451,7 @@ def test_sources_that_moved_are_taken_when_that_is_said(source: Path, tmp_path: 
     convert(source, out)
     shutil.move(source, moved)
     files_of(moved)[0].unlink()
-    with pytest.raises(InputError, match=f"was made from {source}, and {moved} is given; .* add --source {source}"):
+    with pytest.raises(InputError, match=f"was made from {source}, and {moved} is given; .* say where each was with --source"):
         update(moved, out)
     with pytest.raises(InputError, match="is said to have been"):
         update(moved, out, moved_from=["/nowhere"])
@@ -524,3 +528,92 @@ def test_explain_names_all_that_differs(source: Path, tmp_path: Path, cli: Any) 
     assert "  recipe: step 1: None → {'name': 'resize', 'size': 9}" in lines
     assert "  settings: shuffle: None → 2" in lines
     assert cli("convert", source, tmp_path / "none", "--explain").code == 3
+
+
+# --- two at once, and what was left behind ---
+
+
+def test_appends_at_the_same_time_are_all_there(tmp_path: Path) -> None:
+    source, out = tmp_path / "in", tmp_path / "out"
+    days(source, 1, 2, 3, 4)
+    convert(source / "day-1", out, labels="none")
+    command = [
+        sys.executable,
+        "-m",
+        "shardctl",
+        "convert",
+        "--append",
+        "--labels",
+        "none",
+        "--samples-per-shard",
+        "6",
+        "--workers",
+        "0",
+    ]
+    others = [source / f"day-{number}" for number in (2, 3, 4)]
+    for other in others:
+        (other / "log.jsonl").rename(other / f"{other.name}.jsonl")
+    running = [subprocess.Popen([*command, str(other), str(out)], stdout=subprocess.DEVNULL) for other in others]
+    assert [process.wait(60) for process in running] == [0, 0, 0]
+    assert len(shardctl.open(out)) == 120
+    assert shardctl.verify(out).findings == ()
+
+
+def test_as_many_generations_are_kept_as_were_asked_for(source: Path, tmp_path: Path) -> None:
+    out, kept = tmp_path / "out", []
+    convert(source, out)
+    for number in range(5):
+        os.utime(files_of(source)[number])
+        update(source, out, keep=3)
+        kept.append(kept_generations(out))
+    assert kept == [[1], [1, 2], [1, 2, 3], [2, 3, 4], [3, 4, 5]]
+    convert(source, out, overwrite=True, keep=3)
+    os.utime(files_of(source)[0])
+    update(source, out)
+    assert kept_generations(out) == [1]
+    assert shardctl.open(out, generation=1).generation == shardctl.open(out).manifest.history[0]
+
+
+def test_rejected_records_of_unchanged_files_stay_rejected(tmp_path: Path) -> None:
+    source, out = tmp_path / "in", tmp_path / "out"
+    source.mkdir()
+    for name in "abc":
+        (source / f"{name}.jsonl").write_text(lines_of(name, 12))
+    data = gzip.compress(lines_of("torn", 200).encode())
+    (source / "b.jsonl.gz").write_bytes(data[:-40])
+    (source / "b2.jsonl").write_text("no JSON\n" + lines_of("b2", 3))
+    options = {"split": "train=0.5,val=0.5", "samples_per_shard": 400}
+    convert(source, out, **options)
+    assert shardctl.open(out).manifest.rejected >= 2
+    (source / "a.jsonl").unlink()
+    update(source, out, **options)
+    expect_as_fresh(source, out, tmp_path / "fresh", **options)
+    reasons = [sorted((r.key, r.error) for r in read_rejects(root / "rejects.jsonl")) for root in (out, tmp_path / "fresh")]
+    assert reasons[0] == reasons[1]
+
+
+def test_a_moved_source_is_recorded_though_nothing_has_changed(source: Path, tmp_path: Path) -> None:
+    out, moved = tmp_path / "out", tmp_path / "elsewhere"
+    convert(source, out)
+    shutil.move(source, moved)
+    with pytest.raises(InputError, match="say where each was with --source"):
+        update(moved, out)
+    update(moved, out, moved_from=[os.path.relpath(source)])
+    assert shardctl.open(out).manifest.sources == (str(moved),)
+
+
+def test_damage_is_told_though_nothing_has_changed(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    convert(source, out)
+    (out / "plan.arrow").unlink()
+    with pytest.raises(DatasetError, match=r"plan\.arrow: is damaged or missing; run `shardctl repair` first"):
+        update(source, out)
+
+
+def test_a_lost_shard_fails_in_a_dry_run_too(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    convert(source, out)
+    (out / sorted(shards_of(out))[-1]).unlink()
+    os.utime(files_of(source)[0])
+    with pytest.raises(DatasetError, match="is damaged or missing"):
+        update(source, out, dry_run=True)

@@ -20,7 +20,9 @@ SHOWN = 5
 
 @click.command()
 @click.argument("dst", metavar="DST", type=click.Path())
-@click.option("--where", metavar="CONDITION", help="The samples that match a condition, as `inspect --where` takes it.")
+@click.option(
+    "--where", metavar="CONDITION", help="The samples that match a condition, as `inspect --where` takes it; not with keys."
+)
 @click.option("--keys", metavar="FILE", type=click.Path(), help="The samples with the keys in this file, one in a line.")
 @click.option("--key", "single", multiple=True, metavar="KEY", help="The samples with this key; can be given several times.")
 @click.option("--dry-run", is_flag=True, help="Say how many samples would be removed, and change nothing.")
@@ -59,7 +61,7 @@ def prune(
 def _read_keys(path: Path) -> list[str]:
     """Return the keys in a file, one in a line. Raises InputError."""
     try:
-        return [line for line in path.read_text(encoding="utf-8").splitlines() if line]
+        return [line for line in path.read_text(encoding="utf-8-sig").splitlines() if line]
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{printable(str(path))}: cannot be read as a list of keys ({error})") from error
 
@@ -75,4 +77,4 @@ def _print(result: PruneResult, dst: str, dry_run: bool) -> None:
     if result.missing:
         shown = ", ".join(map(printable, result.missing[:SHOWN]))
         more = f" and {len(result.missing) - SHOWN:,} more" if len(result.missing) > SHOWN else ""
-        click.echo(f"note: no sample has the key {shown}{more}")
+        click.echo(f"WARNING: no sample has the key {shown}{more}", err=True)

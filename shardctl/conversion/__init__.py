@@ -49,9 +49,9 @@ from shardctl.conversion.staging import (
 from shardctl.conversion.tally import Tally
 from shardctl.conversion.updating.appending import Appending, refuse_anew
 from shardctl.conversion.updating.before import Before
+from shardctl.conversion.updating.known import hide_pruned, write_known
 from shardctl.conversion.updating.outcomes import Outcomes, verify_update
 from shardctl.conversion.updating.planning import AnewError, Changes, Update, changes_anew, plan_update
-from shardctl.conversion.updating.pruned import write_pruned
 from shardctl.conversion.updating.refusing import FOLLOWED, refuse_other, refuse_written
 from shardctl.engines import local
 from shardctl.engines.base import Engine
@@ -86,7 +86,7 @@ from shardctl.sources.kinds import KINDS
 from shardctl.sources.walk import place_of
 from shardctl.splitting import SplitRule
 from shardctl.storage import format_bytes, naming_the_path, printable, scratch_folder
-from shardctl.tables import MANIFEST, REJECTS, STAGING, count_reasons
+from shardctl.tables import CHECKSUMS, MANIFEST, REJECTS, STAGING, count_reasons
 from shardctl.version import __version__
 
 T = TypeVar("T")
@@ -161,6 +161,10 @@ def convert(
         engine.close()
 
 
+class _OvertakenError(Exception):
+    """Another process has changed the dataset since the inputs were listed beside it."""
+
+
 class _Conversion:
     """The state of one call of `convert`."""
 
@@ -182,12 +186,23 @@ class _Conversion:
         self.staging = target / STAGING
         self.before: Before | None = None
         self.changes: Changes | None = None
+        self.warnings: list[str] = []
         bases = (str((root if root.is_dir() else root.parent).resolve()) for root in roots)
         self.bases = tuple(Root.of(base) for base in bases)
+        self.given = self.roots, self.bases
+        self.listed_beside = ""
 
     def run(self) -> ConvertResult:
         """List the inputs, and convert them unless the same dataset already exists."""
+        while True:
+            try:
+                return self._run()
+            except _OvertakenError:
+                self.roots, self.bases = self.given  # what is new is to be found once more
+
+    def _run(self) -> ConvertResult:
         engine = self.engine
+        self.listed_beside = self._digest_there()
         with scratch_folder() as scratch:
             # A second process imports the modules of the workers while the inputs are listed.
             if self.options.overwrite or not (self.target / MANIFEST).exists():
@@ -234,6 +249,10 @@ class _Conversion:
                     return self._with_all_types(lambda: self._write(listing, parts, lambda: drafted(True), engine, held, True))
                 finally:
                     engine.close()  # before the lease is released: two converters' workers must not write side by side
+
+    def _digest_there(self) -> str:
+        """Return what stands for the dataset at the target, "" if there is none."""
+        return Manifest.load(self.target).files[CHECKSUMS].sha256 if (self.target / MANIFEST).exists() else ""
 
     def _explained(self, parts: dict[str, str], listing: Listing) -> ConvertResult:
         """Return what differs from the dataset that is there; nothing is written."""
@@ -282,11 +301,15 @@ class _Conversion:
         if self.options.overwrite or not (self.target / MANIFEST).exists():
             return None
         manifest = Manifest.load(self.target)
-        if only_versions_differ(manifest.fingerprint_parts, parts):
+        sources, follows = self._sources(), self.options.update or self.options.append
+        same = only_versions_differ(manifest.fingerprint_parts, parts)
+        if same and not (self.options.update and tuple(sources) != manifest.sources):
+            if follows:
+                Before(self.target, manifest)  # raises if a table is damaged
             return manifest
-        if self.options.update or self.options.append:
-            sources = self._sources()
-            moved = sources[: len(manifest.sources)] if self.options.append else list(map(str, self.options.moved_from))
+        if follows:
+            moved = [str(place_of(Path(old))) for old in self.options.moved_from]
+            moved = sources[: len(manifest.sources)] if self.options.append else moved
             refuse_other(self.target, manifest, parts, sources, moved)
             self.before = Before(self.target, manifest)
             return None
@@ -306,9 +329,10 @@ class _Conversion:
 
         They stay if another process works on them, or if the folder cannot be written.
         """
-        if self.staging.exists() or publish.is_broken_off(self.target):
+        if self.staging.exists() or publish.is_broken_off(self.target) or generations.unsettled(self.target):
             with contextlib.suppress(BusyError, StorageError), lease.hold(self.staging, None):
                 publish.recover(self.target)
+                generations.settle(self.target)
                 for folder in (self.staging / f"{existing.fingerprint}{kind}" for kind in ("", UPDATING)):
                     if existing.fingerprint and folder.exists():
                         with naming_the_path(folder):
@@ -329,6 +353,8 @@ class _Conversion:
         """
         if publish.recover(self.target) in (fingerprint(parts), f"{fingerprint(parts)}{UPDATING}"):
             return self._finished("resumed", 0, listing)
+        if (self.options.update or self.options.append) and self._digest_there() != self.listed_beside:
+            raise _OvertakenError
         existing = self._existing(parts)  # checked again: another converter may have finished while this one waited
         if existing:
             return self._up_to_date(existing, parts, listing)
@@ -338,9 +364,10 @@ class _Conversion:
         elif not self.options.overwrite and self.before is None:
             refuse_to_lose(self.staging, folder, parts, self.recipe)
         job = self._unfinished(folder)
+        self.changes = self._changes_of(job) if job is not None else None
         status = "resumed" if job else "updated" if (self.target / MANIFEST).exists() else "created"
         made = 0
-        if (folder / NEW_FOLDER / MANIFEST).exists():
+        if job is not None and (folder / NEW_FOLDER / MANIFEST).exists():
             self._refuse_many_rejects(Manifest.load(folder / NEW_FOLDER))
         else:
             if job is None:
@@ -354,21 +381,22 @@ class _Conversion:
                 clear_partial_files(job)
                 outcomes = Outcomes(job, self.before)
                 outcomes.link_kept()
-                commit = Commit(job, self._recorded_settings(), outcomes.done, outcomes.lines, seen=job.files)
+                pruned = self.before.all_pruned if self.before is not None else ()
+                given = {"seen": job.files, "beside": job.beside, "pruned": pruned}
+                commit = Commit(job, self._recorded_settings(), outcomes.done, outcomes.lines, **given)
                 commit.run(lambda facts: self._manifest(job, parts, facts, whole=status == "created"))
-                if self.before is not None:
-                    verify_update(folder / NEW_FOLDER)
         held.check()
         self._publish(folder / NEW_FOLDER)
         return self._finished(status, made, listing)
 
     def _publish(self, new: Path) -> None:
         """Make the new dataset the one at the target, and keep as many generations before it as its manifest says."""
-        number = Manifest.load(new).keep
-        if self.before is not None and number:
-            generations.keep(self.target)
+        if self.before is not None:
+            verify_update(new)
+            if Manifest.load(new).keep:
+                generations.keep(self.target)
         publish.publish(new, self.target)
-        generations.drop_all_but(self.target, number if self.before is not None else 0)
+        generations.settle(self.target)
 
     def _folder(self, parts: dict[str, str]) -> Path:
         """Return the folder of this conversion's job."""
@@ -377,7 +405,7 @@ class _Conversion:
     def _unfinished(self, folder: Path) -> Job | None:
         """Return the job that was begun in its folder; None if there is none, or one that updates another dataset."""
         job = unfinished(folder, self.bases, self.recipe)
-        same = job is not None and job.updates in ("", self.before.digest if self.before is not None else "")
+        same = job is not None and job.updates == (self.before.digest if self.before is not None else "")
         return job if same else None
 
     def _begin(
@@ -392,7 +420,8 @@ class _Conversion:
         make_room(self.staging, folder)
         plan.write(folder)
         if self.before is not None:
-            listing.notices += write_pruned(job, self.before)
+            hide_pruned(job, self.before)
+            self.warnings += write_known(job, self.before, plan.of_old if isinstance(plan, Update) else None)
         begin(job)
         return job
 
@@ -407,6 +436,7 @@ class _Conversion:
                 update = plan_update(
                     listing, self.recipe, self.settings, self.options, self.before, self.bases, self.engine, scratch
                 )
+                update.refuse_lost_shards()
                 return update, update.job(folder, self.bases, parts)
             except AnewError as reason:
                 why = str(reason)
@@ -415,7 +445,8 @@ class _Conversion:
         plan = drafted()
         job = plan.job(folder, self.bases, self.recipe, parts, self.settings.shuffle)
         if self.before is not None:
-            job = replace(job, changes=asdict(changes_anew(self.before, plan, job.shards, listing.path.parent, why)))
+            changes = changes_anew(self.before, plan, job.shards, listing.path.parent, why)
+            job = replace(job, changes=asdict(changes), updates=self.before.digest)
         return plan, job
 
     def _check_space(self, expected: Estimate) -> None:
@@ -583,7 +614,7 @@ class _Conversion:
             examples=examples,
             copied=self._copied(),
             notices=(*listing.notices, *missing_labels(manifest, listing), *cut_objects(manifest), *costly_jpegs(manifest)),
-            warnings=(*warnings_of(manifest), *repeated_keys(self.target, manifest)),
+            warnings=(*warnings_of(manifest), *repeated_keys(self.target, manifest), *self.warnings),
             jpeg=manifest.jpeg,
             steps=manifest.steps,
             changes=self.changes,

@@ -21,7 +21,7 @@ from shardctl.labelling import JOB_ONLY
 from shardctl.listing import CHUNK_ROWS
 from shardctl.manifest import Manifest, SplitFacts, sum_up
 from shardctl.pipeline.samples import Shape
-from shardctl.seen import ShardCounts, writing_update
+from shardctl.seen import Pruned, ShardCounts, writing_update
 from shardctl.shard import ShardFacts
 from shardctl.step_counts import Counts, add_counts
 from shardctl.storage import FileFacts, HashingFile, copy_file, printable, replacing, write_atomically
@@ -73,18 +73,22 @@ class Commit:
         fields: dict[str, Any] | None = None,
         records_jpegs: bool = True,
         seen: pa.Table | None = None,
+        beside: str = "",
+        pruned: Pruned = (),
     ) -> None:
         """`settings` are those of the manifest; `done` returns the marker of a shard, and `lines` those of its rejects.
 
         Both are called in the order of the dataset. `fields` is what the manifest says of them; without it, that is found from
         the shapes of the images. `records_jpegs` False leaves out what the images are as JPEG, as an older shardctl did. `seen`
-        says when the files were changed last (SEEN_SCHEMA); None: no update.arrows is written.
+        says when the files were changed last (SEEN_SCHEMA); None: no update.arrows is written. `beside` and `pruned` are for
+        that file too.
         """
         self._job, self._settings, self._done, self._lines, self._fields = job, settings, done, lines, fields
-        self._seen = seen
+        self._seen, self._beside, self._pruned = seen, beside, pruned
         self._new = job.folder / NEW_FOLDER
         self._jpegs: list[JpegRecord] | None = [] if job.keeps_sources and records_jpegs else None
         self._objects = {"kept": 0, "cut_off": 0}
+        self._cuts_are_known = True
         self._steps: list[Counts] | None = []
         classes = job.layout.classes
         self._class_counts = {split.name: np.zeros(len(classes), np.int64) for split in job.splits} if classes else None
@@ -119,7 +123,7 @@ class Commit:
         inputs, rejected, samples, size = (sum(numbers) for numbers in zip(*totals.values(), strict=True))
         splits = tuple(SplitFacts(s.name, totals[s.name][2], s.shards, totals[s.name][3]) for s in self._job.splits)
         counts = {name: found.tolist() for name, found in self._class_counts.items()} if self._class_counts else None
-        objects = dict(self._objects) if self._job.layout.roles.objects else None
+        objects = dict(self._objects) if self._job.layout.roles.objects and self._cuts_are_known else None
         jpeg = jpegs.counts() if jpegs is not None else None
         steps = self._steps or None
         update = None if sink is None else sink.facts
@@ -131,8 +135,8 @@ class Commit:
         if self._seen is None:
             yield lambda counts: None, None
             return
-        with writing_update(self._new) as (writer, sink):
-            writer.write_files(self._seen)
+        with writing_update(self._new, self._pruned) as (writer, sink):
+            writer.write_files(self._seen, self._beside)
             yield writer.add, sink
 
     def _add_steps(self, done: Done, first: bool) -> None:
@@ -161,7 +165,10 @@ class Commit:
                 if self._class_counts is not None:
                     self._class_counts[place.split_name] += _counts(done, len(self._class_counts[place.split_name]))
                 self._objects["kept"] += done.objects
-                self._objects["cut_off"] += done.cut_off
+                if done.cut_off is None:
+                    self._cuts_are_known = False
+                else:
+                    self._objects["cut_off"] += done.cut_off
                 self._add_steps(done, first=shard == 0)
                 count(counts_of(done))
                 if self._jpegs is not None:

@@ -113,6 +113,7 @@ class Draft:
             shard_bytes=self.probe.shard_bytes,
             probed=self.probe.records,
             probe_rejects=self.probe.rejected,
+            beside=self.listing.digest_beside,
         )
 
     def write(self, folder: Path) -> None:

@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 from pathlib import Path
 
 from shardctl.conversion.publish import files_of
-from shardctl.history import folder_of, kept_generations
+from shardctl.errors import DatasetError
+from shardctl.history import folder_of
 from shardctl.manifest import Manifest
 from shardctl.storage import copy_file, naming_the_path, sync_folder
-from shardctl.tables import GENERATIONS, MANIFEST
+from shardctl.tables import GENERATIONS
+
+HIDDEN = "."
+"""What names of folders begin with that are being made, or deleted."""
 
 
 def keep(root: Path) -> None:
     """Keep the dataset at `root` as it is now: its files get a second name. The caller holds the lease.
 
-    A process that is killed here leaves a folder that counts for nothing, and that the next one replaces.
+    A process that is killed here leaves a folder that counts for nothing, and that the next one deletes.
     """
     folder = folder_of(root, Manifest.load(root).generation.number)
     with naming_the_path(root / GENERATIONS):
-        if (folder / MANIFEST).exists():
-            return
-        unfinished = folder.with_name(".unfinished")
+        if folder.exists():
+            if _digest(folder) == _digest(root):
+                return
+            _delete(folder)  # of a dataset that was overwritten
+        unfinished = folder.with_name(f"{HIDDEN}unfinished")
         if unfinished.exists():
             shutil.rmtree(unfinished)
         unfinished.mkdir(parents=True)
@@ -34,15 +41,53 @@ def keep(root: Path) -> None:
         sync_folder(folder.parent)
 
 
-def drop_all_but(root: Path, number: int) -> None:
-    """Delete kept generations but for the last `number` of them."""
+def settle(root: Path, keeps: int | None = None) -> None:
+    """Delete kept generations but for those that a dataset remembers, and of these the last ones: as many as its manifest says.
+
+    `keeps` is another number. The caller holds the lease.
+    """
     with naming_the_path(root / GENERATIONS):
-        kept = kept_generations(root)
-        for each in kept[: len(kept) - number]:
-            (folder_of(root, each) / MANIFEST).unlink()  # half of a dataset is none
-            shutil.rmtree(folder_of(root, each))
-        if not number and (root / GENERATIONS).is_dir():
-            shutil.rmtree(root / GENERATIONS)
+        for folder in _surplus(root, keeps):
+            _delete(folder)
+        if (root / GENERATIONS).is_dir() and not any((root / GENERATIONS).iterdir()):
+            (root / GENERATIONS).rmdir()
+
+
+def unsettled(root: Path) -> bool:
+    """Return whether there are generations to delete, which a killed process left."""
+    return bool(_surplus(root, None))
+
+
+def _surplus(root: Path, keeps: int | None) -> list[Path]:
+    """Return the folders of generations that are not to be there."""
+    if not (root / GENERATIONS).is_dir():
+        return []
+    manifest = Manifest.load(root)
+    known = {folder_of(root, each.number): each.digest for each in manifest.history[:-1]}
+    number = manifest.keep if keeps is None else keeps
+    wanted = {folder for folder in list(known)[-number:] if _digest(folder) == known[folder]} if number else set()
+    return sorted(path for path in (root / GENERATIONS).iterdir() if path not in wanted and _is_ours(path))
+
+
+def _is_ours(path: Path) -> bool:
+    return path.name.startswith(HIDDEN) or (path.name.isdecimal() and path.is_dir())
+
+
+def _digest(root: Path) -> str:
+    """Return what stands for a dataset, "" if there is none."""
+    try:
+        return Manifest.load(root).generation.digest
+    except DatasetError:
+        return ""
+
+
+def _delete(folder: Path) -> None:
+    """Delete a generation. It gets a name that counts for nothing first: half of a dataset is none."""
+    if not folder.name.startswith(HIDDEN):
+        hidden = folder.with_name(f"{HIDDEN}{folder.name}.{secrets.token_hex(4)}")
+        folder.rename(hidden)
+        folder = hidden
+    shutil.rmtree(folder)
 
 
 def link_or_copy(old: Path, new: Path) -> None:

@@ -58,8 +58,8 @@ class Done:
     """A finished shard, as its marker records it. `shapes` are the first few different decoded shapes in it.
 
     Of `inputs` records `rejected` became no sample. `labels` counts its samples by class. `objects` are marked in its images,
-    and `cut_off` of them are no longer. `units` has MARKER_SCHEMA. `jpegs` is what its images are as JPEG, None where that is
-    not recorded. `steps` counts what became of its records in each step of text and tables.
+    and `cut_off` of them are no longer (None: it is not known how many). `units` has MARKER_SCHEMA. `jpegs` is what its images
+    are as JPEG, None where that is not recorded. `steps` counts what became of its records in each step of text and tables.
     """
 
     facts: ShardFacts
@@ -68,7 +68,7 @@ class Done:
     shapes: tuple[Shape, ...]
     labels: dict[int, int]
     objects: int
-    cut_off: int
+    cut_off: int | None
     units: pa.Table
     jpegs: JpegRecord | None = None
     steps: tuple[Counts, ...] = ()

@@ -289,7 +289,7 @@ def _tried(job: Job, shard: int) -> Tried:
     reject = next(read_rejects(job.rejects_path(shard)), None) if done.rejected else None
     size = planned.unit.size if job.fields is None else None
     records = tuple(_records(job.shard_path(shard)))
-    return Tried(planned.key(), size, None, records, done.cut_off, reject)
+    return Tried(planned.key(), size, None, records, done.cut_off or 0, reject)
 
 
 def _with_further(tried: Tried, further: Tried) -> Tried:

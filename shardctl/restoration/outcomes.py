@@ -45,9 +45,9 @@ class Outcomes:
             self._counts = Seen(root, update)
 
     @property
-    def seen(self) -> pa.Table | None:
-        """When files were changed last, as update.arrows says; None if it is lost."""
-        return None if self._counts is None else self._counts.files
+    def counts(self) -> Seen | None:
+        """What update.arrows says; None if it is lost."""
+        return self._counts
 
     def done(self, shard: int) -> Done:
         """Return what became of a shard."""

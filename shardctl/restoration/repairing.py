@@ -387,7 +387,11 @@ class Repair:
     def _commit(self, job: Job) -> Commit:
         outcomes = Outcomes(self.root, job, self.intact, self.manifest.update)
         manifest, records_jpegs = self.manifest, self.manifest.jpeg is not None
-        return Commit(job, manifest.settings, outcomes.done, outcomes.lines, manifest.fields, records_jpegs, outcomes.seen)
+        given = (manifest.settings, outcomes.done, outcomes.lines, manifest.fields, records_jpegs)
+        seen = outcomes.counts
+        if seen is None:
+            return Commit(job, *given)
+        return Commit(job, *given, seen.files, seen.digest_beside, seen.pruned)
 
     def _drop(self, job: Job) -> bool:
         """Commit the dataset without the samples that are lost, and return whether that could be done."""

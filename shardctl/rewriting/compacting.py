@@ -77,7 +77,7 @@ def compact(
         if objects is not None and objects["cut_off"]:
             objects = None  # how many were cut off is known of whole shards only
         totals = Totals(old.manifest.class_counts, objects, old.manifest.jpeg, None)
-        manifest = commit(old, new, held, shards, old.files, totals, "compact", 0)
+        manifest = commit(old, new, held, shards, old.files, totals, "compact")
         return replace(result, bytes=manifest.bytes)
 
 
@@ -266,7 +266,8 @@ def _new_shard(old: Old, new: Path, shard: _Shard, copied: Copied, inputs: Numbe
         parts = [old.table.jpegs.only(int(first[number]) + start, rows) for number, start, rows in shard.runs]
         plain = np.concatenate([np.empty(0, bool), *parts])
     shapes = tuple(sorted({shape for number in shard.of for shape in old.counts(number).shapes}))[:2]
-    counts = ShardCounts(dict(copied.labels), shapes, copied.objects, 0, _jpegs(old, new, entry), ())
+    cut_off = None if old.manifest.objects is None or old.manifest.objects["cut_off"] else 0
+    counts = ShardCounts(dict(copied.labels), shapes, copied.objects, cut_off, _jpegs(old, new, entry), ())
     table = pa.table([columns[name] for name in PLAN_SCHEMA.names], schema=PLAN_SCHEMA)
     return NewShard(entry, table, lines, counts, plain, False)
 

@@ -15,27 +15,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.codecs.jpeg import jpeg_facts
-from shardctl.conversion.generations import drop_all_but
 from shardctl.engines.builder import jpegs_of
 from shardctl.errors import InputError, UsageError
 from shardctl.filtering import matching
-from shardctl.history import kept_generations
+from shardctl.history import folder_of, kept_generations
 from shardctl.jpegs import COUNTS
 from shardctl.loader import Selection
 from shardctl.machine import usable_cores
 from shardctl.reader import Shards
 from shardctl.rewriting.copying import Copied, Run, copy_shard
-from shardctl.rewriting.rewritten import NewShard, Old, Totals, commit, rewriting
+from shardctl.rewriting.rewritten import NewShard, Old, Totals, commit, forget, rewriting
 from shardctl.shard import ShardReader
 from shardctl.sources.labels import some
 from shardctl.storage import printable
 from shardctl.stored import ShardUnits, possible_names
-from shardctl.tables import PLAN_SCHEMA, PRUNED, Reject, ShardEntry
+from shardctl.tables import PLAN_SCHEMA, ShardEntry, pruned_reject
 
 Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
-
-MESSAGE = "taken out of the dataset by `shardctl prune`"
 
 
 @dataclass(frozen=True)
@@ -71,40 +68,42 @@ def prune(
     condition, or if samples cannot be told apart (blocks of packed tokens), InputError if no key is known, BusyError.
     """
     root = Path(dst)
-    if (where is None) == (keys is None):
-        raise UsageError("prune needs a condition or keys: which samples are to go? Give one of --where and --keys")
+    if where is None and keys is None:
+        raise UsageError("prune needs a condition or keys: which samples are to go? Give --where, --key or --keys")
+    if where is not None and keys is not None:
+        raise UsageError("a condition and keys contradict each other; prune twice, once with each")
     if dry_run:
         old = Old(root)
-        chosen = _chosen(old, where, keys)
-        return _result(old, chosen, tuple(kept_generations(root)))
+        return _result(old, _chosen(old, where, keys))
     waiting = (lambda owner: None) if if_running == "wait" else None
     with rewriting(root, waiting) as (new, held):
         old = Old(root)
         chosen = _chosen(old, where, keys)
-        generations = tuple(kept_generations(root))
         if chosen.rows:
             shards, dropped = _written(old, new, chosen, progress)
-            commit(old, new, held, shards, _files(old, shards), _totals(old, dropped), "prune", chosen.samples)
-        elif keys is not None:
-            drop_all_but(root, 0)  # they may have samples of these keys that went with an update
-        return _result(old, chosen, generations)
+            gone = (chosen.samples, dropped.records)
+            commit(old, new, held, shards, _files(old, shards), _totals(old, dropped), "prune", *gone)
+        elif chosen.generations:
+            forget(root, new.parent)
+        return _result(old, chosen)
 
 
 @dataclass(frozen=True)
 class _Chosen:
-    """The rows that go, by shard, increasing; and keys that no sample has."""
+    """The rows that go, by shard, increasing; keys that no sample has; and earlier generations that go, as they have them."""
 
     rows: dict[int, Numbers]
     missing: tuple[str, ...]
+    generations: tuple[int, ...]
 
     @property
     def samples(self) -> int:
         return sum(map(len, self.rows.values()))
 
 
-def _result(old: Old, chosen: _Chosen, generations: tuple[int, ...]) -> PruneResult:
+def _result(old: Old, chosen: _Chosen) -> PruneResult:
     left = old.manifest.samples - chosen.samples
-    return PruneResult(chosen.samples, left, len(old.table), len(chosen.rows), chosen.missing, generations)
+    return PruneResult(chosen.samples, left, len(old.table), len(chosen.rows), chosen.missing, chosen.generations)
 
 
 def _chosen(old: Old, where: str | None, keys: Iterable[str] | None) -> _Chosen:
@@ -114,23 +113,28 @@ def _chosen(old: Old, where: str | None, keys: Iterable[str] | None) -> _Chosen:
             f"{printable(str(old.root))}: its samples are made of several records each, so that none can be taken out alone;"
             " take the record out of the source, and convert it anew"
         )
+    kept = kept_generations(old.root)
     if where is not None:
-        wanted = set(_keys_of(old, matching(Selection(Shards(old.root, None)), where)))
-        rows, _ = _rows_with(old, wanted)
-        return _Chosen(rows, ())
+        rows = _matching(old, where)
+        with_them = kept if rows else [each for each in kept if _matching(Old(folder_of(old.root, each)), where)]
+        return _Chosen(rows, (), tuple(kept if with_them else ()))
     wanted = set(keys or ())
     if not wanted:
         raise UsageError("no key was given")
     rows, found = _rows_with(old, wanted)
-    missing = tuple(sorted(wanted - found))
-    if not rows:
-        pruned = {
-            reject.key for of_shard in old.rejects for of_unit in of_shard for reject in of_unit if reject.error == PRUNED
-        }
-        if not wanted <= pruned:
-            shown = printable(str(old.root))
-            raise InputError(f"{shown}: no sample has the key {some(missing)}; `shardctl inspect --key` shows similar ones")
-    return _Chosen(rows, missing)
+    before = {pruned_reject(source, record).key for source, record in (() if old.seen is None else old.seen.pruned)}
+    missing = tuple(sorted(wanted - found - before))
+    if rows or any(_rows_with(Old(folder_of(old.root, each)), wanted)[0] for each in kept):
+        return _Chosen(rows, missing, tuple(kept))
+    if missing:
+        shown = printable(str(old.root))
+        raise InputError(f"{shown}: no sample has the key {some(missing)}; `shardctl inspect --key` shows similar ones")
+    return _Chosen(rows, missing, ())
+
+
+def _matching(old: Old, where: str) -> dict[int, Numbers]:
+    """Return the rows of records of which a sample matches a condition, by shard."""
+    return _rows_with(old, set(_keys_of(old, matching(Selection(Shards(old.root, None)), where))))[0]
 
 
 def _keys_of(old: Old, samples: Numbers) -> Iterator[str]:
@@ -166,11 +170,12 @@ class _Dropped:
     labels: Counter[tuple[str, int]]
     objects: int
     jpegs: Counter[str]
+    records: set[tuple[str, int]]
 
 
 def _written(old: Old, new: Path, chosen: _Chosen, progress: Callable[[int, int], None]) -> tuple[list[NewShard], _Dropped]:
     """Write the shards that have rows which go without these, and return all shards of the dataset."""
-    dropped = _Dropped(Counter(), 0, Counter())
+    dropped = _Dropped(Counter(), 0, Counter(), set())
     shards: list[NewShard] = []
     done = 0
     with ThreadPoolExecutor(usable_cores()) as pool:  # copying and hashing let other threads run
@@ -186,7 +191,7 @@ def _written(old: Old, new: Path, chosen: _Chosen, progress: Callable[[int, int]
             dropped.labels.update({(entry.split, label): count for label, count in gone.labels.items()})
             dropped.objects += old_objects(old, shard, copied)
             dropped.jpegs.update(gone.jpegs)
-            shards.append(_without(old, shard, entry, chosen.rows[shard], copied, gone))
+            shards.append(_without(old, shard, entry, chosen.rows[shard], copied, gone, dropped.records))
             done += 1
             progress(done, len(copies))
     return shards, dropped
@@ -233,8 +238,10 @@ def _facts_of(old: Old, entry: ShardEntry, rows: Numbers) -> _Gone:
     return _Gone(labels, jpegs)
 
 
-def _without(old: Old, shard: int, entry: ShardEntry, rows: Numbers, copied: Copied, gone: _Gone) -> NewShard:
-    """Return a shard without some rows: what becomes of its units and its rejects."""
+def _without(
+    old: Old, shard: int, entry: ShardEntry, rows: Numbers, copied: Copied, gone: _Gone, pruned: set[tuple[str, int]]
+) -> NewShard:
+    """Return a shard without some rows: what becomes of its units and its rejects. The records are added to `pruned`."""
     facts, counts, plain = copied.facts, old.counts(shard), old.plain(shard)
     changed = replace(
         entry, rows=facts.rows, bytes=facts.bytes, raw_bytes=facts.raw_bytes, sha256=facts.sha256, block_rows=facts.block_rows
@@ -255,7 +262,9 @@ def _without(old: Old, shard: int, entry: ShardEntry, rows: Numbers, copied: Cop
     for place, of_unit in records.items():
         samples[place] -= sum(number_of for _, _, number_of in of_unit)
         rejected[place] += len(of_unit)
-        digests[place] &= bool(units.first[place] or samples[place])
+        digests[place] &= bool(samples[place])
+        path = old.stored.file(int(units.file[place])).path
+        pruned |= {(path, record) for record, _, _ in of_unit}
     first_row = units.first_row - np.searchsorted(rows, units.first_row)
     part = old.stored.plan.slice(entry.first_unit, entry.units)
     columns = {name: part[name] for name in PLAN_SCHEMA.names}
@@ -327,7 +336,7 @@ def _lines(old: Old, shard: int, units: ShardUnits, records: dict[int, list[Reco
         rejects = list(next(left)) if units.rejected[place] else []
         if place in records:
             path = old.stored.file(int(units.file[place])).path
-            rejects += [Reject(path, key, "prune", PRUNED, MESSAGE) for _, key, _ in records[place]]
+            rejects += [pruned_reject(path, record) for record, _, _ in records[place]]
             rejects.sort(key=lambda reject: reject.number)
         yield from (reject.line() for reject in rejects)
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from shardctl import lease
 from shardctl.conversion import publish
-from shardctl.conversion.generations import drop_all_but, keep, link_or_copy
+from shardctl.conversion.generations import keep, link_or_copy, settle
 from shardctl.conversion.options import check_writable
 from shardctl.conversion.staging import REPAIR_PREFIX, discard
 from shardctl.engines.job import NEW_FOLDER
@@ -26,7 +26,7 @@ from shardctl.fingerprint import WRITTEN_PART, fingerprint
 from shardctl.jpegs import COUNTS, JpegRecord, joined
 from shardctl.layout import Layout
 from shardctl.manifest import Manifest, SplitFacts, sum_up
-from shardctl.seen import NO_COUNTS, Seen, ShardCounts, writing_update
+from shardctl.seen import NO_COUNTS, Pruned, Seen, ShardCounts, writing_update
 from shardctl.shard import Compression
 from shardctl.step_counts import Counts
 from shardctl.storage import naming_the_path, printable, replacing, sha256_of
@@ -155,11 +155,13 @@ def commit(
     files: pa.Table,
     totals: Totals,
     command: str,
-    removed: int,
+    removed: int = 0,
+    pruned: Pruned = (),
 ) -> Manifest:
     """Write the tables and the manifest beside the new shards, and put them in the place of the dataset. Returns the manifest.
 
-    `files` is the new files.arrow. `removed` samples are no longer there: then earlier generations go too, as they have them.
+    `files` is the new files.arrow. `removed` samples of the records `pruned` are no longer there: then earlier generations go
+    too, as they have them.
     """
     making = old.table.making
     entries = [shard.entry for shard in shards]
@@ -179,8 +181,8 @@ def commit(
     with ShardSpool(new.parent) as spool:
         _write_plan_and_rejects(new, shards, spool)
         if old.seen is not None:
-            with writing_update(new) as (record, file):
-                record.write_files(old.seen.files)
+            with writing_update(new, {*old.seen.pruned, *pruned}) as (record, file):
+                record.write_files(old.seen.files, old.seen.digest_beside)
                 for shard in shards:
                     record.add(shard.counts)
             update = file.facts
@@ -214,12 +216,24 @@ def commit(
     with replacing(new / MANIFEST) as sink:
         sink.write(manifest.to_json().encode())
     held.check()
-    kept = 0 if removed else manifest.keep
-    if kept:
+    if removed:
+        forget(old.root, new.parent)
+    elif manifest.keep:
         keep(old.root)
     publish.publish(new, old.root)
-    drop_all_but(old.root, kept)
+    settle(old.root)
     return manifest
+
+
+def forget(root: Path, but: Path | None = None) -> None:
+    """Delete earlier generations, and unfinished conversions: they may have samples that go. The caller holds the lease.
+
+    `but` is the folder of the job that takes them away.
+    """
+    settle(root, 0)
+    with naming_the_path(root / STAGING):
+        for job in [path for path in (root / STAGING).iterdir() if path.is_dir() and path != but]:
+            discard(job)
 
 
 def _write_plan_and_rejects(new: Path, shards: Sequence[NewShard], spool: ShardSpool) -> None:

@@ -36,6 +36,10 @@ class Appending:
                 self._places.append((len(recorded) - 1, ""))
             else:
                 below = place.relative_to(recorded[found]).as_posix()
+                if any(part.startswith(".") for part in below.split("/")) and below != ".":
+                    raise InputError(
+                        f"{printable(str(root))}: is hidden in {printable(recorded[found])}, so that it is no input"
+                    )
                 self._places.append((found, "" if below == "." else below))
         self.sources = recorded
         """The sources of the dataset afterwards: those that it has, and the given ones that are in none of these."""

@@ -19,21 +19,22 @@ from shardctl.errors import DatasetError
 from shardctl.jpegs import COUNTS, JpegRecord
 from shardctl.layout import Layout
 from shardctl.manifest import Manifest
-from shardctl.seen import Seen
+from shardctl.seen import Pruned, Seen
 from shardctl.shard import ShardFacts
 from shardctl.storage import naming_the_path, printable, sha256_of
 from shardctl.tables import (
     CHECKSUMS,
     FILES,
     PLAN,
-    PRUNED,
     REJECTS,
     SHARDS,
     TABLES,
     Reject,
     ShardTable,
     open_checked_table,
+    pruned_reject,
     read_rejects,
+    taken,
 )
 
 Numbers = npt.NDArray[np.int64]
@@ -71,6 +72,16 @@ class Before:
         if damaged:
             raise DatasetError(f"{printable(str(path))}: is damaged or missing; {REPAIR_FIRST}")
 
+    def refuse_lost(self, shard: int) -> None:
+        """Raise DatasetError if a shard is not there, or not as large as it was."""
+        entry = self.table[shard]
+        try:
+            whole = (self.root / entry.path).stat().st_size == entry.bytes
+        except OSError:
+            whole = False
+        if not whole:
+            raise DatasetError(f"{printable(str(self.root / entry.path))}: is damaged or missing; {REPAIR_FIRST}")
+
     @property
     def digest(self) -> str:
         """What stands for every byte of its samples."""
@@ -102,10 +113,20 @@ class Before:
     def pruned(self) -> dict[str, dict[int, Reject]]:
         """The records that were taken out by a person, by the path of their file and their number in it."""
         found: dict[str, dict[int, Reject]] = {}
-        for reject in read_rejects(self.root / REJECTS):
-            if reject.error == PRUNED:
-                found.setdefault(reject.source, {})[reject.number] = reject
+        for source, record in self.seen.pruned:
+            found.setdefault(source, {})[record] = pruned_reject(source, record)
         return found
+
+    @cached_property
+    def rejected_files(self) -> dict[str, Reject]:
+        """The files that are one record each and were rejected before they were read, or while they were."""
+        rejects = (reject for reject in read_rejects(self.root / REJECTS) if reject.key == reject.source)
+        return {reject.source: reject for reject in rejects if reject.stage in ("plan", "read")}
+
+    @property
+    def all_pruned(self) -> Pruned:
+        """The same as pairs of the path and the number."""
+        return self.seen.pruned
 
     def stat_of(self, path: str) -> tuple[int, int] | None:
         """Return the size of a file, and when it was changed last, as the dataset was made of it; None for no such file."""
@@ -145,6 +166,12 @@ class Before:
                 left -= reject.records
                 offset += len(line)
         return starts, lines
+
+    def rejects_of_units(self) -> Iterator[tuple[int, list[Reject]]]:
+        """Yield the units that have rejects, by their rows of the plan, each with these."""
+        rejects, counts = read_rejects(self.root / REJECTS), self.units("rejected")
+        for unit in np.flatnonzero(counts).tolist():
+            yield unit, list(taken(rejects, int(counts[unit])))
 
     def reject_lines(self, shard: int) -> Iterator[bytes]:
         """Yield the lines of the rejects of a shard."""

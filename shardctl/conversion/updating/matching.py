@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -74,14 +75,38 @@ def match_files(before: Before, listing: Listing, files: Path) -> Matching:
     same[known] &= _labels(now)[known] == _labels(before.files)[of]
     if "columns" in now.column_names and "columns" in before.files.column_names:
         _compare_columns(now["columns"], before.files["columns"], rows, same)
-    for path in before.pruned:  # what was known of these went with their samples
-        row = pc.index(now["path"], path).as_py()
-        if row >= 0 and 0 in before.pruned[path]:
+    for path, row in _rows_of(now, before.pruned).items():  # what was known of these went with their samples
+        if 0 in before.pruned[path]:
             same[row] = as_it_was[row]
-    # What cannot be read now was read before, or was not: then nothing has changed.
-    broken = np.flatnonzero(same & now["error"].is_valid().to_numpy())
-    same[broken] = before.samples_of_files[rows[broken]] == 0
+    _compare_faults(before, now, rows, same)
     return Matching(rows, same, before.files.num_rows)
+
+
+def _rows_of(files: pa.Table, paths: Collection[str]) -> dict[str, int]:
+    """Return the rows of those of these files that are in a table."""
+    if not paths:
+        return {}
+    wanted = pa.array(sorted(paths), pa.string())
+    rows = np.flatnonzero(np.asarray(pc.is_in(files["path"], value_set=wanted).combine_chunks()))
+    return dict(zip(files["path"].take(pa.array(rows)).to_pylist(), rows.tolist(), strict=True))
+
+
+PASSING = ("vanished", "io", "changed")
+"""Errors of reading a file that may be over: such a file is tried again."""
+
+
+def _compare_faults(before: Before, now: pa.Table, rows: Numbers, same: Flags) -> None:
+    """Clear the flags of files that are known to be faulty and were not, or were, and are not any more."""
+    broken = now["error"].is_valid().to_numpy()
+    same[broken & (rows >= 0)] &= before.samples_of_files[rows[broken & (rows >= 0)]] == 0
+    for path, row in _rows_of(now, before.rejected_files).items():
+        reject = before.rejected_files[path]
+        if not same[row]:
+            continue
+        if reject.stage == "plan":
+            same[row] = (now["error"][row].as_py(), now["message"][row].as_py()) == (reject.error, reject.message)
+        elif reject.stage == "read" and reject.error in PASSING:
+            same[row] = False
 
 
 def rows_before(files: pa.Table, listing: Listing) -> Numbers:

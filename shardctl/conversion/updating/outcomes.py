@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from shardctl.conversion.generations import link_or_copy
-from shardctl.conversion.updating.before import REPAIR_FIRST, Before
+from shardctl.conversion.updating.before import Before
 from shardctl.engines.job import Job
 from shardctl.engines.task import Done, read_marker
 from shardctl.errors import DatasetError
 from shardctl.plan import NOT_KEPT
 from shardctl.storage import naming_the_path, printable
+from shardctl.tables import MANIFEST
 from shardctl.verification import verify
 
 
@@ -57,12 +58,7 @@ class Outcomes:
             old, new = before.root / entry.path, self.job.shard_path(shard)
             with naming_the_path(new):
                 new.unlink(missing_ok=True)
-                try:
-                    whole = old.stat().st_size == entry.bytes
-                except OSError:
-                    whole = False
-                if not whole:
-                    raise DatasetError(f"{printable(str(old))}: is damaged or missing; {REPAIR_FIRST}")
+                before.refuse_lost(number)
                 link_or_copy(old, new)
 
 
@@ -73,4 +69,5 @@ def verify_update(new: Path) -> None:
     """
     found = next((finding for finding in verify(new, "quick").findings if finding.severity == "error"), None)
     if found is not None:
+        (new / MANIFEST).unlink()  # the next try makes the tables once more
         raise DatasetError(f"{printable(str(new))}: {found.message}; the dataset is as it was before")

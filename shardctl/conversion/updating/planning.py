@@ -28,7 +28,7 @@ from shardctl.conversion.updating.before import Before
 from shardctl.conversion.updating.matching import Matching, match_files
 from shardctl.engines.base import Engine
 from shardctl.engines.job import Job, Root
-from shardctl.labelling import LABEL, Labelling, PlanSettings, label_files, leave_out_labels, write_files
+from shardctl.labelling import LABEL, Labelling, PlanSettings, job_files_schema, label_files, leave_out_labels, write_files
 from shardctl.layout import Layout
 from shardctl.listing import CHUNK_ROWS, Listing
 from shardctl.order import Permutation
@@ -72,10 +72,12 @@ class Changes:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Rows of the plan in their order, each with the number of its shard in the job: (rows,) int64."""
+    """Rows of the plan in their order, each with the number of its shard in the job, and its row in the plan before (-1: it is
+    new, or has changed): (rows,) int64 each."""
 
     table: pa.Table
     shard: Numbers
+    of_old: Numbers
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,17 @@ class Update:
         return Changes(*files, old - kept, len(self.shards) - old, kept)
 
     @property
+    def of_old(self) -> Numbers:
+        """For each row of the plan its row in the plan before, -1 where it is new or has changed."""
+        return self.rows.of_old
+
+    def refuse_lost_shards(self) -> None:
+        """Raise DatasetError if a shard that is kept is not there, or not as large as it was."""
+        for *_, kept in self.shards:
+            if kept != NOT_KEPT:
+                self.before.refuse_lost(kept)
+
+    @property
     def _splits_before(self) -> dict[str, Any]:
         return {split.name: split for split in self.before.manifest.splits}
 
@@ -126,6 +139,7 @@ class Update:
             updates=self.before.digest,
             kept_records=self._kept_records,
             changes=asdict(self.changes),
+            beside=self.before.seen.digest_beside,
         )
 
     @property
@@ -197,6 +211,8 @@ class _Planning:
         compares = any(isinstance(step, Deduplicate) for step in self.recipe.batch_transforms)
         if compares or self.recipe.duplicates.mode != "keep":
             raise AnewError("duplicates are looked for among all inputs")
+        if listing.digest_beside != before.seen.digest_beside:
+            raise AnewError("files that say what is read of others have changed")
         splitting = split_files(listing, self.settings.split, self.settings.seed)
         draw = splitting.draw if splitting.of_file is None else None
         if draw != before.reading.get("draw"):
@@ -250,7 +266,12 @@ class _Planning:
             said = [f"{some(come)} {'is' if len(come) == 1 else 'are'} new"] * bool(come)
             said += [f"{some(gone)} {'is' if len(gone) == 1 else 'are'} gone"] * bool(gone)
             raise AnewError(f"the classes have other numbers, as {' and '.join(said) or 'their order changed'}")
-        if not _fits(now, before, exactly=not self.recipe.sample_transforms):
+        columns = job_files_schema(self.listing)
+        known = [
+            schema.field("columns").type if "columns" in schema.names else None
+            for schema in (columns, self.before.files.schema)
+        ]
+        if known[0] != known[1] or not _fits(now, before, exactly=not self.recipe.sample_transforms):
             raise AnewError("the columns, or what is known of them, are others")
 
     def _refuse_other_types(self, surveyor: Surveyor, units: Units, by_folder: bool) -> None:
@@ -334,7 +355,8 @@ class _Planning:
         parts: list[pa.RecordBatch] = []
         of_parts: list[Numbers] = []
         number_of = np.full(len(before.table), -1, np.int64)  # of a shard before in the job
-        expected = planner.split_records
+        draw = self.before.reading.get("draw")
+        shares = [1.0] * len(names) if draw is None else np.diff([0.0, *draw.edges, 1.0]).tolist()
         for split, name in enumerate(names):
             mine = np.flatnonzero(old.of_shard == split)
             number_of[mine] = len(shards) + np.arange(len(mine))
@@ -353,15 +375,18 @@ class _Planning:
                 of_parts.append(np.full(parts[-1].num_rows, number, np.int64))
             shards += [(split, place, NOT_KEPT if touched[shard] else int(shard)) for place, shard in enumerate(mine.tolist())]
             shards += [(split, len(mine) + place, NOT_KEPT) for place in range(more)]
-            share = expected[split] / max(1, new) if self.before.reading.get("draw") else 1.0
+            share = shares[split]
             splits.append(SplitPlan(name, there + new, round((there + new) * share), len(mine) + more))
         rows = self._rows_of_old(old, units)
         table = pa.concat_tables([rows, pa.Table.from_batches(parts, JOB_PLAN_SCHEMA)])
         of = np.concatenate([number_of[old.shard[old.stays]], *of_parts])
+        stay = np.flatnonzero(old.stays)
+        of_old = np.full(len(of), -1, np.int64)
+        of_old[: len(stay)] = np.where(old.changed[stay], -1, stay)
         order = np.argsort(of, kind="stable")
         if bool((np.diff(order) != 1).any()):
             table = table.take(pa.array(order))
-        return _Rows(table.combine_chunks(), of[order]), tuple(shards), tuple(splits)
+        return _Rows(table.combine_chunks(), of[order], of_old[order]), tuple(shards), tuple(splits)
 
     def _rows_of_old(self, old: _OldRows, units: Units) -> pa.Table:
         """Return the rows of the plan before that stay, for the files as they are listed now."""

@@ -8,7 +8,6 @@ from pathlib import Path
 from shardctl.errors import DatasetError, InputError
 from shardctl.fingerprint import VERSIONS, version_changes
 from shardctl.manifest import Manifest
-from shardctl.sources.labels import some
 from shardctl.storage import printable
 from shardctl.tables import is_written
 
@@ -33,6 +32,11 @@ def refuse_other(root: Path, manifest: Manifest, parts: dict[str, str], sources:
     shown = printable(str(root))
     refuse_written(root, manifest)
     before = manifest.fingerprint_parts
+    if not all(before.get(name, "lost") for name in parts):
+        raise DatasetError(
+            f"{shown}: its manifest was made anew by repair, so that it is not known any more what it was made from; make the"
+            " dataset anew with --overwrite"
+        )
     names = [name for name in parts if name not in FOLLOWED and parts[name] != before.get(name)]
     if names:
         raise DatasetError(
@@ -46,12 +50,15 @@ def refuse_other(root: Path, manifest: Manifest, parts: dict[str, str], sources:
             f" ({version_changes(made_by, now)}); use those versions, or --overwrite to make all of it anew"
         )
     if tuple(moved or sources) != manifest.sources:
-        flags = " ".join(f"--source {printable(source)}" for source in manifest.sources)
         were = "said to have been" if moved else "given"
         raise InputError(
-            f"{shown}: was made from {some(manifest.sources)}, and {some(moved or sources)} is {were}; if what was there is"
-            f" in {some(sources)} now, add {flags}"
+            f"{shown}: was made from {_listed(manifest.sources)}, and {_listed(moved or sources)} is {were}; give the same"
+            " sources in the same order, or if they have moved, say where each was with --source"
         )
+
+
+def _listed(sources: Sequence[str]) -> str:
+    return ", ".join(map(printable, sources))
 
 
 def _of_values(versions: str) -> str:
