@@ -14,6 +14,15 @@ CHANGES = {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.link", "os.trun
 """Audit events of Python right before such a change. The last one stands for the exchange of folders, which ctypes makes."""
 
 
+EVERY = 8
+"""Which changes are tried where each try takes long; `make fuzz` tries all of them."""
+
+
+def some_changes(first: int, every: int = EVERY) -> range:
+    """Return the changes at which something is stopped, one after the other, until it is not stopped any more."""
+    return range(1000) if os.environ.get("SHARDCTL_FUZZ", "0") != "0" else range(first, 1000, every)
+
+
 class Killed(BaseException):
     """What stands in the place of SIGKILL: from then on nothing is changed any more, whatever is there to tidy up."""
 

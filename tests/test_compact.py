@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from samples_of import samples_of
-from stopping import stopped_at
+from stopping import some_changes, stopped_at
 from token_samples import packed_blocks, write_packed
 
 import shardctl
@@ -164,7 +164,7 @@ def test_a_compaction_that_is_stopped_anywhere_has_done_all_or_nothing(
     shutil.move(tmp_path / "first", source / "0.jpg")
     convert(source, before, samples_per_shard=3, labels="none", update=True)
     expected = samples_of(before)
-    for change in range(how == "kill", 1000, 2):
+    for change in some_changes(how == "kill", 4):
         shutil.copytree(before, out)
         again = partial(shardctl.compact, out)
         if not stopped_at(change, how, compacting, "_written", again, monkeypatch):

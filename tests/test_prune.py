@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from samples_of import samples_of
-from stopping import stopped_at
+from stopping import some_changes, stopped_at
 from token_samples import packed_blocks, write_packed
 
 import shardctl
@@ -188,7 +188,7 @@ def test_a_prune_that_is_stopped_anywhere_has_done_all_or_nothing(
     convert(source, before, samples_per_shard=3, labels="none")
     key = str(files_of(source)[1].relative_to(source))
     found = set()
-    for change in range(how == "kill", 1000, 2):
+    for change in some_changes(how == "kill", 4):
         shutil.copytree(before, out)
         again = partial(shardctl.prune, out, keys=[key])
         if not stopped_at(change, how, pruning, "_written", again, monkeypatch):

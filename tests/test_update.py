@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from samples_of import samples_of
-from stopping import stopped_at
+from stopping import some_changes, stopped_at
 
 import shardctl
 from shardctl import conversion
@@ -325,7 +325,7 @@ def test_generations_are_kept_and_share_their_shards(source: Path, tmp_path: Pat
 def test_an_update_goes_on_wherever_it_is_stopped(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, exchanged: bool
 ) -> None:
-    """Stopped right before each other change that it makes to the file system, killed at some and interrupted at the others."""
+    """Stopped right before changes that it makes to the file system, one after the other."""
     out, before = tmp_path / "out", tmp_path / "before"
     options = {"samples_per_shard": 3, "labels": "none"}
     for file in files_of(source)[6:]:
@@ -335,7 +335,7 @@ def test_an_update_goes_on_wherever_it_is_stopped(
     if not exchanged:
         monkeypatch.setattr(publish, "_exchange_folders", lambda new, target: False)
     found = set()
-    for change in range(how == "kill", 1000, 2):
+    for change in some_changes(3 * (how == "kill")):
         shutil.copytree(before, out)
         again = partial(update, source, out, keep=1, **options)
         if not stopped_at(change, how, conversion._Conversion, "_write", again, monkeypatch):
@@ -348,7 +348,7 @@ def test_an_update_goes_on_wherever_it_is_stopped(
         assert sums == {name: sha256_of(out / name) for name in sums}
         assert [path.name for path in (*out.iterdir(), *tmp_path.iterdir()) if path.name.startswith(".")] == []
         shutil.rmtree(out)
-    assert found == ({6, 5} if exchanged else {6, 0, 5})
+    assert {6, 5} <= found <= ({6, 5} if exchanged else {6, 0, 5})
     expect_as_fresh(source, out, tmp_path / "fresh", **options)
 
 
