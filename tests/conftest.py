@@ -75,6 +75,12 @@ def photos(demo: Path) -> Path:
     return demo / "photos"
 
 
+@pytest.fixture
+def source(photos: Path, tmp_path: Path) -> Path:
+    """60 photos in 6 class folders, which a test may change."""
+    return Path(shutil.copytree(photos, tmp_path / "in"))
+
+
 @pytest.fixture(scope="session")
 def raw_dataset(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A dataset that tests only read."""

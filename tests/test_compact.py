@@ -22,11 +22,6 @@ from shardctl.storage import sha256_of
 from shardctl.tables import CHECKSUMS, SHARDS, ShardTable, read_checksums
 
 
-@pytest.fixture
-def source(photos: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(photos, tmp_path / "in"))
-
-
 def convert(source: Path, out: Path, **options: Any) -> Any:
     return shardctl.convert(source, out, **{"workers": 0, "samples_per_shard": 6, **options})
 

@@ -21,12 +21,6 @@ from shardctl.storage import sha256_of
 from shardctl.tables import CHECKSUMS, SHARDS, ShardTable, read_checksums, read_rejects
 
 
-@pytest.fixture
-def source(photos: Path, tmp_path: Path) -> Path:
-    """60 photos in 6 class folders, with captions, which a test may change."""
-    return Path(shutil.copytree(photos, tmp_path / "in"))
-
-
 def convert(source: Path, out: Path, **options: Any) -> Any:
     return shardctl.convert(source, out, **{"workers": 0, "samples_per_shard": 6, **options})
 

@@ -28,12 +28,6 @@ from shardctl.tables import CHECKSUMS, SHARDS, UPDATE, ShardTable, read_checksum
 SMALL = {"store": "jpeg:80", "transform": [{"name": "resize", "size": 24}]}
 
 
-@pytest.fixture
-def source(photos: Path, tmp_path: Path) -> Path:
-    """60 photos in 6 class folders, which a test may change."""
-    return Path(shutil.copytree(photos, tmp_path / "in"))
-
-
 def convert(source: Path, out: Path, **options: Any) -> ConvertResult:
     return shardctl.convert(source, out, **{"workers": 0, "samples_per_shard": 6, **options})
 

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import click
 
-from shardctl.cli.output import Output, counted, counting, output_options, print_json
+from shardctl.cli.output import Output, counted, counting, if_running_option, output_options, print_json
 from shardctl.storage import format_bytes, printable
 
 
 @click.command()
 @click.argument("dst", metavar="DST", type=click.Path())
 @click.option("--dry-run", is_flag=True, help="Say how many shards there would be, and change nothing.")
-@click.option(
-    "--if-running",
-    type=click.Choice(["wait", "fail"]),
-    default="wait",
-    show_default=True,
-    help="What to do while another shardctl is writing DST.",
-)
+@if_running_option
 @output_options
 def compact(dst: str, dry_run: bool, if_running: str, output: Output) -> None:
     """Put the shards of a dataset in order after many updates.

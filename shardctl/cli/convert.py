@@ -14,6 +14,7 @@ from shardctl.cli.output import (
     Output,
     byte_size,
     counted,
+    if_running_option,
     output_options,
     print_json,
     print_reasons,
@@ -211,13 +212,7 @@ def _number_or_word(_context: click.Context, _parameter: click.Parameter, value:
 @click.option(
     "--overwrite", is_flag=True, help="Replace the dataset at DST. The old one stays intact until the new one replaces it."
 )
-@click.option(
-    "--if-running",
-    type=click.Choice(["wait", "fail"]),
-    default="wait",
-    show_default=True,
-    help="What to do while another convert is writing DST.",
-)
+@if_running_option
 @click.option(
     "--dry-run",
     is_flag=True,

@@ -65,6 +65,17 @@ def workers_option(function: Callable[..., Any]) -> Callable[..., Any]:
     )(function)
 
 
+def if_running_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --if-running to a command that writes a dataset."""
+    return click.option(
+        "--if-running",
+        type=click.Choice(["wait", "fail"]),
+        default="wait",
+        show_default=True,
+        help="What to do while another shardctl is writing DST.",
+    )(function)
+
+
 @contextmanager
 def printing_to_stderr() -> Iterator[None]:
     """Redirect to stderr what is printed inside the block: stdout is for results, and a user's function may print."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shardctl.cli.output import Output, counted, counting, output_options, print_json
+from shardctl.cli.output import Output, counted, counting, if_running_option, output_options, print_json
 from shardctl.errors import InputError
 from shardctl.storage import printable
 
@@ -26,13 +26,7 @@ SHOWN = 5
 @click.option("--keys", metavar="FILE", type=click.Path(), help="The samples with the keys in this file, one in a line.")
 @click.option("--key", "single", multiple=True, metavar="KEY", help="The samples with this key; can be given several times.")
 @click.option("--dry-run", is_flag=True, help="Say how many samples would be removed, and change nothing.")
-@click.option(
-    "--if-running",
-    type=click.Choice(["wait", "fail"]),
-    default="wait",
-    show_default=True,
-    help="What to do while another shardctl is writing DST.",
-)
+@if_running_option
 @output_options
 def prune(
     dst: str, where: str | None, keys: str | None, single: tuple[str, ...], dry_run: bool, if_running: str, output: Output

@@ -190,7 +190,7 @@ class _Conversion:
         bases = (str((root if root.is_dir() else root.parent).resolve()) for root in roots)
         self.bases = tuple(Root.of(base) for base in bases)
         self.given = self.roots, self.bases
-        self.listed_beside = ""
+        self.digest_listed = ""
 
     def run(self) -> ConvertResult:
         """List the inputs, and convert them unless the same dataset already exists."""
@@ -202,7 +202,7 @@ class _Conversion:
 
     def _run(self) -> ConvertResult:
         engine = self.engine
-        self.listed_beside = self._digest_there()
+        self.digest_listed = self._digest_there()
         with scratch_folder() as scratch:
             # A second process imports the modules of the workers while the inputs are listed.
             if self.options.overwrite or not (self.target / MANIFEST).exists():
@@ -353,7 +353,7 @@ class _Conversion:
         """
         if publish.recover(self.target) in (fingerprint(parts), f"{fingerprint(parts)}{UPDATING}"):
             return self._finished("resumed", 0, listing)
-        if (self.options.update or self.options.append) and self._digest_there() != self.listed_beside:
+        if (self.options.update or self.options.append) and self._digest_there() != self.digest_listed:
             raise _OvertakenError
         existing = self._existing(parts)  # checked again: another converter may have finished while this one waited
         if existing:
