@@ -133,12 +133,13 @@ def decode_plain(data: memoryview, memory: Pixels) -> Pixels | None:
 def decodes_whole(data: bytes) -> bool:
     """Return whether all of a JPEG decodes without a warning: then Pillow decodes it too. False says nothing.
 
-    It is decoded at an eighth of its size, and without colours: all of its data is read, and hardly any pixel is computed.
+    It is decoded at an eighth of its size, and without colours: all of its data is read, and hardly any pixel is computed. Not
+    a losslessly coded one: libjpeg-turbo cannot make it smaller, and writes all of it into memory for an eighth.
     """
     view = memoryview(data)
     try:
         header = _header(view)
-        if header is None or not _decodes_alike(header, view):
+        if header is None or header.frame == _LOSSLESS or not _decodes_alike(header, view):
             return False
         height, width, colours, _ = simplejpeg.decode_jpeg_header(view)
         if colours not in _ALIKE or height * width > _MOST_PIXELS:
