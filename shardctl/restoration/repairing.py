@@ -423,7 +423,7 @@ class Repair:
             dropped=self.manifest.dropped + lost,
             class_counts=class_counts,
             jpeg=facts.jpeg,
-            steps=facts.steps,  # none where those of each shard are not known
+            steps=None,  # they count samples that are no longer there
             update=facts.update,
         )
         return without.with_generation(self.manifest, "repair --drop-lost", 0, lost, 0)
