@@ -185,6 +185,7 @@ class _Conversion:
         self.engine, self.notices = engine, notices
         self.staging = target / STAGING
         self.before: Before | None = None
+        self.there: Before | None = None
         self.changes: Changes | None = None
         self.warnings: list[str] = []
         bases = (str((root if root.is_dir() else root.parent).resolve()) for root in roots)
@@ -267,9 +268,15 @@ class _Conversion:
             return None
         manifest = Manifest.load(self.target)
         refuse_written(self.target, manifest)
-        appending = Appending(Before(self.target, manifest), self.roots, self.settings.labels)
+        appending = Appending(self._read(manifest), self.roots, self.settings.labels)
         self.roots, self.bases = appending.roots, appending.bases
         return appending.known()
+
+    def _read(self, manifest: Manifest) -> Before:
+        """Return the dataset that is there. Its tables are hashed once: they may be large."""
+        if self.there is None or self.there.manifest != manifest:
+            self.there = Before(self.target, manifest)
+        return self.there
 
     def _with_all_types(self, call: Callable[[], T]) -> T:
         """Do what begins with finding the types of all records. Raises InputError if one differs even then."""
@@ -305,13 +312,13 @@ class _Conversion:
         same = only_versions_differ(manifest.fingerprint_parts, parts)
         if same and not (self.options.update and tuple(sources) != manifest.sources):
             if follows:
-                Before(self.target, manifest)  # raises if a table is damaged
+                self._read(manifest)  # raises if a table is damaged
             return manifest
         if follows:
             moved = [str(place_of(Path(old))) for old in self.options.moved_from]
             moved = sources[: len(manifest.sources)] if self.options.append else moved
             refuse_other(self.target, manifest, parts, sources, moved)
-            self.before = Before(self.target, manifest)
+            self.before = self._read(manifest)
             return None
         differs = difference(manifest.fingerprint_parts, parts)
         if set(differs.split(" and ")) <= set(FOLLOWED):
@@ -381,7 +388,7 @@ class _Conversion:
                 clear_partial_files(job)
                 outcomes = Outcomes(job, self.before)
                 outcomes.link_kept()
-                pruned = self.before.all_pruned if self.before is not None else ()
+                pruned = self.before.seen.pruned if self.before is not None else ()
                 given = {"seen": job.files, "beside": job.beside, "pruned": pruned}
                 commit = Commit(job, self._recorded_settings(), outcomes.done, outcomes.lines, **given)
                 commit.run(lambda facts: self._manifest(job, parts, facts, whole=status == "created"))

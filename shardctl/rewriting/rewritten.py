@@ -20,6 +20,7 @@ from shardctl.conversion import publish
 from shardctl.conversion.generations import keep, link_or_copy, settle
 from shardctl.conversion.options import check_writable
 from shardctl.conversion.staging import REPAIR_PREFIX, discard
+from shardctl.conversion.updating.before import refuse_damaged_tables
 from shardctl.engines.job import NEW_FOLDER
 from shardctl.errors import DatasetError
 from shardctl.fingerprint import WRITTEN_PART, fingerprint
@@ -29,7 +30,7 @@ from shardctl.manifest import Manifest, SplitFacts, sum_up
 from shardctl.seen import NO_COUNTS, Pruned, Seen, ShardCounts, writing_update
 from shardctl.shard import Compression
 from shardctl.step_counts import Counts
-from shardctl.storage import naming_the_path, printable, replacing, sha256_of
+from shardctl.storage import naming_the_path, replacing
 from shardctl.stored import StoredDataset
 from shardctl.tables import (
     FILES,
@@ -39,7 +40,6 @@ from shardctl.tables import (
     REJECTS,
     SHARDS,
     STAGING,
-    TABLES,
     Reject,
     ShardEntry,
     ShardSpool,
@@ -61,11 +61,7 @@ class Old:
 
     def __init__(self, root: Path) -> None:
         self.root, self.manifest = root, Manifest.load(root)
-        for name in TABLES:
-            with contextlib.suppress(OSError):
-                if sha256_of(root / name) == self.manifest.files[name].sha256:
-                    continue
-            raise DatasetError(f"{printable(str(root / name))}: is damaged or missing; run `shardctl repair` first")
+        refuse_damaged_tables(root, self.manifest)
         self.stored = StoredDataset(root)
         self.table = self.stored.shards
         self.layout = Layout.loads(self.table.making.layout)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +20,7 @@ from shardctl.errors import DatasetError
 from shardctl.jpegs import COUNTS, JpegRecord
 from shardctl.layout import Layout
 from shardctl.manifest import Manifest
-from shardctl.seen import Pruned, Seen
+from shardctl.seen import Seen
 from shardctl.shard import ShardFacts
 from shardctl.storage import naming_the_path, printable, sha256_of
 from shardctl.tables import (
@@ -42,13 +43,21 @@ Numbers = npt.NDArray[np.int64]
 REPAIR_FIRST = "run `shardctl repair` first"
 
 
+def refuse_damaged_tables(root: Path, manifest: Manifest) -> None:
+    """Raise DatasetError if a table of a dataset is not the one that its manifest records."""
+    for name in TABLES:
+        with contextlib.suppress(OSError):
+            if sha256_of(root / name) == manifest.files[name].sha256:
+                continue
+        raise DatasetError(f"{printable(str(root / name))}: is damaged or missing; {REPAIR_FIRST}")
+
+
 class Before:
     """The dataset at a place, with all that is recorded of it. Raises DatasetError if any of that is damaged or missing."""
 
     def __init__(self, root: Path, manifest: Manifest) -> None:
         self.root, self.manifest = root, manifest
-        for name in TABLES:
-            self._refuse_damaged(name)
+        refuse_damaged_tables(root, manifest)
         try:
             self.seen = Seen(root, manifest.update)
         except DatasetError as problem:
@@ -62,15 +71,6 @@ class Before:
             self.reading: dict[str, Any] = records_read(making.records)
         except (KeyError, TypeError, ValueError, pa.ArrowException) as error:
             raise DatasetError(f"{printable(str(root))}: {SHARDS} does not say how it was made ({error!r})") from error
-
-    def _refuse_damaged(self, name: str) -> None:
-        path = self.root / name
-        try:
-            damaged = sha256_of(path) != self.manifest.files[name].sha256
-        except OSError:
-            damaged = True
-        if damaged:
-            raise DatasetError(f"{printable(str(path))}: is damaged or missing; {REPAIR_FIRST}")
 
     def refuse_lost(self, shard: int) -> None:
         """Raise DatasetError if a shard is not there, or not as large as it was."""
@@ -122,11 +122,6 @@ class Before:
         """The files that are one record each and were rejected before they were read, or while they were."""
         rejects = (reject for reject in read_rejects(self.root / REJECTS) if reject.key == reject.source)
         return {reject.source: reject for reject in rejects if reject.stage in ("plan", "read")}
-
-    @property
-    def all_pruned(self) -> Pruned:
-        """The same as pairs of the path and the number."""
-        return self.seen.pruned
 
     def stat_of(self, path: str) -> tuple[int, int] | None:
         """Return the size of a file, and when it was changed last, as the dataset was made of it; None for no such file."""
