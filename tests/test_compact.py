@@ -184,3 +184,6 @@ def test_what_cannot_be_moved_is_refused(tmp_path: Path, cli: Any) -> None:
     with pytest.raises(UsageError, match="its samples are packed shard by shard"):
         shardctl.compact(packed)
     assert cli("compact", tmp_path / "nothing").code == 3
+    (tmp_path / "folder").mkdir()
+    assert "not a dataset (it has no manifest.json)" in cli("compact", tmp_path / "folder").err
+    assert not list((tmp_path / "folder").iterdir())

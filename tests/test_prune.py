@@ -210,6 +210,7 @@ def test_what_cannot_be_pruned_is_refused(dataset: Path, tmp_path: Path, cli: An
     assert cli("prune", dataset, "--keys", tmp_path / "none.txt").code == 3
     assert cli("prune", dataset, "--where", "nonsense ==").code == 2
     assert cli("prune", tmp_path / "nothing", "--key", "a").code == 3
+    assert not (tmp_path / "nothing").exists()
 
 
 def test_a_pruned_file_that_was_away_stays_away(source: Path, tmp_path: Path) -> None:

@@ -129,6 +129,8 @@ class Totals:
 @contextmanager
 def rewriting(root: Path, waiting: Callable[[str], None] | None) -> Iterator[tuple[Path, lease.Lease]]:
     """Hold the lease of a dataset, and yield a folder for the new one. What is left of it in the end is deleted."""
+    if not publish.is_broken_off(root):
+        Manifest.load(root)  # says what this is instead, before anything is written into it
     check_writable(root)
     with lease.hold(root / STAGING, waiting) as held:
         publish.recover(root)
