@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from shardctl.restoration import repair as repair
     from shardctl.rewriting.compacting import compact as compact
     from shardctl.rewriting.pruning import prune as prune
+    from shardctl.snapshots import snapshot as snapshot
     from shardctl.tokenizer_training import train_tokenizer as train_tokenizer
+    from shardctl.transforms.declared import transform as transform
     from shardctl.verification import verify as verify
     from shardctl.writing import write as write
 
@@ -38,7 +40,9 @@ __all__ = [
     "open",
     "prune",
     "repair",
+    "snapshot",
     "train_tokenizer",
+    "transform",
     "verify",
     "write",
 ]
@@ -53,7 +57,9 @@ _PUBLIC = {
     "compact": ("shardctl.rewriting.compacting", "compact"),
     "prune": ("shardctl.rewriting.pruning", "prune"),
     "repair": ("shardctl.restoration", "repair"),
+    "snapshot": ("shardctl.snapshots", "snapshot"),
     "train_tokenizer": ("shardctl.tokenizer_training", "train_tokenizer"),
+    "transform": ("shardctl.transforms.declared", "transform"),
     "verify": ("shardctl.verification", "verify"),
     "write": ("shardctl.writing", "write"),
 }

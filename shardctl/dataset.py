@@ -82,6 +82,19 @@ class Dataset:
         """The split that was opened, None for all splits."""
         return self._selection.shards.split
 
+    def in_split(self, split: str) -> Dataset:
+        """Return the samples of one split of a dataset that was opened whole.
+
+        Raises UsageError for an unknown split, and where samples were chosen before, DatasetError if the dataset is another one
+        by now.
+        """
+        if self._selection.chosen is not None or self.split is not None:
+            raise UsageError("in_split takes a whole dataset; choose the split first, and samples of it after that")
+        opened = open_dataset(self.root, split)
+        if opened.generation.digest != self.generation.digest:
+            raise DatasetError(f"{printable(str(self.root))}: was replaced since it was opened; open it again")
+        return opened
+
     @property
     def generation(self) -> Generation:
         """Which state of a dataset that follows its sources this is. Its `digest` stands for every byte of the samples."""
@@ -136,8 +149,11 @@ class Dataset:
         return self._selection.identity()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Open the dataset again when it is unpickled, for instance in a worker process."""
-        return _reopen, (str(self._selection.shards.root), self.split, self._selection.chosen)
+        """Open the same generation again when it is unpickled, for instance in a worker process.
+
+        Raises DatasetError there if another one has taken its place, and it was not kept.
+        """
+        return _reopen, (self._selection.shards, self._selection.chosen)
 
     def take(self, indices: Sequence[int], columns: Sequence[str] | None = None, decode: bool = True) -> Batch:
         """Return the samples at these indices, in this order, as one batch; negative indices count from the end.
@@ -350,6 +366,5 @@ class Dataset:
         return "global" if in_place(self._selection.shards, gather) else "window"
 
 
-def _reopen(root: str, split: str | None, chosen: Indices | None) -> Dataset:
-    opened = open_dataset(root, split)
-    return opened if chosen is None else Dataset(Selection(opened._selection.shards, chosen))
+def _reopen(shards: Shards, chosen: Indices | None) -> Dataset:
+    return Dataset(Selection(shards, chosen))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -31,16 +32,28 @@ def fingerprint_parts(listing: Listing, recipe: Recipe, settings: dict[str, Any]
     A file counts by its path, size and time of change; its content is not read.
     Labels files and annotations count by the bytes that were read for the plan; masks as files do.
     """
-    custom = {step.settings()["target"]: step.code_digest() for step in recipe.sample_transforms}
     side = [*(listing.side.digests if listing.side else ()), *(d for each in listing.annotations for d in each.digests)]
     return {
         "inputs": _inputs_digest(listing, str(settings.get("split"))),
-        "labels": _digest(sorted(side)),
+        "labels": labels_digest(side),
+        **parts_without_sources(recipe, settings),
+    }
+
+
+def parts_without_sources(recipe: Recipe, settings: dict[str, Any]) -> dict[str, str]:
+    """Return the parts of a fingerprint that do not depend on the files of the sources."""
+    custom = {step.settings()["target"]: step.code_digest() for step in recipe.sample_transforms}
+    return {
         "recipe": _digest(recipe.settings()),
         "settings": _digest(settings),
         "code": _digest({"custom": custom, "format_version": FORMAT_VERSION}),
         VERSIONS: ", ".join(_versions(recipe)),
     }
+
+
+def labels_digest(files: Iterable[str]) -> str:
+    """Return what stands for labels files and annotations, given the SHA-256 of each in hex."""
+    return _digest(sorted(files))
 
 
 def fingerprint(parts: dict[str, str]) -> str:

@@ -115,16 +115,22 @@ class Lease:
                 _write(self._descriptor, self._owner)
 
 
+def is_sought(staging: Path) -> bool:
+    """Return whether a process holds the lease, or one that was killed has left it."""
+    return (staging / LEASE).exists()
+
+
 @contextlib.contextmanager
-def hold(staging: Path, waiting: Callable[[str], None] | None) -> Iterator[Lease]:
+def hold(staging: Path, waiting: Callable[[str], None] | None, looking: Callable[[], None] = lambda: None) -> Iterator[Lease]:
     """Be the only writer of the dataset with this `staging` folder.
 
-    If there is another writer, call `waiting` with its name and wait; if `waiting` is None, raise BusyError at once.
+    If there is another writer, call `waiting` with its name and wait; if `waiting` is None, raise BusyError at once. While
+    this process waits, `looking` is called some times in a second.
     """
     me = Owner.me()
     with naming_the_path(staging):
         new = [folder for folder in (staging, staging.parent) if not folder.exists()]
-        descriptor = _acquire(staging, me, waiting)
+        descriptor = _acquire(staging, me, waiting, looking)
     try:
         lease = Lease(staging / LEASE, descriptor, me)
         try:
@@ -140,7 +146,7 @@ def hold(staging: Path, waiting: Callable[[str], None] | None) -> Iterator[Lease
                 folder.rmdir()
 
 
-def _acquire(staging: Path, me: Owner, waiting: Callable[[str], None] | None) -> int:
+def _acquire(staging: Path, me: Owner, waiting: Callable[[str], None] | None, looking: Callable[[], None]) -> int:
     """Return the descriptor of the lease, once it belongs to `me`."""
     told = ""
     seen = time.monotonic()
@@ -160,6 +166,7 @@ def _acquire(staging: Path, me: Owner, waiting: Callable[[str], None] | None) ->
         if other != told:
             waiting(other)
             told = other
+        looking()
         time.sleep(LOOK_SECONDS)
 
 

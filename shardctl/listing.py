@@ -229,7 +229,7 @@ def list_files(
     files = inputs_among(walked, notices.append, beside)
     if masks := _folders_of_masks(rule, roots):
         files = (file for file in files if not any(file.root == root and file.path.startswith(at) for root, at in masks))
-    wanted = _wanted_files(files, kind, reading, rule, side_files, ignored, unreachable)
+    wanted = wanted_files(files, kind, reading, rule, side_files, ignored, unreachable)
     if known is not None:
         wanted = known.joined(wanted)
     # A scratch file: it need not outlive the process, so it is neither synced nor renamed.
@@ -315,7 +315,7 @@ def _folders_of_masks(rule: LabelRule, roots: list[Path]) -> tuple[tuple[int, st
     )
 
 
-def _wanted_files(
+def wanted_files(
     files: Iterator[FoundFile],
     kind: Kind,
     reading: Reading,

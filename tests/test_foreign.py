@@ -185,7 +185,7 @@ def test_advice_names_what_cannot_be_read(tmp_path: Path, cli: Any) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.parquet").write_bytes(ENDS_PYARROW)
     parquet.write_table(pa.table({"text": ["one", "two", "three"] * 20}), tmp_path / "in" / "b.parquet")
-    ran = cli("advise", tmp_path / "in", "--consumer-rate", "10")
+    ran = cli("advise", tmp_path / "in", "--consumer-rate", "1000")
     assert ran.code == 0, ran.err
     assert "not read or converted: a.parquet: the process that looked at it was ended by SIGABRT every time" in ran.out
 

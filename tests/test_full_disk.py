@@ -100,6 +100,18 @@ def test_a_dataset_on_a_read_only_file_system_is_up_to_date(disk: Path, photos: 
         shardctl.convert(photos, disk / "out", recipe=CROP, workers=0, overwrite=True)
 
 
+def test_a_snapshot_on_a_read_only_file_system_is_opened_and_said_to_be_old(disk: Path, source: Path) -> None:
+    assert len(shardctl.snapshot(disk / "out", source, CROP, workers=0)) == 60
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    assert len(shardctl.snapshot(disk / "out", source, CROP)) == 60
+    next(source.rglob("*.jpg")).unlink()
+    with pytest.raises(StorageError, match=r"\(Read-only file system\): the dataset is not up to date with its sources"):
+        shardctl.snapshot(disk / "out", source, CROP)
+    assert len(shardctl.snapshot(disk / "out", source, CROP, trust=True)) == 60
+    with pytest.raises(StorageError, match=r"\(Read-only file system\): the dataset is not there"):
+        shardctl.snapshot(disk / "other", source, CROP)
+
+
 def test_a_source_that_is_unmounted_stops_the_job(disk: Path, photos: Path, tmp_path: Path) -> None:
     """Really unmounted, lazily, with the first files read. Mounted again, it goes on."""
     shutil.copytree(photos, disk / "in")

@@ -237,9 +237,8 @@ def test_damage_is_named_or_skipped_and_counted_as_by_threads(tmp_path: Path) ->
 def test_a_dataset_that_was_replaced_before_the_processes_opened_it(tmp_path: Path) -> None:
     root = make(tmp_path / "out")
     loader = shardctl.open(root).loader(8, processes=1)
-    text = (root / "manifest.json").read_text()
-    (root / "manifest.json").unlink()
-    (root / "manifest.json").write_text(text + "\n")
+    root.rename(tmp_path / "old")
+    make(tmp_path / "other", "zstd").rename(root)
     with pytest.raises(DatasetError, match="replaced by another dataset"):
         next(iter(loader))
     assert loader.process_ids == []

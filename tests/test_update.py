@@ -18,8 +18,7 @@ from samples_of import samples_of
 from stopping import some_changes, stopped_at
 
 import shardctl
-from shardctl import conversion
-from shardctl.conversion import ConvertResult, publish
+from shardctl.conversion import ConvertResult, converting, publish
 from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.history import kept_generations
 from shardctl.storage import sha256_of
@@ -332,7 +331,7 @@ def test_an_update_goes_on_wherever_it_is_stopped(
     for change in some_changes(3 * (how == "kill")):
         shutil.copytree(before, out)
         again = partial(update, source, out, keep=1, **options)
-        if not stopped_at(change, how, conversion._Conversion, "_write", again, monkeypatch):
+        if not stopped_at(change, how, converting.Conversion, "_write", again, monkeypatch):
             assert change > 30
             break
         found.add(len(shardctl.open(out)) if (out / "manifest.json").exists() else 0)

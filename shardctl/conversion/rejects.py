@@ -1,4 +1,4 @@
-"""Copies of the rejected inputs, for inspection."""
+"""Rejected inputs: whether there are too many of them, and copies of them for inspection."""
 
 from __future__ import annotations
 
@@ -7,11 +7,24 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from shardctl.errors import StorageError
+from shardctl.conversion.options import reject_limit
+from shardctl.conversion.result import count_rejects
+from shardctl.errors import StorageError, TooManyRejectsError
+from shardctl.manifest import Manifest
 from shardctl.sources.kinds.text import LINES
 from shardctl.sources.walk import suffix_of
 from shardctl.storage import READ_CHUNK, copy_file, naming_the_path, printable, replacing
 from shardctl.tables import FILES, PLAN, PLAN_SCHEMA, REJECTS, open_table, read_rejects
+
+
+def refuse_many_rejects(root: Path, manifest: Manifest, most: str | None) -> None:
+    """Raise TooManyRejectsError if a finished dataset has more rejects than `most` (`N` or `P%` of the inputs) allows."""
+    if manifest.rejected > reject_limit(most, manifest.inputs):
+        rejects = count_rejects(manifest.rejected, manifest.inputs)
+        raise TooManyRejectsError(
+            f"{printable(str(root))}: the dataset is complete, with {rejects}, more than --max-rejects allows; {REJECTS} has"
+            " the reasons"
+        )
 
 
 def copy_rejects(dataset: Path, bases: tuple[str, ...], folder: Path) -> int:

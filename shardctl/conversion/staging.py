@@ -59,6 +59,15 @@ def finished_shards(job: Job) -> Iterator[tuple[int, Done]]:
             yield int(stem), done
 
 
+def how_far(staging: Path) -> tuple[int, int] | None:
+    """Return how many shards of the unfinished conversion are done, and how many it has; None if there is none."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # it may end, or give way to another one, meanwhile
+        for found in staging.glob(f"*/{JOB}"):
+            shards = sum(split["shards"] for split in json.loads(found.read_bytes())["splits"])
+            return sum(1 for _ in (found.parent / DONE_FOLDER).glob("*.arrow")), shards
+    return None
+
+
 def begin(job: Job) -> None:
     """Make the folders of a job that begins. Its plan is there already; job.json, saved last, makes it one to go on from."""
     with naming_the_path(job.folder):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import threading
@@ -19,6 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DatasetError, UsageError
+from shardctl.history import Generation, folder_of
 from shardctl.layout import Layout
 from shardctl.machine import memory_bytes
 from shardctl.manifest import Manifest
@@ -33,6 +35,9 @@ VERIFY_ADVICE = "run `shardctl verify` on the dataset"
 SEGMENT_BITS = 30
 """A file is handed out in overlapping stretches of up to 2 GiB that begin 2^30 bytes apart: Arrow counts in 32 bits."""
 
+
+SETTLING_SECONDS = 0.5
+"""How long a dataset that takes the place of another one may take to have its kept generations too."""
 
 MAPPED_AT_A_TIME = 8192
 """Shards that are mapped at a time, which takes no file descriptors; Linux allows 65,530 mappings."""
@@ -63,7 +68,7 @@ class Shards:
 
     def __init__(self, root: Path, split: str | None = None) -> None:
         root = root.absolute()  # the current folder may change later
-        self.root, self.split = root, split
+        self.root, self._place, self.split = root, root, split
         self._manifest = os.path.join(root, MANIFEST)
         self._identity = identity(self._manifest)
         self.manifest = Manifest.load(root)
@@ -86,7 +91,7 @@ class Shards:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Open the same shards when it is unpickled. Raises DatasetError there if the dataset was replaced meanwhile."""
-        return _open_same, (self.root, self.split, self._identity)
+        return _open_same, (self._place, self.split, self.manifest.generation)
 
     def _renew(self) -> None:
         """Take fresh locks: in a forked child the old ones may be held by a thread that is not there."""
@@ -191,7 +196,7 @@ class Shards:
         return opened
 
     def _open_now(self, shard: int, opener: Opener, fields: tuple[int, ...] | None) -> OpenShard:
-        self.check_same(self._identity)
+        self._read_on()
         path = self.path(shard)
         file = BlockFile(path, opener, fields)
         status = identity(path)
@@ -204,10 +209,16 @@ class Shards:
             raise self._other(path, "its columns are not those of the dataset")
         return OpenShard(file, status, [time.monotonic()])
 
-    def check_same(self, expected: tuple[int, int, int] | None) -> None:
-        """Raise DatasetError if the manifest, or the one that was opened, is another one than this."""
-        if not expected == self._identity == identity(self._manifest):
-            raise DatasetError(f"{printable(str(self.root))}: replaced by another dataset while it was read; open it again")
+    def _read_on(self) -> None:
+        """Make sure that this dataset is read, also where another one has taken its place: from where it was kept.
+
+        Raises DatasetError if it was not.
+        """
+        if identity(self._manifest) == self._identity:
+            return
+        kept = _kept(self._place, self.manifest.generation)
+        self.root, self._manifest = kept, os.path.join(kept, MANIFEST)
+        self._identity = identity(self._manifest)
 
     def _schema(self, fields: tuple[int, ...] | None) -> pa.Schema:
         columns = self.layout.columns
@@ -220,6 +231,9 @@ class Shards:
         opened.checked[0] = time.monotonic()
         found = identity(self._path(shard))
         if found != opened.identity:
+            self._read_on()
+            found = identity(self._path(shard))
+        if found != opened.identity and not (found and self.root != self._place and found[1] == opened.identity[1]):
             what = "gone" if found is None else "truncated, rewritten or replaced"
             raise self._other(self.path(shard), f"{what} while it was read")
 
@@ -236,10 +250,22 @@ def identity(path: str | Path) -> tuple[int, int, int] | None:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _open_same(root: Path, split: str | None, expected: tuple[int, int, int] | None) -> Shards:
-    shards = Shards(root, split)
-    shards.check_same(expected)
-    return shards
+def _open_same(place: Path, split: str | None, generation: Generation) -> Shards:
+    shards = Shards(place, split)
+    return shards if shards.manifest.generation == generation else Shards(_kept(place, generation), split)
+
+
+def _kept(place: Path, generation: Generation) -> Path:
+    """Return where a generation of the dataset at a place was kept. Raises DatasetError if it was not."""
+    folder = folder_of(place, generation.number)
+    until = time.monotonic() + SETTLING_SECONDS
+    while True:
+        with contextlib.suppress(DatasetError):
+            if Manifest.load(folder).generation == generation:
+                return folder
+        if time.monotonic() > until:
+            raise DatasetError(f"{printable(str(place))}: replaced by another dataset while it was read; open it again")
+        time.sleep(SETTLING_SECONDS / 10)
 
 
 @cache

@@ -55,7 +55,9 @@ def suffix_of(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class _Folder:
+class Folder:
+    """A folder that is to be walked. `ancestors` are the device and inode of each folder above it."""
+
     path: str
     opened: str
     ancestors: tuple[tuple[int, int], ...]
@@ -92,7 +94,7 @@ def walk(roots: list[Path], notice: Callable[[str], None]) -> Iterator[FoundFile
             yield from _walk_folder(number, root, notice, hidden, special)
         else:
             found = FoundFile.of(number, root.name, root.name, str(root), "", root.stat())
-            yield found if _are_utf8([root.name]) else _not_utf8(found)
+            yield found if are_utf8([root.name]) else _not_utf8(found)
     if hidden.count:
         notice(f"left out: {hidden.counted('hidden file or folder', 'hidden files and folders')} (the name begins with a dot)")
     if special.count:
@@ -115,7 +117,7 @@ def place_of(root: Path) -> Path:
 def _walk_folder(
     number: int, root: Path, notice: Callable[[str], None], hidden: LeftOut, special: LeftOut
 ) -> Iterator[FoundFile]:
-    stack = [_Folder("", str(root), ())]
+    stack = [Folder("", str(root), ())]
     while stack:
         folder = stack.pop()
         try:
@@ -144,9 +146,9 @@ def _walk_folder(
                     continue
                 if stat.S_ISREG(status.st_mode):
                     found = FoundFile.of(number, below + name, name, within + name, folder.path, status)
-                    yield found if utf8 or _are_utf8([found.path]) else _not_utf8(found)
+                    yield found if utf8 or are_utf8([found.path]) else _not_utf8(found)
                 elif stat.S_ISDIR(status.st_mode):
-                    folders.append(_Folder(below + name, within + name, ancestors))
+                    folders.append(Folder(below + name, within + name, ancestors))
                 else:
                     special.add(within + name)
             stack.extend(reversed(folders))
@@ -154,23 +156,23 @@ def _walk_folder(
             os.close(descriptor)
 
 
-def _names_in(folder: _Folder, descriptor: int) -> tuple[list[str], bool]:
+def _names_in(folder: Folder, descriptor: int) -> tuple[list[str], bool]:
     """Return the names in a folder in the order of their bytes, and whether all of them and its own path are UTF-8."""
     try:
         names = os.listdir(descriptor)
     except OSError as error:
         raise _unlisted(folder, error) from error
-    utf8 = _are_utf8([folder.path]) and _are_utf8(names)
+    utf8 = are_utf8([folder.path]) and are_utf8(names)
     # UTF-8 sorts as its characters do, and comparing strings as they are takes a third of the time.
     names.sort(key=None if utf8 else os.fsencode)
     return names, utf8
 
 
-def _unlisted(folder: _Folder, error: OSError) -> InputError:
+def _unlisted(folder: Folder, error: OSError) -> InputError:
     return InputError(f"{printable(folder.opened)}: cannot be listed ({error.strerror}); nothing was written")
 
 
-def _are_utf8(names: list[str]) -> bool:
+def are_utf8(names: list[str]) -> bool:
     """Return whether every name can be written as UTF-8: bytes that are not come from the system as lone surrogates."""
     try:
         for start in range(0, len(names), NAMES_AT_ONCE):

@@ -16,7 +16,7 @@ from shardctl.importing import find_function
 from shardctl.sample import Sample
 from shardctl.transforms.base import SampleTransform, Transform
 from shardctl.transforms.model import Model, is_model
-from shardctl.transforms.own_code import files_digest, rejection_of, samples_of
+from shardctl.transforms.own_code import code_digest, rejection_of, samples_of
 from shardctl.transforms.settings import Text, setting
 
 
@@ -55,8 +55,8 @@ class Custom(SampleTransform):
         return samples_of(result, self.target, self._known_names)
 
     def code_digest(self) -> str | None:
-        """Return the SHA-256 of the files that decide what the function does, None if it has none."""
-        return files_digest(self.target, self._function)
+        """Return the SHA-256 of what decides what the function does, None if nothing is known that does."""
+        return code_digest(self.target, self._function)
 
     @cached_property
     def _known_names(self) -> set[str]:

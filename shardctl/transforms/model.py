@@ -15,7 +15,7 @@ from shardctl.errors import Rejection, UsageError
 from shardctl.importing import find_function
 from shardctl.sample import Sample
 from shardctl.transforms.base import GroupTransform, Transform
-from shardctl.transforms.own_code import files_digest, rejection_of, samples_of
+from shardctl.transforms.own_code import code_digest, rejection_of, samples_of
 from shardctl.transforms.settings import Table, Text, Whole, setting
 from shardctl.transforms.values import describe
 
@@ -42,8 +42,8 @@ class Model(GroupTransform):
         return self
 
     def code_digest(self) -> str | None:
-        """Return the digest of the files that the class is written in, and of its `version`."""
-        digest, version = files_digest(self.target, self._class), getattr(self._class, "version", None)
+        """Return the digest of what decides what the class does, and of its `version`."""
+        digest, version = code_digest(self.target, self._class), getattr(self._class, "version", None)
         if version is None:
             return digest
         return hashlib.sha256(f"{digest} {version}".encode()).hexdigest()

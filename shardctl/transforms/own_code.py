@@ -12,6 +12,7 @@ from typing import Any
 
 from shardctl.errors import Rejection, UsageError
 from shardctl.sample import Sample
+from shardctl.transforms.declared import declared
 from shardctl.transforms.values import describe
 
 MESSAGE_CHARACTERS = 500
@@ -45,11 +46,15 @@ def samples_of(result: Any, target: str, known_names: set[str]) -> Sequence[Samp
     return [dict(each) for each in made]
 
 
-def files_digest(target: str, code: Any) -> str | None:
-    """Return the SHA-256 of the files that decide what the code `target` does, None if it has none.
+def code_digest(target: str, code: Any) -> str | None:
+    """Return the SHA-256 of what decides what the code `target` does, None if nothing is known that does.
 
-    These are the file of its module, and the file that it was written in where that is another one.
+    That is what was declared of it (declared.py), else the file of its module, and the file that it was written in where that
+    is another one.
     """
+    said = declared(code) or declared(_innermost(code))
+    if said is not None:
+        return said.digest(target)
     module = sys.modules.get(target.partition(":")[0])
     paths = dict.fromkeys((_source_file(_innermost(code)), getattr(module, "__file__", None)))
     digests = [hashlib.sha256(_read(path)).hexdigest() for path in paths if path]

@@ -1,0 +1,70 @@
+"""What a conversion is asked to do: its arguments, checked. Nothing of the sources is read, and they need not be there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from shardctl.annotations import AnnotationRule
+from shardctl.conversion.options import Options, check_destination, check_quarantine
+from shardctl.errors import UsageError
+from shardctl.labelling import PlanSettings
+from shardctl.listing import LabelRule
+from shardctl.recipe import Recipe
+from shardctl.recipe_files.reading import load_recipe
+from shardctl.splitting import SplitRule
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The arguments of a conversion. `settings` are those of its recipe, which may leave to the sources what they hold."""
+
+    roots: tuple[Path, ...]
+    target: Path
+    settings: Mapping[str, Any]
+    options: Options
+    split: SplitRule
+
+    @classmethod
+    def of(
+        cls,
+        src: str | Path | Sequence[str | Path],
+        dst: str | Path,
+        recipe: dict[str, Any] | str | Path | None,
+        options: Mapping[str, Any],
+    ) -> Asked:
+        """Check the arguments of `convert`. Raises UsageError, InputError, StorageError."""
+        chosen = Options(**options)
+        chosen.check()
+        split = SplitRule.parse(chosen.split)
+        settings = dict(recipe) if isinstance(recipe, dict) else load_recipe(Path(recipe)) if recipe else {}
+        roots = [Path(source) for source in ([src] if isinstance(src, str | Path) else src)]
+        if not roots:
+            raise UsageError("no source was given")
+        target = check_destination(Path(dst), roots)
+        if chosen.copy_rejects is not None:
+            check_quarantine(Path(chosen.copy_rejects), target, roots)
+        return cls(tuple(roots), target, settings, chosen, split)
+
+    def changed(self, **options: Any) -> Asked:
+        """Return the same with other options."""
+        return replace(self, options=replace(self.options, **options))
+
+    @cached_property
+    def labels(self) -> LabelRule:
+        """Where labels come from. Raises UsageError."""
+        options = self.options
+        annotations = AnnotationRule(options.boxes, options.annotation_frame, options.task)
+        return LabelRule.parse(options.labels, options.lenient_labels, options.drop_columns, annotations)
+
+    def planning(self, recipe: Recipe) -> PlanSettings:
+        """Return the settings of the plan."""
+        return PlanSettings(self.split, self.labels, self.options.shuffle, recipe.seed)
+
+    def recorded_settings(self, recipe: Recipe) -> dict[str, Any]:
+        """Return what the manifest records as settings."""
+        sizes = {"shard_size": self.options.shard_size, "samples_per_shard": self.options.samples_per_shard}
+        return {**self.planning(recipe).record(), **sizes}

@@ -1,0 +1,86 @@
+"""Whether a dataset is what a conversion would make, told by names, sizes and times of change, in the time of a bare walk."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from shardctl.conversion.asked import Asked
+from shardctl.errors import DatasetError
+from shardctl.fingerprint import labels_digest, only_versions_differ, parts_without_sources
+from shardctl.listing import wanted_files
+from shardctl.manifest import Manifest
+from shardctl.recipe import Recipe
+from shardctl.seen import Seen
+from shardctl.sources.describing import inputs_among
+from shardctl.sources.exported import may_be_of_export
+from shardctl.sources.kinds import KINDS, Form
+from shardctl.sources.rechecking import ChangedError, Listed, unlisted_files
+from shardctl.sources.walk import FoundFile, LeftOut, place_of
+from shardctl.storage import sha256_of
+from shardctl.tables import FILES, open_checked_table
+
+SETTLED = ("format", "image_field", "key_field", "fields")
+"""Settings beside the kind that a conversion may take from its sources."""
+
+
+def recorded_recipe(asked: Asked, manifest: Manifest) -> Recipe:
+    """Return the recipe, with what it leaves to the sources as it is recorded. Raises UsageError."""
+    left = (name for name in ("kind", *SETTLED) if asked.settings.get(name) in (None, "auto"))
+    return Recipe.from_settings({**asked.settings, **{name: manifest.recipe[name] for name in left if name in manifest.recipe}})
+
+
+def same_but_for_sources(asked: Asked, manifest: Manifest, recipe: Recipe) -> bool:
+    """Return whether recipe, settings and code are those of a dataset; versions do not count."""
+    parts = {**manifest.fingerprint_parts, **parts_without_sources(recipe, asked.recorded_settings(recipe))}
+    return only_versions_differ(manifest.fingerprint_parts, parts)
+
+
+def is_surely_unchanged(asked: Asked, manifest: Manifest) -> bool:
+    """Return whether this is certain without a new list of the inputs: all are as they were, and there are no new ones.
+
+    False says nothing: it may depend on what is in a file, or on annotations.
+    """
+    if asked.labels.annotations or _takes_more_from_sources(asked.settings, manifest.recipe):
+        return False
+    if tuple(place_of(root).name for root in asked.roots) != tuple(Path(source).name for source in manifest.sources):
+        return False
+    recipe = recorded_recipe(asked, manifest)
+    if not same_but_for_sources(asked, manifest, recipe):
+        return False
+    try:
+        seen = Seen(asked.target, manifest.update)
+        files = open_checked_table(asked.target / FILES)
+        if seen.digest_beside or len(seen.mtime_ns) != files.num_rows:
+            return False
+        return _labels_if_same(asked, recipe, Listed(files, seen.mtime_ns)) == manifest.fingerprint_parts.get("labels")
+    except (DatasetError, ChangedError, OSError):
+        return False
+
+
+def _takes_more_from_sources(settings: Mapping[str, Any], recorded: Mapping[str, Any]) -> bool:
+    """Return whether the sources have decided, or may decide, more than the kind of the samples."""
+    return any(settings.get(name) != recorded.get(name) for name in SETTLED if recorded.get(name) is not None)
+
+
+def _labels_if_same(asked: Asked, recipe: Recipe, listed: Listed) -> str:
+    """Return what stands for the labels files. Raises ChangedError if the inputs are not certainly the same."""
+    if any(may_be_of_export(str(root if root.is_dir() else root.parent)) for root in asked.roots):
+        raise ChangedError
+    beside: list[FoundFile] = []
+    side_files: list[tuple[Path, str]] = []
+    others = inputs_among(unlisted_files(list(asked.roots), listed), None, beside)
+    rule, names = asked.labels, [recipe.kind]
+    if asked.settings.get("kind") in (None, "auto"):  # a file of a kind that is looked for before would be the kind of all
+        names = list(KINDS)[: list(KINDS).index(recipe.kind) + 1]
+    for file in others:
+        for name in names:
+            given = (KINDS[name], recipe.reading, rule, side_files if name == recipe.kind else [], Counter[str](), LeftOut())
+            if next(wanted_files(iter([file]), *given), (Form.NOTHING,))[0] is not Form.NOTHING:
+                raise ChangedError
+    if beside:
+        raise ChangedError
+    paths = [rule.file] if rule.file is not None else [path for path, _ in side_files]
+    return labels_digest(sha256_of(path) for path in paths)

@@ -1,0 +1,167 @@
+"""The dataset of a training script: made by the first process that needs it, and opened by all. docs/snapshot.md."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shardctl import lease
+from shardctl.conversion import Listener, converting
+from shardctl.conversion.asked import Asked
+from shardctl.conversion.options import check_writable
+from shardctl.conversion.rejects import refuse_many_rejects
+from shardctl.conversion.unchanged import is_surely_unchanged, recorded_recipe, same_but_for_sources
+from shardctl.dataset import Dataset, open_dataset
+from shardctl.errors import DatasetError, StorageError, UsageError
+from shardctl.manifest import Manifest
+from shardctl.snapshots.ranks import rank_of
+from shardctl.snapshots.telling import Teller
+from shardctl.storage import printable
+from shardctl.tables import MANIFEST, STAGING
+
+FIRST_RANK_SECONDS = 10.0
+"""How long other ranks leave it to rank 0 to begin: processes of a job start seconds apart."""
+
+LOOK_SECONDS = 0.25
+
+NOT_HERE = ("append", "dry_run", "explain", "if_running")
+"""Options of `convert` that are for a person at a terminal, or say what is always so here."""
+
+
+def snapshot(
+    dst: str | Path,
+    source: str | Path | Sequence[str | Path],
+    recipe: dict[str, Any] | str | Path | None = None,
+    *,
+    update: bool = True,
+    overwrite: bool = False,
+    trust: bool = False,
+    rank: int | None = None,
+    world_size: int | None = None,
+    progress: bool = True,
+    listener: Listener | None = None,
+    **options: Any,
+) -> Dataset:
+    """Open the dataset at `dst`, which is made of `source` first if it is not there, and brought up to date if it is old.
+
+    All processes of a training job, and all jobs, may call this at once: one of them converts, with all its workers, and the
+    others wait; if it is killed another one goes on. Where nothing has changed no process writes anything or starts another:
+    names, sizes and times of the inputs are compared, and then the dataset is opened, which may be read-only.
+
+    `recipe` and `options` are those of `convert`. Inputs that came, went or changed are followed (`update`; False: an error).
+    Another recipe, other settings or other code are an error, unless `overwrite` lets the dataset be made anew. With `trust`
+    the inputs are not looked at where there is a dataset. `rank` is by default that of the launcher's environment: the first
+    one begins, others only if it does not. `progress` shows on stderr now and then what is done; `listener` has callbacks
+    instead. Raises what `convert` raises, and DatasetError if the dataset is another one.
+    """
+    unfit = next((name for name in NOT_HERE if name in options), None)
+    if unfit is not None:
+        raise UsageError(f"{unfit} is an option of convert, and not of snapshot")
+    asked = Asked.of(source, dst, recipe, options)
+    teller = Teller(asked.target, progress and listener is None)
+    made = _Snapshot(asked, update, overwrite, trust, rank_of(rank, world_size), teller, listener or teller.listener())
+    made.settle()
+    return open_dataset(asked.target)
+
+
+@dataclass(frozen=True)
+class _Snapshot:
+    """One call of `snapshot`."""
+
+    asked: Asked
+    update: bool
+    overwrite: bool
+    trust: bool
+    rank: int
+    teller: Teller
+    listener: Listener
+
+    def settle(self) -> None:
+        """Return once the dataset is there, and up to date."""
+        before = self._manifest()
+        anew = False
+        if before is not None:
+            verdict = self._verdict(before)
+            if verdict == "up-to-date":
+                refuse_many_rejects(self.asked.target, before, self.asked.options.max_rejects)
+                return
+            anew = verdict == "anew"
+        self._make(before, anew)
+
+    def _manifest(self) -> Manifest | None:
+        target = self.asked.target
+        if not (target / MANIFEST).exists():
+            return None
+        try:
+            return Manifest.load(target)
+        except DatasetError:
+            if (target / MANIFEST).exists() and not self.overwrite:
+                raise
+            return None  # it is being replaced, or will be
+
+    def _verdict(self, manifest: Manifest) -> str:
+        """Return what is to be done with the dataset that is there: `up-to-date` (nothing), `update`, or make it `anew`.
+
+        Raises DatasetError if what is to be done was not allowed.
+        """
+        if self.trust:
+            same = same_but_for_sources(self.asked, manifest, recorded_recipe(self.asked, manifest))
+            verdict, parts = ("up-to-date", "") if same else ("anew", "recipe, settings or code")
+        elif is_surely_unchanged(self.asked, manifest):
+            return "up-to-date"
+        else:
+            asked = self.asked.changed(explain=True)
+            explanation = converting.run(asked, Listener()).explanation
+            assert explanation is not None, "it was asked for"
+            verdict, parts = explanation.verdict, " and ".join(explanation.parts)
+        shown = printable(str(self.asked.target))
+        if verdict == "anew" and not self.overwrite:
+            raise DatasetError(
+                f"{shown}: holds a dataset that differs in its {parts}; overwrite=True makes it anew, `shardctl convert"
+                " --explain` says what differs, or give another destination"
+            )
+        if verdict == "update" and not self.update and not self.overwrite:
+            raise DatasetError(f"{shown}: holds a dataset that differs in its {parts}; update=True brings it up to date")
+        return "anew" if verdict == "update" and not self.update else verdict
+
+    def _make(self, before: Manifest | None, anew: bool) -> None:
+        """Make the dataset, or wait until another process has made it."""
+        target = self.asked.target
+        try:
+            check_writable(target)
+        except StorageError as error:
+            what = "is not there" if before is None else "is not up to date with its sources"
+            raise StorageError(f"{error}: the dataset {what}, and cannot be made here") from error
+        if self.rank:
+            self._leave_to_first_rank(before)
+        with lease.hold(target / STAGING, self.teller.waiting, self.teller.looking) as held:
+            now = self._manifest()
+            if now is not None and now != before and self._is_of_same_recipe(now):
+                return  # another process has made it meanwhile, of the sources as they are
+            if now is None or anew:
+                converting.run(self.asked.changed(overwrite=anew), self.listener, held)
+            else:
+                self._update(now, held)
+
+    def _update(self, manifest: Manifest, held: lease.Lease) -> None:
+        """Bring the dataset up to date. It is kept as it was, for jobs that are reading it, unless `keep` says otherwise."""
+        keep = self.asked.options.keep
+        try:
+            asked = self.asked.changed(update=True, keep=max(1, manifest.keep) if keep is None else keep)
+            converting.run(asked, self.listener, held)
+        except DatasetError:
+            if not self.overwrite:
+                raise
+            converting.run(self.asked.changed(overwrite=True), self.listener, held)
+
+    def _is_of_same_recipe(self, manifest: Manifest) -> bool:
+        return same_but_for_sources(self.asked, manifest, recorded_recipe(self.asked, manifest))
+
+    def _leave_to_first_rank(self, before: Manifest | None) -> None:
+        """Wait a little, until another process has begun."""
+        until = time.monotonic() + FIRST_RANK_SECONDS
+        while time.monotonic() < until and not lease.is_sought(self.asked.target / STAGING) and self._manifest() == before:
+            time.sleep(LOOK_SECONDS)

@@ -1,0 +1,67 @@
+"""What a training script shows on stderr while its dataset is made: a line now and then, as logs of jobs need it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from shardctl.conversion.estimating import Estimate
+from shardctl.conversion.listener import Listener
+from shardctl.conversion.staging import how_far
+from shardctl.engines.task import Progress
+from shardctl.storage import counted, printable
+from shardctl.tables import STAGING
+
+LINE_SECONDS = 10.0
+"""Seconds between lines."""
+
+
+class Teller:
+    """Writes lines about one dataset. With `show` False it says nothing."""
+
+    def __init__(self, target: Path, show: bool) -> None:
+        self._target, self._show = target, show
+        self._next = self._began = time.monotonic()
+        self._done = self._records = 0
+
+    def listener(self) -> Listener:
+        """Return the callbacks for a conversion in this process."""
+        return Listener(announce=self._announce, resuming=self._resuming, progress=self._progress)
+
+    def waiting(self, owner: str) -> None:
+        """Say for whom this process waits."""
+        self._say(f"waiting for {owner}, which is making the dataset")
+        self._next = time.monotonic() + LINE_SECONDS
+
+    def looking(self) -> None:
+        """Say how far another process is."""
+        if self._is_time():
+            far = how_far(self._target / STAGING)
+            done = "listing the inputs" if far is None else f"{far[0]:,} of {counted(far[1], 'shard')} done"
+            self._say(f"waiting: {done}")
+
+    def _announce(self, estimate: Estimate) -> None:
+        self._records, self._began = estimate.records, time.monotonic()
+        self._say(f"making {counted(estimate.shards, 'shard')} of {counted(estimate.inputs, f'{estimate.kind} input')}")
+        self._next = self._began + LINE_SECONDS
+
+    def _resuming(self, done: int, shards: int) -> None:
+        self._say(f"resuming: {done:,} of {counted(shards, 'shard')} done")
+
+    def _progress(self, progress: Progress) -> None:
+        self._done += progress.records
+        if self._is_time():
+            rate = self._done / max(time.monotonic() - self._began, 1e-6)
+            self._say(f"{self._done:,} of {self._records:,} records, {rate:,.0f}/s")
+
+    def _is_time(self) -> bool:
+        now = time.monotonic()
+        if now < self._next:
+            return False
+        self._next = now + LINE_SECONDS
+        return True
+
+    def _say(self, line: str) -> None:
+        if self._show:
+            sys.stderr.write(f"shardctl {printable(str(self._target))}: {line}\n")
