@@ -82,6 +82,11 @@ class Draw:
     edges: tuple[float, ...]
     seed: int
 
+    @classmethod
+    def of(cls, rule: SplitRule, seed: int) -> Draw:
+        """Return what draws splits by the shares of a rule."""
+        return cls(tuple(np.cumsum([share for _, share in rule.shares])[:-1].tolist()), seed)
+
     def of_files(self, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint8]:
         """Return the split of files that are one record each, given the hashes of their paths. (n,) uint8."""
         return self._place(self._seeded(hashes))
@@ -318,8 +323,7 @@ def _splitting(names: list[str], number: pa.Array | pa.ChunkedArray, by: str) ->
 
 
 def _by_shares(listing: Listing, rule: SplitRule, seed: int) -> Splitting:
-    edges = np.cumsum([share for _, share in rule.shares])[:-1]
-    draw = Draw(tuple(edges.tolist()), seed)
+    draw = Draw.of(rule, seed)
     names = tuple(name for name, _ in rule.shares)
     return Splitting(names, draw.of_files(listing.hashes) if listing.whole else None, "shares", draw)
 

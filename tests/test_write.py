@@ -164,13 +164,14 @@ def test_variants_of_one_record_have_the_same_key(tmp_path: Path) -> None:
     assert [sample["variant"] for sample in shardctl.open(tmp_path / "out")] == [0, 1, 2]
 
 
-def test_what_the_callers_own_code_raises_reaches_the_caller(tmp_path: Path) -> None:
+def test_what_the_callers_own_code_raises_is_named_by_sample(tmp_path: Path) -> None:
     def failing() -> Iterator[Sample]:
         yield from texts(3000)
         raise OSError("my camera is gone")
 
-    with pytest.raises(OSError, match=r"^my camera is gone$"):
+    with pytest.raises(InputError, match=r"^sample 3,000: making it raised OSError: my camera is gone$") as raised:
         shardctl.write(tmp_path / "out", failing())
+    assert isinstance(raised.value.__cause__, OSError)
     assert list(tmp_path.iterdir()) == []
 
 

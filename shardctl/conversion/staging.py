@@ -87,7 +87,7 @@ def refuse_to_lose(staging: Path, folder: Path, parts: dict[str, str], recipe: R
     with naming_the_path(staging):
         for entry in sorted(staging.iterdir()):
             if (entry / JOB).exists():
-                _refuse_to_lose(entry, parts)
+                refuse_to_lose_job(entry, parts)
 
 
 def make_room(staging: Path, folder: Path) -> None:
@@ -111,17 +111,22 @@ def discard(folder: Path) -> None:
     shutil.rmtree(discarded)
 
 
-def _refuse_to_lose(folder: Path, parts: dict[str, str]) -> None:
-    """Raise DatasetError if the job in a folder has finished shards. Its recipe is not read: it may name anybody's function."""
-    done = sum(1 for _ in (folder / DONE_FOLDER).glob("*.arrow"))
-    shards, other = "", "of another version of shardctl"
+def refuse_to_lose_job(folder: Path, parts: dict[str, str]) -> None:
+    """Raise DatasetError if the job in a folder has finished shards, and is another one than that of a fingerprint's `parts`.
+
+    Its recipe is not read: it may name anybody's function.
+    """
+    done = sum(1 for each in (folder / DONE_FOLDER).glob("*") if not each.name.endswith(PARTIAL))
+    what, made, other = "shards", "", "of another version of shardctl"
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         record = json.loads((folder / JOB).read_bytes())
-        if record["parts"] != parts:
+        if "written" in record:
+            what, made, other = "parts", f" of {record['parts']}", "by shardctl.write"
+        elif record["parts"] != parts:
             other = f"that differs in its {difference(record['parts'], parts)}"
-            shards = f" of {sum(split['shards'] for split in record['splits'])}"
+            made = f" of {sum(split['shards'] for split in record['splits'])}"
     if done:
         raise DatasetError(
-            f"{printable(str(folder.parent.parent))}: holds an unfinished conversion {other}, of which {done}{shards}"
-            " shards are done; run its own command again, with its versions, to complete it, or use --overwrite to start over"
+            f"{printable(str(folder.parent.parent))}: holds an unfinished conversion {other}, of which {done}{made} {what} are"
+            " done; run its own command again, with its versions, to complete it, or use --overwrite to start over"
         )

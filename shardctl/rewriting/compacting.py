@@ -21,10 +21,10 @@ from shardctl.errors import StorageError, UsageError
 from shardctl.jpegs import COUNTS
 from shardctl.machine import usable_cores
 from shardctl.order import Permutation
-from shardctl.rewriting.copying import Copied, Run, copy_shard
 from shardctl.rewriting.rewritten import NewShard, Old, Totals, commit, rewriting
 from shardctl.seen import ShardCounts
 from shardctl.shard import ShardReader
+from shardctl.shard_copying import Copied, Run, copy_shard
 from shardctl.storage import format_bytes, free_bytes, printable
 from shardctl.tables import PLAN_SCHEMA, Reject, ShardEntry, shard_name
 

@@ -23,9 +23,9 @@ from shardctl.jpegs import COUNTS
 from shardctl.loader import Selection
 from shardctl.machine import usable_cores
 from shardctl.reader import Shards
-from shardctl.rewriting.copying import Copied, Run, copy_shard
 from shardctl.rewriting.rewritten import NewShard, Old, Totals, commit, forget, rewriting
 from shardctl.shard import ShardReader
+from shardctl.shard_copying import Copied, Run, copy_shard
 from shardctl.sources.labels import some
 from shardctl.storage import printable
 from shardctl.stored import ShardUnits, possible_names

@@ -3,43 +3,54 @@
 from __future__ import annotations
 
 import contextlib
-import copy
+import hashlib
+import json
+import pickle
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from shardctl import lease
+from shardctl.arguments import names as names_of
+from shardctl.arguments import whole_number
 from shardctl.conversion import publish
-from shardctl.conversion.options import check_destination, check_if_running, check_shards, check_writable
-from shardctl.conversion.staging import REPAIR_PREFIX, discard
-from shardctl.engines.job import NEW_FOLDER
+from shardctl.conversion.options import check_destination, check_if_running, check_writable
+from shardctl.conversion.staging import REPAIR_PREFIX, discard, refuse_to_lose_job
+from shardctl.engines.job import DONE_FOLDER, JOB, NEW_FOLDER
 from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.layout import Layout
 from shardctl.manifest import Manifest
-from shardctl.pipeline.sizes import row_size
 from shardctl.sample import Sample
 from shardctl.shard import Compression
-from shardctl.sources.splits import is_split_name
-from shardctl.storage import naming_the_path, printable
+from shardctl.storage import naming_the_path, printable, write_atomically
 from shardctl.tables import MADE_BY, MANIFEST, STAGING
-from shardctl.transforms.values import DEEPEST, PLAIN
+from shardctl.transforms.own_code import code_digest
+from shardctl.transforms.values import describe
 from shardctl.writing.fields import Fields, Given
 from shardctl.writing.finishing import finish
-from shardctl.writing.keys import Keys
 from shardctl.writing.marks import roles_of
-from shardctl.writing.series import ShardSeries
+from shardctl.writing.parts import Part, PartsJob, make_and_join, samples_of_part
+from shardctl.writing.samples import Names, classes_of, elements_of, is_indexed, named
+from shardctl.writing.writer import Limits, SampleWriter, Splits, Written, in_order, new_keys, refuse_bad_names
 
 FIRST_SAMPLES = 1024
 """How many samples are looked at for the types of their fields, where no schema is given."""
 
-SHARD_BYTES = 128 << 20
+FEW_SAMPLES = 16
+"""How many samples of parts are looked at where a schema is given: for how images are kept. They are made again later."""
+
+INDEXED_AT_A_TIME = 4096
+"""Samples of a dataset by index that are a part: what is lost when its process is killed."""
+
+WRITE_PREFIX = "write-"
+"""Prefix of the working folders of writes by parts, in the staging folder."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +66,13 @@ class WriteResult:
 
 def write(
     dst: str | Path,
-    samples: Iterable[Sample] | Mapping[str, Iterable[Sample]],
+    samples: Any,
     schema: pa.Schema | None = None,
     *,
+    parts: Sequence[Any] | Mapping[str, Sequence[Any]] | None = None,
+    split: str = "train",
+    workers: int = 0,
+    fields: Sequence[str] | None = None,
     classes: Sequence[str] | None = None,
     roles: Mapping[str, str | Mapping[str, Any]] | None = None,
     store: str | None = None,
@@ -69,28 +84,37 @@ def write(
 ) -> WriteResult:
     """Write samples that are made in Python as a dataset: the same files and the same commit as those of `convert`.
 
-    `samples` are dicts of field name to value, in the order of the dataset, taken one at a time; or such an iterable for each
-    split, by name (else all are in the split `train`). `key` names a sample; without it samples are numbered: 000000000,
-    000000001. No two samples have the same key, in whichever splits, unless a field `variant` tells them apart; a repeated one
-    is found when all are written. `image` is an encoded image (bytes, which are kept) or pixels, (H, W, 3) uint8, kept as
-    `store` says: `raw` (the default; one shape for all), `png`, `jpeg:90`, `webp:80`. With `classes`, their names, `label` is a
-    name or a number. `roles` says which fields are marked in the image, so that the loader moves them with it: `"objects"`, a
-    dict of lists (bbox as x, y, width, height in pixels, category, …) with an item for each object, or `"mask"`, (H, W) uint8
-    or uint16 or the bytes of a PNG; `{"role": "objects", "names": ["cat", "dog"]}` has facts too. Lists of whole numbers can be
-    `{"role": "tokens", "vocabulary": 50257, "eos": 50256}`. `schema` gives the Arrow type
-    of every field; without it, types are found in the first 1,024 samples. No value is changed, but for places of objects,
-    which are float32: one that does not fit its column is an error. A shard has `shard_size` bytes (by default 128 MiB) or
-    `samples_per_shard`.
+    `samples` are dicts of field name to value, in the order of the dataset, taken one at a time; or such an iterable for
+    each split, by name. Datasets of PyTorch, TensorFlow and Hugging Face will do: tensors and pictures become arrays,
+    `fields` names the values of samples that are tuples, and names of classes are taken over. With `parts`, `samples` is a
+    function that yields the samples of one of them, such as a file: `write("out", read, parts=paths, workers=8)`. Then
+    `workers` processes make parts (forked from this one; 0: this one does), as they do of a PyTorch dataset with indices; a
+    part that is done stays done, and the same call goes on after it was stopped. `split` is the name of a split, or shares
+    that are drawn by the key: "train=0.9,val=0.1". `key` names a sample; without it samples are numbered: 000000000,
+    000000001, those of parts in each part: 00000-000000000. No two samples have the same key, in whichever splits, unless a
+    field `variant` tells them apart; a repeated one is found when all are written. `image` is an encoded image (bytes,
+    which are kept) or pixels, (H, W, 3) uint8, kept as `store` says: `raw` (the default; one shape for all), `png`,
+    `jpeg:90`, `webp:80`. With `classes`, their names, `label` is a name or a number. `roles` says which fields are marked
+    in the image, so that the loader moves them with it: `"objects"`, a dict of lists (bbox as x, y, width, height in
+    pixels, category, …) with an item for each object, or `"mask"`, (H, W) uint8 or uint16 or the bytes of a PNG; `{"role":
+    "objects", "names": ["cat", "dog"]}` has facts too. Lists of whole numbers can be `{"role": "tokens", "vocabulary":
+    50257, "eos": 50256}`. `schema` gives the Arrow type of every field; without it, types are found in the first 1,024
+    samples. No value is changed, but for places of objects, which are float32: one that does not fit its column is an
+    error. A shard has `shard_size` bytes (by default 128 MiB) or `samples_per_shard`.
 
-    Nothing is at `dst` before all of it is. Raises InputError for a sample that cannot be written, UsageError, StorageError,
-    BusyError, and DatasetError if there is a dataset and `overwrite` is not set; what the iterable raises ends it as well.
+    Nothing is at `dst` before all of it is. Raises InputError for a sample that cannot be written, UsageError,
+    StorageError, BusyError, and DatasetError if there is a dataset and `overwrite` is not set. What the code that makes
+    samples raises is an InputError that says at which sample; its cause is the exception.
     """
     began = time.monotonic()
-    limits = _Limits.of(shard_size, samples_per_shard)
-    given = Given(schema, tuple(classes) if classes else None, store, compression, roles_of(roles))
+    limits = Limits.of(shard_size, samples_per_shard)
     check_if_running(if_running)
-    parts = dict(samples) if isinstance(samples, Mapping) else {"train": samples}
-    _refuse_bad_names(parts)
+    if whole_number("workers", workers) < 0:
+        raise UsageError(f"workers must be 0 or more; they are {workers}")
+    calls = _calls(samples, parts, split, workers)
+    names: Names = names_of("fields", fields) if fields is not None else None
+    classes = tuple(classes) if classes else None if schema is not None else classes_of(samples, names)
+    given = Given(schema, classes, store, compression, roles_of(roles))
     target = check_destination(Path(dst), [])
     check_writable(target)
     _refuse_existing(target, overwrite)
@@ -98,28 +122,61 @@ def write(
     with lease.hold(target / STAGING, waiting) as held:
         publish.recover(target)
         _refuse_existing(target, overwrite)
-        folder = target / STAGING / f"{REPAIR_PREFIX}{secrets.token_hex(4)}"
-        new = folder / NEW_FOLDER
-        try:
-            with naming_the_path(new):
-                new.mkdir(parents=True)
-            manifest = _write_all(new, parts, given, limits)
-            held.check()
-            publish.publish(new, target)
-        finally:
-            if folder.exists() and not publish.is_taking_its_place(folder):
-                with contextlib.suppress(OSError):  # the next one that writes deletes it
-                    discard(folder)
+        if isinstance(calls, _Parts):
+            manifest = _write_parts(target, calls, names, given, limits, overwrite, held)
+        else:
+            manifest = _write_at_once(target, calls, names, given, limits, held)
     seconds = round(time.monotonic() - began, 3)
     return WriteResult(manifest.samples, manifest.shards, manifest.bytes, seconds, manifest.fingerprint)
 
 
-def _refuse_bad_names(parts: Mapping[str, object]) -> None:
-    bad = [name for name in parts if not isinstance(name, str) or not is_split_name(name)]
-    if bad:
-        raise UsageError(f"split name {bad[0]!r} must be made of letters, digits, _ and .")
-    if not parts:
-        raise UsageError("no split was given; give an iterable of samples, or one for each split by name")
+@dataclass(frozen=True)
+class _Parts:
+    """A function, what it is called with, and how many processes call it."""
+
+    make: Callable[[Any], Iterable[Any]]
+    parts: list[Part]
+    workers: int
+
+
+Streams = list[tuple[Splits, Any]]
+"""Samples that are taken one after the other, with the splits that they may be in."""
+
+
+def _calls(samples: Any, parts: Any, split: str, workers: int) -> _Parts | Streams:
+    """Return what makes the samples. Raises UsageError where the arguments do not fit."""
+    splits = Splits.parse(split)
+    if parts is not None:
+        if not callable(samples):
+            raise UsageError(f"with parts=, samples is a function that yields those of a part; it is {describe(samples)}")
+        by_split = {Splits.parse(name): each for name, each in parts.items()} if isinstance(parts, Mapping) else {splits: parts}
+        made = [Part(given, which) for which, several in by_split.items() for given in several]
+        if not made:
+            raise UsageError("parts= is empty; give what the function is called with, one after the other")
+        return _Parts(samples, made, workers)
+    if isinstance(samples, Mapping):
+        refuse_bad_names(list(samples))
+        if not samples:
+            raise UsageError("no split was given; give an iterable of samples, or one for each split by name")
+        streams: Streams = [(Splits((name,)), each) for name, each in samples.items()]
+    else:
+        streams = [(splits, samples)]
+    if workers and all(is_indexed(each) for _, each in streams):
+        stretches = [
+            Part((place, first, min(first + INDEXED_AT_A_TIME, len(each))), which)
+            for place, (which, each) in enumerate(streams)
+            for first in range(0, len(each), INDEXED_AT_A_TIME)
+        ]
+        return _Parts(partial(_stretch, [each for _, each in streams]), stretches, workers)
+    if workers:
+        raise UsageError("workers= needs parts=: one process takes an iterable; give a function, and what it is called with")
+    return streams
+
+
+def _stretch(datasets: Sequence[Any], part: tuple[int, int, int]) -> Iterator[Any]:
+    """Yield the samples of a dataset by index from one to another."""
+    place, first, end = part
+    return (datasets[place][index] for index in range(first, end))
 
 
 def _refuse_existing(target: Path, overwrite: bool) -> None:
@@ -127,82 +184,117 @@ def _refuse_existing(target: Path, overwrite: bool) -> None:
         raise DatasetError(f"{printable(str(target))}: holds a dataset; overwrite=True replaces it")
 
 
-@dataclass(frozen=True)
-class _Limits:
-    """When a shard is full."""
-
-    bytes: int
-    samples: int
-
-    @classmethod
-    def of(cls, shard_size: int | None, samples_per_shard: int | None) -> _Limits:
-        check_shards(shard_size, samples_per_shard)
-        if samples_per_shard is not None:
-            return cls(1 << 62, samples_per_shard)
-        return cls(shard_size or SHARD_BYTES, 1 << 62)
-
-
-def _own(value: Any, deepest: int = DEEPEST) -> Any:
-    """Return a value of which a generator may change its own copy afterwards: arrays, lists and dicts are copied."""
-    if isinstance(value, np.ndarray):
-        return copy.deepcopy(value) if value.dtype.hasobject else value.copy()
-    if isinstance(value, bytearray | memoryview):
-        return bytes(value)
-    if deepest and isinstance(value, list | tuple):
-        made = (_own(part, deepest - 1) for part in value)
-        return value[:] if set(map(type, value)) <= PLAIN else tuple(made) if isinstance(value, tuple) else list(made)
-    if deepest and isinstance(value, dict):
-        return {name: _own(part, deepest - 1) for name, part in value.items()}
-    return value
+def _write_at_once(target: Path, streams: Streams, names: Names, given: Given, limits: Limits, held: lease.Lease) -> Manifest:
+    """Write the samples of streams, and put the dataset in its place. Nothing is left where that fails."""
+    folder = target / STAGING / f"{REPAIR_PREFIX}{secrets.token_hex(4)}"
+    new = folder / NEW_FOLDER
+    try:
+        with naming_the_path(new):
+            new.mkdir(parents=True)
+        manifest = _write_all(new, streams, names, given, limits)
+        held.check()
+        publish.publish(new, target)
+    finally:
+        if folder.exists() and not publish.is_taking_its_place(folder):
+            with contextlib.suppress(OSError):  # the next one that writes deletes it
+                discard(folder)
+    return manifest
 
 
-def _write_all(new: Path, parts: Mapping[str, Iterable[Sample]], given: Given, limits: _Limits) -> Manifest:
+def _write_all(new: Path, streams: Streams, names: Names, given: Given, limits: Limits) -> Manifest:
     """Write the shards, the tables and the manifest."""
-    stream = ((name, _own(sample)) for name, sample in _stream(parts))
+    stream = _stream(streams, names)
     first = list(islice(stream, FIRST_SAMPLES))
     if not first:
         raise InputError("there is no sample to write")
     fields = Fields([sample for _, sample in first], given)
-    keys = Keys(fields.layout.columns.get_field_index("variant"))
     compression = _compression(given.compression, fields.layout)
-    series: dict[str, ShardSeries] = {}
-    counts = {name: np.zeros(len(given.classes or ()), np.int64) for name in parts}
+    writer = SampleWriter(new, fields, compression, limits, len(given.classes or ()))
     try:
-        for number, (name, sample) in enumerate(chain(first, stream)):
-            if name not in series:
-                _finish_last(series)
-                series[name] = ShardSeries(new, fields.layout, name, compression, limits.bytes, limits.samples)
-            values = fields.values(sample, number)
-            keys.add(values)
-            series[name].add(values, row_size(values))
-            if given.classes and (label := values[fields.label]) is not None:
-                counts[name][label] += 1
-        _finish_last(series)
+        for number, (splits, sample) in enumerate(chain(first, stream)):
+            writer.add(sample, number, splits)
+        written = list(writer.finish())
     except BaseException:
-        for each in series.values():
-            each.abandon()
+        writer.abandon()
         raise
-    entries = [entry for each in series.values() for entry in each.entries]
+    order = [name for splits, _ in streams for name in splits.names]
+    return _finish(new, fields, in_order(written, order), compression, given, limits)
+
+
+def _finish(
+    new: Path, fields: Fields, written: list[Written], compression: Compression, given: Given, limits: Limits
+) -> Manifest:
+    """Write the tables and the manifest of shards that are there. Raises InputError if two samples have the same key."""
+    entries = [entry for each in written for entry in each.entries]
+    keys = new_keys(fields)
+    for each in written:
+        keys.extend(each.hashes)
     keys.refuse_repeated([new / entry.path for entry in entries])
-    class_counts = {name: counts[name].tolist() for name in series} if given.classes else None
+    class_counts = {each.split: each.labels.tolist() for each in written} if given.classes else None
     settings = {"made_by": MADE_BY, "shard_size": limits.bytes, "samples_per_shard": limits.samples}
     return finish(new, fields.final_layout, entries, compression, settings, class_counts)
 
 
-def _stream(parts: Mapping[str, Iterable[Sample]]) -> Iterator[tuple[str, Sample]]:
-    """Yield the samples of all splits, each with the name of its split. Raises InputError if one of several has none."""
-    for name, part in parts.items():
-        is_empty = True
-        for sample in part:
-            is_empty = False
-            yield name, sample
-        if is_empty and len(parts) > 1:
-            raise InputError(f"the split {name} has no sample; leave it out, or give it some")
+def _stream(streams: Streams, names: Names) -> Iterator[tuple[Splits, Sample]]:
+    """Yield the samples of all streams, each with its splits. Raises InputError if one of several has none."""
+    count = 0
+    for splits, samples in streams:
+        before = count
+        for sample in named(elements_of(samples), names, before):
+            count += 1
+            yield splits, sample
+        if count == before and len(streams) > 1:
+            raise InputError(f"the split {splits.names[0]} has no sample; leave it out, or give it some")
 
 
-def _finish_last(series: Mapping[str, ShardSeries]) -> None:
-    if series:
-        list(series.values())[-1].close()
+def _write_parts(
+    target: Path, calls: _Parts, names: Names, given: Given, limits: Limits, overwrite: bool, held: lease.Lease
+) -> Manifest:
+    """Write the samples of parts, going on where an earlier call was stopped, and put the dataset in its place."""
+    identity = _identity(calls, names, given, limits)
+    folder = target / STAGING / f"{WRITE_PREFIX}{identity or secrets.token_hex(8)}"
+    for other in (target / STAGING).iterdir():
+        if other.is_dir() and other != folder:
+            if not overwrite and (other / JOB).exists():
+                refuse_to_lose_job(other, {})
+            discard(other)
+    job = _parts_job(folder, calls, names, given, limits)
+    new = folder / NEW_FOLDER
+    with naming_the_path(folder):
+        for made in (new, folder / DONE_FOLDER):
+            made.mkdir(parents=True, exist_ok=True)
+        record = {"written": identity, "parts": len(calls.parts), "layout": job.fields.layout.to_json()}
+        if (folder / JOB).exists() and json.loads((folder / JOB).read_bytes()) != record:
+            raise InputError("the first samples are not those of the call that was stopped; overwrite=True begins anew")
+        write_atomically(folder / JOB, json.dumps(record).encode())
+    written = in_order(make_and_join(job, calls.workers), [name for part in calls.parts for name in part.splits.names])
+    manifest = _finish(new, job.fields, written, job.compression, given, limits)
+    held.check()
+    publish.publish(new, target)
+    return manifest
+
+
+def _parts_job(folder: Path, calls: _Parts, names: Names, given: Given, limits: Limits) -> PartsJob:
+    """Return the job, whose fields are those of the first samples. Raises InputError if there is none."""
+
+    samples = (samples_of_part(calls.make, number, part, names) for number, part in enumerate(calls.parts))
+    first = list(islice(chain.from_iterable(samples), FIRST_SAMPLES if given.schema is None else FEW_SAMPLES))
+    if not first:
+        raise InputError("there is no sample to write: no part has one")
+    fields = Fields(first, given)
+    compression = _compression(given.compression, fields.layout)
+    return PartsJob(folder, calls.make, calls.parts, names, fields, compression, limits, len(given.classes or ()))
+
+
+def _identity(calls: _Parts, names: Names, given: Given, limits: Limits) -> str | None:
+    """Return what stands for a call: the same one may go on with what was done. None where nothing can tell."""
+    make = calls.make
+    try:
+        target = f"{getattr(make, '__module__', '')}:{getattr(make, '__qualname__', '')}"
+        pickled = pickle.dumps((make, calls.parts, names, given, limits), protocol=4)
+        return hashlib.sha256(pickled + str(code_digest(target, make)).encode()).hexdigest()[:16]
+    except Exception:  # noqa: BLE001 - a person's objects may raise anything when they are pickled
+        return None
 
 
 def _compression(text: str, layout: Layout) -> Compression:

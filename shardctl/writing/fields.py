@@ -158,17 +158,23 @@ class Fields:
                 raise UnfitValue(describe(value))
             opened = image.open_image(value)
             image.check(opened)
-            self._remember((opened.size[1], opened.size[0], 3))
+            self.remember((opened.size[1], opened.size[0], 3))
             return value, key
         _refuse_no_pixels(value, who)
-        self._remember(value.shape)
+        self.remember(value.shape)
         if self._store.name == "raw":
             if value.shape != self._shape:
                 raise InputError(f"{who}: its image is {describe(value)}, others are {self._shape}; store raw needs one size")
             return value
         return self._store.encode(value), (key.rpartition(".")[0] or key) + self._store.suffix
 
-    def _remember(self, shape: tuple[int, int, int]) -> None:
+    @property
+    def shapes(self) -> set[tuple[int, int, int]]:
+        """The first two shapes of images that differ."""
+        return self._shapes
+
+    def remember(self, shape: tuple[int, int, int]) -> None:
+        """Take note of the shape of an image."""
         if len(self._shapes) < 2:
             self._shapes.add(shape)
 

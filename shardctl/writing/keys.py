@@ -34,6 +34,15 @@ class Keys:
         """Take the key of the next sample, whose row is `values`."""
         self._hashes.append(xxhash.xxh3_64_intdigest(self._name(values[0], values[self._variant])))
 
+    @property
+    def hashes(self) -> npt.NDArray[np.uint64]:
+        """A hash of every key, (samples,) uint64."""
+        return np.frombuffer(self._hashes, np.uint64)
+
+    def extend(self, hashes: npt.NDArray[np.uint64]) -> None:
+        """Take keys that come after these, given what `hashes` gave of them."""
+        self._hashes.frombytes(hashes.tobytes())
+
     def _name(self, key: str, variant: Any) -> bytes:
         name = key if self._variant < 0 else f"{variant!r} {key}"
         return name.encode("utf-8", "surrogatepass")
@@ -43,14 +52,14 @@ class Keys:
 
         Equal hashes prove nothing: such keys are read from the shards and compared.
         """
-        ordered = np.sort(np.frombuffer(self._hashes, np.uint64))
+        ordered = np.sort(self.hashes)
         again = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
         for start in range(0, len(again), _FEW):
             self._compare(shards, again[start : start + _FEW])
 
     def _compare(self, shards: Sequence[Path], wanted: npt.NDArray[np.uint64]) -> None:
         """Compare the keys that have some hashes; the rows of the shards are in the order of the samples."""
-        hashes, first = np.frombuffer(self._hashes, np.uint64), 0
+        hashes, first = self.hashes, 0
         seen: dict[bytes, int] = {}
         for block in chain.from_iterable(ShardReader(path).blocks() for path in shards):
             for row in np.flatnonzero(np.isin(hashes[first : first + block.num_rows], wanted)).tolist():

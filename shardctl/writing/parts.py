@@ -1,0 +1,294 @@
+"""Samples that a function makes part by part: several processes make parts, and each part that is done stays done.
+
+The folder of the job is in the staging folder of the dataset, named by what stands for the call:
+
+    job.json               what the call is, and the layout: the job can be gone on with
+    parts/00012/           the shards of a part, numbered from 0
+    done/00012.json        the part is done: its shards
+    new/                   the dataset, put together of them
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shardctl.engines.job import DONE_FOLDER, NEW_FOLDER
+from shardctl.errors import InputError, Interrupted, ShardctlError, WorkerError
+from shardctl.layout import Layout
+from shardctl.shard import Compression
+from shardctl.shard_copying import Copied, Run, copy_shard
+from shardctl.storage import counted, naming_the_path, printable, write_atomically
+from shardctl.tables import ShardEntry, shard_name
+from shardctl.transforms.values import describe
+from shardctl.writing.fields import Fields
+from shardctl.writing.samples import Names, named, part_of
+from shardctl.writing.writer import Limits, SampleWriter, Splits, Written
+
+PARTS_FOLDER = "parts"
+
+TASKS_PER_WORKER = 2
+"""Parts that wait for each process, so that none waits for one."""
+
+_DEATH_SIGNAL = 1
+"""PR_SET_PDEATHSIG of prctl(2)."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a function is given to make some samples of, and the splits of these."""
+
+    given: Any
+    splits: Splits
+
+    def where(self, number: int) -> str:
+        """Return what messages about it begin with."""
+        shown = printable(str(self.given)) if isinstance(self.given, str | Path | int) else describe(self.given)
+        return f"part {number:,} ({shown}): "
+
+
+def samples_of_part(make: Callable[[Any], Iterable[Any]], number: int, part: Part, names: Names) -> Iterator[Any]:
+    """Yield the samples of a part. One without a key gets one that does not depend on other parts. Raises InputError."""
+    for place, sample in enumerate(named(part_of(make, part.given), names, 0, part.where(number))):
+        yield {"key": f"{number:05d}-{place:09d}", **sample} if isinstance(sample, dict) else sample
+
+
+@dataclass(frozen=True)
+class PartsJob:
+    """All that a process must know to make any of the parts. Processes get it by being forked."""
+
+    folder: Path
+    make: Callable[[Any], Iterable[Any]]
+    parts: Sequence[Part]
+    names: Names
+    fields: Fields
+    compression: Compression
+    limits: Limits
+    classes: int
+
+    def make_part(self, number: int) -> None:
+        """Write the shards of a part, and then that it is done. Raises InputError, StorageError."""
+        folder = self.folder / PARTS_FOLDER / f"{number:05d}"
+        with naming_the_path(folder):
+            shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
+            folder.mkdir(parents=True)
+        writer = SampleWriter(folder, self.fields, self.compression, self.limits, self.classes)
+        part = self.parts[number]
+        try:
+            for place, sample in enumerate(samples_of_part(self.make, number, part, self.names)):
+                try:
+                    writer.add(sample, place, part.splits)
+                except InputError as error:
+                    raise InputError(f"{part.where(number)}{error}") from error
+            written = list(writer.finish())
+        except BaseException:
+            writer.abandon()
+            raise
+        for each in written:
+            np.save(folder / f"{each.split}.npy", each.hashes)
+        record = {
+            "shapes": sorted(self.fields.shapes),
+            "splits": [
+                {"split": each.split, "entries": [asdict(entry) for entry in each.entries], "labels": each.labels.tolist()}
+                for each in written
+            ],
+        }
+        write_atomically(self._marker(number), json.dumps(record).encode())
+
+    def _marker(self, number: int) -> Path:
+        return self.folder / DONE_FOLDER / f"{number:05d}.json"
+
+    def is_done(self, number: int) -> bool:
+        """Return whether a part was made, by this run or an earlier one."""
+        return self._marker(number).exists()
+
+    def written(self, number: int) -> list[Written]:
+        """Return the shards of a part that is done, by their paths below the folder of the job."""
+        record = json.loads(self._marker(number).read_bytes())
+        for shape in record["shapes"]:
+            self.fields.remember(tuple(shape))
+        folder = Path(PARTS_FOLDER, f"{number:05d}")
+        found = []
+        for each in record["splits"]:
+            entries = tuple(
+                ShardEntry(**{**entry, "path": str(folder / entry["path"]), "block_rows": tuple(entry["block_rows"])})
+                for entry in each["entries"]
+            )
+            hashes = np.load(self.folder / folder / f"{each['split']}.npy")
+            found.append(Written(each["split"], entries, hashes, np.array(each["labels"], np.int64)))
+        return found
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """A shard of the dataset: the runs of rows of shards of parts that it is put together of."""
+
+    split: str
+    number: int
+    runs: tuple[Run, ...]
+
+
+_job: PartsJob | None = None
+"""The job of the processes that are forked next."""
+
+
+def _make_part(number: int) -> None:
+    assert _job is not None, "set before the process was forked"
+    _job.make_part(number)
+
+
+def _copy(copy: _Copy, layout: Layout) -> Copied:
+    assert _job is not None, "set before the process was forked"
+    path = _job.folder / NEW_FOLDER / shard_name(copy.split, copy.number)
+    return copy_shard(path, layout, copy.split, copy.number, _job.compression, copy.runs)
+
+
+def _begin_process(parent: int) -> None:
+    """Have the system end this process with its parent, however that ends: nothing else would, while it waits for work."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
+
+
+class _Here:
+    """Does tasks in this process, one after the other."""
+
+    def do(self, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Return what a function returns for each task."""
+        return [function(*task) for task in tasks]
+
+
+class _Processes:
+    """Does tasks in several processes."""
+
+    def __init__(self, pool: ProcessPoolExecutor, workers: int) -> None:
+        self._pool, self._most = pool, workers * TASKS_PER_WORKER
+
+    def do(self, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Return what a function returns for each task. Raises what it raises, WorkerError if a process ends."""
+        results: list[Any] = [None] * len(tasks)
+        running: dict[Future[Any], int] = {}
+        for place, task in enumerate(tasks):
+            if len(running) == self._most:
+                self._take(running, results)
+            running[self._pool.submit(function, *task)] = place
+        while running:
+            self._take(running, results)
+        return results
+
+    def _take(self, running: dict[Future[Any], int], results: list[Any]) -> None:
+        done, _ = wait(running, return_when=FIRST_COMPLETED)
+        for future in done:
+            try:
+                results[running.pop(future)] = future.result()
+            except BrokenProcessPool as error:
+                raise WorkerError(
+                    "a process that made samples ended in the middle of a part: it was killed (out of memory?), or its code"
+                    " ended it"
+                ) from error
+
+
+@contextmanager
+def _hands(job: PartsJob, workers: int) -> Iterator[_Here | _Processes]:
+    """Yield what does tasks. The processes are forked: the function may be any, also one that another process cannot import."""
+    global _job
+    before, _job = _job, job
+    try:
+        if not workers:
+            yield _Here()
+            return
+        context = multiprocessing.get_context("fork")
+        pool = ProcessPoolExecutor(workers, context, _begin_process, (os.getpid(),))
+        try:
+            yield _Processes(pool, workers)
+        finally:
+            processes = list((pool._processes or {}).values())
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in processes:
+                process.kill()  # what they still make is of no use: an error has come first
+            pool.shutdown()
+    finally:
+        _job = before
+
+
+def make_and_join(job: PartsJob, workers: int) -> list[Written]:
+    """Make the parts that are not done, put them together in the folder for the dataset, and return its shards.
+
+    Raises InputError, StorageError, WorkerError, all with how many parts are done.
+    """
+    with _hands(job, workers) as hands:
+        left = [number for number in range(len(job.parts)) if not job.is_done(number)]
+        with _telling_what_is_done(job):
+            hands.do(_make_part, [(number,) for number in left])
+        by_split: dict[str, list[Written]] = {}
+        for number in range(len(job.parts)):
+            for each in job.written(number):
+                by_split.setdefault(each.split, []).append(each)
+        copies = {split: _copies(job, split, written) for split, written in by_split.items()}
+        tasks = [(copy, job.fields.layout) for several in copies.values() for copy in several]
+        made = iter(hands.do(_copy, tasks))
+        return [_joined(split, written, len(copies[split]), made) for split, written in by_split.items()]
+
+
+@contextmanager
+def _telling_what_is_done(job: PartsJob) -> Iterator[None]:
+    """Add to an error or an interrupt how many parts are done."""
+    try:
+        yield
+    except (KeyboardInterrupt, ShardctlError) as error:
+        done = sum(job.is_done(number) for number in range(len(job.parts)))
+        said = f"{done:,} of {counted(len(job.parts), 'part')} done; the same call goes on with the others"
+        if isinstance(error, KeyboardInterrupt):
+            raise Interrupted(f"interrupted; {said}") from error
+        raise type(error)(f"{error} ({said})") from error
+
+
+def _joined(split: str, written: list[Written], shards: int, made: Iterator[Copied]) -> Written:
+    """Return the shards of a split of the dataset."""
+    entries = [ShardEntry.of_written(split, shard_name(split, number), next(made).facts) for number in range(shards)]
+    hashes = np.concatenate([each.hashes for each in written])
+    return Written(split, tuple(entries), hashes, np.sum([each.labels for each in written], axis=0))
+
+
+def _copies(job: PartsJob, split: str, written: list[Written]) -> list[_Copy]:
+    """Put the shards of the parts together: full ones stay, and what is left over of parts is joined until a shard is full."""
+    copies: list[_Copy] = []
+    held: list[Run] = []
+    rows = size = 0
+
+    def flush() -> None:
+        nonlocal rows, size
+        if held:
+            copies.append(_Copy(split, len(copies), tuple(held)))
+        held.clear()
+        rows = size = 0
+
+    for entry in (entry for each in written for entry in each.entries):
+        path, first, left = job.folder / entry.path, 0, entry.rows
+        if size + entry.bytes > job.limits.bytes:
+            flush()
+        while left:
+            count = min(left, job.limits.samples - rows)
+            held.append(Run(path, entry.block_rows, first, count))
+            first, left, rows = first + count, left - count, rows + count
+            if rows == job.limits.samples:
+                flush()
+        size += entry.bytes
+    flush()
+    return copies
