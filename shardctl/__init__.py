@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from shardctl.conversion import convert as convert
     from shardctl.dataset import open_dataset as open
     from shardctl.exports.exporting import export as export
+    from shardctl.metrics.watching import watch as watch
     from shardctl.mixed import mix as mix
     from shardctl.restoration import repair as repair
     from shardctl.rewriting.compacting import compact as compact
@@ -44,6 +45,7 @@ __all__ = [
     "train_tokenizer",
     "transform",
     "verify",
+    "watch",
     "write",
 ]
 
@@ -61,6 +63,7 @@ _PUBLIC = {
     "train_tokenizer": ("shardctl.tokenizer_training", "train_tokenizer"),
     "transform": ("shardctl.transforms.declared", "transform"),
     "verify": ("shardctl.verification", "verify"),
+    "watch": ("shardctl.metrics.watching", "watch"),
     "write": ("shardctl.writing", "write"),
 }
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -15,6 +17,7 @@ from shardctl.cli.output import (
     Output,
     auto_or_number,
     counted,
+    metrics_option,
     output_options,
     print_json,
     print_table,
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from shardctl.benchmark import BaselineResult, BenchResult, ConsumerResult, SweepPoint
     from shardctl.benchmark.comparison import Comparison
     from shardctl.benchmark.result import AgainstResult
+    from shardctl.metrics import Family
 
 STARVES = 1
 _ALMOST_NONE = 0.01
@@ -133,6 +137,12 @@ _ALMOST_NONE = 0.01
     metavar="FILE",
     help="Compare with an earlier measurement: FILE is what `shardctl bench --json` printed.",
 )
+@click.option(
+    "--watch",
+    is_flag=True,
+    help="Read DST until Ctrl-C (or for --seconds), and print every second how fast, and how long the training waits.",
+)
+@metrics_option
 @output_options
 def bench(dataset: str | None, output: Output, list_consumers: bool, **given: Any) -> int:
     """Measure how fast DST can be read on this machine, and whether that is enough to keep a GPU busy.
@@ -149,6 +159,7 @@ def bench(dataset: str | None, output: Output, list_consumers: bool, **given: An
       shardctl bench out --consumer mine:step --device cuda the same for your own training step
       shardctl bench out --baseline                         how much faster than training from the raw inputs?
       shardctl bench out --sweep                            which settings are fastest?
+      shardctl bench out --watch --consumer-rate 2500       the same as lines, until Ctrl-C
       shardctl bench old.tar --against                      what would a conversion gain?
     """
     if list_consumers:
@@ -156,7 +167,51 @@ def bench(dataset: str | None, output: Output, list_consumers: bool, **given: An
         return 0
     if dataset is None:
         raise click.UsageError("Missing argument 'DST'.")
+    watch, metrics = given.pop("watch"), given.pop("metrics")
+    if watch:
+        return _watch(dataset, output, metrics, **given)
+    if metrics:
+        raise UsageError("--metrics is of --watch; use both, or --json for the figures of a measurement")
     return _measure(dataset, output, **given)
+
+
+WATCH_SECONDS = 1.0
+"""How often --watch prints a line."""
+
+
+class _Lines:
+    """Prints the figures of a loader: a line each time."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._as_json = as_json
+
+    def write(self, family: Family, values: Mapping[str, float], step: int) -> None:
+        """Print the figures."""
+        if self._as_json:
+            click.echo(json.dumps(values))
+            return
+        threads = counted(int(values["threads"]), "thread")
+        shares = f"training waits {values['stall_share']:6.1%} of the time, and works {values['utilization']:6.1%}"
+        click.echo(f"epoch {values['epoch']}: {values['samples_per_s']:>11,.0f} samples/s; {shares}; {threads}")
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def _watch(dataset: str, output: Output, metrics: tuple[str, ...], **given: Any) -> int:
+    """Read until Ctrl-C. Figures for --metrics come as often as the lines."""
+    from shardctl.benchmark import BenchOptions
+    from shardctl.benchmark.watching import watch_dataset
+
+    unfit = next((name for name in ("compare", "html", "against", "python") if given.pop(name)), None)
+    if unfit is not None:
+        raise UsageError(f"--watch and --{unfit} contradict each other; give one of them")
+    order = given.pop("order")
+    look_in_current_folder()
+    with suppress(KeyboardInterrupt):
+        options = BenchOptions(**{**given, "shuffle": order or given["shuffle"]})
+        watch_dataset(dataset, [_Lines(output.as_json), *metrics], WATCH_SECONDS, options)
+    return 0
 
 
 def _measure(

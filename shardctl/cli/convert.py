@@ -15,6 +15,7 @@ from shardctl.cli.output import (
     byte_size,
     counted,
     if_running_option,
+    metrics_option,
     output_options,
     print_json,
     print_reasons,
@@ -224,6 +225,7 @@ def _number_or_word(_context: click.Context, _parameter: click.Parameter, value:
     is_flag=True,
     help="Print what exactly differs from the dataset at DST: settings, steps, inputs, versions; and write nothing.",
 )
+@metrics_option
 @output_options
 def convert(paths: tuple[tuple[str, ...], str], output: Output, **given: Any) -> None:
     """Convert the inputs under SRC into a dataset at DST.
@@ -280,6 +282,7 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
         "moved_from",
         "keep",
         "explain",
+        "metrics",
     )
     chosen = {name: given[name] for name in names + more}
     chosen["drop_columns"] = given["drop_columns"] or ()

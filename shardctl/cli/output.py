@@ -76,6 +76,17 @@ def if_running_option(function: Callable[..., Any]) -> Callable[..., Any]:
     )(function)
 
 
+def metrics_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --metrics to a command that takes long."""
+    return click.option(
+        "--metrics",
+        multiple=True,
+        metavar="FILE",
+        help="Write figures every few seconds: FILE.jsonl (JSON lines), FILE.prom (Prometheus), http:PORT (Prometheus, on this"
+        " machine) or tensorboard:FOLDER. May be given several times.",
+    )(function)
+
+
 @contextmanager
 def printing_to_stderr() -> Iterator[None]:
     """Redirect to stderr what is printed inside the block: stdout is for results, and a user's function may print."""

@@ -26,6 +26,7 @@ from shardctl.conversion.estimating import Estimate, estimate
 from shardctl.conversion.explaining import explain
 from shardctl.conversion.kinds import settle_kind
 from shardctl.conversion.listener import Listener
+from shardctl.conversion.metering import metered
 from shardctl.conversion.options import check_sources, check_writable
 from shardctl.conversion.rejects import copy_rejects, refuse_many_rejects
 from shardctl.conversion.result import (
@@ -98,6 +99,11 @@ SPARE_DISK = 1.05
 
 def run(asked: Asked, listener: Listener, held: Lease | None = None) -> ConvertResult:
     """Convert as asked. `held` is the lease of the destination where the caller has it already. Raises what `convert` does."""
+    with metered(listener, asked.options.metrics) as metering:
+        return _run(asked, metering, held)
+
+
+def _run(asked: Asked, listener: Listener, held: Lease | None) -> ConvertResult:
     started = time.monotonic()
     check_sources(asked.roots)
     options, settings = asked.options, dict(asked.settings)

@@ -48,6 +48,7 @@ class Options:
     moved_from: Sequence[str | Path] = ()
     keep: int | None = None
     explain: bool = False
+    metrics: Sequence[str | Path] = ()
 
     def check(self) -> None:
         """Raise UsageError for impossible numbers and for options that contradict each other."""

@@ -113,7 +113,7 @@ class _Snapshot:
         elif is_surely_unchanged(self.asked, manifest):
             return "up-to-date"
         else:
-            asked = self.asked.changed(explain=True)
+            asked = self.asked.changed(explain=True, metrics=())
             explanation = converting.run(asked, Listener()).explanation
             assert explanation is not None, "it was asked for"
             verdict, parts = explanation.verdict, " and ".join(explanation.parts)

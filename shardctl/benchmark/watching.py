@@ -1,0 +1,42 @@
+"""A loader that runs until it is stopped, while its figures are told."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+from shardctl.benchmark.consumers import feed_paced
+from shardctl.benchmark.feeding import FunctionConsumer, find_consumer
+from shardctl.benchmark.options import BenchOptions
+from shardctl.benchmark.subjects import open_loader
+from shardctl.benchmark.tokens import samples_per_s
+from shardctl.dataset import open_dataset
+from shardctl.errors import UsageError
+from shardctl.metrics import Sink
+from shardctl.metrics.watching import watch
+
+
+def watch_dataset(path: str | Path, targets: Sequence[str | Path | Sink], every: float, options: BenchOptions) -> None:
+    """Read a dataset as training does, and tell the figures of the loader every few seconds, for `seconds` or without end.
+
+    With a rate or a preset, a consumer takes the batches at that rate. Raises UsageError, DatasetError, InstallError.
+    """
+    options.check()
+    root = Path(path)
+    consumer = find_consumer(options, lambda preset: samples_per_s(open_dataset(root, options.split), preset, str(root)))
+    if isinstance(consumer, FunctionConsumer) or options.baseline or options.sweep or options.cold:
+        raise UsageError("--watch reads as fast as it can, or at a rate: use it alone, with --consumer-rate or with a preset")
+    seconds = math.inf if options.seconds is None else options.seconds
+    with closing(open_loader(root, options, None)) as loader:
+        batches = iter(watch(loader, *targets, every=every))
+        if consumer is not None:
+            feed_paced(batches, consumer.rate * options.gpus, seconds, lambda count: None)
+        else:
+            until = time.monotonic() + seconds
+            for _ in batches:
+                if time.monotonic() >= until:
+                    break
+        batches.close()  # type: ignore[attr-defined]  # a generator: it tells the last figures

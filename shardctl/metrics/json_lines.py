@@ -1,0 +1,32 @@
+"""Figures as JSON lines: an object each time, with the time in seconds since 1970."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from shardctl.metrics.base import Family
+from shardctl.storage import naming_the_path
+
+
+class JsonLines:
+    """Appends to a file, one write for each line: several processes may append to it."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file. Raises StorageError."""
+        self._path = path
+        with naming_the_path(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - closed by `close`
+
+    def write(self, family: Family, values: Mapping[str, float], step: int) -> None:
+        """Append a line. Raises StorageError."""
+        line = {"time": round(time.time(), 3), "of": family.name, "step": step, **values}
+        with naming_the_path(self._path):
+            self._file.write(json.dumps(line).encode() + b"\n")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()

@@ -1,0 +1,124 @@
+"""A loader that is watched: every few seconds its figures go to where they are wanted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from shardctl.arguments import real_number
+from shardctl.errors import UsageError
+from shardctl.loader import Loader, LoaderStats
+from shardctl.metrics import EVERY_SECONDS, LOADER, Sink, sinks_at, tell
+from shardctl.transforms.values import describe
+
+Item = TypeVar("Item")
+
+
+class Watched(Generic[Item]):
+    """Batches, and what is told of them. One iteration is one of the batches; it has the same length."""
+
+    def __init__(self, batches: Iterable[Item], targets: tuple[str | Path | Sink, ...], every: float, loader: Loader) -> None:
+        self._batches, self._every, self._loader = batches, every, loader
+        self._targets = targets
+        self._told = Told()
+
+    def __len__(self) -> int:
+        """Return the number of batches."""
+        return len(self._batches)  # type: ignore[arg-type]  # has one, or the caller did not ask
+
+    def __iter__(self) -> Iterator[Item]:
+        """Yield the batches of an epoch."""
+        places = [target for target in self._targets if isinstance(target, str | Path)]
+        own = [target for target in self._targets if not isinstance(target, str | Path)]
+        with sinks_at(places) as opened:
+            sinks = [*own, *opened]
+            self._told.begin()
+            due = time.monotonic() + self._every
+            try:
+                for batch in self._batches:
+                    yield batch
+                    if time.monotonic() >= due:
+                        self._told.tell(self._loader, sinks)
+                        due = time.monotonic() + self._every
+            finally:
+                self._told.tell(self._loader, sinks)
+
+
+OF_ITERATION = ("samples", "batches", "seconds", "wait_get_s", "wait_put_s", "making_s")
+"""Figures of LoaderStats that begin at 0 with each iteration, and are told as what was added since the last time."""
+
+
+class Told:
+    """What was told last, from which the figures since then are computed."""
+
+    def __init__(self) -> None:
+        self._last: LoaderStats | None = None
+        self._samples = self._batches = 0
+
+    def begin(self) -> None:
+        """An iteration begins: the loader's figures begin at 0."""
+        self._last = None
+
+    def tell(self, loader: Loader, sinks: list[Sink]) -> None:
+        """Tell the figures since the last time; nothing where no batch was taken since."""
+        values = self.figures(loader.stats())
+        if values is None:
+            return
+        values["epoch"] = loader.state_dict()["epoch"]
+        tell(sinks, LOADER, values, int(values["batches"]))
+
+    def figures(self, now: LoaderStats) -> dict[str, float] | None:
+        """Return the figures since the last time, None if no batch was taken since."""
+        last = self._last
+        since = {name: getattr(now, name) - (getattr(last, name) if last is not None else 0) for name in OF_ITERATION}
+        self._last = now
+        if not since["batches"] or since["seconds"] <= 0:
+            return None
+        self._samples += int(since["samples"])
+        self._batches += int(since["batches"])
+        stalled = min(1.0, since["wait_get_s"] / since["seconds"])
+        values = {
+            "samples": self._samples,
+            "batches": self._batches,
+            "samples_per_s": round(since["samples"] / since["seconds"], 3),
+            "stall_share": round(stalled, 4),
+            "utilization": round(1 - stalled, 4),
+            "skipped": now.skipped,
+            "threads": now.threads,
+        }
+        threads_s = since["wait_put_s"] + since["making_s"]
+        if threads_s > 0:
+            values["room_share"] = round(since["wait_put_s"] / threads_s, 4)
+        hits, misses = now.block_hits + now.image_hits, now.block_misses + now.image_misses
+        if hits + misses:
+            values["cache_hit_share"] = round(hits / (hits + misses), 4)
+        return values
+
+
+def watch(
+    batches: Iterable[Item],
+    *targets: str | Path | Sink,
+    every: float = EVERY_SECONDS,
+    loader: Loader | None = None,
+) -> Watched[Item]:
+    """Return the same batches, while the figures of their loader go to `targets` every few seconds and at the end of an epoch.
+
+        for batch in shardctl.watch(ds.loader(256), "metrics.jsonl", "tensorboard:runs/1", "http:9400"):
+
+    A target is FILE.jsonl (JSON lines), FILE.prom (the textfile collector of Prometheus), http:PORT (Prometheus, on this
+    machine), tensorboard:FOLDER, or an object with `write` and `close` (docs/metrics.md). Where the batches are
+    made of those of a loader, as by shardctl.torch.Loader, `loader` is that one.
+
+    Raises UsageError, InstallError and StorageError.
+    """
+    of = loader if loader is not None else batches
+    if not isinstance(of, Loader):
+        raise UsageError(f"watch needs a loader of shardctl; it is {describe(of)}; give the one it is made of as loader=")
+    seconds = real_number("every", every)
+    if seconds <= 0:
+        raise UsageError(f"every is a number of seconds over 0; it is {every}")
+    if not targets:
+        raise UsageError("watch needs a place for the figures: 'metrics.jsonl', 'http:9400' or 'tensorboard:runs/1'")
+    return Watched(batches, targets, seconds, of)
