@@ -237,7 +237,12 @@ class Conversion:
     def _read(self, manifest: Manifest) -> Before:
         """Return the dataset that is there. Its tables are hashed once: they may be large."""
         if self.there is None or self.there.manifest != manifest:
-            self.there = Before(self.target, manifest)
+            try:
+                self.there = Before(self.target, manifest)
+            except DatasetError:
+                if (self.target / MANIFEST).exists() and Manifest.load(self.target) != manifest:
+                    raise _OvertakenError from None  # the tables are those of the dataset that has taken its place
+                raise
         return self.there
 
     def _with_all_types(self, call: Callable[[], T]) -> T:
@@ -271,6 +276,8 @@ class Conversion:
             return None
         manifest = Manifest.load(self.target)
         sources, follows = self._sources(), self.options.update or self.options.append
+        if follows and manifest.files[CHECKSUMS].sha256 != self.digest_listed:
+            raise _OvertakenError
         same = only_versions_differ(manifest.fingerprint_parts, parts)
         if same and not (self.options.update and tuple(sources) != manifest.sources):
             if follows:
@@ -322,8 +329,6 @@ class Conversion:
         """
         if publish.recover(self.target) in (fingerprint(parts), f"{fingerprint(parts)}{UPDATING}"):
             return self._finished("resumed", 0, listing)
-        if (self.options.update or self.options.append) and self._digest_there() != self.digest_listed:
-            raise _OvertakenError
         existing = self._existing(parts)  # checked again: another converter may have finished while this one waited
         if existing:
             return self._up_to_date(existing, parts, listing)
