@@ -10,6 +10,7 @@ import time
 import weakref
 from bisect import bisect_right
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -24,7 +25,7 @@ from shardctl.history import Generation, folder_of
 from shardctl.layout import Layout
 from shardctl.machine import memory_bytes
 from shardctl.manifest import Manifest
-from shardctl.shard import BlockFile, Opener, map_file, read_file
+from shardctl.shard import BlockFile, Opener, ShardFacts, map_file, read_file
 from shardctl.storage import printable
 from shardctl.tables import MANIFEST, SHARDS, ShardTable
 
@@ -60,6 +61,36 @@ class OpenShard:
         ]
 
 
+@dataclass(frozen=True)
+class FinishedShards:
+    """What shards.arrow says, of shards of a dataset that is not complete: (shards,) int64 each, `block_rows` (blocks,).
+
+    `names` are their paths.
+    """
+
+    names: list[str]
+    sizes: Indices
+    raw_sizes: Indices
+    first: Indices
+    block_counts: Indices
+    block_rows: Indices
+    jpegs: None = None
+
+    @classmethod
+    def of(cls, shards: Sequence[tuple[str, ShardFacts]]) -> FinishedShards:
+        """Return the table of shards, each given by its path and its facts."""
+        facts = [each for _, each in shards]
+        rows = np.array([each.rows for each in facts], np.int64)
+        return cls(
+            [path for path, _ in shards],
+            np.array([each.bytes for each in facts], np.int64),
+            np.array([each.raw_bytes for each in facts], np.int64),
+            np.cumsum(rows) - rows,
+            np.array([len(each.block_rows) for each in facts], np.int64),
+            np.array([count for each in facts for count in each.block_rows], np.int64),
+        )
+
+
 class Shards:
     """The shards of one split, or of all. Threads may share it.
 
@@ -72,13 +103,17 @@ class Shards:
         self._manifest = os.path.join(root, MANIFEST)
         self._identity = identity(self._manifest)
         self.manifest = Manifest.load(root)
-        self._table = ShardTable(root / SHARDS)
-        if sum(facts.shards for facts in self.manifest.splits) != len(self._table):
+        table = ShardTable(root / SHARDS)
+        if sum(facts.shards for facts in self.manifest.splits) != len(table):
             raise DatasetError(f"{printable(str(root))}: {MANIFEST} and {SHARDS} are not of the same dataset; {VERIFY_ADVICE}")
-        chosen = self._shards_of(split)
-        first_block = np.concatenate([[0], np.cumsum(self._table.block_counts)])
+        self._take(table, self._shards_of(split, len(table)))
+
+    def _take(self, table: ShardTable | FinishedShards, chosen: range) -> None:
+        """Begin with these of the shards of a table."""
+        self._table = table
+        first_block = np.concatenate([[0], np.cumsum(table.block_counts)])
         blocks = slice(first_block[chosen.start], first_block[chosen.stop])
-        self.starts: Indices = np.concatenate([[0], np.cumsum(self._table.block_rows[blocks], dtype=np.int64)])
+        self.starts: Indices = np.concatenate([[0], np.cumsum(table.block_rows[blocks], dtype=np.int64)])
         self._first_shard = chosen.start
         self._first_block: Indices = first_block[chosen.start : chosen.stop + 1] - first_block[chosen.start]
         self._open: OrderedDict[tuple[int, Opener, tuple[int, ...] | None], OpenShard] = OrderedDict()
@@ -98,9 +133,9 @@ class Shards:
         self._lock = threading.Lock()
         self.opening = threading.Lock()
 
-    def _shards_of(self, split: str | None) -> range:
+    def _shards_of(self, split: str | None, shards: int) -> range:
         if split is None:
-            return range(len(self._table))
+            return range(shards)
         start = 0
         for facts in self.manifest.splits:
             if facts.name == split:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
 
 from shardctl import lease
 from shardctl.conversion import Listener, converting
@@ -17,6 +17,7 @@ from shardctl.conversion.unchanged import is_surely_unchanged, recorded_recipe, 
 from shardctl.dataset import Dataset, open_dataset
 from shardctl.errors import DatasetError, StorageError, UsageError
 from shardctl.manifest import Manifest
+from shardctl.snapshots.arriving import ArrivingDataset, Making
 from shardctl.snapshots.ranks import rank_of
 from shardctl.snapshots.telling import Teller
 from shardctl.storage import printable
@@ -31,11 +32,34 @@ NOT_HERE = ("append", "dry_run", "explain", "if_running")
 """Options of `convert` that are for a person at a terminal, or say what is always so here."""
 
 
+@overload
 def snapshot(
     dst: str | Path,
     source: str | Path | Sequence[str | Path],
     recipe: dict[str, Any] | str | Path | None = None,
     *,
+    wait: Literal[True] = True,
+    **options: Any,
+) -> Dataset: ...
+
+
+@overload
+def snapshot(
+    dst: str | Path,
+    source: str | Path | Sequence[str | Path],
+    recipe: dict[str, Any] | str | Path | None = None,
+    *,
+    wait: Literal[False],
+    **options: Any,
+) -> ArrivingDataset: ...
+
+
+def snapshot(
+    dst: str | Path,
+    source: str | Path | Sequence[str | Path],
+    recipe: dict[str, Any] | str | Path | None = None,
+    *,
+    wait: bool = True,
     update: bool = True,
     overwrite: bool = False,
     trust: bool = False,
@@ -44,7 +68,7 @@ def snapshot(
     progress: bool = True,
     listener: Listener | None = None,
     **options: Any,
-) -> Dataset:
+) -> Dataset | ArrivingDataset:
     """Open the dataset at `dst`, which is made of `source` first if it is not there, and brought up to date if it is old.
 
     All processes of a training job, and all jobs, may call this at once: one of them converts, with all its workers, and the
@@ -54,7 +78,8 @@ def snapshot(
     `recipe` and `options` are those of `convert`. Inputs that came, went or changed are followed (`update`; False: an error).
     Another recipe, other settings or other code are an error, unless `overwrite` lets the dataset be made anew. With `trust`
     the inputs are not looked at where there is a dataset. `rank` is by default that of the launcher's environment: the first
-    one begins, others only if it does not. `progress` shows on stderr now and then what is done; `listener` has callbacks
+    one begins, others only if it does not. With `wait=False` the dataset need not be complete: its first epoch reads each shard
+    when it is finished. `progress` shows on stderr now and then what is done; `listener` has callbacks
     instead. Raises what `convert` raises, and DatasetError if the dataset is another one.
     """
     unfit = next((name for name in NOT_HERE if name in options), None)
@@ -63,8 +88,10 @@ def snapshot(
     asked = Asked.of(source, dst, recipe, options)
     teller = Teller(asked.target, progress and listener is None)
     made = _Snapshot(asked, update, overwrite, trust, rank_of(rank, world_size), teller, listener or teller.listener())
-    made.settle()
-    return open_dataset(asked.target)
+    if wait or made.is_there:  # a dataset that may have to be brought up to date is not read before it is
+        made.settle()
+        return open_dataset(asked.target) if wait else ArrivingDataset(asked.target, Making(lambda: None))
+    return ArrivingDataset(asked.target, Making(made.settle))
 
 
 @dataclass(frozen=True)
@@ -78,6 +105,11 @@ class _Snapshot:
     rank: int
     teller: Teller
     listener: Listener
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there is a dataset."""
+        return (self.asked.target / MANIFEST).exists()
 
     def settle(self) -> None:
         """Return once the dataset is there, and up to date."""

@@ -1,0 +1,175 @@
+"""A dataset that is read while it is made: each sample once, in an order that does not depend on when it was finished."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_snapshot import SMALL, first_file, ranks, shards_done, snapshot
+
+import shardctl
+from shardctl.errors import InputError, TooManyRejectsError, UsageError
+
+
+def arriving(source: Path, out: Path, **options: Any) -> Any:
+    return snapshot(source, out, wait=False, **options)
+
+
+def keys_of(batches: Any) -> list[str]:
+    return [key for batch in batches for key in batch["key"]]
+
+
+@pytest.fixture
+def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """A recipe that takes 20 ms for a sample."""
+    (tmp_path / "arriving_step.py").write_text("import time\ndef slow(sample):\n    time.sleep(0.02)\n    return sample\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    return {**SMALL, "transform": [*SMALL["transform"], {"name": "custom", "target": "arriving_step:slow"}]}
+
+
+def test_batches_come_before_the_dataset_is_there(source: Path, tmp_path: Path, slow: dict[str, Any]) -> None:
+    ds = arriving(source, tmp_path / "out", recipe=slow)
+    loader = ds.loader(batch_size=4)
+    batches = iter(loader)
+    first = next(batches)
+    assert not ds.is_complete
+    keys = [*first["key"], *keys_of(batches)]
+    assert ds.is_complete
+    complete = ds.wait()
+    assert keys == [sample["key"] for sample in complete]
+    assert shardctl.verify(tmp_path / "out").ok
+    expected = complete.loader(4)
+    expected.set_epoch(1)
+    assert keys_of(loader) == keys_of(expected)
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_the_order_depends_on_the_seed_alone(source: Path, tmp_path: Path, drop_last: bool) -> None:
+    """Not on which shards were finished when: the second time all of them are."""
+    out = tmp_path / "out"
+    loader = arriving(source, out, samples_per_shard=7).loader(8, shuffle=True, seed=3, drop_last=drop_last)
+    first = [list(batch["key"]) for batch in loader]
+    assert [len(batch) for batch in first] == [8] * 7 + ([] if drop_last else [4])
+    again = arriving(source, out, samples_per_shard=7).loader(8, shuffle=True, seed=3, drop_last=drop_last)
+    assert [list(batch["key"]) for batch in again] == first
+    other = arriving(source, out, samples_per_shard=7).loader(8, shuffle=True, seed=4)
+    assert keys_of(other) != [key for batch in first for key in batch]
+    assert len(set(keys_of(loader))) == 56 if drop_last else 60
+
+
+def test_a_state_of_the_first_epoch_is_gone_on_with(source: Path, tmp_path: Path) -> None:
+    whole = keys_of(arriving(source, tmp_path / "whole").loader(7, shuffle=True))
+    loader = arriving(source, tmp_path / "out").loader(7, shuffle=True)
+    batches = iter(loader)
+    begun = [*next(batches)["key"], *next(batches)["key"]]
+    state = json.loads(json.dumps(loader.state_dict()))
+    batches.close()
+    later = arriving(source, tmp_path / "out").loader(5, shuffle=True)
+    later.load_state_dict(state)
+    assert begun + keys_of(later) == whole
+    assert later.state_dict()["epoch"] == 1
+    last = arriving(source, tmp_path / "out").loader(5, shuffle=True)
+    last.load_state_dict(later.state_dict())
+    assert keys_of(last) == keys_of(later)
+    with pytest.raises(UsageError, match="the state is that of another order"):
+        arriving(source, tmp_path / "out").loader(7).load_state_dict(state)
+
+
+def test_a_split_arrives_alone(source: Path, tmp_path: Path) -> None:
+    ds = arriving(source, tmp_path / "out", split="train=0.6,val=0.4")
+    val = ds.in_split("val")
+    assert keys_of(val.loader(4)) == [sample["key"] for sample in shardctl.open(tmp_path / "out", "val")]
+    with pytest.raises(UsageError, match="is chosen already"):
+        val.in_split("train")
+    with pytest.raises(UsageError, match="no split 'test'; it has train, val"):
+        keys_of(ds.in_split("test").loader(4))
+
+
+def test_what_was_finished_before_a_kill_is_read_first(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with ranks(1, source, out, tmp_path) as (process,):
+        until = time.monotonic() + 60
+        while shards_done(out) < 5:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        process.kill()
+        process.wait()
+    script = f"""
+import shardctl, sys
+steps = [{{"name": "resize", "size": 24}}, {{"name": "custom", "target": "slow_step:slow"}}]
+recipe = {{"store": "jpeg:80", "transform": steps}}
+ds = shardctl.snapshot({str(out)!r}, {str(source)!r}, recipe, samples_per_shard=4, workers=2, wait=False)
+keys = [key for batch in ds.loader(4) for key in batch["key"]]
+assert keys == [sample["key"] for sample in ds.wait()] and len(keys) == 60
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "resuming: " in ran.stderr
+
+
+RANK = """
+import json, shardctl
+ds = shardctl.snapshot({out!r}, {source!r}, {recipe!r}, samples_per_shard=7, workers=1, wait=False, progress=False)
+loader = ds.loader(3, rank={rank}, world_size=2)
+print(json.dumps([[list(batch["key"]) for batch in loader] for _ in range(2)]))
+"""
+
+
+def test_ranks_share_the_samples_while_they_arrive(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    given = {"out": str(out), "source": str(source), "recipe": SMALL}
+    processes = [
+        subprocess.Popen([sys.executable, "-c", RANK.format(**given, rank=rank)], stdout=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    epochs = [json.loads(process.communicate(timeout=60)[0]) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0]
+    together = [key for pair in zip(epochs[0][0], epochs[1][0], strict=True) for batch in pair for key in batch]
+    expected = [sample["key"] for sample in shardctl.open(out)]
+    assert sorted(together) == sorted(expected)
+    for number, pair in enumerate(zip(epochs[0][0], epochs[1][0], strict=True)):
+        assert sorted(pair[0] + pair[1]) == sorted(expected[6 * number : 6 * number + 6])
+    assert sorted(key for rank in epochs for batch in rank[1] for key in batch) == sorted(expected)
+
+
+def test_records_that_turn_out_to_have_other_types_come_once(tmp_path: Path) -> None:
+    """The conversion begins anew then, and its shards are other files."""
+    source = tmp_path / "in"
+    source.mkdir()
+    for name in ("a", "b"):
+        lines = [json.dumps({"n": number if name == "a" or number < 4000 else number + 0.5}) for number in range(5000)]
+        (source / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+    ds = arriving(source, tmp_path / "out", recipe={}, samples_per_shard=500)
+    values = [value for batch in ds.loader(100) for value in batch["n"].tolist()]
+    assert values == [sample["n"] for sample in ds.wait()]
+    assert len(values) == 10_000
+
+
+def test_what_goes_wrong_is_raised_where_it_is_read(source: Path, tmp_path: Path) -> None:
+    first_file(source).write_bytes(b"no image")
+    with pytest.raises(TooManyRejectsError, match="1 input of 60 rejected"):
+        keys_of(arriving(source, tmp_path / "out", max_rejects="0").loader(4))
+    with pytest.raises(InputError, match="no such file or folder"):
+        keys_of(arriving(tmp_path / "nowhere", tmp_path / "other").loader(4))
+    with pytest.raises(InputError, match="no such file or folder"):
+        arriving(tmp_path / "nowhere", tmp_path / "other").wait()
+    for name in ("processes", "repeat"):
+        with pytest.raises(UsageError, match=f"{name}= needs a complete dataset"):
+            arriving(source, tmp_path / "third").loader(4, **{name: 2})
+
+
+def test_a_dataset_that_is_old_is_brought_up_to_date_first(source: Path, tmp_path: Path) -> None:
+    snapshot(source, tmp_path / "out")
+    gone = first_file(source)
+    gone.unlink()
+    keys = keys_of(arriving(source, tmp_path / "out").loader(4))
+    assert len(keys) == 59
+    assert gone.relative_to(source).as_posix() not in keys
