@@ -372,6 +372,7 @@ def test_the_page_about_it_works_as_it_is_written(photos: Path, tmp_path: Path) 
     (tmp_path / "my_helpers.py").write_text("def edges(image): return int(image[0, 0, 0])")
     (tmp_path / "my_steps.py").write_text(step)
     own = {"transform": [{"name": "custom", "target": "my_steps:add_edges"}]}
-    script = f"{training}\nprint(images.shape[1:])\n{arriving}\nprint(ds.is_complete)\nprint('edges' in shardctl.snapshot('own', 'photos', {own!r}, workers=0)[0])"
+    more = f"print(ds.is_complete)\nprint('edges' in shardctl.snapshot('own', 'photos', {own!r}, workers=0)[0])"
+    script = f"{training}\nprint(images.shape[1:])\n{arriving}\n{more}"
     ran = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True)
     assert (ran.returncode, ran.stdout) == (0, "(224, 224, 3)\nTrue\nTrue\n"), ran.stderr
