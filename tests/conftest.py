@@ -46,6 +46,14 @@ def pytest_xdist_auto_num_workers() -> int:
     return usable_cores() * 3 // 2
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave out what takes long and shows again, in more places, what other tests show: `.ci/run` runs all."""
+    if os.environ.get("SHARDCTL_THOROUGH") != "yes":
+        for item in items:
+            if item.get_closest_marker("thorough"):
+                item.add_marker(pytest.mark.skip(reason="SHARDCTL_THOROUGH is not yes"))
+
+
 CROP = {"store": "raw", "transform": [{"name": "resize", "size": 40}, {"name": "crop", "size": 32}]}
 
 

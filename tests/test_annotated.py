@@ -170,6 +170,7 @@ def result_of_function(folder: Path, monkeypatch: pytest.MonkeyPatch, function: 
     return shardctl.convert(source, folder / "out", recipe=recipe, workers=0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("function", "says"),
     [

@@ -326,6 +326,7 @@ def test_a_source_that_does_not_answer_stops_the_job_and_rejects_nothing(tmp_pat
     assert sums(tmp_path / "out") == sums(tmp_path / "whole")
 
 
+@pytest.mark.thorough
 def test_an_input_that_cannot_be_read_in_time_is_rejected_where_others_of_its_source_can(tmp_path: Path, at: Path) -> None:
     (at / "7").touch()
     source = images(tmp_path / "in", *(f"{n:02d}.png" for n in range(9)))
@@ -334,6 +335,7 @@ def test_an_input_that_cannot_be_read_in_time_is_rejected_where_others_of_its_so
     assert (reject.key, reject.stage, reject.error, result.samples) == ("07.png", "read", "timed-out", 8)
 
 
+@pytest.mark.thorough
 def test_a_slow_disk_at_the_destination_is_no_fault_of_an_input(tmp_path: Path, at: Path) -> None:
     """A block is written when the second one does not fit into it, and another at the end."""
     source = images(tmp_path / "in", "0.png", "1.png")

@@ -53,6 +53,7 @@ def here(photos: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", SECTIONS)
 def test_a_section_works_as_it_is_written(name: str, here: Path) -> None:
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}

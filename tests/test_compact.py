@@ -147,6 +147,7 @@ def test_damage_is_not_copied(source: Path, tmp_path: Path) -> None:
     assert shardctl.compact(out).status == "compacted"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", ["kill", "interrupt"])
 def test_a_compaction_that_is_stopped_anywhere_has_done_all_or_nothing(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str

@@ -364,6 +364,7 @@ def test_only_an_export_is_overwritten(tmp_path: Path, cli: Any) -> None:
     assert (out / "thesis.tex").read_text() == "mine"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", ["kill", "interrupt"])
 def test_stopped_anywhere_the_export_is_the_old_the_new_or_absent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str

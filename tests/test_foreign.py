@@ -181,6 +181,7 @@ def test_a_file_that_ends_its_library_ends_no_command(command: str, tmp_path: Pa
     assert "Traceback" not in ran.stderr
 
 
+@pytest.mark.thorough
 def test_advice_names_what_cannot_be_read(tmp_path: Path, cli: Any) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.parquet").write_bytes(ENDS_PYARROW)

@@ -53,6 +53,7 @@ def test_a_second_converter_waits_and_says_for_whom(tmp_path: Path) -> None:
     assert heard[0].startswith(f"process {os.getpid()} on ")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("count", [2, 5, 10])
 def test_of_many_converters_at_once_one_writes_and_all_end_well(tmp_path: Path, count: int) -> None:
     images(tmp_path / "in", *(f"{n}.png" for n in range(20)))
@@ -69,6 +70,7 @@ def test_of_many_converters_at_once_one_writes_and_all_end_well(tmp_path: Path, 
     assert not (tmp_path / "out" / ".shardctl").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("count", [2, 3])
 def test_many_that_overwrite_at_once_do_so_one_after_the_other(tmp_path: Path, count: int) -> None:
     images(tmp_path / "in", "1.png", "2.png", "3.png")

@@ -88,6 +88,7 @@ def processes(parent: int | None = None) -> list[int]:
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("to", ["webdataset", "parquet"])
 def test_shards_of_others_are_read_with_their_reader_and_shardctl_in_turn(to: str, dataset: Path) -> None:
     result = bench_shards(exported(dataset, to), beside=True, **QUICK)
@@ -268,6 +269,7 @@ def test_the_readers_of_training_environments(to: str, environment: str, library
     assert processes() == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_measurement_that_is_stopped_leaves_no_process(number: signal.Signals, dataset: Path) -> None:
     command = [sys.executable, "-m", "shardctl", "bench", exported(dataset, "webdataset"), "--against", "--runs", "100"]

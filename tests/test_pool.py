@@ -267,6 +267,7 @@ def test_many_workers_raise_the_soft_limit_of_open_files(tmp_path: Path, photos:
     assert shardctl.open(tmp_path / "out").manifest.shards == 20
 
 
+@pytest.mark.thorough
 def test_more_workers_than_the_hard_limit_of_open_files_allows_are_refused(tmp_path: Path, photos: Path) -> None:
     out = tmp_path / "out"
     ran = limited("-n 64", "convert", photos, out, "--workers", "20", "--samples-per-shard", "3")
@@ -329,6 +330,7 @@ def test_a_task_whose_worker_died_is_done_again_if_no_worker_can_be_started_for_
     assert answers == ["died", 8]
 
 
+@pytest.mark.thorough
 def test_every_limit_of_open_files_works_or_is_said_with_what_helps(tmp_path: Path, photos: Path, raw_dataset: Path) -> None:
     """The command opens files between counting them and starting its last worker: a limit in that gap is no error."""
     for limit in (24, 28, 30):

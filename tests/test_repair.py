@@ -219,6 +219,7 @@ def dropping(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", ["kill", "interrupt"])
 @pytest.mark.parametrize("exchange", [True, False], ids=["exchange", "file by file"])
 def test_dropping_can_be_stopped_at_any_change(
@@ -484,6 +485,7 @@ def test_sources_that_are_gone_are_named(here: Path, made: Path) -> None:
         (made / "away").rename(made / "in")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("names", [("plan.arrow", SHARD), ("shards.arrow", "rejects.jsonl"), ("SHA256SUMS", "notes.txt")])
 def test_files_that_may_not_be_read_are_replaced(here: Path, made: Path, names: tuple[str, ...]) -> None:
     (here / "out" / "notes.txt").write_text("mine")
@@ -618,6 +620,7 @@ LOST_OF_LINES = [(name,) for name in (*TABLES_OF_LINES, "train-00001.arrow")] + 
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("names", LOST_OF_LINES, ids=" ".join)
 def test_a_dataset_of_lines_comes_back_with_the_same_bytes(lines_made: Path, tmp_path: Path, names: tuple[str, ...]) -> None:
     shutil.copytree(lines_made / "out", tmp_path / "out")

@@ -272,6 +272,7 @@ def replacing(tmp_path: Path) -> tuple[Path, dict[str, Any]]:
     return source, options
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", ["kill", "interrupt"])
 @pytest.mark.parametrize("old", [True, False], ids=["overwrite", "create"])
 def test_a_dataset_takes_its_place_file_by_file_wherever_that_is_stopped(

@@ -353,6 +353,7 @@ def without_repeats(files: dict[str, list[str | None]], unit: str) -> dict[str, 
     return kept  # type: ignore[return-value]  # lists of pieces
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("unit", "split"), [("document", "train=0.7,val=0.3"), ("line", "folder"), ("paragraph", "none")])
 def test_what_is_dropped_is_what_plain_python_finds_whoever_converts(tmp_path: Path, unit: str, split: str) -> None:
     files = random_texts(3)
@@ -610,6 +611,7 @@ def without_duplicates(request: pytest.FixtureRequest, tmp_path_factory: pytest.
     return folder / "out"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "names",
     [

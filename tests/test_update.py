@@ -313,6 +313,7 @@ def test_generations_are_kept_and_share_their_shards(source: Path, tmp_path: Pat
     assert not (out / "generations").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", ["kill", "interrupt"])
 @pytest.mark.parametrize("exchanged", [True, False])
 def test_an_update_goes_on_wherever_it_is_stopped(

@@ -100,6 +100,7 @@ def tables(draw: Any) -> tuple[pa.Schema, list[dict[str, Any]]]:
     return schema, [dict(zip(schema.names, row, strict=True)) for row in zip(*values, strict=True)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", FORMS)
 @examples(10)
 @given(tables())
