@@ -47,7 +47,7 @@ fi
 # The frameworks are large, and their tests are skipped without them.
 if [ "${SHARDCTL_FRAMEWORKS:-no}" = yes ]; then
     { $pip install 'torch==2.13.0' torchdata jax grain tensorflow-cpu opencv-python-headless &&
-        $pip install --no-deps 'torchvision==0.28.0'; } 2>.venv/frameworks.log || # it asks for Pillow, and the package that is there will do
+        $pip install --no-deps 'torchvision==0.28.0' tensorboard; } 2>.venv/frameworks.log || # they ask for Pillow, and the package that is there will do
         echo "setup: could not install the frameworks (.venv/frameworks.log says why); their tests will be skipped" >&2
 fi
 .venv/bin/shardctl --version

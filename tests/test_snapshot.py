@@ -8,6 +8,7 @@ import pickle
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -376,3 +377,59 @@ def test_the_page_about_it_works_as_it_is_written(photos: Path, tmp_path: Path) 
     script = f"{training}\nprint(images.shape[1:])\n{arriving}\n{more}"
     ran = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True)
     assert (ran.returncode, ran.stdout) == (0, "(224, 224, 3)\nTrue\nTrue\n"), ran.stderr
+
+
+DISTRIBUTED = """
+import json, os, shardctl, torch.distributed as distributed
+ds = shardctl.snapshot({out!r}, {source!r}, {recipe!r}, samples_per_shard=4, workers=2)
+distributed.init_process_group("gloo")
+from shardctl.torch import Loader
+keys = [key for batch in Loader(ds.loader(batch_size=5, shuffle=True)) for key in batch["key"]]
+found = [None] * distributed.get_world_size()
+distributed.all_gather_object(found, (ds.generation.digest, keys))
+print(json.dumps(found))
+distributed.destroy_process_group()
+"""
+
+
+def test_four_ranks_of_torch_train_on_it_though_the_one_that_makes_it_is_killed(source: Path, tmp_path: Path) -> None:
+    """The launcher starts the rank again, which opens what another one has made."""
+    pytest.importorskip("torch")
+    out = tmp_path / "out"
+    (tmp_path / "slow_step.py").write_text(SLOW)
+    recipe = {**SMALL, "transform": [*SMALL["transform"], {"name": "custom", "target": "slow_step:slow"}]}
+    script = DISTRIBUTED.format(out=str(out), source=str(source), recipe=recipe)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(tmp_path),
+        "WORLD_SIZE": "4",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+    }
+
+    def start(rank: int) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", script]
+        return subprocess.Popen(command, env={**environment, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
+
+    processes = [start(rank) for rank in range(4)]
+    try:
+        until = time.monotonic() + 60
+        while owner(out) is None or shards_done(out) < 2:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        builder = owner(out)
+        killed = next(rank for rank, process in enumerate(processes) if process.pid == builder)
+        processes[killed].kill()
+        processes[killed].communicate()
+        processes[killed] = start(killed)
+        printed = [json.loads(process.communicate(timeout=90)[0]) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+    assert all(each == printed[0] for each in printed)
+    assert len({digest for digest, _ in printed[0]}) == 1
+    assert sorted(key for _, keys in printed[0] for key in keys) == sorted(sample["key"] for sample in shardctl.open(out))
