@@ -18,7 +18,7 @@ from samples_of import samples_of
 from stopping import some_changes, stopped_at
 
 import shardctl
-from shardctl.conversion import ConvertResult, converting, publish
+from shardctl.conversion import ConvertResult, Listener, converting, publish
 from shardctl.errors import DatasetError, InputError, UsageError
 from shardctl.history import kept_generations
 from shardctl.storage import sha256_of
@@ -611,3 +611,40 @@ def test_a_lost_shard_fails_in_a_dry_run_too(source: Path, tmp_path: Path) -> No
     os.utime(files_of(source)[0])
     with pytest.raises(DatasetError, match="is damaged or missing"):
         update(source, out, dry_run=True)
+
+
+@pytest.mark.parametrize("tear", ["marker", "shard", "no shard", "generation"])
+def test_what_a_power_failure_tore_of_an_update_is_made_again(tear: str, source: Path, tmp_path: Path) -> None:
+    """And the dataset before it, and the generation that is kept, are whole all the time."""
+    out = tmp_path / "out"
+    convert(source, out, keep=1)
+    keys = [sample["key"] for sample in shardctl.open(out)]
+    for path in files_of(source)[::3]:
+        change(path, files_of(source)[1])
+    done = 0
+
+    def stop(progress: Any) -> None:
+        nonlocal done
+        done += progress.records
+        if done >= 30:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        update(source, out, listener=Listener(progress=stop))
+    (job,) = (path for path in (out / ".shardctl").iterdir() if path.is_dir())
+    made = next((job / "done").glob("*.arrow"))
+    shard = next(path for path in sorted((job / "new").glob("*.arrow")) if path.stat().st_nlink == 1)
+    torn = {"marker": made, "shard": shard}.get(tear)
+    if torn is not None:
+        torn.write_bytes(torn.read_bytes()[:100])
+    elif tear == "no shard":
+        shard.unlink()
+    else:
+        (out / "generations" / ".unfinished").mkdir(parents=True)
+        (out / "generations" / ".unfinished" / "manifest.json").write_bytes(b"")
+    assert [sample["key"] for sample in shardctl.open(out)] == keys
+    assert update(source, out).status in ("resumed", "updated")
+    expect_as_fresh(source, out, tmp_path / "fresh")
+    assert kept_generations(out) == [1]
+    assert [sample["key"] for sample in shardctl.open(out, generation=1)] == keys
+    assert shardctl.verify(out / "generations" / "00001").findings == ()
