@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 import shardctl
+from shardctl.conversion import Listener
 from shardctl.errors import DatasetError, InputError, TooManyRejectsError, UsageError
 
 SMALL = {"store": "jpeg:80", "transform": [{"name": "resize", "size": 24}]}
@@ -433,3 +434,16 @@ def test_four_ranks_of_torch_train_on_it_though_the_one_that_makes_it_is_killed(
     assert all(each == printed[0] for each in printed)
     assert len({digest for digest, _ in printed[0]}) == 1
     assert sorted(key for _, keys in printed[0] for key in keys) == sorted(sample["key"] for sample in shardctl.open(out))
+
+
+def test_an_input_that_changes_while_it_is_made_comes_with_the_next_call(source: Path, tmp_path: Path) -> None:
+    changing, key = first_file(source), first_file(source).relative_to(source).as_posix()
+
+    def change(_: object) -> None:
+        changing.write_bytes(max(source.rglob("*.jpg")).read_bytes())
+
+    made = snapshot(source, tmp_path / "out", listener=Listener(announce=change))
+    assert (len(made), made.manifest.rejected) == (59, 1)
+    later = snapshot(source, tmp_path / "out")
+    assert (len(later), later.manifest.rejected) == (60, 0)
+    assert key in {sample["key"] for sample in later}
