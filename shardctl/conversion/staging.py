@@ -111,17 +111,21 @@ def discard(folder: Path) -> None:
     shutil.rmtree(discarded)
 
 
-def refuse_to_lose_job(folder: Path, parts: dict[str, str]) -> None:
+def refuse_to_lose_job(folder: Path, parts: dict[str, str] | None) -> None:
     """Raise DatasetError if the job in a folder has finished shards, and is another one than that of a fingerprint's `parts`.
 
-    Its recipe is not read: it may name anybody's function.
+    Its recipe is not read: it may name anybody's function. Without `parts` it is that of a conversion, and this is none.
     """
     done = sum(1 for each in (folder / DONE_FOLDER).glob("*") if not each.name.endswith(PARTIAL))
     what, made, other = "shards", "", "of another version of shardctl"
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         record = json.loads((folder / JOB).read_bytes())
         if "written" in record:
-            what, made, other = "parts", f" of {record['parts']}", "by shardctl.write"
+            if record["written"] is None:
+                return  # nothing can go on with it
+            what, made, other = "parts", f" of {int(record['parts']):,}", "by shardctl.write"
+        elif parts is None:
+            other = "by shardctl convert"
         elif record["parts"] != parts:
             other = f"that differs in its {difference(record['parts'], parts)}"
             made = f" of {sum(split['shards'] for split in record['splits'])}"

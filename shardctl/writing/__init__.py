@@ -7,6 +7,7 @@ import hashlib
 import json
 import pickle
 import secrets
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,8 +36,9 @@ from shardctl.transforms.own_code import code_digest
 from shardctl.transforms.values import describe
 from shardctl.writing.fields import Fields, Given
 from shardctl.writing.finishing import finish
+from shardctl.writing.identity import Stretches, identity_of
 from shardctl.writing.marks import roles_of
-from shardctl.writing.parts import Part, PartsJob, make_and_join, samples_of_part
+from shardctl.writing.parts import Part, PartsJob, hands_for, make_and_join
 from shardctl.writing.samples import Names, classes_of, elements_of, is_indexed, named
 from shardctl.writing.writer import Limits, SampleWriter, Splits, Written, in_order, new_keys, refuse_bad_names
 
@@ -167,16 +169,10 @@ def _calls(samples: Any, parts: Any, split: str, workers: int) -> _Parts | Strea
             for place, (which, each) in enumerate(streams)
             for first in range(0, len(each), INDEXED_AT_A_TIME)
         ]
-        return _Parts(partial(_stretch, [each for _, each in streams]), stretches, workers)
+        return _Parts(Stretches([each for _, each in streams]), stretches, workers)
     if workers:
         raise UsageError("workers= needs parts=: one process takes an iterable; give a function, and what it is called with")
     return streams
-
-
-def _stretch(datasets: Sequence[Any], part: tuple[int, int, int]) -> Iterator[Any]:
-    """Yield the samples of a dataset by index from one to another."""
-    place, first, end = part
-    return (datasets[place][index] for index in range(first, end))
 
 
 def _refuse_existing(target: Path, overwrite: bool) -> None:
@@ -208,8 +204,7 @@ def _write_all(new: Path, streams: Streams, names: Names, given: Given, limits: 
     if not first:
         raise InputError("there is no sample to write")
     fields = Fields([sample for _, sample in first], given)
-    compression = _compression(given.compression, fields.layout)
-    writer = SampleWriter(new, fields, compression, limits, len(given.classes or ()))
+    writer = SampleWriter(new, fields, given.compression_of(fields), limits, len(given.classes or ()))
     try:
         for number, (splits, sample) in enumerate(chain(first, stream)):
             writer.add(sample, number, splits)
@@ -218,12 +213,10 @@ def _write_all(new: Path, streams: Streams, names: Names, given: Given, limits: 
         writer.abandon()
         raise
     order = [name for splits, _ in streams for name in splits.names]
-    return _finish(new, fields, in_order(written, order), compression, given, limits)
+    return _finish(new, fields, in_order(written, order), given, limits)
 
 
-def _finish(
-    new: Path, fields: Fields, written: list[Written], compression: Compression, given: Given, limits: Limits
-) -> Manifest:
+def _finish(new: Path, fields: Fields, written: list[Written], given: Given, limits: Limits) -> Manifest:
     """Write the tables and the manifest of shards that are there. Raises InputError if two samples have the same key."""
     entries = [entry for each in written for entry in each.entries]
     keys = new_keys(fields)
@@ -232,7 +225,7 @@ def _finish(
     keys.refuse_repeated([new / entry.path for entry in entries])
     class_counts = {each.split: each.labels.tolist() for each in written} if given.classes else None
     settings = {"made_by": MADE_BY, "shard_size": limits.bytes, "samples_per_shard": limits.samples}
-    return finish(new, fields.final_layout, entries, compression, settings, class_counts)
+    return finish(new, fields.final_layout, entries, given.compression_of(fields), settings, class_counts)
 
 
 def _stream(streams: Streams, names: Names) -> Iterator[tuple[Splits, Sample]]:
@@ -251,53 +244,30 @@ def _write_parts(
     target: Path, calls: _Parts, names: Names, given: Given, limits: Limits, overwrite: bool, held: lease.Lease
 ) -> Manifest:
     """Write the samples of parts, going on where an earlier call was stopped, and put the dataset in its place."""
-    identity = _identity(calls, names, given, limits)
+    identity = identity_of(calls.make, calls.parts, (names, given, limits))
     folder = target / STAGING / f"{WRITE_PREFIX}{identity or secrets.token_hex(8)}"
     for other in (target / STAGING).iterdir():
         if other.is_dir() and other != folder:
             if not overwrite and (other / JOB).exists():
-                refuse_to_lose_job(other, {})
+                refuse_to_lose_job(other, None)
             discard(other)
-    job = _parts_job(folder, calls, names, given, limits)
+    job = PartsJob(folder, calls.make, calls.parts, names, given, limits)
     new = folder / NEW_FOLDER
-    with naming_the_path(folder):
-        for made in (new, folder / DONE_FOLDER):
-            made.mkdir(parents=True, exist_ok=True)
-        record = {"written": identity, "parts": len(calls.parts), "layout": job.fields.layout.to_json()}
-        if (folder / JOB).exists() and json.loads((folder / JOB).read_bytes()) != record:
-            raise InputError("the first samples are not those of the call that was stopped; overwrite=True begins anew")
-        write_atomically(folder / JOB, json.dumps(record).encode())
-    written = in_order(make_and_join(job, calls.workers), [name for part in calls.parts for name in part.splits.names])
-    manifest = _finish(new, job.fields, written, job.compression, given, limits)
+    with hands_for(job, calls.workers) as hands:
+        (fields,) = hands.do(PartsJob.look, [(FIRST_SAMPLES if given.schema is None else FEW_SAMPLES,)])
+        record = {"written": identity, "parts": len(calls.parts), "layout": fields.layout.to_json()}
+        with naming_the_path(folder):
+            if (folder / JOB).exists() and json.loads((folder / JOB).read_bytes()) != record:
+                if not overwrite:
+                    raise InputError("the first samples are not those of the call that was stopped; overwrite=True begins anew")
+                discard(folder)
+            shutil.rmtree(new, ignore_errors=True)  # what a killed process has put together in part
+            for made in (new, folder / DONE_FOLDER):
+                made.mkdir(parents=True, exist_ok=True)
+            write_atomically(folder / JOB, json.dumps(record).encode())
+        written = make_and_join(job, fields, hands, identity is not None)
+    written = in_order(written, [name for part in calls.parts for name in part.splits.names])
+    manifest = _finish(new, fields, written, given, limits)
     held.check()
     publish.publish(new, target)
     return manifest
-
-
-def _parts_job(folder: Path, calls: _Parts, names: Names, given: Given, limits: Limits) -> PartsJob:
-    """Return the job, whose fields are those of the first samples. Raises InputError if there is none."""
-
-    samples = (samples_of_part(calls.make, number, part, names) for number, part in enumerate(calls.parts))
-    first = list(islice(chain.from_iterable(samples), FIRST_SAMPLES if given.schema is None else FEW_SAMPLES))
-    if not first:
-        raise InputError("there is no sample to write: no part has one")
-    fields = Fields(first, given)
-    compression = _compression(given.compression, fields.layout)
-    return PartsJob(folder, calls.make, calls.parts, names, fields, compression, limits, len(given.classes or ()))
-
-
-def _identity(calls: _Parts, names: Names, given: Given, limits: Limits) -> str | None:
-    """Return what stands for a call: the same one may go on with what was done. None where nothing can tell."""
-    make = calls.make
-    try:
-        target = f"{getattr(make, '__module__', '')}:{getattr(make, '__qualname__', '')}"
-        pickled = pickle.dumps((make, calls.parts, names, given, limits), protocol=4)
-        return hashlib.sha256(pickled + str(code_digest(target, make)).encode()).hexdigest()[:16]
-    except Exception:  # noqa: BLE001 - a person's objects may raise anything when they are pickled
-        return None
-
-
-def _compression(text: str, layout: Layout) -> Compression:
-    if text != "auto":
-        return Compression.parse(text)
-    return Compression.parse("none" if layout.image else "zstd:3")  # as for a conversion: recipe.py

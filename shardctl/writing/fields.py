@@ -17,6 +17,7 @@ from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.layout import ENCODED_IMAGE, Layout, image_tensor
 from shardctl.roles import Image, Mask, Objects, Role
 from shardctl.sample import Sample
+from shardctl.shard import Compression
 from shardctl.storage import printable
 from shardctl.token_columns import is_list_of_whole_numbers
 from shardctl.transforms.values import (
@@ -41,6 +42,11 @@ class Given:
     store: str | None
     compression: str
     roles: Mapping[str, Role] = field(default_factory=dict)
+
+    def compression_of(self, fields: Fields) -> Compression:
+        """Return how blocks are compressed; where nothing is said, as a conversion would (recipe.py)."""
+        text = self.compression
+        return Compression.parse(("none" if fields.layout.image else "zstd:3") if text == "auto" else text)
 
 
 class Fields:

@@ -22,8 +22,9 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -35,7 +36,7 @@ from shardctl.shard_copying import Copied, Run, copy_shard
 from shardctl.storage import counted, naming_the_path, printable, write_atomically
 from shardctl.tables import ShardEntry, shard_name
 from shardctl.transforms.values import describe
-from shardctl.writing.fields import Fields
+from shardctl.writing.fields import Fields, Given
 from shardctl.writing.samples import Names, named, part_of
 from shardctl.writing.writer import Limits, SampleWriter, Splits, Written
 
@@ -69,24 +70,30 @@ def samples_of_part(make: Callable[[Any], Iterable[Any]], number: int, part: Par
 
 @dataclass(frozen=True)
 class PartsJob:
-    """All that a process must know to make any of the parts. Processes get it by being forked."""
+    """What makes the parts, and the folder in which they are put together."""
 
     folder: Path
     make: Callable[[Any], Iterable[Any]]
     parts: Sequence[Part]
     names: Names
-    fields: Fields
-    compression: Compression
+    given: Given
     limits: Limits
-    classes: int
 
-    def make_part(self, number: int) -> None:
+    def look(self, count: int) -> Fields:
+        """Return the fields of the first samples. Raises InputError if there is none."""
+        samples = (samples_of_part(self.make, number, part, self.names) for number, part in enumerate(self.parts))
+        first = list(islice(chain.from_iterable(samples), count))
+        if not first:
+            raise InputError("there is no sample to write: no part has one")
+        return Fields(first, self.given)
+
+    def make_part(self, fields: Fields, number: int) -> None:
         """Write the shards of a part, and then that it is done. Raises InputError, StorageError."""
         folder = self.folder / PARTS_FOLDER / f"{number:05d}"
         with naming_the_path(folder):
             shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
             folder.mkdir(parents=True)
-        writer = SampleWriter(folder, self.fields, self.compression, self.limits, self.classes)
+        writer = SampleWriter(folder, fields, self.given.compression_of(fields), self.limits, len(self.given.classes or ()))
         part = self.parts[number]
         try:
             for place, sample in enumerate(samples_of_part(self.make, number, part, self.names)):
@@ -99,15 +106,20 @@ class PartsJob:
             writer.abandon()
             raise
         for each in written:
-            np.save(folder / f"{each.split}.npy", each.hashes)
+            write_atomically(folder / f"{each.split}.keys", each.hashes.tobytes())
         record = {
-            "shapes": sorted(self.fields.shapes),
+            "shapes": sorted(fields.shapes),
             "splits": [
                 {"split": each.split, "entries": [asdict(entry) for entry in each.entries], "labels": each.labels.tolist()}
                 for each in written
             ],
         }
         write_atomically(self._marker(number), json.dumps(record).encode())
+
+    def copy(self, layout: Layout, compression: Compression, copy: Copy) -> Copied:
+        """Put a shard of the dataset together. Raises DatasetError, StorageError."""
+        path = self.folder / NEW_FOLDER / shard_name(copy.split, copy.number)
+        return copy_shard(path, layout, copy.split, copy.number, compression, copy.runs)
 
     def _marker(self, number: int) -> Path:
         return self.folder / DONE_FOLDER / f"{number:05d}.json"
@@ -116,11 +128,11 @@ class PartsJob:
         """Return whether a part was made, by this run or an earlier one."""
         return self._marker(number).exists()
 
-    def written(self, number: int) -> list[Written]:
-        """Return the shards of a part that is done, by their paths below the folder of the job."""
+    def written(self, fields: Fields, number: int) -> list[Written]:
+        """Return the shards of a part that is done, by their paths below the folder of the job; `fields` take its shapes."""
         record = json.loads(self._marker(number).read_bytes())
         for shape in record["shapes"]:
-            self.fields.remember(tuple(shape))
+            fields.remember(tuple(shape))
         folder = Path(PARTS_FOLDER, f"{number:05d}")
         found = []
         for each in record["splits"]:
@@ -128,13 +140,13 @@ class PartsJob:
                 ShardEntry(**{**entry, "path": str(folder / entry["path"]), "block_rows": tuple(entry["block_rows"])})
                 for entry in each["entries"]
             )
-            hashes = np.load(self.folder / folder / f"{each['split']}.npy")
+            hashes = np.frombuffer((self.folder / folder / f"{each['split']}.keys").read_bytes(), np.uint64)
             found.append(Written(each["split"], entries, hashes, np.array(each["labels"], np.int64)))
         return found
 
 
 @dataclass(frozen=True)
-class _Copy:
+class Copy:
     """A shard of the dataset: the runs of rows of shards of parts that it is put together of."""
 
     split: str
@@ -143,35 +155,42 @@ class _Copy:
 
 
 _job: PartsJob | None = None
-"""The job of the processes that are forked next."""
+"""The job of a process that was forked to work on it; None in all others."""
 
 
-def _make_part(number: int) -> None:
-    assert _job is not None, "set before the process was forked"
-    _job.make_part(number)
-
-
-def _copy(copy: _Copy, layout: Layout) -> Copied:
-    assert _job is not None, "set before the process was forked"
-    path = _job.folder / NEW_FOLDER / shard_name(copy.split, copy.number)
-    return copy_shard(path, layout, copy.split, copy.number, _job.compression, copy.runs)
-
-
-def _begin_process(parent: int) -> None:
-    """Have the system end this process with its parent, however that ends: nothing else would, while it waits for work."""
+def _begin_process(parent: int, job: PartsJob) -> None:
+    """Take the job, and have the system end this process with its parent: nothing else would, while it waits for work."""
+    global _job
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
+    _job = job
+
+
+def _do(what: Callable[..., Any], task: tuple[Any, ...]) -> Any:
+    assert _job is not None, "taken when the process began"
+    return what(_job, *task)
+
+
+class Hands(Protocol):
+    """What does the work of a job."""
+
+    def do(self, what: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Return what a method of the job returns for each task."""
+        ...
 
 
 class _Here:
     """Does tasks in this process, one after the other."""
 
-    def do(self, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Return what a function returns for each task."""
-        return [function(*task) for task in tasks]
+    def __init__(self, job: PartsJob) -> None:
+        self._job = job
+
+    def do(self, what: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Return what a method of the job returns for each task."""
+        return [what(self._job, *task) for task in tasks]
 
 
 class _Processes:
@@ -180,14 +199,14 @@ class _Processes:
     def __init__(self, pool: ProcessPoolExecutor, workers: int) -> None:
         self._pool, self._most = pool, workers * TASKS_PER_WORKER
 
-    def do(self, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Return what a function returns for each task. Raises what it raises, WorkerError if a process ends."""
+    def do(self, what: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Return what a method of the job returns for each task. Raises what it raises, WorkerError if a process ends."""
         results: list[Any] = [None] * len(tasks)
         running: dict[Future[Any], int] = {}
         for place, task in enumerate(tasks):
             if len(running) == self._most:
                 self._take(running, results)
-            running[self._pool.submit(function, *task)] = place
+            running[self._pool.submit(_do, what, task)] = place
         while running:
             self._take(running, results)
         return results
@@ -205,55 +224,54 @@ class _Processes:
 
 
 @contextmanager
-def _hands(job: PartsJob, workers: int) -> Iterator[_Here | _Processes]:
-    """Yield what does tasks. The processes are forked: the function may be any, also one that another process cannot import."""
-    global _job
-    before, _job = _job, job
+def hands_for(job: PartsJob, workers: int) -> Iterator[Hands]:
+    """Yield what does the work. The processes are forked: the function may be any, also one that no other process can import.
+
+    This process never calls it then: libraries with threads of their own do not work in a fork of a process that has used them.
+    """
+    if not workers:
+        yield _Here(job)
+        return
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), _begin_process, (os.getpid(), job))
     try:
-        if not workers:
-            yield _Here()
-            return
-        context = multiprocessing.get_context("fork")
-        pool = ProcessPoolExecutor(workers, context, _begin_process, (os.getpid(),))
-        try:
-            yield _Processes(pool, workers)
-        finally:
-            processes = list((pool._processes or {}).values())
-            pool.shutdown(wait=False, cancel_futures=True)
-            for process in processes:
-                process.kill()  # what they still make is of no use: an error has come first
-            pool.shutdown()
+        yield _Processes(pool, workers)
     finally:
-        _job = before
+        processes = list((pool._processes or {}).values())
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in processes:
+            process.kill()  # what they still make is of no use: an error has come first
+        pool.shutdown()
 
 
-def make_and_join(job: PartsJob, workers: int) -> list[Written]:
+def make_and_join(job: PartsJob, fields: Fields, hands: Hands, goes_on: bool) -> list[Written]:
     """Make the parts that are not done, put them together in the folder for the dataset, and return its shards.
 
-    Raises InputError, StorageError, WorkerError, all with how many parts are done.
+    Raises InputError, StorageError, WorkerError, all with how many parts are done, if the same call `goes_on` with them.
     """
-    with _hands(job, workers) as hands:
-        left = [number for number in range(len(job.parts)) if not job.is_done(number)]
-        with _telling_what_is_done(job):
-            hands.do(_make_part, [(number,) for number in left])
-        by_split: dict[str, list[Written]] = {}
-        for number in range(len(job.parts)):
-            for each in job.written(number):
-                by_split.setdefault(each.split, []).append(each)
-        copies = {split: _copies(job, split, written) for split, written in by_split.items()}
-        tasks = [(copy, job.fields.layout) for several in copies.values() for copy in several]
-        made = iter(hands.do(_copy, tasks))
-        return [_joined(split, written, len(copies[split]), made) for split, written in by_split.items()]
+    left = [(fields, number) for number in range(len(job.parts)) if not job.is_done(number)]
+    with _telling_what_is_done(job, goes_on):
+        hands.do(PartsJob.make_part, left)
+    by_split: dict[str, list[Written]] = {}
+    for number in range(len(job.parts)):
+        for each in job.written(fields, number):
+            by_split.setdefault(each.split, []).append(each)
+    copies = {split: _copies(job, split, written) for split, written in by_split.items()}
+    compression = job.given.compression_of(fields)
+    tasks = [(fields.layout, compression, copy) for several in copies.values() for copy in several]
+    made = iter(hands.do(PartsJob.copy, tasks))
+    return [_joined(split, written, len(copies[split]), made) for split, written in by_split.items()]
 
 
 @contextmanager
-def _telling_what_is_done(job: PartsJob) -> Iterator[None]:
-    """Add to an error or an interrupt how many parts are done."""
+def _telling_what_is_done(job: PartsJob, goes_on: bool) -> Iterator[None]:
+    """Add to an error or an interrupt how many parts are done, where the same call goes on with the others."""
     try:
         yield
     except (KeyboardInterrupt, ShardctlError) as error:
         done = sum(job.is_done(number) for number in range(len(job.parts)))
         said = f"{done:,} of {counted(len(job.parts), 'part')} done; the same call goes on with the others"
+        if not goes_on:
+            said = "the same call begins anew: nothing tells whether its code is the same"
         if isinstance(error, KeyboardInterrupt):
             raise Interrupted(f"interrupted; {said}") from error
         raise type(error)(f"{error} ({said})") from error
@@ -266,16 +284,16 @@ def _joined(split: str, written: list[Written], shards: int, made: Iterator[Copi
     return Written(split, tuple(entries), hashes, np.sum([each.labels for each in written], axis=0))
 
 
-def _copies(job: PartsJob, split: str, written: list[Written]) -> list[_Copy]:
+def _copies(job: PartsJob, split: str, written: list[Written]) -> list[Copy]:
     """Put the shards of the parts together: full ones stay, and what is left over of parts is joined until a shard is full."""
-    copies: list[_Copy] = []
+    copies: list[Copy] = []
     held: list[Run] = []
     rows = size = 0
 
     def flush() -> None:
         nonlocal rows, size
         if held:
-            copies.append(_Copy(split, len(copies), tuple(held)))
+            copies.append(Copy(split, len(copies), tuple(held)))
         held.clear()
         rows = size = 0
 
