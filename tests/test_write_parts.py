@@ -172,7 +172,7 @@ def test_the_same_call_goes_on_after_it_was_stopped(tmp_path: Path, how: signal.
         assert "interrupted; " in err
     done = {int(path.stem) for path in tmp_path.glob("out/.shardctl/write-*/done/*.json")}
     assert 4 <= len(done) < 12
-    with pytest.raises(DatasetError, match=r"unfinished conversion by shardctl\.write, of which \d+ of 12 parts are done"):
+    with pytest.raises(DatasetError, match=r"holds \d+ of 12 parts that an earlier call of shardctl\.write made"):
         shardctl.write(tmp_path / "out", rows, parts=[1])
     (tmp_path / "made.txt").unlink()
     subprocess.run(command, cwd=tmp_path, check=True)

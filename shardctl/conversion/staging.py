@@ -120,6 +120,11 @@ def refuse_to_lose_job(folder: Path, parts: dict[str, str] | None) -> None:
     what, made, other = "shards", "", "of another version of shardctl"
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         record = json.loads((folder / JOB).read_bytes())
+        if "written" in record and done and parts is None and record["written"] is not None:
+            raise DatasetError(
+                f"{printable(str(folder.parent.parent))}: holds {done:,} of {int(record['parts']):,} parts that an earlier call"
+                " of shardctl.write made with other arguments or other code; overwrite=True begins anew"
+            )
         if "written" in record:
             if record["written"] is None:
                 return  # nothing can go on with it

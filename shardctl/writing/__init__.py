@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
-import pickle
 import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from shardctl import lease
@@ -26,13 +24,10 @@ from shardctl.conversion.options import check_destination, check_if_running, che
 from shardctl.conversion.staging import REPAIR_PREFIX, discard, refuse_to_lose_job
 from shardctl.engines.job import DONE_FOLDER, JOB, NEW_FOLDER
 from shardctl.errors import DatasetError, InputError, UsageError
-from shardctl.layout import Layout
 from shardctl.manifest import Manifest
 from shardctl.sample import Sample
-from shardctl.shard import Compression
 from shardctl.storage import naming_the_path, printable, write_atomically
 from shardctl.tables import MADE_BY, MANIFEST, STAGING
-from shardctl.transforms.own_code import code_digest
 from shardctl.transforms.values import describe
 from shardctl.writing.fields import Fields, Given
 from shardctl.writing.finishing import finish
@@ -72,7 +67,7 @@ def write(
     schema: pa.Schema | None = None,
     *,
     parts: Sequence[Any] | Mapping[str, Sequence[Any]] | None = None,
-    split: str = "train",
+    split: str | None = None,
     workers: int = 0,
     fields: Sequence[str] | None = None,
     classes: Sequence[str] | None = None,
@@ -115,6 +110,14 @@ def write(
         raise UsageError(f"workers must be 0 or more; they are {workers}")
     calls = _calls(samples, parts, split, workers)
     names: Names = names_of("fields", fields) if fields is not None else None
+    if names is not None and len(set(names)) < len(names):
+        raise UsageError(f"fields= names a field twice: {', '.join(names)}")
+    if schema is not None and not isinstance(schema, pa.Schema):
+        raise UsageError(f"schema is a pyarrow.Schema; it is {describe(schema)}")
+    if classes is not None:
+        classes = names_of("classes", classes)
+        if len(set(classes)) < len(classes):
+            raise UsageError("classes has a name twice")
     classes = tuple(classes) if classes else None if schema is not None else classes_of(samples, names)
     given = Given(schema, classes, store, compression, roles_of(roles))
     target = check_destination(Path(dst), [])
@@ -145,9 +148,14 @@ Streams = list[tuple[Splits, Any]]
 """Samples that are taken one after the other, with the splits that they may be in."""
 
 
-def _calls(samples: Any, parts: Any, split: str, workers: int) -> _Parts | Streams:
+def _calls(samples: Any, parts: Any, split: str | None, workers: int) -> _Parts | Streams:
     """Return what makes the samples. Raises UsageError where the arguments do not fit."""
-    splits = Splits.parse(split)
+    if split is not None and (isinstance(samples, Mapping) or isinstance(parts, Mapping)):
+        raise UsageError("split= and a dict of splits contradict each other; use one of them")
+    splits = Splits.parse("train" if split is None else split)
+    several = list(parts.values()) if isinstance(parts, Mapping) else [] if parts is None else [parts]
+    if any(isinstance(each, str | bytes) or not isinstance(each, Iterable) for each in several):
+        raise UsageError("parts= is a list of what the function is called with, or such a list for each split by name")
     if parts is not None:
         if not callable(samples):
             raise UsageError(f"with parts=, samples is a function that yields those of a part; it is {describe(samples)}")
@@ -164,8 +172,9 @@ def _calls(samples: Any, parts: Any, split: str, workers: int) -> _Parts | Strea
     else:
         streams = [(splits, samples)]
     if workers and all(is_indexed(each) for _, each in streams):
+        before = np.cumsum([0, *(len(each) for _, each in streams)]).tolist()
         stretches = [
-            Part((place, first, min(first + INDEXED_AT_A_TIME, len(each))), which)
+            Part((place, first, min(first + INDEXED_AT_A_TIME, len(each))), which, before[place] + first)
             for place, (which, each) in enumerate(streams)
             for first in range(0, len(each), INDEXED_AT_A_TIME)
         ]

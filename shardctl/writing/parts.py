@@ -55,17 +55,25 @@ class Part:
 
     given: Any
     splits: Splits
+    first: int | None = None
+    """The number of its first sample, where samples are numbered through all parts; else each part has numbers of its own."""
+
+    def key(self, number: int, place: int) -> str:
+        """Return the key of a sample that has none, the `place`-th of this part, which is the `number`-th."""
+        return f"{number:05d}-{place:09d}" if self.first is None else f"{self.first + place:09d}"
 
     def where(self, number: int) -> str:
         """Return what messages about it begin with."""
+        if self.first is not None:
+            return ""
         shown = printable(str(self.given)) if isinstance(self.given, str | Path | int) else describe(self.given)
         return f"part {number:,} ({shown}): "
 
 
 def samples_of_part(make: Callable[[Any], Iterable[Any]], number: int, part: Part, names: Names) -> Iterator[Any]:
     """Yield the samples of a part. One without a key gets one that does not depend on other parts. Raises InputError."""
-    for place, sample in enumerate(named(part_of(make, part.given), names, 0, part.where(number))):
-        yield {"key": f"{number:05d}-{place:09d}", **sample} if isinstance(sample, dict) else sample
+    for place, sample in enumerate(named(part_of(make, part.given), names, part.first or 0, part.where(number))):
+        yield {"key": part.key(number, place), **sample} if isinstance(sample, dict) else sample
 
 
 @dataclass(frozen=True)
@@ -98,7 +106,7 @@ class PartsJob:
         try:
             for place, sample in enumerate(samples_of_part(self.make, number, part, self.names)):
                 try:
-                    writer.add(sample, place, part.splits)
+                    writer.add(sample, (part.first or 0) + place, part.splits)
                 except InputError as error:
                     raise InputError(f"{part.where(number)}{error}") from error
             written = list(writer.finish())

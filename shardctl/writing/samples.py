@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from shardctl.codecs.image import to_rgb
 from shardctl.errors import InputError, ShardctlError, UsageError
 from shardctl.sample import Sample
 from shardctl.storage import printable
@@ -78,6 +79,8 @@ def _raised(error: Exception, number: int, where: str) -> InputError:
 
 
 def _sample(element: Any, names: Names, number: int, where: str) -> Any:
+    if isinstance(element, dict) and names is not None:
+        raise InputError(f"{where}sample {number:,} is a dict, whose values have names; leave out fields=")
     if isinstance(element, tuple | list) and names is not None:
         if len(element) != len(names):
             raise InputError(f"{where}sample {number:,} has {len(element)} values, and fields= names {len(names)}")
@@ -100,7 +103,7 @@ def _value(value: Any) -> Any:
     if hasattr(value, "numpy") and callable(value.numpy):  # tf.Tensor
         return value.numpy()
     if hasattr(value, "convert") and hasattr(value, "tobytes") and hasattr(value, "mode"):  # a picture of Pillow
-        return np.asarray(value.convert("RGB"))
+        return np.asarray(to_rgb(value))
     return value["bytes"] if _is_stored_image(value) else value
 
 

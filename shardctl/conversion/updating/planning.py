@@ -362,15 +362,17 @@ class _Planning:
             number_of[mine] = len(shards) + np.arange(len(mine))
             new, there = planner.records[split], int(records[mine].sum())
             full = self._full(there + new)
-            last = int(records[mine[-1]]) if len(mine) else 0
-            fills = bool(len(mine) and new and last < FULL * full and not self.options.append)
-            filled = min(new, full - last) if fills else 0
-            if filled:
-                touched[mine[-1]] = True
+            filled, stretches = 0, []
+            for place, room in self._room(records[mine], full) if new else ():
+                stretches.append((len(shards) + place, filled, min(new, filled + room)))
+                filled = stretches[-1][2]
+                touched[mine[place]] = True
+                if filled == new:
+                    break
             more = -(-(new - filled) // full)
             ends = [filled + (new - filled) * number // max(1, more) for number in range(more + 1)]
-            first = len(shards) + len(mine)
-            for number, (start, end) in enumerate(pairwise([0, *ends] if filled else ends), first - bool(filled)):
+            stretches += [(number, *ends) for number, ends in enumerate(pairwise(ends), len(shards) + len(mine))]
+            for number, start, end in stretches:
                 parts.append(planner.rows(split, start, end))
                 of_parts.append(np.full(parts[-1].num_rows, number, np.int64))
             shards += [(split, place, NOT_KEPT if touched[shard] else int(shard)) for place, shard in enumerate(mine.tolist())]
@@ -387,6 +389,17 @@ class _Planning:
         if bool((np.diff(order) != 1).any()):
             table = table.take(pa.array(order))
         return _Rows(table.combine_chunks(), of[order], of_old[order]), tuple(shards), tuple(splits)
+
+    def _room(self, records: Numbers, full: int) -> list[tuple[int, int]]:
+        """Return which shards of a split take new records, and how many: those that have lost all of theirs, and the last one.
+
+        None does where inputs are appended, whose old ones may be gone.
+        """
+        if self.options.append:
+            return []
+        last = len(records) - 1
+        room = [(place, full - int(count)) for place, count in enumerate(records) if not count or place == last]
+        return [(place, free) for place, free in room if free > (1 - FULL) * full]
 
     def _rows_of_old(self, old: _OldRows, units: Units) -> pa.Table:
         """Return the rows of the plan before that stay, for the files as they are listed now."""
