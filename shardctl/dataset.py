@@ -85,15 +85,12 @@ class Dataset:
     def in_split(self, split: str) -> Dataset:
         """Return the samples of one split of a dataset that was opened whole.
 
-        Raises UsageError for an unknown split, and where samples were chosen before, DatasetError if the dataset is another one
-        by now.
+        Raises UsageError for an unknown split, and where samples were chosen before, DatasetError if another dataset has taken
+        its place and it was not kept.
         """
         if self._selection.chosen is not None or self.split is not None:
             raise UsageError("in_split takes a whole dataset; choose the split first, and samples of it after that")
-        opened = open_dataset(self.root, split)
-        if opened.generation.digest != self.generation.digest:
-            raise DatasetError(f"{printable(str(self.root))}: was replaced since it was opened; open it again")
-        return opened
+        return Dataset(Selection(self._selection.shards.in_split(split)))
 
     @property
     def generation(self) -> Generation:

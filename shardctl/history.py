@@ -9,7 +9,7 @@ from typing import Any
 
 from shardctl.errors import DatasetError
 from shardctl.storage import printable
-from shardctl.tables import GENERATIONS, MANIFEST
+from shardctl.tables import GENERATIONS, MANIFEST, STAGING
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,11 @@ def kept_generations(root: Path) -> list[int]:
     """Return the numbers of the generations before the present one that were kept, in order. Raises OSError."""
     names = os.listdir(root / GENERATIONS) if (root / GENERATIONS).is_dir() else []
     return sorted(int(name) for name in names if name.isdecimal() and (root / GENERATIONS / name / MANIFEST).exists())
+
+
+def beside(root: Path) -> Path:
+    """Return where the dataset before lies while it gives way to the one at `root`: in conversion/publish.py."""
+    return root.parent / f".{root.name}{STAGING}"
 
 
 def root_of(root: Path, number: int, present: int) -> Path:

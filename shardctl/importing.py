@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from shardctl.errors import UsageError
+from shardctl.storage import printable
 
 
 def look_in_current_folder() -> None:
@@ -17,17 +19,50 @@ def look_in_current_folder() -> None:
         sys.path.append("")
 
 
+class _Importing(threading.local):
+    """The modules that this thread is importing to find functions."""
+
+    def __init__(self) -> None:
+        self.modules: list[str] = []
+
+
+_IMPORTING = _Importing()
+
+
+@contextlib.contextmanager
+def _importing(module: str) -> Iterator[None]:
+    _IMPORTING.modules.append(module)
+    try:
+        yield
+    finally:
+        _IMPORTING.modules.pop()
+
+
+def refuse_while_importing(what: str) -> None:
+    """Raise UsageError in a module that is being imported to find a function: it would do its own work once more, and wait for
+    itself."""
+    if _IMPORTING.modules:
+        raise UsageError(
+            f"{printable(_IMPORTING.modules[-1])} calls shardctl.{what} when it is imported, and it is imported to find a"
+            ' function: put the call under `if __name__ == "__main__":`, or the function into a file of its own'
+        )
+
+
 def find_function(target: str, what: str) -> Callable[..., Any]:
     """Import something that can be called; `what` says in messages what it is for. Raises UsageError if there is none.
 
     `module:object.method` works too. What the module prints when it is imported goes to stderr.
     """
     module, _, name = target.partition(":")
+    if module == "__main__":
+        raise UsageError(
+            f"{what} {target}: worker processes cannot import what a script itself holds; put it into a file of its own"
+        )
     parts = name.split(".")
     if not module or not all(part.isidentifier() for part in parts):
         raise UsageError(f"{what} {target!r} is not of the form module:function")
     try:
-        with contextlib.redirect_stdout(sys.stderr):
+        with contextlib.redirect_stdout(sys.stderr), _importing(module):
             found: Any = importlib.import_module(module)
     except ImportError as error:
         raise UsageError(f"{what} {target}: cannot import {module} ({error})") from error

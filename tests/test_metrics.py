@@ -54,7 +54,7 @@ def test_the_figures_are_those_of_the_loop(raw_dataset: Path) -> None:
         time.sleep(0.02)
     assert kept.values[-1]["samples"] == 120
     assert kept.values[-1]["batches"] == 20
-    assert kept.values[-1]["epoch"] == 2
+    assert {values["epoch"] for values in kept.values} == {0, 1}
     assert len(kept.values) >= 3
     for values in kept.values[1:-1]:
         assert values["stall_share"] + values["utilization"] == pytest.approx(1)
@@ -67,7 +67,7 @@ def test_every_epoch_goes_on_where_the_last_one_ended(raw_dataset: Path) -> None
     watched = shardctl.watch(shardctl.open(raw_dataset).loader(7), kept)
     for epoch in range(3):
         assert sum(len(batch["key"]) for batch in watched) == 60
-        assert (kept.values[-1]["samples"], kept.values[-1]["epoch"]) == (60 * (epoch + 1), epoch + 1)
+        assert (kept.values[-1]["samples"], kept.values[-1]["epoch"]) == (60 * (epoch + 1), epoch)
     for _ in watched:
         break
     assert kept.values[-1]["samples"] == 187

@@ -27,7 +27,7 @@ def watch_dataset(path: str | Path, targets: Sequence[str | Path | Sink], every:
     options.check()
     root = Path(path)
     consumer = find_consumer(options, lambda preset: samples_per_s(open_dataset(root, options.split), preset, str(root)))
-    if isinstance(consumer, FunctionConsumer) or options.baseline or options.sweep or options.cold:
+    if isinstance(consumer, FunctionConsumer) or options.baseline or options.sweep or options.cold or options.epochs:
         raise UsageError("--watch reads as fast as it can, or at a rate: use it alone, with --consumer-rate or with a preset")
     seconds = math.inf if options.seconds is None else options.seconds
     with closing(open_loader(root, options, None)) as loader:

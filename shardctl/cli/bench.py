@@ -187,12 +187,15 @@ class _Lines:
 
     def write(self, family: Family, values: Mapping[str, float], step: int) -> None:
         """Print the figures."""
-        if self._as_json:
-            click.echo(json.dumps(values))
-            return
+        try:
+            click.echo(json.dumps(values) if self._as_json else self._line(values))
+        except BrokenPipeError as error:  # nobody reads them any more
+            raise KeyboardInterrupt from error
+
+    def _line(self, values: Mapping[str, float]) -> str:
         threads = counted(int(values["threads"]), "thread")
         shares = f"training waits {values['stall_share']:6.1%} of the time, and works {values['utilization']:6.1%}"
-        click.echo(f"epoch {values['epoch']}: {values['samples_per_s']:>11,.0f} samples/s; {shares}; {threads}")
+        return f"epoch {values['epoch']}: {values['samples_per_s']:>11,.0f} samples/s; {shares}; {threads}"
 
     def close(self) -> None:
         """Nothing is open."""

@@ -10,6 +10,7 @@ from shardctl.conversion import converting
 from shardctl.conversion.asked import Asked
 from shardctl.conversion.listener import Listener
 from shardctl.conversion.result import ConvertResult
+from shardctl.importing import refuse_while_importing
 
 __all__ = ["ConvertResult", "Listener", "convert"]
 
@@ -27,4 +28,5 @@ def convert(
     Raises errors of shardctl.errors: UsageError, InputError, StorageError, DatasetError, BusyError, WorkerError,
     TooManyRejectsError.
     """
+    refuse_while_importing("convert")
     return converting.run(Asked.of(src, dst, recipe, options), listener or Listener())

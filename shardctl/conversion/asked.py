@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -37,11 +37,21 @@ class Asked:
         options: Mapping[str, Any],
     ) -> Asked:
         """Check the arguments of `convert`. Raises UsageError, InputError, StorageError."""
+        unknown = [name for name in options if name not in {field.name for field in fields(Options)}]
+        if unknown:
+            raise UsageError(f"there is no option {unknown[0]!r} of a conversion; settings of the recipe go into recipe=")
+        several = [src] if isinstance(src, str | Path) else src
+        if not isinstance(several, Sequence) or not all(isinstance(each, str | Path) for each in several):
+            raise UsageError(f"the source is a path, or a list of paths; it is {src!r}")
+        if not isinstance(dst, str | Path) or not str(dst):
+            raise UsageError(f"the destination is a path; it is {dst!r}")
+        if recipe is not None and not isinstance(recipe, dict | str | Path):
+            raise UsageError(f"the recipe is a dict, or the path of a recipe file; it is {recipe!r}")
         chosen = Options(**options)
         chosen.check()
         split = SplitRule.parse(chosen.split)
         settings = dict(recipe) if isinstance(recipe, dict) else load_recipe(Path(recipe)) if recipe else {}
-        roots = [Path(source) for source in ([src] if isinstance(src, str | Path) else src)]
+        roots = [Path(source) for source in several]
         if not roots:
             raise UsageError("no source was given")
         target = check_destination(Path(dst), roots)

@@ -23,7 +23,7 @@ def metered(listener: Listener, targets: Sequence[str | Path]) -> Iterator[Liste
     with sinks_at(targets) as sinks:
         meter = _Meter(listener, sinks)
         try:
-            yield replace(listener, announce=meter.announce, progress=meter.progress)
+            yield replace(listener, announce=meter.announce, resuming=meter.resuming, progress=meter.progress)
         finally:
             if meter.has_begun:
                 meter.tell()
@@ -36,7 +36,7 @@ class _Meter:
         self._listener, self._sinks = listener, sinks
         self._done, self._all = Progress(0, 0, 0, 0), 0
         self._began = self._due = time.monotonic()
-        self._steps = 0
+        self._steps = self._before = 0
         self.has_begun = False
 
     def announce(self, estimate: Estimate) -> None:
@@ -44,6 +44,12 @@ class _Meter:
         self.has_begun = True
         self._listener.announce(estimate)
         self._all, self._began = estimate.records, time.monotonic()
+        self._due = self._began + EVERY_SECONDS
+
+    def resuming(self, done: int, shards: int) -> None:
+        """What was reported until now was done by an earlier run: the speed is that of what follows."""
+        self._listener.resuming(done, shards)
+        self._before, self._began = self._done.records, time.monotonic()
 
     def progress(self, progress: Progress) -> None:
         """Some more is done."""
@@ -56,7 +62,7 @@ class _Meter:
         """Write the figures."""
         now = time.monotonic()
         self._due = now + EVERY_SECONDS
-        rate = self._done.records / max(now - self._began, 1e-6)
+        rate = (self._done.records - self._before) / max(now - self._began, 1e-6)
         values = {
             "records": self._done.records,
             "all_records": self._all,

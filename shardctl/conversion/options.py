@@ -8,8 +8,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from shardctl.arguments import whole_number
 from shardctl.engines.pool import Limits, most_workers
 from shardctl.errors import InputError, StorageError, UsageError
+from shardctl.metrics import check_target
 from shardctl.storage import format_bytes, naming_the_path, printable
 from shardctl.tables import MANIFEST, STAGING
 
@@ -36,7 +38,7 @@ class Options:
     shard_size: int | None = None
     samples_per_shard: int | None = None
     workers: int | str = "auto"
-    max_rejects: str | None = None
+    max_rejects: str | int | None = None
     overwrite: bool = False
     if_running: str = "wait"
     worker_memory: int | None = None
@@ -53,6 +55,7 @@ class Options:
     def check(self) -> None:
         """Raise UsageError for impossible numbers and for options that contradict each other."""
         check_shards(self.shard_size, self.samples_per_shard)
+        self._check_types()
         if self.workers != "auto" and not (isinstance(self.workers, int) and 0 <= self.workers <= 1024):
             raise UsageError(f"workers must be auto or a number from 0 to 1024; it is {self.workers!r}")
         if self.shuffle is not None and not 0 <= self.shuffle < 2**63:
@@ -73,6 +76,21 @@ class Options:
         if self.workers == 0 and self.worker_memory is not None:
             raise UsageError("a limit of worker memory needs worker processes; with 0 workers there are none")
 
+    def _check_types(self) -> None:
+        """Raise UsageError for values of another type than they have."""
+        if not isinstance(self.split, str):
+            raise UsageError(f"split is a string such as 'train=0.9,val=0.1'; it is {self.split!r}")
+        for name in ("keep", "shuffle"):
+            if getattr(self, name) is not None:
+                whole_number(name, getattr(self, name))
+        labels = [self.labels] if isinstance(self.labels, str | Path) else self.labels
+        if not isinstance(labels, Sequence) or not all(isinstance(each, str | Path) for each in labels):
+            raise UsageError(f"labels is a string or a path, or a list of these; it is {self.labels!r}")
+        if isinstance(self.metrics, str | Path):
+            raise UsageError(f"metrics takes a list; write metrics=[{str(self.metrics)!r}]")
+        for target in self.metrics:
+            check_target(target)
+
     def limits(self) -> Limits:
         """Return the limits of the work on one input."""
         return Limits(self.worker_memory, self.input_timeout)
@@ -86,6 +104,9 @@ def check_shards(shard_size: int | None, samples_per_shard: int | None) -> None:
     """Raise UsageError for a size of shards (bytes, samples) that cannot be, or for two."""
     if shard_size is not None and samples_per_shard is not None:
         raise UsageError("a shard size and a number of samples per shard contradict each other; give one of them")
+    for name, value in (("shard_size", shard_size), ("samples_per_shard", samples_per_shard)):
+        if value is not None:
+            whole_number(name, value)
     if shard_size is not None and shard_size < 4096:
         raise UsageError(f"a shard size of {shard_size} bytes is impossible; give at least 4 KiB")
     if samples_per_shard is not None and samples_per_shard < 1:
@@ -98,10 +119,11 @@ def check_if_running(choice: str) -> None:
         raise UsageError(f"if running must be {' or '.join(IF_RUNNING)}; it is {choice!r}")
 
 
-def reject_limit(text: str | None, inputs: int) -> float:
+def reject_limit(given: str | int | None, inputs: int) -> float:
     """Return the largest number of rejects that is accepted, from `N` or `P%`. Raises UsageError."""
-    if text is None:
+    if given is None:
         return inputs
+    text = str(given)
     number = text.removesuffix("%")
     if not number.replace(".", "", 1).isdecimal() or (not text.endswith("%") and not number.isdecimal()):
         raise UsageError(f"--max-rejects {text!r} is not a number of inputs (100) or a share of them (1%)")

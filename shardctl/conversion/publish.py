@@ -25,6 +25,7 @@ from pathlib import Path
 from shardctl.conversion.staging import REPAIR_PREFIX, discard
 from shardctl.engines.job import JOB, NEW_FOLDER
 from shardctl.errors import DatasetError, Interrupted, StorageError
+from shardctl.history import beside as _beside
 from shardctl.lease import LEASE
 from shardctl.storage import naming_the_path, printable, sync_folder, write_atomically
 from shardctl.tables import (
@@ -160,10 +161,6 @@ def _sweep(staging: Path) -> None:
     for entry in list(staging.iterdir()) if staging.exists() else []:
         if entry.is_dir() and (entry.name.startswith(REPAIR_PREFIX) or not (entry / JOB).exists()):
             discard(entry)
-
-
-def _beside(target: Path) -> Path:
-    return target.parent / f".{target.name}{STAGING}"
 
 
 def _trash(target: Path) -> Path:

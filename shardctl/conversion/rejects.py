@@ -17,7 +17,7 @@ from shardctl.storage import READ_CHUNK, copy_file, naming_the_path, printable, 
 from shardctl.tables import FILES, PLAN, PLAN_SCHEMA, REJECTS, open_table, read_rejects
 
 
-def refuse_many_rejects(root: Path, manifest: Manifest, most: str | None) -> None:
+def refuse_many_rejects(root: Path, manifest: Manifest, most: str | int | None) -> None:
     """Raise TooManyRejectsError if a finished dataset has more rejects than `most` (`N` or `P%` of the inputs) allows."""
     if manifest.rejected > reject_limit(most, manifest.inputs):
         rejects = count_rejects(manifest.rejected, manifest.inputs)

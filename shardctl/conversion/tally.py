@@ -13,7 +13,7 @@ from shardctl.errors import TooManyRejectsError
 class Tally:
     """Counts the work that the workers report, and stops the conversion if too much is rejected."""
 
-    def __init__(self, limit: str | None, inputs: int, listen: Callable[[Progress], None]) -> None:
+    def __init__(self, limit: str | int | None, inputs: int, listen: Callable[[Progress], None]) -> None:
         self._limit = reject_limit(limit, inputs)
         self._inputs, self._listen = inputs, listen
         self.rejected = self.samples = 0

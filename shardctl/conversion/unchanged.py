@@ -14,7 +14,7 @@ from shardctl.listing import wanted_files
 from shardctl.manifest import Manifest
 from shardctl.recipe import Recipe
 from shardctl.seen import Seen
-from shardctl.sources.describing import inputs_among
+from shardctl.sources.describing import depends_on_others, inputs_among
 from shardctl.sources.exported import may_be_of_export
 from shardctl.sources.kinds import KINDS, Form
 from shardctl.sources.rechecking import ChangedError, Listed, unlisted_files
@@ -71,7 +71,7 @@ def _labels_if_same(asked: Asked, recipe: Recipe, listed: Listed) -> str:
         raise ChangedError
     beside: list[FoundFile] = []
     side_files: list[tuple[Path, str]] = []
-    others = inputs_among(unlisted_files(list(asked.roots), listed), None, beside)
+    others = inputs_among(unlisted_files(list(asked.roots), listed, depends_on_others), None, beside)
     rule, names = asked.labels, [recipe.kind]
     if asked.settings.get("kind") in (None, "auto"):  # a file of a kind that is looked for before would be the kind of all
         names = list(KINDS)[: list(KINDS).index(recipe.kind) + 1]
@@ -80,7 +80,6 @@ def _labels_if_same(asked: Asked, recipe: Recipe, listed: Listed) -> str:
             given = (KINDS[name], recipe.reading, rule, side_files if name == recipe.kind else [], Counter[str](), LeftOut())
             if next(wanted_files(iter([file]), *given), (Form.NOTHING,))[0] is not Form.NOTHING:
                 raise ChangedError
-    if beside:
+    if beside or side_files:  # it is not known where labels files were, from which their names begin
         raise ChangedError
-    paths = [rule.file] if rule.file is not None else [path for path, _ in side_files]
-    return labels_digest(sha256_of(path) for path in paths)
+    return labels_digest([] if rule.file is None else [sha256_of(rule.file)])

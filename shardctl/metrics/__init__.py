@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 from shardctl.errors import StorageError, UsageError
 from shardctl.metrics.base import CONVERSION, LOADER, Family, Metric, Sink
@@ -13,8 +14,9 @@ from shardctl.metrics.json_lines import JsonLines
 from shardctl.metrics.prometheus import PrometheusEndpoint, PrometheusFile
 from shardctl.metrics.tensorboard import TensorBoard
 from shardctl.storage import printable
+from shardctl.transforms.values import describe
 
-__all__ = ["CONVERSION", "EVERY_SECONDS", "LOADER", "Family", "Metric", "Sink", "open_sink", "sinks_at", "tell"]
+__all__ = ["CONVERSION", "EVERY_SECONDS", "LOADER", "Family", "Metric", "Sink", "check_target", "open_sink", "sinks_at", "tell"]
 
 EVERY_SECONDS = 10.0
 """How often figures are told, where nothing else is said."""
@@ -31,15 +33,11 @@ BY_WORD: Mapping[str, Callable[[str], Sink]] = {
 
 def open_sink(target: str | Path) -> Sink:
     """Open FILE.jsonl, FILE.prom, http:PORT or tensorboard:FOLDER. Raises UsageError, InstallError, StorageError."""
-    word, colon, rest = str(target).partition(":")
-    if colon and word in BY_WORD:
+    check_target(target)
+    word, _, rest = str(target).partition(":")
+    if word in BY_WORD and rest:
         return BY_WORD[word](rest)
-    if (ending := Path(target).suffix.lower()) in BY_ENDING:
-        return BY_ENDING[ending](Path(target))
-    raise UsageError(
-        f"metrics {printable(str(target))!r} is not known; use FILE.jsonl, FILE.prom (Prometheus), http:PORT (Prometheus) or"
-        " tensorboard:FOLDER"
-    )
+    return BY_ENDING[Path(target).suffix.lower()](Path(target))
 
 
 def tell(sinks: list[Sink], family: Family, values: Mapping[str, float], step: int) -> None:
@@ -47,9 +45,34 @@ def tell(sinks: list[Sink], family: Family, values: Mapping[str, float], step: i
     for sink in list(sinks):
         try:
             sink.write(family, values, step)
-        except StorageError as error:
+        except Exception as error:  # noqa: BLE001 - a person's own sink may raise anything
             sinks.remove(sink)
-            sys.stderr.write(f"shardctl: no more metrics here: {error}\n")
+            _told(error)
+
+
+def _told(error: Exception) -> None:
+    name = "" if isinstance(error, StorageError) else f"{type(error).__name__}: "
+    sys.stderr.write(f"shardctl: no more metrics here: {name}{error}\n")
+
+
+def _close(sink: Sink) -> None:
+    try:
+        sink.close()
+    except Exception as error:  # noqa: BLE001 - as above; what was watched has ended well
+        _told(error)
+
+
+def check_target(target: Any) -> None:
+    """Raise UsageError for what is no place for figures, and no sink."""
+    if isinstance(target, str | Path):
+        word, colon, rest = str(target).partition(":")
+        if not (colon and word in BY_WORD and rest) and Path(target).suffix.lower() not in BY_ENDING:
+            raise UsageError(
+                f"metrics {printable(str(target))!r} is not known; use FILE.jsonl, FILE.prom or http:PORT (Prometheus), or"
+                " tensorboard:FOLDER"
+            )
+    elif not callable(getattr(target, "write", None)) or not callable(getattr(target, "close", None)):
+        raise UsageError(f"metrics go to a file, an address or an object with write and close; it is {describe(target)}")
 
 
 @contextmanager
@@ -59,5 +82,5 @@ def sinks_at(targets: Sequence[str | Path]) -> Iterator[list[Sink]]:
         sinks = []
         for target in targets:
             sinks.append(open_sink(target))
-            stack.callback(sinks[-1].close)
+            stack.callback(_close, sinks[-1])
         yield sinks

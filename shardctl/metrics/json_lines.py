@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,7 +27,9 @@ class JsonLines:
         """Append a line. Raises StorageError."""
         line = {"time": round(time.time(), 3), "of": family.name, "step": step, **values}
         with naming_the_path(self._path):
-            self._file.write(json.dumps(line).encode() + b"\n")
+            data = json.dumps(line).encode() + b"\n"
+            if self._file.write(data) != len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def close(self) -> None:
         """Close the file."""

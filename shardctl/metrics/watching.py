@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 from shardctl.arguments import real_number
 from shardctl.errors import UsageError
 from shardctl.loader import Loader, LoaderStats
-from shardctl.metrics import EVERY_SECONDS, LOADER, Sink, sinks_at, tell
+from shardctl.metrics import EVERY_SECONDS, LOADER, Sink, check_target, sinks_at, tell
 from shardctl.transforms.values import describe
 
 Item = TypeVar("Item")
@@ -46,7 +46,7 @@ class Watched(Generic[Item]):
                 self._told.tell(self._loader, sinks)
 
 
-OF_ITERATION = ("samples", "batches", "seconds", "wait_get_s", "wait_put_s", "making_s")
+OF_ITERATION = ("samples", "batches", "wait_get_s", "wait_put_s", "making_s")
 """Figures of LoaderStats that begin at 0 with each iteration, and are told as what was added since the last time."""
 
 
@@ -55,34 +55,34 @@ class Told:
 
     def __init__(self) -> None:
         self._last: LoaderStats | None = None
+        self._at = time.monotonic()
         self._samples = self._batches = 0
 
     def begin(self) -> None:
         """An iteration begins: the loader's figures begin at 0."""
-        self._last = None
+        self._last, self._at = None, time.monotonic()
 
     def tell(self, loader: Loader, sinks: list[Sink]) -> None:
         """Tell the figures since the last time; nothing where no batch was taken since."""
-        values = self.figures(loader.stats())
-        if values is None:
-            return
-        values["epoch"] = loader.state_dict()["epoch"]
-        tell(sinks, LOADER, values, int(values["batches"]))
+        values = self._figures(loader.stats())
+        if values is not None:
+            values["epoch"] = loader.next_epoch - 1
+            tell(sinks, LOADER, values, self._batches)
 
-    def figures(self, now: LoaderStats) -> dict[str, float] | None:
+    def _figures(self, now: LoaderStats) -> dict[str, float] | None:
         """Return the figures since the last time, None if no batch was taken since."""
-        last = self._last
-        since = {name: getattr(now, name) - (getattr(last, name) if last is not None else 0) for name in OF_ITERATION}
-        self._last = now
-        if not since["batches"] or since["seconds"] <= 0:
+        since = {name: getattr(now, name) - (getattr(self._last, name) if self._last else 0) for name in OF_ITERATION}
+        if not since["batches"]:
             return None
+        seconds = max(time.monotonic() - self._at, 1e-9)
+        self._last, self._at = now, time.monotonic()
         self._samples += int(since["samples"])
         self._batches += int(since["batches"])
-        stalled = min(1.0, since["wait_get_s"] / since["seconds"])
+        stalled = min(1.0, since["wait_get_s"] / seconds)
         values = {
             "samples": self._samples,
             "batches": self._batches,
-            "samples_per_s": round(since["samples"] / since["seconds"], 3),
+            "samples_per_s": round(since["samples"] / seconds, 3),
             "stall_share": round(stalled, 4),
             "utilization": round(1 - stalled, 4),
             "skipped": now.skipped,
@@ -103,7 +103,7 @@ def watch(
     every: float = EVERY_SECONDS,
     loader: Loader | None = None,
 ) -> Watched[Item]:
-    """Return the same batches, while the figures of their loader go to `targets` every few seconds and at the end of an epoch.
+    """Return the same batches, while the figures of their loader go to `targets` every few seconds and at its end.
 
         for batch in shardctl.watch(ds.loader(256), "metrics.jsonl", "tensorboard:runs/1", "http:9400"):
 
@@ -119,6 +119,8 @@ def watch(
     seconds = real_number("every", every)
     if seconds <= 0:
         raise UsageError(f"every is a number of seconds over 0; it is {every}")
+    for target in targets:
+        check_target(target)
     if not targets:
         raise UsageError("watch needs a place for the figures: 'metrics.jsonl', 'http:9400' or 'tensorboard:runs/1'")
     return Watched(batches, targets, seconds, of)

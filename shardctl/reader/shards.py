@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import DatasetError, UsageError
-from shardctl.history import Generation, folder_of
+from shardctl.history import Generation, beside, folder_of
 from shardctl.layout import Layout
 from shardctl.machine import memory_bytes
 from shardctl.manifest import Manifest
@@ -124,9 +124,13 @@ class Shards:
         """Return the number of samples."""
         return int(self.starts[-1])
 
+    def in_split(self, split: str) -> Shards:
+        """Return the shards of a split of the same generation. Raises UsageError, DatasetError."""
+        return open_same(self._place, split, self.manifest.generation)
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Open the same shards when it is unpickled. Raises DatasetError there if the dataset was replaced meanwhile."""
-        return _open_same, (self._place, self.split, self.manifest.generation)
+        return open_same, (self._place, self.split, self.manifest.generation)
 
     def _renew(self) -> None:
         """Take fresh locks: in a forked child the old ones may be held by a thread that is not there."""
@@ -231,9 +235,17 @@ class Shards:
         return opened
 
     def _open_now(self, shard: int, opener: Opener, fields: tuple[int, ...] | None) -> OpenShard:
-        self._read_on()
-        path = self.path(shard)
-        file = BlockFile(path, opener, fields)
+        while True:
+            self._read_on()
+            path = self.path(shard)
+            try:
+                file = BlockFile(path, opener, fields)
+            except DatasetError:
+                if self._is_in_place:
+                    raise
+                continue
+            if self._is_in_place:  # else the file may be of another dataset
+                break
         status = identity(path)
         size = int(self._table.sizes[self._first_shard + shard])
         if file.bytes != size or status is None or status[1] != size:
@@ -244,15 +256,20 @@ class Shards:
             raise self._other(path, "its columns are not those of the dataset")
         return OpenShard(file, status, [time.monotonic()])
 
+    @property
+    def _is_in_place(self) -> bool:
+        """Whether what is read is still the dataset that was opened."""
+        return identity(self._manifest) == self._identity
+
     def _read_on(self) -> None:
         """Make sure that this dataset is read, also where another one has taken its place: from where it was kept.
 
         Raises DatasetError if it was not.
         """
-        if identity(self._manifest) == self._identity:
+        if self._is_in_place:
             return
-        kept = _kept(self._place, self.manifest.generation)
-        self.root, self._manifest = kept, os.path.join(kept, MANIFEST)
+        root = _root_of(self._place, self.manifest.generation)
+        self.root, self._manifest = root, os.path.join(root, MANIFEST)
         self._identity = identity(self._manifest)
 
     def _schema(self, fields: tuple[int, ...] | None) -> pa.Schema:
@@ -285,19 +302,32 @@ def identity(path: str | Path) -> tuple[int, int, int] | None:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _open_same(place: Path, split: str | None, generation: Generation) -> Shards:
-    shards = Shards(place, split)
-    return shards if shards.manifest.generation == generation else Shards(_kept(place, generation), split)
+def open_same(place: Path, split: str | None, generation: Generation) -> Shards:
+    """Open a split of a generation of the dataset at a place, wherever it is by now. Raises DatasetError if it is gone."""
+    while True:
+        root = _root_of(place, generation)
+        found = identity(root / MANIFEST)
+        try:
+            shards = Shards(root, split)
+        except (DatasetError, UsageError):
+            if identity(root / MANIFEST) == found:
+                raise
+            continue  # it was moved between two of its files
+        if shards.manifest.generation == generation:
+            shards._place = place
+            return shards
 
 
-def _kept(place: Path, generation: Generation) -> Path:
-    """Return where a generation of the dataset at a place was kept. Raises DatasetError if it was not."""
-    folder = folder_of(place, generation.number)
+def _root_of(place: Path, generation: Generation) -> Path:
+    """Return where a generation of the dataset at a place is: there, or where it was kept. Raises DatasetError."""
+    name = folder_of(place, generation.number).relative_to(place)
     until = time.monotonic() + SETTLING_SECONDS
     while True:
-        with contextlib.suppress(DatasetError):
-            if Manifest.load(folder).generation == generation:
-                return folder
+        # While a dataset takes the place of another one, that one and those that it has kept lie beside it.
+        for root in (place, place / name, beside(place) / name, beside(place)):
+            with contextlib.suppress(DatasetError):
+                if Manifest.load(root).generation == generation:
+                    return root
         if time.monotonic() > until:
             raise DatasetError(f"{printable(str(place))}: replaced by another dataset while it was read; open it again")
         time.sleep(SETTLING_SECONDS / 10)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,13 +10,15 @@ from pathlib import Path
 from typing import Any, Literal, overload
 
 from shardctl import lease
-from shardctl.conversion import Listener, converting
+from shardctl.arguments import truth
+from shardctl.conversion import ConvertResult, Listener, converting, publish
 from shardctl.conversion.asked import Asked
 from shardctl.conversion.options import check_writable
 from shardctl.conversion.rejects import refuse_many_rejects
 from shardctl.conversion.unchanged import is_surely_unchanged, recorded_recipe, same_but_for_sources
 from shardctl.dataset import Dataset, open_dataset
 from shardctl.errors import DatasetError, StorageError, UsageError
+from shardctl.importing import refuse_while_importing
 from shardctl.manifest import Manifest
 from shardctl.snapshots.arriving import ArrivingDataset, Making
 from shardctl.snapshots.ranks import rank_of
@@ -28,7 +31,7 @@ FIRST_RANK_SECONDS = 10.0
 
 LOOK_SECONDS = 0.25
 
-NOT_HERE = ("append", "dry_run", "explain", "if_running")
+NOT_HERE = ("append", "copy_rejects", "dry_run", "explain", "if_running")
 """Options of `convert` that are for a person at a terminal, or say what is always so here."""
 
 
@@ -82,12 +85,14 @@ def snapshot(
     when it is finished. `progress` shows on stderr now and then what is done; `listener` has callbacks
     instead. Raises what `convert` raises, and DatasetError if the dataset is another one.
     """
+    refuse_while_importing("snapshot")
     unfit = next((name for name in NOT_HERE if name in options), None)
     if unfit is not None:
         raise UsageError(f"{unfit} is an option of convert, and not of snapshot")
     asked = Asked.of(source, dst, recipe, options)
     teller = Teller(asked.target, progress and listener is None)
-    made = _Snapshot(asked, update, overwrite, trust, rank_of(rank, world_size), teller, listener or teller.listener())
+    flags = truth("update", update), truth("overwrite", overwrite), truth("trust", trust)
+    made = _Snapshot(asked, *flags, rank_of(rank, world_size), teller, listener or teller.listener())
     if wait or made.is_there:  # a dataset that may have to be brought up to date is not read before it is
         made.settle()
         return open_dataset(asked.target) if wait else ArrivingDataset(asked.target, Making(lambda: None))
@@ -113,32 +118,31 @@ class _Snapshot:
 
     def settle(self) -> None:
         """Return once the dataset is there, and up to date."""
-        before = self._manifest()
-        anew = False
-        if before is not None:
-            verdict = self._verdict(before)
-            if verdict == "up-to-date":
+        while True:
+            before = self._manifest()
+            verdict = "anew" if before is None else self._verdict(before)
+            if before is not None and verdict == "up-to-date":
                 refuse_many_rejects(self.asked.target, before, self.asked.options.max_rejects)
                 return
-            anew = verdict == "anew"
-        self._make(before, anew)
+            if self._make(before, verdict):
+                return
 
     def _manifest(self) -> Manifest | None:
         target = self.asked.target
-        if not (target / MANIFEST).exists():
-            return None
         try:
             return Manifest.load(target)
         except DatasetError:
-            if (target / MANIFEST).exists() and not self.overwrite:
+            if (target / MANIFEST).exists():
                 raise
-            return None  # it is being replaced, or will be
+            return None
 
     def _verdict(self, manifest: Manifest) -> str:
         """Return what is to be done with the dataset that is there: `up-to-date` (nothing), `update`, or make it `anew`.
 
         Raises DatasetError if what is to be done was not allowed.
         """
+        if publish.is_broken_off(self.asked.target) and os.access(self.asked.target.parent, os.W_OK):
+            return "update"  # a process that was killed has left something to tidy up
         if self.trust:
             same = same_but_for_sources(self.asked, manifest, recorded_recipe(self.asked, manifest))
             verdict, parts = ("up-to-date", "") if same else ("anew", "recipe, settings or code")
@@ -159,8 +163,12 @@ class _Snapshot:
             raise DatasetError(f"{shown}: holds a dataset that differs in its {parts}; update=True brings it up to date")
         return "anew" if verdict == "update" and not self.update else verdict
 
-    def _make(self, before: Manifest | None, anew: bool) -> None:
-        """Make the dataset, or wait until another process has made it."""
+    def _make(self, before: Manifest | None, verdict: str) -> bool:
+        """Make the dataset, or bring it up to date, and return whether this process has done so.
+
+        If not, another one has done something while this one waited: what is to be done now must be seen anew, as inputs may
+        have changed after that one has looked at them.
+        """
         target = self.asked.target
         try:
             check_writable(target)
@@ -170,27 +178,24 @@ class _Snapshot:
         if self.rank:
             self._leave_to_first_rank(before)
         with lease.hold(target / STAGING, self.teller.waiting, self.teller.looking) as held:
-            now = self._manifest()
-            if now is not None and now != before and self._is_of_same_recipe(now):
-                return  # another process has made it meanwhile, of the sources as they are
-            if now is None or anew:
-                converting.run(self.asked.changed(overwrite=anew), self.listener, held)
+            if self._manifest() != before:
+                return False
+            if before is None or verdict == "anew":
+                self.teller.ended(converting.run(self.asked.changed(overwrite=before is not None), self.listener, held))
             else:
-                self._update(now, held)
+                self.teller.ended(self._update(before, held))
+            return True
 
-    def _update(self, manifest: Manifest, held: lease.Lease) -> None:
+    def _update(self, manifest: Manifest, held: lease.Lease) -> ConvertResult:
         """Bring the dataset up to date. It is kept as it was, for jobs that are reading it, unless `keep` says otherwise."""
         keep = self.asked.options.keep
         try:
             asked = self.asked.changed(update=True, keep=max(1, manifest.keep) if keep is None else keep)
-            converting.run(asked, self.listener, held)
+            return converting.run(asked, self.listener, held)
         except DatasetError:
             if not self.overwrite:
                 raise
-            converting.run(self.asked.changed(overwrite=True), self.listener, held)
-
-    def _is_of_same_recipe(self, manifest: Manifest) -> bool:
-        return same_but_for_sources(self.asked, manifest, recorded_recipe(self.asked, manifest))
+            return converting.run(self.asked.changed(overwrite=True), self.listener, held)
 
     def _leave_to_first_rank(self, before: Manifest | None) -> None:
         """Wait a little, until another process has begun."""

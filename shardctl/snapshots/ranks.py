@@ -31,8 +31,12 @@ def rank_of(rank: int | None, world_size: int | None) -> int:
 def _of_environment() -> int:
     for name, size in LAUNCHERS:
         if name in os.environ and size in os.environ:
-            try:
-                return int(os.environ[name])
-            except ValueError:
-                raise UsageError(f"the environment says {name}={os.environ[name]!r}, which is no rank; give rank=") from None
+            if (
+                not os.environ[name].isdecimal()
+                or not os.environ[size].isdecimal()
+                or int(os.environ[name]) >= int(os.environ[size])
+            ):
+                said = f"{name}={os.environ[name]!r} and {size}={os.environ[size]!r}"
+                raise UsageError(f"the environment says {said}, which is no rank of a job; give rank=")
+            return int(os.environ[name])
     return 0

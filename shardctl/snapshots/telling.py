@@ -8,10 +8,14 @@ from pathlib import Path
 
 from shardctl.conversion.estimating import Estimate
 from shardctl.conversion.listener import Listener
+from shardctl.conversion.result import ConvertResult
 from shardctl.conversion.staging import how_far
 from shardctl.engines.task import Progress
 from shardctl.storage import counted, printable
-from shardctl.tables import STAGING
+from shardctl.tables import REJECTS, STAGING
+
+MOST_SUFFIXES = 6
+"""How many kinds of files that are not converted are named."""
 
 LINE_SECONDS = 10.0
 """Seconds between lines."""
@@ -24,6 +28,7 @@ class Teller:
         self._target, self._show = target, show
         self._next = self._began = time.monotonic()
         self._done = self._records = 0
+        self._told: tuple[str, ...] = ()
 
     def listener(self) -> Listener:
         """Return the callbacks for a conversion in this process."""
@@ -41,9 +46,29 @@ class Teller:
             done = "listing the inputs" if far is None else f"{far[0]:,} of {counted(far[1], 'shard')} done"
             self._say(f"waiting: {done}")
 
+    def ended(self, result: ConvertResult) -> None:
+        """Say what was made, and of what there are no samples: nothing is left out without a word."""
+        changes = result.changes
+        of = "" if changes is None else f" (+{changes.added:,} -{changes.removed:,} ~{changes.changed:,} inputs)"
+        self._say(f"{result.status}: {counted(result.samples, 'sample')} in {result.seconds:.1f} s{of}")
+        if result.rejected:
+            self._say(f"{counted(result.rejected, 'input')} rejected; {REJECTS} has the reasons")
+        for notice in (*result.notices, *result.warnings):
+            if notice not in self._told:
+                self._say(notice)
+
     def _announce(self, estimate: Estimate) -> None:
-        self._records, self._began = estimate.records, time.monotonic()
-        self._say(f"making {counted(estimate.shards, 'shard')} of {counted(estimate.inputs, f'{estimate.kind} input')}")
+        self._records, self._began, self._told = estimate.records, time.monotonic(), estimate.notices
+        changes = estimate.changes
+        shards = estimate.shards if changes is None or changes.anew else changes.rebuilt + changes.new
+        self._say(f"making {counted(shards, 'shard')} of {counted(estimate.inputs, f'{estimate.kind} input')} in all")
+        if estimate.ignored:
+            others = ", ".join(
+                f"{count:,} {printable(suffix)}" for suffix, count in list(estimate.ignored.items())[:MOST_SUFFIXES]
+            )
+            self._say(f"other files, not converted: {others}")
+        for notice in estimate.notices:
+            self._say(notice)
         self._next = self._began + LINE_SECONDS
 
     def _resuming(self, done: int, shards: int) -> None:
@@ -64,4 +89,4 @@ class Teller:
 
     def _say(self, line: str) -> None:
         if self._show:
-            sys.stderr.write(f"shardctl {printable(str(self._target))}: {line}\n")
+            sys.stderr.write(f"shardctl {printable(str(self._target))}: {printable(line)}\n")

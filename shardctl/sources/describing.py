@@ -15,7 +15,7 @@ import pyarrow as pa
 from shardctl.errors import InputError
 from shardctl.sources.exported import DEEPEST, DESCRIPTION, Description, located, loose_names, may_be_of_export
 from shardctl.sources.small_files import read_small
-from shardctl.sources.walk import FoundFile, LeftOut
+from shardctl.sources.walk import FoundFile, LeftOut, suffix_of
 from shardctl.storage import counted, printable
 from shardctl.tables import CHECKSUMS
 
@@ -131,6 +131,12 @@ def inputs_among(
     for sentence in series.missing():
         notice(sentence)
     failed.tell(notice)
+
+
+def depends_on_others(name: str) -> bool:
+    """Return whether `inputs_among` may leave out a file with this name because of others in its folder."""
+    suffix = suffix_of(name)
+    return suffix in _SUFFIXES or suffix in _OF_LANCE or suffix.startswith(_NUMBERED)
 
 
 def _manifest_of_lance(file: FoundFile) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -80,16 +80,21 @@ class Listed:
         return names if self.are_of(root, first, len(names)) else []
 
 
-def unlisted_files(roots: list[Path], listed: Listed) -> Iterator[FoundFile]:
+Depends = Callable[[str], bool]
+"""Tells whether what a file is may depend on others in its folder, given its name."""
+
+
+def unlisted_files(roots: list[Path], listed: Listed, depends: Depends) -> Iterator[FoundFile]:
     """Yield the files of the sources that are not listed. Raises ChangedError once a listed one is found to have changed.
 
-    Hidden files, links and what is no file count as in a walk (sources/walk.py).
+    Hidden files, links and what is no file count as in a walk (sources/walk.py). Where listed files depend on others, and there
+    are some, nothing is certain: ChangedError.
     """
     place = 0
     with _Examiner() as examiner:
         for number, root in enumerate(roots):
             if root.is_dir():
-                place = yield from _unlisted_below(number, root, listed, place, examiner)
+                place = yield from _unlisted_below(number, root, listed, place, examiner, depends)
             else:
                 if listed.paths(place, 1) != [root.name] or not listed.are_of(number, place, 1):
                     raise ChangedError
@@ -140,11 +145,13 @@ def _statuses(folder: int, names: list[str]) -> list[os.stat_result]:
 
 
 def _unlisted_below(
-    number: int, root: Path, listed: Listed, place: int, examiner: _Examiner
+    number: int, root: Path, listed: Listed, place: int, examiner: _Examiner, depends: Depends
 ) -> Generator[FoundFile, None, int]:
-    stack = [Folder("", str(root), ())]
+    stack = [(Folder("", str(root), ()), False)]
     while stack:
-        folder = stack.pop()
+        folder, is_other = stack.pop()
+        if is_other and not (listed.paths(place, 1) or [""])[0].startswith(f"{folder.path}/"):
+            raise ChangedError  # beside files that depend on others is a folder without inputs
         try:
             descriptor = os.open(folder.opened, os.O_RDONLY)
         except OSError as error:
@@ -163,15 +170,17 @@ def _unlisted_below(
                 listed.refuse_changed(place, statuses)
                 place += len(statuses)
             if known is not names:
-                others = sorted(set(names) - set(known))
+                others, depend = sorted(set(names) - set(known)), any(map(depends, known))
                 folders = []
                 for name, status in zip(others, chain.from_iterable(examiner.examine(descriptor, others)), strict=True):
                     opened = f"{folder.opened.rstrip('/')}/{name}"
                     if stat.S_ISDIR(status.st_mode):
                         folders.append(Folder(below + name, opened, (*folder.ancestors, (here.st_dev, here.st_ino))))
                     elif stat.S_ISREG(status.st_mode):
+                        if depend:
+                            raise ChangedError
                         yield FoundFile.of(number, below + name, name, opened, folder.path, status)
-                stack.extend(reversed(folders))
+                stack.extend((each, depend) for each in reversed(folders))
         finally:
             os.close(descriptor)
     return place

@@ -24,6 +24,7 @@ from shardctl.conversion.options import check_destination, check_if_running, che
 from shardctl.conversion.staging import REPAIR_PREFIX, discard, refuse_to_lose_job
 from shardctl.engines.job import DONE_FOLDER, JOB, NEW_FOLDER
 from shardctl.errors import DatasetError, InputError, UsageError
+from shardctl.importing import refuse_while_importing
 from shardctl.manifest import Manifest
 from shardctl.sample import Sample
 from shardctl.storage import naming_the_path, printable, write_atomically
@@ -103,6 +104,7 @@ def write(
     StorageError, BusyError, and DatasetError if there is a dataset and `overwrite` is not set. What the code that makes
     samples raises is an InputError that says at which sample; its cause is the exception.
     """
+    refuse_while_importing("write")
     began = time.monotonic()
     limits = Limits.of(shard_size, samples_per_shard)
     check_if_running(if_running)
