@@ -143,11 +143,23 @@ def test_a_target_that_fails_does_not_end_the_job(raw_dataset: Path, tmp_path: P
     assert lines(tmp_path / "m.jsonl")[-1]["samples"] == 60
 
 
+class Failing(Kept):
+    def write(self, family: Family, values: Mapping[str, float], step: int) -> None:
+        raise ValueError("no more of this")
+
+
+def test_a_target_of_ones_own_that_raises_does_not_end_the_job(raw_dataset: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    watched = shardctl.watch(shardctl.open(raw_dataset).loader(20), Failing(), every=1e-9)
+    assert sum(len(batch["key"]) for batch in watched) == 60
+    assert capfd.readouterr().err == "shardctl: no more metrics here: ValueError: no more of this\n"
+
+
 @pytest.mark.parametrize(
     ("targets", "options", "message"),
     [
         (["metrics.txt"], {}, r"metrics 'metrics.txt' is not known; use FILE.jsonl"),
         (["http:x"], {}, "needs a port"),
+        (["m"], {}, "is not known"),
         (["http:99999"], {}, "needs a port"),
         ([], {}, "watch needs a place for the figures"),
         (["/nowhere/m.jsonl"], {"every": 0}, "every is a number of seconds over 0"),
@@ -166,6 +178,9 @@ def test_wrong_targets_are_wrong_usage(
         list(shardctl.watch(shardctl.open(raw_dataset).loader(20), *targets, **options))
     with pytest.raises(UsageError, match="watch needs a loader of shardctl"):
         shardctl.watch([1, 2], "m.jsonl")
+    for target in (3, None, ["m.jsonl"], "tensorboard:"):
+        with pytest.raises(UsageError, match="metrics"):
+            shardctl.watch(shardctl.open(raw_dataset).loader(20), target)  # type: ignore[arg-type]  # what it refuses
 
 
 def test_a_conversion_tells_how_far_it_is(photos: Path, tmp_path: Path, cli: Any) -> None:
@@ -208,6 +223,7 @@ def test_bench_watches_until_it_is_stopped(raw_dataset: Path, tmp_path: Path, cl
     assert process.returncode == 0
     assert cli("bench", raw_dataset, "--metrics", "m.jsonl").code == 2
     assert cli("bench", raw_dataset, "--watch", "--sweep").code == 2
+    assert cli("bench", raw_dataset, "--watch", "--epochs", "1").code == 2
     assert cli("bench", raw_dataset, "--watch", "--html", "x.html").code == 2
 
 

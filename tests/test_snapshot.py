@@ -18,11 +18,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
 
 import shardctl
 from shardctl.conversion import Listener
 from shardctl.errors import DatasetError, InputError, TooManyRejectsError, UsageError
+from shardctl.tables import SHARDS, ShardTable
 
 SMALL = {"store": "jpeg:80", "transform": [{"name": "resize", "size": 24}]}
 
@@ -447,3 +450,121 @@ def test_an_input_that_changes_while_it_is_made_comes_with_the_next_call(source:
     later = snapshot(source, tmp_path / "out")
     assert (len(later), later.manifest.rejected) == (60, 0)
     assert key in {sample["key"] for sample in later}
+
+
+NEIGHBOURS: dict[str, tuple[dict[str, Any], str, str]] = {
+    "a tar of the same name": ({"format": "parquet"}, "a.parquet", "a.tar"),
+    "a folder of that name": ({}, "a.parquet", "a.tar/x"),
+    "a list of features": ({"kind": "text"}, "b.labels.txt", "features.json"),
+    "an uncompressed copy": ({"kind": "image"}, "s.mds.zstd", "s.mds/x"),
+}
+
+
+@pytest.mark.parametrize("case", NEIGHBOURS)
+def test_a_neighbour_may_decide_what_a_file_is(case: str, source: Path, tmp_path: Path) -> None:
+    """Then it is not certain that nothing has changed: what a conversion finds counts."""
+    recipe, name, neighbour = NEIGHBOURS[case]
+    folder = tmp_path / "other"
+    folder.mkdir()
+    if name.endswith(".parquet"):
+        parquet.write_table(pa.table({"text": ["one", "two"]}), folder / name)
+    else:
+        (folder / name).write_bytes(b"text" if name.endswith(".txt") else first_file(source).read_bytes())
+    (folder / f"z{Path(name).suffix if name != 's.mds.zstd' else '.jpg'}").write_bytes((folder / name).read_bytes())
+    before = snapshot(folder, tmp_path / "out", recipe=recipe)
+    (folder / neighbour).parent.mkdir(exist_ok=True)
+    (folder / neighbour).write_bytes(b"{}")
+    after = snapshot(folder, tmp_path / "out", recipe=recipe)
+    fresh = snapshot(folder, tmp_path / "fresh", recipe=recipe)
+    assert {sample["key"] for sample in after} == {sample["key"] for sample in fresh}
+    assert len(before) >= len(after)
+
+
+def test_inputs_that_came_while_it_waited_are_in_what_it_opens(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with ranks(1, source, out, tmp_path) as (process,):
+        until = time.monotonic() + 60
+        while shards_done(out) < 1:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        (first_file(source).parent / "late.jpg").write_bytes(first_file(source).read_bytes())
+        script = TRAINING.format(out=str(out), source=str(source), recipe=slow_recipe())
+        ran = subprocess.run([sys.executable, "-c", script], env=with_path(tmp_path), capture_output=True, text=True)
+        assert process.wait(60) == 0
+    assert ran.returncode == 0, ran.stderr
+    assert len(json.loads(ran.stdout)[1]) == 61
+
+
+def slow_recipe() -> dict[str, Any]:
+    return {"store": "jpeg:80", "transform": [{"name": "resize", "size": 24}, {"name": "custom", "target": "slow_step:slow"}]}
+
+
+def with_path(folder: Path) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(folder)}
+
+
+def test_a_script_that_would_wait_for_itself_is_told_so(source: Path, tmp_path: Path) -> None:
+    """It holds the function, so that it is imported by its own call."""
+    recipe = {"transform": [{"name": "custom", "target": "training:mine"}]}
+    call = f"shardctl.snapshot({str(tmp_path / 'out')!r}, {str(source)!r}, {recipe!r})"
+    (tmp_path / "training.py").write_text(f"import shardctl\ndef mine(sample):\n    return sample\n{call}\n")
+    ran = subprocess.run([sys.executable, "training.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 1
+    assert 'put the call under `if __name__ == "__main__":`, or the function into a file of its own' in ran.stderr
+    guarded = f"if __name__ == '__main__':\n    {call}\n"
+    (tmp_path / "training.py").write_text(f"import shardctl\ndef mine(sample):\n    return sample\n{guarded}")
+    subprocess.run([sys.executable, "training.py"], cwd=tmp_path, check=True, capture_output=True, timeout=60)
+    with pytest.raises(UsageError, match="put it into a file of its own"):
+        snapshot(source, tmp_path / "new", recipe={"transform": [{"name": "custom", "target": "__main__:mine"}]})
+
+
+def test_what_is_left_out_is_said(source: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    first_file(source).write_bytes(b"no image")
+    (source / "notes.xyz").write_bytes(b"x")
+    (source / ".hidden").write_bytes(b"x")
+    snapshot(source, tmp_path / "out", progress=True)
+    said = capfd.readouterr().err
+    for expected in (
+        "other files, not converted: 1 .xyz",
+        "left out: 1 hidden file",
+        "1 input rejected",
+        "created: 59 samples",
+    ):
+        assert expected in said
+
+
+def test_a_file_of_lines_that_grows_does_not_add_empty_shards(tmp_path: Path) -> None:
+    source = tmp_path / "in.jsonl"
+    for count in (200, 201, 202, 203):
+        source.write_text("".join(f'{{"n": {number}}}\n' for number in range(count)))
+        ds = snapshot(source, tmp_path / "out", recipe={}, samples_per_shard=20)
+        assert [facts.rows for facts in ShardTable(tmp_path / "out" / SHARDS)].count(0) == 0
+        assert sorted(sample["n"] for sample in ds) == list(range(count))
+    assert ds.manifest.shards <= 12
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_rejects": "x"},
+        {"shard_size": "1MB"},
+        {"split": {"train": 1.0}},
+        {"wrkers": 2},
+        {"labels": 5},
+        {"keep": "a"},
+        {"metrics": "m.jsonl"},
+        {"metrics": [3]},
+        {"recipe": 5},
+        {"trust": "no"},
+        {"copy_rejects": "x"},
+    ],
+)
+def test_values_of_other_types_are_wrong_usage(options: dict[str, Any], source: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError):
+        snapshot(source, tmp_path / "out", **options)
+
+
+def test_a_touched_manifest_is_that_of_the_same_dataset(source: Path, tmp_path: Path) -> None:
+    ds = snapshot(source, tmp_path / "out", samples_per_shard=6)
+    os.utime(tmp_path / "out" / "manifest.json", ns=(1, 1))
+    assert len([sample["key"] for sample in ds]) == 60

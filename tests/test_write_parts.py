@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -261,3 +262,104 @@ def test_the_page_about_it_works_as_it_is_written(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", example], cwd=tmp_path, check=True)
     ds = shardctl.open(tmp_path / "out")
     assert sorted((sample["number"], sample["square"]) for sample in ds) == [(n, n * n) for n in range(80)]
+
+
+def test_calls_in_two_threads_do_not_meet(tmp_path: Path) -> None:
+    def write(name: str) -> None:
+        shardctl.write(tmp_path / name, rows, parts=range(20), samples_per_shard=30)
+
+    threads = [threading.Thread(target=write, args=(name,)) for name in "abcd"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for name in "abcd":
+        assert plain(shardctl.open(tmp_path / name)) == expected(range(20))
+        assert shardctl.verify(tmp_path / name).findings == ()
+
+
+def test_the_function_is_called_in_other_processes_alone(tmp_path: Path) -> None:
+    """A library that has threads of its own does not work in a fork of a process that has used it."""
+    shardctl.write(tmp_path / "out", lambda part: [{"part": part, "process": os.getpid()}], parts=range(9), workers=2)
+    assert os.getpid() not in {sample["process"] for sample in shardctl.open(tmp_path / "out")}
+
+
+OWN_DATASET = """
+class Numbers:
+    def __len__(self):
+        return 9000
+    def __getitem__(self, index):
+        if index == {fails}:
+            raise ValueError("no such number")
+        return {{"n": {n}}}
+"""
+
+
+def test_parts_of_code_that_has_changed_since_are_not_mixed_with_others(tmp_path: Path) -> None:
+    script = f"import shardctl, own_dataset; shardctl.write({str(tmp_path / 'out')!r}, own_dataset.Numbers(), workers=1"
+
+    def run(more: str = "") -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, "-c", f"{script}{more})"], cwd=tmp_path, capture_output=True, text=True)
+
+    (tmp_path / "own_dataset.py").write_text(OWN_DATASET.format(fails=8500, n=1))
+    assert "sample 8,500: making it raised ValueError: no such number" in run().stderr
+    (tmp_path / "own_dataset.py").write_text(OWN_DATASET.format(fails=-1, n=2))
+    assert "made with other arguments or other code; overwrite=True begins anew" in run().stderr
+    assert run(", overwrite=True").returncode == 0
+    assert {sample["n"] for sample in shardctl.open(tmp_path / "out")} == {2}
+
+
+def test_a_call_that_nothing_can_recognise_begins_anew(tmp_path: Path) -> None:
+    for _ in range(2):
+        with pytest.raises(InputError, match="begins anew: nothing tells whether its code is the same"):
+            shardctl.write(tmp_path / "out", lambda part: failing(part), parts=range(60))
+    shardctl.write(tmp_path / "out", lambda part: rows(part), parts=range(60))
+    assert plain(shardctl.open(tmp_path / "out")) == expected(range(60))
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "F", "I;16", "L", "P"])
+def test_pictures_become_what_a_conversion_makes_of_them(mode: str, tmp_path: Path) -> None:
+    if mode == "F":
+        picture = Image.fromarray(np.linspace(0, 1, 64, dtype=np.float32).reshape(8, 8))
+    elif mode == "I;16":
+        picture = Image.fromarray((np.arange(64, dtype=np.uint16) * 1000).reshape(8, 8))
+    else:
+        values = np.random.default_rng(0).integers(0, 256, (8, 8, 4), np.uint8)
+        picture = Image.fromarray(values, "RGBA") if mode == "RGBA" else Image.fromarray(values[..., :3]).convert(mode)
+    (tmp_path / "in").mkdir()
+    picture.save(tmp_path / "in" / ("a.tiff" if mode == "F" else "a.png"))
+    shardctl.convert(
+        tmp_path / "in", tmp_path / "converted", {"store": "raw", "transform": [{"name": "crop", "size": 8}]}, workers=0
+    )
+    shardctl.write(tmp_path / "written", [{"image": picture}])
+    one, other = (shardctl.open(tmp_path / name)[0]["image"] for name in ("converted", "written"))
+    assert (one == other).all()
+
+
+def test_keys_and_splits_do_not_depend_on_workers(tmp_path: Path) -> None:
+    for workers in (0, 2):
+        shardctl.write(
+            tmp_path / str(workers), Indexed(), fields=("image", "label"), workers=workers, split="train=0.5,val=0.5"
+        )
+    one, other = ([sample["key"] for sample in shardctl.open(tmp_path / name, "val")] for name in ("0", "2"))
+    assert one == other
+
+
+@pytest.mark.parametrize(
+    ("samples", "options"),
+    [
+        ({"train": [{"n": 1}]}, {"split": "a=0.5,b=0.5"}),
+        (rows, {"parts": {"train": [1]}, "split": "val"}),
+        (rows, {"parts": 5}),
+        (rows, {"parts": {"train": 5}}),
+        ([(1, 2)], {"fields": ("i", "i")}),
+        ([{"a": 1}], {"schema": {"a": "int"}}),
+        ([{"label": "a"}], {"classes": "ab"}),
+        ([{"label": "a"}], {"classes": ["a", "a"]}),
+    ],
+)
+def test_what_contradicts_itself_is_wrong_usage(samples: Any, options: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(UsageError):
+        shardctl.write(tmp_path / "out", samples, **options)
+    with pytest.raises(InputError, match="is a dict, whose values have names"):
+        shardctl.write(tmp_path / "out", [{"a": 1}], fields=["b"])
