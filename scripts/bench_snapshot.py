@@ -39,22 +39,30 @@ RECIPES = {
     "resize": [{"name": "resize", "size": 256}, {"name": "crop", "size": 224}],
     "heavy": [
         {"name": "random_resized_crop", "size": 224},
-        {"name": "flip"},
+        {"name": "hflip"},
         {"name": "color_jitter", "brightness": 0.4, "contrast": 0.4, "saturation": 0.4},
         {"name": "gaussian_blur", "kernel_size": 5},
     ],
 }
 
 RAW = """
-import sys, time, os
+import os, sys, time
 sys.path.insert(0, {scripts!r})
 from multiprocessing import Pool
+from pathlib import Path
 import bare_pool
-tasks = sorted((os.path.join(at, name), name, {recipe!r}) for at, _, names in os.walk({photos!r}) for name in names)
+from shardctl.codecs import image
+
+def made(path):
+    steps, _ = bare_pool.steps({recipe!r})
+    opened = image.open_image(Path(path).read_bytes())
+    return sum(len(picture.image.tobytes()) for picture in steps.pictures(opened, path, lambda stage: None))
+
+paths = sorted(os.path.join(at, name) for at, _, names in os.walk({photos!r}) for name in names)
 with Pool(2) as pool:
-    pool.map(bare_pool.steps, [{recipe!r}] * 2)
+    pool.map(made, paths[:4], chunksize=1)  # the processes have their modules
     began = time.perf_counter()
-    done = sum(1 for _ in pool.imap_unordered(bare_pool.made, tasks, chunksize=8))
+    done = sum(1 for _ in pool.imap_unordered(made, paths, chunksize=8))
     print(done / (time.perf_counter() - began))
 """
 
@@ -79,7 +87,7 @@ def load(path):
         size = tf.shape(image)
         begin, extent, _ = tf.image.sample_distorted_bounding_box(
             size, tf.zeros([1, 0, 4]), area_range=(0.08, 1.0), use_image_if_no_bounding_boxes=True)
-        image = tf.image.resize(tf.slice(image, begin, extent), (224, 224))
+        image = tf.image.resize(tf.slice(image, begin, extent), (224, 224), antialias=True)
         image = tf.image.random_flip_left_right(image)
         image = tf.image.random_brightness(image / 255.0, 0.4)
         image = tf.image.random_contrast(image, 0.6, 1.4)
@@ -90,7 +98,7 @@ def load(path):
         return tf.cast(tf.clip_by_value(image * 255, 0, 255), tf.uint8)
     size = tf.cast(tf.shape(image)[:2], tf.float32)
     scaled = tf.cast(tf.round(size * (256 / tf.reduce_min(size))), tf.int32)
-    image = tf.image.resize(image, scaled)
+    image = tf.image.resize(image, scaled, antialias=True)
     return tf.cast(tf.image.resize_with_crop_or_pad(image, 224, 224), tf.uint8)
 files = sorted(os.path.join(at, name) for at, _, names in os.walk({photos!r}) for name in names)
 data = tf.data.Dataset.from_tensor_slices(files).shuffle(len(files), seed=0, reshuffle_each_iteration=False)
@@ -146,7 +154,8 @@ def copies(corpus: Path, times: int, scratch: Path) -> Path:
         photos = scratch / "demo" / "photos"
     folder = scratch / "photos"
     folder.mkdir()
-    for number, path in enumerate(sorted(photos.rglob("*.jpg"))):
+    found = sorted(path for path in photos.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg"))
+    for number, path in enumerate(found):
         for time in range(times):
             shutil.copyfile(path, folder / f"{time}-{number:05}.jpg")
     return folder
@@ -154,7 +163,7 @@ def copies(corpus: Path, times: int, scratch: Path) -> Path:
 
 def run(python: Path | str, script: str) -> float:
     """Run a script as a process, and return the number that it prints last."""
-    ran = subprocess.run([str(python), "-c", script], capture_output=True, text=True, env=as_installed())
+    ran = subprocess.run([str(python), "-c", script], capture_output=True, text=True, env=as_installed(), timeout=300)
     if ran.returncode:
         raise SystemExit(ran.stderr)
     return float(ran.stdout.split()[-1])
