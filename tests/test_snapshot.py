@@ -152,6 +152,8 @@ def test_what_may_be_done_with_another_dataset_is_said(source: Path, tmp_path: P
     other = {**SMALL, "store": "png"}
     with pytest.raises(DatasetError, match=r"differs in its recipe; overwrite=True makes it anew"):
         snapshot(source, out, recipe=other)
+    with pytest.raises(DatasetError, match=r"differs in its recipe, settings or code"):
+        snapshot(source, out, recipe={"kind": "text"}, trust=True)
     touched(first_file(source))
     with pytest.raises(DatasetError, match=r"differs in its inputs; update=True brings it up to date"):
         snapshot(source, out, update=False)
@@ -221,7 +223,7 @@ def test_a_job_that_reads_it_goes_on_while_another_one_brings_it_up_to_date(sour
     ("environment", "given", "said"),
     [
         ({}, {"rank": 3, "world_size": 2}, "rank 3 is not one of a world of 2"),
-        ({}, {"rank": -1}, "rank -1 is not one"),
+        ({}, {"rank": -1}, "rank must be at least 0"),
         ({}, {"world_size": 2}, "world_size needs a rank"),
         ({"RANK": "x", "WORLD_SIZE": "2"}, {}, r"RANK='x' and WORLD_SIZE='2', which is no rank"),
     ],

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from shardctl.conversion.asked import Asked
-from shardctl.errors import DatasetError
+from shardctl.errors import DatasetError, UsageError
 from shardctl.fingerprint import labels_digest, only_versions_differ, parts_without_sources
 from shardctl.listing import wanted_files
 from shardctl.manifest import Manifest
@@ -26,16 +26,20 @@ SETTLED = ("format", "image_field", "key_field", "fields")
 """Settings beside the kind that a conversion may take from its sources."""
 
 
-def recorded_recipe(asked: Asked, manifest: Manifest) -> Recipe:
-    """Return the recipe, with what it leaves to the sources as it is recorded. Raises UsageError."""
+def recipe_if_same(asked: Asked, manifest: Manifest) -> Recipe | None:
+    """Return the recipe, with what it leaves to the sources as it is recorded; None if it, settings or code are others.
+
+    Versions do not count.
+    """
     left = (name for name in ("kind", *SETTLED) if asked.settings.get(name) in (None, "auto"))
-    return Recipe.from_settings({**asked.settings, **{name: manifest.recipe[name] for name in left if name in manifest.recipe}})
-
-
-def same_but_for_sources(asked: Asked, manifest: Manifest, recipe: Recipe) -> bool:
-    """Return whether recipe, settings and code are those of a dataset; versions do not count."""
+    try:
+        recipe = Recipe.from_settings(
+            {**asked.settings, **{name: manifest.recipe[name] for name in left if name in manifest.recipe}}
+        )
+    except UsageError:  # it does not go with the kind that is recorded
+        return None
     parts = {**manifest.fingerprint_parts, **parts_without_sources(recipe, asked.recorded_settings(recipe))}
-    return only_versions_differ(manifest.fingerprint_parts, parts)
+    return recipe if only_versions_differ(manifest.fingerprint_parts, parts) else None
 
 
 def is_surely_unchanged(asked: Asked, manifest: Manifest) -> bool:
@@ -47,8 +51,8 @@ def is_surely_unchanged(asked: Asked, manifest: Manifest) -> bool:
         return False
     if tuple(place_of(root).name for root in asked.roots) != tuple(Path(source).name for source in manifest.sources):
         return False
-    recipe = recorded_recipe(asked, manifest)
-    if not same_but_for_sources(asked, manifest, recipe):
+    recipe = recipe_if_same(asked, manifest)
+    if recipe is None:
         return False
     try:
         seen = Seen(asked.target, manifest.update)

@@ -15,7 +15,7 @@ from shardctl.conversion import ConvertResult, Listener, converting, publish
 from shardctl.conversion.asked import Asked
 from shardctl.conversion.options import check_writable
 from shardctl.conversion.rejects import refuse_many_rejects
-from shardctl.conversion.unchanged import is_surely_unchanged, recorded_recipe, same_but_for_sources
+from shardctl.conversion.unchanged import is_surely_unchanged, recipe_if_same
 from shardctl.dataset import Dataset, open_dataset
 from shardctl.errors import DatasetError, StorageError, UsageError
 from shardctl.importing import refuse_while_importing
@@ -141,11 +141,11 @@ class _Snapshot:
 
         Raises DatasetError if what is to be done was not allowed.
         """
-        if publish.is_broken_off(self.asked.target) and os.access(self.asked.target.parent, os.W_OK):
-            return "update"  # a process that was killed has left something to tidy up
         if self.trust:
-            same = same_but_for_sources(self.asked, manifest, recorded_recipe(self.asked, manifest))
-            verdict, parts = ("up-to-date", "") if same else ("anew", "recipe, settings or code")
+            same = recipe_if_same(self.asked, manifest)
+            verdict, parts = ("up-to-date", "") if same is not None else ("anew", "recipe, settings or code")
+        elif publish.is_broken_off(self.asked.target) and os.access(self.asked.target.parent, os.W_OK):
+            return "update"  # a process that was killed has left something to tidy up
         elif is_surely_unchanged(self.asked, manifest):
             return "up-to-date"
         else:

@@ -22,21 +22,18 @@ def rank_of(rank: int | None, world_size: int | None) -> int:
         raise UsageError("world_size needs a rank; give both, or neither")
     if rank is None:
         return _of_environment()
-    most = None if world_size is None else whole_number("world_size", world_size, 1)
-    if not 0 <= whole_number("rank", rank) < (rank + 1 if most is None else most):
-        raise UsageError(f"rank {rank} is not one of a world of {most or 'any size'}")
+    whole_number("rank", rank, 0)
+    ranks = rank + 1 if world_size is None else whole_number("world_size", world_size, 1)
+    if rank >= ranks:
+        raise UsageError(f"rank {rank} is not one of a world of {ranks}")
     return rank
 
 
 def _of_environment() -> int:
     for name, size in LAUNCHERS:
-        if name in os.environ and size in os.environ:
-            if (
-                not os.environ[name].isdecimal()
-                or not os.environ[size].isdecimal()
-                or int(os.environ[name]) >= int(os.environ[size])
-            ):
-                said = f"{name}={os.environ[name]!r} and {size}={os.environ[size]!r}"
-                raise UsageError(f"the environment says {said}, which is no rank of a job; give rank=")
-            return int(os.environ[name])
+        rank, ranks = os.environ.get(name), os.environ.get(size)
+        if rank is not None and ranks is not None:
+            if not rank.isdecimal() or not ranks.isdecimal() or int(rank) >= int(ranks):
+                raise UsageError(f"the environment says {name}={rank!r} and {size}={ranks!r}, which is no rank; give rank=")
+            return int(rank)
     return 0
