@@ -46,6 +46,21 @@ RECORD_BYTES = 512
 
 _ENDING = "one that is just ending"
 
+_HELD: set[int] = set()
+"""Descriptors of the leases of this process."""
+
+
+def _close_in_child() -> None:
+    """Close them in a forked process, as a person's function may start: it would hold the locks when this one is gone."""
+    for descriptor in _HELD:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+    _HELD.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_in_child)
+
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP)
 """The errors of file systems without locks: Lustre mounted without them, some NFS, some FUSE."""
 
@@ -131,6 +146,7 @@ def hold(staging: Path, waiting: Callable[[str], None] | None, looking: Callable
     with naming_the_path(staging):
         new = [folder for folder in (staging, staging.parent) if not folder.exists()]
         descriptor = _acquire(staging, me, waiting, looking)
+    _HELD.add(descriptor)
     try:
         lease = Lease(staging / LEASE, descriptor, me)
         try:
@@ -140,6 +156,7 @@ def hold(staging: Path, waiting: Callable[[str], None] | None, looking: Callable
         finally:
             lease.release()
     finally:
+        _HELD.discard(descriptor)
         os.close(descriptor)
         for folder in dict.fromkeys([staging, *new]):
             with contextlib.suppress(OSError):  # something is in it, and stays

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -305,3 +306,22 @@ def test_a_conversion_whose_lease_was_taken_over_commits_nothing(tmp_path: Path)
     with pytest.raises(BusyError, match="process 1 on node8, since now took over"):
         shardctl.convert(source, tmp_path / "out", workers=0, listener=Listener(progress=stall))
     assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+def test_a_process_that_the_owner_has_forked_does_not_hold_its_lease(tmp_path: Path) -> None:
+    script = (
+        "import os, signal, sys, time\nfrom pathlib import Path\nfrom shardctl import lease\n"
+        "with lease.hold(Path(sys.argv[1]), None):\n"
+        "    child = os.fork()\n"
+        "    if not child:\n"
+        "        os.close(1)\n"
+        "        time.sleep(60)\n"
+        "    print(child, flush=True)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", script, str(tmp_path / "out" / ".shardctl")], stdout=subprocess.PIPE, text=True)
+    try:
+        with lease.hold(tmp_path / "out" / ".shardctl", None) as held:
+            held.check()
+    finally:
+        os.kill(int(ran.stdout), signal.SIGKILL)
