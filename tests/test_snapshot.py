@@ -365,7 +365,12 @@ def test_of_a_declared_function_the_version_counts_and_not_the_file(source: Path
 
 @pytest.mark.parametrize(
     ("given", "said"),
-    [({"version": 2}, "is a string"), ({"version": ""}, "is a string"), ({"version": "1", "modules": "a"}, r"modules=\['a'\]")],
+    [
+        ({"version": 2}, "is a string"),
+        ({"version": ""}, "is a string"),
+        ({"version": "1", "modules": "a"}, r"modules=\['a'\]"),
+        ({"version": "1", "modules": None}, "takes a list of modules"),
+    ],
 )
 def test_a_wrong_declaration_is_wrong_usage(given: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):

@@ -113,7 +113,13 @@ FIRST: list[Sample] = [{"n": 1}] * 2000
     [
         ([], {}, InputError, "there is no sample to write"),
         ([7], {}, InputError, r"sample 0 is 7 \(int\); a sample is a dict"),
-        ([{"n": 1}, {"n": "x"}], {}, InputError, "the field n has values of several types"),
+        (
+            [{"n": 1}, {"n": "x"}],
+            {},
+            InputError,
+            r"the field n has values of several types, 1 \(int\) in sample 0 and 'x' .* 1;",
+        ),
+        ([{"n": 1}, {"n": 1j}], {}, InputError, "sample 1: the field n is .*, which no column holds"),
         (
             [*FIRST, {"n": 1.5}],
             {},

@@ -45,6 +45,8 @@ def transform(*, version: str, modules: Iterable[str | ModuleType] = ()) -> Call
         raise UsageError(f'the version of a transform is a string, such as "2"; it is {version!r}')
     if isinstance(modules, str):
         raise UsageError(f"modules takes a list of modules; write modules=[{modules!r}]")
+    if not isinstance(modules, Iterable):
+        raise UsageError(f"modules takes a list of modules; it is {modules!r}")
     names = tuple(each.__name__ if isinstance(each, ModuleType) else each for each in modules)
     if not all(isinstance(name, str) for name in names):
         raise UsageError(f"modules takes a list of modules; it is {modules!r}")

@@ -229,4 +229,18 @@ def _found(name: str, values: list[Any]) -> pa.DataType:
             for value in plain:
                 check_fit(value, type_)
             return type_
-    raise InputError(f"the field {printable(name)} has values of several types in the first samples; give a schema")
+    raise InputError(_why_no_type(name, values))
+
+
+def _why_no_type(name: str, values: list[Any]) -> str:
+    """Say which value no column holds, or which two values no column holds together."""
+    kinds: dict[type, str] = {}
+    for number, value in enumerate(values):
+        try:
+            pa.array([plain_value(value)])
+        except (pa.ArrowException, OverflowError, ValueError, TypeError):
+            return f"sample {number:,}: the field {printable(name)} is {describe(value)}, which no column holds"
+        if value is not None:
+            kinds.setdefault(type(value), f"{describe(value)} in sample {number:,}")
+    several = " and ".join(list(kinds.values())[:2])
+    return f"the field {printable(name)} has values of several types, {several}; give a schema, or make them one type"
