@@ -355,7 +355,6 @@ def test_keys_and_splits_do_not_depend_on_workers(tmp_path: Path) -> None:
         ([(1, 2)], {"fields": ("i", "i")}),
         ([{"a": 1}], {"schema": {"a": "int"}}),
         ([{"label": "a"}], {"classes": "ab"}),
-        ([{"label": "a"}], {"classes": ["a", "a"]}),
     ],
 )
 def test_what_contradicts_itself_is_wrong_usage(samples: Any, options: dict[str, Any], tmp_path: Path) -> None:

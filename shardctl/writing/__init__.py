@@ -118,8 +118,6 @@ def write(
         raise UsageError(f"schema is a pyarrow.Schema; it is {describe(schema)}")
     if classes is not None:
         classes = names_of("classes", classes)
-        if len(set(classes)) < len(classes):
-            raise UsageError("classes has a name twice")
     classes = tuple(classes) if classes else None if schema is not None else classes_of(samples, names)
     given = Given(schema, classes, store, compression, roles_of(roles))
     target = check_destination(Path(dst), [])
