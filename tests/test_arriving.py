@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -11,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_snapshot import SMALL, first_file, ranks, shards_done, snapshot
+from test_snapshot import SMALL, first_file, ranks, shards_done, slow_recipe, snapshot
 
 import shardctl
-from shardctl.errors import InputError, TooManyRejectsError, UsageError
+from shardctl.errors import DatasetError, InputError, TooManyRejectsError, UsageError
 
 
 def arriving(source: Path, out: Path, **options: Any) -> Any:
@@ -101,10 +102,8 @@ def test_what_was_finished_before_a_kill_is_read_first(source: Path, tmp_path: P
         process.kill()
         process.wait()
     script = f"""
-import shardctl, sys
-steps = [{{"name": "resize", "size": 24}}, {{"name": "custom", "target": "slow_step:slow"}}]
-recipe = {{"store": "jpeg:80", "transform": steps}}
-ds = shardctl.snapshot({str(out)!r}, {str(source)!r}, recipe, samples_per_shard=4, workers=2, wait=False)
+import shardctl
+ds = shardctl.snapshot({str(out)!r}, {str(source)!r}, {slow_recipe()!r}, samples_per_shard=4, wait=False)
 keys = [key for batch in ds.loader(4) for key in batch["key"]]
 assert keys == [sample["key"] for sample in ds.wait()] and len(keys) == 60
 """
@@ -173,3 +172,25 @@ def test_a_dataset_that_is_old_is_brought_up_to_date_first(source: Path, tmp_pat
     keys = keys_of(arriving(source, tmp_path / "out").loader(4))
     assert len(keys) == 59
     assert gone.relative_to(source).as_posix() not in keys
+
+
+@pytest.mark.parametrize("keep", [0, 1])
+def test_a_dataset_that_another_job_brings_up_to_date_meanwhile_is_not_mixed_with_it(
+    source: Path, tmp_path: Path, keep: int
+) -> None:
+    """Neither in what it has opened nor in what it looks at later: raw shards of both are of the same size."""
+    raw = {"store": "raw", "transform": [{"name": "resize", "size": "8x8"}]}
+    paths = sorted(path for path in source.rglob("*") if path.is_file())
+    old = {sample["key"]: sample["image"].tolist() for sample in snapshot(source, tmp_path / "plain", recipe=raw)}
+    ds = arriving(source, tmp_path / "out", recipe=raw)
+    batches = iter(ds.loader(batch_size=4, mmap=False, prefetch=1, threads=1))
+    read = [next(batches)]
+    ds.wait()
+    for path in paths[30:]:
+        path.write_bytes(paths[0].read_bytes())
+    snapshot(source, tmp_path / "out", recipe=raw, keep=keep)
+    with contextlib.suppress(DatasetError):
+        read += batches
+    found = {key: image.tolist() for batch in read for key, image in zip(batch["key"], batch["image"], strict=True)}
+    assert len(found) == sum(len(batch["key"]) for batch in read)
+    assert all(old[key] == image for key, image in found.items())

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ import pytest
 import shardctl
 from shardctl.conversion import Listener
 from shardctl.errors import DatasetError, InputError, TooManyRejectsError, UsageError
+from shardctl.sources import rechecking
 from shardctl.tables import SHARDS, ShardTable
 
 SMALL = {"store": "jpeg:80", "transform": [{"name": "resize", "size": 24}]}
@@ -118,6 +120,30 @@ def test_it_follows_its_source_as_an_update_does(change: str, source: Path, tmp_
     assert generations(tmp_path / "out") - 1 == made
     options = {"recipe": SMALL, "workers": 0, "samples_per_shard": 6}
     assert shardctl.convert(source, tmp_path / "out", **options).status == "up-to-date"
+
+
+@pytest.mark.parametrize("change", ["nothing", "touched", "gone", "new", "a text beside the images"])
+def test_a_slow_disk_is_asked_for_several_files_at_a_time(
+    change: str, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where folders are small. Every file counts as slow here; the answers are the same."""
+    for number in range(300):
+        shutil.copyfile(first_file(source), first_file(source).parent / f"x{number}.jpg")
+    snapshot(source, tmp_path / "out")
+    monkeypatch.setattr(rechecking, "SLOW_SECONDS", -1.0)
+    monkeypatch.setattr(rechecking, "FEW_NAMES", 10)
+    threads, stat = set(), os.stat
+
+    def noting(*given: Any, **named: Any) -> os.stat_result:
+        threads.add(threading.get_ident())
+        return stat(*given, **named)
+
+    monkeypatch.setattr(os, "stat", noting)
+    made, do = CHANGES[change]
+    do(source)
+    snapshot(source, tmp_path / "out")
+    assert generations(tmp_path / "out") - 1 == made
+    assert len(threads) > 1 or made  # a change may be found before it is known that the disk is slow
 
 
 def test_labels_files_count_by_their_content(source: Path, tmp_path: Path) -> None:
@@ -256,8 +282,7 @@ print(json.dumps([ds.generation.digest, keys]))
 def ranks(count: int, source: Path, out: Path, folder: Path) -> Iterator[list[subprocess.Popen[str]]]:
     """Processes of a training job, each in a group of its own, as a launcher starts them."""
     (folder / "slow_step.py").write_text(SLOW)
-    recipe = {"store": "jpeg:80", "transform": [{"name": "resize", "size": 24}, {"name": "custom", "target": "slow_step:slow"}]}
-    script = TRAINING.format(out=str(out), source=str(source), recipe=recipe)
+    script = TRAINING.format(out=str(out), source=str(source), recipe=slow_recipe())
     environment = {**os.environ, "PYTHONPATH": str(folder), "WORLD_SIZE": str(count)}
     processes = [
         subprocess.Popen(
@@ -408,8 +433,7 @@ def test_four_ranks_of_torch_train_on_it_though_the_one_that_makes_it_is_killed(
     pytest.importorskip("torch")
     out = tmp_path / "out"
     (tmp_path / "slow_step.py").write_text(SLOW)
-    recipe = {**SMALL, "transform": [*SMALL["transform"], {"name": "custom", "target": "slow_step:slow"}]}
-    script = DISTRIBUTED.format(out=str(out), source=str(source), recipe=recipe)
+    script = DISTRIBUTED.format(out=str(out), source=str(source), recipe=slow_recipe())
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])

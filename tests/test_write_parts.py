@@ -352,6 +352,8 @@ def test_keys_and_splits_do_not_depend_on_workers(tmp_path: Path) -> None:
         (rows, {"parts": {"train": [1]}, "split": "val"}),
         (rows, {"parts": 5}),
         (rows, {"parts": {"train": 5}}),
+        (rows, {"parts": {1: [1]}}),
+        (rows, {"parts": [1], "split": 5}),
         ([(1, 2)], {"fields": ("i", "i")}),
         ([{"a": 1}], {"schema": {"a": "int"}}),
         ([{"label": "a"}], {"classes": "ab"}),

@@ -203,6 +203,11 @@ class Shards:
         last_shards = np.cumsum([facts.shards for facts in self.manifest.splits])
         return self.manifest.splits[int(np.searchsorted(last_shards, shard, side="right"))].name
 
+    @property
+    def count(self) -> int:
+        """The number of shards."""
+        return len(self._first_block) - 1
+
     def blocks_of(self, shard: int) -> range:
         """Return the blocks of a shard."""
         return range(int(self._first_block[shard]), int(self._first_block[shard + 1]))

@@ -26,7 +26,7 @@ from shardctl.reader import Batch, Indices
 from shardctl.reader.shards import FinishedShards, OpenShard, Shards
 from shardctl.shard import Opener, ShardFacts, ShardReader
 from shardctl.storage import printable
-from shardctl.tables import MANIFEST, SHARDS, STAGING, ShardTable, shard_name
+from shardctl.tables import MANIFEST, STAGING, shard_name
 from shardctl.version import __version__
 
 T = TypeVar("T")
@@ -36,12 +36,26 @@ LOOK_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
+class FinishedShard:
+    """A shard that is finished: the path that it had then, its inode, by which it is known where it is moved to, its facts."""
+
+    path: str
+    inode: int
+    facts: ShardFacts
+
+
+@dataclass(frozen=True)
 class Finished:
     """The shards of a split that are finished, from the first one on without a gap, and whether these are all."""
 
-    shards: tuple[tuple[str, ShardFacts], ...]
+    shards: tuple[FinishedShard, ...]
     recipe: dict[str, Any]
     are_all: bool
+
+    @property
+    def rows(self) -> Indices:
+        """The samples of each shard, (shards,)."""
+        return np.array([shard.facts.rows for shard in self.shards], np.int64)
 
 
 def _again_if_moved(call: Callable[[], T]) -> T:
@@ -57,10 +71,10 @@ class FinishedPart(Shards):
 
     def __init__(self, target: Path, split: str | None, finished: Finished, first: int) -> None:
         shards = finished.shards[first:]
-        reader = _again_if_moved(lambda: ShardReader(Path(_found(target, shards[0][0]))))
+        reader = _again_if_moved(lambda: ShardReader(Path(_found(target, shards[0].path))))
         layout = reader.layout
-        facts = [each for _, each in shards]
-        rows, size = sum(each.rows for each in facts), sum(each.bytes for each in facts)
+        rows, size = int(finished.rows[first:].sum()), sum(each.facts.bytes for each in shards)
+        self._inodes = [each.inode for each in shards]
         self.root, self._place, self.split = target, target, split
         self.manifest = Manifest(
             kind=layout.kind,
@@ -81,11 +95,11 @@ class FinishedPart(Shards):
             created="",
             shardctl_version=__version__,
         )
-        self._take(FinishedShards.of(shards), range(len(shards)))
+        self._take(FinishedShards.of([(each.path, each.facts) for each in shards]), range(len(shards)))
 
     @property
     def _is_in_place(self) -> bool:
-        """The files are the same ones before and after the dataset is complete."""
+        """It is known of each file by itself: `_open_now`."""
         return True
 
     def _path(self, shard: int) -> str:
@@ -93,7 +107,10 @@ class FinishedPart(Shards):
 
     def _open_now(self, shard: int, opener: Opener, fields: tuple[int, ...] | None) -> OpenShard:
         opening = super()._open_now
-        return _again_if_moved(lambda: opening(shard, opener, fields))
+        opened = _again_if_moved(lambda: opening(shard, opener, fields))
+        if opened.identity[0] != self._inodes[shard]:
+            raise DatasetError(f"{printable(str(self.root))}: replaced by another dataset while it was read; open it again")
+        return opened
 
     def check_unchanged(self, shard: int, opened: OpenShard, since: float) -> None:
         """Raise DatasetError for a file that is not what it was when it was opened, wherever it is now."""
@@ -116,32 +133,27 @@ class Arrivals:
         self._target, self._split = target, split
         self._job: tuple[Path, int] | None = None
         self._places: list[tuple[int, str]] = []
-        self._known: list[tuple[str, ShardFacts]] = []
+        self._known: list[FinishedShard] = []
         self._recipe: dict[str, Any] = {}
 
-    def look(self) -> Finished | None:
-        """Return the finished shards; None if nothing is there yet. Raises UsageError for an unknown split."""
+    def look(self) -> Finished | Dataset | None:
+        """Return the finished shards, or the dataset if it is complete; None if nothing is there yet.
+
+        Raises UsageError for an unknown split, DatasetError if the dataset is not the one whose shards were looked at before.
+        """
         if (self._target / MANIFEST).exists():
-            return self._of_dataset()
+            opened = open_dataset(self._target, self._split)
+            if self._job is not None and opened.manifest.fingerprint != self._job[0].name:
+                raise DatasetError(
+                    f"{printable(str(self._target))}: was brought up to date while its first epoch was read; begin it anew"
+                )
+            return opened
         for found in (self._target / STAGING).glob(f"*/{JOB}"):
             try:
                 return self._of_job(found)
             except (OSError, ValueError, KeyError, TypeError):  # it has just taken its place, or given way to another
                 return None
         return None
-
-    def _of_dataset(self) -> Finished:
-        manifest, table = Manifest.load(self._target), ShardTable(self._target / SHARDS)
-        self._refuse_unknown([facts.name for facts in manifest.splits])
-        shards = tuple(
-            (
-                str(self._target / entry.path),
-                ShardFacts(entry.rows, entry.bytes, entry.raw_bytes, entry.sha256, entry.block_rows),
-            )
-            for entry in table
-            if self._split in (None, entry.split)
-        )
-        return Finished(shards, manifest.recipe, True)
 
     def _of_job(self, path: Path) -> Finished | None:
         job = (path.parent, path.stat().st_ino)
@@ -159,9 +171,10 @@ class Arrivals:
             if not marker.exists():
                 break
             facts = read_marker(marker).facts
-            if shard.stat().st_size != facts.bytes:
+            status = shard.stat()
+            if status.st_size != facts.bytes:
                 break
-            self._known.append((str(shard), facts))
+            self._known.append(FinishedShard(str(shard), status.st_ino, facts))
         return Finished(tuple(self._known), self._recipe, len(self._known) == len(self._places))
 
     def _refuse_unknown(self, names: Sequence[str]) -> None:
@@ -313,57 +326,55 @@ class ArrivingLoader:
         """Yield batches of the shards that are finished, and wait for more of them, until all are read."""
         arrivals = Arrivals(self._dataset._target, self._dataset._split)
         while True:
-            finished = arrivals.look()
-            if finished is None or not self._is_enough(finished):
+            found = arrivals.look()
+            if isinstance(found, Dataset):
+                yield from self._batches_of(found._selection.shards, 0, 0, self._drop_last)
+                break
+            if found is None or not self._is_enough(found):
                 if self._dataset._making.has_ended:
                     self._dataset._making.check()
                 time.sleep(LOOK_SECONDS)
                 continue
-            yield from self._batches_of(finished)
-            if finished.are_all:
+            ends = np.cumsum(found.rows)
+            first = int(np.searchsorted(ends, self._consumed, side="right"))
+            if first < len(found.shards):
+                part = FinishedPart(self._dataset._target, self._dataset._split, found, first)
+                before = int(ends[first] - found.rows[first])
+                yield from self._batches_of(part, first, before, self._drop_last or not found.are_all)
+            if found.are_all:
                 break
         self._dataset.wait()
         self._is_first, self._consumed = False, 0
 
     def _is_enough(self, finished: Finished) -> bool:
         """Return whether there is a batch for every rank, or all that there will be."""
-        rows = sum(facts.rows for _, facts in finished.shards)
-        return finished.are_all or rows - self._consumed >= self._global_batch
+        return finished.are_all or int(finished.rows.sum()) - self._consumed >= self._global_batch
 
     @property
     def _global_batch(self) -> int:
         return self._batch_size * (self._options["world_size"] or 1)
 
-    def _batches_of(self, finished: Finished) -> Iterator[Batch]:
-        """Yield the batches of finished shards, all full ones but for the last batch of the epoch."""
-        ends = np.cumsum([facts.rows for _, facts in finished.shards])
-        first = int(np.searchsorted(ends, self._consumed, side="right"))
-        if first == len(finished.shards):
-            return  # all is consumed: the state of an epoch that was complete
-        before = int(ends[first - 1]) if first else 0
-        part = FinishedPart(self._dataset._target, self._dataset._split, finished, first)
-        facts = [each for _, each in finished.shards[first:]]
-        chosen = _shuffled(part.starts, facts, self._seed, first) if self._shuffle else None
-        drop_last = self._drop_last or not finished.are_all
+    def _batches_of(self, shards: Shards, first: int, before: int, drop_last: bool) -> Iterator[Batch]:
+        """Yield the batches of some shards that are not consumed; the first of these is the `first` of the split, and `before`
+        samples come before it."""
+        chosen = _shuffled(shards, self._seed, first) if self._shuffle else None
         options = {**self._options, "seed": self._seed, "drop_last": drop_last}
-        self._now = Dataset(Selection(part, chosen)).loader(self._batch_size, False, **options)
+        self._now = Dataset(Selection(shards, chosen)).loader(self._batch_size, False, **options)
         skipped = self._consumed - before
         self._now.load_state_dict({"epoch": 0, "samples": skipped, "order": {}})
-        end = len(part) - (len(part) - skipped) % self._global_batch if drop_last else len(part)
+        end = len(shards) - (len(shards) - skipped) % self._global_batch if drop_last else len(shards)
         for batch in self._now:
             at = self._now.state_dict()
             self._consumed = before + (end if at["epoch"] else at["samples"])
             yield batch
 
 
-def _shuffled(starts: Indices, shards: Sequence[ShardFacts], seed: int, first: int) -> Indices:
+def _shuffled(shards: Shards, seed: int, first: int) -> Indices:
     """Return the samples in the order in which they are read: the blocks of each shard in a random order, and the samples of
     each block. It depends on the seed and the number of the shard alone."""
-    order, block = [], 0
-    for number, facts in enumerate(shards, first):
-        rng = np.random.Generator(np.random.Philox(key=np.array([seed % 2**64, number], np.uint64)))
-        for place in rng.permutation(len(facts.block_rows)).tolist():
-            begin, end = int(starts[block + place]), int(starts[block + place + 1])
-            order.append(begin + rng.permutation(end - begin))
-        block += len(facts.block_rows)
+    order = []
+    for number in range(shards.count):
+        rng = np.random.Generator(np.random.Philox(key=np.array([seed % 2**64, first + number], np.uint64)))
+        for block in rng.permutation(shards.blocks_of(number)).tolist():
+            order.append(int(shards.starts[block]) + rng.permutation(shards.rows_of(block)))
     return np.concatenate(order) if order else np.empty(0, np.int64)

@@ -25,10 +25,9 @@ SLOW_SECONDS = 50e-6
 """How long it takes to examine a file where threads help: 1.5 microseconds on a local disk, where they would be in each
 other's way, and 200 and more on a file server."""
 
-NAMES_OF_A_THREAD = 64
 FEW_NAMES = 256
 MANY_NAMES = 4096
-"""Names that are examined together: by one thread at a time, while one is enough, and where there are several."""
+"""Names that are examined together: by this thread, while it is enough, and where there are several."""
 
 
 class ChangedError(Exception):
@@ -109,6 +108,7 @@ class _Examiner:
 
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
+        self._files, self._seconds = 0, 0.0
 
     def __enter__(self) -> _Examiner:
         return self
@@ -130,11 +130,13 @@ class _Examiner:
 
     def _examined(self, folder: int, names: list[str]) -> list[os.stat_result]:
         if self._pool is not None:
-            parts = [names[first : first + NAMES_OF_A_THREAD] for first in range(0, len(names), NAMES_OF_A_THREAD)]
+            count = -(-len(names) // THREADS)
+            parts = [names[first : first + count] for first in range(0, len(names), count)]
             return list(chain.from_iterable(self._pool.map(partial(_statuses, folder), parts)))
         began = time.perf_counter()
         found = _statuses(folder, names)
-        if time.perf_counter() - began > SLOW_SECONDS * len(names) and len(names) == FEW_NAMES:
+        self._files, self._seconds = self._files + len(names), self._seconds + time.perf_counter() - began
+        if self._files >= FEW_NAMES and self._seconds > SLOW_SECONDS * self._files:
             self._pool = ThreadPoolExecutor(THREADS)
         return found
 

@@ -152,6 +152,9 @@ def _calls(samples: Any, parts: Any, split: str | None, workers: int) -> _Parts 
     """Return what makes the samples. Raises UsageError where the arguments do not fit."""
     if split is not None and (isinstance(samples, Mapping) or isinstance(parts, Mapping)):
         raise UsageError("split= and a dict of splits contradict each other; use one of them")
+    for given in (samples, parts):
+        if isinstance(given, Mapping):
+            refuse_bad_names(list(given))
     splits = Splits.parse("train" if split is None else split)
     several = list(parts.values()) if isinstance(parts, Mapping) else [] if parts is None else [parts]
     if any(isinstance(each, str | bytes) or not isinstance(each, Iterable) for each in several):
@@ -159,13 +162,12 @@ def _calls(samples: Any, parts: Any, split: str | None, workers: int) -> _Parts 
     if parts is not None:
         if not callable(samples):
             raise UsageError(f"with parts=, samples is a function that yields those of a part; it is {describe(samples)}")
-        by_split = {Splits.parse(name): each for name, each in parts.items()} if isinstance(parts, Mapping) else {splits: parts}
+        by_split = {Splits((name,)): each for name, each in parts.items()} if isinstance(parts, Mapping) else {splits: parts}
         made = [Part(given, which) for which, several in by_split.items() for given in several]
         if not made:
             raise UsageError("parts= is empty; give what the function is called with, one after the other")
         return _Parts(samples, made, workers)
     if isinstance(samples, Mapping):
-        refuse_bad_names(list(samples))
         if not samples:
             raise UsageError("no split was given; give an iterable of samples, or one for each split by name")
         streams: Streams = [(Splits((name,)), each) for name, each in samples.items()]

@@ -51,7 +51,7 @@ class Splits:
     @classmethod
     def parse(cls, text: str) -> Splits:
         """Read the name of a split, or shares such as train=0.9,val=0.1. Raises UsageError."""
-        if "=" not in text:
+        if not isinstance(text, str) or "=" not in text:
             refuse_bad_names([text])
             return cls((text,))
         rule = SplitRule.parse(text)
