@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -149,56 +150,56 @@ class ShardWriter:
         options = pa.ipc.IpcWriteOptions(compression=compression.codec(), use_threads=False)
         file = sink if isinstance(sink, pa.NativeFile) else pa.PythonFile(sink, mode="w")
         self._writer = pa.ipc.new_file(file, schema, options=options)
-        self._rows: list[tuple[Any, ...]] = []
-        self._held: list[pa.RecordBatch] = []
-        self._held_bytes = 0
+        self._pending: list[pa.RecordBatch | list[tuple[Any, ...]]] = []
         self._pending_bytes = 0
         self._raw_bytes = 0
         self._block_rows: list[int] = []
 
     def add(self, values: tuple[Any, ...], size: int) -> None:
         """Append one sample: `values` in the schema's order, `size` its approximate bytes."""
+        if self._blocks is None and self._pending and self._pending_bytes + size > self._block_bytes:
+            self._write_block()
+        if not self._pending or not isinstance(self._pending[-1], list):
+            self._pending.append([])
+        self._pending[-1].append(values)
+        self._pending_bytes += size
         if self._blocks is not None:
-            self._rows.append(values)
-            if self._blocks and len(self._rows) == self._blocks[0]:
+            if self._blocks and len(self._pending[-1]) == self._blocks[0]:
                 self._blocks.popleft()
                 self._write_block()
-            return
-        if self._rows and self._pending_bytes + size > self._block_bytes:
-            self._write_block()
-        self._rows.append(values)
-        self._pending_bytes += size
-        if self.fills_a_block(size):
+        elif self.fills_a_block(size):
             self._write_block()
 
     def add_batch(self, batch: pa.RecordBatch) -> None:
         """Append rows that are in Arrow's memory already, with the columns of the schema."""
         if not batch.num_rows:
             return  # a block has rows
-        self._held.append(batch)
+        self._pending.append(batch)
+        self._pending_bytes += batch.nbytes
         if self._blocks is not None:
             self._write_given_blocks(self._blocks)
             return
-        self._held_bytes += batch.nbytes
-        while self._held_bytes >= self._block_bytes:
-            together = self._held[0] if len(self._held) == 1 else pa.concat_batches(self._held)
+        while self._pending_bytes >= self._block_bytes:
+            together = self._taken()
             rows = _rows_of_block(together, self._block_bytes)
             self._write(normalized(together.slice(0, rows)))
-            rest = together.slice(rows)
-            self._held, self._held_bytes = ([rest], rest.nbytes) if rest.num_rows else ([], 0)
+            self._keep(together.slice(rows))
+
+    def _keep(self, rest: pa.RecordBatch) -> None:
+        if rest.num_rows:
+            self._pending, self._pending_bytes = [rest], rest.nbytes
 
     def add_block(self, batch: pa.RecordBatch) -> None:
         """Write rows as a block of their own, which follows those that were added before. It has the columns of the schema."""
-        assert not self._rows, "blocks come one after the other"
+        assert not self._pending, "blocks come one after the other"
         self._write(batch)
 
     def _write_given_blocks(self, blocks: deque[int]) -> None:
         """Write those blocks of which all rows are there."""
-        while blocks and sum(batch.num_rows for batch in self._held) >= blocks[0]:
-            together = self._held[0] if len(self._held) == 1 else pa.concat_batches(self._held)
-            rows = blocks.popleft()
+        while blocks and sum(map(len, self._pending)) >= blocks[0]:
+            together, rows = self._taken(), blocks.popleft()
             self._write(normalized(together.slice(0, rows)))
-            self._held = [together.slice(rows)] if rows < together.num_rows else []
+            self._keep(together.slice(rows))
 
     def fills_a_block(self, size: int) -> bool:
         """Return whether a sample of this size gets its own block, which `add` writes at once."""
@@ -206,11 +207,8 @@ class ShardWriter:
 
     def finish(self) -> tuple[int, ...]:
         """Write the last block and the footer, and return the number of rows of every block."""
-        if self._rows:
+        if self._pending:
             self._write_block()
-        if self._held:
-            self._write(normalized(pa.concat_batches(self._held)))
-            self._held = []
         self._writer.close()
         return tuple(self._block_rows)
 
@@ -220,11 +218,27 @@ class ShardWriter:
         return self._raw_bytes
 
     def _write_block(self) -> None:
-        columns = zip(*self._rows, strict=True)
+        alone = len(self._pending) == 1 and isinstance(self._pending[0], list)
+        together = self._taken()
+        self._write(together if alone else normalized(together))
+
+    def _taken(self) -> pa.RecordBatch:
+        """Return the rows that have come as one batch, and forget them."""
+        made = self._made_of([part for part in self._pending if isinstance(part, list)])
+        parts = [next(made) if isinstance(part, list) else part for part in self._pending]
+        self._pending, self._pending_bytes = [], 0
+        return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
+
+    def _made_of(self, parts: list[list[tuple[Any, ...]]]) -> Iterator[pa.RecordBatch]:
+        """Yield lists of rows as batches. They are made together: many small ones would take long."""
+        if not parts:
+            return
+        columns = zip(*chain.from_iterable(parts), strict=True)
         arrays = [_column(list(values), field.type) for values, field in zip(columns, self._schema, strict=True)]
-        self._write(pa.record_batch(arrays, schema=self._schema))
-        self._rows = []
-        self._pending_bytes = 0
+        together, first = pa.record_batch(arrays, schema=self._schema), 0
+        for part in parts:
+            yield together.slice(first, len(part))
+            first += len(part)
 
     def _write(self, batch: pa.RecordBatch) -> None:
         self._writer.write_batch(batch, custom_metadata={CHECKSUM_KEY: block_checksum(batch)})

@@ -39,7 +39,7 @@ class Copied:
 
 
 @dataclass(frozen=True)
-class _Piece:
+class Piece:
     """Rows of one block; `whole` says that they are all of its rows."""
 
     batch: pa.RecordBatch
@@ -50,8 +50,10 @@ def copy_shard(path: Path, layout: Layout, split: str, number: int, compression:
     """Write a shard of these rows, in this order. Raises DatasetError if a block of them is damaged."""
     with replacing(path, StreamedFile) as sink:
         writer = _Blocks(ShardWriter(sink, shard_schema(layout, split, number), compression), compression, layout)
-        for piece in _pieces(runs):
-            writer.add(piece)
+        reader = RunReader()
+        for run in runs:
+            for piece in reader.pieces(run):
+                writer.add(piece)
         blocks = writer.finish()
     facts = ShardFacts(sum(blocks), sink.tell(), writer.raw_bytes, sink.sha256, blocks)
     return Copied(facts, writer.labels, writer.objects)
@@ -71,7 +73,7 @@ class _Blocks:
     def raw_bytes(self) -> int:
         return self._writer.raw_bytes
 
-    def add(self, piece: _Piece) -> None:
+    def add(self, piece: Piece) -> None:
         """Add rows."""
         if piece.whole and not 0 < self._bytes < LEFT_ALONE * self._full:
             self._flush()
@@ -104,27 +106,46 @@ class _Blocks:
             values = batch.column(label).drop_null().to_numpy()
             found, counts = np.unique(values, return_counts=True)
             self.labels.update(dict(zip(found.tolist(), counts.tolist(), strict=True)))
-        for name in self._layout.roles.objects:
-            column = batch.column(name)
-            lists = column.field(0) if pa.types.is_struct(column.type) else column
-            self.objects += len(lists.flatten()) if pa.types.is_list(lists.type) else 0
+        self.objects += objects_of(batch, self._layout)
 
 
-def _pieces(runs: Sequence[Run]) -> Iterator[_Piece]:
-    """Yield the rows of runs, block by block."""
-    reader, ends = None, np.empty(0, np.int64)
-    for run in runs:
-        if reader is None or reader.path != run.path:
-            reader = ShardReader(run.path)
-            ends = np.cumsum(run.blocks)
+def objects_of(batch: pa.RecordBatch, layout: Layout) -> int:
+    """Count the objects that are marked in samples."""
+    objects = 0
+    for name in layout.roles.objects:
+        column = batch.column(name)
+        lists = column.flatten()[0] if pa.types.is_struct(column.type) else column
+        objects += len(lists.flatten()) if pa.types.is_list(lists.type) else 0
+    return objects
+
+
+class RunReader:
+    """Reads runs one after the other. It keeps the block that it has read last: the next run may have rows of it too."""
+
+    def __init__(self) -> None:
+        self._reader: ShardReader | None = None
+        self._ends = np.empty(0, np.int64)
+        self._number, self._block = -1, pa.RecordBatch.from_pylist([], pa.schema([]))
+
+    def pieces(self, run: Run) -> Iterator[Piece]:
+        """Yield the rows of a run, block by block. Raises DatasetError if a block of them is damaged."""
+        reader = self.shard(run)
         first, end = run.first, run.first + run.rows
+        ends = self._ends
         block = int(np.searchsorted(ends, first, side="right"))
         while first < end:
             start = int(ends[block - 1]) if block else 0
             stop = min(end, int(ends[block]))
-            batch = _block(reader, block, int(run.blocks[block]))
-            yield _Piece(batch.slice(first - start, stop - first), first == start and stop == int(ends[block]))
+            if block != self._number:
+                self._block, self._number = _block(reader, block, int(run.blocks[block])), block
+            yield Piece(self._block.slice(first - start, stop - first), first == start and stop == int(ends[block]))
             first, block = stop, block + 1
+
+    def shard(self, run: Run) -> ShardReader:
+        """Return the shard of a run. Raises DatasetError."""
+        if self._reader is None or self._reader.path != run.path:
+            self._reader, self._number, self._ends = ShardReader(run.path), -1, np.cumsum(run.blocks)
+        return self._reader
 
 
 def _block(reader: ShardReader, number: int, rows: int) -> pa.RecordBatch:

@@ -270,7 +270,7 @@ def read_range(path, offset, size):
 
 def write(self):
     time.sleep(1.5 * os.path.exists(os.path.join(AT, "slow")))
-    if os.path.exists(os.path.join(AT, "memory")) and sum(len(row[1][0]) for row in self._rows) > 4_000_000:
+    if os.path.exists(os.path.join(AT, "memory")) and self._pending_bytes > 4_000_000:
         raise MemoryError
     if os.path.exists(os.path.join(AT, "no memory")):
         raise MemoryError

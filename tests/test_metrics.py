@@ -212,8 +212,9 @@ def test_bench_watches_until_it_is_stopped(raw_dataset: Path, tmp_path: Path, cl
         r"^epoch \d+: +([\d,]+) samples/s; training waits +[\d.]+% of the time, and works +([\d.]+)%", ran.out, re.M
     )
     assert len(printed) >= 2
-    assert all(350 < float(rate.replace(",", "")) < 600 for rate, _ in printed[1:]), printed
-    assert len(lines(tmp_path / "m.jsonl")) == len(printed)
+    told = lines(tmp_path / "m.jsonl")
+    assert len(told) == len(printed)
+    assert told[-1]["samples"] <= 500 * 2.5 + 3 * 20, "it takes no more than the rate, a batch before and two after"
     arguments = [sys.executable, "-m", "shardctl", *map(str, command), "--json"]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 from samples_of import samples_of
 from stopping import some_changes, stopped_at
 
@@ -64,7 +65,12 @@ def files_of(source: Path) -> list[Path]:
 
 def change(path: Path, other: Path) -> None:
     """Give a file the content of another one, at another time."""
-    path.write_bytes(other.read_bytes())
+    change_to(path, other.read_bytes())
+
+
+def change_to(path: Path, data: bytes) -> None:
+    """Give a file another content, at another time."""
+    path.write_bytes(data)
     os.utime(path, ns=(1, path.stat().st_mtime_ns + 1_000_000_007))
 
 
@@ -252,6 +258,72 @@ def test_variants_and_random_steps_are_those_of_a_fresh_conversion(source: Path,
     files[5].unlink()
     update(source, out, recipe=recipe)
     expect_as_fresh(source, out, tmp_path / "fresh", recipe=recipe)
+
+
+RECIPES: dict[str, dict[str, Any]] = {
+    "source": {"store": "source"},
+    "raw": {"store": "raw", "compression": "zstd:1", "transform": [{"name": "resize", "size": "24x24"}]},
+    "variants": {"store": "png", "variants": 2, "transform": [{"name": "random_resized_crop", "size": 16}]},
+    "annotated": {"store": "jpeg:80", "transform": [{"name": "resize", "size": 24}]},
+}
+
+
+def boxes_of(source: Path, files: list[Path], labels: Path) -> str:
+    """Write labels with a box or two for each of some images."""
+    images, boxes = [], []
+    for number, file in enumerate(files):
+        with Image.open(file) as image:
+            width, height = image.size
+        images.append({"id": number, "file_name": file.relative_to(source).as_posix(), "width": width, "height": height})
+        for x in range(1 + number % 2):
+            boxes.append(
+                {"id": len(boxes), "image_id": number, "category_id": 1, "iscrowd": 0, "bbox": [x, 2, 9, 8], "area": 72}
+            )
+    labels.write_text(json.dumps({"images": images, "annotations": boxes, "categories": [{"id": 1, "name": "thing"}]}))
+    return f"coco:{labels}"
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_samples_of_unchanged_inputs_are_not_made_again(name: str, source: Path, tmp_path: Path) -> None:
+    files, out = files_of(source), tmp_path / "out"
+    options: dict[str, Any] = {"recipe": RECIPES[name], "samples_per_shard": 20}
+    if name == "annotated":
+        options["labels"] = boxes_of(source, files, tmp_path / "labels.json")
+    files[13].write_bytes(b"no image")
+    convert(source, out, **options)
+    held = {}
+    for file in files:  # cannot be decoded any more, which their sizes and times do not show
+        held[file] = file.read_bytes(), file.stat().st_mtime_ns
+        file.write_bytes(bytes(len(held[file][0])))
+        os.utime(file, ns=(1, held[file][1]))
+    for place in (3, 25, 44):
+        change_to(files[place], held[files[place]][0] + b"\0")  # behind its end
+    files[30].unlink()
+    result = update(source, out, **options)
+    assert numbers(result)[:3] == (0, 1, 3)
+    assert numbers(result)[3] >= 2
+    assert result.rejected == 1
+    for file, (data, mtime_ns) in held.items():
+        if file.exists() and file.stat().st_mtime_ns == mtime_ns:
+            file.write_bytes(data)
+            os.utime(file, ns=(1, mtime_ns))
+    expect_as_fresh(source, out, tmp_path / "fresh", **options)
+    before = shards_of(out)
+    (out / next(iter(before))).unlink()
+    assert shardctl.repair(out, workers=0).status == "repaired"
+    assert shards_of(out) == before
+
+
+def test_damaged_samples_of_unchanged_inputs_are_made_again(source: Path, tmp_path: Path) -> None:
+    files, out = files_of(source), tmp_path / "out"
+    convert(source, out, recipe=SMALL)
+    change(files[1], files[2])
+    first = out / next(iter(shards_of(out)))
+    data = bytearray(first.read_bytes())
+    data[len(data) // 2] ^= 255
+    first.write_bytes(data)
+    assert numbers(update(source, out, recipe=SMALL))[2:4] == (1, 1)
+    expect_as_fresh(source, out, tmp_path / "fresh", recipe=SMALL)
 
 
 def test_an_updated_dataset_can_be_repaired(source: Path, tmp_path: Path) -> None:

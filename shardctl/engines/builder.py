@@ -20,8 +20,9 @@ from shardctl.engines.instructions import Instructions
 from shardctl.engines.job import Job, Planned, ShardPlace
 from shardctl.engines.masks import digest_with, read_mask
 from shardctl.engines.records import FITTED_RECORDS, origin_of, read_unit
+from shardctl.engines.reused import Reused, Stretch, jpegs_of_images, shapes_of_images
 from shardctl.engines.rows import Rows, ShuffledRows
-from shardctl.errors import Rejection, TypesDifferError
+from shardctl.errors import DatasetError, Rejection, TypesDifferError
 from shardctl.jpegs import JpegRecord
 from shardctl.layout import Layout
 from shardctl.pipeline.batches import BatchPipeline, keyed, lay_out, records_of_file
@@ -29,6 +30,7 @@ from shardctl.pipeline.samples import Made, SamplePipeline, Shape
 from shardctl.pipeline.together import OUT_OF_MEMORY_MESSAGE, Together
 from shardctl.sample import Sample
 from shardctl.shard import ShardWriter, shard_schema
+from shardctl.shard_copying import objects_of
 from shardctl.sources.formats import Choose, ColumnMisfit, Misfit, Parsed, Unit
 from shardctl.sources.kinds import KINDS
 from shardctl.step_counts import Counts
@@ -74,6 +76,11 @@ class CarefulUnitError(Exception):
     def __init__(self, unit: int) -> None:
         super().__init__(f"unit {unit}")
         self.unit = unit
+
+
+class DamagedShardError(Exception):
+    """A shard of the dataset before, whose samples are taken as they are, is damaged: the shard must be built again, from the
+    sources alone."""
 
 
 @dataclass
@@ -200,6 +207,24 @@ class ShardBuilder:
             self._reject_unit(planned, outcome, Rejection(self._crumb.stage, "out-of-memory", OUT_OF_MEMORY_MESSAGE))
         self._crumb.leave()
         return outcome
+
+    def add_made(self, reused: Reused, stretch: Stretch) -> None:
+        """Add units that the dataset before has made: of files that are one record each. Raises DamagedShardError."""
+        first_rows = self._rows.first_row + np.cumsum(stretch.samples) - stretch.samples
+        outcomes = zip(first_rows.tolist(), stretch.samples.tolist(), stretch.digests, strict=True)
+        self.outcomes += [UnitOutcome(first_row, samples, digest=digest) for first_row, samples, digest in outcomes]
+        self.inputs += len(stretch.samples)
+        layout, image = self._job.layout, self._job.layout.roles.main_image
+        try:
+            for batch in reused.samples(stretch, layout.columns):
+                self.samples += batch.num_rows
+                self.labels.update(labels_of(batch, layout))
+                jpegs = jpegs_of_images(batch, image) if image is not None and self._job.keeps_sources else []
+                self._rows.add_made(batch, objects_of(batch, layout), jpegs, self._crumb)
+                if image is not None and len(self.shapes) < 2:
+                    self.shapes |= shapes_of_images(batch, image) if stretch.shape is None else {stretch.shape}
+        except DatasetError as error:
+            raise DamagedShardError from error
 
     def read_only(self, planned: Planned) -> None:
         """Read a unit of a file of many records, and make nothing of it. Raises Rejection, SourceGoneError."""

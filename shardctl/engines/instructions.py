@@ -21,12 +21,14 @@ class Instructions:
 
     `careful` are units whose records are read one by one, since one of them has ended a worker; or, where models are called
     with several units that are records, the first of these, and the model is called with each alone before. `unfit` are units
-    that have records which do not fit the types that were given.
+    that have records which do not fit the types that were given. `anew` says that nothing is to be taken from the dataset
+    before: its shard is damaged.
     """
 
     lost: Mapping[Place, Rejection] = field(default_factory=dict)
     careful: frozenset[int] = frozenset()
     unfit: frozenset[int] = frozenset()
+    anew: bool = False
 
     @cached_property
     def _records(self) -> dict[int, list[int]]:
@@ -39,6 +41,10 @@ class Instructions:
     def lost_records(self, unit: int) -> list[int]:
         """Return the numbers of the records of a unit that are lost one by one, sorted."""
         return sorted(self._records.get(unit, []))
+
+    def loses(self, units: range) -> bool:
+        """Return whether one of some units that are one record each is lost."""
+        return any(unit in units for unit, _ in self.lost)
 
     def without_lost(self, unit: int, choose: Choose | None) -> Choose | None:
         """Return what chooses the same records of a unit, but for those that are lost."""

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
+from shardctl.engines.reused import REUSED, Reused
 from shardctl.errors import DatasetError, InputError, Rejection, SourceGoneError
 from shardctl.layout import Layout
 from shardctl.plan import NOT_KEPT, SplitPlan
@@ -317,6 +318,12 @@ class Job:
         return known
 
     @cached_property
+    def reused(self) -> Reused | None:
+        """What is taken from the dataset that the job brings up to date; None for nothing."""
+        path = self.folder / REUSED
+        return Reused(path, self.folder.parent.parent) if path.exists() else None  # the job is in STAGING of that dataset
+
+    @cached_property
     def plan(self) -> pa.Table:
         """The plan, memory-mapped."""
         return open_table(self.folder / PLAN)
@@ -361,10 +368,18 @@ class Job:
 
     def units(self, first: int, count: int) -> Iterator[Planned]:
         """Yield rows of the plan with their files, some thousands in memory at a time."""
-        for start in range(first, first + count, PLAN_ROWS):
-            rows = self.plan.slice(start, min(PLAN_ROWS, first + count - start))
+        return self.units_at(range(first, first + count))
+
+    def units_at(self, numbers: Sequence[int] | npt.NDArray[np.int64]) -> Iterator[Planned]:
+        """Yield these rows of the plan, which are in order, as `units` does."""
+        for start in range(0, len(numbers), PLAN_ROWS):
+            part = np.asarray(numbers[start : start + PLAN_ROWS])
+            first = int(part[0])
+            rows = self.plan.slice(first, int(part[-1]) + 1 - first)
+            if rows.num_rows > len(part):
+                rows = rows.take(pa.array(part - first))
             files = self._files_at(rows["file"].to_numpy())
-            for number, (row, file) in enumerate(zip(rows.to_pylist(), files, strict=True), start):
+            for number, row, file in zip(part.tolist(), rows.to_pylist(), files, strict=True):
                 yield self._planned(number, row, file)
 
     def planned_at(self, number: int) -> Planned:

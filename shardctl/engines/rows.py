@@ -119,6 +119,18 @@ class Rows:
         self._writer.add_batch(batch)
         self.first_row += batch.num_rows
 
+    def add_made(self, batch: pa.RecordBatch, objects: int, jpegs: Sequence[JpegFacts | None], crumb: Breadcrumb) -> None:
+        """Append samples that were made before: no record of the job is to blame for what happens meanwhile.
+
+        `objects` are marked in them, and `jpegs` has what the image of each is as JPEG, where that is counted.
+        """
+        self._write_waiting(crumb)
+        crumb.leave()
+        self._writer.add_batch(batch)
+        self.first_row += batch.num_rows
+        self.objects += objects
+        self.jpegs += jpegs
+
     def flush(self, crumb: Breadcrumb) -> None:
         """All rows have come."""
         self._write_waiting(crumb)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
 from shardctl.engines.breadcrumb import Breadcrumb
-from shardctl.engines.builder import CarefulUnitError, LostUnitError, ShardBuilder, UnfitUnitError
+from shardctl.engines.builder import CarefulUnitError, DamagedShardError, LostUnitError, ShardBuilder, UnfitUnitError
 from shardctl.engines.instructions import Instructions, Place
-from shardctl.engines.job import Job
+from shardctl.engines.job import Job, ShardPlace
+from shardctl.engines.reused import Stretch
 from shardctl.errors import Rejection
 from shardctl.jpegs import JpegRecord
 from shardctl.pipeline.samples import Shape
@@ -82,7 +85,7 @@ def run_shard(
     A job whose plan is that of a finished dataset makes the same shard again, and rejects what its source no longer gives.
     """
     known = known or Instructions()
-    lost, careful, unfit = {**_known_rejects(job, shard), **known.lost}, known.careful, known.unfit
+    known = replace(known, lost={**_known_rejects(job, shard), **known.lost})
     while True:
         told = Progress(0, 0, 0, 0)
 
@@ -92,13 +95,15 @@ def run_shard(
             report(progress)
 
         try:
-            return _build(job, shard, tell, crumb, Instructions(lost, careful, unfit))
+            return _build(job, shard, tell, crumb, known)
         except LostUnitError as error:
-            lost[error.unit, error.record] = error.rejection
+            known = replace(known, lost={**known.lost, (error.unit, error.record): error.rejection})
         except CarefulUnitError as error:
-            careful |= {error.unit}
+            known = replace(known, careful=known.careful | {error.unit})
         except UnfitUnitError as error:
-            unfit |= {error.unit}
+            known = replace(known, unfit=known.unfit | {error.unit})
+        except DamagedShardError:
+            known = replace(known, anew=True)
         report(-told)  # the shard is built again from its first unit
 
 
@@ -113,10 +118,7 @@ def _build(job: Job, shard: int, report: Callable[[Progress], None], crumb: Brea
     place, reporter = job.place(shard), _Reporter(report)
     with replacing(job.shard_path(shard), StreamedFile) as sink, _rejects_file(job.rejects_path(shard)) as reject:
         builder = ShardBuilder(job, place, sink, reject, crumb, known)
-        for planned in job.units(place.first_unit, place.units):
-            samples, rejected = builder.samples, builder.rejected
-            builder.add(planned)
-            reporter.count(planned.unit.records, builder.samples - samples, builder.rejected - rejected, planned.unit.size)
+        _add_all(job, place, known, builder, reporter)
         samples, rejected = builder.samples, builder.rejected
         block_rows = builder.finish()
         reporter.count(0, builder.samples - samples, builder.rejected - rejected, 0)
@@ -130,6 +132,32 @@ def _build(job: Job, shard: int, report: Callable[[Progress], None], crumb: Brea
     )
     _write_marker(job.marker_path(shard), done)
     reporter.flush()
+
+
+def _add_all(job: Job, place: ShardPlace, known: Instructions, builder: ShardBuilder, reporter: _Reporter) -> None:
+    """Add the units of a shard: what the dataset before has of them as it is there, and what is made of the others."""
+    stretches: list[Stretch] = []
+    if job.reused is not None and not known.anew:
+        found = job.reused.stretches(place.first_unit, place.units)
+        stretches = [each for each in found if not known.loses(range(each.first_unit, each.end))]
+    made = np.zeros(place.units, bool)
+    for stretch in stretches:
+        made[stretch.first_unit - place.first_unit : stretch.end - place.first_unit] = True
+    waiting = deque(stretches)
+    for planned in job.units_at(place.first_unit + np.flatnonzero(~made)):
+        while waiting and waiting[0].first_unit < planned.number:
+            _add_made(job, waiting.popleft(), builder, reporter)
+        samples, rejected = builder.samples, builder.rejected
+        builder.add(planned)
+        reporter.count(planned.unit.records, builder.samples - samples, builder.rejected - rejected, planned.unit.size)
+    for stretch in waiting:
+        _add_made(job, stretch, builder, reporter)
+
+
+def _add_made(job: Job, stretch: Stretch, builder: ShardBuilder, reporter: _Reporter) -> None:
+    assert job.reused is not None, "the stretch is of it"
+    builder.add_made(job.reused, stretch)
+    reporter.count(len(stretch.samples), stretch.run.rows, 0, 0)
 
 
 def try_units(job: Job, shard: int, first: int, on: bool, crumb: Breadcrumb, known: Instructions) -> None:

@@ -26,6 +26,7 @@ from shardctl.conversion.options import Options
 from shardctl.conversion.surveying import Surveyor
 from shardctl.conversion.updating.before import Before
 from shardctl.conversion.updating.matching import Matching, match_files
+from shardctl.conversion.updating.reusing import write_reused
 from shardctl.engines.base import Engine
 from shardctl.engines.job import Job, Root
 from shardctl.labelling import LABEL, Labelling, PlanSettings, job_files_schema, label_files, leave_out_labels, write_files
@@ -164,6 +165,8 @@ class Update:
             columns.extend((split, number, first, units, of_shard, kept))
             first += units
         write_shards(folder, columns)
+        built = np.array([number if kept == NOT_KEPT else -1 for number, (*_, kept) in enumerate(self.shards)], np.int64)
+        write_reused(folder, self.before, self.recipe, built[self.rows.shard], self.rows.of_old)
 
 
 def plan_update(

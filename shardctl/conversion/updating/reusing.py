@@ -1,0 +1,60 @@
+"""Which samples an update takes from the dataset before, in shards that it builds again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from shardctl.conversion.updating.before import Before
+from shardctl.engines.reused import REUSED, REUSED_SCHEMA
+from shardctl.plan import job_table
+from shardctl.recipe import Recipe
+from shardctl.seen import ShardCounts
+
+Numbers = npt.NDArray[np.int64]
+
+
+def write_reused(folder: Path, before: Before, recipe: Recipe, shard: Numbers, of_old: Numbers) -> None:
+    """Write the table of what a job takes from the dataset `before`, if there is anything.
+
+    `shard` has the number of its shard for each row of the job's plan, -1 where that is kept as it is, and `of_old` its row in
+    the plan before, -1 where it is new or has changed: (rows,) int64 each. Only what is counted sample by sample can be taken,
+    and what is made of one record alone, in a file of its own.
+    """
+    if before.manifest.records is not None or recipe.batch_transforms or recipe.models:
+        return
+    rows = np.flatnonzero((shard >= 0) & (of_old >= 0))
+    of_old = of_old[rows]
+    shard_before = before.units("shard")[of_old]
+    counts = {number: before.seen.counts(number) for number in np.unique(shard_before).tolist()}
+    whole = [number for number, counted in counts.items() if counted.cut_off == 0]  # else it is not known of which samples
+    made = (before.units("samples")[of_old] > 0) & (before.units("rejected")[of_old] == 0) & np.isin(shard_before, whole)
+    rows, of_old = rows[made], of_old[made]
+    if len(rows):
+        with job_table(folder / REUSED, REUSED_SCHEMA) as table:
+            table.write_batch(_stretches(before, counts, rows, of_old, shard[rows]))
+
+
+def _stretches(
+    before: Before, counts: dict[int, ShardCounts], rows: Numbers, of_old: Numbers, shard: Numbers
+) -> pa.RecordBatch:
+    """Return units, by their rows of both plans and the shards that they go to, as stretches."""
+    samples, first_row = before.units("samples")[of_old], before.units("first_row")[of_old]
+    shard_before = before.units("shard")[of_old]
+    follows = (np.diff(rows) == 1) & (np.diff(of_old) == 1) & (np.diff(shard) == 0) & (np.diff(shard_before) == 0)
+    follows &= first_row[1:] == first_row[:-1] + samples[:-1]
+    begins = np.flatnonzero(np.concatenate([[True], ~follows]))
+    shapes = [counts[number].shapes for number in shard_before[begins].tolist()]
+    columns = (
+        rows[begins],
+        np.diff(begins, append=len(rows)),
+        of_old[begins],
+        shard_before[begins],
+        np.add.reduceat(samples, begins),
+        [list(of_shard[0]) if len(of_shard) == 1 else None for of_shard in shapes],
+    )
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, REUSED_SCHEMA, strict=True)]
+    return pa.record_batch(arrays, schema=REUSED_SCHEMA)

@@ -1,0 +1,123 @@
+"""Samples of the dataset before that an update takes as they are, where it builds their shard again for the sake of others."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from shardctl.codecs.image import open_image
+from shardctl.codecs.jpeg import JpegFacts, jpeg_facts
+from shardctl.errors import DatasetError
+from shardctl.pipeline.samples import Shape
+from shardctl.shard_copying import Run, RunReader
+from shardctl.storage import printable
+from shardctl.stored import StoredDataset
+from shardctl.tables import open_table
+
+Numbers = npt.NDArray[np.int64]
+
+REUSED = "reused.arrow"
+"""In the folder of a job: which of its units are made already (REUSED_SCHEMA). Not there if none is."""
+
+REUSED_SCHEMA = pa.schema(
+    [
+        ("first_unit", pa.int64()),
+        ("units", pa.int64()),
+        ("before", pa.int64()),
+        ("shard", pa.int64()),
+        ("rows", pa.int64()),
+        ("shape", pa.list_(pa.int64(), 3)),
+    ]
+)
+"""A row for units of a job that follow each other and whose samples do so, too, in the dataset before. There they are the units
+from `before` on, and their samples are `rows` rows of the `shard` with this number. `shape` is that of all images of that
+shard; null if they differ, or if there are none. Rows are in the order of `first_unit`, and none has units of two shards."""
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Units of a job that are made already, from `first_unit` on.
+
+    `samples` has the number of samples of each, and `digests` stand for what was read: (units,). `run` are the rows that the
+    samples are, and `shape` is that of their images where it is known that it is the same.
+    """
+
+    first_unit: int
+    samples: Numbers
+    digests: list[int | None]
+    run: Run
+    shape: Shape | None
+
+    @property
+    def end(self) -> int:
+        """The unit behind the last one."""
+        return self.first_unit + len(self.samples)
+
+
+def jpegs_of_images(batch: pa.RecordBatch, column: str) -> list[JpegFacts | None]:
+    """Return what each image of a column is as JPEG."""
+    return [jpeg_facts(data) for data in _images(batch, column)]
+
+
+def shapes_of_images(batch: pa.RecordBatch, column: str) -> set[Shape]:
+    """Return the first two shapes of images of a column that differ: its only one, if they are all the same."""
+    shapes: set[Shape] = set()
+    for data in _images(batch, column):
+        width, height = open_image(data, max_pixels=sys.maxsize, keep_truncated=True).size
+        shapes.add((height, width, 3))
+        if len(shapes) == 2:
+            break
+    return shapes
+
+
+def _images(batch: pa.RecordBatch, column: str) -> Iterator[bytes]:
+    """Yield the bytes of encoded images. `flatten` gives those of the rows of a slice, `field` would give all."""
+    return (data.as_py() for data in batch.column(column).flatten()[0])
+
+
+class Reused:
+    """What a job takes from the dataset before, which is at `root`. `path` is that of the table."""
+
+    def __init__(self, path: Path, root: Path) -> None:
+        self._table = open_table(path, REUSED_SCHEMA)
+        self._before = StoredDataset(root)
+        self._reader = RunReader()
+
+    @cached_property
+    def _first_units(self) -> Numbers:
+        return self._table["first_unit"].to_numpy()  # type: ignore[no-any-return]  # pyarrow is untyped
+
+    def stretches(self, first: int, units: int) -> Iterator[Stretch]:
+        """Yield the stretches of a shard, which has so many units of the job from `first` on."""
+        start, end = np.searchsorted(self._first_units, [first, first + units]).tolist()
+        rows = self._table.slice(start, end - start).to_pylist()
+        for shard, of_shard in groupby(rows, itemgetter("shard")):
+            entry = self._before.shards[shard]
+            part = self._before.plan.slice(entry.first_unit, entry.units)
+            first_row, samples = part["first_row"].to_numpy(), part["samples"].to_numpy()
+            digests = part["digest"].to_pylist()
+            for row in of_shard:
+                begin = row["before"] - entry.first_unit
+                places = slice(begin, begin + row["units"])
+                run = Run(self._before.root / entry.path, entry.block_rows, int(first_row[begin]), row["rows"])
+                shape = None if row["shape"] is None else tuple(row["shape"])
+                yield Stretch(row["first_unit"], samples[places], digests[places], run, shape)
+
+    def samples(self, stretch: Stretch, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yield the samples of a stretch, block by block.
+
+        Raises DatasetError if they are damaged, or have other columns than these.
+        """
+        if not self._reader.shard(stretch.run).layout.columns.equals(columns):
+            raise DatasetError(f"{printable(str(stretch.run.path))}: its columns are others")
+        for piece in self._reader.pieces(stretch.run):
+            yield piece.batch
