@@ -3,7 +3,8 @@
     .venv/bin/python scripts/bench_snapshot.py [CORPUS] [--times 4] [--runs 3] [--recipes resize heavy] [--files 1000000]
 
 CORPUS has photos/ (default: $SHARDCTL_CORPUS, else ../shared/data; without it, photos that `shardctl demo` draws). Its photos
-are taken so many `times`. Each contender runs once in every round, in turn, as a process of its own; its time is that of the
+are taken so many `times`. `--recipes features` keeps only what a small torch model (scripts/bare_model.py) makes of them; it
+needs torch. Each contender runs once in every round, in turn, as a process of its own; its time is that of the
 epoch, from the call that begins it to the last batch, without the start of Python and the imports. Photos/s, medians:
 
     raw epoch            scripts/bare_pool.py's work: two processes read, decode and do the steps; nothing is kept
@@ -43,11 +44,11 @@ RECIPES = {
         {"name": "color_jitter", "brightness": 0.4, "contrast": 0.4, "saturation": 0.4},
         {"name": "gaussian_blur", "kernel_size": 5},
     ],
+    "features": [{"name": "resize", "size": "224x224"}, {"name": "model", "target": "bare_model:Encoder", "batch": 32}],
 }
 
 RAW = """
 import os, sys, time
-sys.path.insert(0, {scripts!r})
 from multiprocessing import Pool
 from pathlib import Path
 import bare_pool
@@ -66,9 +67,32 @@ with Pool(2) as pool:
     print(done / (time.perf_counter() - began))
 """
 
+RAW_FEATURES = """
+import os, sys, time
+from functools import cache
+from multiprocessing import Pool
+import bare_model
+
+@cache
+def encoder():
+    return bare_model.Encoder()
+
+def made(paths):
+    return len(encoder().features([bare_model.pixels(path) for path in paths]))
+
+paths = sorted(os.path.join(at, name) for at, _, names in os.walk({photos!r}) for name in names)
+with Pool(2) as pool:
+    pool.map(made, [paths[:1]] * 4, chunksize=1)
+    began = time.perf_counter()
+    done = sum(pool.imap_unordered(made, [paths[first:first + 32] for first in range(0, len(paths), 32)]))
+    print(done / (time.perf_counter() - began))
+"""
+
 SNAPSHOT = """
 import sys, time
 import shardctl, shardctl.snapshots, shardctl.loader
+if {torch}:
+    import torch
 options = dict(recipe={recipe!r}, labels="none", progress=False)
 began = time.perf_counter()
 ds = shardctl.snapshot({out!r}, {photos!r}, wait={wait}, **options)
@@ -80,10 +104,12 @@ TF = """
 import os, sys, time
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import tensorflow as tf
-heavy = {heavy}
+name = {name!r}
 def load(path):
     image = tf.io.decode_image(tf.io.read_file(path), channels=3, expand_animations=False)
-    if heavy:
+    if name == "features":
+        return tf.image.resize(image, (224, 224), antialias=True)
+    if name == "heavy":
         size = tf.shape(image)
         begin, extent, _ = tf.image.sample_distorted_bounding_box(
             size, tf.zeros([1, 0, 4]), area_range=(0.08, 1.0), use_image_if_no_bounding_boxes=True)
@@ -100,9 +126,20 @@ def load(path):
     scaled = tf.cast(tf.round(size * (256 / tf.reduce_min(size))), tf.int32)
     image = tf.image.resize(image, scaled, antialias=True)
     return tf.cast(tf.image.resize_with_crop_or_pad(image, 224, 224), tf.uint8)
-files = sorted(os.path.join(at, name) for at, _, names in os.walk({photos!r}) for name in names)
+tf.random.set_seed(0)
+depths = (3, 16, 32, 64, 128)
+kernels = [tf.random.normal((3, 3, before, after)) / (9 * before) ** 0.5 for before, after in zip(depths, depths[1:])]
+def encoded(images):
+    values = images / 255
+    for kernel in kernels:
+        values = tf.nn.relu(tf.nn.conv2d(values, kernel, 2, "VALID"))
+    return tf.reduce_mean(values, (1, 2))
+files = sorted(os.path.join(at, each) for at, _, names in os.walk({photos!r}) for each in names)
 data = tf.data.Dataset.from_tensor_slices(files).shuffle(len(files), seed=0, reshuffle_each_iteration=False)
-data = data.map(load, num_parallel_calls=tf.data.AUTOTUNE).snapshot({out!r}, compression=None)
+data = data.map(load, num_parallel_calls=tf.data.AUTOTUNE)
+if name == "features":
+    data = data.batch(32).map(encoded, num_parallel_calls=tf.data.AUTOTUNE).unbatch()
+data = data.snapshot({out!r}, compression=None)
 data = data.shuffle(512).batch(64).prefetch(tf.data.AUTOTUNE)
 began = time.perf_counter()
 count = sum(int(batch.shape[0]) for batch in data)
@@ -126,7 +163,7 @@ def main() -> None:
     parser.add_argument("corpus", nargs="?", default=os.environ.get("SHARDCTL_CORPUS", HERE.parent.parent / "shared" / "data"))
     parser.add_argument("--times", type=int, default=4)
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--recipes", nargs="+", choices=list(RECIPES), default=list(RECIPES))
+    parser.add_argument("--recipes", nargs="+", choices=list(RECIPES), default=["resize", "heavy"])
     parser.add_argument("--files", type=int)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -163,26 +200,29 @@ def copies(corpus: Path, times: int, scratch: Path) -> Path:
 
 def run(python: Path | str, script: str) -> float:
     """Run a script as a process, and return the number that it prints last."""
-    ran = subprocess.run([str(python), "-c", script], capture_output=True, text=True, env=as_installed(), timeout=300)
+    modules = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])  # bare_pool and bare_model are there
+    environment = {**as_installed(), "PYTHONPATH": modules}
+    ran = subprocess.run([str(python), "-c", script], capture_output=True, text=True, env=environment, timeout=300)
     if ran.returncode:
         raise SystemExit(ran.stderr)
     return float(ran.stdout.split()[-1])
 
 
 def epochs(photos: Path, name: str, runs: int, scratch: Path) -> dict[str, list[float]]:
-    recipe = {"store": "raw", "transform": RECIPES[name]}
+    recipe = {"store": "none" if name == "features" else "raw", "transform": RECIPES[name]}
     recipe_file = scratch / f"{name}.toml"
     steps = "\n".join(
         "[[transform]]\n" + "\n".join(f"{key} = {json.dumps(value)}" for key, value in step.items()) for step in RECIPES[name]
     )
     recipe_file.write_text(f'store = "raw"\n{steps}\n')
+    script = RAW_FEATURES if name == "features" else RAW
     found: dict[str, list[float]] = defaultdict(list)
-    given = {"photos": str(photos), "recipe": recipe}
+    given = {"photos": str(photos), "recipe": recipe, "torch": name == "features"}
     for _ in range(runs):
         outs = {each: scratch / each for each in ("arriving", "waiting", "tensorflow")}
         for out in outs.values():
             shutil.rmtree(out, ignore_errors=True)
-        raw = RAW.format(scripts=str(HERE), photos=str(photos), recipe=str(recipe_file))
+        raw = script.format(photos=str(photos), recipe=str(recipe_file))
         found[f"{name}: raw epoch"].append(run(sys.executable, raw))
         arriving = SNAPSHOT.format(**given, out=str(outs["arriving"]), wait=False)
         found[f"{name}: first, wait=False"].append(run(sys.executable, arriving))
@@ -190,7 +230,7 @@ def epochs(photos: Path, name: str, runs: int, scratch: Path) -> dict[str, list[
         found[f"{name}: first, wait=True"].append(run(sys.executable, waiting))
         found[f"{name}: second"].append(run(sys.executable, waiting))
         if TENSORFLOW.exists():
-            tensorflow = TF.format(heavy=name == "heavy", photos=str(photos), out=str(outs["tensorflow"]))
+            tensorflow = TF.format(name=name, photos=str(photos), out=str(outs["tensorflow"]))
             found[f"{name}: tf.data first"].append(run(TENSORFLOW, tensorflow))
             found[f"{name}: tf.data second"].append(run(TENSORFLOW, tensorflow))
     return found
