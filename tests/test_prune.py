@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
 from functools import partial
@@ -133,6 +134,47 @@ def test_records_of_a_file_are_pruned_one_by_one(tmp_path: Path, options: dict[s
     (source / "c.jsonl").write_text('{"text": "new", "label": "x", "user": 1}\n' * 30)
     convert(source, out, samples_per_shard=20, update=True, **options)
     assert {name: values for name, values in samples_of(out).items() if not name[0].startswith("c")} == after
+    expect_whole(out)
+
+
+@pytest.mark.parametrize("options", [{}, {"shuffle": 4}, {"split": "train=0.5,val=0.5"}])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.jsonl.gz"])
+def test_records_stay_away_while_their_file_grows(name: str, options: dict[str, Any], tmp_path: Path) -> None:
+    source, out = tmp_path / "in", tmp_path / "out"
+    source.mkdir()
+    made = (json.dumps({"text": f"words {n}"}) if "json" in name else f'"words {n}"' for n in range(90))
+    lines = ["text", *made] if "csv" in name else list(made)
+    written = gzip.open if name.endswith("gz") else open
+
+    def write(lines: list[str]) -> None:
+        with written(source / name, "wt") as file:
+            file.write("".join(f"{line}\n" for line in lines))
+
+    def other(number: int) -> None:
+        row = "other" if "csv" in name else '{"text": "other"}'
+        (source / name.replace("a", "z").removesuffix(".gz")).write_text(
+            "".join(f"{line}\n" for line in [*lines[: "csv" in name], *[row] * number])
+        )
+
+    write(lines[:51])
+    other(3)
+    convert(source, out, samples_per_shard=20, **options)
+    gone = [f"{name}#4", f"{name}#40"]
+    shardctl.prune(out, keys=gone)
+    for count in (70, len(lines)):
+        write(lines[:count])
+        assert convert(source, out, samples_per_shard=20, update=True, **options).warnings == ()
+        assert set(keys_of(out)).isdisjoint(gone)
+        expect_whole(out)
+    other(4)
+    convert(source, out, samples_per_shard=20, update=True, **options)
+    assert set(keys_of(out)).isdisjoint(gone)
+    write([*lines[:1], *reversed(lines[1:])])
+    (warning,) = convert(source, out, samples_per_shard=20, update=True, **options).warnings
+    assert f"2 records of {name} had been pruned, and may be back" in warning
+    other(5)
+    assert convert(source, out, samples_per_shard=20, update=True, **options).warnings == ()
+    assert set(keys_of(out)) >= set(gone), "what is not known any more stays as it is"
     expect_whole(out)
 
 

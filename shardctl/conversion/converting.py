@@ -50,7 +50,7 @@ from shardctl.conversion.staging import (
 from shardctl.conversion.tally import Tally
 from shardctl.conversion.updating.appending import Appending, refuse_anew
 from shardctl.conversion.updating.before import Before
-from shardctl.conversion.updating.known import hide_pruned, write_known
+from shardctl.conversion.updating.known import hide_pruned, still_pruned, write_known
 from shardctl.conversion.updating.outcomes import Outcomes, verify_update
 from shardctl.conversion.updating.planning import AnewError, Changes, Update, changes_anew, plan_update
 from shardctl.conversion.updating.refusing import FOLLOWED, refuse_other, refuse_written
@@ -355,7 +355,7 @@ class Conversion:
                 clear_partial_files(job)
                 outcomes = Outcomes(job, self.before)
                 outcomes.link_kept()
-                pruned = self.before.seen.pruned if self.before is not None else ()
+                pruned = still_pruned(job, self.before) if self.before is not None else ()
                 given = {"seen": job.files, "beside": job.beside, "pruned": pruned}
                 commit = Commit(job, self.asked.recorded_settings(self.recipe), outcomes.done, outcomes.lines, **given)
                 commit.run(lambda facts: self._manifest(job, parts, facts, whole=status == "created"))

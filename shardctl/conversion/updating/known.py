@@ -9,13 +9,18 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import xxhash
 
 from shardctl.conversion.updating.before import Before
 from shardctl.engines.builder import of_several
-from shardctl.engines.job import KNOWN, Job, Planned
+from shardctl.engines.job import KNOWN, File, Job, Planned
+from shardctl.errors import Rejection
 from shardctl.plan import NOT_KEPT
+from shardctl.seen import Pruned
+from shardctl.sources.endings import ending_of
+from shardctl.sources.formats import Misfit, Unit, find_format
 from shardctl.storage import counted, naming_the_path, printable, replacing
-from shardctl.tables import FILES, Reject
+from shardctl.tables import FILES, PRUNED, UNIT_FIELDS, Reject
 
 Numbers = npt.NDArray[np.int64]
 
@@ -56,13 +61,13 @@ def _rejected(job: Job, before: Before, of_old: Numbers | None) -> Iterator[Line
 
 
 def _pruned(job: Job, before: Before) -> Iterator[Line]:
-    """Yield what was pruned. Records of a file of many records that has changed cannot be told any more."""
+    """Yield what was pruned. Records of a file of many records that was written anew cannot be told any more."""
     if not before.pruned:
         return
-    files = _files_of(job, before)
-    for row in np.flatnonzero(np.isin(job.plan["file"].to_numpy(), files)).tolist():
+    numbers = _Numbers(job, before)
+    for row in np.flatnonzero(np.isin(job.plan["file"].to_numpy(), _files_of(job, before))).tolist():
         planned = job.planned_at(row)
-        for record, reject in _of_unit(before, planned):
+        for record, reject in _of_unit(before, planned, numbers):
             yield row, record, reject.stage, reject.error, reject.message
 
 
@@ -73,34 +78,86 @@ def _files_of(job: Job, before: Before) -> Numbers:
     return found
 
 
-def _of_unit(before: Before, planned: Planned) -> Iterator[tuple[int | None, Reject]]:
+def _of_unit(before: Before, planned: Planned, numbers: _Numbers) -> Iterator[tuple[int | None, Reject]]:
     """Yield the records of a unit that were pruned; None: the file that is one record."""
     of_file, unit = before.pruned[planned.file.path], planned.unit
     if unit.first == 0:
         if 0 in of_file:
             yield None, of_file[0]
         return
-    for record in sorted(of_file) if _is_same(before, planned.file.path, planned.file.size, planned.file.mtime_ns) else ():
+    for record in sorted(of_file) if numbers.hold(planned.file) else ():
         if unit.first <= record < unit.first + unit.records:
             yield record, of_file[record]
 
 
-def _is_same(before: Before, path: str, size: int, mtime_ns: int) -> bool:
-    return before.stat_of(path) == (size, mtime_ns)
+class _Numbers:
+    """Whether the pruned records of a file still have their numbers: it is as it was, or what is new comes after them."""
+
+    def __init__(self, job: Job, before: Before) -> None:
+        self._job, self._before = job, before
+        self._known: dict[str, bool] = {}
+
+    def hold(self, file: File) -> bool:
+        """Return whether they do, as far as a look at the file tells."""
+        if file.path not in self._known:
+            same = self._before.stat_of(file.path) == (file.size, file.mtime_ns)
+            rows = [] if same else list(self._rows_of(file.path))  # none: the file had gone
+            self._known[file.path] = same or bool(rows) and all(self._reads_as_before(file, row) for row in rows)
+        return self._known[file.path]
+
+    def _rows_of(self, path: str) -> Iterator[int]:
+        """Yield the rows of the plan before of the units in which records of a file were pruned."""
+        row = pc.index(self._before.files["path"], path).as_py()
+        records = np.array(sorted(self._before.pruned[path]))
+        for unit in np.flatnonzero(self._before.units("file") == row).tolist() if row >= 0 else ():
+            first, count = (int(self._before.units(name)[unit]) for name in ("first", "records"))
+            if ((first <= records) & (records < first + count)).any():
+                yield unit
+
+    def _reads_as_before(self, file: File, row: int) -> bool:
+        (planned,) = self._before.plan.slice(row, 1).to_pylist()
+        unit, digest = Unit._make(planned[name] for name, _ in UNIT_FIELDS[1:]), xxhash.xxh3_64()
+        path, reading = self._job.path_of(file), self._job.recipe.reading
+        form = find_format(ending_of(file.path, path), reading, self._job.shuffle is not None)
+        assert self._job.fields is not None, "it is a file of many records"
+        try:
+            for _ in form.read(path, unit, reading, self._job.fields, lambda numbers: np.zeros(len(numbers), bool), digest):
+                pass
+        except (Rejection, Misfit, OSError):
+            return False
+        return bool(digest.intdigest() == planned["digest"])
+
+
+def _unknown(job: Job, before: Before) -> dict[str, list[int]]:
+    """Return the pruned records that cannot be told any more, by the path of their file: it was written anew."""
+    if not before.pruned or job.fields is None:
+        return {}
+    told = {
+        (job.planned_at(unit).file.path, record)
+        for unit, reasons in job.known.items()
+        for record, reason in reasons.items()
+        if reason.error == PRUNED
+    }
+    paths = job.files["path"].take(pa.array(_files_of(job, before))).to_pylist()
+    unknown = {path: [record for record in before.pruned[path] if record and (path, record) not in told] for path in paths}
+    return {path: records for path, records in unknown.items() if records}
+
+
+def still_pruned(job: Job, before: Before) -> Pruned:
+    """Return the records that stay out of a dataset that is brought up to date."""
+    gone = {(path, record) for path, records in _unknown(job, before).items() for record in records}
+    return {each for each in before.seen.pruned if each not in gone}
 
 
 def _warnings(job: Job, before: Before) -> list[str]:
     """Say which records may be back, though they were pruned."""
-    changed = []
-    for row in _files_of(job, before).tolist() if before.pruned else ():
-        path, size, mtime_ns = (job.files[name][row].as_py() for name in ("path", "size", "mtime_ns"))
-        if 0 not in before.pruned[path] and not _is_same(before, path, size, mtime_ns):
-            changed.append(path)
-    if not changed:
+    unknown = _unknown(job, before)
+    if not unknown:
         return []
-    of = f"{printable(changed[0])} and others" if len(changed) > 1 else printable(changed[0])
-    back = sum(len(before.pruned[path]) for path in changed)
-    return [f"{counted(back, 'record')} of {of} had been pruned, and may be back, since the file has changed; prune again"]
+    first = printable(min(unknown))
+    of = f"{first} and others" if len(unknown) > 1 else first
+    back = counted(sum(map(len, unknown.values())), "record")
+    return [f"{back} of {of} had been pruned, and may be back, since the file was written anew; prune again"]
 
 
 def hide_pruned(job: Job, before: Before) -> None:
