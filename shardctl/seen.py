@@ -180,3 +180,18 @@ class Seen:
         """Return what was counted in a shard."""
         (row,) = self._counts.slice(shard, 1).to_pylist()
         return ShardCounts.of_row(row)
+
+    @property
+    def cut_off(self) -> Numbers:
+        """How many objects are no longer marked in the images of each shard, (shards,); -1 where that is not known."""
+        return self._counts["cut_off"].fill_null(-1).to_numpy()  # type: ignore[no-any-return]  # pyarrow is untyped
+
+    @property
+    def image_sizes(self) -> Numbers:
+        """The height and the width of the images of each shard, (shards, 2); 0 where they differ, and where there are none."""
+        shapes = self._counts["shapes"].combine_chunks()
+        alike = np.diff(shapes.offsets.to_numpy()) == 1
+        sizes = np.zeros((len(shapes), 2), np.int64)
+        if alike.any():
+            sizes[alike] = shapes.filter(pa.array(alike)).flatten().flatten().to_numpy().reshape(-1, 3)[:, :2]
+        return sizes

@@ -255,8 +255,17 @@ def _rows_of_block(batch: pa.RecordBatch, block_bytes: int) -> int:
 
 
 def normalized(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a batch with the very buffers that a reader of the file will see: a slice has those of all rows."""
-    return pa.ipc.read_record_batch(batch.serialize(), batch.schema)
+    """Return a batch with the very buffers that a reader of the file will see, and with nothing in them but its own rows."""
+    return pa.ipc.read_record_batch(exactly(batch).serialize(), batch.schema)
+
+
+def exactly(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a copy whose buffers end with its own rows.
+
+    A slice has the buffers of all rows. Arrow's writer cuts them at multiples of 64 bytes: some of what comes next would be in
+    the file, and the file would not be that of the same rows made one by one.
+    """
+    return pa.concat_batches([batch])
 
 
 def _column(values: list[Any], type_: pa.DataType) -> pa.Array:

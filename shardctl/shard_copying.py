@@ -77,7 +77,7 @@ class _Blocks:
         """Add rows."""
         if piece.whole and not 0 < self._bytes < LEFT_ALONE * self._full:
             self._flush()
-            self._write(piece.batch)
+            self._write(normalized(piece.batch))
             return
         rest = piece.batch
         while rest.num_rows:

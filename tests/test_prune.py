@@ -137,6 +137,21 @@ def test_records_of_a_file_are_pruned_one_by_one(tmp_path: Path, options: dict[s
     expect_whole(out)
 
 
+def test_nothing_of_a_pruned_record_is_left_beside_its_neighbours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks are cut out of records that were read together: each has its own alone."""
+    monkeypatch.setattr("shardctl.shard.PLAIN_BLOCK_BYTES", 1000)
+    source, out = tmp_path / "in.jsonl", tmp_path / "out"
+    source.write_text("".join(json.dumps({"text": f"secret {n:02} " * 9}) + "\n" for n in range(60)))
+    convert(source, out, recipe={"compression": "none"}, samples_per_shard=100)
+    (shard,) = ShardTable(out / SHARDS)
+    assert len(shard.block_rows) > 3
+    first = sum(shard.block_rows[:2])
+    shardctl.prune(out, keys=[f"in.jsonl#{first + 1}"])
+    assert in_any_file(out, f"secret {first:02}".encode()) == []
+    assert in_any_file(out, f"secret {first + 1:02}".encode())
+    expect_whole(out)
+
+
 @pytest.mark.parametrize("options", [{}, {"shuffle": 4}, {"split": "train=0.5,val=0.5"}])
 @pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.jsonl.gz"])
 def test_records_stay_away_while_their_file_grows(name: str, options: dict[str, Any], tmp_path: Path) -> None:

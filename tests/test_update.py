@@ -308,10 +308,47 @@ def test_samples_of_unchanged_inputs_are_not_made_again(name: str, source: Path,
             file.write_bytes(data)
             os.utime(file, ns=(1, mtime_ns))
     expect_as_fresh(source, out, tmp_path / "fresh", **options)
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd:1"])
+@pytest.mark.parametrize("place", [0, 5, 59])
+@pytest.mark.parametrize("small_blocks", [True, False])
+def test_a_rebuilt_shard_is_that_of_the_same_samples_made_anew(
+    small_blocks: bool, place: int, compression: str, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of a neighbour is left in its buffers: `repair` makes the same bytes, and what has gone is in none of them."""
+    if small_blocks:
+        monkeypatch.setattr("shardctl.shard.PLAIN_BLOCK_BYTES", 5000)
+        monkeypatch.setattr("shardctl.shard.COMPRESSED_BLOCK_BYTES", 5000)
+    out, recipe = tmp_path / "out", {"store": "source", "compression": compression}
+    convert(source, out, recipe=recipe, samples_per_shard=100)
+    gone = files_of(source)[place]
+    key = gone.relative_to(source).as_posix()
+    gone.unlink()
+    update(source, out, recipe=recipe, samples_per_shard=100)
+    (shard,) = shards_of(out)
+    if compression == "none":
+        assert key.encode() not in (out / shard).read_bytes()
     before = shards_of(out)
-    (out / next(iter(before))).unlink()
+    (out / shard).unlink()
     assert shardctl.repair(out, workers=0).status == "repaired"
     assert shards_of(out) == before
+
+
+def test_masks_without_images_follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, out = tmp_path / "in", tmp_path / "out"
+    (tmp_path / "just_masks.py").write_text("def mean(sample):\n    return {**sample, 'mean': float(sample['image'].mean())}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in "abc":
+        for folder in ("images", "masks"):
+            (source / folder).mkdir(parents=True, exist_ok=True)
+            Image.new("L" if folder == "masks" else "RGB", (20, 16)).save(source / folder / f"{name}.png")
+    steps = [{"name": "resize", "size": "8x8"}, {"name": "custom", "target": "just_masks:mean"}]
+    options: dict[str, Any] = {"recipe": {"store": "none", "transform": steps}, "labels": f"masks:{source / 'masks'}"}
+    convert(source / "images", out, **options)
+    change_to(source / "images" / "b.png", (source / "images" / "b.png").read_bytes() + b"\0")
+    assert numbers(update(source / "images", out, **options))[2] == 1
+    expect_as_fresh(source / "images", out, tmp_path / "fresh", **options)
 
 
 def test_damaged_samples_of_unchanged_inputs_are_made_again(source: Path, tmp_path: Path) -> None:

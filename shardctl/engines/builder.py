@@ -214,7 +214,8 @@ class ShardBuilder:
         outcomes = zip(first_rows.tolist(), stretch.samples.tolist(), stretch.digests, strict=True)
         self.outcomes += [UnitOutcome(first_row, samples, digest=digest) for first_row, samples, digest in outcomes]
         self.inputs += len(stretch.samples)
-        layout, image = self._job.layout, self._job.layout.roles.main_image
+        layout, store = self._job.layout, self._job.recipe.store
+        image = layout.roles.main_image if store is not None and store.name != "none" else None
         try:
             for batch in reused.samples(stretch, layout.columns):
                 self.samples += batch.num_rows
@@ -222,7 +223,8 @@ class ShardBuilder:
                 jpegs = jpegs_of_images(batch, image) if image is not None and self._job.keeps_sources else []
                 self._rows.add_made(batch, objects_of(batch, layout), jpegs, self._crumb)
                 if image is not None and len(self.shapes) < 2:
-                    self.shapes |= shapes_of_images(batch, image) if stretch.shape is None else {stretch.shape}
+                    shapes = shapes_of_images(batch, image) if stretch.shape is None else {stretch.shape}
+                    self.shapes |= set(sorted(shapes - self.shapes)[: 2 - len(self.shapes)])
         except DatasetError as error:
             raise DamagedShardError from error
 

@@ -55,6 +55,7 @@ class Casualties:
         `careful` are read one by one, and a model is called with each alone before it is with several. `trial` is a unit that
         is tried before the shard is built, and with `on` all that come after it, so that the shard is not built from its
         beginning for every record that ends a worker. `suspect` is [unit, attempt] of one that could not be read in time.
+        With `anew` nothing is taken from the dataset before, whose files cannot be read perhaps.
         """
         return {
             "do": "shard",
@@ -65,6 +66,7 @@ class Casualties:
             "trial": None,
             "on": False,
             "suspect": None,
+            "anew": False,
         }
 
     def tasks(self, shards: Sequence[int]) -> Sequence[Task]:
@@ -93,7 +95,7 @@ class Casualties:
             raise WorkerError(self._accident(task, death))
         # A read that took too long tells nothing of the record before another read of its source has not.
         suspect = [unit, deaths - 1] if unread else None
-        again = {**task, "suspect": suspect, "trial": unit}
+        again = {**task, "suspect": suspect, "trial": unit, "anew": task["anew"] or unit is None}
         if unit is None or deaths < (FATAL_KILLS if death.from_outside else FATAL_CRASHES):
             return again
         stage = "encode" if death.stage == "write" else death.stage

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,7 +23,7 @@ class Instructions:
     `careful` are units whose records are read one by one, since one of them has ended a worker; or, where models are called
     with several units that are records, the first of these, and the model is called with each alone before. `unfit` are units
     that have records which do not fit the types that were given. `anew` says that nothing is to be taken from the dataset
-    before: its shard is damaged.
+    before: its shard is damaged, or cannot be read.
     """
 
     lost: Mapping[Place, Rejection] = field(default_factory=dict)
@@ -42,9 +43,14 @@ class Instructions:
         """Return the numbers of the records of a unit that are lost one by one, sorted."""
         return sorted(self._records.get(unit, []))
 
-    def loses(self, units: range) -> bool:
-        """Return whether one of some units that are one record each is lost."""
-        return any(unit in units for unit, _ in self.lost)
+    def loses(self, first: int, end: int) -> bool:
+        """Return whether one of the units from `first` to before `end` is lost, or a record of it."""
+        place = bisect_left(self._units, first)
+        return place < len(self._units) and self._units[place] < end
+
+    @cached_property
+    def _units(self) -> list[int]:
+        return sorted(unit for unit, _ in self.lost)
 
     def without_lost(self, unit: int, choose: Choose | None) -> Choose | None:
         """Return what chooses the same records of a unit, but for those that are lost."""

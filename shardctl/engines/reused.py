@@ -18,6 +18,7 @@ from shardctl.codecs.image import open_image
 from shardctl.codecs.jpeg import JpegFacts, jpeg_facts
 from shardctl.errors import DatasetError
 from shardctl.pipeline.samples import Shape
+from shardctl.shard import exactly
 from shardctl.shard_copying import Run, RunReader
 from shardctl.storage import printable
 from shardctl.stored import StoredDataset
@@ -35,12 +36,16 @@ REUSED_SCHEMA = pa.schema(
         ("before", pa.int64()),
         ("shard", pa.int64()),
         ("rows", pa.int64()),
-        ("shape", pa.list_(pa.int64(), 3)),
+        ("height", pa.int64()),
+        ("width", pa.int64()),
     ]
 )
-"""A row for units of a job that follow each other and whose samples do so, too, in the dataset before. There they are the units
-from `before` on, and their samples are `rows` rows of the `shard` with this number. `shape` is that of all images of that
-shard; null if they differ, or if there are none. Rows are in the order of `first_unit`, and none has units of two shards."""
+"""A row for units of a job that follow each other and whose samples do so, too, in the dataset before.
+
+There they are the units from `before` on, and their samples are `rows` rows of the `shard` with this number. `height` and
+`width` are those of all images of that shard; 0 if they differ, or if there are none. Rows are in the order of `first_unit`;
+none has units of two shards.
+"""
 
 
 @dataclass(frozen=True)
@@ -93,6 +98,11 @@ class Reused:
         self._reader = RunReader()
 
     @cached_property
+    def _in_place(self) -> bool:
+        """Whether rows are read where they are, in mapped files."""
+        return self._before.manifest.recipe.get("compression") == "none"
+
+    @cached_property
     def _first_units(self) -> Numbers:
         return self._table["first_unit"].to_numpy()  # type: ignore[no-any-return]  # pyarrow is untyped
 
@@ -109,7 +119,7 @@ class Reused:
                 begin = row["before"] - entry.first_unit
                 places = slice(begin, begin + row["units"])
                 run = Run(self._before.root / entry.path, entry.block_rows, int(first_row[begin]), row["rows"])
-                shape = None if row["shape"] is None else tuple(row["shape"])
+                shape = (row["height"], row["width"], 3) if row["height"] else None
                 yield Stretch(row["first_unit"], samples[places], digests[places], run, shape)
 
     def samples(self, stretch: Stretch, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -120,4 +130,5 @@ class Reused:
         if not self._reader.shard(stretch.run).layout.columns.equals(columns):
             raise DatasetError(f"{printable(str(stretch.run.path))}: its columns are others")
         for piece in self._reader.pieces(stretch.run):
-            yield piece.batch
+            # A few rows would keep all of a decompressed block in memory, with as many blocks as there are stretches.
+            yield piece.batch if piece.whole or self._in_place else exactly(piece.batch)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.engines.breadcrumb import Breadcrumb
@@ -134,17 +135,27 @@ def _build(job: Job, shard: int, report: Callable[[Progress], None], crumb: Brea
     reporter.flush()
 
 
-def _add_all(job: Job, place: ShardPlace, known: Instructions, builder: ShardBuilder, reporter: _Reporter) -> None:
-    """Add the units of a shard: what the dataset before has of them as it is there, and what is made of the others."""
-    stretches: list[Stretch] = []
-    if job.reused is not None and not known.anew:
-        found = job.reused.stretches(place.first_unit, place.units)
-        stretches = [each for each in found if not known.loses(range(each.first_unit, each.end))]
+def _stretches(job: Job, place: ShardPlace, known: Instructions) -> list[Stretch]:
+    """Return what a shard takes from the dataset before."""
+    if job.reused is None or known.anew:
+        return []
+    found = job.reused.stretches(place.first_unit, place.units)
+    return [each for each in found if not known.loses(each.first_unit, each.end)]
+
+
+def _others(place: ShardPlace, stretches: Sequence[Stretch]) -> npt.NDArray[np.int64]:
+    """Return the units of a shard that are made anew, by their rows of the plan: (units,)."""
     made = np.zeros(place.units, bool)
     for stretch in stretches:
         made[stretch.first_unit - place.first_unit : stretch.end - place.first_unit] = True
+    return place.first_unit + np.flatnonzero(~made)
+
+
+def _add_all(job: Job, place: ShardPlace, known: Instructions, builder: ShardBuilder, reporter: _Reporter) -> None:
+    """Add the units of a shard: what the dataset before has of them as it is there, and what is made of the others."""
+    stretches = _stretches(job, place, known)
     waiting = deque(stretches)
-    for planned in job.units_at(place.first_unit + np.flatnonzero(~made)):
+    for planned in job.units_at(_others(place, stretches)):
         while waiting and waiting[0].first_unit < planned.number:
             _add_made(job, waiting.popleft(), builder, reporter)
         samples, rejected = builder.samples, builder.rejected
@@ -170,7 +181,8 @@ def try_units(job: Job, shard: int, first: int, on: bool, crumb: Breadcrumb, kno
     place = job.place(shard)
     builder = ShardBuilder(job, place, pa.MockOutputStream(), lambda reject: None, crumb, known)
     slot, end = builder.slot_of(first), place.first_unit + place.units
-    for planned in job.units(slot.start, (end if on else min(slot.stop, end)) - slot.start):
+    units = _others(place, _stretches(job, place, known))
+    for planned in job.units_at(units[(units >= slot.start) & (units < (end if on else slot.stop))]):
         with suppress(LostUnitError, CarefulUnitError, UnfitUnitError):
             builder.add(planned)
     builder.finish_held()

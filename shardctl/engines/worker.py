@@ -40,12 +40,11 @@ Image.preinit()  # the usual formats: loaded once, before workers are forked, an
 def handle(task: dict[str, Any], tell: Tell, crumb: Breadcrumb) -> Any:
     """Do a task of casualties.py, or a survey."""
     if task["do"] in LOOKS:
-        lost = {place: Rejection(*reason) for place, *reason in task["lost"]}
-        return do_survey(LOOKS[task["do"]](task["survey"]), crumb, lost)
+        places = {place: Rejection(*reason) for place, *reason in task["lost"]}
+        return do_survey(LOOKS[task["do"]](task["survey"]), crumb, places)
     job = Job.unpacked(task["job"]) if task["shard"] is None else _job(task["job"])
-    known = Instructions(
-        {(unit, record): Rejection(*reason) for unit, record, *reason in task["lost"]}, frozenset(task["careful"])
-    )
+    lost = {(unit, record): Rejection(*reason) for unit, record, *reason in task["lost"]}
+    known = Instructions(lost, frozenset(task["careful"]), anew=task["anew"])
     if task["suspect"] is not None:
         unit, attempt = task["suspect"]
         compare_reads(job, unit, attempt, crumb, given_up=(unit, None) in known.lost)

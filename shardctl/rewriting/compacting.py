@@ -266,7 +266,8 @@ def _new_shard(old: Old, new: Path, shard: _Shard, copied: Copied, inputs: Numbe
         parts = [old.table.jpegs.only(int(first[number]) + start, rows) for number, start, rows in shard.runs]
         plain = np.concatenate([np.empty(0, bool), *parts])
     shapes = tuple(sorted({shape for number in shard.of for shape in old.counts(number).shapes}))[:2]
-    cut_off = None if old.manifest.objects is None or old.manifest.objects["cut_off"] else 0
+    objects = old.manifest.objects
+    cut_off = None if old.layout.roles.objects and (objects is None or objects["cut_off"]) else 0
     counts = ShardCounts(dict(copied.labels), shapes, copied.objects, cut_off, _jpegs(old, new, entry), ())
     table = pa.table([columns[name] for name in PLAN_SCHEMA.names], schema=PLAN_SCHEMA)
     return NewShard(entry, table, lines, counts, plain, False)

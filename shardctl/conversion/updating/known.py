@@ -102,7 +102,7 @@ class _Numbers:
         if file.path not in self._known:
             same = self._before.stat_of(file.path) == (file.size, file.mtime_ns)
             rows = [] if same else list(self._rows_of(file.path))  # none: the file had gone
-            self._known[file.path] = same or bool(rows) and all(self._reads_as_before(file, row) for row in rows)
+            self._known[file.path] = same or (bool(rows) and all(self._reads_as_before(file, row) for row in rows))
         return self._known[file.path]
 
     def _rows_of(self, path: str) -> Iterator[int]:

@@ -12,7 +12,6 @@ from shardctl.conversion.updating.before import Before
 from shardctl.engines.reused import REUSED, REUSED_SCHEMA
 from shardctl.plan import job_table
 from shardctl.recipe import Recipe
-from shardctl.seen import ShardCounts
 
 Numbers = npt.NDArray[np.int64]
 
@@ -29,32 +28,29 @@ def write_reused(folder: Path, before: Before, recipe: Recipe, shard: Numbers, o
     rows = np.flatnonzero((shard >= 0) & (of_old >= 0))
     of_old = of_old[rows]
     shard_before = before.units("shard")[of_old]
-    counts = {number: before.seen.counts(number) for number in np.unique(shard_before).tolist()}
-    whole = [number for number, counted in counts.items() if counted.cut_off == 0]  # else it is not known of which samples
-    made = (before.units("samples")[of_old] > 0) & (before.units("rejected")[of_old] == 0) & np.isin(shard_before, whole)
+    made = (before.units("samples")[of_old] > 0) & (before.units("rejected")[of_old] == 0)
+    if before.layout.roles.objects:
+        made &= before.seen.cut_off[shard_before] == 0  # else it is not known of which samples they were
     rows, of_old = rows[made], of_old[made]
     if len(rows):
         with job_table(folder / REUSED, REUSED_SCHEMA) as table:
-            table.write_batch(_stretches(before, counts, rows, of_old, shard[rows]))
+            table.write_batch(_stretches(before, rows, of_old, shard[rows]))
 
 
-def _stretches(
-    before: Before, counts: dict[int, ShardCounts], rows: Numbers, of_old: Numbers, shard: Numbers
-) -> pa.RecordBatch:
+def _stretches(before: Before, rows: Numbers, of_old: Numbers, shard: Numbers) -> pa.RecordBatch:
     """Return units, by their rows of both plans and the shards that they go to, as stretches."""
     samples, first_row = before.units("samples")[of_old], before.units("first_row")[of_old]
     shard_before = before.units("shard")[of_old]
     follows = (np.diff(rows) == 1) & (np.diff(of_old) == 1) & (np.diff(shard) == 0) & (np.diff(shard_before) == 0)
     follows &= first_row[1:] == first_row[:-1] + samples[:-1]
     begins = np.flatnonzero(np.concatenate([[True], ~follows]))
-    shapes = [counts[number].shapes for number in shard_before[begins].tolist()]
     columns = (
         rows[begins],
         np.diff(begins, append=len(rows)),
         of_old[begins],
         shard_before[begins],
         np.add.reduceat(samples, begins),
-        [list(of_shard[0]) if len(of_shard) == 1 else None for of_shard in shapes],
+        *before.seen.image_sizes[shard_before[begins]].T,
     )
     arrays = [pa.array(column, field.type) for column, field in zip(columns, REUSED_SCHEMA, strict=True)]
     return pa.record_batch(arrays, schema=REUSED_SCHEMA)
