@@ -26,6 +26,7 @@ from shardctl.storage import FileFacts, exists, is_file, printable, sha256_of
 from shardctl.tables import (
     BESIDE_SHARDS,
     CHECKSUMS,
+    MADE_BY,
     MANIFEST,
     REPAIR_ADVICE,
     REPLACED,
@@ -35,6 +36,7 @@ from shardctl.tables import (
     expect,
     is_duplicates_table,
     is_file_name,
+    is_written,
     write_checksums,
 )
 
@@ -188,8 +190,8 @@ class Manifest:
         """This generation of the dataset."""
         if self.history:
             return self.history[-1]
-        digest = self.files[CHECKSUMS].sha256
-        return Generation(1, self.created, "convert", self.inputs, 0, 0, self.samples, self.shards, digest)
+        digest, command = self.files[CHECKSUMS].sha256, MADE_BY if is_written(self.settings) else "convert"
+        return Generation(1, self.created, command, self.inputs, 0, 0, self.samples, self.shards, digest)
 
     def with_generation(self, before: Manifest | None, command: str, added: int, removed: int, changed: int) -> Manifest:
         """Return the same as the next generation after the manifest `before`: None: as the first one of a dataset."""
@@ -276,6 +278,6 @@ def _why_no_manifest(root: Path) -> str:
         return f"{shown}: its files are being replaced; if no shardctl is running, `shardctl repair` completes it"
     if (root / STAGING).exists():
         return (
-            f"{shown}: an unfinished conversion; run the same `shardctl convert` again: it completes it, or says why it cannot"
+            f"{shown}: an unfinished conversion; run the same command or script again: it completes it, or says why it cannot"
         )
     return f"{shown}: not a dataset (it has no {MANIFEST})"

@@ -50,6 +50,31 @@ def test_batches_come_before_the_dataset_is_there(source: Path, tmp_path: Path, 
     assert keys_of(loader) == keys_of(expected)
 
 
+def test_what_needs_the_whole_dataset_says_so_until_it_is_there(source: Path, tmp_path: Path, slow: dict[str, Any]) -> None:
+    ds = arriving(source, tmp_path / "out", recipe=slow)
+    for need in (len, list, lambda ds: ds[0], lambda ds: ds.classes):
+        with pytest.raises(UsageError, match=r"needs the complete dataset, which is still being made: use wait\(\) first"):
+            need(ds)
+    with pytest.raises(TypeError, match="shufle"):
+        ds.loader(4, shufle=True)
+    assert not hasattr(ds, "no_such_thing")
+    complete = ds.wait()
+    assert (len(ds), ds[0]["key"], ds.classes) == (len(complete), complete[0]["key"], complete.classes)
+    assert [sample["key"] for sample in ds] == [sample["key"] for sample in complete]
+
+
+def test_its_first_epoch_can_be_watched(source: Path, tmp_path: Path, slow: dict[str, Any]) -> None:
+    """The figures are those of the epoch, though it is read by several loaders, one after the other."""
+    loader = arriving(source, tmp_path / "out", recipe=slow).loader(4)
+    watched = shardctl.watch(loader, tmp_path / "figures.jsonl", every=0.01)
+    for epoch in range(2):
+        assert len(keys_of(watched)) == 60
+        assert loader.stats().samples == 60
+        told = [json.loads(line) for line in (tmp_path / "figures.jsonl").read_text().splitlines()]
+        assert (told[-1]["samples"], told[-1]["batches"], told[-1]["epoch"]) == (60 * (epoch + 1), 15 * (epoch + 1), epoch)
+        assert [line["samples"] for line in told] == sorted(line["samples"] for line in told)
+
+
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_the_order_depends_on_the_seed_alone(source: Path, tmp_path: Path, drop_last: bool) -> None:
     """Not on which shards were finished when: the second time all of them are."""

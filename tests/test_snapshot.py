@@ -192,6 +192,18 @@ def test_what_may_be_done_with_another_dataset_is_said(source: Path, tmp_path: P
         snapshot(tmp_path / "nowhere", tmp_path / "new")
 
 
+def test_a_source_that_has_moved_and_changed_is_followed(source: Path, tmp_path: Path) -> None:
+    moved = tmp_path / "moved"
+    snapshot(source, tmp_path / "out")
+    source.rename(moved)
+    first_file(moved).unlink()
+    with pytest.raises(InputError, match=r"say where each was with --source \(moved_from= in Python\)"):
+        snapshot(moved, tmp_path / "out")
+    assert len(snapshot(moved, tmp_path / "out", moved_from=[source])) == 59
+    assert len(snapshot(moved, tmp_path / "out", moved_from=[source])) == 59
+    assert len(snapshot(moved, tmp_path / "new", moved_from=[source])) == 59
+
+
 def test_a_trusted_dataset_needs_no_source(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     snapshot(source, out, trust=True)

@@ -662,6 +662,57 @@ def test_appends_at_the_same_time_are_all_there(tmp_path: Path) -> None:
     assert shardctl.verify(out).findings == ()
 
 
+def test_how_many_generations_are_kept_is_remembered_though_nothing_has_changed(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    convert(source, out)
+    opened = shardctl.open(out)
+    assert convert(source, out, keep=2).status == "up-to-date"
+    assert len(list(opened.loader(10))) == 6
+    for number in (3, 7):
+        files_of(source)[number].unlink()
+        update(source, out)
+    assert kept_generations(out) == [1, 2]
+    assert update(source, out, keep=1).status == "up-to-date"
+    assert kept_generations(out) == [2]
+    assert shardctl.verify(out).findings == ()
+
+
+def test_a_kept_generation_stays_as_it_was(source: Path, tmp_path: Path, cli: Any) -> None:
+    out = tmp_path / "out"
+    convert(source, out)
+    files_of(source)[3].unlink()
+    update(source, out, keep=1)
+    kept = out / "generations" / "00001"
+    assert kept.is_dir()
+    for command in (["convert", source, kept, "--update"], ["compact", kept], ["prune", kept, "--key", "x"]):
+        ran = cli(*command)
+        assert (ran.code, "a kept generation of" in ran.err) == (3, True), ran.err
+    assert cli("convert", source, out / "generations" / "00009").code == 3
+    assert len(shardctl.open(out, generation=1)) == 60
+
+
+@pytest.mark.parametrize("labels", ["folders", "file"])
+def test_labels_that_have_gone_away_are_no_update(labels: str, source: Path, tmp_path: Path, cli: Any) -> None:
+    flat, out = tmp_path / "flat", tmp_path / "out"
+    for folder in ("one", "two"):
+        (flat / folder).mkdir(parents=True)
+    places = [flat / ("one", "two")[number % 2] if labels == "folders" else flat for number in range(60)]
+    for number, (file, folder) in enumerate(zip(files_of(source), places, strict=True)):
+        shutil.copy(file, folder / f"{number:02}{file.suffix}")
+    if labels == "file":
+        names = [file.name for file in files_of(flat)]
+        (flat / "labels.csv").write_text("file,label\n" + "".join(f"{name},{n % 3}\n" for n, name in enumerate(names)))
+    convert(flat, out)
+    if labels == "file":
+        (flat / "labels.csv").unlink()
+    else:
+        shutil.rmtree(flat / "two")
+    ran = cli("convert", flat, out, "--update", "--samples-per-shard", 6)
+    assert (ran.code, "and the sources have none any more" in ran.err) == (3, True), ran.err
+    assert len(shardctl.open(out)) == 60
+    assert cli("convert", flat, out, "--overwrite", "--samples-per-shard", 6).code == 0
+
+
 def test_as_many_generations_are_kept_as_were_asked_for(source: Path, tmp_path: Path) -> None:
     out, kept = tmp_path / "out", []
     convert(source, out)

@@ -487,7 +487,8 @@ def _print_result(result: ConvertResult, dst: str) -> None:
         return
     rate = f"{result.samples_per_s:,.0f} samples/s"
     rate = f"{rate} in this run" if result.status == "resumed" else rate
-    click.echo(f"{result.status} {shown}: {what}, in {result.seconds:.1f} s ({rate})")
+    shown_rate = "" if result.changes is not None and not result.changes.anew else f" ({rate})"  # most samples were there
+    click.echo(f"{result.status} {shown}: {what}, in {result.seconds:.1f} s{shown_rate}")
     if result.changes is not None:
         click.echo(changes_line(result.changes))
     if result.rejected:

@@ -84,7 +84,7 @@ from shardctl.plan import NOT_KEPT
 from shardctl.recipe import Recipe
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.walk import place_of
-from shardctl.storage import format_bytes, naming_the_path, printable, scratch_folder
+from shardctl.storage import format_bytes, naming_the_path, printable, scratch_folder, write_atomically
 from shardctl.tables import CHECKSUMS, MANIFEST, REJECTS, STAGING, count_reasons
 from shardctl.version import __version__
 
@@ -198,6 +198,8 @@ class Conversion:
             existing = self._existing(parts)
             if existing:
                 self._clear_up(existing)
+                if self.options.keep not in (None, existing.keep) and not self.options.dry_run:
+                    existing = self._with_keep(engine)
                 return self._up_to_date(existing, parts, listing)
             check_writable(self.target)
             if not publish.is_broken_off(self.target):
@@ -299,6 +301,16 @@ class Conversion:
             f"{printable(str(self.target))}: holds a dataset that differs in its {differs}; use --overwrite to"
             " replace it, or another destination"
         )
+
+    def _with_keep(self, engine: Engine) -> Manifest:
+        """Have a dataset that is up to date keep as many generations as was asked for now."""
+        check_writable(self.target)
+        with self._leased(engine) as held:
+            manifest = replace(Manifest.load(self.target), keep=self._keep())
+            held.check()
+            write_atomically(self.target / MANIFEST, manifest.to_json().encode())
+            generations.settle(self.target)
+        return manifest
 
     def _clear_up(self, existing: Manifest) -> None:
         """Delete the leftovers of a conversion that was killed right after its dataset was in place.

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from shardctl.arguments import whole_number
 from shardctl.engines.pool import Limits, most_workers
-from shardctl.errors import InputError, StorageError, UsageError
+from shardctl.errors import DatasetError, InputError, StorageError, UsageError
 from shardctl.metrics import check_target
 from shardctl.storage import format_bytes, naming_the_path, printable
-from shardctl.tables import MANIFEST, STAGING
+from shardctl.tables import GENERATIONS, MANIFEST, STAGING
 
 IF_RUNNING = ("wait", "fail")
 INPUT_TIMEOUT = 120.0
@@ -157,6 +157,16 @@ def check_quarantine(folder: Path, target: Path, roots: list[Path]) -> None:
             raise UsageError(f"{printable(str(folder))}: rejects can be copied to a folder of their own, not into {other}")
 
 
+def refuse_generation(target: Path) -> None:
+    """Raise DatasetError for a generation of a dataset that is kept: it stays what it was."""
+    if target.parent.name == GENERATIONS and (target.parent.parent / MANIFEST).exists():
+        dataset = printable(str(target.parent.parent))
+        raise DatasetError(
+            f"{printable(str(target))}: a kept generation of {dataset}, which stays as it was; give that dataset, or another"
+            " destination"
+        )
+
+
 def check_destination(target: Path, roots: list[Path]) -> Path:
     """Return the absolute path of the destination. Raises UsageError or StorageError if it cannot be one."""
     shown = printable(str(target))
@@ -174,6 +184,7 @@ def check_destination(target: Path, roots: list[Path]) -> Path:
         if resolved.is_symlink():  # Python 3.13 resolves a link that leads to itself to that link
             raise StorageError(f"{shown}: cannot be a destination (a link that leads to itself)")
         _refuse_what_is_there(target, shown)
+    refuse_generation(resolved)
     return resolved
 
 

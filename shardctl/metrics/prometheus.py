@@ -64,7 +64,7 @@ class PrometheusEndpoint:
     def __init__(self, port: str) -> None:
         """Open the port. Raises UsageError for what is no port, StorageError where it is in use, InstallError."""
         if not port.isdecimal() or not 0 < int(port) < 65536:
-            raise UsageError(f"metrics http:{printable(port)} needs a port: http:9400")
+            raise UsageError(f"metrics http:{printable(port)} needs a port from 1 to 65535, such as http:9400")
         self._figures = _Registry()
         from prometheus_client import start_http_server
 

@@ -5,21 +5,33 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from shardctl.arguments import real_number
 from shardctl.errors import UsageError
-from shardctl.loader import Loader, LoaderStats
+from shardctl.loader import LoaderStats
 from shardctl.metrics import EVERY_SECONDS, LOADER, Sink, check_target, sinks_at, tell
 from shardctl.transforms.values import describe
 
 Item = TypeVar("Item")
 
 
+@runtime_checkable
+class Counting(Protocol):
+    """A loader of shardctl, of a dataset that is complete or still being made."""
+
+    @property
+    def next_epoch(self) -> int:
+        """The epoch of the next iteration."""
+
+    def stats(self) -> LoaderStats | None:
+        """Return its figures since the last iteration began, None before the first batch."""
+
+
 class Watched(Generic[Item]):
     """Batches, and what is told of them. One iteration is one of the batches; it has the same length."""
 
-    def __init__(self, batches: Iterable[Item], targets: tuple[str | Path | Sink, ...], every: float, loader: Loader) -> None:
+    def __init__(self, batches: Iterable[Item], targets: tuple[str | Path | Sink, ...], every: float, loader: Counting) -> None:
         self._batches, self._every, self._loader = batches, every, loader
         self._targets = targets
         self._told = Told()
@@ -62,9 +74,10 @@ class Told:
         """An iteration begins: the loader's figures begin at 0."""
         self._last, self._at = None, time.monotonic()
 
-    def tell(self, loader: Loader, sinks: list[Sink]) -> None:
+    def tell(self, loader: Counting, sinks: list[Sink]) -> None:
         """Tell the figures since the last time; nothing where no batch was taken since."""
-        values = self._figures(loader.stats())
+        now = loader.stats()
+        values = None if now is None else self._figures(now)
         if values is not None:
             values["epoch"] = loader.next_epoch - 1
             tell(sinks, LOADER, values, self._batches)
@@ -101,7 +114,7 @@ def watch(
     batches: Iterable[Item],
     *targets: str | Path | Sink,
     every: float = EVERY_SECONDS,
-    loader: Loader | None = None,
+    loader: Counting | None = None,
 ) -> Watched[Item]:
     """Return the same batches, while the figures of their loader go to `targets` every few seconds and at its end.
 
@@ -114,7 +127,7 @@ def watch(
     Raises UsageError, InstallError and StorageError.
     """
     of = loader if loader is not None else batches
-    if not isinstance(of, Loader):
+    if not isinstance(of, Counting):
         raise UsageError(f"watch needs a loader of shardctl; it is {describe(of)}; give the one it is made of as loader=")
     seconds = real_number("every", every)
     if seconds <= 0:

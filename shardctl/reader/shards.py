@@ -247,6 +247,8 @@ class Shards:
                 file = BlockFile(path, opener, fields)
             except DatasetError:
                 if self._is_in_place:
+                    if identity(path) is None:
+                        raise self._other(path, "is missing") from None
                     raise
                 continue
             if self._is_in_place:  # else the file may be of another dataset

@@ -92,7 +92,8 @@ def dataset_page(root: Path, split: str | None = None, annotated: bool = True, o
 def _headline(found: Overview) -> Html:
     m = found.manifest
     took = f" in {m.seconds:,.1f} s" if m.seconds is not None else ""
-    return paragraph(f"made {m.created}{took} by shardctl {m.shardctl_version} from {', '.join(m.sources)}", "soft")
+    of = f" from {', '.join(m.sources)}" if m.sources else ""
+    return paragraph(f"made {m.created}{took} by shardctl {m.shardctl_version}{of}", "soft")
 
 
 def _tiles(found: Overview) -> Html:

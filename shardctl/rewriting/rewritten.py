@@ -18,7 +18,7 @@ import pyarrow as pa
 from shardctl import lease
 from shardctl.conversion import publish
 from shardctl.conversion.generations import keep, link_or_copy, settle
-from shardctl.conversion.options import check_writable
+from shardctl.conversion.options import check_writable, refuse_generation
 from shardctl.conversion.staging import REPAIR_PREFIX, discard
 from shardctl.conversion.updating.before import refuse_damaged_tables
 from shardctl.engines.job import NEW_FOLDER
@@ -131,6 +131,7 @@ def rewriting(root: Path, waiting: Callable[[str], None] | None) -> Iterator[tup
     """Hold the lease of a dataset, and yield a folder for the new one. What is left of it in the end is deleted."""
     if not publish.is_broken_off(root):
         Manifest.load(root)  # says what this is instead, before anything is written into it
+    refuse_generation(root.resolve())
     check_writable(root)
     with lease.hold(root / STAGING, waiting) as held:
         publish.recover(root)

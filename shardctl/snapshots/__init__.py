@@ -29,6 +29,9 @@ from shardctl.tables import MANIFEST, STAGING
 FIRST_RANK_SECONDS = 10.0
 """How long other ranks leave it to rank 0 to begin: processes of a job start seconds apart."""
 
+QUIET_SECONDS = 1.0
+"""After how long they say that they wait."""
+
 LOOK_SECONDS = 0.25
 
 NOT_HERE = ("append", "copy_rejects", "dry_run", "explain", "if_running")
@@ -89,10 +92,11 @@ def snapshot(
     unfit = next((name for name in NOT_HERE if name in options), None)
     if unfit is not None:
         raise UsageError(f"{unfit} is an option of convert, and not of snapshot")
-    asked = Asked.of(source, dst, recipe, options)
+    moved_from = options.get("moved_from", ())
+    asked = Asked.of(source, dst, recipe, {**options, "update": bool(moved_from)}).changed(update=False, moved_from=())
     teller = Teller(asked.target, progress and listener is None)
     flags = truth("update", update), truth("overwrite", overwrite), truth("trust", trust)
-    made = _Snapshot(asked, *flags, rank_of(rank, world_size), teller, listener or teller.listener())
+    made = _Snapshot(asked, moved_from, *flags, rank_of(rank, world_size), teller, listener or teller.listener())
     if wait or made.is_there:  # a dataset that may have to be brought up to date is not read before it is
         made.settle()
         return open_dataset(asked.target) if wait else ArrivingDataset(asked.target, Making(lambda: None))
@@ -104,6 +108,7 @@ class _Snapshot:
     """One call of `snapshot`."""
 
     asked: Asked
+    moved_from: Sequence[str | Path]
     update: bool
     overwrite: bool
     trust: bool
@@ -190,7 +195,8 @@ class _Snapshot:
         """Bring the dataset up to date. It is kept as it was, for jobs that are reading it, unless `keep` says otherwise."""
         keep = self.asked.options.keep
         try:
-            asked = self.asked.changed(update=True, keep=max(1, manifest.keep) if keep is None else keep)
+            given = {"keep": max(1, manifest.keep) if keep is None else keep, "moved_from": self.moved_from}
+            asked = self.asked.changed(update=True, **given)
             return converting.run(asked, self.listener, held)
         except DatasetError:
             if not self.overwrite:
@@ -199,6 +205,9 @@ class _Snapshot:
 
     def _leave_to_first_rank(self, before: Manifest | None) -> None:
         """Wait a little, until another process has begun."""
-        until = time.monotonic() + FIRST_RANK_SECONDS
+        until, told = time.monotonic() + FIRST_RANK_SECONDS, False
         while time.monotonic() < until and not lease.is_sought(self.asked.target / STAGING) and self._manifest() == before:
             time.sleep(LOOK_SECONDS)
+            if not told and time.monotonic() > until - FIRST_RANK_SECONDS + QUIET_SECONDS:
+                self.teller.leaving()
+                told = True

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -219,6 +220,7 @@ class ArrivingDataset:
 
     def __init__(self, target: Path, making: Making, split: str | None = None) -> None:
         self._target, self._making, self._split = target, making, split
+        self._opened: Dataset | None = None
 
     @property
     def is_complete(self) -> bool:
@@ -229,6 +231,32 @@ class ArrivingDataset:
         """Return the dataset once it is complete. Raises what `snapshot` raises."""
         self._making.wait()
         return open_dataset(self._target, self._split)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the dataset has, once it is complete. Raises UsageError before."""
+        if name.startswith("_") or not hasattr(Dataset, name):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self._whole(name), name)
+
+    def __len__(self) -> int:
+        """Return the number of samples, once the dataset is complete. Raises UsageError before."""
+        return len(self._whole("len()"))
+
+    def __getitem__(self, index: int) -> Any:
+        """Return a sample, once the dataset is complete. Raises UsageError before."""
+        return self._whole("a sample by its number")[index]
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the samples, once the dataset is complete. Raises UsageError before."""
+        return iter(self._whole("iteration"))
+
+    def _whole(self, what: str) -> Dataset:
+        if not self.is_complete:
+            self._making.check()
+            raise UsageError(f"{what} needs the complete dataset, which is still being made: use wait() first")
+        if self._opened is None:
+            self._opened = self.wait()
+        return self._opened
 
     def in_split(self, split: str) -> ArrivingDataset:
         """Return the samples of one split. Raises UsageError where one was chosen before."""
@@ -257,6 +285,7 @@ class ArrivingDataset:
         if options.get("remainder", "uneven") != "uneven":
             raise UsageError("remainder= needs a complete dataset; drop_last=True leaves the last samples out")
         given = {"rank": rank, "world_size": world_size, **options}
+        inspect.signature(Dataset.loader).bind(None, batch_size, shuffle, **given)  # an unknown option is a TypeError at once
         return ArrivingLoader(
             self, whole_number("batch_size", batch_size, 1), shuffle, seed, truth("drop_last", drop_last), given
         )
@@ -279,10 +308,12 @@ class ArrivingLoader:
         self._consumed = 0
         self._later: Loader | None = None
         self._now: Loader | None = None
+        self._read: LoaderStats | None = None
         self._is_first = True
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the batches of the next epoch, or the rest of the epoch of a loaded state."""
+        self._now = self._read = None
         if self._is_first:
             yield from self._first_epoch()
             return
@@ -318,9 +349,15 @@ class ArrivingLoader:
         else:
             self._is_first, self._consumed = True, whole_number("samples", state.get("samples"), 0)
 
+    @property
+    def next_epoch(self) -> int:
+        """The epoch of the next iteration."""
+        return int(self._consumed > 0) if self._is_first else self._complete().next_epoch
+
     def stats(self) -> LoaderStats | None:
-        """Return the statistics of the loader that is reading now; None before the first batch."""
-        return self._now.stats() if self._now is not None else None
+        """Return the statistics since the start of the last iteration, as those of Loader; None before the first batch."""
+        now = self._now.stats() if self._now is not None else None
+        return now if now is None or self._read is None else _together(self._read, now)
 
     def _first_epoch(self) -> Iterator[Batch]:
         """Yield batches of the shards that are finished, and wait for more of them, until all are read."""
@@ -359,6 +396,7 @@ class ArrivingLoader:
         samples come before it."""
         chosen = _shuffled(shards, self._seed, first) if self._shuffle else None
         options = {**self._options, "seed": self._seed, "drop_last": drop_last}
+        self._read = self.stats()
         self._now = Dataset(Selection(shards, chosen)).loader(self._batch_size, False, **options)
         skipped = self._consumed - before
         self._now.load_state_dict({"epoch": 0, "samples": skipped, "order": {}})
@@ -367,6 +405,20 @@ class ArrivingLoader:
             at = self._now.state_dict()
             self._consumed = before + (end if at["epoch"] else at["samples"])
             yield batch
+
+
+SUMMED = ("batches", "samples", "seconds", "wait_get_s", "wait_put_s", "making_s", "block_hits", "block_misses", "image_hits")
+"""Figures of LoaderStats that are sums, with those below."""
+
+ALSO_SUMMED = ("image_misses", "skipped", "objects_cut", "processes_cpu_s")
+
+
+def _together(before: LoaderStats, now: LoaderStats) -> LoaderStats:
+    """Return the statistics of two loaders, one after the other, as those of one."""
+    sums = {name: getattr(before, name) + getattr(now, name) for name in (*SUMMED, *ALSO_SUMMED)}
+    stages = {name: before.stages.get(name, 0.0) + now.stages.get(name, 0.0) for name in {**before.stages, **now.stages}}
+    rate = sums["samples"] / sums["seconds"] if sums["seconds"] else 0.0
+    return replace(now, **sums, stages=stages, samples_per_s=rate)
 
 
 def _shuffled(shards: Shards, seed: int, first: int) -> Indices:

@@ -10,6 +10,7 @@ from shardctl.conversion.estimating import Estimate
 from shardctl.conversion.listener import Listener
 from shardctl.conversion.result import ConvertResult
 from shardctl.conversion.staging import how_far
+from shardctl.conversion.updating.planning import Changes
 from shardctl.engines.task import Progress
 from shardctl.storage import counted, printable
 from shardctl.tables import REJECTS, STAGING
@@ -19,6 +20,11 @@ MOST_SUFFIXES = 6
 
 LINE_SECONDS = 10.0
 """Seconds between lines."""
+
+
+def changes_of(changes: Changes) -> str:
+    """Return what an update follows, as `convert --update` says it."""
+    return f"+{changes.added:,} -{changes.removed:,} ~{changes.changed:,} inputs"
 
 
 class Teller:
@@ -39,6 +45,10 @@ class Teller:
         self._say(f"waiting for {owner}, which is making the dataset")
         self._next = time.monotonic() + LINE_SECONDS
 
+    def leaving(self) -> None:
+        """Say that this process leaves it to another rank to begin."""
+        self._say("waiting for rank 0 to begin; if it does not, this process makes the dataset")
+
     def looking(self) -> None:
         """Say how far another process is."""
         if self._is_time():
@@ -48,8 +58,7 @@ class Teller:
 
     def ended(self, result: ConvertResult) -> None:
         """Say what was made, and of what there are no samples: nothing is left out without a word."""
-        changes = result.changes
-        of = "" if changes is None else f" (+{changes.added:,} -{changes.removed:,} ~{changes.changed:,} inputs)"
+        of = "" if result.changes is None else f" ({changes_of(result.changes)})"
         self._say(f"{result.status}: {counted(result.samples, 'sample')} in {result.seconds:.1f} s{of}")
         if result.rejected:
             self._say(f"{counted(result.rejected, 'input')} rejected; {REJECTS} has the reasons")
@@ -61,7 +70,11 @@ class Teller:
         self._records, self._began, self._told = estimate.records, time.monotonic(), estimate.notices
         changes = estimate.changes
         shards = estimate.shards if changes is None or changes.anew else changes.rebuilt + changes.new
-        self._say(f"making {counted(shards, 'shard')} of {counted(estimate.inputs, f'{estimate.kind} input')} in all")
+        inputs = counted(estimate.inputs, f"{estimate.kind} input")
+        if changes is None or changes.anew:
+            self._say(f"making {counted(shards, 'shard')} of {inputs}")
+        else:
+            self._say(f"{changes_of(changes)}: making {counted(shards, 'shard')}, of {inputs} in all")
         if estimate.ignored:
             others = ", ".join(
                 f"{count:,} {printable(suffix)}" for suffix, count in list(estimate.ignored.items())[:MOST_SUFFIXES]

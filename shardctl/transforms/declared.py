@@ -52,6 +52,8 @@ def transform(*, version: str, modules: Iterable[str | ModuleType] = ()) -> Call
         raise UsageError(f"modules takes a list of modules; it is {modules!r}")
 
     def declare(code: Code) -> Code:
+        if not callable(code):
+            raise UsageError(f"a transform is a function or a class; it is {code!r}")
         setattr(code, ATTRIBUTE, Declared(version, names))
         return code
 

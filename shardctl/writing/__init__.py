@@ -102,7 +102,7 @@ def write(
 
     Nothing is at `dst` before all of it is. Raises InputError for a sample that cannot be written, UsageError,
     StorageError, BusyError, and DatasetError if there is a dataset and `overwrite` is not set. What the code that makes
-    samples raises is an InputError that says at which sample; its cause is the exception.
+    samples raises is an InputError that says at which sample; its cause is the exception, where that was raised here.
     """
     refuse_while_importing("write")
     began = time.monotonic()

@@ -128,4 +128,7 @@ def own(value: Any, deepest: int = DEEPEST) -> Any:
 
 def part_of(make: Callable[[Any], Iterable[Any]], part: Any) -> Iterable[Any]:
     """Yield what a function makes of one part. It is called when the first sample is wanted."""
-    yield from elements_of(make(part))
+    made = make(part)
+    if made is None:
+        raise ValueError("the function of the parts returned None; it yields samples, or returns an iterable of them")
+    yield from elements_of(made)

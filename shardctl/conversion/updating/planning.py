@@ -29,6 +29,7 @@ from shardctl.conversion.updating.matching import Matching, match_files
 from shardctl.conversion.updating.reusing import write_reused
 from shardctl.engines.base import Engine
 from shardctl.engines.job import Job, Root
+from shardctl.errors import DatasetError
 from shardctl.labelling import LABEL, Labelling, PlanSettings, job_files_schema, label_files, leave_out_labels, write_files
 from shardctl.layout import Layout
 from shardctl.listing import CHUNK_ROWS, Listing
@@ -40,7 +41,7 @@ from shardctl.sources.labels import SPLIT_COLUMN, some
 from shardctl.sources.types import Types
 from shardctl.splitting import Splitting, split_files
 from shardctl.storage import copy_file, printable
-from shardctl.tables import FILES, PLAN, UNIT_FIELDS
+from shardctl.tables import FILES, PLAN, UNIT_FIELDS, open_table
 from shardctl.transforms.text.deduplicate import Deduplicate
 from shardctl.units import Units
 
@@ -224,9 +225,10 @@ class _Planning:
             listing.side = listing.side.without(SPLIT_COLUMN)
         by_folder = splitting.by in ("folder", "declared")
         labelling = self._labelling(by_folder)
-        self._refuse_other_columns(labelling)
         files = self.folder / f"now-{FILES}"
         write_files(files, listing, labelling)
+        self._refuse_lost_labels(open_table(files))
+        self._refuse_other_columns(labelling)
         matching = match_files(before, listing, files)
         old = self._old_rows(matching, splitting)
         fresh = self._fresh_files(matching, old)
@@ -254,6 +256,16 @@ class _Planning:
         if self.recipe.label_source in fields or self.settings.labels.mode == "none":
             return Labelling(names.get(LABEL), declared=names)
         return label_files(self.listing, self.settings, by_folder, None, self.recipe.reading.label)
+
+    def _refuse_lost_labels(self, files: pa.Table) -> None:
+        """Raise DatasetError if the files had labels, or values of a labels file, and none of them has any more."""
+        for name, what in (("label", "labels"), ("columns", "values of a labels file")):
+            there = name in files.column_names and files[name].null_count < files.num_rows
+            if name in self.before.files.column_names and not there:
+                raise DatasetError(
+                    f"{printable(str(self.before.root))}: its samples have {what}, and the sources have none any more; has a"
+                    " labels file or a folder gone away? Bring it back, or make the dataset anew with --overwrite"
+                )
 
     def _refuse_other_columns(self, labelling: Labelling) -> None:
         """Raise AnewError if the samples of the sources as they are now have other columns, or other names of classes."""

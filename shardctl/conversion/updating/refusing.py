@@ -53,7 +53,7 @@ def refuse_other(root: Path, manifest: Manifest, parts: dict[str, str], sources:
         were = "said to have been" if moved else "given"
         raise InputError(
             f"{shown}: was made from {_listed(manifest.sources)}, and {_listed(moved or sources)} is {were}; give the same"
-            " sources in the same order, or if they have moved, say where each was with --source"
+            " sources in the same order, or if they have moved, say where each was with --source (moved_from= in Python)"
         )
 
 
