@@ -396,6 +396,14 @@ def test_of_a_declared_function_the_version_counts_and_not_the_file(source: Path
     helper.write_text("def value(): return 1")
     module.write_text(VERSIONED.format(version="2"))
     assert "differs in its code" in run()[2]
+    explain = f"shardctl.convert({str(source)!r}, {str(tmp_path / 'out')!r}, {recipe!r}, workers=0, explain=True)"
+    ran = subprocess.run(
+        [sys.executable, "-c", f"import shardctl; print({explain}.explanation.differences)"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert "own_step:step, or the format" in ran.stdout
     module.write_text(VERSIONED.format(version="1"))
     assert run()[:2] == (0, "1")
 

@@ -16,6 +16,7 @@ from shardctl.errors import DatasetError
 from shardctl.fingerprint import VERSIONS, version_changes
 from shardctl.listing import Listing
 from shardctl.manifest import Manifest
+from shardctl.recipe import user_functions
 from shardctl.seen import Seen
 from shardctl.tables import FILES, open_checked_table
 
@@ -66,7 +67,8 @@ def explain(
     differ = tuple(name for name in parts if before.get(name) != parts[name])
     found = [*_between("recipe", manifest.recipe, recipe), *_between("settings", manifest.settings, settings)]
     if "code" in differ:
-        found.append(Difference("code", "functions of your own, or the format", "other code", "this code"))
+        own = " or ".join(user_functions(recipe)) or "no function of your own"
+        found.append(Difference("code", f"{own}, or the format", "other code", "this code"))
     if VERSIONS in differ:
         found.append(Difference(VERSIONS, version_changes(before.get(VERSIONS, ""), parts[VERSIONS]), None, None))
     if "labels" in differ:
