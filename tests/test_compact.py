@@ -134,6 +134,14 @@ def test_samples_without_a_source_fill_their_shards_again(tmp_path: Path) -> Non
     assert shardctl.open(out).take(range(36), ["n"])["n"].tolist() == [*range(6), *range(70, 100)]
 
 
+def test_a_dataset_without_samples_is_in_order_after_that(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    convert(source, out)
+    shardctl.prune(out, keys=[sample["key"] for sample in shardctl.open(out)])
+    assert [shardctl.compact(out).status for _ in range(2)][1] == "up-to-date"
+    assert shardctl.verify(out).findings == ()
+
+
 def test_damage_is_not_copied(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     change(source, out, tmp_path / "held")

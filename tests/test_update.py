@@ -310,6 +310,20 @@ def test_samples_of_unchanged_inputs_are_not_made_again(name: str, source: Path,
     expect_as_fresh(source, out, tmp_path / "fresh", **options)
 
 
+def test_samples_are_copied_after_a_compaction_too(source: Path, tmp_path: Path) -> None:
+    files, out = files_of(source), tmp_path / "out"
+    convert(source, out, recipe=SMALL)
+    for file in files[:10]:
+        file.unlink()
+    update(source, out, recipe=SMALL)
+    assert shardctl.compact(out).status == "compacted"
+    mtime_ns = files[20].stat().st_mtime_ns
+    files[20].write_bytes(bytes(files[20].stat().st_size))  # which its size and time do not show
+    os.utime(files[20], ns=(1, mtime_ns))
+    change(files[21], files[22])
+    assert update(source, out, recipe=SMALL).rejected == 0
+
+
 @pytest.mark.parametrize("compression", ["none", "zstd:1"])
 @pytest.mark.parametrize("place", [0, 5, 59])
 @pytest.mark.parametrize("small_blocks", [True, False])

@@ -200,12 +200,14 @@ class _Plan:
 
     def _kept(self, split: str, number: int, units: Numbers, runs: tuple[tuple[int, int, int], ...]) -> int | None:
         """Return the shard before that has just these rows, of these units, under this name; None if there is none."""
-        if len(runs) != 1 or runs[0][1]:
+        name = shard_name(split, number)
+        place = self._old.table.index_of(name) if not runs else runs[0][0]
+        if place is None or len(runs) > 1 or any(first for _, first, _ in runs):
             return None
-        entry = self._old.table[runs[0][0]]
-        same = entry.path == shard_name(split, number) and entry.rows == runs[0][2] and entry.units == len(units)
+        entry = self._old.table[place]
+        same = entry.path == name and entry.rows == sum(rows for *_, rows in runs) and entry.units == len(units)
         in_place = np.array_equal(units, entry.first_unit + np.arange(entry.units))
-        return runs[0][0] if same and in_place else None
+        return place if same and in_place else None
 
 
 def _written(old: Old, new: Path, plan: _Plan, progress: Callable[[int, int], None]) -> Iterator[NewShard]:
