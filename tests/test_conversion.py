@@ -304,7 +304,7 @@ def test_an_unfinished_conversion_that_cannot_be_completed_promises_nothing(tmp_
     (tmp_path / "in" / "bad.png").write_bytes(b"bad")
     with pytest.raises(TooManyRejectsError, match="no input could be converted"):
         shardctl.convert(tmp_path / "in", tmp_path / "out", workers=0)
-    with pytest.raises(DatasetError, match="run the same `shardctl convert` again: it completes it, or says why it cannot"):
+    with pytest.raises(DatasetError, match="run the same command or script again: it completes it, or says why it cannot"):
         shardctl.open(tmp_path / "out")
 
 

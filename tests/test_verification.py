@@ -150,7 +150,7 @@ def test_a_dataset_that_was_being_put_in_place_is_unfinished_and_not_damaged(dat
     (dataset / ".shardctl" / "job").mkdir(parents=True)
     (dataset / ".shardctl" / "job" / "job.json").write_text("{}")
     for check in (shardctl.verify, shardctl.repair):
-        with pytest.raises(DatasetError, match="an unfinished conversion; run the same `shardctl convert` again"):
+        with pytest.raises(DatasetError, match="an unfinished conversion; run the same command or script again"):
             check(dataset)
 
 

@@ -248,7 +248,7 @@ class Shards:
             except DatasetError:
                 if self._is_in_place:
                     if identity(path) is None:
-                        raise self._other(path, "is missing") from None
+                        raise self._other(path, "no such shard") from None
                     raise
                 continue
             if self._is_in_place:  # else the file may be of another dataset
