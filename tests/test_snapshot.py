@@ -111,6 +111,25 @@ CHANGES: dict[str, tuple[int, Callable[[Path], object]]] = {
 }
 
 
+def test_the_check_does_not_import_pandas(source: Path, tmp_path: Path) -> None:
+    """Many calls of Arrow do, where it is installed; that takes ten times as long as the check of a few thousand files."""
+    (tmp_path / "modules" / "pandas").mkdir(parents=True)
+    (tmp_path / "modules" / "pandas" / "__init__.py").write_text("raise RuntimeError('imported')")
+    snapshot(source, tmp_path / "out")
+    script = f"""
+import sys, shardctl
+shardctl.snapshot({str(tmp_path / "out")!r}, {str(source)!r}, {SMALL!r}, workers=0, samples_per_shard=6)
+import pyarrow
+try:
+    pyarrow.array([1])
+except RuntimeError:
+    print("would be noticed")
+"""
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "modules")}
+    ran = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout.strip()) == (0, "would be noticed"), ran.stderr
+
+
 @pytest.mark.parametrize("change", CHANGES)
 def test_it_follows_its_source_as_an_update_does(change: str, source: Path, tmp_path: Path) -> None:
     snapshot(source, tmp_path / "out")

@@ -62,8 +62,8 @@ class Listed:
 
     def are_of(self, root: int, first: int, count: int) -> bool:
         """Return whether these files are of one source."""
-        ends = self.table["root"].take(pa.array([first, first + count - 1])).to_pylist() if count else []
-        return all(end == root for end in ends)
+        ends = self.table["root"].slice(first, count)
+        return not count or (len(ends) == count and ends[0].as_py() == root == ends[-1].as_py())
 
     def names_in(self, root: int, below: str, first: int) -> list[str]:
         """Return the names of the files from `first` on that lie in a folder itself; their paths begin with `below`."""
