@@ -8,6 +8,7 @@ needs torch. Each contender runs once in every round, in turn, as a process of i
 epoch, from the call that begins it to the last batch, without the start of Python and the imports. Photos/s, medians:
 
     raw epoch            scripts/bare_pool.py's work: two processes read, decode and do the steps; nothing is kept
+    conversion alone     convert(), and no epoch
     first, wait=False    snapshot(wait=False): the first epoch, which reads what is finished, until the dataset is committed
     first, wait=True     snapshot(), and one epoch from what it has made
     second               an epoch from the snapshot: open, check of the sources, batches
@@ -98,6 +99,13 @@ began = time.perf_counter()
 ds = shardctl.snapshot({out!r}, {photos!r}, wait={wait}, **options)
 count = sum(len(batch["key"]) for batch in ds.loader(64, shuffle=True))
 print(count / (time.perf_counter() - began))
+"""
+
+CONVERT = """
+import sys, time
+import shardctl, shardctl.conversion
+began = time.perf_counter()
+print(shardctl.convert({photos!r}, {out!r}, {recipe!r}, labels="none").samples / (time.perf_counter() - began))
 """
 
 TF = """
@@ -219,11 +227,12 @@ def epochs(photos: Path, name: str, runs: int, scratch: Path) -> dict[str, list[
     found: dict[str, list[float]] = defaultdict(list)
     given = {"photos": str(photos), "recipe": recipe, "torch": name == "features"}
     for _ in range(runs):
-        outs = {each: scratch / each for each in ("arriving", "waiting", "tensorflow")}
+        outs = {each: scratch / each for each in ("converted", "arriving", "waiting", "tensorflow")}
         for out in outs.values():
             shutil.rmtree(out, ignore_errors=True)
         raw = script.format(photos=str(photos), recipe=str(recipe_file))
         found[f"{name}: raw epoch"].append(run(sys.executable, raw))
+        found[f"{name}: conversion alone"].append(run(sys.executable, CONVERT.format(**given, out=str(outs["converted"]))))
         arriving = SNAPSHOT.format(**given, out=str(outs["arriving"]), wait=False)
         found[f"{name}: first, wait=False"].append(run(sys.executable, arriving))
         waiting = SNAPSHOT.format(**given, out=str(outs["waiting"]), wait=True)
