@@ -86,6 +86,8 @@ class Options:
         labels = [self.labels] if isinstance(self.labels, str | Path) else self.labels
         if not isinstance(labels, Sequence) or not all(isinstance(each, str | Path) for each in labels):
             raise UsageError(f"labels is a string or a path, or a list of these; it is {self.labels!r}")
+        if isinstance(self.moved_from, str | Path):
+            raise UsageError(f"moved_from takes a list; write moved_from=[{str(self.moved_from)!r}]")
         if isinstance(self.metrics, str | Path):
             raise UsageError(f"metrics takes a list; write metrics=[{str(self.metrics)!r}]")
         for target in self.metrics:
