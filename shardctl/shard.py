@@ -219,15 +219,19 @@ class ShardWriter:
 
     def _write_block(self) -> None:
         alone = len(self._pending) == 1 and isinstance(self._pending[0], list)
-        together = self._taken()
-        self._write(together if alone else normalized(together))
+        parts = self._taken_parts()
+        self._write(parts[0] if alone else normalized(*parts))
 
     def _taken(self) -> pa.RecordBatch:
         """Return the rows that have come as one batch, and forget them."""
+        parts = self._taken_parts()
+        return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
+
+    def _taken_parts(self) -> list[pa.RecordBatch]:
         made = self._made_of([part for part in self._pending if isinstance(part, list)])
         parts = [next(made) if isinstance(part, list) else part for part in self._pending]
         self._pending, self._pending_bytes = [], 0
-        return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
+        return parts
 
     def _made_of(self, parts: list[list[tuple[Any, ...]]]) -> Iterator[pa.RecordBatch]:
         """Yield lists of rows as batches. They are made together: many small ones would take long."""
@@ -254,18 +258,18 @@ def _rows_of_block(batch: pa.RecordBatch, block_bytes: int) -> int:
     return rows
 
 
-def normalized(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a batch with the very buffers that a reader of the file will see, and with nothing in them but its own rows."""
-    return pa.ipc.read_record_batch(exactly(batch).serialize(), batch.schema)
+def normalized(*batches: pa.RecordBatch) -> pa.RecordBatch:
+    """Return batches as one, with the very buffers that a reader of the file will see, and nothing in them but their rows."""
+    return pa.ipc.read_record_batch(exactly(*batches).serialize(), batches[0].schema)
 
 
-def exactly(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a copy whose buffers end with its own rows.
+def exactly(*batches: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a copy of batches as one, whose buffers end with their own rows.
 
     A slice has the buffers of all rows. Arrow's writer cuts them at multiples of 64 bytes: some of what comes next would be in
     the file, and the file would not be that of the same rows made one by one.
     """
-    return pa.concat_batches([batch])
+    return pa.concat_batches(batches)
 
 
 def _column(values: list[Any], type_: pa.DataType) -> pa.Array:

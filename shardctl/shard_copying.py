@@ -96,7 +96,7 @@ class _Blocks:
 
     def _flush(self) -> None:
         if self._held:
-            self._write(normalized(pa.concat_batches(self._held)))
+            self._write(normalized(*self._held))
             self._held, self._bytes = [], 0
 
     def _write(self, batch: pa.RecordBatch) -> None:

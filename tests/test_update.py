@@ -308,6 +308,11 @@ def test_samples_of_unchanged_inputs_are_not_made_again(name: str, source: Path,
             file.write_bytes(data)
             os.utime(file, ns=(1, mtime_ns))
     expect_as_fresh(source, out, tmp_path / "fresh", **options)
+    before = shards_of(out)
+    for shard in before:
+        (out / shard).unlink()
+    assert shardctl.repair(out, workers=0).status == "repaired"
+    assert shards_of(out) == before
 
 
 def test_samples_are_copied_after_a_compaction_too(source: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -407,15 +407,14 @@ class ArrivingLoader:
             yield batch
 
 
-SUMMED = ("batches", "samples", "seconds", "wait_get_s", "wait_put_s", "making_s", "block_hits", "block_misses", "image_hits")
-"""Figures of LoaderStats that are sums, with those below."""
-
-ALSO_SUMMED = ("image_misses", "skipped", "objects_cut", "processes_cpu_s")
+NOT_SUMMED = ("threads", "processes", "samples_per_s", "stages")
+"""Figures of LoaderStats that are no sums; `stages` has a sum for each of them."""
 
 
 def _together(before: LoaderStats, now: LoaderStats) -> LoaderStats:
     """Return the statistics of two loaders, one after the other, as those of one."""
-    sums = {name: getattr(before, name) + getattr(now, name) for name in (*SUMMED, *ALSO_SUMMED)}
+    names = [field.name for field in fields(LoaderStats) if field.name not in NOT_SUMMED]
+    sums = {name: getattr(before, name) + getattr(now, name) for name in names}
     stages = {name: before.stages.get(name, 0.0) + now.stages.get(name, 0.0) for name in {**before.stages, **now.stages}}
     rate = sums["samples"] / sums["seconds"] if sums["seconds"] else 0.0
     return replace(now, **sums, stages=stages, samples_per_s=rate)

@@ -108,11 +108,11 @@ class _Numbers:
     def _rows_of(self, path: str) -> Iterator[int]:
         """Yield the rows of the plan before of the units in which records of a file were pruned."""
         row = pc.index(self._before.files["path"], path).as_py()
+        units = np.flatnonzero(self._before.units("file") == row) if row >= 0 else np.empty(0, np.int64)
+        first, count = (self._before.units(name)[units] for name in ("first", "records"))
         records = np.array(sorted(self._before.pruned[path]))
-        for unit in np.flatnonzero(self._before.units("file") == row).tolist() if row >= 0 else ():
-            first, count = (int(self._before.units(name)[unit]) for name in ("first", "records"))
-            if ((first <= records) & (records < first + count)).any():
-                yield unit
+        pruned = np.searchsorted(records, first + count) > np.searchsorted(records, first)
+        yield from units[pruned].tolist()
 
     def _reads_as_before(self, file: File, row: int) -> bool:
         (planned,) = self._before.plan.slice(row, 1).to_pylist()
