@@ -4,6 +4,7 @@ ShardctlError                 3  cannot do it
 ├── UsageError                2  wrong usage: options that contradict each other, impossible sizes
 ├── InputError                3  the sources do not exist, or do not fit the options
 ├── StorageError              3  the file system refuses: full, read-only, not permitted
+│   └── StoreError            3  an object store refuses, or does not answer
 ├── DatasetError              3  not a dataset, or a damaged one
 ├── ConsumerError             3  a consumer named for a measurement raised, or did not return
 ├── WorkerError               3  a worker process ended without finishing its shard, or could not be started
@@ -47,6 +48,18 @@ class StorageError(ShardctlError):
 
 class DiskFullError(StorageError):
     """The disk is full, or the quota is used up."""
+
+
+class StoreError(StorageError):
+    """An object store refused (no such bucket, no permission, credentials that have expired), or did not answer."""
+
+
+class NoSuchKeyError(StoreError):
+    """There is no object with this key."""
+
+
+class ObjectChangedError(StoreError):
+    """An object is not the one that it was: it was written anew since."""
 
 
 class DatasetError(ShardctlError):

@@ -1,0 +1,74 @@
+"""What shardctl needs of an object store: a few calls, with conditions where two processes may write the same object."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import pyarrow as pa
+
+
+class Stored(NamedTuple):
+    """An object: its `key` below the place that was opened, its size in bytes, and its `version`.
+
+    The version is what the store itself calls it (an ETag): it differs when the content does.
+    """
+
+    key: str
+    size: int
+    version: str
+
+
+class Store(Protocol):
+    """Objects below one prefix of one bucket. Threads may share it; a forked process may not.
+
+    Keys are relative to `url`, with / between their parts. All calls raise StoreError, a sentence that names the action and the
+    key; NoSuchKeyError where the object is not there.
+    """
+
+    url: str
+    """Where this is, without a / at its end: s3://bucket/prefix."""
+
+    def get(self, key: str, start: int = 0, length: int | None = None, version: str | None = None) -> pa.Buffer:
+        """Return the bytes of an object, or `length` of them from `start` on; fewer where it ends before.
+
+        Raises ObjectChangedError if `version` is given, and it is another one by now.
+        """
+        ...
+
+    def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]], version: str | None = None) -> list[pa.Buffer]:
+        """Return several (start, length) stretches of an object, requested at the same time. Raises as `get` does."""
+        ...
+
+    def stat(self, key: str) -> Stored | None:
+        """Return what is known of an object, None if there is none."""
+        ...
+
+    def put(self, key: str, data: bytes | Path) -> str:
+        """Write an object, whole or not at all, from memory or from a file, and return its version."""
+        ...
+
+    def create(self, key: str, data: bytes) -> str | None:
+        """Write an object if there is none, and return its version; None if there is one."""
+        ...
+
+    def replace(self, key: str, data: bytes, version: str) -> str | None:
+        """Write an object if it still has this version, and return the new one; None if it has another one, or is gone."""
+        ...
+
+    def pages(self, prefix: str = "", after: str = "") -> Iterator[list[Stored]]:
+        """Yield the objects whose keys begin with `prefix` and come after `after`, page by page, in the order of their keys."""
+        ...
+
+    def children(self, folder: str = "") -> tuple[list[str], list[Stored]]:
+        """Return what is directly in a folder: the names of folders, relative to it, and the objects."""
+        ...
+
+    def copy(self, source: str, target: str) -> None:
+        """Copy an object within the store."""
+        ...
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Delete objects; those that are not there are left out."""
+        ...
