@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
-import platform
 import time
-from array import array
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
-import pyarrow as pa
 
 from shardctl import lease
 from shardctl.codecs import backend
 from shardctl.conversion import generations, publish
 from shardctl.conversion.asked import Asked
-from shardctl.conversion.commit import Commit, Committed
+from shardctl.conversion.building import build, telling_what_is_done
+from shardctl.conversion.closing import Closing, changes_of, publish_dataset, write_dataset
 from shardctl.conversion.draft import Draft, make_draft
-from shardctl.conversion.estimating import Estimate, estimate
+from shardctl.conversion.estimating import SPARE_DISK, Estimate, estimate
 from shardctl.conversion.explaining import explain
 from shardctl.conversion.kinds import settle_kind
 from shardctl.conversion.listener import Listener
@@ -39,32 +35,24 @@ from shardctl.conversion.result import (
 )
 from shardctl.conversion.staging import (
     begin,
-    clear_partial_files,
     discard,
-    finished_shards,
     go_on,
     make_room,
     refuse_to_lose,
     unfinished,
 )
-from shardctl.conversion.tally import Tally
 from shardctl.conversion.updating.appending import Appending, refuse_anew
 from shardctl.conversion.updating.before import Before
-from shardctl.conversion.updating.known import hide_pruned, still_pruned, write_known
-from shardctl.conversion.updating.outcomes import Outcomes, verify_update
+from shardctl.conversion.updating.known import hide_pruned, write_known
 from shardctl.conversion.updating.planning import AnewError, Changes, Update, changes_anew, plan_update
 from shardctl.conversion.updating.refusing import FOLLOWED, refuse_other, refuse_written
 from shardctl.engines import local
 from shardctl.engines.base import Engine
 from shardctl.engines.job import NEW_FOLDER, Job, Root
-from shardctl.engines.task import Progress
 from shardctl.errors import (
     BusyError,
     DatasetError,
-    DiskFullError,
     InputError,
-    Interrupted,
-    SourceGoneError,
     StorageError,
     TooManyRejectsError,
     TypesDifferError,
@@ -80,21 +68,16 @@ from shardctl.fingerprint import (
 from shardctl.lease import Lease
 from shardctl.listing import KnownFiles, Listing, list_files
 from shardctl.manifest import Manifest
-from shardctl.plan import NOT_KEPT
 from shardctl.recipe import Recipe
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.walk import place_of
 from shardctl.storage import format_bytes, naming_the_path, printable, scratch_folder, write_atomically
 from shardctl.tables import CHECKSUMS, MANIFEST, REJECTS, STAGING, count_reasons
-from shardctl.version import __version__
 
 T = TypeVar("T")
 
 UPDATING = "-update"
 """What the name of the folder of a job ends with that brings a dataset up to date."""
-
-SPARE_DISK = 1.05
-"""Free disk space that is required, per byte of the estimate."""
 
 
 def run(asked: Asked, listener: Listener, held: Lease | None = None) -> ConvertResult:
@@ -350,39 +333,35 @@ class Conversion:
         elif not self.options.overwrite and self.before is None:
             refuse_to_lose(self.staging, folder, parts, self.recipe)
         job = self._unfinished(folder)
-        self.changes = self._changes_of(job) if job is not None else None
-        status = "resumed" if job else "updated" if (self.target / MANIFEST).exists() else "created"
-        made = 0
-        if job is not None and (folder / NEW_FOLDER / MANIFEST).exists():
-            refuse_many_rejects(self.target, Manifest.load(folder / NEW_FOLDER), self.options.max_rejects)
+        if job is None:
+            job, status = self._begin(folder, listing, parts, drafted, again), self._status_of_new()
         else:
-            if job is None:
-                job = self._begin(folder, listing, parts, drafted, again)
-            else:
+            self.changes, status = changes_of(job), "resumed"
+        return self._complete(job, status, listing, engine, held)
+
+    def _status_of_new(self) -> str:
+        return "updated" if (self.target / MANIFEST).exists() else "created"
+
+    def _complete(self, job: Job, status: str, listing: Listing, engine: Engine, held: lease.Lease) -> ConvertResult:
+        """Build what is left of a job, and make it the dataset."""
+        new, made = job.folder / NEW_FOLDER, 0
+        if (new / MANIFEST).exists():
+            refuse_many_rejects(self.target, Manifest.load(new), self.options.max_rejects)
+        else:
+            if status == "resumed":
                 go_on(job)
                 self._announce(job, listing)
-            with self._telling_what_is_done(job):
-                made = self._build(job, engine)
+            with telling_what_is_done(job):
+                made = build(job, np.ones(job.shards, bool), self.before, engine, self.options.max_rejects, self.listener)
                 held.check()
-                clear_partial_files(job)
-                outcomes = Outcomes(job, self.before)
-                outcomes.link_kept()
-                pruned = still_pruned(job, self.before) if self.before is not None else ()
-                given = {"seen": job.files, "beside": job.beside, "pruned": pruned}
-                commit = Commit(job, self.asked.recorded_settings(self.recipe), outcomes.done, outcomes.lines, **given)
-                commit.run(lambda facts: self._manifest(job, parts, facts, whole=status == "created"))
+                write_dataset(job, self._closing(self._seconds() if status == "created" else None), self.before)
         held.check()
-        self._publish(folder / NEW_FOLDER)
+        publish_dataset(new, self.target, updates=self.before is not None)
         return self._finished(status, made, listing)
 
-    def _publish(self, new: Path) -> None:
-        """Make the new dataset the one at the target, and keep as many generations before it as its manifest says."""
-        if self.before is not None:
-            verify_update(new)
-            if Manifest.load(new).keep:
-                generations.keep(self.target)
-        publish.publish(new, self.target)
-        generations.settle(self.target)
+    def _closing(self, seconds: float | None) -> Closing:
+        settings, appends = self.asked.recorded_settings(self.recipe), self.options.append
+        return Closing(settings, tuple(self._sources()), self._keep(), appends, None if seconds is None else round(seconds, 3))
 
     def _folder(self, parts: dict[str, str]) -> Path:
         """Return the folder of this conversion's job."""
@@ -442,40 +421,8 @@ class Conversion:
                 f" {format_bytes(expected.free_bytes)} are free; free some space, or store less (--store, --compression)"
             )
 
-    def _build(self, job: Job, engine: Engine) -> int:
-        """Build the unfinished shards, and return the number of samples made."""
-        done = np.zeros(job.shards, bool)
-        tally = Tally(self.options.max_rejects, job.inputs, self.listener.progress)
-        for shard, finished in finished_shards(job):
-            done[shard] = True
-            tally.add(Progress(job.place(shard).records, finished.facts.rows, finished.rejected, 0))
-        if done.any():
-            self.listener.resuming(int(done.sum()), job.shards)
-        for shard in np.flatnonzero(job.kept != NOT_KEPT).tolist():
-            assert self.before is not None, "only then is a shard kept"
-            done[shard] = True
-            entry = self.before.table[int(job.kept[shard])]
-            tally.add(Progress(job.place(shard).records, entry.rows, entry.rejected, 0))
-        before = tally.samples
-        engine.run(job, array("q", np.flatnonzero(~done).tobytes()), tally.add)
-        return tally.samples - before
-
-    @contextmanager
-    def _telling_what_is_done(self, job: Job) -> Iterator[None]:
-        """Add to an error or an interrupt how much is done, and that the same command continues from there."""
-        try:
-            yield
-        except (KeyboardInterrupt, StorageError, SourceGoneError) as error:
-            state, done = _what_is_done(job)
-            if isinstance(error, KeyboardInterrupt):
-                raise Interrupted(f"interrupted; {state}") from error
-            if isinstance(error, DiskFullError):
-                need = format_bytes((1 - done) * job.inputs * job.samples_per_record * job.sample_bytes * SPARE_DISK)
-                raise DiskFullError(f"{error}; about {need} more are needed. {state}") from error
-            raise type(error)(f"{error}. {state}") from error
-
     def _announce(self, job: Job, listing: Listing) -> Estimate:
-        self.changes = self._changes_of(job)
+        self.changes = changes_of(job)
         expected = estimate(job, listing, self.options, self.target, self.changes)
         self.listener.announce(expected)
         return expected
@@ -523,46 +470,6 @@ class Conversion:
     def _seconds(self) -> float:
         return time.monotonic() - self.started
 
-    def _manifest(self, job: Job, parts: dict[str, str], facts: Committed, whole: bool) -> Manifest:
-        """Return the manifest; `whole` means that this run made all of the dataset, and so knows how long that took."""
-        made = Manifest(
-            kind=self.recipe.kind,
-            samples=facts.samples,
-            shards=job.shards,
-            bytes=facts.bytes,
-            inputs=facts.inputs,
-            rejected=facts.rejected,
-            splits=facts.splits,
-            schema=tuple((f.name, str(f.type)) for f in job.layout.columns),
-            fields=facts.fields,
-            recipe=self.recipe.settings(),
-            settings=self.asked.recorded_settings(self.recipe),
-            fingerprint=fingerprint(parts),
-            fingerprint_parts=parts,
-            sources=tuple(self._sources()),
-            files=facts.files,
-            created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-            shardctl_version=__version__,
-            seconds=round(self._seconds(), 3) if whole else None,
-            class_counts=facts.class_counts,
-            objects=facts.objects,
-            jpeg=facts.jpeg,
-            steps=facts.steps,
-            update=facts.update,
-            environment=_environment(self.recipe),
-            records=job.records_read,
-            keep=self._keep(),
-        )
-        if self.before is None:
-            return made.with_generation(None, "convert", len(job.files), 0, 0)
-        changes = self._changes_of(job)
-        numbers = (changes.added, changes.removed, changes.changed) if changes is not None else (0, 0, 0)
-        return made.with_generation(self.before.manifest, "append" if self.options.append else "update", *numbers)
-
-    def _changes_of(self, job: Job) -> Changes | None:
-        """Return what a job changes in the dataset that is there; None if there is none."""
-        return None if job.changes is None else Changes(**job.changes)
-
     def _keep(self) -> int:
         """Return how many generations are kept: as before, if nothing else is said."""
         if self.options.keep is not None:
@@ -596,26 +503,3 @@ class Conversion:
             steps=manifest.steps,
             changes=self.changes,
         )
-
-
-def _what_is_done(job: Job) -> tuple[str, float]:
-    """Return how much of an unfinished job is done, as a sentence and as a share of its records."""
-    try:
-        done = [job.place(shard).records for shard, _ in finished_shards(job)]
-    except OSError as error:
-        return f"shardctl cannot read what is done ({printable(str(job.folder))}: {error.strerror})", 0.0
-    sentence = f"{len(done)} of {job.shards} shards are done; run the same command again to continue"
-    return sentence, sum(done) / max(1, job.records)
-
-
-def _environment(recipe: Recipe) -> dict[str, str]:
-    """Return the versions of the libraries that make the dataset and on which its values may depend."""
-    versions = {"python": platform.python_version(), "numpy": np.__version__, "pyarrow": pa.__version__}
-    if recipe.kind == "image":
-        versions |= {"imaging": backend.require_one(), "libraries": ", ".join(backend.libraries())}
-    if recipe.uses_opencv:
-        from shardctl.codecs import opencv  # an extra
-
-        versions["opencv"] = opencv.VERSION
-    of_steps = (version.rpartition(" ") for step in recipe.transforms for version in step.versions())
-    return {**versions, **{name: version for name, _, version in of_steps}}

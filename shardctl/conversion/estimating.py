@@ -15,6 +15,9 @@ from shardctl.machine import usable_cores
 from shardctl.plan import SplitPlan
 from shardctl.storage import free_bytes, printable
 
+SPARE_DISK = 1.05
+"""Free disk space that is required, per byte of the estimate."""
+
 
 @dataclass(frozen=True)
 class Estimate:

@@ -11,6 +11,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from shardctl.engines.job import DONE_FOLDER, JOB, NEW_FOLDER, Job, Root
 from shardctl.engines.task import Done, read_finished
 from shardctl.errors import DatasetError, UsageError
@@ -51,12 +54,17 @@ def clear_partial_files(job: Job) -> None:
                 left.unlink(missing_ok=True)
 
 
-def finished_shards(job: Job) -> Iterator[tuple[int, Done]]:
-    """Yield the finished shards, each with the content of its marker."""
-    for name in sorted(os.listdir(job.folder / DONE_FOLDER)):
-        stem, _, suffix = name.partition(".")
-        if suffix == "arrow" and stem.isdecimal() and (done := read_finished(job, int(stem))):
-            yield int(stem), done
+def finished_shards(job: Job, chosen: npt.NDArray[np.bool_]) -> Iterator[tuple[int, Done]]:
+    """Yield those of the chosen shards (shards,) that are finished, each with the content of its marker."""
+    for shard in marked_shards(job):
+        if chosen[shard] and (done := read_finished(job, shard)):
+            yield shard, done
+
+
+def marked_shards(job: Job) -> list[int]:
+    """Return the shards that have a marker, in their order. It is not read: where the power failed, it may be torn."""
+    stems = (name.removesuffix(".arrow") for name in os.listdir(job.folder / DONE_FOLDER) if name.endswith(".arrow"))
+    return sorted(int(stem) for stem in stems if stem.isdecimal() and int(stem) < job.shards)
 
 
 def how_far(staging: Path) -> tuple[int, int] | None:

@@ -1,0 +1,124 @@
+"""The end of a conversion, once all shards are built: the dataset's tables, its manifest, and its place."""
+
+from __future__ import annotations
+
+import datetime
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from shardctl.codecs import backend
+from shardctl.conversion import generations, publish
+from shardctl.conversion.commit import Commit, Committed
+from shardctl.conversion.staging import clear_partial_files
+from shardctl.conversion.updating.before import Before
+from shardctl.conversion.updating.known import still_pruned
+from shardctl.conversion.updating.outcomes import Outcomes, verify_update
+from shardctl.conversion.updating.planning import Changes
+from shardctl.engines.job import Job
+from shardctl.fingerprint import fingerprint
+from shardctl.manifest import Manifest
+from shardctl.recipe import Recipe
+from shardctl.version import __version__
+
+
+@dataclass(frozen=True)
+class Closing:
+    """What the manifest says of a conversion beside what its job knows.
+
+    `settings` are those that are recorded, `sources` the absolute paths. `keep` is the number of generations that are kept
+    before this one, `appends` says that an update only adds inputs. `seconds` is the time that all of it took, None if that is
+    not known.
+    """
+
+    settings: dict[str, Any]
+    sources: tuple[str, ...]
+    keep: int
+    appends: bool
+    seconds: float | None = None
+
+
+def write_dataset(job: Job, closing: Closing, before: Before | None) -> Manifest:
+    """Complete the new dataset in the folder of a job whose shards are all built.
+
+    `before` is the dataset that it brings up to date.
+    Raises TooManyRejectsError if not one input was converted, InputError if there was none.
+    """
+    clear_partial_files(job)
+    outcomes = Outcomes(job, before)
+    outcomes.link_kept()
+    pruned = still_pruned(job, before) if before is not None else ()
+    given = {"seen": job.files, "beside": job.beside, "pruned": pruned}
+    commit = Commit(job, closing.settings, outcomes.done, outcomes.lines, **given)
+    return commit.run(lambda facts: _manifest(job, closing, before, facts))
+
+
+def publish_dataset(new: Path, target: Path, updates: bool) -> None:
+    """Make the new dataset the one at the target, and keep as many generations before it as its manifest says.
+
+    `updates` says that it brings the one that is there up to date: then it is checked first. Raises DatasetError.
+    """
+    if updates:
+        verify_update(new)
+        if Manifest.load(new).keep:
+            generations.keep(target)
+    publish.publish(new, target)
+    generations.settle(target)
+
+
+def changes_of(job: Job) -> Changes | None:
+    """Return what a job changes in the dataset that is there; None if there is none."""
+    return None if job.changes is None else Changes(**job.changes)
+
+
+def _manifest(job: Job, closing: Closing, before: Before | None, facts: Committed) -> Manifest:
+    made = Manifest(
+        kind=job.recipe.kind,
+        samples=facts.samples,
+        shards=job.shards,
+        bytes=facts.bytes,
+        inputs=facts.inputs,
+        rejected=facts.rejected,
+        splits=facts.splits,
+        schema=tuple((f.name, str(f.type)) for f in job.layout.columns),
+        fields=facts.fields,
+        recipe=job.recipe.settings(),
+        settings=closing.settings,
+        fingerprint=fingerprint(job.parts),
+        fingerprint_parts=job.parts,
+        sources=closing.sources,
+        files=facts.files,
+        created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        shardctl_version=__version__,
+        seconds=closing.seconds,
+        class_counts=facts.class_counts,
+        objects=facts.objects,
+        jpeg=facts.jpeg,
+        steps=facts.steps,
+        update=facts.update,
+        environment=_environment(job.recipe),
+        records=job.records_read,
+        keep=closing.keep,
+    )
+    if before is None:
+        return made.with_generation(None, "convert", len(job.files), 0, 0)
+    changes = changes_of(job)
+    numbers = (changes.added, changes.removed, changes.changed) if changes is not None else (0, 0, 0)
+    return made.with_generation(before.manifest, "append" if closing.appends else "update", *numbers)
+
+
+def _environment(recipe: Recipe) -> dict[str, str]:
+    """Return the versions of the libraries that make the dataset and on which its values may depend."""
+    versions = {"python": platform.python_version(), "numpy": np.__version__, "pyarrow": pa.__version__}
+    if recipe.kind == "image":
+        versions |= {"imaging": backend.require_one(), "libraries": ", ".join(backend.libraries())}
+    if recipe.uses_opencv:
+        from shardctl.codecs import opencv  # an extra
+
+        versions["opencv"] = opencv.VERSION
+    of_steps = (version.rpartition(" ") for step in recipe.transforms for version in step.versions())
+    return {**versions, **{name: version for name, _, version in of_steps}}
