@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from shardctl.advice import advise as advise
     from shardctl.benchmark import bench as bench
     from shardctl.conversion import convert as convert
+    from shardctl.conversion.merging import merge as merge
     from shardctl.dataset import open_dataset as open
     from shardctl.exports.exporting import export as export
     from shardctl.metrics.watching import watch as watch
@@ -37,6 +38,7 @@ __all__ = [
     "compact",
     "convert",
     "export",
+    "merge",
     "mix",
     "open",
     "prune",
@@ -54,6 +56,7 @@ _PUBLIC = {
     "bench": ("shardctl.benchmark", "bench"),
     "convert": ("shardctl.conversion", "convert"),
     "export": ("shardctl.exports.exporting", "export"),
+    "merge": ("shardctl.conversion.merging", "merge"),
     "mix": ("shardctl.mixed", "mix"),
     "open": ("shardctl.dataset", "open_dataset"),
     "compact": ("shardctl.rewriting.compacting", "compact"),

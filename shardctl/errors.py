@@ -10,6 +10,7 @@ ShardctlError                 3  cannot do it
 ├── WorkerError               3  a worker process ended without finishing its shard, or could not be started
 ├── BusyError                 3  another converter is writing the same dataset
 ├── InstallError              3  a package is missing, or two that exclude each other are installed
+├── UnfinishedError           1  parts of a conversion are still to be built before they can be merged
 ├── TypesDifferError          -  a record does not fit the types that were found in others; convert finds them again
 └── TooManyRejectsError       1  more inputs were rejected than --max-rejects allows
 Rejection                     -  one input could not be converted; it becomes a line of rejects.jsonl
@@ -79,6 +80,12 @@ class WorkerError(ShardctlError):
 
 class BusyError(ShardctlError):
     """Another process is writing the same dataset."""
+
+
+class UnfinishedError(ShardctlError):
+    """Parts of a conversion are still to be built: they cannot be merged yet."""
+
+    exit_code = 1
 
 
 class InstallError(ShardctlError):

@@ -1,4 +1,8 @@
-"""One writer at a time: a lock that the system drops with its owner, and a heartbeat for owners on other machines."""
+"""One writer at a time: a lock that the system drops with its owner, and a heartbeat for owners on other machines.
+
+The parts of one conversion (`convert --part`) write at the same time, each with a lease of its own below that of the dataset:
+whoever wants to be the only writer waits for them too.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +30,9 @@ except ImportError:  # Windows has no fcntl, and shardctl no lock there yet
     fcntl = None  # type: ignore[assignment]
 
 LEASE = "lease"
+PARTS = "parts"
+"""A folder in that of a job, with a folder for each of its parts that is being built."""
+
 HEARTBEAT_SECONDS = 5.0
 """Seconds between heartbeats: the owner of a lease writes it again."""
 
@@ -45,6 +52,8 @@ SETTLE_SECONDS = 1.0
 RECORD_BYTES = 512
 
 _ENDING = "one that is just ending"
+_BEGUN = "one that has just begun"
+_UNREADABLE = "one that cannot be read"
 
 _HELD: set[int] = set()
 """Descriptors of the leases of this process."""
@@ -92,8 +101,8 @@ class Lease:
     heartbeat belong to the file, so that they hold for the path all the time.
     """
 
-    def __init__(self, path: Path, descriptor: int, owner: Owner) -> None:
-        self._path, self._descriptor, self._owner = path, descriptor, owner
+    def __init__(self, path: Path, descriptor: int, owner: Owner, shown: str) -> None:
+        self._path, self._descriptor, self._owner, self._shown = path, descriptor, owner, shown
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat, daemon=True)
 
@@ -108,8 +117,7 @@ class Lease:
             owner = _owner_now(self._path, self._descriptor)
         if owner != self._owner:
             raise BusyError(
-                f"{_shown(self._path)}: this process stood still for so long that {owner or 'another one'} took over;"
-                " nothing was lost"
+                f"{self._shown}: this process stood still for so long that {owner or 'another one'} took over; nothing was lost"
             )
 
     def release(self) -> None:
@@ -135,20 +143,93 @@ def is_sought(staging: Path) -> bool:
     return (staging / LEASE).exists()
 
 
+Waiting = Callable[[str], None]
+"""Callback of a process that waits for another writer: it gets its name."""
+
+
 @contextlib.contextmanager
-def hold(staging: Path, waiting: Callable[[str], None] | None, looking: Callable[[], None] = lambda: None) -> Iterator[Lease]:
+def hold(staging: Path, waiting: Waiting | None, looking: Callable[[], None] = lambda: None) -> Iterator[Lease]:
     """Be the only writer of the dataset with this `staging` folder.
 
     If there is another writer, call `waiting` with its name and wait; if `waiting` is None, raise BusyError at once. While
     this process waits, `looking` is called some times in a second.
     """
+    with hold_beside_parts(staging, waiting, looking) as held:
+        await_parts(staging, waiting, looking)
+        yield held
+
+
+@contextlib.contextmanager
+def hold_beside_parts(staging: Path, waiting: Waiting | None, looking: Callable[[], None] = lambda: None) -> Iterator[Lease]:
+    """Be the only writer of the dataset but for the parts of a conversion that are being built: none can begin meanwhile."""
+    with _holding(staging, _Wait(_shown(staging), waiting, looking)) as held:
+        yield held
+
+
+@contextlib.contextmanager
+def hold_part(job: Path, part: str) -> Iterator[Lease]:
+    """Be the only one who builds this part of a conversion, whose job is in the folder `job` of a staging folder.
+
+    The caller holds the lease of the dataset when this begins. Raises BusyError if another process builds it.
+    """
+    with _holding(job / PARTS / part, _Wait(f"{_shown(job.parent)}: part {part}", None)) as held:
+        yield held
+
+
+def parts_being_built(staging: Path) -> dict[str, str]:
+    """Return who builds which part of a conversion. The caller holds the lease of the dataset: no part can begin now."""
+    found = {}
+    with naming_the_path(staging):
+        for folder in sorted(staging.glob(f"*/{PARTS}/*")):
+            if (holder := _holder(folder)) is not None:
+                found[folder.name] = holder
+    return found
+
+
+def await_parts(staging: Path, waiting: Waiting | None, looking: Callable[[], None] = lambda: None) -> None:
+    """Wait until no part of a conversion is being built, as `hold` waits. The caller holds the lease of the dataset."""
+    wait = _Wait(_shown(staging), waiting, looking)
+    while parts := parts_being_built(staging):
+        part, owner = next(iter(parts.items()))
+        wait.some_more(f"part {part}: {owner}")
+
+
+class _Wait:
+    """Waits for another writer of the dataset that is `shown` so; without `waiting`, which it tells, it raises BusyError."""
+
+    def __init__(self, shown: str, waiting: Waiting | None, looking: Callable[[], None] = lambda: None) -> None:
+        self.shown = shown
+        self._waiting, self._looking, self._told = waiting, looking, ""
+        self._seen = time.monotonic()
+
+    def some_more(self, other: str) -> None:
+        """Wait a moment for this writer. Raises StorageError where it is none, and only the lease cannot be made."""
+        if self._waiting is None:
+            raise BusyError(f"{self.shown}: another shardctl is writing it ({other})")
+        if other != _ENDING:
+            self._seen = time.monotonic()
+        elif time.monotonic() - self._seen > ENDING_SECONDS:
+            raise StorageError(
+                f"{self.shown}: cannot write here: its lease could not be made for {ENDING_SECONDS:.0f} seconds, and no other"
+                " shardctl was seen that writes it"
+            )
+        if other != self._told:
+            self._waiting(other)
+            self._told = other
+        self._looking()
+        time.sleep(LOOK_SECONDS)
+
+
+@contextlib.contextmanager
+def _holding(staging: Path, wait: _Wait) -> Iterator[Lease]:
+    """Hold the lease in a folder, which is made for it, and taken away with it if nothing else is in it."""
     me = Owner.me()
     with naming_the_path(staging):
         new = [folder for folder in (staging, staging.parent) if not folder.exists()]
-        descriptor = _acquire(staging, me, waiting, looking)
+        descriptor = _acquire(staging, me, wait)
     _HELD.add(descriptor)
     try:
-        lease = Lease(staging / LEASE, descriptor, me)
+        lease = Lease(staging / LEASE, descriptor, me, wait.shown)
         try:
             with naming_the_path(staging):
                 lease.begin()
@@ -163,28 +244,13 @@ def hold(staging: Path, waiting: Callable[[str], None] | None, looking: Callable
                 folder.rmdir()
 
 
-def _acquire(staging: Path, me: Owner, waiting: Callable[[str], None] | None, looking: Callable[[], None]) -> int:
+def _acquire(staging: Path, me: Owner, wait: _Wait) -> int:
     """Return the descriptor of the lease, once it belongs to `me`."""
-    told = ""
-    seen = time.monotonic()
     while True:
         descriptor, other = _try(staging, me)
         if other is None:
             return descriptor
-        if waiting is None:
-            raise BusyError(f"{_shown(staging / LEASE)}: another shardctl is writing it ({other})")
-        if other != _ENDING:
-            seen = time.monotonic()
-        elif time.monotonic() - seen > ENDING_SECONDS:
-            raise StorageError(
-                f"{_shown(staging / LEASE)}: cannot write here: {printable(str(staging / LEASE))} could not be made for"
-                f" {ENDING_SECONDS:.0f} seconds, and no other shardctl was seen that writes it"
-            )
-        if other != told:
-            waiting(other)
-            told = other
-        looking()
-        time.sleep(LOOK_SECONDS)
+        wait.some_more(other)
 
 
 def _try(staging: Path, me: Owner) -> tuple[int, str | None]:
@@ -230,8 +296,8 @@ def _other_owner(descriptor: int, made: bool, staging: Path, me: Owner) -> str |
         locked = _lock(descriptor)
     except (BlockingIOError, PermissionError):  # the latter on SMB, which does not let others read what is locked either
         with contextlib.suppress(OSError):
-            return str(_owner(descriptor) or "one that has just begun")
-        return "one that cannot be read"
+            return str(_owner(descriptor) or _BEGUN)
+        return _UNREADABLE
     owner = _owner(descriptor)
     if not _is_at(descriptor, staging / LEASE):
         return _ENDING
@@ -240,7 +306,7 @@ def _other_owner(descriptor: int, made: bool, staging: Path, me: Owner) -> str |
     if made or (locked and (owner is None or owner.boot == boot())):
         return None
     if _age(descriptor, staging) <= STALE_SECONDS:
-        return str(owner or "one that has just begun")
+        return str(owner or _BEGUN)
     return None if _take_over(descriptor, staging / LEASE, me) else "another one that has just taken it over"
 
 
@@ -256,6 +322,26 @@ def _lock(descriptor: int) -> bool:
             return False
         raise
     return True
+
+
+def _holder(staging: Path) -> str | None:
+    """Return who holds the lease in a folder; None if nobody does: there is none, or it was left behind. Takes it from none."""
+    try:
+        descriptor = os.open(staging / LEASE, os.O_RDWR)
+    except FileNotFoundError:
+        return None
+    try:
+        locked = _lock(descriptor)
+        owner = _owner(descriptor)
+        if locked and (owner is None or owner.boot == boot()):
+            return None
+        return str(owner or _BEGUN) if _age(descriptor, staging) <= STALE_SECONDS else None
+    except (BlockingIOError, PermissionError):
+        with contextlib.suppress(OSError):
+            return str(_owner(descriptor) or _BEGUN)
+        return _UNREADABLE
+    finally:
+        os.close(descriptor)
 
 
 def _take_over(descriptor: int, path: Path, me: Owner) -> bool:
@@ -309,5 +395,6 @@ def _is_at(descriptor: int, path: Path) -> bool:
         return False
 
 
-def _shown(lease: Path) -> str:
-    return printable(str(lease.parent.parent))
+def _shown(staging: Path) -> str:
+    """Name the dataset of a staging folder."""
+    return printable(str(staging.parent))

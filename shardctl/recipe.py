@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -412,12 +412,21 @@ class Recipe(Settings):
         `folder` has the `files` of a recipe that was made before: that of its dataset, or of its job. Raises UsageError,
         InputError.
         """
+        return cls._loaded(settings, folder, lambda step: True)
+
+    @classmethod
+    def without_functions(cls, settings: dict[str, Any], folder: Path) -> Recipe:
+        """Build a recipe that makes no sample: what a person's functions are called is known, and none is imported."""
+        return cls._loaded(settings, folder, lambda step: step.name not in _OWN)
+
+    @classmethod
+    def _loaded(cls, settings: dict[str, Any], folder: Path | None, loads: Callable[[Transform], bool]) -> Recipe:
         decided = {**settings, "kind": "image"} if settings.get("kind") in (None, UNDECIDED) else settings
         recipe = cls.parse(**decided)
         steps = []
         for place, step in enumerate(recipe.transforms):
             try:
-                steps.append(step.loaded(folder))
+                steps.append(step.loaded(folder) if loads(step) else step)
             except SettingError as error:
                 raise error.within("transform", place) from None
         loaded = replace(recipe, transform=tuple(steps))._with_text_duplicates()
@@ -608,6 +617,10 @@ def _of_step(place: int, problem: str) -> SettingError:
     return SettingError(problem, "transform", place)
 
 
+_OWN = ("custom", "model")
+"""The names of the steps that call a person's code."""
+
+
 def refuse_unnamed_functions(settings: dict[str, Any], named: Iterable[str], root: Path, who: str) -> None:
     """Raise UsageError if the recipe of a dataset has user functions that the caller did not name."""
     unnamed = [target for target in user_functions(settings) if target not in named]
@@ -623,4 +636,4 @@ def user_functions(settings: dict[str, Any]) -> list[str]:
     """Return the names of the user functions in the recipe of a dataset, which is not trusted. None is imported."""
     steps = settings.get("transform")
     steps = [step for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
-    return [str(step.get("target")) for step in steps if str(step.get("name")) in ("custom", "model")]
+    return [str(step.get("target")) for step in steps if str(step.get("name")) in _OWN]

@@ -496,11 +496,11 @@ def taken(rejects: Iterator[Reject], records: int) -> Iterator[Reject]:
         yield reject
 
 
-def count_reasons(path: Path) -> tuple[dict[str, int], tuple[Reject, ...]]:
-    """Count a rejects.jsonl by "stage: error", most frequent first, and return the first reject of each."""
+def count_reasons(rejects: Iterable[Reject]) -> tuple[dict[str, int], tuple[Reject, ...]]:
+    """Count rejects by "stage: error", most frequent first, and return the first reject of each."""
     reasons: Counter[str] = Counter()
     examples: dict[str, Reject] = {}
-    for reject in read_rejects(path):
+    for reject in rejects:
         reason = f"{reject.stage}: {reject.error}"
         reasons[reason] += reject.records
         examples.setdefault(reason, reject)

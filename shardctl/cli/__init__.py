@@ -33,6 +33,7 @@ COMMANDS = (
     "demo",
     "export",
     "inspect",
+    "merge",
     "preview",
     "prune",
     "recipe",
@@ -82,6 +83,7 @@ def cli() -> None:
       shardctl recipe check recipe.toml                   what does a recipe do, and what is wrong with it?
       shardctl tokenizer train demo/texts tokenizer.json  make a tokeniser of texts
       shardctl verify out                                 is it whole?
+      shardctl merge out                                  make a dataset of what `convert --part I/N` built
       shardctl repair out                                 rebuild damaged files from the sources
       shardctl compact out                                put the shards in order after many updates
       shardctl prune out --key cat/001.jpg                take samples out for good

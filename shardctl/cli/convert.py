@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from shardctl.conversion import ConvertResult
     from shardctl.conversion.estimating import Estimate
     from shardctl.conversion.explaining import Explanation
+    from shardctl.conversion.result import PartDone
     from shardctl.conversion.updating.planning import Changes
     from shardctl.engines.task import Progress
 
@@ -213,6 +214,12 @@ def _number_or_word(_context: click.Context, _parameter: click.Parameter, value:
 @click.option(
     "--overwrite", is_flag=True, help="Replace the dataset at DST. The old one stays intact until the new one replaces it."
 )
+@click.option(
+    "--part",
+    metavar="I/N",
+    help="Build part I of N of the shards, on any machine that sees SRC and DST; then `shardctl merge DST`. The first part"
+    " plans the conversion for all. I is 1 to N, or 0 to N-1 (docs/cluster.md).",
+)
 @if_running_option
 @click.option(
     "--dry-run",
@@ -259,9 +266,9 @@ def convert(paths: tuple[tuple[str, ...], str], output: Output, **given: Any) ->
         view.close()
     view.tell(result)
     if output.as_json:
-        print_json(_record(result))
+        print_json(result_record(result))
     else:
-        _print_result(result, dst)
+        print_result(result, dst)
         if given["copy_rejects"]:
             click.echo(f"{counted(result.copied, 'rejected input')} copied to {printable(given['copy_rejects'])}")
 
@@ -283,6 +290,7 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
         "keep",
         "explain",
         "metrics",
+        "part",
     )
     chosen = {name: given[name] for name in names + more}
     chosen["drop_columns"] = given["drop_columns"] or ()
@@ -315,7 +323,16 @@ class _View:
         on_line = self._on_line if self._verbose else Listener.on_line
         if not self._show:
             return Listener(on_line=on_line)
-        return Listener(self._listing, self._waiting, self._announce, self._resuming, self._progress, on_line, self._comparing)
+        return Listener(
+            self._listing,
+            self._waiting,
+            self._announce,
+            self._resuming,
+            self._progress,
+            on_line,
+            self._comparing,
+            self._part,
+        )
 
     def tell(self, result: ConvertResult) -> None:
         """Show the notices that were not shown before the work, and the warnings, even with --quiet."""
@@ -359,6 +376,10 @@ class _View:
 
     def _resuming(self, done: int, shards: int) -> None:
         click.echo(f"resuming: {done:,} of {shards:,} shards are done already", err=True)
+
+    def _part(self, name: str, shards: int, records: int) -> None:
+        click.echo(f"part {name}: {counted(shards, 'shard')}, {counted(records, 'input')}", err=True)
+        self._rows = records
 
     def _on_line(self, line: str) -> None:
         """Show what a worker has printed, above the bar where there is one."""
@@ -449,7 +470,8 @@ def _print_explanation(explanation: Explanation, shown: str) -> None:
             click.echo(f"  inputs: {counted(files.count, 'file')} {what}, for instance {examples}")
 
 
-def _record(result: ConvertResult) -> dict[str, Any]:
+def result_record(result: ConvertResult) -> dict[str, Any]:
+    """Return what --json prints of a conversion."""
     names = ("status", "samples", "shards", "bytes", "rejected", "seconds", "samples_per_s", "fingerprint")
     record = {name: getattr(result, name) for name in names}
     record["reject_reasons"] = result.reasons
@@ -463,6 +485,8 @@ def _record(result: ConvertResult) -> dict[str, Any]:
         record["changes"] = asdict(result.changes)
     if result.explanation is not None:
         record["explanation"] = asdict(result.explanation)
+    if result.part is not None:
+        record["part"] = asdict(result.part)
     if result.estimate is not None:
         record["inputs"] = result.estimate.inputs
         record["free_bytes"] = result.estimate.free_bytes
@@ -470,7 +494,8 @@ def _record(result: ConvertResult) -> dict[str, Any]:
     return record
 
 
-def _print_result(result: ConvertResult, dst: str) -> None:
+def print_result(result: ConvertResult, dst: str) -> None:
+    """Print what a conversion has done."""
     shown = printable(dst)
     what = f"{counted(result.samples, 'sample')} in {counted(result.shards, 'shard')}"
     if result.status == "planned":
@@ -482,12 +507,16 @@ def _print_result(result: ConvertResult, dst: str) -> None:
         _print_explanation(result.explanation, shown)
         return
     what = f"{what}, {format_bytes(result.bytes)}"
+    if result.part is not None:
+        _print_part(result, result.part, what, shown)
+        return
     if result.status == "up-to-date":
         click.echo(f"{shown} is up to date: {what}")
         return
     rate = f"{result.samples_per_s:,.0f} samples/s"
     rate = f"{rate} in this run" if result.status == "resumed" else rate
-    shown_rate = "" if result.changes is not None and not result.changes.anew else f" ({rate})"  # most samples were there
+    copied = result.samples_per_s == 0 or (result.changes is not None and not result.changes.anew)  # most samples were there
+    shown_rate = "" if copied else f" ({rate})"
     click.echo(f"{result.status} {shown}: {what}, in {result.seconds:.1f} s{shown_rate}")
     if result.changes is not None:
         click.echo(changes_line(result.changes))
@@ -496,3 +525,16 @@ def _print_result(result: ConvertResult, dst: str) -> None:
         print_reasons(result.reasons, result.examples)
     for line in step_lines(result.steps or ()):
         click.echo(printable(line))
+
+
+def _print_part(result: ConvertResult, part: PartDone, what: str, shown: str) -> None:
+    rate = f"{result.samples_per_s:,.0f} samples/s in this run"
+    click.echo(f"built part {part.name} for {shown}: {what}, in {result.seconds:.1f} s ({rate})")
+    if result.rejected:
+        click.echo(f"{counted(result.rejected, 'input')} rejected:")
+        print_reasons(result.reasons, result.examples)
+    left = part.shards - part.shards_done
+    if left > 0:
+        click.echo(f"{part.shards_done:,} of all {counted(part.shards, 'shard')} are done; {left:,} are left to other parts")
+    else:
+        click.echo(f"all {counted(part.shards, 'shard')} are done; `shardctl merge {shown}` makes them the dataset")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from shardctl.conversion import converting
+from shardctl.conversion import converting, parts
 from shardctl.conversion.asked import Asked
 from shardctl.conversion.listener import Listener
 from shardctl.conversion.result import ConvertResult
@@ -26,7 +26,8 @@ def convert(
 
     `recipe` is the path of a TOML file or the same settings as a dict (docs/recipes.md); `options` are those of Options.
     Raises errors of shardctl.errors: UsageError, InputError, StorageError, DatasetError, BusyError, WorkerError,
-    TooManyRejectsError.
+    TooManyRejectsError. With `part="I/N"` it builds a part of the shards, and `merge` makes them the dataset (docs/cluster.md).
     """
     refuse_while_importing("convert")
-    return converting.run(Asked.of(src, dst, recipe, options), listener or Listener())
+    asked, listener = Asked.of(src, dst, recipe, options), listener or Listener()
+    return parts.run_part(asked, listener) if asked.options.part is not None else converting.run(asked, listener)

@@ -31,14 +31,15 @@ class Closing:
     """What the manifest says of a conversion beside what its job knows.
 
     `settings` are those that are recorded, `sources` the absolute paths. `keep` is the number of generations that are kept
-    before this one, `appends` says that an update only adds inputs. `seconds` is the time that all of it took, None if that is
-    not known.
+    before this one, `appends` says that an update only adds inputs. `environment` are the versions of the libraries on which
+    values may depend. `seconds` is the time that all of it took, None if that is not known.
     """
 
     settings: dict[str, Any]
     sources: tuple[str, ...]
     keep: int
     appends: bool
+    environment: dict[str, str]
     seconds: float | None = None
 
 
@@ -100,7 +101,7 @@ def _manifest(job: Job, closing: Closing, before: Before | None, facts: Committe
         jpeg=facts.jpeg,
         steps=facts.steps,
         update=facts.update,
-        environment=_environment(job.recipe),
+        environment=closing.environment,
         records=job.records_read,
         keep=closing.keep,
     )
@@ -111,7 +112,7 @@ def _manifest(job: Job, closing: Closing, before: Before | None, facts: Committe
     return made.with_generation(before.manifest, "append" if closing.appends else "update", *numbers)
 
 
-def _environment(recipe: Recipe) -> dict[str, str]:
+def environment_of(recipe: Recipe) -> dict[str, str]:
     """Return the versions of the libraries that make the dataset and on which its values may depend."""
     versions = {"python": platform.python_version(), "numpy": np.__version__, "pyarrow": pa.__version__}
     if recipe.kind == "image":

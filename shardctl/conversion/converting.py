@@ -16,7 +16,7 @@ from shardctl.codecs import backend
 from shardctl.conversion import generations, publish
 from shardctl.conversion.asked import Asked
 from shardctl.conversion.building import build, telling_what_is_done
-from shardctl.conversion.closing import Closing, changes_of, publish_dataset, write_dataset
+from shardctl.conversion.closing import Closing, changes_of, environment_of, publish_dataset, write_dataset
 from shardctl.conversion.draft import Draft, make_draft
 from shardctl.conversion.estimating import SPARE_DISK, Estimate, estimate
 from shardctl.conversion.explaining import explain
@@ -27,10 +27,10 @@ from shardctl.conversion.options import check_sources, check_writable
 from shardctl.conversion.rejects import copy_rejects, refuse_many_rejects
 from shardctl.conversion.result import (
     ConvertResult,
-    costly_jpegs,
-    cut_objects,
+    has_own_labels,
     missing_labels,
     repeated_keys,
+    result_of,
     warnings_of,
 )
 from shardctl.conversion.staging import (
@@ -72,7 +72,7 @@ from shardctl.recipe import Recipe
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.walk import place_of
 from shardctl.storage import format_bytes, naming_the_path, printable, scratch_folder, write_atomically
-from shardctl.tables import CHECKSUMS, MANIFEST, REJECTS, STAGING, count_reasons
+from shardctl.tables import CHECKSUMS, MANIFEST, STAGING
 
 T = TypeVar("T")
 
@@ -87,16 +87,10 @@ def run(asked: Asked, listener: Listener, held: Lease | None = None) -> ConvertR
 
 
 def _run(asked: Asked, listener: Listener, held: Lease | None) -> ConvertResult:
-    started = time.monotonic()
-    check_sources(asked.roots)
-    options, settings = asked.options, dict(asked.settings)
+    options = asked.options
     engine = local.start(options.workers, options.limits(), listener.on_line)
     try:
-        notices = settle_kind(settings, list(asked.roots), engine)
-        recipe = Recipe.from_settings(settings)
-        if recipe.kind == "image":
-            backend.require_one()
-        return Conversion(asked, recipe, listener, engine, notices, started, held).run()
+        return conversion_of(Conversion, asked, listener, engine, held).run()
     except TooManyRejectsError as error:
         if options.copy_rejects is None or options.dry_run:
             raise
@@ -109,6 +103,20 @@ def _run(asked: Asked, listener: Listener, held: Lease | None) -> ConvertResult:
 
 class _OvertakenError(Exception):
     """Another process has changed the dataset since the inputs were listed beside it."""
+
+
+Kind = TypeVar("Kind", bound="Conversion")
+
+
+def conversion_of(made: type[Kind], asked: Asked, listener: Listener, engine: Engine, held: Lease | None) -> Kind:
+    """Return the conversion that is asked for, once its sources are known to be there and their kind is settled."""
+    started, settings = time.monotonic(), dict(asked.settings)
+    check_sources(asked.roots)
+    notices = settle_kind(settings, list(asked.roots), engine)
+    recipe = Recipe.from_settings(settings)
+    if recipe.kind == "image":
+        backend.require_one()
+    return made(asked, recipe, listener, engine, notices, started, held)
 
 
 class Conversion:
@@ -132,6 +140,7 @@ class Conversion:
         self.before: Before | None = None
         self.there: Before | None = None
         self.changes: Changes | None = None
+        self.expected: Estimate | None = None
         self.warnings: list[str] = []
         bases = (str((root if root.is_dir() else root.parent).resolve()) for root in self.roots)
         self.bases = tuple(Root.of(base) for base in bases)
@@ -360,8 +369,14 @@ class Conversion:
         return self._finished(status, made, listing)
 
     def _closing(self, seconds: float | None) -> Closing:
-        settings, appends = self.asked.recorded_settings(self.recipe), self.options.append
-        return Closing(settings, tuple(self._sources()), self._keep(), appends, None if seconds is None else round(seconds, 3))
+        return Closing(
+            settings=self.asked.recorded_settings(self.recipe),
+            sources=tuple(self._sources()),
+            keep=self._keep(),
+            appends=self.options.append,
+            environment=environment_of(self.recipe),
+            seconds=None if seconds is None else round(seconds, 3),
+        )
 
     def _folder(self, parts: dict[str, str]) -> Path:
         """Return the folder of this conversion's job."""
@@ -423,9 +438,9 @@ class Conversion:
 
     def _announce(self, job: Job, listing: Listing) -> Estimate:
         self.changes = changes_of(job)
-        expected = estimate(job, listing, self.options, self.target, self.changes)
-        self.listener.announce(expected)
-        return expected
+        self.expected = estimate(job, listing, self.options, self.target, self.changes)
+        self.listener.announce(self.expected)
+        return self.expected
 
     def _planned(self, parts: dict[str, str], drafted: Callable[[], Draft], listing: Listing, scratch: Path) -> ConvertResult:
         """Return what would be done. Raises the same errors as the real conversion before it starts to write."""
@@ -439,12 +454,15 @@ class Conversion:
             self._check_space(expected)
         else:
             expected = self._announce(job, listing)
-        facts = (expected.rows, expected.shards, expected.bytes, 0, self._seconds(), 0.0, folder.name)
+        return self._only_planned(expected, folder.name, listing)
+
+    def _only_planned(self, expected: Estimate, fingerprint: str, listing: Listing) -> ConvertResult:
+        facts = (expected.rows, expected.shards, expected.bytes, 0, self._seconds(), 0.0, fingerprint)
         return ConvertResult("planned", *facts, estimate=expected, notices=tuple(listing.notices), changes=self.changes)
 
     def _up_to_date(self, manifest: Manifest, parts: dict[str, str], listing: Listing) -> ConvertResult:
         refuse_many_rejects(self.target, manifest, self.options.max_rejects)
-        notices = [*listing.notices, *missing_labels(manifest, listing)]
+        notices = [*listing.notices, *missing_labels(manifest, has_own_labels(listing))]
         if manifest.fingerprint != fingerprint(parts):
             changes = version_changes(manifest.fingerprint_parts.get(VERSIONS, ""), parts[VERSIONS])
             notices.append(f"the dataset was made by other versions ({changes}); --overwrite converts it again with these")
@@ -482,24 +500,6 @@ class Conversion:
 
     def _finished(self, status: str, made: int, listing: Listing) -> ConvertResult:
         """Return the result; this run made `made` of the dataset's samples."""
-        manifest = Manifest.load(self.target)
-        reasons, examples = count_reasons(self.target / REJECTS)
-        seconds = self._seconds()
-        return ConvertResult(
-            status=status,
-            samples=manifest.samples,
-            shards=manifest.shards,
-            bytes=manifest.bytes,
-            rejected=manifest.rejected,
-            seconds=seconds,
-            samples_per_s=made / seconds,
-            fingerprint=manifest.fingerprint,
-            reasons=reasons,
-            examples=examples,
-            copied=self._copied(),
-            notices=(*listing.notices, *missing_labels(manifest, listing), *cut_objects(manifest), *costly_jpegs(manifest)),
-            warnings=(*warnings_of(manifest), *repeated_keys(self.target, manifest), *self.warnings),
-            jpeg=manifest.jpeg,
-            steps=manifest.steps,
-            changes=self.changes,
-        )
+        seconds, labelled = self._seconds(), has_own_labels(listing)
+        found = result_of(self.target, status, seconds, tuple(listing.notices), tuple(self.warnings), labelled)
+        return replace(found, samples_per_s=made / seconds, copied=self._copied(), changes=self.changes)

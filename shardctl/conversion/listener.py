@@ -16,7 +16,8 @@ class Listener:
     `listing` gets the number of inputs found so far; `waiting` the owner of the lease for which the conversion waits;
     `announce` the estimate, before the work starts; `resuming` the number of finished shards and of all shards; `progress`
     the work done since the last call; `on_line` each line that a worker prints; `comparing` the number of inputs that have
-    been looked at for duplicates so far.
+    been looked at for duplicates so far; `part` the name of the part of a conversion that begins, the number of its shards and
+    of their records.
     """
 
     listing: Callable[[int], None] = lambda inputs: None
@@ -26,3 +27,4 @@ class Listener:
     progress: Callable[[Progress], None] = lambda progress: None
     on_line: Callable[[str], None] = lambda line: None
     comparing: Callable[[int], None] = lambda inputs: None
+    part: Callable[[str, int, int], None] = lambda name, shards, records: None

@@ -19,8 +19,36 @@ IF_RUNNING = ("wait", "fail")
 INPUT_TIMEOUT = 120.0
 """The default time limit of one input, in seconds: a hundred times what an ordinary input takes."""
 
+MOST_PARTS = 1_000_000
+
 LEAST_MEMORY = 256 << 20
 """A worker with all its modules has 100 MB, and needs room for the largest image."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Part `number` of `parts` of a conversion, counted from 0."""
+
+    number: int
+    parts: int
+
+    @classmethod
+    def parse(cls, text: str) -> Part:
+        """Read I/N, where I counts from 1 to N, or from 0 to N-1: part 0 is part N. Raises UsageError."""
+        number, slash, parts = str(text).partition("/")
+        if not (slash and number.isascii() and number.isdecimal() and parts.isascii() and parts.isdecimal()):
+            raise UsageError(f"a part is I/N, for instance 2/8; it is {text!r}")
+        if not 1 <= int(parts) <= MOST_PARTS or int(number) > int(parts):
+            raise UsageError(f"there is no part {text}: N is 1 to {MOST_PARTS:,}, and I from 1 to N or from 0 to N-1")
+        return cls((int(number) - 1) % int(parts), int(parts))
+
+    @property
+    def ordinal(self) -> int:
+        """The number of the part, counted from 1."""
+        return self.number + 1
+
+    def __str__(self) -> str:
+        return f"{self.ordinal} of {self.parts}"
 
 
 @dataclass(frozen=True)
@@ -51,6 +79,7 @@ class Options:
     keep: int | None = None
     explain: bool = False
     metrics: Sequence[str | Path] = ()
+    part: str | None = None
 
     def check(self) -> None:
         """Raise UsageError for impossible numbers and for options that contradict each other."""
@@ -67,6 +96,8 @@ class Options:
             raise UsageError("--source says where sources were that --update follows; use both")
         if self.keep is not None and self.keep < 0:
             raise UsageError(f"{self.keep} generations cannot be kept; give 0 or more")
+        if self.part is not None:
+            self._check_part(self.part)
         reject_limit(self.max_rejects, 1)
         check_if_running(self.if_running)
         if self.worker_memory is not None and self.worker_memory < LEAST_MEMORY:
@@ -75,6 +106,14 @@ class Options:
             raise UsageError(f"an input timeout of {self.input_timeout:g} seconds is impossible; give more, or none")
         if self.workers == 0 and self.worker_memory is not None:
             raise UsageError("a limit of worker memory needs worker processes; with 0 workers there are none")
+
+    def _check_part(self, part: str) -> None:
+        Part.parse(part)
+        for name in ("dry_run", "explain"):
+            if getattr(self, name):
+                raise UsageError(f"--{name.replace('_', '-')} looks at the whole conversion; leave out --part")
+        if self.copy_rejects is not None:
+            raise UsageError("--copy-rejects needs a complete conversion; leave it out of the parts")
 
     def _check_types(self) -> None:
         """Raise UsageError for values of another type than they have."""

@@ -18,7 +18,7 @@ from shardctl.sources.labels import hash_names
 from shardctl.step_counts import Counts
 from shardctl.storage import counted, printable
 from shardctl.stored import StoredDataset
-from shardctl.tables import REJECTS, Reject
+from shardctl.tables import REJECTS, Reject, count_reasons, read_rejects
 
 NO_KEYS = np.zeros(0, np.uint64)
 
@@ -27,8 +27,20 @@ MANY_REJECTS = 0.5
 
 
 @dataclass(frozen=True)
+class PartDone:
+    """A part of a conversion that is built: which one, how many shards of the whole are done, and how many there are."""
+
+    name: str
+    shards_done: int
+    shards: int
+
+
+@dataclass(frozen=True)
 class ConvertResult:
-    """The result of a conversion. `status` is created, resumed, updated, up-to-date or planned (a dry run).
+    """The result of a conversion.
+
+    `status` is created, resumed, updated, up-to-date, planned (a dry run), or built (a part: its numbers are those of its own
+    shards, and `part` says which it is).
 
     `samples`, `shards` and `bytes` are those of the whole dataset; `samples_per_s` counts only the samples that this run
     made, not those of an earlier run that it resumed. `reasons` counts the rejects by stage and error, `examples` has one of
@@ -57,11 +69,46 @@ class ConvertResult:
     steps: list[Counts] | None = None
     changes: Changes | None = None
     explanation: Explanation | None = None
+    part: PartDone | None = None
 
 
-def missing_labels(manifest: Manifest, listing: Listing) -> tuple[str, ...]:
+def result_of(
+    root: Path,
+    status: str,
+    seconds: float,
+    notices: tuple[str, ...] = (),
+    warnings: tuple[str, ...] = (),
+    labelled: bool = False,
+) -> ConvertResult:
+    """Return the result of a conversion whose dataset is in place. `labelled` says that its records have their labels."""
+    manifest = Manifest.load(root)
+    reasons, examples = count_reasons(read_rejects(root / REJECTS))
+    return ConvertResult(
+        status=status,
+        samples=manifest.samples,
+        shards=manifest.shards,
+        bytes=manifest.bytes,
+        rejected=manifest.rejected,
+        seconds=seconds,
+        samples_per_s=0.0,
+        fingerprint=manifest.fingerprint,
+        reasons=reasons,
+        examples=examples,
+        notices=(*notices, *missing_labels(manifest, labelled), *cut_objects(manifest), *costly_jpegs(manifest)),
+        warnings=(*warnings_of(manifest), *repeated_keys(root, manifest), *warnings),
+        jpeg=manifest.jpeg,
+        steps=manifest.steps,
+    )
+
+
+def has_own_labels(listing: Listing) -> bool:
+    """Return whether the records of the inputs may have labels in themselves."""
+    return not listing.whole and listing.side is None
+
+
+def missing_labels(manifest: Manifest, labelled: bool) -> tuple[str, ...]:
     """Say how many samples have no class, where records have the labels: this is known only when all of them were read."""
-    if manifest.class_counts is None or listing.whole or listing.side is not None:
+    if manifest.class_counts is None or not labelled:
         return ()
     missing = manifest.samples - sum(sum(counts) for counts in manifest.class_counts.values())
     return (f"{missing:,} of {counted(manifest.samples, 'sample')} without a label",) if missing > 0 else ()

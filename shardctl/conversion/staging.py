@@ -7,7 +7,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -48,10 +48,24 @@ def go_on(job: Job) -> None:
 
 def clear_partial_files(job: Job) -> None:
     """Delete the incomplete files of killed workers."""
+    _delete_partial(job, lambda name: True)
+
+
+def clear_partial_files_of(job: Job, chosen: npt.NDArray[np.bool_]) -> None:
+    """Delete the incomplete files of killed workers, of these shards alone: (shards,)."""
+    names = set()
+    for shard in np.flatnonzero(chosen).tolist():
+        names |= {path(shard).name for path in (job.shard_path, job.marker_path, job.rejects_path)}
+    _delete_partial(job, lambda name: name in names)
+
+
+def _delete_partial(job: Job, wanted: Callable[[str], bool]) -> None:
+    """Delete what was to become files with these names."""
     with naming_the_path(job.folder):
         for made in (NEW_FOLDER, DONE_FOLDER):
             for left in (job.folder / made).glob(f"*{PARTIAL}"):
-                left.unlink(missing_ok=True)
+                if wanted(left.name.rsplit(".", 2)[0]):
+                    left.unlink(missing_ok=True)
 
 
 def finished_shards(job: Job, chosen: npt.NDArray[np.bool_]) -> Iterator[tuple[int, Done]]:

@@ -16,7 +16,7 @@ from shardctl.errors import DatasetError
 from shardctl.inspection.blocks import check_split, shards_of
 from shardctl.manifest import Manifest, SplitFacts
 from shardctl.shard import BlockFile, ShardReader, map_file
-from shardctl.tables import REJECTS, SHARDS, Reject, ShardTable, count_reasons
+from shardctl.tables import REJECTS, SHARDS, Reject, ShardTable, count_reasons, read_rejects
 
 NO_LABEL = "(no label)"
 
@@ -118,7 +118,7 @@ def overview(root: Path, split: str | None = None) -> Overview:
     table = ShardTable(root / SHARDS)
     first, last = shards_of(root, split)
     sizes, raw_sizes = table.sizes[first:last], table.raw_sizes[first:last]
-    reasons, examples = count_reasons(root / REJECTS)
+    reasons, examples = count_reasons(read_rejects(root / REJECTS))
     spread = (int(sizes.min()), int(np.median(sizes)), int(sizes.max())) if len(sizes) else (0, 0, 0)
     classes = _classes(root, manifest)
     if classes is not None and split is not None:

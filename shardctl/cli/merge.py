@@ -1,0 +1,41 @@
+"""`shardctl merge`."""
+
+from __future__ import annotations
+
+import click
+
+from shardctl.cli.convert import print_result, result_record
+from shardctl.cli.output import Output, if_running_option, output_options, print_json
+
+
+@click.command()
+@click.argument("dst", metavar="DST", type=click.Path())
+@click.option("--max-rejects", metavar="N|P%", help="Fail with exit code 1 if more inputs than this could not be converted.")
+@if_running_option
+@output_options
+def merge(dst: str, max_rejects: str | None, if_running: str, output: Output) -> None:
+    """Make a dataset of the shards that `convert --part I/N` has built.
+
+    All at once: until then there is no dataset at DST, or the one of before. The sources are not needed. Exit code 1 if shards
+    are missing; the message names their parts, which can be run again. A dataset that was merged before is up to date.
+
+    \b
+      shardctl convert photos out --part 1/2      on one machine
+      shardctl convert photos out --part 2/2      on another one
+      shardctl merge out                          on any of them
+    """
+    from shardctl.conversion.merging import merge as merge_parts
+
+    def waiting(owner: str) -> None:
+        click.echo(f"another shardctl is writing it ({owner}); waiting until it ends", err=True)
+
+    result = merge_parts(dst, max_rejects, if_running, waiting)
+    if not output.hides_progress:
+        for notice in result.notices:
+            click.echo(f"note: {notice}", err=True)
+    for warning in result.warnings:
+        click.echo(f"WARNING: {warning}", err=True)
+    if output.as_json:
+        print_json(result_record(result))
+    else:
+        print_result(result, dst)

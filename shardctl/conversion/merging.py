@@ -1,0 +1,114 @@
+"""The end of a conversion in parts: what they have built becomes the dataset, all at once."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from shardctl import lease
+from shardctl.conversion import publish
+from shardctl.conversion.building import telling_what_is_done
+from shardctl.conversion.closing import changes_of, publish_dataset, write_dataset
+from shardctl.conversion.options import Part, check_destination, check_if_running, check_writable, reject_limit
+from shardctl.conversion.parts import Parted, before_of, parted_jobs, parts_of
+from shardctl.conversion.rejects import refuse_many_rejects
+from shardctl.conversion.result import ConvertResult, result_of
+from shardctl.conversion.staging import finished_shards
+from shardctl.engines.job import JOB, NEW_FOLDER, Job
+from shardctl.errors import DatasetError, UnfinishedError
+from shardctl.lease import Lease, Waiting
+from shardctl.manifest import Manifest
+from shardctl.plan import NOT_KEPT
+from shardctl.recipe import Recipe
+from shardctl.storage import counted, printable
+from shardctl.tables import MANIFEST, STAGING
+
+NAMED_PARTS = 8
+"""Parts with missing shards that are named."""
+
+
+def merge(
+    dst: str | Path, max_rejects: str | int | None = None, if_running: str = "wait", waiting: Waiting = lambda owner: None
+) -> ConvertResult:
+    """Make the shards that the parts of a conversion have built the dataset at `dst`.
+
+    Raises UnfinishedError, which names the parts of which shards are missing, TooManyRejectsError, DatasetError if there is
+    nothing to merge, BusyError, StorageError. A dataset that was merged before is up to date.
+    """
+    began = time.monotonic()
+    check_if_running(if_running)
+    reject_limit(max_rejects, 1)
+    target = check_destination(Path(dst), [])
+    check_writable(target)
+    wait = waiting if if_running == "wait" else None
+    if not parted_jobs(target) and not publish.is_broken_off(target):
+        return _merged_before(target, began)
+    with lease.hold_beside_parts(target / STAGING, wait) as held:
+        publish.recover(target)
+        jobs = parted_jobs(target)
+        if not jobs:
+            return _merged_before(target, began)
+        return _merge(jobs[0], target, max_rejects, held, wait, began)
+
+
+def _merged_before(target: Path, began: float) -> ConvertResult:
+    if not (target / MANIFEST).exists():
+        raise DatasetError(
+            f"{printable(str(target))}: there are no parts to merge; build them first (`shardctl convert SRC DST --part I/N`)"
+        )
+    return result_of(target, "up-to-date", time.monotonic() - began)
+
+
+def _merge(
+    folder: Path, target: Path, max_rejects: str | int | None, held: Lease, waiting: Waiting | None, began: float
+) -> ConvertResult:
+    """Merge the parts of the job in a folder."""
+    parted = Parted.load(folder)
+    if parted is None:
+        raise DatasetError(
+            f"{printable(str(folder))}: not a job of this version of shardctl; merge it with the one of the parts"
+        )
+    recipe = Recipe.without_functions(json.loads((folder / JOB).read_bytes())["recipe"], folder / NEW_FOLDER)
+    job = Job.load(folder, recipe)
+    before = before_of(job)
+    _refuse_missing(job, parted, target)
+    lease.await_parts(target / STAGING, waiting)  # one that was given up for dead may still be writing the same bytes again
+    new = folder / NEW_FOLDER
+    status = "created" if before is None and not (target / MANIFEST).exists() else "updated"
+    with telling_what_is_done(job):
+        if not (new / MANIFEST).exists():
+            write_dataset(job, parted.closing, before)
+        refuse_many_rejects(target, Manifest.load(new), max_rejects)
+    held.check()
+    publish_dataset(new, target, updates=before is not None)
+    seconds = time.monotonic() - began
+    result = result_of(target, status, seconds, parted.notices, parted.warnings, parted.labelled)
+    return replace(result, changes=changes_of(job))
+
+
+def _refuse_missing(job: Job, parted: Parted, target: Path) -> None:
+    """Raise UnfinishedError if shards are missing, with the parts that they are of."""
+    missing = job.kept == NOT_KEPT
+    for shard, _ in finished_shards(job, missing.copy()):
+        missing[shard] = False
+    if not missing.any():
+        return
+    building = lease.parts_being_built(target / STAGING)
+    counts = Counter(parts_of(np.flatnonzero(missing), job.shards, parted.parts).tolist())
+    parts = [Part(number, parted.parts) for number in sorted(counts)]
+    said = []
+    for part in parts:
+        builder = f", which {building[str(part)]} builds" if str(part) in building else ""
+        said.append(f"{counts[part.number]:,} of part {part}{builder}")
+    more = f"; and {len(said) - NAMED_PARTS:,} more parts" if len(said) > NAMED_PARTS else ""
+    first = next((part for part in parts if str(part) not in building), None)
+    advice = f"run them (`shardctl convert … --part {first.ordinal}/{first.parts}`)" if first else "wait for their ends"
+    raise UnfinishedError(
+        f"{printable(str(target))}: {counted(int(missing.sum()), 'shard')} of {job.shards:,} are missing:"
+        f" {'; '.join(said[:NAMED_PARTS])}{more}. {advice[0].upper()}{advice[1:]}, and merge again"
+    )

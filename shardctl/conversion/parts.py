@@ -1,0 +1,268 @@
+"""A conversion in parts (`convert --part I/N`): each process builds some of the shards, and `merge` makes them the dataset.
+
+The first part to come plans the conversion, and leaves the job where all of them find it; the others wait for that, and list
+nothing. A part has neighbouring shards, so that it reads neighbouring files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from shardctl import lease
+from shardctl.conversion import publish
+from shardctl.conversion.asked import Asked
+from shardctl.conversion.building import Chosen, build, telling_what_is_done
+from shardctl.conversion.closing import Closing
+from shardctl.conversion.converting import Conversion, conversion_of
+from shardctl.conversion.listener import Listener
+from shardctl.conversion.options import Options, Part, check_sources, check_writable
+from shardctl.conversion.result import ConvertResult, PartDone, has_own_labels
+from shardctl.conversion.staging import clear_partial_files_of, finished_shards, marked_shards
+from shardctl.conversion.updating.before import Before
+from shardctl.engines import local
+from shardctl.engines.base import Engine
+from shardctl.engines.job import Job, Root
+from shardctl.errors import BusyError, DatasetError, InputError, TypesDifferError, UsageError
+from shardctl.fingerprint import difference, fingerprint, parts_without_sources
+from shardctl.lease import LOOK_SECONDS, Lease
+from shardctl.listing import Listing
+from shardctl.manifest import Manifest
+from shardctl.plan import NOT_KEPT
+from shardctl.sources.walk import place_of
+from shardctl.storage import exists, printable, write_atomically
+from shardctl.tables import CHECKSUMS, STAGING, Reject, count_reasons, read_rejects
+
+PARTED = "parted.json"
+"""The file in the folder of a job that is built in parts: see Parted."""
+
+NOT_OF_THE_PLAN = frozenset(
+    ("workers", "max_rejects", "if_running", "worker_memory", "input_timeout", "copy_rejects", "dry_run", "explain", "metrics")
+)
+"""Options that may differ between parts of the same conversion."""
+
+
+@dataclass(frozen=True)
+class Parted:
+    """What the parts of a conversion, and `merge`, must know beside its job.
+
+    `asked` stands for the arguments, in which all parts agree, `parts` is how many there are. `notices` and `warnings` are
+    those of the plan. `labelled` says that records have their labels themselves.
+    """
+
+    asked: str
+    parts: int
+    closing: Closing
+    notices: tuple[str, ...]
+    warnings: tuple[str, ...]
+    labelled: bool
+
+    def save(self, folder: Path) -> None:
+        """Write this into the folder of a job."""
+        write_atomically(folder / PARTED, json.dumps(asdict(self)).encode())
+
+    @classmethod
+    def load(cls, folder: Path) -> Parted | None:
+        """Return what was saved in the folder of a job, None if it is not built in parts, or by another version of shardctl."""
+        try:
+            record = json.loads((folder / PARTED).read_bytes())
+            closing = Closing(**{**record["closing"], "sources": tuple(record["closing"]["sources"])})
+            said = {name: tuple(record[name]) for name in ("notices", "warnings")}
+            return cls(**{**record, **said, "closing": closing})
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+
+def run_part(asked: Asked, listener: Listener) -> ConvertResult:
+    """Build a part of a conversion, and plan the conversion before if no part has. Raises what `convert` does."""
+    part = Part.parse(str(asked.options.part))
+    options, started = asked.options, time.monotonic()
+    check_sources(asked.roots)
+    check_writable(asked.target)
+    engine = local.start(options.workers, options.limits(), listener.on_line)
+    try:
+        with ExitStack() as stack:
+            begun = _begin(asked, part, listener, engine, stack)
+            if isinstance(begun, ConvertResult):
+                return begun
+            job, parted, held = begun
+            return _Building(part, job, parted, asked, started).run(engine, listener, held)
+    finally:
+        engine.close()
+
+
+def _begin(
+    asked: Asked, part: Part, listener: Listener, engine: Engine, stack: ExitStack
+) -> tuple[Job, Parted, Lease] | ConvertResult:
+    """Return the job, planned if need be, and the lease of the part; or the result where nothing is left to do."""
+    staging = asked.target / STAGING
+    waiting = listener.waiting if asked.options.if_running == "wait" else None
+    told = ""
+    while True:
+        with lease.hold_beside_parts(staging, waiting) as held:
+            found = _job_of(asked, part) or _plan(asked, listener, engine, held)
+            if isinstance(found, ConvertResult):
+                return found
+            try:
+                return *found, stack.enter_context(lease.hold_part(found[0].folder, f"{part}"))
+            except BusyError as error:
+                if waiting is None:
+                    raise
+                busy = str(error)
+        if busy != told:
+            waiting(busy)
+            told = busy
+        time.sleep(LOOK_SECONDS)
+
+
+def _job_of(asked: Asked, part: Part) -> tuple[Job, Parted] | None:
+    """Return the job that a part has begun which was asked for the same; None if there is none.
+
+    Raises UsageError if it has another number of parts, DatasetError if this machine would build other shards.
+    """
+    digest = _digest(asked)
+    for folder in parted_jobs(asked.target):
+        parted = Parted.load(folder)
+        if parted is None or parted.asked != digest or publish.is_taking_its_place(folder):
+            continue
+        shown = printable(str(asked.target))
+        if parted.parts != part.parts:
+            raise UsageError(f"{shown}: the conversion was begun in {parted.parts} parts; give --part I/{parted.parts}")
+        job = Job.load(folder)
+        here = {**job.parts, **parts_without_sources(job.recipe, parted.closing.settings)}
+        if here != job.parts:
+            raise DatasetError(
+                f"{shown}: the conversion was planned with other {difference(job.parts, here)} than this machine has; all parts"
+                " need the same"
+            )
+        return job, parted
+    return None
+
+
+def parted_jobs(target: Path) -> list[Path]:
+    """Return the folders of the jobs at a destination that are built in parts: one, unless something is left over."""
+    return sorted(path.parent for path in (target / STAGING).glob(f"*/{PARTED}"))
+
+
+def _digest(asked: Asked) -> str:
+    """Return what stands for the arguments that decide the plan."""
+    given = {each.name: getattr(asked.options, each.name) for each in fields(Options)}
+    decides = {name: value for name, value in given.items() if name not in NOT_OF_THE_PLAN | {"part"}}
+    roots = [str(place_of(root)) for root in asked.roots]
+    record = json.dumps([roots, dict(asked.settings), decides], sort_keys=True, default=str)
+    return hashlib.sha256(record.encode()).hexdigest()[:32]
+
+
+class _Planning(Conversion):
+    """A conversion that ends where its shards would be built."""
+
+    job: tuple[Job, Parted] | None = None
+
+    def _complete(self, job: Job, status: str, listing: Listing, engine: Engine, held: Lease) -> ConvertResult:
+        """Leave the job for the parts: their machines may see the sources on other devices."""
+        expected = self.expected or self._announce(job, listing)
+        job = replace(job, roots=tuple(Root.anywhere(root.path) for root in job.roots))
+        job.save()
+        parts, said = Part.parse(str(self.options.part)).parts, tuple(listing.notices)
+        parted = Parted(_digest(self.asked), parts, self._closing(None), said, tuple(self.warnings), has_own_labels(listing))
+        parted.save(job.folder)
+        self.job = job, parted
+        return self._only_planned(expected, fingerprint(job.parts), listing)
+
+
+def _plan(asked: Asked, listener: Listener, engine: Engine, held: Lease) -> tuple[Job, Parted] | ConvertResult:
+    """Plan the conversion, or go on with a job that was begun without parts; the result if the dataset is there already."""
+    planning = conversion_of(_Planning, asked, listener, engine, held)
+    result = planning.run()
+    return result if planning.job is None else planning.job
+
+
+@dataclass(frozen=True)
+class _Building:
+    """A part that is being built."""
+
+    part: Part
+    job: Job
+    parted: Parted
+    asked: Asked
+    started: float
+
+    def run(self, engine: Engine, listener: Listener, held: Lease) -> ConvertResult:
+        """Build what is left of the part."""
+        job, chosen = self.job, self._chosen
+        clear_partial_files_of(job, chosen)
+        records = sum(job.place(shard).records for shard in np.flatnonzero(chosen).tolist())
+        listener.part(str(self.part), int(chosen.sum()), records)
+        before = before_of(job)
+        try:
+            with telling_what_is_done(job, chosen):
+                made = build(job, chosen, before, engine, self.asked.options.max_rejects, listener)
+        except TypesDifferError as error:
+            raise InputError(
+                f"{error}; the parts cannot find the types anew: give them (--schema), or convert without --part"
+            ) from error
+        held.check()
+        return self._result(made)
+
+    @property
+    def _chosen(self) -> Chosen:
+        """The shards of the part: neighbours, and none that is kept of the dataset before."""
+        numbers = np.arange(self.job.shards)
+        own: Chosen = parts_of(numbers, self.job.shards, self.part.parts) == self.part.number
+        own &= self.job.kept == NOT_KEPT
+        return own
+
+    def _result(self, made: int) -> ConvertResult:
+        job, seconds = self.job, time.monotonic() - self.started
+        samples = size = rejected = 0
+        for _, done in finished_shards(job, self._chosen):
+            samples, size, rejected = samples + done.facts.rows, size + done.facts.bytes, rejected + done.rejected
+        reasons, examples = count_reasons(self._rejects())
+        to_build = int((job.kept == NOT_KEPT).sum())
+        return ConvertResult(
+            status="built",
+            samples=samples,
+            shards=int(self._chosen.sum()),
+            bytes=size,
+            rejected=rejected,
+            seconds=seconds,
+            samples_per_s=made / seconds,
+            fingerprint=fingerprint(job.parts),
+            reasons=reasons,
+            examples=examples,
+            part=PartDone(str(self.part), len(marked_shards(job)), to_build),
+        )
+
+    def _rejects(self) -> Iterator[Reject]:
+        for shard in np.flatnonzero(self._chosen).tolist():
+            if exists(path := self.job.rejects_path(shard)):
+                yield from read_rejects(path)
+
+
+def parts_of(numbers: npt.NDArray[np.int64], shards: int, parts: int) -> npt.NDArray[np.int64]:
+    """Return which part builds each of some shards, (n,), by their numbers among all shards."""
+    first = shards * np.arange(parts + 1, dtype=np.int64) // parts
+    found: npt.NDArray[np.int64] = np.searchsorted(first, numbers, side="right") - 1
+    return found
+
+
+def before_of(job: Job) -> Before | None:
+    """Return the dataset that a job brings up to date, None for none. Raises DatasetError if it is another one by now."""
+    if not job.updates:
+        return None
+    target = job.folder.parent.parent
+    manifest = Manifest.load(target)
+    if manifest.files[CHECKSUMS].sha256 != job.updates:
+        raise DatasetError(
+            f"{printable(str(target))}: the dataset has changed since its update was planned in parts; delete {STAGING} in it,"
+            " and run the parts again"
+        )
+    return Before(target, manifest)
