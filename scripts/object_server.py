@@ -30,7 +30,7 @@ from dataclasses import asdict, dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
-from urllib.parse import parse_qs, unquote, unquote_to_bytes
+from urllib.parse import parse_qs, quote, unquote, unquote_to_bytes
 from xml.sax.saxutils import escape
 
 CONTROL = "/_control/"
@@ -94,6 +94,7 @@ class Line:
     """The network: so many bytes per second for all connections together."""
 
     def __init__(self, rate: float | None) -> None:
+        self.limited = rate is not None
         self._rate, self._free, self._lock = rate, 0.0, threading.Lock()
 
     def wait(self, size: int) -> None:
@@ -185,9 +186,10 @@ class Request:
 
     def __init__(self, verb: str, target: str, headers: dict[str, str], body: bytes) -> None:
         path, _, self.query = target.partition("?")
-        self.verb, self.target, self.path, self.headers, self.body = verb, target, path, headers, body
-        self.bucket, _, key = path.lstrip("/").partition("/")
-        self.key = unquote(key)
+        self.path = encoded_alike(path)
+        self.target = f"{self.path}?{self.query}" if self.query else self.path
+        self.verb, self.headers, self.body = verb, headers, body
+        self.bucket, _, self.key = unquote(path).lstrip("/").partition("/")
         self.method = self._method(parse_qs(self.query, keep_blank_values=True))
 
     def _method(self, query: Mapping[str, list[str]]) -> str:
@@ -264,18 +266,24 @@ class Handler(BaseHTTPRequestHandler):
         headers = {name.lower(): value for name, value in self.headers.items()}
         copied = headers.get("x-goog-copy-source")
         if copied:
-            headers["x-amz-copy-source"] = copied
+            headers["x-amz-copy-source"] = encoded_alike(copied)
         request = Request(self.command, self.path, headers, body)
         if self.server.latency:
             time.sleep(self.server.latency)
-        self.server.line.wait(len(body))
         self._serve(request, self._fault(request))
 
     do_HEAD = do_PUT = do_POST = do_DELETE = do_GET
 
     def _body(self) -> bytes:
         if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
-            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            size = int(self.headers.get("Content-Length", 0))
+            if not self.server.line.limited:
+                return self.rfile.read(size)
+            pieces = []
+            for at in range(0, size, PIECE):
+                pieces.append(self.rfile.read(min(PIECE, size - at)))
+                self.server.line.wait(len(pieces[-1]))
+            return b"".join(pieces)
         parts = []
         while size := int(self.rfile.readline().split(b";")[0], 16):
             parts.append(self.rfile.read(size))
@@ -312,6 +320,7 @@ class Handler(BaseHTTPRequestHandler):
             "key": request.key,
             "range": request.headers.get("range"),
             "size": len(request.body),
+            "authorization": request.headers.get("authorization"),
             "status": status,
         }
         with self.server.lock:
@@ -337,6 +346,9 @@ class Handler(BaseHTTPRequestHandler):
                     found = None
                 if found is None or objects.generation(found) != generation:
                     return Answer.error(412, "PreconditionFailed", "The generation is another one.", request.path)
+            if request.headers.get("authorization", "").startswith("Bearer") and request.method == "DELETE":
+                with contextlib.suppress(KeyError):
+                    objects.find(request.bucket, request.key)
             status, headers, body = objects.call(request.environment())
         if status < 300 and request.method in ("PUT", "COMPLETE", "COPY"):
             with contextlib.suppress(KeyError):
@@ -396,7 +408,7 @@ class Handler(BaseHTTPRequestHandler):
         if not body:
             return
         self.wfile.flush()
-        if self.server.line._rate is None:
+        if not self.server.line.limited:
             self.connection.sendall(body)
             return
         for at in range(0, len(body), PIECE):
@@ -418,6 +430,11 @@ class Handler(BaseHTTPRequestHandler):
 
 objects_written_one_at_a_time = threading.Lock()
 """Held from the look at a generation until the object is written. All writers of Google's clients give one."""
+
+
+def encoded_alike(path: str) -> str:
+    """Return a path with the usual characters as they are: Google's clients encode each that is no letter, and / too."""
+    return quote(unquote(path), safe="/~")
 
 
 def stretch(text: str, size: int) -> tuple[int, int]:
@@ -456,13 +473,20 @@ class ObjectServer:
     @property
     def environment(self) -> dict[str, str]:
         """The variables that lead S3's and Google's clients to this server."""
-        nobody = {"gcs_base_url": self.address, "disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
+        nobody = {
+            "gcs_base_url": self.address,
+            "disable_oauth": True,
+            "client_email": "",
+            "private_key": "",
+            "private_key_id": "",
+        }
         return {
             "AWS_ENDPOINT_URL": self.address,
             "AWS_ALLOW_HTTP": "true",
             "AWS_REGION": "us-east-1",
             "AWS_ACCESS_KEY_ID": "nobody",
             "AWS_SECRET_ACCESS_KEY": "nothing",
+            "GOOGLE_ALLOW_HTTP": "true",
             "GOOGLE_SERVICE_ACCOUNT_KEY": json.dumps(nobody),
         }
 
@@ -480,7 +504,7 @@ class ObjectServer:
         self._call("POST", f"{CONTROL}clear")
 
     def log(self) -> list[dict[str, Any]]:
-        """Return the requests so far: method (LIST, PART, COMPLETE … too), bucket, key, range, size of the body, status."""
+        """Return the requests so far: method (LIST, PART … too), bucket, key, range, size of the body, status."""
         requests: list[dict[str, Any]] = json.loads(self._call("GET", f"{CONTROL}log"))
         return requests
 
