@@ -41,9 +41,9 @@ def connect(bucket: str, prefix: str) -> Store:
     emulated = switched_on("AZURE_STORAGE_USE_EMULATOR")
     if not emulated and not os.environ.get("AZURE_STORAGE_ACCOUNT_NAME"):
         raise StoreError(f"{url}: which storage account is not known; set AZURE_STORAGE_ACCOUNT_NAME")
-    reading, writing, retries = settings(emulated or switched_on("AZURE_ALLOW_HTTP"))
+    quick, patient, retries = settings(emulated or switched_on("AZURE_ALLOW_HTTP"))
     known: dict[str, Any] = {"retry_config": retries, **({} if emulated else _credentials(url))}
-    clients = Clients(*(AzureStore(bucket, client_options=it, **known) for it in (reading, writing)))
+    clients = Clients(*(AzureStore(bucket, client_options=it, **known) for it in (quick, patient)))
     return AzureObjects(url, clients, AZURE, prefix)
 
 

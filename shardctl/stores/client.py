@@ -26,8 +26,8 @@ RETRY = "SHARDCTL_STORE_RETRY"
 RETRY_SECONDS = 60.0
 """Long enough for a store that asks to slow down, and for the restart of one; then a person should know."""
 
-WRITE_FACTOR = 6
-"""How much longer a request that writes may take: up to 8 MiB go out before there can be an answer."""
+PATIENCE = 6
+"""How much longer an upload may take: up to 8 MiB go out before there can be an answer, and then there is one by the store."""
 
 ANSWER_SECONDS = 3600.0
 """Seconds for the whole of a long answer that goes on arriving: what counts is that it does not stand still."""
@@ -36,10 +36,11 @@ MOST_RETRIES = 20
 
 
 class Settings(NamedTuple):
-    """How long to wait: the client of requests that read, that of requests that write, and what both do about a failure."""
+    """How long to wait: the client of most requests, that of uploads and of work within the store, and what both do about a
+    failure."""
 
-    reading: ClientConfig
-    writing: ClientConfig
+    quick: ClientConfig
+    patient: ClientConfig
     retries: RetryConfig
 
 
@@ -50,7 +51,7 @@ def settings(allow_http: bool) -> Settings:
     shared: ClientConfig = {"allow_http": allow_http, "connect_timeout": connect, "user_agent": "shardctl"}
     return Settings(
         {**shared, "read_timeout": timedelta(seconds=timeout), "timeout": timedelta(seconds=max(timeout, ANSWER_SECONDS))},
-        {**shared, "timeout": timedelta(seconds=timeout * WRITE_FACTOR)},
+        {**shared, "timeout": timedelta(seconds=timeout * PATIENCE)},
         {
             "max_retries": MOST_RETRIES if retry else 0,
             "retry_timeout": timedelta(seconds=retry),

@@ -29,7 +29,7 @@ class GoogleObjects(Objects):
 
     def _condition(self, key: str, version: str) -> PutMode:
         try:
-            meta = obstore.head(self._clients.reading, self._path(key))
+            meta = obstore.head(self._clients.quick, self._path(key))
         except FileNotFoundError as error:
             raise PreconditionError(str(error)) from error
         if meta["e_tag"] != version:
@@ -40,9 +40,9 @@ class GoogleObjects(Objects):
 def connect(bucket: str, prefix: str) -> Store:
     """Return the objects below a prefix of a bucket, with the credentials of the environment or of gcloud."""
     url = "/".join(filter(None, (f"gs://{bucket}", prefix)))
-    reading, writing, retries = settings(switched_on("GOOGLE_ALLOW_HTTP"))
+    quick, patient, retries = settings(switched_on("GOOGLE_ALLOW_HTTP"))
     known: dict[str, Any] = {"retry_config": retries, **_credentials(url)}
-    clients = Clients(*(GCSStore(bucket, client_options=it, **known) for it in (reading, writing)))
+    clients = Clients(*(GCSStore(bucket, client_options=it, **known) for it in (quick, patient)))
     return GoogleObjects(url, clients, GOOGLE, prefix)
 
 

@@ -36,6 +36,9 @@ PARTS_AT_ONCE = 4
 RANGES_AT_ONCE = 10
 """Stretches of an object that are requested at the same time: as many as obstore does itself."""
 
+SMALL = 256 << 10
+"""Bytes up to which a write is expected to be answered as soon as a read: the heartbeat of a lease may not hang for long."""
+
 PAGE = 1000
 """Objects on a page of a listing, and in one request to delete: what the stores allow."""
 
@@ -46,10 +49,10 @@ _RAISED = (BaseError, OSError, ValueError)
 
 
 class Clients(NamedTuple):
-    """obstore's store twice, with the time-outs for reading and for writing."""
+    """obstore's store twice, with time-outs for most requests, and for uploads and work within the store."""
 
-    reading: ObjectStore
-    writing: ObjectStore
+    quick: ObjectStore
+    patient: ObjectStore
 
 
 class Objects:
@@ -73,7 +76,7 @@ class Objects:
             options["if_match"] = version
         with self._asking("read", key):
             try:
-                return pa.py_buffer(obstore.get(self._clients.reading, self._path(key), options=options).bytes())  # type: ignore[arg-type]
+                return pa.py_buffer(obstore.get(self._clients.quick, self._path(key), options=options).bytes())  # type: ignore[arg-type]
             except _RAISED as error:
                 if not is_past_the_end(error):
                     raise
@@ -111,16 +114,18 @@ class Objects:
 
     def _head(self, key: str) -> Stored:
         with self._asking("read", key):
-            return self._stored(obstore.head(self._clients.reading, self._path(key)), key)
+            return self._stored(obstore.head(self._clients.quick, self._path(key)), key)
 
     def put(self, key: str, data: bytes | Path) -> str:
         """Write an object, whole or not at all, and return its version. A large one is sent in parts."""
+        client = self._clients.patient if isinstance(data, Path) else self._writer(data)
         if isinstance(data, Path):
             _check_readable(data)
         with self._asking("write", key):
-            return self._version(
-                obstore.put(self._clients.writing, self._path(key), data, chunk_size=PART, max_concurrency=PARTS_AT_ONCE)
-            )
+            return self._version(obstore.put(client, self._path(key), data, chunk_size=PART, max_concurrency=PARTS_AT_ONCE))
+
+    def _writer(self, data: bytes) -> ObjectStore:
+        return self._clients.quick if len(data) <= SMALL else self._clients.patient
 
     def create(self, key: str, data: bytes) -> str | None:
         """Write an object if there is none, and return its version; None if there is one with other bytes."""
@@ -163,7 +168,7 @@ class Objects:
         with self._asking("write", key):
             try:
                 mode = "create" if version is None else self._condition(key, version)
-                return self._version(obstore.put(self._clients.writing, self._path(key), data, mode=mode, use_multipart=False))
+                return self._version(obstore.put(self._writer(data), self._path(key), data, mode=mode, use_multipart=False))
             except (AlreadyExistsError, PreconditionError):
                 return None
 
@@ -171,7 +176,7 @@ class Objects:
         """Return the bytes and the version of an object, None and None if there is none."""
         try:
             with self._asking("read", key):
-                result = obstore.get(self._clients.reading, self._path(key))
+                result = obstore.get(self._clients.quick, self._path(key))
                 return bytes(result.bytes()), self._version(result.meta)
         except NoSuchKeyError:
             return None, None
@@ -182,7 +187,7 @@ class Objects:
         below = self._path(folder)
         with self._asking("list", folder):
             listed = iter(
-                obstore.list(self._clients.reading, below or None, offset=self._path(after) if after else None, chunk_size=PAGE)
+                obstore.list(self._clients.quick, below or None, offset=self._path(after) if after else None, chunk_size=PAGE)
             )
         last = ""
         while True:
@@ -217,7 +222,7 @@ class Objects:
         """Return what is directly in a folder: the names of folders, relative to it, and the objects."""
         folder = folder.rstrip("/")
         with self._asking("list", folder):
-            found = obstore.list_with_delimiter(self._clients.reading, self._path(folder) or None)
+            found = obstore.list_with_delimiter(self._clients.quick, self._path(folder) or None)
         start = len(self._path(folder)) + 1 if self._path(folder) else 0
         names = sorted(path[start:].rstrip("/") for path in found["common_prefixes"])
         objects = sorted(self._stored(meta) for meta in found["objects"])
@@ -226,7 +231,7 @@ class Objects:
     def copy(self, source: str, target: str) -> None:
         """Copy an object within the store."""
         with self._asking("copy", source):
-            obstore.copy(self._clients.writing, self._path(source), self._path(target))
+            obstore.copy(self._clients.patient, self._path(source), self._path(target))
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete objects, up to 1,000 with one request; those that are not there are left out."""
@@ -235,11 +240,11 @@ class Objects:
             paths = [self._path(key) for key in some]
             try:
                 with self._asking("delete", some[0]):
-                    obstore.delete(self._clients.writing, paths)
+                    obstore.delete(self._clients.patient, paths)
             except NoSuchKeyError:
                 for key, path in zip(some, paths, strict=True):
                     with contextlib.suppress(NoSuchKeyError), self._asking("delete", key):
-                        obstore.delete(self._clients.writing, path)
+                        obstore.delete(self._clients.patient, path)
 
     @contextlib.contextmanager
     def _asking(self, action: Action, key: str) -> Iterator[None]:

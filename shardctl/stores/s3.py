@@ -29,9 +29,9 @@ _OWN = (
 def connect(bucket: str, prefix: str) -> Store:
     """Return the objects below a prefix of a bucket, with the credentials of the environment or of a profile."""
     url = "/".join(filter(None, (f"s3://{bucket}", prefix)))
-    reading, writing, retries = settings(switched_on("AWS_ALLOW_HTTP"))
+    quick, patient, retries = settings(switched_on("AWS_ALLOW_HTTP"))
     known: dict[str, Any] = {"retry_config": retries, **_credentials(url)}
-    return Objects(url, Clients(*(S3Store(bucket, client_options=it, **known) for it in (reading, writing))), S3, prefix)
+    return Objects(url, Clients(*(S3Store(bucket, client_options=it, **known) for it in (quick, patient))), S3, prefix)
 
 
 def _credentials(url: str) -> dict[str, Any]:
