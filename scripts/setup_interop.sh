@@ -27,5 +27,12 @@ make_environment torch 'torch==2.13.0' 'mosaicml-streaming==0.13.*' 'litdata==0.
     'webdataset==1.0.2' polars pyarrow
 # The guard for older readers of Hugging Face datasets.
 make_environment datasets3 'datasets==3.6.0' 'Pillow>=10'
+# Azure's object store, from npm: needs Node.js.
+if [ ! -e "$base/azurite/.done" ]; then
+    mkdir -p "$base/azurite"
+    npm install --prefix "$base/azurite" --silent --no-audit --no-fund 'azurite@3.37' >"$base/azurite.log" 2>&1 &&
+        touch "$base/azurite/.done" ||
+        echo "interop: could not install Azurite ($base/azurite.log says why); its tests will be skipped" >&2
+fi
 # The reader of COCO's annotations, whose wheels need NumPy only.
 make_environment coco 'pycocotools==2.0.11'

@@ -4,7 +4,8 @@ ShardctlError                 3  cannot do it
 ├── UsageError                2  wrong usage: options that contradict each other, impossible sizes
 ├── InputError                3  the sources do not exist, or do not fit the options
 ├── StorageError              3  the file system refuses: full, read-only, not permitted
-│   └── StoreError            3  an object store refuses, or does not answer
+│   └── StoreError            3  an object store refuses
+│       └── UnansweredError   3  it does not answer, or cannot at the moment
 ├── DatasetError              3  not a dataset, or a damaged one
 ├── ConsumerError             3  a consumer named for a measurement raised, or did not return
 ├── WorkerError               3  a worker process ended without finishing its shard, or could not be started
@@ -61,6 +62,10 @@ class NoSuchKeyError(StoreError):
 
 class ObjectChangedError(StoreError):
     """An object is not the one that it was: it was written anew since."""
+
+
+class UnansweredError(StoreError):
+    """An object store did not answer, or said that it cannot at the moment: nobody knows whether it did what it was asked."""
 
 
 class DatasetError(ShardctlError):

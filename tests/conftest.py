@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from kept_servers import KeptServers
+from object_stores import azurite, bucket, container, object_server, started_server  # noqa: F401 (fixtures)
 
 import shardctl
 from shardctl.cli import run

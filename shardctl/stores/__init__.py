@@ -1,1 +1,48 @@
 """Object stores: Amazon S3 and what speaks its protocol, Google Cloud Storage, Azure Blob Storage."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+
+from shardctl.errors import UsageError
+from shardctl.storage import printable
+from shardctl.stores.base import Store
+from shardctl.stores.client import package
+
+SCHEMES = {"s3": "s3", "gs": "gcs", "az": "azure"}
+"""The module here that opens the URLs of a scheme, connect(bucket, prefix). The extra with its packages has the same name."""
+
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
+
+
+def is_url(text: str | Path) -> bool:
+    """Return whether this is a URL and not a path on a file system. Raises UsageError for a URL that was made a Path."""
+    if isinstance(text, Path):
+        scheme = text.parts[0] if text.parts else ""
+        if scheme.endswith(":") and scheme[:-1] in SCHEMES:
+            raise UsageError(f"{printable(str(text))}: a Path drops one / of a URL; give the URL as a string")
+        return False
+    return _URL.fullmatch(text) is not None
+
+
+def open_store(url: str) -> Store:
+    """Return the objects below a URL, such as s3://bucket/prefix. No request is made yet.
+
+    Raises UsageError for what is no such URL, InstallError where a package is missing, StoreError where no credentials are.
+    """
+    match = _URL.fullmatch(url)
+    schemes = ", ".join(f"{scheme}://" for scheme in SCHEMES)
+    if not match or match[1] not in SCHEMES:
+        raise UsageError(f"{printable(url)}: is not the URL of an object store; those begin with {schemes}")
+    bucket, _, prefix = match[2].partition("/")
+    if not bucket:
+        raise UsageError(f"{printable(url)}: names no bucket; write {match[1]}://bucket/prefix")
+    prefix = prefix.rstrip("/")
+    if prefix and any(part in ("", ".", "..") for part in prefix.split("/")):
+        raise UsageError(f"{printable(url)}: has an empty part, . or .. in its path; leave it out")
+    name = SCHEMES[match[1]]
+    package("obstore", url, name)
+    store: Store = importlib.import_module(f"shardctl.stores.{name}").connect(bucket, prefix)
+    return store

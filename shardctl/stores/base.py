@@ -24,7 +24,7 @@ class Store(Protocol):
     """Objects below one prefix of one bucket. Threads may share it; a forked process may not.
 
     Keys are relative to `url`, with / between their parts. All calls raise StoreError, a sentence that names the action and the
-    key; NoSuchKeyError where the object is not there.
+    key; NoSuchKeyError where the object is not there; UnansweredError where the store does not answer, or cannot at the moment.
     """
 
     url: str
@@ -50,11 +50,18 @@ class Store(Protocol):
         ...
 
     def create(self, key: str, data: bytes) -> str | None:
-        """Write an object if there is none, and return its version; None if there is one."""
+        """Write an object if there is none, and return its version; None if there is one.
+
+        One with exactly these bytes counts as written by this call: the answer to it may have been lost. Where it matters who
+        wrote an object, the bytes must tell.
+        """
         ...
 
     def replace(self, key: str, data: bytes, version: str) -> str | None:
-        """Write an object if it still has this version, and return the new one; None if it has another one, or is gone."""
+        """Write an object if it still has this version, and return the new one; None if it has another one, or is gone.
+
+        One with exactly these bytes counts as written by this call, as with `create`.
+        """
         ...
 
     def pages(self, prefix: str = "", after: str = "") -> Iterator[list[Stored]]:

@@ -1,0 +1,54 @@
+"""Azure Blob Storage: az://container/prefix, of the account that AZURE_STORAGE_ACCOUNT_NAME names."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from obstore.store import AzureStore
+
+from shardctl.errors import StoreError
+from shardctl.stores.base import Store
+from shardctl.stores.client import package, settings, switched_on
+from shardctl.stores.clouds import AZURE
+from shardctl.stores.objects import Clients, Objects
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta, PutResult
+
+_OWN = (
+    "AZURE_STORAGE_ACCOUNT_KEY",
+    "AZURE_STORAGE_ACCESS_KEY",
+    "AZURE_STORAGE_SAS_KEY",
+    "AZURE_STORAGE_SAS_TOKEN",
+    "AZURE_STORAGE_TOKEN",
+    "AZURE_STORAGE_CLIENT_SECRET",
+)
+"""Variables that obstore itself takes credentials from."""
+
+
+class AzureObjects(Objects):
+    """Blobs. Their ETags have quotation marks everywhere but in listings."""
+
+    def _version(self, written: ObjectMeta | PutResult) -> str:
+        e_tag = super()._version(written)
+        return e_tag if e_tag.startswith('"') else f'"{e_tag}"'
+
+
+def connect(bucket: str, prefix: str) -> Store:
+    """Return the blobs below a prefix of a container, with the credentials of the environment or of az."""
+    url = "/".join(filter(None, (f"az://{bucket}", prefix)))
+    emulated = switched_on("AZURE_STORAGE_USE_EMULATOR")
+    if not emulated and not os.environ.get("AZURE_STORAGE_ACCOUNT_NAME"):
+        raise StoreError(f"{url}: which storage account is not known; set AZURE_STORAGE_ACCOUNT_NAME")
+    quick, patient, retries = settings(emulated or switched_on("AZURE_ALLOW_HTTP"))
+    known: dict[str, Any] = {"retry_config": retries, **({} if emulated else _credentials(url))}
+    clients = Clients(*(AzureStore(bucket, client_options=it, **known) for it in (quick, patient)))
+    return AzureObjects(url, clients, AZURE, prefix)
+
+
+def _credentials(url: str) -> dict[str, Any]:
+    """Return what provides credentials where obstore is given none: azure-identity, which knows all kinds of them."""
+    if any(os.environ.get(name) for name in _OWN) or switched_on("AZURE_SKIP_SIGNATURE"):
+        return {}
+    return {"credential_provider": package("obstore.auth.azure", url, "azure").AzureCredentialProvider()}

@@ -1,0 +1,86 @@
+"""The client of all stores: obstore, with time-outs that suit requests of some MiB."""
+
+from __future__ import annotations
+
+import math
+import os
+from datetime import timedelta
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from shardctl.errors import InstallError, UsageError
+from shardctl.storage import printable
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig, RetryConfig
+
+TIMEOUT = "SHARDCTL_STORE_TIMEOUT"
+"""Variable: seconds that a store may leave a request without an answer."""
+
+TIMEOUT_SECONDS = 10.0
+"""A store that is well answers within 1 s. obstore's own 30 s, ten times, would be minutes of silence for one lost packet."""
+
+RETRY = "SHARDCTL_STORE_RETRY"
+"""Variable: seconds during which a request that fails is made again."""
+
+RETRY_SECONDS = 60.0
+"""Long enough for a store that asks to slow down, and for the restart of one; then a person should know."""
+
+PATIENCE = 6
+"""How much longer an upload may take: up to 8 MiB go out before there can be an answer, and then there is one by the store."""
+
+ANSWER_SECONDS = 3600.0
+"""Seconds for the whole of a long answer that goes on arriving: what counts is that it does not stand still."""
+
+MOST_RETRIES = 20
+
+
+class Settings(NamedTuple):
+    """How long to wait: the client of most requests, that of uploads and of work within the store, and what both do about a
+    failure."""
+
+    quick: ClientConfig
+    patient: ClientConfig
+    retries: RetryConfig
+
+
+def settings(allow_http: bool) -> Settings:
+    """Return the settings of the clients, from the environment. Raises UsageError for a value that is no number of seconds."""
+    timeout, retry = _seconds(TIMEOUT, TIMEOUT_SECONDS, least=0.1), _seconds(RETRY, RETRY_SECONDS, least=0.0)
+    connect = timedelta(seconds=min(timeout, 5.0))
+    shared: ClientConfig = {"allow_http": allow_http, "connect_timeout": connect, "user_agent": "shardctl"}
+    return Settings(
+        {**shared, "read_timeout": timedelta(seconds=timeout), "timeout": timedelta(seconds=max(timeout, ANSWER_SECONDS))},
+        {**shared, "timeout": timedelta(seconds=timeout * PATIENCE)},
+        {
+            "max_retries": MOST_RETRIES if retry else 0,
+            "retry_timeout": timedelta(seconds=retry),
+            "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=10), "base": 2},
+        },
+    )
+
+
+def _seconds(name: str, usual: float, least: float) -> float:
+    text = os.environ.get(name, "")
+    try:
+        seconds = float(text) if text else usual
+    except ValueError:
+        seconds = math.nan
+    if not least <= seconds <= 86400:
+        raise UsageError(f"{name}={printable(text)} is no number of seconds from {least:g} to 86400")
+    return seconds
+
+
+def switched_on(name: str) -> bool:
+    """Return whether a variable of the environment says yes, in the words that obstore knows."""
+    return os.environ.get(name, "").lower() in ("1", "true", "on", "yes", "y")
+
+
+def package(module: str, what: str, extra: str) -> Any:
+    """Return a module of a package that may not be installed; raises InstallError, which says for `what` it is needed."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise InstallError(
+            f"{printable(what)} needs a package that cannot be imported ({error}): pip install 'shardctl[{extra}]'"
+        ) from None

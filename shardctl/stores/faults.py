@@ -1,0 +1,102 @@
+"""What obstore raises, as sentences that say what was tried, where, and what to do.
+
+obstore knows few classes of faults; the others are told by the status and the code in the store's answer, which its message
+contains, and by the names of Rust's errors for what went wrong on the network.
+"""
+
+from __future__ import annotations
+
+import re
+
+from shardctl.errors import NoSuchKeyError, ObjectChangedError, StoreError, UnansweredError, first_line
+from shardctl.storage import printable
+from shardctl.stores.client import RETRY, TIMEOUT
+from shardctl.stores.clouds import Action, Cloud
+
+_STATUS = re.compile(r"status code: (\d{3})")
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+
+_DOING = {"read": "reading", "list": "listing", "write": "writing", "delete": "deleting", "copy": "copying"}
+
+_NO_BUCKET = {"NoSuchBucket", "ContainerNotFound"}
+_EXPIRED = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"}
+_WRONG = {"InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "AuthenticationFailed", "InvalidAuthenticationInfo"}
+_ELSEWHERE = {"PermanentRedirect", "AuthorizationHeaderMalformed", "TemporaryRedirect", "IllegalLocationConstraintException"}
+
+_NETWORK = (
+    ("dns error", "its host name is not known"),
+    ("ConnectionRefused", "the connection was refused"),
+    ("ertificate", "its certificate is not trusted"),
+    ("InvalidContentType", "it does not speak TLS there"),
+    ("NetworkUnreachable", "the network cannot be reached"),
+    ("HostUnreachable", "the host cannot be reached"),
+)
+"""What stands in the message of a connection that was not made, and how to say it."""
+
+
+def described(error: Exception, cloud: Cloud, action: Action, where: str) -> StoreError:
+    """Return the error to raise for one of obstore's: `where` is the URL of what was asked for."""
+    text = str(error)
+    status, code = _found(_STATUS, text), _found(_CODE, text)
+    kind = type(error).__name__
+    where = printable(where)
+    doing = f"{where}: {_DOING[action]}"
+    if code in _NO_BUCKET:
+        return StoreError(f"{where}: there is no such {cloud.bucket}; make it, or correct the name")
+    if code in _EXPIRED:
+        return StoreError(f"{doing} failed: the credentials have expired ({code}); {cloud.renew}")
+    if code == "RequestTimeTooSkewed":
+        return StoreError(f"{doing} failed: the clock of this machine is wrong ({code}); set it")
+    if code in _WRONG or status == "401" or kind == "UnauthenticatedError":
+        return StoreError(f"{doing} failed: the credentials are not valid ({code or status}); {cloud.renew}")
+    if code in _ELSEWHERE or status in ("301", "307") or "incorrectly configured region" in text:
+        return StoreError(f"{doing} failed: the {cloud.bucket} is somewhere else; set {cloud.address} to where it is")
+    if status == "403" or kind == "PermissionDeniedError":
+        hidden = "; what is not there looks the same without the permission to list" if action == "read" else ""
+        needed = cloud.permissions[action]
+        return StoreError(f"{doing} is not permitted ({needed}); ask for this permission, or use other credentials{hidden}")
+    if isinstance(error, FileNotFoundError):
+        return NoSuchKeyError(f"{where}: there is no such object")
+    if kind == "PreconditionError":
+        return ObjectChangedError(f"{where}: has changed since it was first read; begin again with what is there now")
+    if kind == "InvalidPathError":
+        return StoreError(f"{doing} failed: the name of an object there cannot be used ({_short(error)}); rename or delete it")
+    return _unanswered(text, status, code, cloud, doing) or StoreError(f"{doing} failed: {_short(error)}")
+
+
+def _unanswered(text: str, status: str, code: str, cloud: Cloud, doing: str) -> UnansweredError | None:
+    """Return the error for a store that did not answer, or said that it cannot; None if it gave another answer."""
+    if status.startswith("5") or status in ("408", "429"):
+        return UnansweredError(
+            f"{doing} failed: {cloud.name} is overloaded or out of order ({' '.join(filter(None, (status, code)))}),"
+            f" and still was after some retries; try again later, or set {RETRY} to more seconds"
+        )
+    if "BadScheme" in text:
+        return UnansweredError(f"{doing} failed: the address is one of http, which is not allowed; set {cloud.plain}")
+    if "TimedOut" in text or "kind: Timeout" in text:
+        return UnansweredError(
+            f"{doing} failed: no answer from {cloud.name}; check the network and {cloud.address}, or set {TIMEOUT} to more"
+            " seconds"
+        )
+    for sign, said in _NETWORK:
+        if sign in text:
+            return UnansweredError(
+                f"{doing} failed: no connection to {cloud.name}, {said}; check the network and {cloud.address}"
+            )
+    if "error sending request" in text or "kind: Body" in text or "kind: Decode" in text or "kind: Interrupted" in text:
+        return UnansweredError(f"{doing} failed: the connection to {cloud.name} broke, again and again; check the network")
+    return None
+
+
+def is_past_the_end(error: Exception) -> bool:
+    """Return whether a range was asked for that begins after the last byte of the object."""
+    return _found(_STATUS, str(error)) == "416" or "InvalidGetRange" in str(error) or "StartTooLarge" in str(error)
+
+
+def _found(pattern: re.Pattern[str], text: str) -> str:
+    match = pattern.search(text)
+    return match[1] if match else ""
+
+
+def _short(error: Exception) -> str:
+    return printable(first_line(error))

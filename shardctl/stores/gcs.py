@@ -1,0 +1,62 @@
+"""Google Cloud Storage: gs://bucket/prefix."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import obstore
+from obstore.exceptions import PreconditionError
+from obstore.store import GCSStore
+
+from shardctl.errors import StoreError
+from shardctl.stores.base import Store
+from shardctl.stores.client import package, settings, switched_on
+from shardctl.stores.clouds import GOOGLE
+from shardctl.stores.objects import Clients, Objects
+
+if TYPE_CHECKING:
+    from obstore import PutMode
+
+_OWN = ("GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH", "GOOGLE_SERVICE_ACCOUNT_KEY")
+"""Variables that obstore itself takes credentials from."""
+
+_SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
+
+
+class GoogleObjects(Objects):
+    """Objects of Google, whose conditions ask for the generation. Listings do not tell it: it is looked up."""
+
+    def _condition(self, key: str, version: str) -> PutMode:
+        try:
+            meta = obstore.head(self._clients.quick, self._path(key))
+        except FileNotFoundError as error:
+            raise PreconditionError(str(error)) from error
+        if meta["e_tag"] != version:
+            raise PreconditionError(f"{key} has the ETag {meta['e_tag']}")
+        return {"e_tag": version, "version": meta["version"]}
+
+
+def connect(bucket: str, prefix: str) -> Store:
+    """Return the objects below a prefix of a bucket, with the credentials of the environment or of gcloud."""
+    url = "/".join(filter(None, (f"gs://{bucket}", prefix)))
+    quick, patient, retries = settings(switched_on("GOOGLE_ALLOW_HTTP"))
+    known: dict[str, Any] = {"retry_config": retries, **_credentials(url)}
+    clients = Clients(*(GCSStore(bucket, client_options=it, **known) for it in (quick, patient)))
+    return GoogleObjects(url, clients, GOOGLE, prefix)
+
+
+def _credentials(url: str) -> dict[str, Any]:
+    """Return what provides credentials where obstore is given none: google-auth, which knows all kinds of them."""
+    if any(os.environ.get(name) for name in _OWN) or switched_on("GOOGLE_SKIP_SIGNATURE"):
+        return {}
+    google = package("google.auth", url, "gcs")
+    provider = package("obstore.auth.google", url, "gcs").GoogleCredentialProvider
+    try:
+        found, _ = google.default(scopes=[_SCOPE])
+    except google.exceptions.GoogleAuthError as error:
+        raise StoreError(
+            f"{url}: no credentials were found: sign in (gcloud auth application-default login), or set"
+            " GOOGLE_APPLICATION_CREDENTIALS; for a public bucket set GOOGLE_SKIP_SIGNATURE=true"
+        ) from error
+    return {"credential_provider": provider(found)}

@@ -1,0 +1,188 @@
+"""One writer at a time on an object store: an object with a heartbeat, since a store has no locks.
+
+Whoever creates the object is the owner. It writes it again every few seconds, on the condition that it is still the version
+that it wrote last; so a version that stands still is that of an owner who is gone. A waiting process measures that with its own
+clock, and never compares a time with one of another machine. It then writes itself into the object, on the condition that it
+is still that version: of several that do so at once one succeeds, and the old owner, if it was only stopped, is refused at its
+next heartbeat.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+
+from shardctl.errors import BusyError, NoSuchKeyError, ObjectChangedError, StoreError
+from shardctl.lease import HEARTBEAT_SECONDS, LOOK_SECONDS, STALE_SECONDS, Owner
+from shardctl.storage import printable
+from shardctl.stores.base import Store
+
+ASK_SECONDS = 1.0
+"""Seconds between the requests of a waiting process that ask for the lease."""
+
+LEAVE_SECONDS = 10.0
+"""How long the end of a lease waits for a heartbeat that is on its way. After that the lease is left to grow old."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds: between heartbeats, until a lease that stands still counts as left behind, between the looks of who waits."""
+
+    heartbeat: float = HEARTBEAT_SECONDS
+    stale: float = STALE_SECONDS
+    ask: float = ASK_SECONDS
+
+
+class Lease:
+    """The right to write one dataset, as long as its heartbeat continues. Threads may share it."""
+
+    def __init__(self, store: Store, key: str, owner: Owner, version: str, pace: Pace) -> None:
+        self._store, self._key, self._owner, self._version, self._pace = store, key, owner, version, pace
+        self._beats = 0
+        self._lost: BusyError | None = None
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._beat, daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """Renew the lease: for the seconds that follow, nobody takes it over.
+
+        Raises BusyError if another process has done so, as it may where this one stood still for long; StoreError if the store
+        does not answer.
+        """
+        with self._lock:
+            if self._lost is None and not self._renew():
+                owner = _owner(self._store, self._key)
+                self._lost = BusyError(
+                    f"{printable(self._store.url)}: this process stood still for so long that {owner or 'another one'} took"
+                    " over; nothing was lost"
+                )
+            if self._lost is not None:
+                raise self._lost
+
+    def _renew(self) -> bool:
+        """Write the next heartbeat, and return whether the lease is still this one's."""
+        self._beats += 1
+        beat = _record(self._owner, self._beats)
+        version = self._store.replace(self._key, beat, self._version)
+        if version is None and (last := self._last_of_mine()) is not None:
+            version = self._store.replace(self._key, beat, last)
+        self._version = version or self._version
+        return version is not None
+
+    def _last_of_mine(self) -> str | None:
+        """Return the version of the lease if it is this one's: a heartbeat without an answer may have been written later."""
+        found = self._store.stat(self._key)
+        if found is None:
+            return None
+        try:
+            written = _read(self._store.get(self._key, version=found.version).to_pybytes())
+        except (NoSuchKeyError, ObjectChangedError):
+            return None
+        return found.version if written == self._owner else None
+
+    def release(self) -> None:
+        """End the heartbeat, and delete the lease if it is still this one's."""
+        self._ended.set()
+        self._thread.join(LEAVE_SECONDS)
+        if self._thread.is_alive():
+            return
+        # It is deleted without a condition. Right after a heartbeat nobody else can have found that it stands still.
+        with contextlib.suppress(StoreError, BusyError):  # out of reach, and then it grows old there; or another one's
+            self.check()
+            self._store.delete([self._key])
+
+    def _beat(self) -> None:
+        while not self._ended.wait(self._pace.heartbeat):
+            try:
+                self.check()
+            except BusyError:
+                return  # the next check says so
+            except StoreError:
+                continue  # out of reach for a while: the lease grows older, which is what it should do then
+
+
+@contextlib.contextmanager
+def hold(
+    store: Store,
+    key: str,
+    waiting: Callable[[str], None] | None,
+    looking: Callable[[], None] = lambda: None,
+    pace: Pace = Pace(),
+) -> Iterator[Lease]:
+    """Be the only one that holds the lease at `key`.
+
+    If another one holds it, call `waiting` with its name and wait; if `waiting` is None, raise BusyError at once. While this
+    process waits, `looking` is called some times in a second.
+    """
+    me = Owner.me()
+    lease = Lease(store, key, me, _acquire(store, key, me, waiting, looking, pace), pace)
+    try:
+        yield lease
+    finally:
+        lease.release()
+
+
+def _acquire(
+    store: Store, key: str, me: Owner, waiting: Callable[[str], None] | None, looking: Callable[[], None], pace: Pace
+) -> str:
+    """Return the version of the lease, once it belongs to `me`."""
+    mine = _record(me, 0)
+    seen, since, told = "", 0.0, ""
+    while True:
+        there = store.stat(key)
+        if there is None:
+            version = store.create(key, mine)
+            if version is not None:
+                return version
+            continue  # somebody was quicker
+        now = time.monotonic()
+        if there.version != seen:
+            seen, since = there.version, now
+        elif now - since > pace.stale:
+            version = store.replace(key, mine, seen)
+            if version is not None:
+                return version
+            continue
+        owner = _owner(store, key)
+        if waiting is None:
+            raise BusyError(f"{printable(store.url)}: another shardctl is writing it ({owner or 'one that cannot be read'})")
+        if owner and owner != told:
+            waiting(owner)
+            told = owner
+        _pause(pace.ask, looking)
+
+
+def _pause(seconds: float, looking: Callable[[], None]) -> None:
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        looking()
+        time.sleep(min(left, LOOK_SECONDS))
+
+
+def _record(owner: Owner, beats: int) -> bytes:
+    """Return the bytes of a lease: each heartbeat has others, since some stores make the version of an object of its bytes."""
+    return json.dumps({**asdict(owner), "beats": beats}).encode()
+
+
+def _read(data: bytes) -> Owner | None:
+    try:
+        fields = json.loads(data)
+        del fields["beats"]
+        return Owner(**fields)
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+def _owner(store: Store, key: str) -> str:
+    """Return the name of who holds the lease, nothing if it is gone or cannot be read."""
+    try:
+        found = _read(store.get(key).to_pybytes())
+    except NoSuchKeyError:
+        return ""
+    return str(found) if found is not None else "one that cannot be read"

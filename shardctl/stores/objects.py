@@ -1,0 +1,290 @@
+"""The protocol of object stores, answered by obstore."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import obstore
+import pyarrow as pa
+from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
+
+from shardctl.errors import NoSuchKeyError, StorageError, StoreError, UnansweredError
+from shardctl.storage import printable
+from shardctl.stores.base import Stored
+from shardctl.stores.clouds import Action, Cloud
+from shardctl.stores.faults import described, is_past_the_end
+from shardctl.stores.forks import note_use
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta, PutMode, PutResult
+    from obstore.store import ObjectStore
+
+PART = 8 << 20
+"""Bytes of a part of an upload. S3 takes 10,000 parts: objects of up to 78 GiB."""
+
+PARTS_AT_ONCE = 4
+"""Parts that are on their way at the same time, and in memory: 32 MiB."""
+
+RANGES_AT_ONCE = 10
+"""Stretches of an object that are requested at the same time: as many as obstore does itself."""
+
+SMALL = 256 << 10
+"""Bytes up to which a write is expected to be answered as soon as a read: the heartbeat of a lease may not hang for long."""
+
+PAGE = 1000
+"""Objects on a page of a listing, and in one request to delete: what the stores allow."""
+
+CONDITION_TRIES = 5
+"""How often a conditional write is made again while nothing shows why it was refused, or what became of it."""
+
+_RAISED = (BaseError, OSError, ValueError)
+
+
+class Clients(NamedTuple):
+    """obstore's store twice, with time-outs for most requests, and for uploads and work within the store."""
+
+    quick: ObjectStore
+    patient: ObjectStore
+
+
+class Objects:
+    """The objects below one prefix. Stores differ in what they call a version: two methods that siblings override."""
+
+    def __init__(self, url: str, clients: Clients, cloud: Cloud, prefix: str = "") -> None:
+        self.url = url
+        self._clients, self._cloud, self._prefix = clients, cloud, prefix
+        self._known = False  # whether the bucket has been seen to be there
+
+    def get(self, key: str, start: int = 0, length: int | None = None, version: str | None = None) -> pa.Buffer:
+        """Return the bytes of an object, or `length` of them from `start` on, without a copy of them."""
+        if length == 0:
+            return pa.py_buffer(b"")
+        options: dict[str, Any] = {}
+        if length is not None:
+            options["range"] = (start, start + length)
+        elif start:
+            options["range"] = {"offset": start}
+        if version is not None:
+            options["if_match"] = version
+        with self._asking("read", key):
+            try:
+                return pa.py_buffer(obstore.get(self._clients.quick, self._path(key), options=options).bytes())  # type: ignore[arg-type]
+            except _RAISED as error:
+                if not is_past_the_end(error):
+                    raise
+        return pa.py_buffer(b"")
+
+    def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]], version: str | None = None) -> list[pa.Buffer]:
+        """Return several (start, length) stretches of an object, each by a request of its own: merged ones would be fetched one
+        after the other (77 MiB/s of every second MiB, and 594 so)."""
+        if len(ranges) <= 1:
+            return [self.get(key, start, length, version) for start, length in ranges]
+        note_use()
+        return list(self._threads.map(lambda stretch: self.get(key, stretch[0], stretch[1], version), ranges))
+
+    @cached_property
+    def _threads(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(RANGES_AT_ONCE, thread_name_prefix="shardctl-ranges")
+
+    def stat(self, key: str) -> Stored | None:
+        """Return what is known of an object, None if there is none."""
+        try:
+            return self._head(key)
+        except NoSuchKeyError:
+            if self._known:
+                return None
+        except UnansweredError:
+            raise
+        except StoreError:
+            pass
+        # The answer to HEAD has a number and no reason: that of GET says if the bucket is missing, or what is not allowed.
+        try:
+            self.get(key, 0, 1)
+            return self._head(key)
+        except NoSuchKeyError:
+            return None
+
+    def _head(self, key: str) -> Stored:
+        with self._asking("read", key):
+            return self._stored(obstore.head(self._clients.quick, self._path(key)), key)
+
+    def put(self, key: str, data: bytes | Path) -> str:
+        """Write an object, whole or not at all, and return its version. A large one is sent in parts."""
+        client = self._clients.patient if isinstance(data, Path) else self._writer(data)
+        if isinstance(data, Path):
+            _check_readable(data)
+        with self._asking("write", key):
+            return self._version(obstore.put(client, self._path(key), data, chunk_size=PART, max_concurrency=PARTS_AT_ONCE))
+
+    def _writer(self, data: bytes) -> ObjectStore:
+        return self._clients.quick if len(data) <= SMALL else self._clients.patient
+
+    def create(self, key: str, data: bytes) -> str | None:
+        """Write an object if there is none, and return its version; None if there is one with other bytes."""
+        return self._write_if(key, data, None)
+
+    def replace(self, key: str, data: bytes, version: str) -> str | None:
+        """Write an object if it still has this version, and return the new one; None if it has another one, or is gone."""
+        return self._write_if(key, data, version)
+
+    def _write_if(self, key: str, data: bytes, version: str | None) -> str | None:
+        """Write an object if its version is this one (None: if it is not there).
+
+        A refusal proves nothing: the client may have sent it twice, since the first answer was lost, and S3 refuses one of two
+        at the same time (409) even if neither is done. What is there decides: these bytes, others, or still what was there.
+        """
+        fault: StoreError | None = None
+        for attempt in range(CONDITION_TRIES):
+            try:
+                written = self._try_to_write(key, data, version)
+            except UnansweredError as error:
+                fault, written = error, None
+            if written is not None:
+                return written
+            try:
+                found, there = self._read(key)
+            except UnansweredError as error:
+                raise fault or error from None
+            if found is not None and found == data:
+                return there
+            if there != version:
+                return None
+            time.sleep(random.uniform(0, 0.05 * 2**attempt))
+        raise fault or UnansweredError(
+            f"{self._where(key)}: writing was refused {CONDITION_TRIES} times, although nobody else has written it; try again"
+            " later"
+        )
+
+    def _try_to_write(self, key: str, data: bytes, version: str | None) -> str | None:
+        """Write an object if its version is this one, and return its new one; None if the store refuses."""
+        with self._asking("write", key):
+            try:
+                mode = "create" if version is None else self._condition(key, version)
+                return self._version(obstore.put(self._writer(data), self._path(key), data, mode=mode, use_multipart=False))
+            except (AlreadyExistsError, PreconditionError):
+                return None
+
+    def _read(self, key: str) -> tuple[bytes | None, str | None]:
+        """Return the bytes and the version of an object, None and None if there is none."""
+        try:
+            with self._asking("read", key):
+                result = obstore.get(self._clients.quick, self._path(key))
+                return bytes(result.bytes()), self._version(result.meta)
+        except NoSuchKeyError:
+            return None, None
+
+    def pages(self, prefix: str = "", after: str = "") -> Iterator[list[Stored]]:
+        """Yield the objects whose keys begin with `prefix` and come after `after`, page by page, in the order of their keys."""
+        folder, _, _ = prefix.rpartition("/")
+        below = self._path(folder)
+        with self._asking("list", folder):
+            listed = iter(
+                obstore.list(self._clients.quick, below or None, offset=self._path(after) if after else None, chunk_size=PAGE)
+            )
+        last = ""
+        while True:
+            with self._asking("list", folder):
+                page = next(listed, None)
+            if page is None:
+                return
+            objects = [self._stored(meta) for meta in page]
+            kept = []
+            for entry, following in itertools.zip_longest(objects, objects[1:]):
+                if entry.size == 0 and self._is_folder(entry.key, folder, last, following):
+                    continue
+                if entry.key <= last:
+                    raise StoreError(
+                        f"{self._where(folder)}: is listed in no order of the keys, as some stores do; use a bucket that is"
+                    )
+                last = entry.key
+                if entry.key.startswith(prefix) and entry.key > after:
+                    kept.append(entry)
+            if kept:
+                yield kept
+            if prefix and last > prefix and not last.startswith(prefix):
+                return
+
+    def _is_folder(self, key: str, folder: str, last: str, following: Stored | None) -> bool:
+        """Return whether an empty object is one that consoles write for a folder: its name ends with /, which obstore drops."""
+        if key == folder or key <= last or (following is not None and following.key.startswith(f"{key}/")):
+            return True
+        return self.stat(key) is None
+
+    def children(self, folder: str = "") -> tuple[list[str], list[Stored]]:
+        """Return what is directly in a folder: the names of folders, relative to it, and the objects."""
+        folder = folder.rstrip("/")
+        with self._asking("list", folder):
+            found = obstore.list_with_delimiter(self._clients.quick, self._path(folder) or None)
+        start = len(self._path(folder)) + 1 if self._path(folder) else 0
+        names = sorted(path[start:].rstrip("/") for path in found["common_prefixes"])
+        objects = sorted(self._stored(meta) for meta in found["objects"])
+        return names, [entry for entry in objects if entry.key != folder]
+
+    def copy(self, source: str, target: str) -> None:
+        """Copy an object within the store."""
+        with self._asking("copy", source):
+            obstore.copy(self._clients.patient, self._path(source), self._path(target))
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Delete objects, up to 1,000 with one request; those that are not there are left out."""
+        remaining = iter(keys)
+        while some := list(itertools.islice(remaining, PAGE)):
+            paths = [self._path(key) for key in some]
+            try:
+                with self._asking("delete", some[0]):
+                    obstore.delete(self._clients.patient, paths)
+            except NoSuchKeyError:
+                for key, path in zip(some, paths, strict=True):
+                    with contextlib.suppress(NoSuchKeyError), self._asking("delete", key):
+                        obstore.delete(self._clients.patient, path)
+
+    @contextlib.contextmanager
+    def _asking(self, action: Action, key: str) -> Iterator[None]:
+        """Turn what obstore raises into a StoreError."""
+        note_use()
+        try:
+            yield
+        except _RAISED as error:
+            raise described(error, self._cloud, action, self._where(key)) from error
+        self._known = True
+
+    def _where(self, key: str) -> str:
+        return printable(f"{self.url}/{key}" if key else self.url)
+
+    def _path(self, key: str) -> str:
+        """Return the key in its bucket. Raises StoreError for one that cannot be addressed: the client would change it."""
+        if key.startswith("/") or key.endswith("/") or "//" in key:
+            raise StoreError(
+                f"{self._where(key)}: has an empty part between two /, which shardctl cannot read; rename the object"
+            )
+        return "/".join(filter(None, (self._prefix, key)))
+
+    def _stored(self, meta: ObjectMeta, key: str | None = None) -> Stored:
+        path = meta["path"]
+        if key is None:
+            key = path[len(self._prefix) + 1 :] if self._prefix else path
+        return Stored(key, meta["size"], self._version(meta))
+
+    def _version(self, written: ObjectMeta | PutResult) -> str:
+        """Return what names the content of an object."""
+        return written["e_tag"] or ""
+
+    def _condition(self, key: str, version: str) -> PutMode:
+        """Return what makes obstore write an object only if it has this version."""
+        return {"e_tag": version}
+
+
+def _check_readable(path: Path) -> None:
+    try:
+        with open(path, "rb"):
+            pass
+    except OSError as error:
+        raise StorageError(f"{printable(str(path))}: cannot be read ({error.strerror or error})") from error

@@ -1,0 +1,49 @@
+"""Amazon S3, and stores that speak its protocol: s3://bucket/prefix."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import Any
+
+from obstore.store import S3Store
+
+from shardctl.errors import StoreError
+from shardctl.stores.base import Store
+from shardctl.stores.client import package, settings, switched_on
+from shardctl.stores.clouds import S3
+from shardctl.stores.objects import Clients, Objects
+
+RENEWAL = timedelta(minutes=5)
+"""How long obstore may use keys that boto3 gave it. boto3 itself renews them in time, and is quick to ask."""
+
+_OWN = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+)
+"""Variables that obstore itself takes credentials from."""
+
+
+def connect(bucket: str, prefix: str) -> Store:
+    """Return the objects below a prefix of a bucket, with the credentials of the environment or of a profile."""
+    url = "/".join(filter(None, (f"s3://{bucket}", prefix)))
+    quick, patient, retries = settings(switched_on("AWS_ALLOW_HTTP"))
+    known: dict[str, Any] = {"retry_config": retries, **_credentials(url)}
+    return Objects(url, Clients(*(S3Store(bucket, client_options=it, **known) for it in (quick, patient))), S3, prefix)
+
+
+def _credentials(url: str) -> dict[str, Any]:
+    """Return what provides credentials where obstore finds none itself: boto3, which knows profiles and SSO."""
+    if any(os.environ.get(name) for name in _OWN) or switched_on("AWS_SKIP_SIGNATURE"):
+        return {}
+    provider = package("obstore.auth.boto3", f"{url} with no AWS_ACCESS_KEY_ID", "s3").Boto3CredentialProvider
+    exceptions = package("botocore.exceptions", url, "s3")
+    try:
+        return {"credential_provider": provider(ttl=RENEWAL)}
+    except (ValueError, exceptions.BotoCoreError) as error:
+        raise StoreError(
+            f"{url}: no credentials were found ({error}): set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE;"
+            " for a public bucket set AWS_SKIP_SIGNATURE=true"
+        ) from error

@@ -1,0 +1,236 @@
+"""One writer on an object store: real processes that are killed and stopped, answers that are lost."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from object_server import ObjectServer
+from object_stores import memory_store
+
+from shardctl.errors import BusyError, StoreError
+from shardctl.lease import Owner
+from shardctl.stores import open_store
+from shardctl.stores.base import Store
+from shardctl.stores.lease import Lease, Pace, hold
+
+LEASE = ".shardctl/lease.json"
+
+STILL = Pace(heartbeat=600, stale=600, ask=0.02)
+"""No heartbeat in the time of a test: the owner stands still."""
+
+HASTY = Pace(heartbeat=600, stale=0.0, ask=0.01)
+"""A lease that has not changed since the last look counts as left behind."""
+
+USUAL = Pace(heartbeat=0.05, stale=600, ask=0.02)
+"""One that beats, and waits for others as long as it takes."""
+
+
+@pytest.fixture(params=["memory", "s3", "gs", "az"])
+def store(request: pytest.FixtureRequest) -> Store:
+    if request.param == "memory":
+        return memory_store()
+    if request.param == "az":
+        return open_store(request.getfixturevalue("container"))
+    bucket = request.getfixturevalue("bucket")
+    return open_store(bucket.replace("s3:", f"{request.param}:"))
+
+
+def test_a_second_one_fails_at_once_where_it_is_told_to(store: Store) -> None:
+    with hold(store, LEASE, None) as lease:
+        with (
+            pytest.raises(BusyError, match=f"another shardctl is writing it .process {os.getpid()} on "),
+            hold(store, LEASE, None),
+        ):
+            pass
+        lease.check()
+    assert store.stat(LEASE) is None
+    with hold(store, LEASE, None):
+        pass
+
+
+def test_of_five_at_once_one_after_the_other_holds_it(store: Store) -> None:
+    inside: list[int] = []
+    most: list[int] = []
+    told: list[str] = []
+
+    def work(number: int) -> None:
+        with hold(store, LEASE, told.append, pace=USUAL) as lease:
+            inside.append(number)
+            lease.check()
+            most.append(len(inside))
+            lease.check()
+            inside.remove(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert most == [1] * 5
+    assert all(name.startswith(f"process {os.getpid()} on ") for name in told)
+    assert store.stat(LEASE) is None
+
+
+class EnoughError(Exception):
+    """Ends a wait."""
+
+
+def test_a_heartbeat_keeps_it(store: Store) -> None:
+    looks: list[None] = []
+
+    def looking() -> None:
+        lease.check()
+        looks.append(None)
+        if len(looks) == 5:
+            raise EnoughError
+
+    with hold(store, LEASE, None, pace=STILL) as lease:
+        with pytest.raises(EnoughError), hold(store, LEASE, lambda _: None, looking, HASTY):
+            pass
+        lease.check()
+
+
+def test_the_heart_beats_by_itself(store: Store) -> None:
+    seen: set[str] = set()
+    with hold(store, LEASE, None, pace=USUAL):
+        end = time.monotonic() + 60
+        while len(seen) < 4 and time.monotonic() < end:
+            seen.add(store.stat(LEASE).version)  # type: ignore[union-attr]
+    assert len(seen) == 4
+
+
+def test_an_owner_that_stands_still_is_taken_over_and_finds_out(store: Store) -> None:
+    with hold(store, LEASE, None, pace=STILL) as first:
+        told: list[str] = []
+        with hold(store, LEASE, told.append, pace=HASTY) as second:
+            assert len(told) == 1
+            with pytest.raises(BusyError, match=f"stood still for so long that process {os.getpid()} .* took over"):
+                first.check()
+            first.release()
+            second.check()
+            assert store.stat(LEASE) is not None, "the first one leaves what is not its own"
+    assert store.stat(LEASE) is None
+
+
+def test_an_owner_whose_lease_came_and_went_finds_out(store: Store) -> None:
+    with hold(store, LEASE, None, pace=STILL) as first:
+        with hold(store, LEASE, lambda _: None, pace=HASTY):
+            pass
+        with pytest.raises(BusyError, match="another one took over"):
+            first.check()
+    assert store.stat(LEASE) is None
+
+
+def test_a_lease_that_cannot_be_read_is_taken_over_too(store: Store) -> None:
+    store.put(LEASE, b"no JSON")
+    told: list[str] = []
+    with hold(store, LEASE, told.append, pace=HASTY):
+        assert told == ["one that cannot be read"]
+
+
+HOLDS = """
+import sys
+from shardctl.stores import open_store
+from shardctl.stores.lease import Pace, hold
+from shardctl.errors import BusyError
+with hold(open_store(sys.argv[1]), sys.argv[2], None, pace=Pace(0.05)) as lease:
+    print("held", flush=True)
+    sys.stdin.readline()
+    try:
+        lease.check()
+        print("mine", flush=True)
+    except BusyError as error:
+        print(error, flush=True)
+"""
+
+
+@contextlib.contextmanager
+def another_process(url: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that holds the lease, and looks after a line whether it still does."""
+    command = [sys.executable, "-c", HOLDS, url, LEASE]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == "held\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def test_an_owner_that_is_killed_is_taken_over(bucket: str) -> None:
+    store = open_store(bucket)
+    with another_process(bucket) as process:
+        process.kill()
+        told: list[str] = []
+        with hold(store, LEASE, told.append, pace=HASTY) as lease:
+            lease.check()
+        assert told == [name for name in told if name.startswith(f"process {process.pid} on ")]
+
+
+def test_an_owner_that_was_stopped_and_goes_on_finds_out(bucket: str) -> None:
+    store = open_store(bucket)
+    with another_process(bucket) as process:
+        process.send_signal(signal.SIGSTOP)
+        with hold(store, LEASE, lambda _: None, pace=HASTY) as lease:
+            process.send_signal(signal.SIGCONT)
+            said, _ = process.communicate("go on\n", timeout=60)
+            assert f"stood still for so long that process {os.getpid()} on" in said
+            lease.check()
+
+
+@pytest.mark.parametrize("kind", ["lost", "reset", "503", "conflict"])
+def test_an_answer_that_is_lost_loses_no_lease(object_server: ObjectServer, bucket: str, kind: str) -> None:
+    store = open_store(bucket)
+    object_server.fault(kind, method="PUT", key=LEASE, share=0.5, seed=2)
+    with hold(store, LEASE, None, pace=STILL) as lease:
+        for _ in range(10):
+            lease.check()
+    assert store.stat(LEASE) is None
+
+
+def test_a_heartbeat_that_arrived_after_all_is_known(
+    object_server: ObjectServer, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store writes it and answers nothing more, not even to reading: this process does not know what became of it."""
+    monkeypatch.setenv("SHARDCTL_STORE_RETRY", "0")
+    store = open_store(bucket)
+    with hold(store, LEASE, None, pace=STILL) as lease:
+        object_server.fault("lost", method="PUT", times=1)
+        object_server.fault("503", method="GET", times=1)
+        with pytest.raises(StoreError, match=r"lease\.json: writing failed"):
+            lease.check()
+        lease.check()
+
+
+def test_what_a_store_refuses_is_not_taken_for_another_owner(object_server: ObjectServer, bucket: str) -> None:
+    store = open_store(bucket)
+    object_server.fault("403", key=LEASE)
+    with pytest.raises(StoreError, match="is not permitted"), hold(store, LEASE, lambda _: None):
+        pass
+
+
+@pytest.mark.parametrize("year", [1999, 2999])
+def test_the_dates_of_owners_do_not_count(year: int) -> None:
+    """A clock that is wrong takes no lease away, and keeps none."""
+    store = memory_store()
+    version = store.create(LEASE, b"{}")
+    assert version is not None
+    lease = Lease(store, LEASE, Owner("elsewhere", "boot", 1, f"{year}-01-01T12:00:00+00:00", "1"), version, STILL)
+    looks: list[None] = []
+
+    def looking() -> None:
+        if len(looks) < 5:
+            lease.check()
+        looks.append(None)
+
+    with hold(store, LEASE, lambda _: None, looking, HASTY):
+        assert len(looks) > 5
+    lease.release()

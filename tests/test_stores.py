@@ -1,0 +1,475 @@
+"""Object stores: the same promises of each, and what is said when one refuses."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from conftest import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from object_server import ObjectServer
+from object_stores import memory_store, new_bucket
+
+from shardctl.errors import (
+    InstallError,
+    NoSuchKeyError,
+    ObjectChangedError,
+    StorageError,
+    StoreError,
+    UnansweredError,
+    UsageError,
+)
+from shardctl.stores import client, is_url, open_store
+from shardctl.stores.base import Store, Stored
+from shardctl.stores.objects import PART
+from shardctl.stores.probing import PROBES, probe
+
+KEYS = ["a", "b c.txt", "d/e+f", "d/g%20h", "d/sub/#1?x=y&z", "z~!'()[]{}^|", "über/日本.jpg"]
+
+
+@pytest.fixture(params=["memory", "s3", "gs", "az"])
+def store(request: pytest.FixtureRequest) -> Store:
+    """Each store below a prefix, beside objects that are not below it."""
+    if request.param == "memory":
+        return memory_store("data/set")
+    if request.param == "az":
+        place = request.getfixturevalue("container")
+    else:
+        place = f"{request.param}://{new_bucket(request.getfixturevalue('object_server'))}"
+    for key in ("data/set-2/other", "data/set", "data/a"):
+        open_store(place).put(key, b"not below the prefix")
+    return open_store(f"{place}/data/set")
+
+
+def listed(store: Store, *arguments: str) -> list[Stored]:
+    return [entry for page in store.pages(*arguments) for entry in page]
+
+
+def test_what_goes_in_comes_out(store: Store) -> None:
+    for number, key in enumerate(KEYS):
+        data = key.encode() * number
+        version = store.put(key, data)
+        assert store.get(key).to_pybytes() == data
+        assert store.stat(key) == Stored(key, len(data), version)
+    assert [entry.key for entry in listed(store)] == sorted(KEYS)
+    assert [store.stat(key) for key in sorted(KEYS)] == listed(store), "a version is the same from everywhere"
+
+
+def test_a_stretch_is_what_is_there(store: Store) -> None:
+    store.put("k", b"0123456789")
+    assert store.get("k", 3, 4).to_pybytes() == b"3456"
+    assert store.get("k", 8, 100).to_pybytes() == b"89"
+    assert store.get("k", 4).to_pybytes() == b"456789"
+    assert store.get("k", 2, 0).to_pybytes() == b""
+    assert store.get("k", 10, 5).to_pybytes() == b""
+    ranges = [(0, 2), (2, 2), (9, 5), (20, 1), (5, 0)]
+    assert [part.to_pybytes() for part in store.get_ranges("k", ranges)] == [b"01", b"23", b"9", b"", b""]
+    assert store.get_ranges("k", []) == []
+
+
+def test_what_is_not_there(store: Store) -> None:
+    assert store.stat("none") is None
+    for read in (store.get, lambda key: store.get_ranges(key, [(0, 1), (1, 1)]), lambda key: store.copy(key, "k")):
+        with pytest.raises(NoSuchKeyError, match=r"/data/set/none|here/none"):
+            read("none")
+    assert listed(store) == []
+    assert store.children() == ([], [])
+    assert store.replace("none", b"1", '"0"') is None
+    store.delete(["none", "neither"])
+
+
+def test_an_object_that_was_written_anew_is_not_read_as_the_old_one(store: Store) -> None:
+    old = store.put("k", b"0123")
+    assert store.get("k", version=old).to_pybytes() == b"0123"
+    assert [part.to_pybytes() for part in store.get_ranges("k", [(0, 1), (2, 1)], old)] == [b"0", b"2"]
+    new = store.put("k", b"4567")
+    assert new != old
+    with pytest.raises(ObjectChangedError, match="k: has changed"):
+        store.get("k", 1, 2, old)
+    with pytest.raises(ObjectChangedError, match="k: has changed"):
+        store.get_ranges("k", [(0, 1), (2, 1)], old)
+
+
+def test_create_and_replace_have_conditions(store: Store) -> None:
+    first = store.create("k", b"1")
+    assert first is not None
+    assert store.create("k", b"2") is None
+    assert store.create("k", b"1") == first, "these bytes are there: an answer may have been lost"
+    second = store.replace("k", b"3", first)
+    assert second not in (None, first)
+    assert store.replace("k", b"4", first) is None
+    assert store.get("k").to_pybytes() == b"3"
+    store.delete(["k"])
+    assert store.replace("k", b"5", str(second)) is None
+    assert store.stat("k") is None
+
+
+def test_of_many_that_create_at_once_one_does(store: Store) -> None:
+    versions: list[str | None] = [None] * 8
+    begin = threading.Barrier(8)
+
+    def create(number: int) -> None:
+        begin.wait()
+        versions[number] = store.create("k", str(number).encode())
+
+    threads = [threading.Thread(target=create, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (winner,) = (number for number, version in enumerate(versions) if version is not None)
+    assert store.get("k").to_pybytes() == str(winner).encode()
+
+
+def test_a_large_file_is_sent_in_parts(store: Store, tmp_path: Path) -> None:
+    data = random.Random(1).randbytes(2 * PART + 1)
+    (tmp_path / "shard").write_bytes(data)
+    version = store.put("shard", tmp_path / "shard")
+    assert store.get("shard", version=version).to_pybytes() == data
+    assert store.replace("shard", b"small", version) is not None
+    with pytest.raises(StorageError, match="gone: cannot be read"):
+        store.put("shard", tmp_path / "gone")
+    assert store.get("shard").to_pybytes() == b"small"
+
+
+def test_listings(store: Store) -> None:
+    keys = ["a", "a-b/c", "a/b", "a/b-c", "a/b/c", "a/b/d", "ab", "b/c"]
+    for key in keys:
+        store.put(key, b"1")
+    assert [entry.key for entry in listed(store)] == keys
+    assert [entry.key for entry in listed(store, "a/")] == ["a/b", "a/b-c", "a/b/c", "a/b/d"]
+    assert [entry.key for entry in listed(store, "a/b/")] == ["a/b/c", "a/b/d"]
+    assert [entry.key for entry in listed(store, "a")] == keys[:-1], "a prefix may end within a name"
+    assert [entry.key for entry in listed(store, "a/", "a/b-c")] == ["a/b/c", "a/b/d"]
+    assert [entry.key for entry in listed(store, "", "a/b/c")] == ["a/b/d", "ab", "b/c"]
+    folders, objects = store.children()
+    assert (folders, [entry.key for entry in objects]) == (["a", "a-b", "b"], ["a", "ab"])
+    folders, objects = store.children("a")
+    assert (folders, [entry.key for entry in objects]) == (["b"], ["a/b", "a/b-c"])
+    store.delete(keys[1:])
+    assert [entry.key for entry in listed(store)] == ["a"]
+
+
+def test_a_copy(store: Store) -> None:
+    store.put("from here", b"123")
+    store.copy("from here", "to/there #1")
+    assert store.get("to/there #1").to_pybytes() == b"123"
+
+
+def test_a_store_that_knows_conditions_passes_the_probe(store: Store) -> None:
+    probe(store)
+    assert listed(store) == []
+
+
+def test_no_copy_is_made_of_what_was_read(bucket: str) -> None:
+    store = open_store(bucket)
+    store.put("k", bytes(1 << 20))
+    before = pa.total_allocated_bytes()
+    buffer = store.get("k")
+    assert (buffer.size, pa.total_allocated_bytes()) == (1 << 20, before)
+
+
+@examples(30)
+@given(
+    st.lists(st.text(st.characters(codec="utf-8", exclude_categories=("Cc",)), min_size=1, max_size=6), min_size=1, max_size=3)
+)
+def test_a_key_is_refused_or_kept_as_it_is(parts: list[str]) -> None:
+    key, store = "/".join(parts), memory_store("p")
+    try:
+        store.put(key, b"1")
+    except StoreError:
+        assert any(part in (".", "..", "") for part in key.split("/"))
+    else:
+        assert [entry.key for entry in listed(store)] == [key]
+
+
+def test_pages_are_small_and_in_order(object_server: ObjectServer, bucket: str) -> None:
+    store = open_store(bucket)
+    for number in range(1003):
+        put_plainly(object_server, bucket, f"x/{number:04}", b"1")
+    pages = list(store.pages("x/"))
+    assert [len(page) for page in pages] == [1000, 3]
+    store.delete(entry.key for page in pages for entry in page)
+    assert listed(store) == []
+    assert [request["method"] for request in object_server.log()].count("DELETE") == 2
+
+
+def put_plainly(server: ObjectServer, bucket: str, key: str, data: bytes) -> None:
+    address = f"{server.address}/{bucket.removeprefix('s3://')}/{key}"
+    request = urllib.request.Request(address, data=data, method="PUT", headers={"Content-Type": "binary/octet-stream"})
+    urllib.request.urlopen(request).close()
+
+
+def test_what_consoles_write_for_a_folder_is_no_object(object_server: ObjectServer, bucket: str) -> None:
+    for key in ("in/", "in/sub-x", "in/sub/", "in/sub/1", "in/hollow/"):
+        put_plainly(object_server, bucket, key, b"" if key.endswith("/") else b"1")
+    put_plainly(object_server, bucket, "in/empty", b"")
+    store = open_store(f"{bucket}/in")
+    assert [entry.key for entry in listed(store)] == ["empty", "sub-x", "sub/1"]
+    assert [entry.key for entry in listed(open_store(bucket), "in/")] == ["in/empty", "in/sub-x", "in/sub/1"]
+    assert [entry.key for entry in store.children()[1]] == ["empty", "sub-x"]
+
+
+def test_a_name_that_cannot_be_used_is_told(object_server: ObjectServer, bucket: str) -> None:
+    put_plainly(object_server, bucket, "in//1", b"1")
+    with pytest.raises(StoreError, match=r"listing failed: the name of an object there cannot be used .*in//1"):
+        listed(open_store(bucket))
+    with pytest.raises(StoreError, match="in//1: has an empty part"):
+        open_store(bucket).get("in//1")
+
+
+CALLS: dict[str, Callable[[Store], object]] = {
+    "reading": lambda store: store.get("k"),
+    "listing": lambda store: listed(store),
+    "writing": lambda store: store.put("k", b"2"),
+    "deleting": lambda store: store.delete(["k"]),
+    "copying": lambda store: store.copy("k", "k2"),
+    "writing if": lambda store: store.create("new", b"2"),
+    "reading facts": lambda store: store.stat("k"),
+    "listing a folder": lambda store: store.children(),
+}
+
+
+@pytest.mark.parametrize("action", CALLS)
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("403", "{action} is not permitted .s3:"),
+        ("expired", "{action} failed: the credentials have expired .ExpiredToken.; sign in again"),
+        ("redirect", "{action} failed: the bucket is somewhere else; set AWS_REGION"),
+    ],
+)
+def test_what_a_store_refuses_is_one_sentence(
+    object_server: ObjectServer, bucket: str, action: str, kind: str, message: str
+) -> None:
+    store = open_store(bucket)
+    store.put("k", b"1")
+    object_server.fault(kind)
+    with pytest.raises(StoreError, match=message.format(action=action.split()[0])) as caught:
+        CALLS[action](store)
+    assert str(caught.value).startswith(bucket)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_permission_that_is_missing_is_named(object_server: ObjectServer, bucket: str) -> None:
+    store = open_store(bucket)
+    store.put("k", b"1")
+    object_server.fault("403", method="GET")
+    assert [entry.key for entry in listed(store)] == ["k"]
+    with pytest.raises(StoreError, match=f"^{bucket}/k: reading is not permitted .s3:GetObject."):
+        store.get("k")
+
+
+@pytest.mark.parametrize("action", CALLS)
+def test_a_bucket_that_is_not_there(object_server: ObjectServer, action: str) -> None:
+    with pytest.raises(StoreError, match=r"s3://no-such-bucket.*: there is no such bucket") as caught:
+        CALLS[action](open_store("s3://no-such-bucket"))
+    assert not isinstance(caught.value, NoSuchKeyError)
+
+
+@pytest.mark.parametrize("action", ["reading", "listing", "writing", "writing if", "reading facts"])
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("http://127.0.0.1:1", "the connection was refused"),
+        ("http://no-such-host.invalid", "its host name is not known"),
+        ("{address}", "it does not speak TLS there"),
+    ],
+)
+def test_an_address_where_no_store_answers(
+    object_server: ObjectServer, monkeypatch: pytest.MonkeyPatch, action: str, address: str, message: str
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", address.format(address=object_server.address.replace("http:", "https:")))
+    monkeypatch.setenv("SHARDCTL_STORE_RETRY", "0")
+    with pytest.raises(UnansweredError, match=f"no connection to S3, {message}; check the network and AWS_REGION"):
+        CALLS[action](open_store("s3://bucket"))
+
+
+def test_http_is_used_only_where_it_is_allowed(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_ALLOW_HTTP")
+    with pytest.raises(StoreError, match="http, which is not allowed; set AWS_ALLOW_HTTP=true"):
+        open_store(bucket).get("k")
+
+
+@pytest.mark.parametrize("action", ["reading", "listing", "writing", "deleting", "copying", "reading facts"])
+def test_faults_that_pass_are_not_noticed(object_server: ObjectServer, bucket: str, action: str) -> None:
+    store = open_store(bucket)
+    store.put("k", b"1")
+    for kind in ("503", "reset") if action != "deleting" else ("503",):  # a delete is not safe to repeat for the client
+        object_server.fault(kind, times=1)
+        CALLS[action](store)
+        store.put("k", b"1")
+
+
+def test_an_answer_that_breaks_off_is_read_on(object_server: ObjectServer, bucket: str) -> None:
+    store, data = open_store(bucket), random.Random(1).randbytes(3 << 20)
+    store.put("k", data)
+    object_server.fault("cut", size=1 << 20, times=2)
+    assert store.get("k").to_pybytes() == data
+
+
+def test_a_store_that_stays_out_of_order_is_told(
+    object_server: ObjectServer, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHARDCTL_STORE_RETRY", "0")
+    store = open_store(bucket)
+    object_server.fault("503")
+    for action, call in CALLS.items():
+        with pytest.raises(UnansweredError, match=f"{action.split()[0]} failed: S3 is overloaded .*503.*try again later"):
+            call(store)
+
+
+def test_a_store_that_hangs_is_told_in_time(object_server: ObjectServer, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(client.TIMEOUT, "0.2")
+    monkeypatch.setenv(client.RETRY, "0")
+    store = open_store(bucket)
+    object_server.fault("slow", seconds=20)
+    for action in ("reading", "listing", "writing"):
+        with pytest.raises(
+            UnansweredError, match=f"{action} failed: no answer from S3; .* set {client.TIMEOUT} to more seconds"
+        ):
+            CALLS[action](store)
+
+
+@pytest.mark.parametrize("value", ["soon", "-1", "inf", "nan"])
+def test_a_time_out_that_is_no_number(bucket: str, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv(client.TIMEOUT, value)
+    with pytest.raises(UsageError, match=f"{client.TIMEOUT}={value} is no number of seconds"):
+        open_store(bucket)
+
+
+@pytest.mark.parametrize("kind", ["lost", "conflict", "reset"])
+def test_a_conditional_write_is_done_whatever_becomes_of_the_answer(
+    object_server: ObjectServer, bucket: str, kind: str
+) -> None:
+    store = open_store(bucket)
+    object_server.fault(kind, method="PUT", times=1)
+    version = store.create("k", b"mine")
+    assert version == store.stat("k").version  # type: ignore[union-attr]
+    object_server.fault(kind, method="PUT", times=1)
+    assert version is not None
+    assert store.replace("k", b"mine too", version) == store.stat("k").version  # type: ignore[union-attr]
+    assert store.get("k").to_pybytes() == b"mine too"
+    assert store.create("k", b"another's") is None
+
+
+def test_an_upload_that_fails_leaves_nothing_to_see(object_server: ObjectServer, bucket: str, tmp_path: Path) -> None:
+    store = open_store(bucket)
+    (tmp_path / "shard").write_bytes(bytes(3 * PART))
+    for method in ("PART", "COMPLETE"):
+        object_server.fault("403", method=method, times=1)
+        with pytest.raises(StoreError, match=r"writing is not permitted \(s3:PutObject"):
+            store.put("shard", tmp_path / "shard")
+        assert listed(store) == []
+    assert "ABORT" in {request["method"] for request in object_server.log()}, "its parts are not left to be paid for"
+
+
+def test_a_store_that_ignores_conditions_is_refused(object_server: ObjectServer, bucket: str) -> None:
+    store = open_store(bucket)
+    object_server.fault("unconditional", key=f"{PROBES}*")
+    with pytest.raises(StoreError, match=f"^{bucket}: this store ignores conditions"):
+        probe(store)
+    assert listed(store) == []
+
+
+FORKS = """
+import os, sys, shardctl.stores
+from shardctl.errors import StoreError
+store = shardctl.stores.open_store(sys.argv[1])
+{before}
+if not (child := os.fork()):
+    try:
+        print(shardctl.stores.open_store(sys.argv[1]).stat("k"))
+    except StoreError as error:
+        print(error)
+    sys.stdout.flush()
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "said"), [('store.put("k", b"1")', "was forked from one that had used an object store"), ("", "None\n")]
+)
+def test_a_forked_process_does_not_wait_for_ever(bucket: str, before: str, said: str) -> None:
+    program = FORKS.format(before=before)
+    ran = subprocess.run([sys.executable, "-c", program, bucket], capture_output=True, text=True, timeout=60, check=True)
+    assert said in ran.stdout
+
+
+def test_which_texts_are_urls() -> None:
+    assert all(map(is_url, ("s3://bucket/a", "http://host/a")))
+    assert not any(map(is_url, ("/s3://a", "out", "s3:/bucket", "C:\\data", Path("s3/b"))))
+    with pytest.raises(UsageError, match="a Path drops one / of a URL"):
+        is_url(Path("s3://bucket/a"))
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("out", "begin with s3://, gs://, az://"),
+        ("ftp://host/a", "begin with s3://, gs://, az://"),
+        ("s3://", "names no bucket"),
+        ("s3:///a", "names no bucket"),
+        ("s3://b/a//c", "has an empty part"),
+        ("s3://b/../c", "has an empty part, . or .."),
+    ],
+)
+def test_a_url_that_leads_nowhere(url: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        open_store(url)
+
+
+@pytest.mark.parametrize(("url", "extra"), [("s3://b", "s3"), ("gs://b", "gcs"), ("az://b", "azure")])
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, url: str, extra: str) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    with pytest.raises(InstallError, match=rf"pip install 'shardctl\[{extra}\]'"):
+        open_store(url)
+
+
+def without_credentials(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+    for name in [name for name in os.environ if name.startswith(("AWS_", "GOOGLE_", "AZURE_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("s3://b/c", "s3://b/c: no credentials were found .*AWS_PROFILE"),
+        ("gs://b/c", "gs://b/c: no credentials were found: sign in .gcloud"),
+        ("az://b/c", "az://b/c: which storage account is not known; set AZURE_STORAGE_ACCOUNT_NAME"),
+    ],
+)
+def test_credentials_that_are_nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, url: str, message: str) -> None:
+    without_credentials(monkeypatch, tmp_path)
+    with pytest.raises(StoreError, match=message):
+        open_store(url)
+
+
+def test_the_credentials_of_a_profile(
+    object_server: ObjectServer, bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    without_credentials(monkeypatch, tmp_path)
+    (tmp_path / ".aws").mkdir()
+    keys = "aws_access_key_id = someone\naws_secret_access_key = secret\n"
+    (tmp_path / ".aws" / "credentials").write_text(f"[work]\n{keys}")
+    monkeypatch.setenv("AWS_PROFILE", "work")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", object_server.address)
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    open_store(bucket).put("k", b"1")
+    assert any("someone/" in (request["authorization"] or "") for request in object_server.log())
+    monkeypatch.setenv("AWS_PROFILE", "none")
+    with pytest.raises(StoreError, match=r"no credentials were found .*\(none\)"):
+        open_store(bucket)
