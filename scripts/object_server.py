@@ -297,8 +297,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def _serve(self, request: Request, fault: Fault | None) -> None:
         kind = fault.kind if fault else ""
+        entry = self._note(request)
         if kind == "reset":
-            self._note(request, 0)
             self._reset()
             return
         if kind == "slow" and fault:
@@ -307,24 +307,25 @@ class Handler(BaseHTTPRequestHandler):
             for name in ("if-match", "if-none-match", "x-goog-if-generation-match"):
                 request.headers.pop(name, None)
         answer = Answer.error(*REFUSALS[kind], request.path) if kind in REFUSALS else self._answer(request)
-        self._note(request, answer.status)
+        entry["status"] = answer.status
         if kind == "lost":
             self.close_connection = True
         else:
             self._send(answer, fault.size if fault and kind == "cut" else None)
 
-    def _note(self, request: Request, status: int) -> None:
-        entry = {
+    def _note(self, request: Request) -> dict[str, Any]:
+        entry: dict[str, Any] = {
             "method": request.method,
             "bucket": request.bucket,
             "key": request.key,
             "range": request.headers.get("range"),
             "size": len(request.body),
             "authorization": request.headers.get("authorization"),
-            "status": status,
+            "status": None,
         }
         with self.server.lock:
             self.server.log.append(entry)
+        return entry
 
     def _reset(self) -> None:
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, CUT_OFF)
@@ -504,7 +505,7 @@ class ObjectServer:
         self._call("POST", f"{CONTROL}clear")
 
     def log(self) -> list[dict[str, Any]]:
-        """Return the requests so far: method (LIST, PART … too), bucket, key, range, size of the body, status."""
+        """Return the requests so far: method (LIST, PART … too), bucket, key, range, status (None: not answered)."""
         requests: list[dict[str, Any]] = json.loads(self._call("GET", f"{CONTROL}log"))
         return requests
 
