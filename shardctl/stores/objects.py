@@ -34,8 +34,9 @@ PART = 8 << 20
 PARTS_AT_ONCE = 4
 """Parts that are on their way at the same time, and in memory: 32 MiB."""
 
-RANGES_AT_ONCE = 10
-"""Stretches of an object that are requested at the same time: as many as obstore does itself."""
+RANGES_AT_ONCE = 32
+"""Stretches that are requested at the same time for all callers of `get_ranges` together: 1 MiB each, 30 ms away, 8 at a time
+came at 202 MiB/s and 32 at 631."""
 
 SMALL = 256 << 10
 """Bytes up to which a write is expected to be answered as soon as a read: the heartbeat of a lease may not hang for long."""
