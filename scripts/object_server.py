@@ -347,9 +347,11 @@ class Handler(BaseHTTPRequestHandler):
                     found = None
                 if found is None or objects.generation(found) != generation:
                     return Answer.error(412, "PreconditionFailed", "The generation is another one.", request.path)
-            if request.headers.get("authorization", "").startswith("Bearer") and request.method == "DELETE":
-                with contextlib.suppress(KeyError):
+            if request.method == "DELETE" and request.headers.get("authorization", "").startswith("Bearer"):
+                try:
                     objects.find(request.bucket, request.key)
+                except KeyError as error:  # Google says so, and S3 does not
+                    return Answer.error(404, error.args[0], MISSING[error.args[0]], request.path)
             status, headers, body = objects.call(request.environment())
         if status < 300 and request.method in ("PUT", "COMPLETE", "COPY"):
             with contextlib.suppress(KeyError):
