@@ -68,6 +68,10 @@ class UnansweredError(StoreError):
     """An object store did not answer, or said that it cannot at the moment: nobody knows whether it did what it was asked."""
 
 
+class BrokenAnswerError(UnansweredError):
+    """The connection to an object store broke while it answered, so that its client did not ask again."""
+
+
 class DatasetError(ShardctlError):
     """Not a shardctl dataset, or one that is damaged."""
 

@@ -205,7 +205,7 @@ def test_a_heartbeat_that_arrived_after_all_is_known(
     with hold(store, LEASE, None, pace=STILL) as lease:
         object_server.fault("lost", method="PUT", times=1)
         object_server.fault("503", method="GET", times=1)
-        with pytest.raises(StoreError, match=r"lease\.json: writing failed"):
+        with pytest.raises(StoreError, match=r"lease\.json: reading failed"):
             lease.check()
         lease.check()
 

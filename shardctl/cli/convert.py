@@ -31,6 +31,7 @@ from shardctl.importing import look_in_current_folder
 from shardctl.startup import import_without_threads, keep_pandas_out_of_arrow, reuse_memory
 from shardctl.step_counts import step_lines
 from shardctl.storage import format_bytes, printable
+from shardctl.stores import is_url
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -419,10 +420,10 @@ def estimate_lines(estimate: Estimate) -> list[str]:
     shards = counted(estimate.shards, "shard")
     if changes is not None and not changes.anew:
         shards = f"{changes.rebuilt + changes.new:,} of {shards}"
+    free = f" ({format_bytes(estimate.free_bytes)} free)" if estimate.free_bytes is not None else ""
     lines = [
         f"{inputs}, {format_bytes(estimate.input_bytes)}; {labels}; splits: {splits}",
-        f"will write {shards}, about {format_bytes(estimate.bytes)}"
-        f" ({format_bytes(estimate.free_bytes)} free), in about {_duration(estimate.seconds)}",
+        f"will write {shards}, about {format_bytes(estimate.bytes)}{free}, in about {_duration(estimate.seconds)}",
     ]
     if changes is not None:
         lines.insert(1, changes_line(changes))
@@ -521,7 +522,8 @@ def print_result(result: ConvertResult, dst: str) -> None:
     if result.changes is not None:
         click.echo(changes_line(result.changes))
     if result.rejected:
-        click.echo(f"{counted(result.rejected, 'input')} rejected, listed in {shown}/rejects.jsonl:")
+        listed = "the rejects.jsonl of the dataset" if is_url(dst) else f"{shown}/rejects.jsonl"
+        click.echo(f"{counted(result.rejected, 'input')} rejected, listed in {listed}:")
         print_reasons(result.reasons, result.examples)
     for line in step_lines(result.steps or ()):
         click.echo(printable(line))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from shardctl.conversion import converting, parts
 from shardctl.conversion.asked import Asked
+from shardctl.conversion.destinations import destination
 from shardctl.conversion.listener import Listener
 from shardctl.conversion.result import ConvertResult
 from shardctl.importing import refuse_while_importing
@@ -29,5 +31,9 @@ def convert(
     TooManyRejectsError. With `part="I/N"` it builds a part of the shards, and `merge` makes them the dataset (docs/cluster.md).
     """
     refuse_while_importing("convert")
-    asked, listener = Asked.of(src, dst, recipe, options), listener or Listener()
-    return parts.run_part(asked, listener) if asked.options.part is not None else converting.run(asked, listener)
+    asked, told = Asked.of(src, dst, recipe, options), listener or Listener()
+    with destination(dst, list(asked.roots)) as place:
+        asked = replace(asked, target=place.target)
+        if asked.options.part is not None:
+            return parts.run_part(asked, told, place)
+        return converting.run(asked, told, place)

@@ -16,11 +16,15 @@ from shardctl.listing import LabelRule
 from shardctl.recipe import Recipe
 from shardctl.recipe_files.reading import load_recipe
 from shardctl.splitting import SplitRule
+from shardctl.stores import is_url
 
 
 @dataclass(frozen=True)
 class Asked:
-    """The arguments of a conversion. `settings` are those of its recipe, which may leave to the sources what they hold."""
+    """The arguments of a conversion. `settings` are those of its recipe, which may leave to the sources what they hold.
+
+    `target` is the folder of the dataset, or the one that stands for it where that is on an object store.
+    """
 
     roots: tuple[Path, ...]
     target: Path
@@ -54,7 +58,7 @@ class Asked:
         roots = [Path(source) for source in several]
         if not roots:
             raise UsageError("no source was given")
-        target = check_destination(Path(dst), roots)
+        target = Path() if is_url(dst) else check_destination(Path(dst), roots)
         if chosen.copy_rejects is not None:
             check_quarantine(Path(chosen.copy_rejects), target, roots)
         return cls(tuple(roots), target, settings, chosen, split)

@@ -5,19 +5,18 @@ from __future__ import annotations
 import datetime
 import platform
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from shardctl.codecs import backend
-from shardctl.conversion import generations, publish
 from shardctl.conversion.commit import Commit, Committed
+from shardctl.conversion.destinations.base import Destination
 from shardctl.conversion.staging import clear_partial_files
 from shardctl.conversion.updating.before import Before
 from shardctl.conversion.updating.known import still_pruned
-from shardctl.conversion.updating.outcomes import Outcomes, verify_update
+from shardctl.conversion.updating.outcomes import Outcomes
 from shardctl.conversion.updating.planning import Changes
 from shardctl.engines.job import Job
 from shardctl.fingerprint import fingerprint
@@ -43,32 +42,20 @@ class Closing:
     seconds: float | None = None
 
 
-def write_dataset(job: Job, closing: Closing, before: Before | None) -> Manifest:
+def write_dataset(job: Job, closing: Closing, before: Before | None, place: Destination) -> Manifest:
     """Complete the new dataset in the folder of a job whose shards are all built.
 
-    `before` is the dataset that it brings up to date.
+    `before` is the dataset that it brings up to date, `place` where it is.
     Raises TooManyRejectsError if not one input was converted, InputError if there was none.
     """
     clear_partial_files(job)
+    place.bring_rejects(job)
     outcomes = Outcomes(job, before)
-    outcomes.link_kept()
+    place.keep(outcomes)
     pruned = still_pruned(job, before) if before is not None else ()
     given = {"seen": job.files, "beside": job.beside, "pruned": pruned}
     commit = Commit(job, closing.settings, outcomes.done, outcomes.lines, **given)
-    return commit.run(lambda facts: _manifest(job, closing, before, facts))
-
-
-def publish_dataset(new: Path, target: Path, updates: bool) -> None:
-    """Make the new dataset the one at the target, and keep as many generations before it as its manifest says.
-
-    `updates` says that it brings the one that is there up to date: then it is checked first. Raises DatasetError.
-    """
-    if updates:
-        verify_update(new)
-        if Manifest.load(new).keep:
-            generations.keep(target)
-    publish.publish(new, target)
-    generations.settle(target)
+    return commit.run(lambda facts: _manifest(job, closing, before, facts, place.base(job)))
 
 
 def changes_of(job: Job) -> Changes | None:
@@ -76,7 +63,7 @@ def changes_of(job: Job) -> Changes | None:
     return None if job.changes is None else Changes(**job.changes)
 
 
-def _manifest(job: Job, closing: Closing, before: Before | None, facts: Committed) -> Manifest:
+def _manifest(job: Job, closing: Closing, before: Before | None, facts: Committed, base: str) -> Manifest:
     made = Manifest(
         kind=job.recipe.kind,
         samples=facts.samples,
@@ -104,6 +91,7 @@ def _manifest(job: Job, closing: Closing, before: Before | None, facts: Committe
         environment=closing.environment,
         records=job.records_read,
         keep=closing.keep,
+        base=base,
     )
     if before is None:
         return made.with_generation(None, "convert", len(job.files), 0, 0)

@@ -11,19 +11,19 @@ from typing import TypeVar
 
 import numpy as np
 
-from shardctl import lease
 from shardctl.codecs import backend
 from shardctl.conversion import generations, publish
 from shardctl.conversion.asked import Asked
 from shardctl.conversion.building import build, telling_what_is_done
-from shardctl.conversion.closing import Closing, changes_of, environment_of, publish_dataset, write_dataset
+from shardctl.conversion.closing import Closing, changes_of, environment_of, write_dataset
+from shardctl.conversion.destinations.base import Destination, Held
 from shardctl.conversion.draft import Draft, make_draft
 from shardctl.conversion.estimating import SPARE_DISK, Estimate, estimate
 from shardctl.conversion.explaining import explain
 from shardctl.conversion.kinds import settle_kind
 from shardctl.conversion.listener import Listener
 from shardctl.conversion.metering import metered
-from shardctl.conversion.options import check_sources, check_writable
+from shardctl.conversion.options import check_sources
 from shardctl.conversion.rejects import copy_rejects, refuse_many_rejects
 from shardctl.conversion.result import (
     ConvertResult,
@@ -35,9 +35,7 @@ from shardctl.conversion.result import (
 )
 from shardctl.conversion.staging import (
     begin,
-    discard,
     go_on,
-    make_room,
     refuse_to_lose,
     unfinished,
 )
@@ -65,7 +63,6 @@ from shardctl.fingerprint import (
     only_versions_differ,
     version_changes,
 )
-from shardctl.lease import Lease
 from shardctl.listing import KnownFiles, Listing, list_files
 from shardctl.manifest import Manifest
 from shardctl.recipe import Recipe
@@ -80,17 +77,17 @@ UPDATING = "-update"
 """What the name of the folder of a job ends with that brings a dataset up to date."""
 
 
-def run(asked: Asked, listener: Listener, held: Lease | None = None) -> ConvertResult:
+def run(asked: Asked, listener: Listener, place: Destination, held: Held | None = None) -> ConvertResult:
     """Convert as asked. `held` is the lease of the destination where the caller has it already. Raises what `convert` does."""
     with metered(listener, asked.options.metrics) as metering:
-        return _run(asked, metering, held)
+        return _run(asked, metering, place, held)
 
 
-def _run(asked: Asked, listener: Listener, held: Lease | None) -> ConvertResult:
+def _run(asked: Asked, listener: Listener, place: Destination, held: Held | None) -> ConvertResult:
     options = asked.options
     engine = local.start(options.workers, options.limits(), listener.on_line)
     try:
-        return conversion_of(Conversion, asked, listener, engine, held).run()
+        return conversion_of(Conversion, asked, listener, engine, place, held).run()
     except TooManyRejectsError as error:
         if options.copy_rejects is None or options.dry_run:
             raise
@@ -108,7 +105,9 @@ class _OvertakenError(Exception):
 Kind = TypeVar("Kind", bound="Conversion")
 
 
-def conversion_of(made: type[Kind], asked: Asked, listener: Listener, engine: Engine, held: Lease | None) -> Kind:
+def conversion_of(
+    made: type[Kind], asked: Asked, listener: Listener, engine: Engine, place: Destination, held: Held | None
+) -> Kind:
     """Return the conversion that is asked for, once its sources are known to be there and their kind is settled."""
     started, settings = time.monotonic(), dict(asked.settings)
     check_sources(asked.roots)
@@ -116,7 +115,7 @@ def conversion_of(made: type[Kind], asked: Asked, listener: Listener, engine: En
     recipe = Recipe.from_settings(settings)
     if recipe.kind == "image":
         backend.require_one()
-    return made(asked, recipe, listener, engine, notices, started, held)
+    return made(asked, recipe, listener, engine, notices, started, place, held)
 
 
 class Conversion:
@@ -130,9 +129,11 @@ class Conversion:
         engine: Engine,
         notices: list[str],
         started: float,
-        held: Lease | None,
+        place: Destination,
+        held: Held | None,
     ) -> None:
-        self.asked, self.recipe, self.listener, self.started, self.held = asked, recipe, listener, started, held
+        self.asked, self.recipe, self.listener, self.started = asked, recipe, listener, started
+        self.place, self.held = place, held
         self.roots, self.target, self.options = list(asked.roots), asked.target, asked.options
         self.settings = asked.planning(recipe)
         self.engine, self.notices = engine, notices
@@ -157,6 +158,9 @@ class Conversion:
 
     def _run(self) -> ConvertResult:
         engine = self.engine
+        options = self.options
+        if options.update or options.append or options.explain or options.copy_rejects is not None:
+            self.place.bring_dataset()
         self.digest_listed = self._digest_there()
         with scratch_folder() as scratch:
             # A second process imports the modules of the workers while the inputs are listed.
@@ -193,7 +197,7 @@ class Conversion:
                 if self.options.keep not in (None, existing.keep) and not self.options.dry_run:
                     existing = self._with_keep(engine)
                 return self._up_to_date(existing, parts, listing)
-            check_writable(self.target)
+            self.place.check_writable()
             if not publish.is_broken_off(self.target):
                 publish.refuse_to_replace(self.target, self.recipe.files)
             if self.options.dry_run:
@@ -246,9 +250,9 @@ class Conversion:
         except TypesDifferError as error:
             raise InputError(f"{error}; it must have changed since its type was found, run the conversion again") from error
 
-    def _leased(self, engine: Engine) -> contextlib.AbstractContextManager[Lease]:
+    def _leased(self, engine: Engine) -> contextlib.AbstractContextManager[Held]:
         """Return the lease of the destination, once it is held."""
-        return contextlib.nullcontext(self.held) if self.held is not None else lease.hold(self.staging, self._waiting(engine))
+        return contextlib.nullcontext(self.held) if self.held is not None else self.place.writing(self._waiting(engine))
 
     def _waiting(self, engine: Engine) -> Callable[[str], None] | None:
         """Return the callback for a lease that another converter holds: no processes are kept while this one waits."""
@@ -296,7 +300,7 @@ class Conversion:
 
     def _with_keep(self, engine: Engine) -> Manifest:
         """Have a dataset that is up to date keep as many generations as was asked for now."""
-        check_writable(self.target)
+        self.place.check_writable()
         with self._leased(engine) as held:
             manifest = replace(Manifest.load(self.target), keep=self._keep())
             held.check()
@@ -310,13 +314,13 @@ class Conversion:
         They stay if another process works on them, or if the folder cannot be written.
         """
         if self.staging.exists() or publish.is_broken_off(self.target) or generations.unsettled(self.target):
-            with contextlib.suppress(BusyError, StorageError), lease.hold(self.staging, None):
+            with contextlib.suppress(BusyError, StorageError), self.place.writing(None):
                 publish.recover(self.target)
                 generations.settle(self.target)
                 for folder in (self.staging / f"{existing.fingerprint}{kind}" for kind in ("", UPDATING)):
                     if existing.fingerprint and folder.exists():
                         with naming_the_path(folder):
-                            discard(folder)
+                            self.place.discard(folder)
 
     def _write(
         self,
@@ -324,7 +328,7 @@ class Conversion:
         parts: dict[str, str],
         drafted: Callable[[], Draft],
         engine: Engine,
-        held: lease.Lease,
+        held: Held,
         again: bool = False,
     ) -> ConvertResult:
         """Make the dataset, or complete an unfinished one. This process holds the lease: no other process writes.
@@ -338,7 +342,7 @@ class Conversion:
             return self._up_to_date(existing, parts, listing)
         folder = self._folder(parts)
         if again:
-            discard(folder)
+            self.place.discard(folder)
         elif not self.options.overwrite and self.before is None:
             refuse_to_lose(self.staging, folder, parts, self.recipe)
         job = self._unfinished(folder)
@@ -351,7 +355,7 @@ class Conversion:
     def _status_of_new(self) -> str:
         return "updated" if (self.target / MANIFEST).exists() else "created"
 
-    def _complete(self, job: Job, status: str, listing: Listing, engine: Engine, held: lease.Lease) -> ConvertResult:
+    def _complete(self, job: Job, status: str, listing: Listing, engine: Engine, held: Held) -> ConvertResult:
         """Build what is left of a job, and make it the dataset."""
         new, made = job.folder / NEW_FOLDER, 0
         if (new / MANIFEST).exists():
@@ -360,12 +364,13 @@ class Conversion:
             if status == "resumed":
                 go_on(job)
                 self._announce(job, listing)
+            self.place.bring_done(job, np.ones(job.shards, bool))
             with telling_what_is_done(job):
                 made = build(job, np.ones(job.shards, bool), self.before, engine, self.options.max_rejects, self.listener)
                 held.check()
-                write_dataset(job, self._closing(self._seconds() if status == "created" else None), self.before)
+                write_dataset(job, self._closing(self._seconds() if status == "created" else None), self.before, self.place)
         held.check()
-        publish_dataset(new, self.target, updates=self.before is not None)
+        self.place.publish(new, updates=self.before is not None)
         return self._finished(status, made, listing)
 
     def _closing(self, seconds: float | None) -> Closing:
@@ -397,12 +402,14 @@ class Conversion:
         """
         plan, job = self._planned_job(folder, listing, parts, drafted, anew)
         self._check_space(self._announce(job, listing))
-        make_room(self.staging, folder)
+        self.place.make_room(folder)
+        job = self.place.prepared(job)
         plan.write(folder)
         if self.before is not None:
             hide_pruned(job, self.before)
             self.warnings += write_known(job, self.before, plan.of_old if isinstance(plan, Update) else None)
         begin(job)
+        self.place.begun(job)
         return job
 
     def _planned_job(
@@ -416,7 +423,7 @@ class Conversion:
                 update = plan_update(
                     listing, self.recipe, self.settings, self.options, self.before, self.bases, self.engine, scratch
                 )
-                update.refuse_lost_shards()
+                self.place.refuse_lost(self.before, update.kept)
                 return update, update.job(folder, self.bases, parts)
             except AnewError as reason:
                 why = str(reason)
@@ -430,7 +437,7 @@ class Conversion:
         return plan, job
 
     def _check_space(self, expected: Estimate) -> None:
-        if expected.bytes * SPARE_DISK > expected.free_bytes:
+        if expected.free_bytes is not None and expected.bytes * SPARE_DISK > expected.free_bytes:
             raise StorageError(
                 f"{printable(str(self.target))}: the dataset needs about {format_bytes(expected.bytes * SPARE_DISK)} and"
                 f" {format_bytes(expected.free_bytes)} are free; free some space, or store less (--store, --compression)"
@@ -438,7 +445,7 @@ class Conversion:
 
     def _announce(self, job: Job, listing: Listing) -> Estimate:
         self.changes = changes_of(job)
-        self.expected = estimate(job, listing, self.options, self.target, self.changes)
+        self.expected = estimate(job, listing, self.options, self.place.free_bytes(), self.changes)
         self.listener.announce(self.expected)
         return self.expected
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from shardctl.annotations.counting import annotated_columns
 from shardctl.conversion.options import Options
@@ -13,7 +12,7 @@ from shardctl.labelling import LABEL
 from shardctl.listing import Listing
 from shardctl.machine import usable_cores
 from shardctl.plan import SplitPlan
-from shardctl.storage import free_bytes, printable
+from shardctl.storage import printable
 
 SPARE_DISK = 1.05
 """Free disk space that is required, per byte of the estimate."""
@@ -43,7 +42,7 @@ class Estimate:
     labelled_by: str
     annotated: tuple[str, ...]
     bytes: int
-    free_bytes: int
+    free_bytes: int | None
     seconds: float
     probed: int
     probe_rejects: int
@@ -63,8 +62,8 @@ def _origin_of_labels(job: Job, listing: Listing) -> str:
     return f"field {printable(named)}" if job.by_field or (job.fields is not None and named in job.fields.names) else "folder"
 
 
-def estimate(job: Job, listing: Listing, options: Options, target: Path, changes: Changes | None) -> Estimate:
-    """Estimate what a job will write, and how long it will take."""
+def estimate(job: Job, listing: Listing, options: Options, free: int | None, changes: Changes | None) -> Estimate:
+    """Estimate what a job will write, where so many bytes are `free` (None: no limit), and how long it will take."""
     workers = max(1, min(options.worker_count(), usable_cores()))
     classes = job.layout.classes
     built = 1 - job.kept_records / max(1, job.records)
@@ -84,7 +83,7 @@ def estimate(job: Job, listing: Listing, options: Options, target: Path, changes
         labelled_by=_origin_of_labels(job, listing),
         annotated=annotated_columns(listing.annotations),
         bytes=int(built * samples * job.sample_bytes) + job.shards * job.shard_bytes,
-        free_bytes=free_bytes(target),
+        free_bytes=free,
         seconds=built * job.inputs * job.record_seconds / workers,
         probed=job.probed,
         probe_rejects=job.probe_rejects,

@@ -10,23 +10,24 @@ from pathlib import Path
 
 import numpy as np
 
-from shardctl import lease
 from shardctl.conversion import publish
 from shardctl.conversion.building import telling_what_is_done
-from shardctl.conversion.closing import changes_of, publish_dataset, write_dataset
-from shardctl.conversion.options import Part, check_destination, check_if_running, check_writable, reject_limit
+from shardctl.conversion.closing import changes_of, write_dataset
+from shardctl.conversion.destinations import destination
+from shardctl.conversion.destinations.base import Destination, Held
+from shardctl.conversion.options import Part, check_if_running, reject_limit
 from shardctl.conversion.parts import Parted, before_of, parted_jobs, parts_of
 from shardctl.conversion.rejects import refuse_many_rejects
 from shardctl.conversion.result import ConvertResult, result_of
 from shardctl.conversion.staging import finished_shards
 from shardctl.engines.job import JOB, NEW_FOLDER, Job
 from shardctl.errors import DatasetError, UnfinishedError
-from shardctl.lease import Lease, Waiting
+from shardctl.lease import Waiting
 from shardctl.manifest import Manifest
 from shardctl.plan import NOT_KEPT
 from shardctl.recipe import Recipe
 from shardctl.storage import counted, printable
-from shardctl.tables import MANIFEST, STAGING
+from shardctl.tables import MANIFEST
 
 NAMED_PARTS = 8
 """Parts with missing shards that are named."""
@@ -43,20 +44,23 @@ def merge(
     began = time.monotonic()
     check_if_running(if_running)
     reject_limit(max_rejects, 1)
-    target = check_destination(Path(dst), [])
-    check_writable(target)
     wait = waiting if if_running == "wait" else None
-    if not parted_jobs(target) and not publish.is_broken_off(target):
-        return _merged_before(target, began)
-    with lease.hold_beside_parts(target / STAGING, wait) as held:
-        publish.recover(target)
-        jobs = parted_jobs(target)
-        if not jobs:
-            return _merged_before(target, began)
-        return _merge(jobs[0], target, max_rejects, held, wait, began)
+    with destination(dst, []) as place:
+        target = place.target
+        if not parted_jobs(target) and not publish.is_broken_off(target):
+            return _merged_before(place, began)
+        place.check_writable()
+        with place.planning(wait) as held:
+            publish.recover(target)
+            jobs = parted_jobs(target)
+            if not jobs:
+                return _merged_before(place, began)
+            return _merge(jobs[0], place, max_rejects, held, wait, began)
 
 
-def _merged_before(target: Path, began: float) -> ConvertResult:
+def _merged_before(place: Destination, began: float) -> ConvertResult:
+    target = place.target
+    place.bring_dataset()
     if not (target / MANIFEST).exists():
         raise DatasetError(
             f"{printable(str(target))}: there are no parts to merge; build them first (`shardctl convert SRC DST --part I/N`)"
@@ -65,9 +69,10 @@ def _merged_before(target: Path, began: float) -> ConvertResult:
 
 
 def _merge(
-    folder: Path, target: Path, max_rejects: str | int | None, held: Lease, waiting: Waiting | None, began: float
+    folder: Path, place: Destination, max_rejects: str | int | None, held: Held, waiting: Waiting | None, began: float
 ) -> ConvertResult:
     """Merge the parts of the job in a folder."""
+    target = place.target
     parted = Parted.load(folder)
     if parted is None:
         raise DatasetError(
@@ -75,30 +80,31 @@ def _merge(
         )
     recipe = Recipe.without_functions(json.loads((folder / JOB).read_bytes())["recipe"], folder / NEW_FOLDER)
     job = Job.load(folder, recipe)
-    before = before_of(job)
-    _refuse_missing(job, parted, target)
-    lease.await_parts(target / STAGING, waiting)  # one that was given up for dead may still be writing the same bytes again
+    before = before_of(job, place)
+    place.bring_done(job, np.ones(job.shards, bool))
+    _refuse_missing(job, parted, place)
+    place.await_parts(waiting)  # one that was given up for dead may still be writing the same bytes again
     new = folder / NEW_FOLDER
     status = "created" if before is None and not (target / MANIFEST).exists() else "updated"
     with telling_what_is_done(job):
         if not (new / MANIFEST).exists():
-            write_dataset(job, parted.closing, before)
+            write_dataset(job, parted.closing, before, place)
         refuse_many_rejects(target, Manifest.load(new), max_rejects)
     held.check()
-    publish_dataset(new, target, updates=before is not None)
+    place.publish(new, updates=before is not None)
     seconds = time.monotonic() - began
     result = result_of(target, status, seconds, parted.notices, parted.warnings, parted.labelled)
     return replace(result, changes=changes_of(job))
 
 
-def _refuse_missing(job: Job, parted: Parted, target: Path) -> None:
+def _refuse_missing(job: Job, parted: Parted, place: Destination) -> None:
     """Raise UnfinishedError if shards are missing, with the parts that they are of."""
     missing = job.kept == NOT_KEPT
     for shard, _ in finished_shards(job, missing.copy()):
         missing[shard] = False
     if not missing.any():
         return
-    building = lease.parts_being_built(target / STAGING)
+    building = place.parts_being_built()
     counts = Counter(parts_of(np.flatnonzero(missing), job.shards, parted.parts).tolist())
     parts = [Part(number, parted.parts) for number in sorted(counts)]
     said = []
@@ -109,6 +115,6 @@ def _refuse_missing(job: Job, parted: Parted, target: Path) -> None:
     first = next((part for part in parts if str(part) not in building), None)
     advice = f"run them (`shardctl convert … --part {first.ordinal}/{first.parts}`)" if first else "wait for their ends"
     raise UnfinishedError(
-        f"{printable(str(target))}: {counted(int(missing.sum()), 'shard')} of {job.shards:,} are missing:"
+        f"{printable(str(place.target))}: {counted(int(missing.sum()), 'shard')} of {job.shards:,} are missing:"
         f" {'; '.join(said[:NAMED_PARTS])}{more}. {advice[0].upper()}{advice[1:]}, and merge again"
     )

@@ -17,14 +17,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from shardctl import lease
 from shardctl.conversion import publish
 from shardctl.conversion.asked import Asked
 from shardctl.conversion.building import Chosen, build, telling_what_is_done
 from shardctl.conversion.closing import Closing
 from shardctl.conversion.converting import Conversion, conversion_of
+from shardctl.conversion.destinations.base import Destination, Held
 from shardctl.conversion.listener import Listener
-from shardctl.conversion.options import Options, Part, check_sources, check_writable
+from shardctl.conversion.options import Options, Part, check_sources
 from shardctl.conversion.result import ConvertResult, PartDone, has_own_labels
 from shardctl.conversion.staging import clear_partial_files_of, finished_shards, marked_shards
 from shardctl.conversion.updating.before import Before
@@ -33,7 +33,7 @@ from shardctl.engines.base import Engine
 from shardctl.engines.job import Job, Root
 from shardctl.errors import BusyError, DatasetError, InputError, TypesDifferError, UsageError
 from shardctl.fingerprint import difference, fingerprint, parts_without_sources
-from shardctl.lease import LOOK_SECONDS, Lease
+from shardctl.lease import LOOK_SECONDS
 from shardctl.listing import Listing
 from shardctl.manifest import Manifest
 from shardctl.plan import NOT_KEPT
@@ -81,38 +81,37 @@ class Parted:
             return None
 
 
-def run_part(asked: Asked, listener: Listener) -> ConvertResult:
+def run_part(asked: Asked, listener: Listener, place: Destination) -> ConvertResult:
     """Build a part of a conversion, and plan the conversion before if no part has. Raises what `convert` does."""
     part = Part.parse(str(asked.options.part))
     options, started = asked.options, time.monotonic()
     check_sources(asked.roots)
-    check_writable(asked.target)
+    place.check_writable()
     engine = local.start(options.workers, options.limits(), listener.on_line)
     try:
         with ExitStack() as stack:
-            begun = _begin(asked, part, listener, engine, stack)
+            begun = _begin(asked, part, listener, engine, place, stack)
             if isinstance(begun, ConvertResult):
                 return begun
             job, parted, held = begun
-            return _Building(part, job, parted, asked, started).run(engine, listener, held)
+            return _Building(part, job, parted, asked, started, place).run(engine, listener, held)
     finally:
         engine.close()
 
 
 def _begin(
-    asked: Asked, part: Part, listener: Listener, engine: Engine, stack: ExitStack
-) -> tuple[Job, Parted, Lease] | ConvertResult:
+    asked: Asked, part: Part, listener: Listener, engine: Engine, place: Destination, stack: ExitStack
+) -> tuple[Job, Parted, Held] | ConvertResult:
     """Return the job, planned if need be, and the lease of the part; or the result where nothing is left to do."""
-    staging = asked.target / STAGING
     waiting = listener.waiting if asked.options.if_running == "wait" else None
     told = ""
     while True:
-        with lease.hold_beside_parts(staging, waiting) as held:
-            found = _job_of(asked, part) or _plan(asked, listener, engine, held)
+        with place.planning(waiting) as held:
+            found = _job_of(asked, part) or _plan(asked, listener, engine, place, held)
             if isinstance(found, ConvertResult):
                 return found
             try:
-                return *found, stack.enter_context(lease.hold_part(found[0].folder, f"{part}"))
+                return *found, stack.enter_context(place.building(found[0].folder, f"{part}"))
             except BusyError as error:
                 if waiting is None:
                     raise
@@ -166,7 +165,7 @@ class _Planning(Conversion):
 
     job: tuple[Job, Parted] | None = None
 
-    def _complete(self, job: Job, status: str, listing: Listing, engine: Engine, held: Lease) -> ConvertResult:
+    def _complete(self, job: Job, status: str, listing: Listing, engine: Engine, held: Held) -> ConvertResult:
         """Leave the job for the parts: their machines may see the sources on other devices."""
         expected = self.expected or self._announce(job, listing)
         job = replace(job, roots=tuple(Root.anywhere(root.path) for root in job.roots))
@@ -174,13 +173,16 @@ class _Planning(Conversion):
         parts, said = Part.parse(str(self.options.part)).parts, tuple(listing.notices)
         parted = Parted(_digest(self.asked), parts, self._closing(None), said, tuple(self.warnings), has_own_labels(listing))
         parted.save(job.folder)
+        self.place.begun(job)
         self.job = job, parted
         return self._only_planned(expected, fingerprint(job.parts), listing)
 
 
-def _plan(asked: Asked, listener: Listener, engine: Engine, held: Lease) -> tuple[Job, Parted] | ConvertResult:
+def _plan(
+    asked: Asked, listener: Listener, engine: Engine, place: Destination, held: Held
+) -> tuple[Job, Parted] | ConvertResult:
     """Plan the conversion, or go on with a job that was begun without parts; the result if the dataset is there already."""
-    planning = conversion_of(_Planning, asked, listener, engine, held)
+    planning = conversion_of(_Planning, asked, listener, engine, place, held)
     result = planning.run()
     return result if planning.job is None else planning.job
 
@@ -194,14 +196,16 @@ class _Building:
     parted: Parted
     asked: Asked
     started: float
+    place: Destination
 
-    def run(self, engine: Engine, listener: Listener, held: Lease) -> ConvertResult:
+    def run(self, engine: Engine, listener: Listener, held: Held) -> ConvertResult:
         """Build what is left of the part."""
         job, chosen = self.job, self._chosen
         clear_partial_files_of(job, chosen)
         records = sum(job.place(shard).records for shard in np.flatnonzero(chosen).tolist())
         listener.part(str(self.part), int(chosen.sum()), records)
-        before = before_of(job)
+        before = before_of(job, self.place)
+        self.place.bring_done(job, chosen)
         try:
             with telling_what_is_done(job, chosen):
                 made = build(job, chosen, before, engine, self.asked.options.max_rejects, listener)
@@ -222,6 +226,7 @@ class _Building:
 
     def _result(self, made: int) -> ConvertResult:
         job, seconds = self.job, time.monotonic() - self.started
+        self.place.bring_rejects(job)
         samples = size = rejected = 0
         for _, done in finished_shards(job, self._chosen):
             samples, size, rejected = samples + done.facts.rows, size + done.facts.bytes, rejected + done.rejected
@@ -254,11 +259,12 @@ def parts_of(numbers: npt.NDArray[np.int64], shards: int, parts: int) -> npt.NDA
     return found
 
 
-def before_of(job: Job) -> Before | None:
+def before_of(job: Job, place: Destination) -> Before | None:
     """Return the dataset that a job brings up to date, None for none. Raises DatasetError if it is another one by now."""
     if not job.updates:
         return None
-    target = job.folder.parent.parent
+    target = place.target
+    place.bring_dataset()
     manifest = Manifest.load(target)
     if manifest.files[CHECKSUMS].sha256 != job.updates:
         raise DatasetError(

@@ -141,8 +141,11 @@ def warnings_of(manifest: Manifest) -> tuple[str, ...]:
 
 
 def repeated_keys(root: Path, manifest: Manifest) -> tuple[str, ...]:
-    """Say how many keys are there more than once, where they are values of a field. Of each 8 bytes are in memory."""
-    if not manifest.has_own_keys or "variant" in dict(manifest.schema):
+    """Say how many keys are there more than once, where they are values of a field. Of each 8 bytes are in memory.
+
+    Nothing is said of a dataset on an object store: all of it would have to be read again.
+    """
+    if manifest.base or not manifest.has_own_keys or "variant" in dict(manifest.schema):
         return ()
     stored = StoredDataset(root)
     hashes = np.concatenate([NO_KEYS, *(hash_names(keys.to_pylist()) for _, _, keys in stored.blocks_of_keys())])

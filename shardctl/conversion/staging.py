@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,11 @@ from shardctl.tables import REPLACED
 REPAIR_PREFIX = "repair-"
 """Prefix of the working folders of repair, in the staging folder. No repair resumes another one, except if that one has
 begun to replace the dataset."""
+
+
+def record_of(folder: Path) -> dict[str, Any]:
+    """Return what job.json says, unchecked. Raises OSError, ValueError."""
+    return dict(json.loads((folder / JOB).read_bytes()))
 
 
 def unfinished(folder: Path, roots: tuple[Root, ...], recipe: Recipe) -> Job | None:

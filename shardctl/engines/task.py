@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.builder import CarefulUnitError, DamagedShardError, LostUnitError, ShardBuilder, UnfitUnitError
+from shardctl.engines.delivery import deliver
 from shardctl.engines.instructions import Instructions, Place
 from shardctl.engines.job import Job, ShardPlace
 from shardctl.engines.reused import Stretch
@@ -132,6 +133,8 @@ def _build(job: Job, shard: int, report: Callable[[Progress], None], crumb: Brea
         facts, builder.inputs, builder.rejected, shapes, labels, *marked, units, builder.jpegs, tuple(builder.step_counts)
     )
     _write_marker(job.marker_path(shard), done)
+    if job.url:
+        deliver(job, shard)
     reporter.flush()
 
 
@@ -208,12 +211,13 @@ def _rejects_file(path: Path) -> Iterator[Callable[[Reject], None]]:
 def read_finished(job: Job, shard: int) -> Done | None:
     """Return what the marker of a shard says, None if the shard is not finished.
 
-    Markers are written after their shard. Where the power failed, one may still be there without it, or be torn itself.
+    Markers are written after their shard. Where the power failed, one may still be there without it, or be torn itself. On an
+    object store each is there whole, and only after its shard.
     """
     try:
         done = read_marker(job.marker_path(shard))
-        whole = job.shard_path(shard).stat().st_size == done.facts.bytes
-        whole = whole and bool(done.rejected) == job.rejects_path(shard).exists()
+        whole = bool(job.url) or job.shard_path(shard).stat().st_size == done.facts.bytes
+        whole = whole and (bool(job.url) or bool(done.rejected) == job.rejects_path(shard).exists())
     except (OSError, pa.ArrowException, KeyError, ValueError, TypeError, AttributeError, IndexError):
         return None
     whole = whole and (done.jpegs is not None) == job.keeps_sources  # an older shardctl recorded none

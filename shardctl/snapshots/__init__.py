@@ -13,6 +13,7 @@ from shardctl import lease
 from shardctl.arguments import truth
 from shardctl.conversion import ConvertResult, Listener, converting, publish
 from shardctl.conversion.asked import Asked
+from shardctl.conversion.destinations.folder import Folder
 from shardctl.conversion.options import check_writable
 from shardctl.conversion.rejects import refuse_many_rejects
 from shardctl.conversion.unchanged import is_surely_unchanged, recipe_if_same
@@ -155,7 +156,7 @@ class _Snapshot:
             return "up-to-date"
         else:
             asked = self.asked.changed(explain=True, metrics=())
-            explanation = converting.run(asked, Listener()).explanation
+            explanation = converting.run(asked, Listener(), Folder(asked.target)).explanation
             assert explanation is not None, "it was asked for"
             verdict, parts = explanation.verdict, " and ".join(explanation.parts)
         shown = printable(str(self.asked.target))
@@ -186,7 +187,9 @@ class _Snapshot:
             if self._manifest() != before:
                 return False
             if before is None or verdict == "anew":
-                self.teller.ended(converting.run(self.asked.changed(overwrite=before is not None), self.listener, held))
+                self.teller.ended(
+                    converting.run(self.asked.changed(overwrite=before is not None), self.listener, Folder(target), held)
+                )
             else:
                 self.teller.ended(self._update(before, held))
             return True
@@ -197,11 +200,11 @@ class _Snapshot:
         try:
             given = {"keep": max(1, manifest.keep) if keep is None else keep, "moved_from": self.moved_from}
             asked = self.asked.changed(update=True, **given)
-            return converting.run(asked, self.listener, held)
+            return converting.run(asked, self.listener, Folder(asked.target), held)
         except DatasetError:
             if not self.overwrite:
                 raise
-            return converting.run(self.asked.changed(overwrite=True), self.listener, held)
+            return converting.run(self.asked.changed(overwrite=True), self.listener, Folder(self.asked.target), held)
 
     def _leave_to_first_rank(self, before: Manifest | None) -> None:
         """Wait a little, until another process has begun."""

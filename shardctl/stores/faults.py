@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from shardctl.errors import NoSuchKeyError, ObjectChangedError, StoreError, UnansweredError, first_line
+from shardctl.errors import BrokenAnswerError, NoSuchKeyError, ObjectChangedError, StoreError, UnansweredError, first_line
 from shardctl.storage import printable
 from shardctl.stores.client import RETRY, TIMEOUT
 from shardctl.stores.clouds import Action, Cloud
@@ -84,7 +84,7 @@ def _unanswered(text: str, status: str, code: str, cloud: Cloud, doing: str) -> 
                 f"{doing} failed: no connection to {cloud.name}, {said}; check the network and {cloud.address}"
             )
     if "error sending request" in text or "kind: Body" in text or "kind: Decode" in text or "kind: Interrupted" in text:
-        return UnansweredError(f"{doing} failed: the connection to {cloud.name} broke, again and again; check the network")
+        return BrokenAnswerError(f"{doing} failed: the connection to {cloud.name} broke, again and again; check the network")
     return None
 
 

@@ -57,7 +57,7 @@ class Lease:
         """
         with self._lock:
             if self._lost is None and not self._renew():
-                owner = _owner(self._store, self._key)
+                owner = owner_of(self._store, self._key)
                 self._lost = BusyError(
                     f"{printable(self._store.url)}: this process stood still for so long that {owner or 'another one'} took"
                     " over; nothing was lost"
@@ -128,6 +128,27 @@ def hold(
         lease.release()
 
 
+class Watch:
+    """Tells which leases were left behind: their versions stood still for too long, by the clock of this process."""
+
+    def __init__(self, pace: Pace = Pace()) -> None:
+        self._pace = pace
+        self._seen: dict[str, tuple[str, float]] = {}
+
+    def is_left(self, key: str, version: str) -> bool:
+        """Return whether the lease at a key, which has this version now, was left behind."""
+        now = time.monotonic()
+        seen, since = self._seen.get(key, ("", now))
+        if seen != version:
+            self._seen[key] = version, now
+            return False
+        return now - since > self._pace.stale
+
+    def pause(self) -> None:
+        """Wait until it is worth a look again."""
+        time.sleep(self._pace.ask)
+
+
 def _acquire(
     store: Store, key: str, me: Owner, waiting: Callable[[str], None] | None, looking: Callable[[], None], pace: Pace
 ) -> str:
@@ -149,7 +170,7 @@ def _acquire(
             if version is not None:
                 return version
             continue
-        owner = _owner(store, key)
+        owner = owner_of(store, key)
         if waiting is None:
             raise BusyError(f"{printable(store.url)}: another shardctl is writing it ({owner or 'one that cannot be read'})")
         if owner and owner != told:
@@ -179,7 +200,7 @@ def _read(data: bytes) -> Owner | None:
         return None
 
 
-def _owner(store: Store, key: str) -> str:
+def owner_of(store: Store, key: str) -> str:
     """Return the name of who holds the lease, nothing if it is gone or cannot be read."""
     try:
         found = _read(store.get(key).to_pybytes())

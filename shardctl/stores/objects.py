@@ -16,7 +16,7 @@ import obstore
 import pyarrow as pa
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
-from shardctl.errors import NoSuchKeyError, StorageError, StoreError, UnansweredError
+from shardctl.errors import BrokenAnswerError, NoSuchKeyError, StorageError, StoreError, UnansweredError
 from shardctl.storage import printable
 from shardctl.stores.base import Stored
 from shardctl.stores.clouds import Action, Cloud
@@ -43,6 +43,9 @@ SMALL = 256 << 10
 
 PAGE = 1000
 """Objects on a page of a listing, and in one request to delete: what the stores allow."""
+
+BROKEN_TRIES = 6
+"""How often a request is made whose answer breaks off: obstore makes one again only before there is an answer."""
 
 CONDITION_TRIES = 5
 """How often a conditional write is made again while nothing shows why it was refused, or what became of it."""
@@ -199,15 +202,8 @@ class Objects:
     def pages(self, prefix: str = "", after: str = "") -> Iterator[list[Stored]]:
         """Yield the objects whose keys begin with `prefix` and come after `after`, page by page, in the order of their keys."""
         folder, _, _ = prefix.rpartition("/")
-        below, offset = self._path(folder) or None, self._path(after) if after else None
-        listed = iter(
-            self._ask("list", folder, lambda: obstore.list(self._clients.quick, below, offset=offset, chunk_size=PAGE))
-        )
         last = ""
-        while True:
-            page = self._ask("list", folder, lambda: next(listed, None))
-            if page is None:
-                return
+        for page in self._listed(folder, after):
             objects = [self._stored(meta) for meta in page]
             kept = []
             for entry, following in itertools.zip_longest(objects, objects[1:]):
@@ -224,6 +220,24 @@ class Objects:
                 yield kept
             if prefix and last > prefix and not last.startswith(prefix):
                 return
+
+    def _listed(self, folder: str, after: str) -> Iterator[Sequence[ObjectMeta]]:
+        """Yield what is below a folder and comes after a key. A listing that breaks off goes on after what it has given."""
+        below, last, broken = self._path(folder) or None, self._path(after) if after else None, 0
+        while True:
+            offset = last
+            listed = iter(
+                self._ask("list", folder, lambda: obstore.list(self._clients.quick, below, offset=offset, chunk_size=PAGE))  # noqa: B023 - called at once
+            )
+            try:
+                while (page := self._ask_once("list", folder, lambda: next(listed, None))) is not None:  # noqa: B023 - the same
+                    yield page
+                    last, broken = page[-1]["path"] if page else last, 0
+                return
+            except BrokenAnswerError:
+                broken += 1
+                if broken == BROKEN_TRIES:
+                    raise
 
     def _is_folder(self, key: str, folder: str, last: str, following: Stored | None) -> bool:
         """Return whether an empty object is one that consoles write for a folder: its name ends with /, which obstore drops."""
@@ -260,7 +274,17 @@ class Objects:
         self._ask("delete", keys[0], lambda: obstore.delete(self._clients.patient, paths))
 
     def _ask(self, action: Action, key: str, call: Callable[[], Answer]) -> Answer:
-        """Return what a call of obstore returns; what it raises becomes a StoreError."""
+        """Return what a call of obstore returns, made again where its answer breaks off. What it raises becomes a StoreError.
+
+        To write, to delete or to copy the same twice does no harm; `_write_if` looks at what a refusal means.
+        """
+        for attempt in range(BROKEN_TRIES - 1):
+            with contextlib.suppress(BrokenAnswerError):
+                return self._ask_once(action, key, call)
+            time.sleep(random.uniform(0, 0.05 * 2**attempt))
+        return self._ask_once(action, key, call)
+
+    def _ask_once(self, action: Action, key: str, call: Callable[[], Answer]) -> Answer:
         note_use()
         try:
             answer = interruptibly(call)

@@ -50,16 +50,19 @@ class Outcomes:
 
         Raises DatasetError for one that is damaged, as far as its size tells.
         """
-        for shard in np.flatnonzero(self.job.kept != NOT_KEPT).tolist():
-            kept = self._kept(shard)
-            assert kept is not None, "shards are kept of a dataset"
-            before, number = kept
-            entry = before.table[number]
-            old, new = before.root / entry.path, self.job.shard_path(shard)
+        for shard, before, number in self.kept():
+            old, new = before.root / before.table[number].path, self.job.shard_path(shard)
             with naming_the_path(new):
                 new.unlink(missing_ok=True)
                 before.refuse_lost(number)
                 link_or_copy(old, new)
+
+    def kept(self) -> Iterator[tuple[int, Before, int]]:
+        """Yield the shards that are kept: their number, the dataset before, and their number there."""
+        for shard in np.flatnonzero(self.job.kept != NOT_KEPT).tolist():
+            kept = self._kept(shard)
+            assert kept is not None, "shards are kept of a dataset"
+            yield shard, *kept
 
 
 def verify_update(new: Path) -> None:

@@ -111,11 +111,10 @@ class Update:
         """For each row of the plan its row in the plan before, -1 where it is new or has changed."""
         return self.rows.of_old
 
-    def refuse_lost_shards(self) -> None:
-        """Raise DatasetError if a shard that is kept is not there, or not as large as it was."""
-        for *_, kept in self.shards:
-            if kept != NOT_KEPT:
-                self.before.refuse_lost(kept)
+    @property
+    def kept(self) -> list[int]:
+        """The shards of the dataset before that are kept, by their numbers there."""
+        return [kept for *_, kept in self.shards if kept != NOT_KEPT]
 
     @property
     def _splits_before(self) -> dict[str, Any]:

@@ -1,0 +1,104 @@
+"""A dataset in a folder."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from shardctl import lease
+from shardctl.conversion import generations, publish, staging
+from shardctl.conversion.building import Chosen
+from shardctl.conversion.options import check_writable
+from shardctl.conversion.updating.before import Before
+from shardctl.conversion.updating.outcomes import Outcomes, verify_update
+from shardctl.engines.job import Job
+from shardctl.lease import Lease, Waiting
+from shardctl.manifest import Manifest
+from shardctl.storage import free_bytes
+from shardctl.tables import STAGING
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder of a file system: jobs are in a folder within it, and a dataset takes its place by rename."""
+
+    target: Path
+
+    @property
+    def _staging(self) -> Path:
+        return self.target / STAGING
+
+    def check_writable(self) -> None:
+        """Raise StorageError if nothing can be written there. Writes nothing."""
+        check_writable(self.target)
+
+    def free_bytes(self) -> int | None:
+        """Return the free bytes of the file system."""
+        return free_bytes(self.target)
+
+    def writing(self, waiting: Waiting | None) -> AbstractContextManager[Lease]:
+        """Hold the lease, once no part is being built."""
+        return lease.hold(self._staging, waiting)
+
+    def planning(self, waiting: Waiting | None) -> AbstractContextManager[Lease]:
+        """Hold the lease."""
+        return lease.hold_beside_parts(self._staging, waiting)
+
+    def building(self, job: Path, part: str) -> AbstractContextManager[Lease]:
+        """Hold the lease of a part."""
+        return lease.hold_part(job, part)
+
+    def parts_being_built(self) -> dict[str, str]:
+        """Return who builds which part."""
+        return lease.parts_being_built(self._staging)
+
+    def await_parts(self, waiting: Waiting | None) -> None:
+        """Wait until no part is being built."""
+        lease.await_parts(self._staging, waiting)
+
+    def prepared(self, job: Job) -> Job:
+        """Return the job: workers write beside the plan."""
+        return job
+
+    def make_room(self, folder: Path) -> None:
+        """Clear the staging folder for a job."""
+        staging.make_room(self._staging, folder)
+
+    def begun(self, job: Job) -> None:
+        """Nothing to do: the job is here."""
+
+    def bring_done(self, job: Job, chosen: Chosen) -> None:
+        """Nothing to do: the markers are here."""
+
+    def bring_rejects(self, job: Job) -> None:
+        """Nothing to do: the rejects are here."""
+
+    def bring_dataset(self) -> None:
+        """Nothing to do: the dataset is here."""
+
+    def refuse_lost(self, before: Before, shards: list[int]) -> None:
+        """Look at the size of each."""
+        for shard in shards:
+            before.refuse_lost(shard)
+
+    def keep(self, outcomes: Outcomes) -> None:
+        """Give the shards a second name."""
+        outcomes.link_kept()
+
+    def base(self, job: Job) -> str:
+        """Return that there is no folder of its own."""
+        return ""
+
+    def publish(self, new: Path, updates: bool) -> None:
+        """Exchange the folders, and keep as many generations of before as the manifest says. Raises DatasetError."""
+        if updates:
+            verify_update(new)
+            if Manifest.load(new).keep:
+                generations.keep(self.target)
+        publish.publish(new, self.target)
+        generations.settle(self.target)
+
+    def discard(self, job: Path) -> None:
+        """Take away the folder of a job."""
+        staging.discard(job)

@@ -1,0 +1,282 @@
+"""A dataset on an object store: `URL/manifest.json` names the folder below `URL` that has all else.
+
+Nothing is renamed there. Shards are put into the folder of the new dataset as they are built, and the manifest last, on the
+condition that it is still the one that was there when the work began: a reader finds the old dataset or the new one. The job
+lies in `URL/.shardctl` for whoever goes on with it, and is copied into the folder that stands for the place here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from shardctl.conversion import staging
+from shardctl.conversion.building import Chosen
+from shardctl.conversion.updating.before import Before
+from shardctl.conversion.updating.outcomes import Outcomes
+from shardctl.engines.delivery import done_folder, state_folder
+from shardctl.engines.job import DONE_FOLDER, JOB, NEW_FOLDER, Job
+from shardctl.errors import BusyError, DatasetError, NoSuchKeyError, ShardctlError
+from shardctl.lease import LEASE, PARTS, Waiting
+from shardctl.manifest import Manifest
+from shardctl.storage import PARTIAL, printable, scratch_folder, write_atomically
+from shardctl.stores import lease, open_store
+from shardctl.stores.base import Store, Stored
+from shardctl.stores.lease import Lease
+from shardctl.stores.probing import probe
+from shardctl.tables import BESIDE_SHARDS, MANIFEST, STAGING
+
+AT_ONCE = 32
+"""Small objects that are requested at the same time: each costs the latency of the store."""
+
+PACE = lease.Pace()
+
+LEASE_KEY = f"{STAGING}/{LEASE}.json"
+
+_BASE = re.compile(r"[0-9a-f]{12}(-[0-9]+)?")
+"""The names of the folders that have datasets."""
+
+
+@contextmanager
+def on_store(url: str) -> Iterator[OnStore]:
+    """Yield the place at a URL. Raises StoreError, InstallError, UsageError; messages name the URL."""
+    url = url.rstrip("/")
+    with scratch_folder() as scratch:
+        target = scratch / "out"
+        try:
+            target.mkdir()
+            yield OnStore(url, target)
+        except ShardctlError as error:
+            if str(target) not in str(error):
+                raise
+            raise type(error)(str(error).replace(str(target), printable(url))) from error
+
+
+class OnStore:
+    """The place at a URL, and the folder that stands for it."""
+
+    def __init__(self, url: str, target: Path) -> None:
+        self.url, self.target = url, target
+        self._store: Store = open_store(url)
+        self._version: str | None = None
+        self._is_probed = self._has_tables = False
+        self._look()
+
+    def _look(self) -> None:
+        """Bring what is there now: the manifest, and which jobs were begun and how far they are."""
+        shutil.rmtree(self.target)
+        self.target.mkdir()
+        found = self._store.stat(MANIFEST)
+        self._version = None if found is None else found.version
+        if found is not None:
+            write_atomically(self.target / MANIFEST, self._store.get(MANIFEST, version=found.version).to_pybytes())
+        for page in self._store.pages(f"{STAGING}/"):
+            for entry in page:
+                self._note(entry)
+        if self._has_tables:
+            self.bring_dataset()
+
+    def _note(self, entry: Stored) -> None:
+        """Bring a file of a job; of a marker only note that it is there."""
+        _, job, *inner = entry.key.split("/")
+        if not inner or inner[0] == PARTS:
+            return
+        path = self.target / STAGING / job / "/".join(inner)
+        for made in (NEW_FOLDER, DONE_FOLDER):
+            (self.target / STAGING / job / made).mkdir(parents=True, exist_ok=True)
+        if inner[0] == DONE_FOLDER:
+            path.touch()
+        else:
+            with contextlib.suppress(NoSuchKeyError):  # it has ended meanwhile
+                write_atomically(path, self._store.get(entry.key).to_pybytes())
+
+    def check_writable(self) -> None:
+        """Raise StoreError if nothing can be written there, or the store ignores conditions."""
+        if not self._is_probed:
+            probe(self._store)
+            self._is_probed = True
+
+    def free_bytes(self) -> int | None:
+        """Return that there is no limit."""
+        return None
+
+    @contextmanager
+    def writing(self, waiting: Waiting | None) -> Iterator[Lease]:
+        """Hold the lease, once no part is being built."""
+        with self.planning(waiting) as held:
+            self.await_parts(waiting)
+            yield held
+
+    @contextmanager
+    def planning(self, waiting: Waiting | None) -> Iterator[Lease]:
+        """Hold the lease, and see what is there now."""
+        self.check_writable()
+        with lease.hold(self._store, LEASE_KEY, waiting, pace=PACE) as held:
+            self._look()
+            yield held
+
+    @contextmanager
+    def building(self, job: Path, part: str) -> Iterator[Lease]:
+        """Hold the lease of a part."""
+        with lease.hold(self._store, f"{state_folder(job)}{PARTS}/{part}.json", None, pace=PACE) as held:
+            yield held
+
+    def parts_being_built(self) -> dict[str, str]:
+        """Return who builds which part: also one that has gone a moment ago, which only time shows."""
+        found = ((key, lease.owner_of(self._store, key)) for key in self._leases_of_parts())
+        return {Path(key).stem: owner for key, owner in found if owner}
+
+    def await_parts(self, waiting: Waiting | None) -> None:
+        """Wait until the leases of all parts are gone, or stand still. These are deleted."""
+        watch, told = lease.Watch(PACE), ""
+        while leases := self._leases_of_parts():
+            self._store.delete([key for key, version in leases.items() if watch.is_left(key, version)])
+            part, owner = next(iter(self.parts_being_built().items()), ("", ""))
+            if owner and waiting is None:
+                raise BusyError(f"{printable(self.url)}: another shardctl is writing it (part {part}: {owner})")
+            if owner and waiting is not None and owner != told:
+                waiting(f"part {part}: {owner}")
+                told = owner
+            watch.pause()
+
+    def _leases_of_parts(self) -> dict[str, str]:
+        """Return the keys of the leases of parts, and their versions."""
+        found = {}
+        for job in self._store.children(STAGING)[0]:
+            found.update({each.key: each.version for each in self._store.children(f"{STAGING}/{job}/{PARTS}")[1]})
+        return found
+
+    def prepared(self, job: Job) -> Job:
+        """Return the job with the folder on the store that its shards are put into: one of its own, whatever was there."""
+        name = job.folder.name[:12]
+        there = set(self._store.children()[0])
+        others = (f"{name}-{number}" for number in range(2, len(there) + 3))
+        return replace(job, url=self.url, base=f"{next(each for each in (name, *others) if each not in there)}/")
+
+    def make_room(self, folder: Path) -> None:
+        """Take away the jobs of before, here and there, and make the folder of a job."""
+        for job in self._store.children(STAGING)[0]:
+            self.discard(self.target / STAGING / job)
+        folder.mkdir(parents=True)
+
+    def begun(self, job: Job) -> None:
+        """Put the files of the job on the store, job.json last."""
+        files = [path for path in sorted(job.folder.rglob("*")) if path.is_file() and path.name != JOB]
+        for path in [*files, job.folder / JOB]:
+            self._store.put(f"{state_folder(job.folder)}{path.relative_to(job.folder).as_posix()}", path)
+
+    def bring_done(self, job: Job, chosen: Chosen) -> None:
+        """Bring the markers of the chosen shards that have one."""
+        there = [shard for shard in staging.marked_shards(job) if chosen[shard]]
+        self._bring_to([job.marker_path(shard) for shard in there], job)
+
+    def bring_rejects(self, job: Job) -> None:
+        """Bring the rejects of all shards."""
+        self._bring_to(sorted((job.folder / DONE_FOLDER).glob("*.jsonl")), job)
+
+    def _bring_to(self, paths: list[Path], job: Job) -> None:
+        """Bring the files of the folder of markers that have only been noted."""
+
+        def bring(path: Path) -> None:
+            write_atomically(path, self._store.get(f"{done_folder(job.folder)}{path.name}").to_pybytes())
+
+        with ThreadPoolExecutor(AT_ONCE) as threads:
+            list(threads.map(bring, [path for path in paths if path.stat().st_size == 0]))
+
+    def bring_dataset(self) -> None:
+        """Bring the tables of the dataset that is there, if there is one."""
+        self._has_tables = True
+        if not (self.target / MANIFEST).exists():
+            return
+        manifest = Manifest.load(self.target)
+        for name in sorted({*BESIDE_SHARDS, *manifest.files} - {MANIFEST}):
+            with contextlib.suppress(
+                NoSuchKeyError
+            ):  # not every dataset has all of them, and who needs one says that it is missing
+                write_atomically(self.target / name, self._store.get(manifest.base + name).to_pybytes())
+
+    def refuse_lost(self, before: Before, shards: list[int]) -> None:
+        """Look at the sizes that a listing of the dataset gives."""
+        base = self._base_there()
+        sizes = {entry.key: entry.size for page in self._store.pages(base) for entry in page} if shards else {}
+        for shard in shards:
+            entry = before.table[shard]
+            if sizes.get(base + entry.path) != entry.bytes:
+                key = printable(f"{self.url}/{base}{entry.path}")
+                raise DatasetError(f"{key}: gone, or of another size than the dataset has; run `shardctl repair` first")
+
+    def keep(self, outcomes: Outcomes) -> None:
+        """Have the store copy the shards."""
+        job, base = outcomes.job, self._base_there()
+        copies = [
+            (base + before.table[number].path, job.base + job.place(shard).name) for shard, before, number in outcomes.kept()
+        ]
+        with ThreadPoolExecutor(AT_ONCE) as threads:
+            list(threads.map(lambda names: self._store.copy(*names), copies))
+
+    def base(self, job: Job) -> str:
+        """Return the folder that the shards of the job are in."""
+        return job.base
+
+    def publish(self, new: Path, updates: bool) -> None:
+        """Put the tables, then the manifest. The dataset of before stays for those who read it; the one before that goes."""
+        data = (new / MANIFEST).read_bytes()
+        manifest, before = Manifest.load(new), self._base_there()
+        for path in sorted(new.iterdir()):
+            if path.is_file() and path.name != MANIFEST and not path.name.endswith(PARTIAL):
+                self._store.put(manifest.base + path.name, path)
+        self._store.put(manifest.base + MANIFEST, replace(manifest, base="").to_json().encode())
+        create = self._version is None
+        version = self._store.create(MANIFEST, data) if create else self._store.replace(MANIFEST, data, str(self._version))
+        if version is None:
+            raise BusyError(
+                f"{printable(self.url)}: another dataset was put there meanwhile, and stays; run the same command again"
+            )
+        self._version = version
+        self._forget_job(new.parent)
+        self._forget_others({manifest.base, before})
+        for path in new.iterdir():
+            path.replace(self.target / path.name)
+        shutil.rmtree(self.target / STAGING)
+
+    def _base_there(self) -> str:
+        return Manifest.load(self.target).base if (self.target / MANIFEST).exists() else ""
+
+    def _forget_others(self, kept: set[str]) -> None:
+        """Delete the datasets that were replaced earlier."""
+        for name in self._store.children()[0]:
+            if _BASE.fullmatch(name) and f"{name}/" not in kept and self._store.stat(f"{name}/{MANIFEST}") is not None:
+                self._store.delete([f"{name}/{MANIFEST}"])
+                self._delete_below(f"{name}/")
+
+    def _forget_job(self, job: Path) -> None:
+        """Delete the state of a job: what says that there is one goes first."""
+        self._store.delete([state_folder(job) + JOB])
+        self._delete_below(state_folder(job))
+
+    def _delete_below(self, prefix: str) -> None:
+        for page in self._store.pages(prefix):
+            self._store.delete([entry.key for entry in page])
+
+    def discard(self, job: Path) -> None:
+        """Take away a job, with the shards that it has put."""
+        base = _base_of(job)
+        self._forget_job(job)
+        if base is not None and base != self._base_there():
+            self._delete_below(base)
+        if job.exists():
+            staging.discard(job)
+
+
+def _base_of(job: Path) -> str | None:
+    """Return the folder on the store that a job puts its shards into; None if it does not say."""
+    with contextlib.suppress(DatasetError, OSError, ValueError, KeyError):
+        base = staging.record_of(job)["base"]
+        return base if _BASE.fullmatch(base.removesuffix("/")) and base.endswith("/") else None
+    return None

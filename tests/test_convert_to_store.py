@@ -1,0 +1,323 @@
+"""Conversions whose destination is on an object store: the bytes of a local one, whatever fails, is killed or comes twice."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import CROP
+from object_server import ObjectServer
+from test_conversion import images
+from test_resume import HELD
+
+import shardctl
+from shardctl.conversion import Listener
+from shardctl.conversion.destinations import store
+from shardctl.errors import BusyError, DatasetError, ShardctlError, StoreError, UnfinishedError
+from shardctl.stores import open_store
+from shardctl.stores.base import Store
+from shardctl.stores.lease import Pace
+
+SMALL: dict[str, Any] = {"samples_per_shard": 4, "workers": 0, "split": "train=0.8,val=0.2"}
+
+
+@pytest.fixture
+def url(bucket: str) -> str:
+    return f"{bucket}/data/out"
+
+
+@pytest.fixture(scope="module")
+def whole(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The SHA256SUMS of the same conversion into a folder."""
+    out = tmp_path_factory.mktemp("local") / "out"
+    shardctl.convert(photos, out, recipe=CROP, **SMALL)
+    return (out / "SHA256SUMS").read_bytes()
+
+
+def keys(url: str) -> list[str]:
+    return [entry.key for page in open_store(url).pages() for entry in page]
+
+
+def manifest_of(store: Store) -> dict[str, Any]:
+    return dict(json.loads(store.get("manifest.json").to_pybytes()))
+
+
+def sums(url: str) -> bytes:
+    """Return SHA256SUMS, having made sure that every file is what it says."""
+    store = open_store(url)
+    base = manifest_of(store)["base"]
+    data = store.get(f"{base}SHA256SUMS").to_pybytes()
+    for line in data.decode().splitlines():
+        digest, name = line.split("  ", 1)
+        assert hashlib.sha256(store.get(base + name)).hexdigest() == digest, name
+    return bytes(data)
+
+
+def nothing_is_left(url: str) -> None:
+    """Make sure that there is nothing but one dataset, or one and the one that it replaced."""
+    assert not [key for key in keys(url) if key.startswith(".shardctl/")]
+    assert len({key.split("/")[0] for key in keys(url) if "/" in key}) <= 2
+
+
+def convert(src: Path, url: str, **options: Any) -> Any:
+    return shardctl.convert(src, url, recipe=options.pop("recipe", CROP), **{**SMALL, **options})
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_dataset_is_that_of_a_local_conversion(photos: Path, url: str, whole: bytes, workers: int) -> None:
+    result = convert(photos, url, workers=workers)
+    assert (result.status, result.samples, result.shards) == ("created", 60, 15)
+    assert sums(url) == whole
+    nothing_is_left(url)
+    assert convert(photos, url).status == "up-to-date"
+    loaded = shardctl.open(url)
+    assert len(loaded) == 60
+    assert loaded[3]["image"].shape == (32, 32, 3)
+
+
+def test_the_folder_of_a_dataset_is_a_dataset_of_its_own(photos: Path, url: str) -> None:
+    convert(photos, url)
+    base = manifest_of(open_store(url))["base"]
+    whole, within = shardctl.open(url), shardctl.open(f"{url}/{base}")
+    assert [sample["key"] for sample in whole] == [sample["key"] for sample in within]
+
+
+def test_faults_of_the_store_change_nothing(photos: Path, url: str, whole: bytes, object_server: ObjectServer) -> None:
+    for seed, kind in enumerate(("503", "reset", "lost", "cut")):
+        object_server.fault(kind, share=0.02, seed=seed, size=20)
+    convert(photos, url, workers=2)
+    assert sum(entry["status"] in (None, 503) for entry in object_server.log()) > 2
+    object_server.clear()
+    assert sums(url) == whole
+    nothing_is_left(url)
+
+
+def test_another_recipe_needs_overwrite_and_readers_keep_what_they_opened(photos: Path, url: str) -> None:
+    convert(photos, url)
+    before = shardctl.open(url)
+    with pytest.raises(DatasetError, match=f"{url}: holds a dataset that differs in its recipe"):
+        convert(photos, url, recipe={**CROP, "store": "png"})
+    for size in (24, 16):  # the dataset that was replaced stays for its readers, the one before that goes
+        assert before[50]["image"].shape == (32, 32, 3)
+        recipe = {"store": "raw", "transform": [{"name": "resize", "size": 40}, {"name": "crop", "size": size}]}
+        assert convert(photos, url, recipe=recipe, overwrite=True).status == "updated"
+        assert shardctl.open(url)[0]["image"].shape == (size, size, 3)
+        nothing_is_left(url)
+
+
+def test_an_update_copies_the_shards_that_stay(source: Path, url: str, tmp_path: Path, object_server: ObjectServer) -> None:
+    given: dict[str, Any] = {"split": "none", "update": True}
+    convert(source, url, **given)
+    shardctl.convert(source, tmp_path / "out", recipe=CROP, **{**SMALL, **given})
+    changed = sorted(source.rglob("*.jpg"))[5]
+    changed.write_bytes(changed.read_bytes() + b"\0")
+    sorted(source.rglob("*.jpg"))[30].unlink()
+    object_server.clear()
+    result = convert(source, url, **given)
+    assert (result.status, result.samples) == ("updated", 59)
+    assert result.changes.kept >= 12
+    assert sum(entry["method"] == "COPY" for entry in object_server.log()) == result.changes.kept
+    shardctl.convert(source, tmp_path / "out", recipe=CROP, **{**SMALL, **given})
+    assert sums(url) == (tmp_path / "out" / "SHA256SUMS").read_bytes()
+    nothing_is_left(url)
+
+
+def test_a_kept_shard_that_is_gone_is_named(source: Path, url: str) -> None:
+    given: dict[str, Any] = {"split": "none", "update": True}
+    convert(source, url, **given)
+    store = open_store(url)
+    base = manifest_of(store)["base"]
+    store.delete([f"{base}train-00014.arrow"])
+    sorted(source.rglob("*.jpg"))[0].unlink()
+    with pytest.raises(DatasetError, match=f"{url}/{base}train-00014.arrow: gone"):
+        convert(source, url, **given)
+    assert manifest_of(store)["base"] == base
+
+
+def test_parts(photos: Path, url: str, whole: bytes) -> None:
+    assert convert(photos, url, part="2/3").part.shards_done == 5
+    with pytest.raises(UnfinishedError, match=f"{url}: 10 shards of 15 are missing: 5 of part 1 of 3; 5 of part 3 of 3"):
+        shardctl.merge(url)
+    for part in ("1/3", "2/3", "0/3"):
+        assert convert(photos, url, part=part, workers=1).status == "built"
+    assert shardctl.merge(url).status == "created"
+    assert sums(url) == whole
+    nothing_is_left(url)
+    assert shardctl.merge(url).status == "up-to-date"
+
+
+def test_rejects_of_parts_are_merged(source: Path, url: str, tmp_path: Path) -> None:
+    for path in sorted(path for path in source.rglob("*.*") if path.is_file())[::9]:
+        path.write_bytes(b"no image")
+    shardctl.convert(source, tmp_path / "out", recipe=CROP, **SMALL)
+    for part in ("1/2", "2/2"):
+        convert(source, url, part=part)
+    assert shardctl.merge(url).rejected == 7
+    assert sums(url) == (tmp_path / "out" / "SHA256SUMS").read_bytes()
+
+
+HELD_COMMAND = ["convert", "in", "--transform", "steps:held", "--store", "png", "--workers", "1", "--samples-per-shard", "4"]
+
+
+@pytest.fixture(scope="module")
+def held(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """in/ with 40 images, the function steps:held, which waits for the file `hold` to go, and the bytes of it all in whole/."""
+    root = tmp_path_factory.mktemp("held")
+    images(root / "in", *(f"{n:02d}.png" for n in range(40)))
+    # The job of a conversion to a store lies in a scratch folder.
+    (root / "steps.py").write_text(HELD.replace("out/.shardctl", "tmp/*/files/out/.shardctl"))
+    (root / "tmp").mkdir()
+    command = [sys.executable, "-m", "shardctl", *HELD_COMMAND, "whole"]
+    subprocess.run(command, cwd=root, check=True, capture_output=True)
+    return root
+
+
+@pytest.fixture
+def here(held: Path) -> Iterator[Path]:
+    yield held
+    (held / "hold").unlink(missing_ok=True)
+
+
+def done_on(store: Store) -> int:
+    return sum("/done/" in entry.key and entry.key.endswith(".arrow") for page in store.pages(".shardctl/") for entry in page)
+
+
+@contextmanager
+def running(here: Path, url: str, shards: int, *words: str) -> Iterator[subprocess.Popen[str]]:
+    """Start the command, and give it when so many shards are done; the others are held."""
+    (here / "hold").write_text(str(4 * shards))
+    command = [sys.executable, "-m", "shardctl", *HELD_COMMAND, url, *words]
+    store = open_store(url)
+    given: dict[str, Any] = {"cwd": here, "env": {**os.environ, "TMPDIR": "tmp"}, "text": True}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **given) as process:
+        try:
+            while done_on(store) < shards or not any(key.endswith("/job.json") for key in keys(url)):
+                assert process.poll() is None, process.communicate()
+                select.select([], [], [], 0.01)
+            yield process
+        finally:
+            process.kill()
+
+
+def go_on(here: Path, url: str, *words: str) -> subprocess.CompletedProcess[str]:
+    (here / "hold").unlink(missing_ok=True)
+    command = [sys.executable, "-m", "shardctl", *HELD_COMMAND, url, *words]
+    return subprocess.run(command, cwd=here, text=True, capture_output=True, timeout=120)
+
+
+@pytest.mark.parametrize("shards", [0, 3])
+def test_a_killed_conversion_goes_on(here: Path, url: str, shards: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(here, url, shards) as process:
+        process.kill()
+        process.wait()
+    assert "manifest.json" not in keys(url)
+    (here / "hold").unlink()
+    monkeypatch.setattr(store, "PACE", Pace(heartbeat=0.1, stale=1, ask=0.05))  # its lease stands still
+    monkeypatch.chdir(here)
+    monkeypatch.syspath_prepend(here)
+    waited: list[str] = []
+    listener = Listener(waiting=waited.append)
+    recipe = {"transform": [{"name": "custom", "target": "steps:held"}], "store": "png"}
+    result = shardctl.convert("in", url, recipe=recipe, samples_per_shard=4, workers=0, listener=listener)
+    assert result.status == "resumed"
+    assert [f"process {process.pid} on " in owner for owner in waited] == [True]
+    assert sums(url) == (here / "whole" / "SHA256SUMS").read_bytes()
+    nothing_is_left(url)
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_leaves_no_lease_and_no_upload(
+    here: Path, url: str, object_server: ObjectServer, sent: signal.Signals
+) -> None:
+    with running(here, url, 2) as process:
+        process.send_signal(sent)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "2 of 10 shards are done; run the same command again to continue" in err
+    assert ".shardctl/lease.json" not in keys(url)
+    assert go_on(here, url, "--if-running", "fail").stdout.startswith("resumed")
+
+
+def test_a_second_converter_waits_or_fails(here: Path, url: str) -> None:
+    with running(here, url, 1) as process:
+        failing = go_on_while_held(here, url, "--if-running", "fail")
+        assert failing.returncode == 3
+        assert f"{url}: another shardctl is writing it (process {process.pid} on " in failing.stderr
+        (here / "hold").unlink()
+        assert process.wait(60) == 0
+    assert sums(url) == (here / "whole" / "SHA256SUMS").read_bytes()
+
+
+def go_on_while_held(here: Path, url: str, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "shardctl", *HELD_COMMAND, url, *words]
+    return subprocess.run(command, cwd=here, text=True, capture_output=True, timeout=120)
+
+
+def refuse(server: ObjectServer, kind: str) -> Callable[[], None]:
+    return lambda: server.fault(kind, method="PUT", key="train-*", times=1000)
+
+
+@pytest.mark.parametrize(("kind", "said"), [("expired", "the credentials have expired"), ("403", "writing is not permitted")])
+def test_credentials_that_end_in_the_middle_stop_the_work_and_the_same_command_goes_on(
+    photos: Path, url: str, whole: bytes, object_server: ObjectServer, kind: str, said: str
+) -> None:
+    object_server.fault(kind, method="PUT", key="*train-00007*", times=1000)
+    with pytest.raises(StoreError, match=f"train-00007.arrow: .*{said}.* 7 of 15 shards are done"):
+        convert(photos, url)
+    assert "manifest.json" not in keys(url)
+    object_server.clear()
+    assert convert(photos, url).status == "resumed"
+    assert sums(url) == whole
+
+
+def test_a_store_that_ignores_conditions_is_refused(photos: Path, url: str, object_server: ObjectServer) -> None:
+    object_server.fault("unconditional", times=1000)
+    with pytest.raises(StoreError, match="this store ignores conditions"):
+        convert(photos, url)
+    assert keys(url) == []
+
+
+def test_a_manifest_that_came_from_elsewhere_meanwhile_stays(photos: Path, url: str) -> None:
+    there = open_store(url)
+    listener = Listener(announce=lambda _: put_foreign(there))
+    with pytest.raises(BusyError, match="another dataset was put there meanwhile, and stays"):
+        shardctl.convert(photos, url, recipe=CROP, listener=listener, **SMALL)
+    assert there.get("manifest.json").to_pybytes() == b"foreign"
+
+
+def put_foreign(store: Store) -> None:
+    store.put("manifest.json", b"foreign")
+
+
+@pytest.mark.parametrize("bad", ["s3://", "s3://no-such-bucket-here/out", "ftp://host/out", "s3://b/../out"])
+def test_places_that_cannot_be(photos: Path, object_server: ObjectServer, bad: str) -> None:
+    with pytest.raises(ShardctlError, match=r"URL|bucket|path"):
+        convert(photos, bad)
+
+
+def test_lines_with_keys_of_their_own(tmp_path: Path, url: str) -> None:
+    lines = [json.dumps({"id": f"k{n}", "text": f"line {n}"}) for n in range(500)]
+    (tmp_path / "lines.jsonl").write_text("\n".join(lines))
+    given: dict[str, Any] = {"recipe": {"kind": "text", "key_field": "id"}, "workers": 0, "samples_per_shard": 50}
+    shardctl.convert(tmp_path / "lines.jsonl", tmp_path / "out", **given)
+    assert shardctl.convert(tmp_path / "lines.jsonl", url, **given).samples == 500
+    assert sums(url) == (tmp_path / "out" / "SHA256SUMS").read_bytes()
+
+
+def test_the_folder_that_stands_for_the_place_is_gone_at_the_end(photos: Path, url: str, tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    command = [sys.executable, "-m", "shardctl", "convert", str(photos), url, "--store", "source"]
+    done = subprocess.run(command, env={**os.environ, "TMPDIR": str(scratch)}, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert list(scratch.iterdir()) == []
