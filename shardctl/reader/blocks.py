@@ -77,7 +77,7 @@ class BlockCache:
         found: dict[int, Block] = {}
         faults: Faults = {}
         waiting: dict[int, _Waiter] = {}
-        with self._shards.wanted([block for block in blocks if block not in self._ready]):
+        with self._shards.wanted([block for block in blocks if not self._is_at_hand(block)]):
             for block in blocks:
                 if self._claim(block, found, waiting):
                     self._bring(block, found, faults)
@@ -90,6 +90,9 @@ class BlockCache:
                 for block, count in zip(blocks, counts, strict=True):
                     self._use(block, count)
         return found, faults
+
+    def _is_at_hand(self, block: int) -> bool:
+        return block in self._ready or block in self._coming
 
     def _use(self, block: int, count: int) -> None:
         """Count the samples of a block that are being read, and release the block after the last ones."""

@@ -19,13 +19,14 @@ from shardctl.remote.fetching import Ahead
 from shardctl.remote.opening import Place, bring_file, open_again, open_remote, place_of
 from shardctl.shard import BlockFile, Opener, map_file
 from shardctl.storage import printable
+from shardctl.tables import ShardTable
 
 
 class InMemoryShard(OpenShard):
     """A shard that has no file here: its schema and the places of its blocks are known, and none of its bytes."""
 
     @property
-    def segments(self) -> list[pa.Buffer]:  # type: ignore[override]  # it computes nothing that is worth keeping
+    def segments(self) -> list[pa.Buffer]:
         """No bytes."""
         return []
 
@@ -39,6 +40,7 @@ class RemoteShards(Shards):
     def __init__(self, dataset: RemoteDataset, split: str | None = None) -> None:
         self.dataset = dataset
         super().__init__(dataset.tables, split)
+        assert isinstance(self._table, ShardTable)  # only unfinished datasets have another
         dataset.attach(self._table)
         self._first = dataset.first_block(self._first_shard)
 
@@ -55,10 +57,12 @@ class RemoteShards(Shards):
         """Open the same dataset when it is unpickled, with a client of its own."""
         return _reopened, (place_of(self.dataset), self.split)
 
+    is_local = False
+
     @property
-    def shown(self) -> str:
-        """The URL of the dataset for messages."""
-        return printable(self.dataset.url)
+    def location(self) -> str:
+        """The URL of the dataset."""
+        return self.dataset.url
 
     def name_of(self, shard: int) -> str:
         """Return the URL of a shard of this split for messages."""
@@ -112,9 +116,12 @@ class RemoteShards(Shards):
         """Return what brings blocks before they are needed; for other processes only where there is a cache."""
         return self.dataset.ahead(keeps) if keeps or self.dataset.cached is not None else None
 
-    def missing(self, blocks: Indices) -> Indices:
-        """Return those of these blocks that must come over the network, as `ahead` counts them: through all splits."""
-        return self.dataset.missing(self._first + blocks)
+    def missing(self, blocks: Indices, keeps: bool) -> Indices:
+        """Return those of these blocks that must come over the network, as `ahead` counts them: through all splits.
+
+        None for other processes where the cache is full: they would not find them.
+        """
+        return self.dataset.missing(self._first + blocks) if keeps or not self.dataset.keeps_no_more else blocks[:0]
 
     def counts(self) -> dict[str, int]:
         """Return how many requests, bytes and blocks came over the network, and how many blocks from the cache."""
@@ -134,17 +141,23 @@ class RemoteShards(Shards):
             return InMemoryShard(file, (0, 0, 0), [time.monotonic()])
         file, status = BlockFile(path, opener, fields), identity(path)
         if status is None:
-            raise DatasetError(f"{printable(str(path))}: removed from the cache while it was read; open the dataset again")
+            raise _removed(path)
         self._check_content(shard, file, fields)
         return OpenShard(file, status, [time.monotonic()])
 
     def check_unchanged(self, shard: int, opened: OpenShard, since: float) -> None:
-        """Raise DatasetError for a file of the cache that is not what it was when it was opened."""
-        if not isinstance(opened, InMemoryShard):
-            super().check_unchanged(shard, opened, since)
+        """Raise DatasetError for a file of the cache that is gone, or cut short. Its time changes with every block that comes."""
+        if isinstance(opened, InMemoryShard) or opened.checked[0] >= since:
+            return
+        opened.checked[0] = time.monotonic()
+        found = identity(opened.file.path)
+        if found is None or found[:2] != opened.identity[:2]:
+            raise _removed(opened.file.path)
+
+
+def _removed(path: Path) -> DatasetError:
+    return DatasetError(f"{printable(str(path))}: removed from the cache while it was read; open the dataset again")
 
 
 def _reopened(place: Place, split: str | None) -> RemoteShards:
     return RemoteShards(open_again(place), split)
-
-

@@ -188,10 +188,18 @@ class Shards:
         chosen = slice(self._first_shard, self._first_shard + len(self._first_block) - 1)
         return int(self._table.raw_sizes[chosen].sum()) // max(1, len(self))
 
+    is_local = True
+    """Whether a single sample can be read alone, without the rest of its block."""
+
+    @property
+    def location(self) -> str:
+        """The folder of the dataset, or its URL."""
+        return str(self.root)
+
     @property
     def shown(self) -> str:
-        """The name of the dataset for messages."""
-        return printable(str(self.root))
+        """The location for messages."""
+        return printable(self.location)
 
     def name_of(self, shard: int) -> str:
         """Return the name of a shard of this split for messages: its path, or its URL."""
@@ -270,8 +278,8 @@ class Shards:
         """Return what brings blocks before they are needed, by this process (`keeps`) or others; None where they are local."""
         return None
 
-    def missing(self, blocks: Indices) -> Indices:
-        """Return those of these blocks that must be brought."""
+    def missing(self, blocks: Indices, keeps: bool) -> Indices:
+        """Return those of these blocks that must be brought, and will be where `ahead(keeps)` is to bring them."""
         return blocks[:0]
 
     def counts(self) -> dict[str, int]:

@@ -75,7 +75,7 @@ class RemoteDataset:
         if self.cached is not None:
             self.cached.attach(len(table), blocks)
         self._checked = np.zeros(blocks, bool)
-        self._brought = np.zeros(blocks, bool)
+        self._brought = np.zeros(blocks, bool)  # over the network, by this process
         self._versions: dict[int, str] = {}
         self._open: OrderedDict[int, _OpenShard] = OrderedDict()
         self._tail_bytes = TAIL_BYTES
@@ -166,13 +166,14 @@ class RemoteDataset:
         data = None
         if not self._is_here(block) or self._fetcher.is_coming(block):
             data = self._fetcher.take(block)
+        else:
+            self._fetcher.skip(block)
         shard, number = self._place_of(block)
         if data is None and self._checked[block]:
-            self._count_use(block)
+            self.counts.cached_blocks += 1
             return self._reader(shard, fields, mapped=True).fetch(number)
         if data is None:
             batch, metadata = self._checked_in_place(block)
-            self._count_use(block)
         else:
             batch, metadata = self._decoded(block, data)
         if fields is not None:
@@ -186,9 +187,9 @@ class RemoteDataset:
                 return False
             if self._fetcher.is_coming(block):  # it is kept for whoever takes it: that is now
                 self._fetcher.take(block)
+        self._fetcher.skip(block)
         if not self._checked[block]:
             self._checked_in_place(block)
-            self._count_use(block)
         return True
 
     def _is_here(self, block: int) -> bool:
@@ -199,14 +200,6 @@ class RemoteDataset:
         if self.cached is not None:
             self.cached.forget(block)
 
-    def _count_use(self, block: int) -> None:
-        """Count a block that was in the cache, unless it came over the network just now."""
-        with self._lock:
-            if self._brought[block]:
-                self._brought[block] = False
-            else:
-                self.counts.cached_blocks += 1
-
     def _checked_in_place(self, block: int) -> tuple[pa.RecordBatch, dict[bytes, bytes]]:
         shard, number = self._place_of(block)
         try:
@@ -214,7 +207,10 @@ class RemoteDataset:
         except DatasetError as error:
             raise _DamagedError(str(error)) from error
         self._check(block, batch, metadata)
-        self._checked[block] = True
+        with self._lock:
+            if not self._checked[block] and not self._brought[block]:
+                self.counts.cached_blocks += 1
+            self._checked[block] = True
         return batch, metadata
 
     def _decoded(self, block: int, data: pa.Buffer) -> tuple[pa.RecordBatch, dict[bytes, bytes]]:

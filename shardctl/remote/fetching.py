@@ -27,6 +27,10 @@ IDLE_SECONDS = 2.0
 """How long a thread waits for work before it ends. A loader that is read has work for it more often."""
 
 
+_UNKNOWN, _EXPECTED, _DONE = 0, 1, 2
+"""What a list of blocks says of each: it was not asked for in this epoch, it is to be requested, it was."""
+
+
 class _Coming(Generic[Result]):
     """One block on its way. `holders` may still want it; `begun` once a thread brings it."""
 
@@ -47,20 +51,20 @@ class Ahead:
 
     def __init__(self, fetcher: Fetcher[Any], blocks: int, keeps: bool) -> None:
         self._fetcher, self.keeps = fetcher, keeps
-        self._seen = np.zeros(blocks, bool)
+        self.state = np.zeros(blocks, np.uint8)
         self.queue: deque[int] = deque()
         self.held: dict[int, _Coming[Any]] = {}
 
     def expect(self, blocks: Iterable[int]) -> None:
         """Say that these blocks will be needed after all those before. Each counts once until `forget_seen`."""
-        new = [block for block in blocks if not self._seen[block]]
-        self._seen[new] = True
+        new = [block for block in blocks if self.state[block] == _UNKNOWN]
+        self.state[new] = _EXPECTED
         if new:
             self._fetcher.queue_up(self, new)
 
     def forget_seen(self) -> None:
         """Begin to count anew: in the next epoch, each block is needed once more."""
-        self._seen[:] = False
+        self.state[:] = _UNKNOWN
 
     @property
     def is_short(self) -> bool:
@@ -141,11 +145,23 @@ class Fetcher(Generic[Result]):
         """Whether a block is under way, or arrived and was not taken."""
         return block in self._coming
 
+    def skip(self, block: int) -> None:
+        """Note that a block was used without this: it is not expected any more."""
+        if self._aheads:
+            with self._changed:
+                self._expect_no_more(block)
+
+    def _expect_no_more(self, block: int) -> None:
+        for ahead in self._aheads:
+            if ahead.state[block] == _EXPECTED:
+                ahead.state[block] = _DONE
+
     def take(self, block: int) -> Result:
         """Return what `bring` returned for a block, or bring it now. Raises what `bring` raised."""
         coming = self._awaited(block)
         with self._changed:
             self._forget(block, coming)
+            self._expect_no_more(block)
         if coming.error is not None:
             raise coming.error
         return coming.result  # type: ignore[return-value]  # it arrived without an error
@@ -231,6 +247,9 @@ class Fetcher(Generic[Result]):
         for ahead in self._aheads:
             while ahead.queue and self._held_bytes < AHEAD_BYTES:
                 block = ahead.queue.popleft()
+                if ahead.state[block] != _EXPECTED:
+                    continue
+                ahead.state[block] = _DONE
                 coming = self._coming.get(block)
                 if coming is None:
                     coming = self._coming[block] = _Coming(max(1, self._cost(block)))
