@@ -146,7 +146,7 @@ class RemoteShards(Shards):
         return OpenShard(file, status, [time.monotonic()])
 
     def check_unchanged(self, shard: int, opened: OpenShard, since: float) -> None:
-        """Raise DatasetError for a file of the cache that is gone, or cut short. Its time changes with each block that comes."""
+        """Raise DatasetError for a file of the cache that is gone, or cut short. Its time changes with each block."""
         if isinstance(opened, InMemoryShard) or opened.checked[0] >= since:
             return
         opened.checked[0] = time.monotonic()

@@ -6,7 +6,7 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -79,7 +79,7 @@ class RemoteDataset:
         self._versions: dict[int, str] = {}
         self._open: OrderedDict[int, _OpenShard] = OrderedDict()
         self._tail_bytes = TAIL_BYTES
-        self._fetcher: Fetcher[pa.Buffer | None] = Fetcher(self._bring, self._cost, blocks)
+        self._fetcher: Fetcher[pa.Buffer | None] = Fetcher(*_weakly(self), blocks)
         self._table = table
         self._renew()
         _ALIVE.add(self)
@@ -239,12 +239,12 @@ class RemoteDataset:
         shard = int(np.searchsorted(self._first_block, block, side="right")) - 1
         return shard, block - int(self._first_block[shard])
 
-    def _cost(self, block: int) -> int:
+    def cost(self, block: int) -> int:
         """Return about how many bytes a block has, without looking at its shard."""
         shard, _ = self._place_of(block)
         return int(self.table.sizes[shard]) * int(self.table.block_rows[block]) // max(1, int(self.table.rows[shard]))
 
-    def _bring(self, block: int) -> pa.Buffer | None:
+    def bring(self, block: int) -> pa.Buffer | None:
         """Bring a block into the cache (None), or into memory."""
         shard, number = self._place_of(block)
         extents = self._shard(shard).extents
@@ -391,6 +391,18 @@ class RemoteDataset:
                 found = BlockFile(self.name_of(shard), lambda _: pa.PythonFile(opened.held, mode="r"), fields)
             opened.readers[(mapped, fields)] = found
         return found
+
+
+def _weakly(dataset: RemoteDataset) -> tuple[Callable[[int], pa.Buffer | None], Callable[[int], int]]:
+    """Return what brings a block, and what says its size, without keeping the dataset alive between calls."""
+    reference = weakref.ref(dataset)
+
+    def there() -> RemoteDataset:
+        found = reference()
+        assert found is not None  # its fetcher goes with it
+        return found
+
+    return lambda block: there().bring(block), lambda block: there().cost(block)
 
 
 class _DamagedError(DatasetError):
