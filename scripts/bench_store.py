@@ -3,9 +3,10 @@
     .venv/bin/python scripts/bench_store.py [--images 4000] [--runs 5] [--latency 0.03] [--bandwidth 16e6 200e6] [--json FILE]
         [--only CONTENDER …]
 
-The store is scripts/object_server.py on this machine, with a latency and a bandwidth as given: the figures are of the loader,
-not of a real store. The server uses the processor too. The dataset has JPEG images of 256 x 256, some 75 kB each, stored as they are:
-blocks of 4 MiB. The loader draws from 64 blocks at a time: with few images, hardly any block is used before all of them are here.
+The store is scripts/object_server.py on this machine, with a latency and a bandwidth as given: the figures are of the
+loader, not of a real store. The server uses the processor too. The dataset has JPEG images of 256 x 256, some 75 kB each,
+stored as they are: blocks of 4 MiB. The loader draws from 64 blocks at a time: with few images, hardly any block is used
+before all of them are here.
 
 Over the network: `bare` is a loop of ranged GETs of the same blocks with the same client, 64 at a time; `bytes` the loader that
 hands over the stored bytes; `decoded` the loader with decoding and a crop of 224; `filling` the same while it fills a cache.
