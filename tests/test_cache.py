@@ -333,7 +333,7 @@ def test_the_command_lists_and_clears(cli: Any, plain: Path, bucket: str, folder
     assert opened[0]["key"] == "k000"
     del opened
     record = cli("cache", "clear", folder, used, "--json").json
-    assert [entry["url"] for entry in record["removed"]] == [used]
+    assert record["removed"] == [used]
     assert Cache(folder).entries() == []
 
 
