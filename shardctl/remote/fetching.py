@@ -64,7 +64,7 @@ class Ahead:
 
     def forget_seen(self) -> None:
         """Begin to count anew: in the next epoch, each block is needed once more."""
-        self.state[:] = _UNKNOWN
+        self.state[self.state == _DONE] = _UNKNOWN
 
     @property
     def is_short(self) -> bool:
