@@ -145,6 +145,18 @@ def test_blocks_are_requested_before_they_are_needed(plain: Path, bucket: str, o
     assert loader.stats().batches > 2
 
 
+def test_a_filter_and_plain_iteration_request_ahead(plain: Path, bucket: str, object_server: ObjectServer) -> None:
+    url = upload(plain, f"{bucket}/out")
+    object_server.clear()
+    assert [sample["key"] for sample in shardctl.open(url, cache=False)] == [f"k{n:03d}" for n in range(120)]
+    assert set(block_reads(object_server, plain).values()) == {1}
+    object_server.clear()
+    assert len(shardctl.open(url, cache=False).filter("label == 3")) == 17
+    reads = block_reads(object_server, plain)
+    assert len(reads) == blocks_of(plain)
+    assert set(reads.values()) == {1}
+
+
 def test_an_abandoned_epoch_leaves_nothing_behind(plain: Path, bucket: str, object_server: ObjectServer) -> None:
     remote = shardctl.open(upload(plain, f"{bucket}/out"), cache=False)
     loader = remote.loader(4, shuffle="window", threads=2)
