@@ -54,7 +54,7 @@ from shardctl.conversion.updating.known import hide_pruned, still_pruned, write_
 from shardctl.conversion.updating.outcomes import Outcomes, verify_update
 from shardctl.conversion.updating.planning import AnewError, Changes, Update, changes_anew, plan_update
 from shardctl.conversion.updating.refusing import FOLLOWED, refuse_other, refuse_written
-from shardctl.engines import local
+from shardctl.engines import named
 from shardctl.engines.base import Engine
 from shardctl.engines.job import NEW_FOLDER, Job, Root
 from shardctl.engines.task import Progress
@@ -107,7 +107,7 @@ def _run(asked: Asked, listener: Listener, held: Lease | None) -> ConvertResult:
     started = time.monotonic()
     check_sources(asked.roots)
     options, settings = asked.options, dict(asked.settings)
-    engine = local.start(options.workers, options.limits(), listener.on_line)
+    engine = named.start(options.engine, options.workers, options.limits(), listener.on_line)
     try:
         notices = settle_kind(settings, list(asked.roots), engine)
         recipe = Recipe.from_settings(settings)
@@ -151,7 +151,7 @@ class Conversion:
         self.changes: Changes | None = None
         self.warnings: list[str] = []
         bases = (str((root if root.is_dir() else root.parent).resolve()) for root in self.roots)
-        self.bases = tuple(Root.of(base) for base in bases)
+        self.bases = tuple(map(Root.of if self.options.engine == named.LOCAL else Root.anywhere, bases))
         self.given = self.roots, self.bases
         self.digest_listed = ""
 
@@ -476,7 +476,7 @@ class Conversion:
 
     def _announce(self, job: Job, listing: Listing) -> Estimate:
         self.changes = self._changes_of(job)
-        expected = estimate(job, listing, self.options, self.target, self.changes)
+        expected = estimate(job, listing, self.engine.at_once(), self.target, self.changes)
         self.listener.announce(expected)
         return expected
 

@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shardctl.annotations.counting import annotated_columns
-from shardctl.conversion.options import Options
 from shardctl.conversion.updating.planning import Changes
 from shardctl.engines.job import Job
 from shardctl.labelling import LABEL
 from shardctl.listing import Listing
-from shardctl.machine import usable_cores
 from shardctl.plan import SplitPlan
 from shardctl.storage import free_bytes, printable
 
@@ -60,9 +58,8 @@ def _origin_of_labels(job: Job, listing: Listing) -> str:
     return f"field {printable(named)}" if job.by_field or (job.fields is not None and named in job.fields.names) else "folder"
 
 
-def estimate(job: Job, listing: Listing, options: Options, target: Path, changes: Changes | None) -> Estimate:
-    """Estimate what a job will write, and how long it will take."""
-    workers = max(1, min(options.worker_count(), usable_cores()))
+def estimate(job: Job, listing: Listing, at_once: int, target: Path, changes: Changes | None) -> Estimate:
+    """Estimate what a job will write, and how long it will take where `at_once` shards are built at the same time."""
     classes = job.layout.classes
     built = 1 - job.kept_records / max(1, job.records)
     rows = round(job.inputs * job.samples_per_record)
@@ -82,7 +79,7 @@ def estimate(job: Job, listing: Listing, options: Options, target: Path, changes
         annotated=annotated_columns(listing.annotations),
         bytes=int(built * samples * job.sample_bytes) + job.shards * job.shard_bytes,
         free_bytes=free_bytes(target),
-        seconds=built * job.inputs * job.record_seconds / workers,
+        seconds=built * job.inputs * job.record_seconds / at_once,
         probed=job.probed,
         probe_rejects=job.probe_rejects,
         ignored=dict(listing.ignored),
