@@ -11,6 +11,7 @@ import contextlib
 import os
 import secrets
 import signal
+import socket
 import sys
 import threading
 import time
@@ -56,6 +57,9 @@ NO_NODE_SECONDS = 300.0
 
 END_SECONDS = 3.0
 """How long tasks may take to end that are cancelled."""
+
+ANSWER_SECONDS = 10.0
+"""How long the head of a cluster may take to answer."""
 
 OBJECT_STORE_BYTES = 100 << 20
 """For a cluster that is started on this machine: messages are small, and shards do not travel."""
@@ -159,6 +163,7 @@ def _connect(address: str, cpus: int) -> None:
     with _keeping_handlers():
         try:
             if named:
+                _look_for(named)
                 ray.init(named, **quiet)
                 return
             try:
@@ -172,6 +177,13 @@ def _connect(address: str, cpus: int) -> None:
                 f"the Ray cluster{' at ' if named else ''}{printable(named)} cannot be used ({printable(first_line(error))}); "
                 "check the address, and that it runs"
             ) from error
+
+
+def _look_for(address: str) -> None:
+    """Make sure that something answers at HOST:PORT: Ray itself tries for minutes. Raises OSError."""
+    host, _, port = address.rpartition(":")
+    if port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS).close()
 
 
 @contextlib.contextmanager
