@@ -71,6 +71,7 @@ def start(address: str, workers: int | str, limits: Limits, on_line: OnLine = la
     "" is the cluster that RAY_ADDRESS or this machine names, or else one of this machine alone, started for this. `on_line`
     gets the lines that workers print, and what each node has done. Raises UsageError, InstallError.
     """
+    address = address or os.environ.get("RAY_ADDRESS", "")
     if "://" in address:
         raise UsageError(
             f"{printable(address)}: Ray Client cannot be used; run this command on a machine of the cluster, with the address"
@@ -159,12 +160,11 @@ def _connect(address: str, cpus: int) -> None:
     import ray
 
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-    named = address or os.environ.get("RAY_ADDRESS", "")
     with _keeping_handlers():
         try:
-            if named:
-                _look_for(named)
-                ray.init(named, **quiet)
+            if address:
+                _look_for(address)
+                ray.init(address, **quiet)
                 return
             try:
                 ray.init("auto", **quiet)
@@ -173,9 +173,9 @@ def _connect(address: str, cpus: int) -> None:
                 sizes = {"num_cpus": cpus, "object_store_memory": OBJECT_STORE_BYTES}
                 ray.init("local", include_dashboard=False, **sizes, **quiet)
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+            where = f" at {printable(address)}" if address else ""
             raise WorkerError(
-                f"the Ray cluster{' at ' if named else ''}{printable(named)} cannot be used ({printable(first_line(error))}); "
-                "check the address, and that it runs"
+                f"the Ray cluster{where} cannot be used ({printable(first_line(error))}); check the address, and that it runs"
             ) from error
 
 
