@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -81,6 +82,15 @@ def version_changes(before: str, now: str) -> str:
     old, new = (dict(part.partition(" ")[::2] for part in text.split(", ")) for text in (before, now))
     names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
     return printable(", ".join(f"{name} {old.get(name, 'none')} → {new.get(name, 'none')}" for name in names))
+
+
+def deciding_versions(recipe: Recipe) -> str:
+    """Name all that decides the bytes of shards beside their inputs and recipe: two machines that build shards of one dataset
+    must have the same. "python 3.11, pyarrow 26.0.1, …", with a digest of each function of the user.
+    """
+    names = [f"python {sys.version_info.major}.{sys.version_info.minor}", *_versions(recipe), f"numpy {np.__version__}"]
+    code = [f"{step.settings()['target']} {(step.code_digest() or 'none')[:12]}" for step in recipe.sample_transforms]
+    return ", ".join(dict.fromkeys(names + code))
 
 
 def _versions(recipe: Recipe) -> list[str]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import json
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,7 @@ from shardctl.engines import inputs, local
 from shardctl.engines.job import Job
 from shardctl.engines.local import InProcess
 from shardctl.engines.probe import Probe
+from shardctl.errors import InstallError, UsageError
 from shardctl.tables import CHECKSUMS, FILES, PLAN
 
 
@@ -56,3 +59,28 @@ def test_a_disk_error_elsewhere_costs_one_input_where_others_answer(tmp_path: Pa
     steps = {"kind": "text", "transform": [{"name": "custom", "target": "same_steps:same"}]}
     result = shardctl.convert(tmp_path / "in", tmp_path / "out", recipe=steps, workers=0)
     assert (result.samples, result.rejected) == (3, 1)
+
+
+@pytest.mark.parametrize("engine", ["spark", "ray:", "local:here", "", "Ray"])
+def test_an_unknown_engine_is_refused(tmp_path: Path, engine: str) -> None:
+    (tmp_path / "a.txt").write_text("a")
+    with pytest.raises(UsageError, match=f"the engine is local, ray or ray:ADDRESS; it is {engine!r}"):
+        shardctl.convert(tmp_path / "a.txt", tmp_path / "out", engine=engine)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"engine": "ray", "workers": 0}, UsageError, "give 1 worker or more, or the engine local"),
+        ({"engine": "ray:ray://head:10001"}, UsageError, "^ray://head:10001: Ray Client cannot be used"),
+        ({"engine": "ray"}, InstallError, r"needs Ray: pip install 'shardctl\[ray\]'"),
+    ],
+)
+def test_an_engine_that_cannot_be_used_is_refused_before_the_work(
+    tmp_path: Path, options: dict[str, Any], error: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    (tmp_path / "a.txt").write_text("a")
+    with pytest.raises(error, match=message):
+        shardctl.convert(tmp_path / "a.txt", tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()

@@ -141,6 +141,14 @@ def _number_or_word(_context: click.Context, _parameter: click.Parameter, value:
 )
 @click.option("--max-pixels", type=int, metavar="N", help="Reject images with more pixels. Default: 100 million.")
 @workers_option
+@click.option(
+    "--engine",
+    default="local",
+    show_default=True,
+    metavar="local|ray[:ADDRESS]",
+    help="What builds the shards: processes of this machine, or a Ray cluster, on which every node sees SRC and DST at the same"
+    " paths (docs/cluster.md). --workers is then the number of shards that are built at a time.",
+)
 @click.option("--max-rejects", metavar="N|P%", help="Fail with exit code 1 if more inputs than this cannot be converted.")
 @click.option(
     "--copy-rejects", type=click.Path(), metavar="DIR", help="Copy the inputs that could not be converted to this folder."
@@ -278,7 +286,7 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
     shuffle = given["shuffle"]
     if shuffle != "none" and not shuffle.isdecimal():
         raise UsageError(f"--shuffle {shuffle!r} is neither a seed (a whole number) nor none")
-    names = ("lenient_labels", "split", "shard_size", "samples_per_shard", "workers", "max_rejects", "overwrite")
+    names = ("lenient_labels", "split", "shard_size", "samples_per_shard", "workers", "engine", "max_rejects", "overwrite")
     more = (
         "if_running",
         "worker_memory",

@@ -27,7 +27,7 @@ INPUTS = 8
 
 _OTHERS = frozenset(
     ("paths", "variants", "compression", "shard_size", "samples_per_shard", "shuffle", "max_rejects", "copy_rejects")
-    + ("overwrite", "if_running", "dry_run", "as_json", "quiet", "verbose")
+    + ("engine", "overwrite", "if_running", "dry_run", "as_json", "quiet", "verbose")
 )
 """Parameters of convert that are about the dataset, or that this command has of its own. All others mean the same here."""
 

@@ -44,7 +44,7 @@ from shardctl.conversion.updating.before import Before
 from shardctl.conversion.updating.known import hide_pruned, write_known
 from shardctl.conversion.updating.planning import AnewError, Changes, Update, changes_anew, plan_update
 from shardctl.conversion.updating.refusing import FOLLOWED, refuse_other, refuse_written
-from shardctl.engines import local
+from shardctl.engines import named
 from shardctl.engines.base import Engine
 from shardctl.engines.job import NEW_FOLDER, Job, Root
 from shardctl.errors import (
@@ -85,7 +85,7 @@ def run(asked: Asked, listener: Listener, place: Destination, held: Held | None 
 
 def _run(asked: Asked, listener: Listener, place: Destination, held: Held | None) -> ConvertResult:
     options = asked.options
-    engine = local.start(options.workers, options.limits(), listener.on_line)
+    engine = named.start(options.engine, options.workers, options.limits(), listener.on_line)
     try:
         return conversion_of(Conversion, asked, listener, engine, place, held).run()
     except TooManyRejectsError as error:
@@ -144,7 +144,7 @@ class Conversion:
         self.expected: Estimate | None = None
         self.warnings: list[str] = []
         bases = (str((root if root.is_dir() else root.parent).resolve()) for root in self.roots)
-        self.bases = tuple(Root.of(base) for base in bases)
+        self.bases = tuple(map(Root.of if self.options.engine == named.LOCAL else Root.anywhere, bases))
         self.given = self.roots, self.bases
         self.digest_listed = ""
 
@@ -445,7 +445,7 @@ class Conversion:
 
     def _announce(self, job: Job, listing: Listing) -> Estimate:
         self.changes = changes_of(job)
-        self.expected = estimate(job, listing, self.options, self.place.free_bytes(), self.changes)
+        self.expected = estimate(job, listing, self.engine.at_once(), self.place.free_bytes(), self.changes)
         self.listener.announce(self.expected)
         return self.expected
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shardctl.annotations.counting import annotated_columns
-from shardctl.conversion.options import Options
 from shardctl.conversion.updating.planning import Changes
 from shardctl.engines.job import Job
 from shardctl.labelling import LABEL
 from shardctl.listing import Listing
-from shardctl.machine import usable_cores
 from shardctl.plan import SplitPlan
 from shardctl.storage import printable
 
@@ -62,9 +60,8 @@ def _origin_of_labels(job: Job, listing: Listing) -> str:
     return f"field {printable(named)}" if job.by_field or (job.fields is not None and named in job.fields.names) else "folder"
 
 
-def estimate(job: Job, listing: Listing, options: Options, free: int | None, changes: Changes | None) -> Estimate:
-    """Estimate what a job will write, where so many bytes are `free` (None: no limit), and how long it will take."""
-    workers = max(1, min(options.worker_count(), usable_cores()))
+def estimate(job: Job, listing: Listing, at_once: int, free: int | None, changes: Changes | None) -> Estimate:
+    """Estimate what a job will write, where so many bytes are `free` (None: no limit), with `at_once` shards at the same time."""
     classes = job.layout.classes
     built = 1 - job.kept_records / max(1, job.records)
     rows = round(job.inputs * job.samples_per_record)
@@ -84,7 +81,7 @@ def estimate(job: Job, listing: Listing, options: Options, free: int | None, cha
         annotated=annotated_columns(listing.annotations),
         bytes=int(built * samples * job.sample_bytes) + job.shards * job.shard_bytes,
         free_bytes=free,
-        seconds=built * job.inputs * job.record_seconds / workers,
+        seconds=built * job.inputs * job.record_seconds / at_once,
         probed=job.probed,
         probe_rejects=job.probe_rejects,
         ignored=dict(listing.ignored),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shardctl.arguments import whole_number
+from shardctl.engines import named
 from shardctl.engines.pool import Limits, most_workers
 from shardctl.errors import DatasetError, InputError, StorageError, UsageError
 from shardctl.metrics import check_target
@@ -66,6 +67,7 @@ class Options:
     shard_size: int | None = None
     samples_per_shard: int | None = None
     workers: int | str = "auto"
+    engine: str = named.LOCAL
     max_rejects: str | int | None = None
     overwrite: bool = False
     if_running: str = "wait"
@@ -87,6 +89,7 @@ class Options:
         self._check_types()
         if self.workers != "auto" and not (isinstance(self.workers, int) and 0 <= self.workers <= 1024):
             raise UsageError(f"workers must be auto or a number from 0 to 1024; it is {self.workers!r}")
+        named.check(self.engine, self.workers)
         if self.shuffle is not None and not 0 <= self.shuffle < 2**63:
             raise UsageError(f"a shuffle seed must be a whole number from 0 to 2^63-1; it is {self.shuffle}")
         ways = [f"--{name}" for name in ("update", "append", "overwrite") if getattr(self, name)]

@@ -28,7 +28,7 @@ from shardctl.conversion.options import Options, Part, check_sources
 from shardctl.conversion.result import ConvertResult, PartDone, has_own_labels
 from shardctl.conversion.staging import clear_partial_files_of, finished_shards, marked_shards
 from shardctl.conversion.updating.before import Before
-from shardctl.engines import local
+from shardctl.engines import named
 from shardctl.engines.base import Engine
 from shardctl.engines.job import Job, Root
 from shardctl.errors import BusyError, DatasetError, InputError, TypesDifferError, UsageError
@@ -45,7 +45,18 @@ PARTED = "parted.json"
 """The file in the folder of a job that is built in parts: see Parted."""
 
 NOT_OF_THE_PLAN = frozenset(
-    ("workers", "max_rejects", "if_running", "worker_memory", "input_timeout", "copy_rejects", "dry_run", "explain", "metrics")
+    (
+        "workers",
+        "engine",
+        "max_rejects",
+        "if_running",
+        "worker_memory",
+        "input_timeout",
+        "copy_rejects",
+        "dry_run",
+        "explain",
+        "metrics",
+    )
 )
 """Options that may differ between parts of the same conversion."""
 
@@ -87,7 +98,7 @@ def run_part(asked: Asked, listener: Listener, place: Destination) -> ConvertRes
     options, started = asked.options, time.monotonic()
     check_sources(asked.roots)
     place.check_writable()
-    engine = local.start(options.workers, options.limits(), listener.on_line)
+    engine = named.start(options.engine, options.workers, options.limits(), listener.on_line)
     try:
         with ExitStack() as stack:
             begun = _begin(asked, part, listener, engine, place, stack)

@@ -22,6 +22,10 @@ class Engine(Protocol):
         """Get ready for work that is coming, beside what this process does meanwhile."""
         ...
 
+    def at_once(self) -> int:
+        """Return how many shards are built at the same time, as far as that is known."""
+        ...
+
     def survey(self, surveys: Sequence[Look], on_found: OnFound) -> None:
         """Look at files before there is a plan. `on_found` gets the place of each survey and what it found, in any order."""
         ...

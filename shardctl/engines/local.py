@@ -12,11 +12,12 @@ from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.casualties import FATAL_ACCIDENTS, FATAL_CRASHES, Casualties
 from shardctl.engines.instructions import Instructions
 from shardctl.engines.job import Job
-from shardctl.engines.pool import FATAL_KILLS, Death, Limits, OnLine, Pool, Task
+from shardctl.engines.pool import FATAL_KILLS, Death, Limits, OnLine, Pool, Task, most_workers
 from shardctl.engines.probe import Probe, probe_records
 from shardctl.engines.survey import Look, do_survey
 from shardctl.engines.task import Progress, run_shard
 from shardctl.errors import WorkerError
+from shardctl.machine import usable_cores
 from shardctl.on_demand import OnDemand
 
 
@@ -33,6 +34,10 @@ class InProcess:
 
     def prepare(self) -> None:
         """Nothing to get ready."""
+
+    def at_once(self) -> int:
+        """Return 1."""
+        return 1
 
     def probe(self, job: Job) -> Probe:
         """Probe the records."""
@@ -56,7 +61,7 @@ class LocalPool:
     """Builds shards in child processes."""
 
     def __init__(self, workers: int | str, limits: Limits, on_line: OnLine = lambda line: None) -> None:
-        self._limits = limits
+        self._limits, self._workers = limits, most_workers() if workers == "auto" else int(workers)
         self._pool = Pool(WORKER, workers, limits, on_line, self._use_fewer)
 
     def _use_fewer(self, possible: int) -> str:
@@ -67,6 +72,10 @@ class LocalPool:
     def prepare(self) -> None:
         """Have the workers' modules imported."""
         self._pool.prepare()
+
+    def at_once(self) -> int:
+        """Return the number of its processes, or of cores if they are fewer."""
+        return max(1, min(self._workers, usable_cores()))
 
     def probe(self, job: Job) -> Probe:
         """Probe the records, in one of the processes."""

@@ -208,7 +208,7 @@ class Pool:
         assert worker.task is not None, "only busy workers are listened to"
         task = worker.task
         for message in worker.messages():
-            _raise_faults(message)
+            raise_faults(message)
             on_message(task, message)
             if "done" in message:
                 worker.task = None
@@ -272,7 +272,8 @@ class _Waiting:
         self._again.append(task)
 
 
-def _raise_faults(message: dict[str, Any]) -> None:
+def raise_faults(message: dict[str, Any]) -> None:
+    """Raise the error of shardctl.errors, or the RuntimeError, that the message of a worker names, if it does."""
     if "failed" in message:
         name, text = message["failed"]
         raise getattr(errors, name)(text)

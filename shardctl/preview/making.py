@@ -266,6 +266,10 @@ class _Unprobed:
         """Get ready."""
         self._engine.prepare()
 
+    def at_once(self) -> int:
+        """Return how many shards are built at the same time."""
+        return self._engine.at_once()
+
     def survey(self, surveys: Sequence[Look], on_found: OnFound) -> None:
         """Look at files."""
         self._engine.survey(surveys, on_found)
