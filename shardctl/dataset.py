@@ -35,8 +35,8 @@ from shardctl.reader import (
 )
 from shardctl.roles import Roles
 from shardctl.sample import Sample
-from shardctl.storage import printable
-from shardctl.tables import MANIFEST
+from shardctl.stores import is_url
+from shardctl.tables import GENERATIONS, MANIFEST
 from shardctl.token_columns import columns_of_blocks
 from shardctl.tokenizers.base import Tokenizer
 from shardctl.tokenizers.stored import stored_tokenizer
@@ -45,11 +45,22 @@ ITERATE_ROWS = 64
 """Number of samples that plain iteration reads at a time."""
 
 
-def open_dataset(path: str | Path, split: str | None = None, generation: int | None = None) -> Dataset:
+def open_dataset(
+    path: str | Path,
+    split: str | None = None,
+    generation: int | None = None,
+    cache: str | Path | bool | None = None,
+    cache_limit: int | str | None = None,
+) -> Dataset:
     """Open a dataset, or one of its splits, as it is or as an earlier `generation` that was kept (docs/update.md).
 
-    Raises DatasetError, and UsageError for an unknown split.
+    The dataset may be on a store (s3://bucket/out, docs/cache.md). What is read of it is then kept in the folder `cache`, up to
+    `cache_limit` bytes (a number, or a text such as "500GB"). For None, the environment variables SHARDCTL_CACHE and
+    SHARDCTL_CACHE_LIMIT say so; False is no cache. A local dataset is read where it is, whatever they say. Raises DatasetError,
+    UsageError for an unknown split, and for a store StoreError, StorageError (the cache), InstallError.
     """
+    if is_url(path):
+        return _open_remote(str(path), split, generation, cache, cache_limit)
     root = Path(path)
     if generation is not None:
         root = root_of(root, whole_number("generation", generation), Manifest.load(root).generation.number)
@@ -65,6 +76,21 @@ def open_dataset(path: str | Path, split: str | None = None, generation: int | N
             return opened
 
 
+def _open_remote(
+    url: str, split: str | None, generation: int | None, folder: str | Path | bool | None, limit: int | str | None
+) -> Dataset:
+    from shardctl.reader.remote_shards import RemoteShards  # local datasets need nothing of it
+    from shardctl.remote.opening import cache_of
+
+    cache = cache_of(folder, limit)
+    shards: Shards = RemoteShards.at(url, split, cache)
+    if generation is not None:
+        number, present = whole_number("generation", generation), shards.manifest.generation
+        if number != present.number:
+            shards = RemoteShards.at(f"{url.rstrip('/')}/{GENERATIONS}/{number:05d}", split, cache)
+    return Dataset(Selection(shards))
+
+
 class Dataset:
     """The samples of one split (or of all splits, in order), or a selection of them. Samples are read when they are used."""
 
@@ -74,8 +100,13 @@ class Dataset:
 
     @property
     def root(self) -> Path:
-        """The folder of the dataset."""
+        """The folder of the dataset; of one on a store, the local folder with its tables."""
         return self._selection.shards.root
+
+    @property
+    def location(self) -> str:
+        """The folder of the dataset, or its URL."""
+        return self._selection.shards.location
 
     @property
     def split(self) -> str | None:
@@ -137,7 +168,7 @@ class Dataset:
         classes = self.manifest.roles.classes
         named = f"; {len(classes)} classes" if classes is not None else ""
         columns = ", ".join(name for name, _ in self.manifest.schema)
-        where = printable(str(self._selection.shards.root))
+        where = self._selection.shards.shown
         return f"<shardctl.Dataset {where!r}: {len(self)} samples{of_split}{of_all}{named}; columns {columns}>"
 
     @property
@@ -226,7 +257,7 @@ class Dataset:
         It has `encode`, `decode`, `token`, `vocabulary`, `eos`, `bos` and `pad` (docs/text.md). Raises DatasetError if there is
         none or it cannot be used, InstallError if a package is missing.
         """
-        return stored_tokenizer(self.root, self.roles)
+        return stored_tokenizer(self._selection.shards.bring_files(self.manifest.given_files), self.roles)
 
     def loader(
         self,
@@ -344,7 +375,7 @@ class Dataset:
         key = self._first_without(label)
         if key is not None:
             raise UsageError(
-                f"{printable(str(shards.root))}: {len(self) - labelled} of {len(self)} samples have no {label}, the first of"
+                f"{shards.shown}: {len(self) - labelled} of {len(self)} samples have no {label}, the first of"
                 f" them is {key!r}; give fill={{{label!r}: -1}} to the loader, or leave the column out with columns="
             )
 
@@ -360,7 +391,8 @@ class Dataset:
 
     def _best_order(self, gather: GatherOptions) -> str:
         """Return the best random order for the storage: of single samples, or of whole blocks."""
-        return "global" if in_place(self._selection.shards, gather) else "window"
+        shards = self._selection.shards
+        return "global" if shards.is_local and in_place(shards, gather) else "window"
 
 
 def _reopen(shards: Shards, chosen: Indices | None) -> Dataset:

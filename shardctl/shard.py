@@ -287,8 +287,8 @@ def _column(values: list[Any], type_: pa.DataType) -> pa.Array:
     return pa.array(values, type_)
 
 
-Opener = Callable[[Path], pa.NativeFile]
-"""A way to open a file."""
+Opener = Callable[[Any], pa.NativeFile]
+"""A way to open a file, given its path."""
 
 
 def map_file(path: Path) -> pa.NativeFile:
@@ -316,21 +316,22 @@ def load_file(path: Path) -> pa.NativeFile:
 class BlockFile:
     """The blocks of one Arrow file, unchecked: the caller must check their values before using them.
 
-    `opener` decides how the file is read (`map_file`, `read_file`, `load_file`). `fields` are the numbers of the columns to
+    `opener` decides how the file is read (`map_file`, `read_file`, `load_file`); `path` may be a URL for one that does not look
+    at it. `fields` are the numbers of the columns to
     read, None for all. Raises DatasetError if the file is missing or is not an Arrow IPC file.
     """
 
-    def __init__(self, path: Path, opener: Opener, fields: Iterable[int] | None = None) -> None:
-        self.path = path
+    def __init__(self, path: Path | str, opener: Opener, fields: Iterable[int] | None = None) -> None:
+        self.path, self._shown = Path(path), printable(str(path))
         try:
             self._file = opener(path)
             # The callers have their own threads; Arrow's would only compete for the same cores.
             options = pa.ipc.IpcReadOptions(use_threads=False, included_fields=None if fields is None else list(fields))
             self._reader = pa.ipc.open_file(self._file, options=options)
         except FileNotFoundError:
-            raise DatasetError(f"{printable(str(path))}: no such shard") from None
+            raise DatasetError(f"{self._shown}: no such shard") from None
         except (pa.ArrowException, OSError, ValueError) as error:
-            raise DatasetError(f"{printable(str(path))}: not a readable Arrow file ({first_line(error)})") from error
+            raise DatasetError(f"{self._shown}: not a readable Arrow file ({first_line(error)})") from error
         self.schema: pa.Schema = self._reader.schema
         self.bytes = int(self._file.size())
         """The size of the file in bytes."""
@@ -355,7 +356,7 @@ class BlockFile:
     def unreadable(self, index: int, error: BaseException | str) -> DatasetError:
         """Return the error for a block that cannot be read."""
         why = first_line(error) if isinstance(error, BaseException) else error
-        return DatasetError(f"{printable(str(self.path))}: block {index} cannot be read ({why})")
+        return DatasetError(f"{self._shown}: block {index} cannot be read ({why})")
 
 
 class ShardReader(BlockFile):

@@ -12,14 +12,16 @@ from shardctl.benchmark.environment import environment
 from shardctl.benchmark.feeding import find_consumer
 from shardctl.benchmark.options import BenchOptions
 from shardctl.benchmark.presets import PRESETS, Preset
-from shardctl.benchmark.result import BaselineResult, BenchResult, ConsumerResult, SweepPoint, best_of
-from shardctl.benchmark.subjects import OwnDataset
+from shardctl.benchmark.result import BaselineResult, BenchResult, ConsumerResult, NetworkResult, SweepPoint, best_of
+from shardctl.benchmark.subjects import OwnDataset, opened
 from shardctl.benchmark.summary import Measured, summarize
 from shardctl.benchmark.sweeping import sweep
 from shardctl.benchmark.throughput import measure
 from shardctl.benchmark.tokens import samples_per_s, tokens_per_sample
-from shardctl.dataset import open_dataset
-from shardctl.manifest import Manifest
+from shardctl.dataset import Dataset
+from shardctl.errors import UsageError
+from shardctl.storage import printable
+from shardctl.stores import is_url
 
 __all__ = [
     "PRESETS",
@@ -28,6 +30,7 @@ __all__ = [
     "BenchResult",
     "ConsumerResult",
     "Listener",
+    "NetworkResult",
     "Preset",
     "SweepPoint",
     "bench",
@@ -49,35 +52,39 @@ def bench(path: str | Path, listener: Listener | None = None, **options: Any) ->
     With a consumer, its utilisation is measured too. Raises UsageError, DatasetError, InputError (a baseline without its
     raw inputs), ConsumerError, InstallError.
     """
-    chosen, root, listener = BenchOptions(**options), Path(path), listener or Listener()
+    chosen, listener = BenchOptions(**options), listener or Listener()
     chosen.check()
-    manifest, subject = Manifest.load(root), OwnDataset(root, chosen)
-    consumer = find_consumer(chosen, lambda preset: samples_per_s(open_dataset(root, chosen.split), preset, str(root)))
+    if chosen.baseline and is_url(path):
+        raise UsageError(f"{printable(str(path))}: a baseline reads raw inputs of this machine; leave out --baseline")
+    subject, manifest = OwnDataset(path, chosen), opened(path, chosen).manifest
+    consumer = find_consumer(chosen, lambda preset: samples_per_s(opened(path, chosen), preset, str(path)))
+    measured = _measured(str(path), opened(path, chosen))  # nothing stays open that a cold measurement could not drop
     page_cache = {"before": subject.residency()}
     listener.phase("reading")
     (found,) = measure([subject], chosen, listener.samples)
-    result = summarize(_measured(root, manifest, chosen.split), chosen, found, page_cache)
+    result = summarize(measured, chosen, found, page_cache)
     if consumer is not None:
         listener.phase("feeding")
         result = replace(result, consumer=consumer.feed(subject, found, listener.samples))
     if chosen.baseline:
         listener.phase("reading raw")
-        result = replace(result, baseline=run_baseline(root, manifest, chosen, found, listener.samples))
+        result = replace(result, baseline=run_baseline(Path(path), manifest, chosen, found, listener.samples))
     if chosen.sweep:
         listener.phase("sweeping")
-        result = replace(result, sweep=sweep(root, chosen, listener.samples))
+        result = replace(result, sweep=sweep(path, chosen, listener.samples))
     return result
 
 
-def _measured(root: Path, manifest: Manifest, split: str | None) -> Measured:
+def _measured(place: str, read: Dataset) -> Measured:
     """Return what is measured of a dataset: one split, or all."""
-    splits = [entry for entry in manifest.splits if split in (None, entry.name)]
+    manifest = read.manifest
+    splits = [entry for entry in manifest.splits if read.split in (None, entry.name)]
     samples, stored = sum(entry.samples for entry in splits), sum(entry.bytes for entry in splits)
     dataset = {
-        "path": str(root),
+        "path": place,
         "fingerprint": manifest.fingerprint,
         "samples": samples,
         "bytes": stored,
         "recipe": manifest.recipe,
     }
-    return Measured(samples, stored, dataset, environment(root), tokens_per_sample(open_dataset(root, split)))
+    return Measured(samples, stored, dataset, environment(read.root), tokens_per_sample(read))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 
 from shardctl.benchmark.consumers import check_rate
 from shardctl.errors import UsageError
@@ -32,7 +33,8 @@ class BenchOptions:
     function is called with batches on `device` (numpy arrays for None), with a limit of `consumer_timeout` seconds for each.
     With `processes` that many worker processes make the batches, together in `threads` threads.
     `baseline` also runs the recipe on the raw inputs (`transforms` names the user's functions in it that may be called),
-    `sweep` tries other threads, batch sizes and orders.
+    `sweep` tries other threads, batch sizes and orders. `cache` and `cache_limit` are those of `shardctl.open`, for a
+    dataset on a store.
     """
 
     split: str | None = None
@@ -53,6 +55,8 @@ class BenchOptions:
     transforms: tuple[str, ...] = ()
     sweep: bool = False
     processes: int | None = None
+    cache: str | Path | bool | None = None
+    cache_limit: int | str | None = None
 
     def check(self) -> None:
         """Raise UsageError for impossible numbers and for options that contradict each other."""

@@ -76,6 +76,20 @@ class BaselineResult:
 
 
 @dataclass(frozen=True)
+class NetworkResult:
+    """What came over the network in all runs together: requests, bytes, and blocks; `mb_per_s` is in 10^6 bytes.
+
+    `from_cache` is the share of the blocks that were in the local cache (0 to 1).
+    """
+
+    requests: int
+    bytes: int
+    blocks: int
+    mb_per_s: float
+    from_cache: float
+
+
+@dataclass(frozen=True)
 class SweepPoint:
     """The rate of one setting, in samples/s."""
 
@@ -126,7 +140,8 @@ class BenchResult:
     `core_busy` is the busy share of each core by all processes, `other_load` the share of all cores that other processes
     used. `page_cache` is the share of the dataset that was in memory (0 to 1): `before`, and for a cold measurement
     `after_drop`, the largest share that stayed after dropping it. `tokens_per_s` is the rate in tokens, those of padding left
-    out; None where samples have no tokens. `reader` and `against` are of shards of other tools, else None.
+    out; None where samples have no tokens. `network` is of a dataset on a store, `reader`
+    and `against` are of shards of other tools, else None.
     """
 
     samples_per_s: float
@@ -162,6 +177,7 @@ class BenchResult:
     dataset: dict[str, Any]
     environment: dict[str, Any]
     tokens_per_s: float | None = None
+    network: NetworkResult | None = None
     consumer: ConsumerResult | None = None
     baseline: BaselineResult | None = None
     sweep: tuple[SweepPoint, ...] = field(default=())
@@ -176,7 +192,7 @@ class BenchResult:
             consumer = self.consumer.record()
             record |= {"consumer": consumer.pop("consumer"), "consumer_time": consumer.pop("time")}
             record |= {"consumer_seconds": consumer.pop("seconds"), **consumer}
-        for name in ("baseline", "sweep", "reader", "against"):
+        for name in ("network", "baseline", "sweep", "reader", "against"):
             if not record[name]:
                 record.pop(name)
         return record

@@ -11,11 +11,13 @@ from typing import Protocol
 from shardctl.benchmark.meters import own_memory_mb, peak_memory_mb
 from shardctl.benchmark.options import BenchOptions
 from shardctl.benchmark.page_cache import evict, residency
-from shardctl.dataset import open_dataset
-from shardctl.errors import DatasetError
+from shardctl.dataset import Dataset, open_dataset
+from shardctl.errors import DatasetError, UsageError
 from shardctl.loader import Loader
 from shardctl.reader import Batch, zeros
+from shardctl.remote.counts import NAMES as NETWORK_COUNTS
 from shardctl.storage import printable
+from shardctl.stores import is_url
 from shardctl.token_columns import columns_of_blocks
 
 IN_ORDER = "in-order"
@@ -88,6 +90,9 @@ class Subject(Protocol):
     def memory_of(self, batches: Batches) -> Memory:
         """Return the memory of the processes that read."""
 
+    def transfers_of(self, batches: Batches) -> dict[str, int] | None:
+        """Return what has come over a network since the reader was opened, as LoaderStats counts it; None for local files."""
+
     def evict(self) -> None:
         """Drop the shards from the page cache. Raises UsageError."""
 
@@ -99,13 +104,13 @@ class Subject(Protocol):
 class OwnDataset:
     """A dataset of shardctl, read with its loader."""
 
-    root: Path
+    place: str | Path
     options: BenchOptions
 
     def open(self, epochs: int | None, drop_last: bool = False) -> Opened:
         """Open a loader. Raises DatasetError."""
         began = time.perf_counter()
-        loader = open_loader(self.root, self.options, epochs, drop_last)
+        loader = open_loader(self.place, self.options, epochs, drop_last)
         return Opened(loader, time.perf_counter() - began)
 
     def order_of(self, batches: Batches) -> str:
@@ -118,21 +123,34 @@ class OwnDataset:
         assert isinstance(batches, Loader)  # from `open`
         return Memory(own_memory_mb(batches.process_ids), peak_memory_mb(batches.process_ids))
 
+    def transfers_of(self, batches: Batches) -> dict[str, int] | None:
+        """Return what has come over the network, for a dataset on a store."""
+        assert isinstance(batches, Loader)  # from `open`
+        counts = vars(batches.stats())
+        return {name: counts[name] for name in NETWORK_COUNTS} if is_url(self.place) else None
+
     def evict(self) -> None:
-        """Drop the shards from the page cache."""
-        evict(self.root)
+        """Drop the shards from the page cache. Raises UsageError for a dataset on a store."""
+        if is_url(self.place):
+            raise UsageError(f"{printable(str(self.place))}: only files of this machine can be dropped; leave out --cold")
+        evict(Path(self.place))
 
     def residency(self) -> float | None:
-        """Return the share of the shards in the page cache. Raises DatasetError."""
-        return residency(self.root)
+        """Return the share of the shards in the page cache, None for a dataset on a store. Raises DatasetError."""
+        return None if is_url(self.place) else residency(Path(self.place))
 
 
-def open_loader(root: Path, options: BenchOptions, repeat: int | None, drop_last: bool = False) -> Loader:
+def opened(place: str | Path, options: BenchOptions) -> Dataset:
+    """Open a dataset as the options say. Raises DatasetError."""
+    return open_dataset(place, options.split, cache=options.cache, cache_limit=options.cache_limit)
+
+
+def open_loader(place: str | Path, options: BenchOptions, repeat: int | None, drop_last: bool = False) -> Loader:
     """Open the dataset, and return a loader that repeats `epochs` epochs (None: for ever). Raises DatasetError."""
-    dataset = open_dataset(root, options.split)
+    dataset = opened(place, options)
     if not len(dataset):
         of_split = f" in split {options.split}" if options.split else ""
-        raise DatasetError(f"{printable(str(root))}: there is no sample to read{of_split}")
+        raise DatasetError(f"{printable(str(place))}: there is no sample to read{of_split}")
     read = columns_of_blocks(dataset.schema.names, dataset.roles) or dataset.schema.names
     loader = dataset.loader(
         options.batch_size,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardctl.benchmark.options import BenchOptions
-from shardctl.benchmark.result import AgainstResult, BenchResult, spread_of
+from shardctl.benchmark.result import AgainstResult, BenchResult, NetworkResult, spread_of
 from shardctl.benchmark.throughput import Throughput
 
 
@@ -74,7 +74,19 @@ def summarize(measured: Measured, options: BenchOptions, found: Throughput, page
         series=found.series.points(found.seconds),
         dataset=measured.dataset,
         environment=measured.environment,
+        network=None if found.transfers is None else _network(found.transfers, found.seconds),
         tokens_per_s=None if tokens is None else round(found.rate * tokens, 1),
+    )
+
+
+def _network(transfers: dict[str, int], seconds: float) -> NetworkResult:
+    blocks, kept = transfers["network_blocks"], transfers["cached_blocks"]
+    return NetworkResult(
+        requests=transfers["requests"],
+        bytes=transfers["network_bytes"],
+        blocks=blocks,
+        mb_per_s=round(transfers["network_bytes"] / 1e6 / seconds, 1),
+        from_cache=round(kept / (kept + blocks), 4) if blocks else 1.0,
     )
 
 

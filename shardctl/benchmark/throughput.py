@@ -81,7 +81,8 @@ class Throughput:
     not report it.
 
     `shuffle` is the name of their order. `left_in_cache` is the largest share of the dataset (0 to 1) that was still in the
-    page cache after dropping it; None if nothing was dropped or the system does not report it.
+    page cache after dropping it; None if nothing was dropped or the system does not report it. `transfers` is what came over a
+    network during the runs; None for local files.
     """
 
     runs: list[Run] = field(default_factory=list)
@@ -95,6 +96,7 @@ class Throughput:
     memory: float | None = None
     peak: float = 0.0
     left_in_cache: float | None = None
+    transfers: dict[str, int] | None = None
 
     @property
     def rate(self) -> float:
@@ -130,6 +132,13 @@ class Throughput:
         self.threads, self.shuffle = batches.threads, subject.order_of(batches)
         self.memory = max(self.memory or 0.0, memory.own or 0.0) or None
         self.peak = max(self.peak, memory.peak)
+
+    def add_transfers(self, subject: Subject, batches: Batches, before: dict[str, int] | None) -> None:
+        """Count what came over a network since `before`."""
+        now = subject.transfers_of(batches)
+        if now is not None and before is not None:
+            counted = self.transfers or dict.fromkeys(now, 0)
+            self.transfers = {name: counted[name] + now[name] - before[name] for name in now}
 
     def begin_run(self) -> None:
         """Begin a new run: later batches count for it."""
@@ -186,9 +195,11 @@ def measure(subjects: Sequence[Subject], options: BenchOptions, report: Callable
             opened.append(_warm(subject, options, result))
         for _ in range(options.runs):
             for subject, batches, result in zip(subjects, opened, results, strict=True):
+                before = subject.transfers_of(batches)
                 result.run(batches, options.run_seconds, report)
                 result.time.add(batches)
                 result.note(subject, batches)
+                result.add_transfers(subject, batches, before)
     finally:
         for batches in opened:
             batches.close()

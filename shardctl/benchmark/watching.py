@@ -11,9 +11,8 @@ from pathlib import Path
 from shardctl.benchmark.consumers import feed_paced
 from shardctl.benchmark.feeding import FunctionConsumer, find_consumer
 from shardctl.benchmark.options import BenchOptions
-from shardctl.benchmark.subjects import open_loader
+from shardctl.benchmark.subjects import open_loader, opened
 from shardctl.benchmark.tokens import samples_per_s
-from shardctl.dataset import open_dataset
 from shardctl.errors import UsageError
 from shardctl.metrics import Sink
 from shardctl.metrics.watching import watch
@@ -25,12 +24,11 @@ def watch_dataset(path: str | Path, targets: Sequence[str | Path | Sink], every:
     With a rate or a preset, a consumer takes the batches at that rate. Raises UsageError, DatasetError, InstallError.
     """
     options.check()
-    root = Path(path)
-    consumer = find_consumer(options, lambda preset: samples_per_s(open_dataset(root, options.split), preset, str(root)))
+    consumer = find_consumer(options, lambda preset: samples_per_s(opened(path, options), preset, str(path)))
     if isinstance(consumer, FunctionConsumer) or options.baseline or options.sweep or options.cold or options.epochs:
         raise UsageError("--watch reads as fast as it can, or at a rate: use it alone, with --consumer-rate or with a preset")
     seconds = math.inf if options.seconds is None else options.seconds
-    with closing(open_loader(root, options, None)) as loader:
+    with closing(open_loader(path, options, None)) as loader:
         batches = iter(watch(loader, *targets, every=every))
         if consumer is not None:
             feed_paced(batches, consumer.rate * options.gpus, seconds, lambda count: None)

@@ -28,6 +28,7 @@ OUTPUT_REFUSED = 3
 COMMANDS = (
     "advise",
     "bench",
+    "cache",
     "compact",
     "convert",
     "demo",
@@ -89,6 +90,7 @@ def cli() -> None:
       shardctl prune out --key cat/001.jpg                take samples out for good
       shardctl inspect out                                what is in it?
       shardctl bench out --consumer-rate 2500             does it keep a GPU busy?
+      shardctl cache ls                                   what is kept here of datasets on object stores?
       shardctl export out files --to megatron             write it in the form of another trainer
 
     Exit codes: 0 done, 1 the check found something (damage, a starved consumer, too many rejects), 2 wrong usage, 3 cannot

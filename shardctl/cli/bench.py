@@ -142,6 +142,13 @@ _ALMOST_NONE = 0.01
     is_flag=True,
     help="Read DST until Ctrl-C (or for --seconds), and print every second how fast, and how long the training waits.",
 )
+@click.option(
+    "--cache",
+    type=click.Path(),
+    metavar="DIR",
+    help="DST is on a store: keep what is read in this folder (docs/cache.md). Default: $SHARDCTL_CACHE.",
+)
+@click.option("--cache-limit", metavar="SIZE", help="Bytes of all datasets in the cache together, for instance 500GB.")
 @metrics_option
 @output_options
 def bench(dataset: str | None, output: Output, list_consumers: bool, **given: Any) -> int:
@@ -160,6 +167,7 @@ def bench(dataset: str | None, output: Output, list_consumers: bool, **given: An
       shardctl bench out --baseline                         how much faster than training from the raw inputs?
       shardctl bench out --sweep                            which settings are fastest?
       shardctl bench out --watch --consumer-rate 2500       the same as lines, until Ctrl-C
+      shardctl bench s3://bucket/out --cache /nvme/cache    does the network, or the cache, keep the GPU busy?
       shardctl bench old.tar --against                      what would a conversion gain?
     """
     if list_consumers:
@@ -262,8 +270,9 @@ def _measure(
 def _reader_of(dataset: str, against: bool, python: str | None) -> Callable[..., BenchResult]:
     """Return what measures DST. Raises UsageError for options of shards of other tools where it is a dataset of shardctl."""
     from shardctl.foreign.shards import is_foreign
+    from shardctl.stores import is_url
 
-    if is_foreign(Path(dataset)):
+    if not is_url(dataset) and is_foreign(Path(dataset)):
         from shardctl.peers.measuring import bench_shards
 
         return partial(bench_shards, python=python or sys.executable, beside=against)
@@ -314,6 +323,9 @@ def _print_throughput(result: BenchResult, dataset: str) -> None:
     if result.tokens_per_s is not None:
         _line(f"{result.tokens_per_s:,.0f} tokens/s", "without padding")
     _line(f"{result.mb_per_s:,.1f} MB/s handed over", f"{result.stored_mb_per_s:,.1f} MB/s as stored")
+    if result.network is not None:
+        kept = f"{result.network.requests:,} requests; {result.network.from_cache:.0%} of the blocks from the cache"
+        _line(f"{result.network.mb_per_s:,.1f} MB/s over the network", kept)
     _line(f"{result.batch_ms_mean:,.2f} ms per batch", f"on average; {_waits(result)}")
     _line(f"{result.first_batch_s * 1e3:,.1f} ms to the first batch", "from opening it")
     cores = result.environment["cores"]
@@ -347,6 +359,8 @@ def _line(figure: str, what: str) -> None:
 
 def _cache(result: BenchResult) -> str:
     before, after = result.page_cache.get("before"), result.page_cache.get("after_drop")
+    if result.network is not None:
+        return "on a store"
     if not result.cold:
         return "page cache unknown" if before is None else f"{before:.0%} of it in the page cache before"
     if after is None:
@@ -359,7 +373,11 @@ def _cache(result: BenchResult) -> str:
 
 
 def _shares(shares: dict[str, float]) -> str:
-    names = {"waiting": "waiting for each other", "room": "waiting for batches to be taken"}
+    names = {
+        "waiting": "waiting for each other",
+        "network": "waiting for the network",
+        "room": "waiting for batches to be taken",
+    }
     there = sorted(((share, name) for name, share in shares.items() if share >= _ALMOST_NONE), reverse=True)
     return ", ".join(f"{names.get(name, name)} {share:.0%}" for share, name in there)
 

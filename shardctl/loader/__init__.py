@@ -6,6 +6,7 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Iterator
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ import numpy as np
 from shardctl.arguments import whole_number
 from shardctl.errors import UsageError
 from shardctl.loader.bucketing import BucketedOrder
+from shardctl.loader.lookahead import Lookahead
 from shardctl.loader.mixing import Mixture, check_mixture
 from shardctl.loader.options import LoaderOptions, StreamOptions
 from shardctl.loader.prefetch import MOST_AUTO_THREADS, Prefetcher, Tuner, Waits
@@ -45,6 +47,12 @@ PLANNED_SAMPLES = 16384
 TASK_BATCHES = 64
 """The largest number of batches that are made at a time."""
 
+LOOKED_AT = 4
+"""Tasks that are looked at before each one that is begun, where samples come from far away."""
+
+MOST_AHEAD = 128
+"""Tasks that are known ahead: 1 GB of samples, four times the bytes that are requested ahead."""
+
 
 @dataclass(frozen=True)
 class LoaderStats:
@@ -56,7 +64,9 @@ class LoaderStats:
     because too little of them was inside of the cut image, also in batches that are made ahead. `stages` is the time of the
     loader's threads by stage, in seconds since the loader was made; it is measured with `profile`. `processes` is the number
     of worker processes, 0 if the threads are those of this process, and `processes_cpu_s` their processor time in seconds
-    since the loader was made. The figures of worker processes are part of all sums.
+    since the loader was made. The figures of worker processes are part of all sums. Of a dataset on a store (docs/cache.md)
+    `requests`, `network_bytes`, `network_blocks` and `cached_blocks` count what came over the network and from the cache since
+    the dataset was opened, 0 for local ones.
     """
 
     threads: int
@@ -74,6 +84,10 @@ class LoaderStats:
     image_misses: int
     skipped: int
     objects_cut: int
+    requests: int
+    network_bytes: int
+    network_blocks: int
+    cached_blocks: int
     stages: dict[str, float]
     processes_cpu_s: float
 
@@ -109,6 +123,24 @@ def _cut(task: _Task, together: int) -> Iterator[_Task]:
         last = min(first + together, len(task.sizes))
         part = samples[edges[first] : edges[last]]
         yield replace(task, positions=part, sizes=task.sizes[first:last], ends=task.ends[first:last], order=InOrder())
+
+
+def _looking_ahead(tasks: Iterator[_Task], ahead: Lookahead) -> Iterator[_Task]:
+    """Yield the tasks, after a look at those that come next. It goes further with every task, so that the first comes early."""
+    known: deque[_Task] = deque()
+    while True:
+        for _ in range(LOOKED_AT):
+            if known and (len(known) == MOST_AHEAD or not ahead.is_short):
+                break
+            task = next(tasks, None)
+            if task is None:
+                break
+            samples = task.order.samples(task.positions)
+            ahead.expect(samples, task.epoch)
+            known.append(replace(task, positions=samples, order=InOrder()))
+        if not known:
+            return
+        yield known.popleft()
 
 
 class _Position(NamedTuple):
@@ -285,7 +317,13 @@ class Loader:
         self._began = self._ended = time.perf_counter()
         begin = self._at = self._next
         self._next = _Position(begin.epoch + 1)
-        with Prefetcher(self._make, self._tasks(begin), self._most_threads, depth, self._tuner) as prefetcher:
+        # Where processes make the batches, this one can only bring blocks to where they find them.
+        ahead = self.stream.ahead(keeps=not self.options.processes)
+        tasks = self._tasks(begin) if ahead is None else _looking_ahead(self._tasks(begin), ahead)
+        with (
+            closing(ahead) if ahead is not None else nullcontext(),
+            Prefetcher(self._make, tasks, self._most_threads, depth, self._tuner) as prefetcher,
+        ):
             self._waits = prefetcher.waits
             for made in prefetcher:
                 for batch, size, end in made.batches:

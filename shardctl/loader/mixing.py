@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from shardctl.errors import UsageError
+from shardctl.loader.lookahead import Lookahead
 from shardctl.loader.stream import Stream
 from shardctl.order import EpochOrder, Indices, key_of, neighbours, permute
 from shardctl.reader import Batch, BatchMemory, Spec
@@ -67,20 +68,29 @@ class Mixture:
 
     def gather(self, samples: Indices, epoch: int, memory: BatchMemory) -> tuple[Batch, npt.NDArray[np.bool_]]:
         """Return the samples at these positions of the whole mixture, and which of them are there, in memory of their own."""
-        turn, count = self._draw(samples)
         parts, places, there = [], [], np.ones(len(samples), bool)
+        for number, own_epoch, own, chosen in self._apart(samples):
+            batch, found = self._streams[number].gather(own, own_epoch, BatchMemory())
+            there[chosen] = found
+            parts.append(batch)
+            places.append(chosen[found])
+        order = np.argsort(np.concatenate(places)) if places else np.empty(0, np.int64)
+        return _join(parts, order, self._specs), there
+
+    def _apart(self, samples: Indices) -> Iterator[tuple[int, int, Indices, Indices]]:
+        """Yield a stream's number, an epoch of it, the samples of that epoch that are meant, and their places among all."""
+        turn, count = self._draw(samples)
         for number, stream in enumerate(self._streams):
             mine = np.flatnonzero(turn == number)
             own_epochs = count[mine] // len(stream)
             for own_epoch in np.unique(own_epochs).tolist():
                 chosen = mine[own_epochs == own_epoch]
-                own = stream.epoch(own_epoch).samples(count[chosen] - own_epoch * len(stream))
-                batch, found = stream.gather(own, own_epoch, BatchMemory())
-                there[chosen] = found
-                parts.append(batch)
-                places.append(chosen[found])
-        order = np.argsort(np.concatenate(places)) if places else np.empty(0, np.int64)
-        return _join(parts, order, self._specs), there
+                yield number, own_epoch, stream.epoch(own_epoch).samples(count[chosen] - own_epoch * len(stream)), chosen
+
+    def ahead(self, keeps: bool) -> Lookahead | None:
+        """Return what brings samples before they are needed; None where all of them are local."""
+        each = [stream.ahead(keeps) for stream in self._streams]
+        return _MixedLookahead(self._apart, each) if any(each) else None
 
     def lengths(self, column: str, samples: Indices) -> Indices:
         """Raise UsageError: the lengths of a mixture's samples are not known before they are read."""
@@ -125,6 +135,33 @@ class Mixture:
         """Return the seconds that each stage has taken, over all datasets."""
         every = [stream.stages() for stream in self._streams]
         return {name: sum(seconds[name] for seconds in every) for name in every[0]}
+
+
+class _MixedLookahead:
+    """Brings the samples of several streams before they are needed."""
+
+    def __init__(
+        self, apart: Callable[[Indices], Iterator[tuple[int, int, Indices, Indices]]], each: Sequence[Lookahead | None]
+    ) -> None:
+        self._apart, self._each = apart, each
+
+    @property
+    def is_short(self) -> bool:
+        """Whether more samples may be said to be needed."""
+        return any(ahead.is_short for ahead in self._each if ahead is not None)
+
+    def expect(self, samples: Indices, epoch: int) -> None:
+        """Say that these positions of the mixture will be needed next."""
+        for number, own_epoch, own, _ in self._apart(samples):
+            ahead = self._each[number]
+            if ahead is not None:
+                ahead.expect(own, own_epoch)
+
+    def close(self) -> None:
+        """Give up what was not used."""
+        for ahead in self._each:
+            if ahead is not None:
+                ahead.close()
 
 
 class MixedOrder:

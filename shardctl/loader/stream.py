@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from shardctl.loader.lookahead import DatasetLookahead, Lookahead
 from shardctl.loader.options import StreamOptions
 from shardctl.order import EpochOrder, Ordering
 from shardctl.reader import Batch, BatchMemory, Column, Gatherer, Indices, Shards, Spec, columns_of
@@ -34,6 +35,13 @@ class Stream(Protocol):
 
     def gather(self, samples: Indices, epoch: int, memory: BatchMemory) -> tuple[Batch, npt.NDArray[np.bool_]]:
         """Return samples, and which of them are present. The content of `memory` may be overwritten."""
+        ...
+
+    def ahead(self, keeps: bool) -> Lookahead | None:
+        """Return what brings samples before they are needed, by this process (`keeps`) or by others on this machine.
+
+        None where they are local, or cannot be brought for others.
+        """
         ...
 
     def lengths(self, column: str, samples: Indices) -> Indices:
@@ -123,9 +131,18 @@ class DatasetStream:
         """Return the order of an epoch."""
         return self._ordering.epoch(epoch)
 
+    def of_dataset(self, samples: Indices, epoch: int) -> Indices:
+        """Return the dataset's samples that these are."""
+        return self._selection.samples(samples)
+
     def gather(self, samples: Indices, epoch: int, memory: BatchMemory) -> tuple[Batch, npt.NDArray[np.bool_]]:
         """Return samples, and which of them are present."""
-        return self._gatherer.gather(self._selection.samples(samples), epoch, memory)
+        return self._gatherer.gather(self.of_dataset(samples, epoch), epoch, memory)
+
+    def ahead(self, keeps: bool) -> Lookahead | None:
+        """Return what brings samples before they are needed; None where they are local."""
+        coming = self._selection.shards.ahead(keeps)
+        return None if coming is None else DatasetLookahead(self._selection.shards, self.of_dataset, coming)
 
     def lengths(self, column: str, samples: Indices) -> Indices:
         """Return how long these samples are in a ragged column."""

@@ -7,15 +7,13 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from shardctl.errors import UsageError
 from shardctl.loader.options import StreamOptions
 from shardctl.loader.stream import DatasetStream, Selection
 from shardctl.order import EpochOrder, Ordering
-from shardctl.reader import Batch, BatchMemory, Gatherer, GatherOptions, Indices, Transforms, columns_of
+from shardctl.reader import Gatherer, GatherOptions, Indices, Transforms, columns_of
 from shardctl.sources.labels import hash_names
-from shardctl.storage import printable
 
 VARIANT = "variant"
 
@@ -55,9 +53,9 @@ class VariantStream(DatasetStream):
         """Return the order of an epoch."""
         return Ordering(self._of(epoch).starts(), self._order).epoch(epoch)
 
-    def gather(self, samples: Indices, epoch: int, memory: BatchMemory) -> tuple[Batch, npt.NDArray[np.bool_]]:
-        """Return samples, and which of them are present."""
-        return self._gatherer.gather(self._of(epoch).samples(samples), epoch, memory)
+    def of_dataset(self, samples: Indices, epoch: int) -> Indices:
+        """Return the dataset's samples that these are."""
+        return self._of(epoch).samples(samples)
 
     def lengths(self, column: str, samples: Indices) -> Indices:
         """Raise UsageError: which samples there are depends on the epoch."""
@@ -72,7 +70,7 @@ def of_variant(selection: Selection, variant: int) -> Selection:
     """Return the samples with this variant. Raises UsageError if there are none."""
     chosen = np.flatnonzero(_variants(selection) == variant)
     if not len(chosen):
-        raise UsageError(f"{printable(str(selection.shards.root))}: no sample has the variant {variant}")
+        raise UsageError(f"{selection.shards.shown}: no sample has the variant {variant}")
     return Selection(selection.shards, selection.samples(chosen))
 
 
@@ -96,8 +94,7 @@ def _inputs(selection: Selection) -> tuple[Indices | None, Indices, Indices]:
 def _variants(selection: Selection) -> Indices:
     """Return the variant of every sample, (n,). Raises UsageError if the dataset has none."""
     if VARIANT not in selection.shards.layout.columns.names:
-        shown = printable(str(selection.shards.root))
-        raise UsageError(f"{shown}: its samples have no variants; convert with --variants K to make some")
+        raise UsageError(f"{selection.shards.shown}: its samples have no variants; convert with --variants K to make some")
     parts = [part.to_numpy(zero_copy_only=False).astype(np.int64) for part in _column(selection, VARIANT)]
     return np.concatenate([np.empty(0, np.int64), *parts])
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from shardctl.errors import DatasetError, first_line
+from shardctl.errors import DatasetError, StoreError, first_line
 from shardctl.reader.column import Block, Column, flatten
 from shardctl.reader.shards import VERIFY_ADVICE, Shards
 from shardctl.reader.stages import DECOMPRESS, WAITING, Stages
-from shardctl.shard import CHECKSUM_KEY, BlockFile, block_checksum, read_file
+from shardctl.shard import CHECKSUM_KEY, block_checksum
 
 Faults = dict[int, DatasetError]
 """Errors by block."""
@@ -27,11 +27,14 @@ class _Waiter:
         self.arrived = threading.Event()
         self.loaded: Block | None = None
         self.fault: DatasetError | None = None
+        self.refusal: StoreError | None = None
 
     def hand_over(self, block: int, found: dict[int, Block], faults: Faults) -> None:
-        """Store the block or its error."""
+        """Store the block or its error. Raises StoreError where a store did not give it: nothing is wrong with it then."""
         if self.loaded is not None:
             found[block] = self.loaded
+        elif self.refusal is not None:
+            raise self.refusal
         else:
             faults[block] = self.fault or DatasetError(f"block {block} could not be read by another thread")
 
@@ -74,9 +77,10 @@ class BlockCache:
         found: dict[int, Block] = {}
         faults: Faults = {}
         waiting: dict[int, _Waiter] = {}
-        for block in blocks:
-            if self._claim(block, found, waiting):
-                self._bring(block, found, faults)
+        with self._shards.wanted([block for block in blocks if not self._is_at_hand(block)]):
+            for block in blocks:
+                if self._claim(block, found, waiting):
+                    self._bring(block, found, faults)
         for block, waiter in waiting.items():
             with self._stages.stage(WAITING):
                 waiter.arrived.wait()
@@ -86,6 +90,9 @@ class BlockCache:
                 for block, count in zip(blocks, counts, strict=True):
                     self._use(block, count)
         return found, faults
+
+    def _is_at_hand(self, block: int) -> bool:
+        return block in self._ready or block in self._coming
 
     def _use(self, block: int, count: int) -> None:
         """Count the samples of a block that are being read, and release the block after the last ones."""
@@ -116,19 +123,22 @@ class BlockCache:
 
     def _bring(self, block: int, found: dict[int, Block], faults: Faults) -> None:
         """Read a block, for this thread and for those that wait for it."""
-        loaded, fault = None, None
+        loaded, fault, refusal = None, None, None
         try:
             with self._stages.stage(DECOMPRESS):
                 loaded = found[block] = Block(self._read(block))
         except DatasetError as error:
             fault = faults[block] = error
+        except StoreError as error:
+            refusal = error
+            raise
         finally:  # after any error, no thread waits without end
             with self._lock:
                 waiters = self._coming.pop(block, [])
                 if loaded is not None:
                     self._keep(block, loaded)
             for waiter in waiters:
-                waiter.loaded, waiter.fault = loaded, fault
+                waiter.loaded, waiter.fault, waiter.refusal = loaded, fault, refusal
                 waiter.arrived.set()
 
     def _keep(self, block: int, loaded: Block) -> None:
@@ -138,8 +148,7 @@ class BlockCache:
             self._drop(next(iter(self._ready)))
 
     def _read(self, block: int) -> pa.RecordBatch:
-        shard, number = self._shards.place_of(block)
-        batch, metadata = self._shards.open(shard, read_file, self._fields).file.fetch(number)
+        batch, metadata = self._shards.read(block, self._fields, self._stages)
         if batch.num_rows != self._shards.rows_of(block):
             raise other_rows(self._shards, block)
         if self._checksums:
@@ -187,7 +196,7 @@ def name_samples(shards: Shards, block: int, error: DatasetError) -> DatasetErro
     try:
         keys = _keys_of(shards, block)
         which = f"keys {keys[0].as_py()!r} to {keys[-1].as_py()!r}"
-    except (DatasetError, pa.ArrowException, ValueError, IndexError):
+    except (DatasetError, StoreError, pa.ArrowException, ValueError, IndexError):
         which = f"samples {first} to {last}"
     return DatasetError(f"{error} [{shards.where(block)}, {which}]")
 
@@ -196,14 +205,13 @@ def key_of_row(shards: Shards, block: int, row: int) -> str:
     """Return the key of a sample for a message; "?" if it cannot be read."""
     try:
         return str(_keys_of(shards, block)[row].as_py())
-    except (DatasetError, pa.ArrowException, ValueError, IndexError):
+    except (DatasetError, StoreError, pa.ArrowException, ValueError, IndexError):
         return "?"
 
 
 def _keys_of(shards: Shards, block: int) -> pa.Array:
-    """Return the keys of a block. Raises what Arrow raises, and DatasetError."""
-    shard, number = shards.place_of(block)
-    keys = BlockFile(shards.path(shard), read_file, [shards.layout.columns.names.index("key")]).fetch(number)[0].column(0)
+    """Return the keys of a block. Raises what Arrow raises, DatasetError and StoreError."""
+    keys = shards.glance(block, (shards.layout.columns.names.index("key"),)).column(0)
     keys.validate(full=True)
     return keys
 

@@ -17,6 +17,7 @@ from shardctl.reader.blocks import Faults, check_block, other_rows
 from shardctl.reader.column import Block, Column, Flat, flatten
 from shardctl.reader.gather import Indices, Located, gather_fixed
 from shardctl.reader.shards import SEGMENT_BITS, VERIFY_ADVICE, OpenShard, Shards
+from shardctl.reader.stages import Stages
 from shardctl.shard import Opener, load_file
 from shardctl.storage import printable
 
@@ -93,7 +94,7 @@ class InPlace:
         self._known = np.zeros(blocks, bool)
         self._elsewhere = {column.name: np.zeros(blocks, bool) for column in columns}
 
-    def prepare(self, wanted: Wanted) -> tuple[Files, Faults]:
+    def prepare(self, wanted: Wanted, stages: Stages) -> tuple[Files, Faults]:
         """Open the files of these samples, make sure that they are unchanged, and find the columns in their blocks."""
         watch()
         numbers, which = _distinct(self._shards.shard_of(wanted.block))
@@ -101,9 +102,19 @@ class InPlace:
         if known.all():
             return self._files(numbers, which, ())
         unknown = _distinct(wanted.block[~known])[0].tolist()
+        passing, missing = self._shards.settle(unknown, stages)
         # One thread at a time: two that make so many short calls take the interpreter's lock from each other at each of them.
         with self._shards.opening:
-            return self._files(numbers, which, unknown)
+            for block in passing:
+                self._pass_by(block)
+            files, faults = self._files(numbers, which, [block for block in unknown if block not in missing])
+            return files, {**faults, **missing}
+
+    def _pass_by(self, block: int) -> None:
+        """Note that a block is in no file, and must be read into memory."""
+        for elsewhere in self._elsewhere.values():
+            elsewhere[block] = True
+        self._known[block] = True
 
     def _files(self, numbers: Indices, which: Indices, unknown: Iterable[int]) -> tuple[Files, Faults]:
         faults: Faults = {}
@@ -268,7 +279,7 @@ class InMemory:
             try:
                 loaded.batch.validate(full=True)
             except (pa.ArrowException, ValueError) as error:
-                raise DatasetError(f"{printable(str(self._shards.root))}: {first_line(error)}; {VERIFY_ADVICE}") from error
+                raise DatasetError(f"{self._shards.shown}: {first_line(error)}; {VERIFY_ADVICE}") from error
 
     def take(self, column: Column, wanted: Wanted) -> pa.Array:
         """Copy the values of any column into one Arrow array; of objects, the wanted members."""

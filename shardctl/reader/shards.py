@@ -11,10 +11,11 @@ import weakref
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,9 +26,14 @@ from shardctl.history import Generation, beside, folder_of
 from shardctl.layout import Layout
 from shardctl.machine import memory_bytes
 from shardctl.manifest import Manifest
-from shardctl.shard import BlockFile, Opener, ShardFacts, map_file, read_file
+from shardctl.reader.stages import Stages
+from shardctl.remote.counts import NAMES as NETWORK_COUNTS
+from shardctl.shard import BlockFile, Opener, ShardFacts, load_file, map_file, map_resident_file, read_file
 from shardctl.storage import printable
 from shardctl.tables import MANIFEST, SHARDS, ShardTable
+
+if TYPE_CHECKING:
+    from shardctl.remote.fetching import Ahead
 
 Indices = npt.NDArray[np.int64]
 
@@ -91,8 +97,11 @@ class FinishedShards:
         )
 
 
+_NOTHING = contextlib.nullcontext()
+
+
 class Shards:
-    """The shards of one split, or of all. Threads may share it.
+    """The shards of one split, or of all. Threads may share it. They are local files, which are read where they are.
 
     `starts` (blocks + 1,) int64 says at which sample of the split each block begins.
     """
@@ -105,7 +114,7 @@ class Shards:
         self.manifest = Manifest.load(root)
         table = ShardTable(root / SHARDS)
         if sum(facts.shards for facts in self.manifest.splits) != len(table):
-            raise DatasetError(f"{printable(str(root))}: {MANIFEST} and {SHARDS} are not of the same dataset; {VERIFY_ADVICE}")
+            raise DatasetError(f"{self.shown}: {MANIFEST} and {SHARDS} are not of the same dataset; {VERIFY_ADVICE}")
         self._take(table, self._shards_of(split, len(table)))
 
     def _take(self, table: ShardTable | FinishedShards, chosen: range) -> None:
@@ -146,20 +155,20 @@ class Shards:
                 return range(start, start + facts.shards)
             start += facts.shards
         names = ", ".join(facts.name for facts in self.manifest.splits)
-        raise UsageError(f"{printable(str(self.root))}: no split {split!r}; it has {names}")
+        raise UsageError(f"{self.shown}: no split {split!r}; it has {names}")
 
     @cached_property
     def layout(self) -> Layout:
         """What the fields are, as the first shard has them."""
         if not len(self._first_block) - 1:
-            raise DatasetError(f"{printable(str(self.root))}: no shard in split {self.split!r}")
+            raise DatasetError(f"{self.shown}: no shard in split {self.split!r}")
         schema = self.open(0, map_file).file.schema
         if tuple((field.name, str(field.type)) for field in schema) != self.manifest.schema:
-            raise self._other(self.path(0), "its columns are not those of the dataset")
+            raise self._other(self.name_of(0), "its columns are not those of the dataset")
         try:
             return self.manifest.layout(schema.remove_metadata())
         except (ValueError, TypeError) as error:
-            raise self._other(Path(self._manifest), f"its fields are not those of the columns ({error})") from None
+            raise self._other(printable(self._manifest), f"its fields are not those of the columns ({error})") from None
 
     @cached_property
     def plain_images(self) -> npt.NDArray[np.bool_] | None:
@@ -178,6 +187,23 @@ class Shards:
         """The bytes of a sample before compression, on average."""
         chosen = slice(self._first_shard, self._first_shard + len(self._first_block) - 1)
         return int(self._table.raw_sizes[chosen].sum()) // max(1, len(self))
+
+    is_local = True
+    """Whether a single sample can be read alone, without the rest of its block."""
+
+    @property
+    def location(self) -> str:
+        """The folder of the dataset, or its URL."""
+        return str(self.root)
+
+    @property
+    def shown(self) -> str:
+        """The location for messages."""
+        return printable(self.location)
+
+    def name_of(self, shard: int) -> str:
+        """Return the name of a shard of this split for messages: its path, or its URL."""
+        return printable(self._path(shard))
 
     def path(self, shard: int) -> Path:
         """Return the path of a shard of this split."""
@@ -219,7 +245,50 @@ class Shards:
     def where(self, block: int) -> str:
         """Name a block for a message."""
         shard, number = self.place_of(block)
-        return f"{printable(str(self.path(shard)))}, block {number}"
+        return f"{self.name_of(shard)}, block {number}"
+
+    def wanted(self, blocks: list[int]) -> AbstractContextManager[None]:
+        """Make ready to read these blocks, all at the same time, inside of the `with` block: nothing to do for local files."""
+        return _NOTHING
+
+    def read(self, block: int, fields: tuple[int, ...] | None, stages: Stages) -> tuple[pa.RecordBatch, dict[bytes, bytes]]:
+        """Read a block, or some columns of it, into memory. Raises DatasetError."""
+        shard, number = self.place_of(block)
+        return self.open(shard, read_file, fields).file.fetch(number)
+
+    def glance(self, block: int, fields: tuple[int, ...]) -> pa.RecordBatch:
+        """Read some columns of a block for a message, whatever has become of its file. Raises DatasetError."""
+        shard, number = self.place_of(block)
+        return BlockFile(self.path(shard), read_file, fields).fetch(number)[0]
+
+    def settle(self, blocks: list[int], stages: Stages) -> tuple[list[int], dict[int, DatasetError]]:
+        """Put blocks where `open` shows them. Return those that must be read into memory, and what is wrong with others."""
+        return [], {}
+
+    @property
+    def has_places(self) -> bool:
+        """Whether samples can be read in the places where they lie."""
+        return True
+
+    def opener(self, preload: bool) -> Opener:
+        """Return how files are opened whose samples are read in place."""
+        return load_file if preload else map_resident_file if self.fit_in_memory else map_file
+
+    def ahead(self, keeps: bool) -> Ahead | None:
+        """Return what brings blocks before they are needed, by this process (`keeps`) or others; None where they are local."""
+        return None
+
+    def missing(self, blocks: Indices, keeps: bool) -> Indices:
+        """Return those of these blocks that must be brought, and will be where `ahead(keeps)` is to bring them."""
+        return blocks[:0]
+
+    def counts(self) -> dict[str, int]:
+        """Return how many requests, bytes and blocks came over a network, and how many blocks from a cache."""
+        return dict.fromkeys(NETWORK_COUNTS, 0)
+
+    def bring_files(self, names: Sequence[str]) -> Path:
+        """Return the local folder where these files of the dataset lie, which are neither tables nor shards."""
+        return self.root
 
     def open(self, shard: int, opener: Opener, fields: tuple[int, ...] | None = None) -> OpenShard:
         """Open a shard, or return it where it is open. Raises DatasetError for one that is not what the manifest says."""
@@ -248,7 +317,7 @@ class Shards:
             except DatasetError:
                 if self._is_in_place:
                     if identity(path) is None:
-                        raise self._other(path, "no such shard") from None
+                        raise self._other(self.name_of(shard), "no such shard") from None
                     raise
                 continue
             if self._is_in_place:  # else the file may be of another dataset
@@ -256,12 +325,16 @@ class Shards:
         status = identity(path)
         size = int(self._table.sizes[self._first_shard + shard])
         if file.bytes != size or status is None or status[1] != size:
-            raise self._other(path, f"{file.bytes} bytes where the dataset has {size}")
-        if len(file) != self._first_block[shard + 1] - self._first_block[shard]:
-            raise self._other(path, "its blocks are not those of the dataset")
-        if shard and not file.schema.equals(self._schema(fields)):
-            raise self._other(path, "its columns are not those of the dataset")
+            raise self._other(self.name_of(shard), f"{file.bytes} bytes where the dataset has {size}")
+        self._check_content(shard, file, fields)
         return OpenShard(file, status, [time.monotonic()])
+
+    def _check_content(self, shard: int, file: BlockFile, fields: tuple[int, ...] | None) -> None:
+        """Raise DatasetError for a file that has other blocks or columns than the dataset says."""
+        if len(file) != self._first_block[shard + 1] - self._first_block[shard]:
+            raise self._other(self.name_of(shard), "its blocks are not those of the dataset")
+        if shard and not file.schema.equals(self._schema(fields)):
+            raise self._other(self.name_of(shard), "its columns are not those of the dataset")
 
     @property
     def _is_in_place(self) -> bool:
@@ -294,10 +367,10 @@ class Shards:
             found = identity(self._path(shard))
         if found != opened.identity and not (found and self.root != self._place and found[1] == opened.identity[1]):
             what = "gone" if found is None else "truncated, rewritten or replaced"
-            raise self._other(self.path(shard), f"{what} while it was read")
+            raise self._other(self.name_of(shard), f"{what} while it was read")
 
-    def _other(self, path: Path, what: str) -> DatasetError:
-        return DatasetError(f"{printable(str(path))}: {what}; {VERIFY_ADVICE}")
+    def _other(self, name: str, what: str) -> DatasetError:
+        return DatasetError(f"{name}: {what}; {VERIFY_ADVICE}")
 
 
 def identity(path: str | Path) -> tuple[int, int, int] | None:

@@ -17,7 +17,6 @@ from shardctl.reader.locate import InMemory, InPlace, Wanted
 from shardctl.reader.shards import Shards
 from shardctl.reader.stages import Stages
 from shardctl.reader.unreadable import unreadable_blocks
-from shardctl.shard import Opener, load_file, map_file, map_resident_file
 
 
 @dataclass(frozen=True)
@@ -42,16 +41,16 @@ class GatherOptions:
 
 def in_place(shards: Shards, options: GatherOptions) -> bool:
     """Return whether samples can be read one by one: uncompressed, and mapped or loaded."""
-    return (options.mmap or options.preload) and shards.manifest.recipe.get("compression") == "none"
+    return (options.mmap or options.preload) and shards.has_places and shards.manifest.recipe.get("compression") == "none"
 
 
 class Places:
     """The places of all samples of some columns. Threads may share it."""
 
     def __init__(self, shards: Shards, columns: Sequence[Column], options: GatherOptions, stages: Stages) -> None:
-        self.shards, self._columns, self._options, self._stages = shards, columns, options, stages
+        self.shards, self._columns, self._options, self.stages = shards, columns, options, stages
         flat = [column for column in columns if column.is_flat]
-        opener: Opener = load_file if options.preload else map_resident_file if shards.fit_in_memory else map_file
+        opener = shards.opener(options.preload)
         self.in_place = InPlace(shards, flat, opener, options.checksums) if in_place(shards, options) else None
 
     @cached_property
@@ -68,12 +67,13 @@ class Places:
         limit, limit_bytes = self._options.blocks, self._options.block_bytes
         if self._options.preload:
             limit, limit_bytes = len(self.shards.starts), float("inf")
-        return BlockCache(self.shards, list(columns), limit, limit_bytes, self._options.checksums, self._stages)
+        return BlockCache(self.shards, list(columns), limit, limit_bytes, self._options.checksums, self.stages)
 
     def counts(self) -> dict[str, int]:
-        """Return the hits and misses of the cache of blocks."""
+        """Return the hits and misses of the cache of blocks, and what came over a network."""
         used = [self.__dict__[name] for name in ("blocks", "nested") if name in self.__dict__]
-        return {"block_hits": sum(cache.hits for cache in used), "block_misses": sum(cache.misses for cache in used)}
+        hits, misses = sum(cache.hits for cache in used), sum(cache.misses for cache in used)
+        return {"block_hits": hits, "block_misses": misses, **self.shards.counts()}
 
 
 class Sources:
@@ -85,7 +85,7 @@ class Sources:
         self._memory: InMemory | None = None
         self._nested: InMemory | None = None
         if places.in_place is not None:
-            self._files, faults = places.in_place.prepare(wanted)
+            self._files, faults = places.in_place.prepare(wanted, places.stages)
             if faults:
                 raise unreadable_blocks(places.shards, wanted, faults)
 

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 DISK, DECOMPRESS, DECODE, GATHER, WAITING = "disk", "decompress", "decode", "gather", "waiting"
-STAGES = (DISK, DECOMPRESS, DECODE, GATHER, WAITING)
+NETWORK, CACHE = "network", "cache"
+STAGES = (DISK, DECOMPRESS, DECODE, GATHER, WAITING, NETWORK, CACHE)
 """`disk` is time without the processor in a stretch that read from storage, `waiting` that for a block that another thread
-is bringing."""
+is bringing, `network` that for a block from a store; in `cache`, blocks that are in the local cache are opened and checked."""
 
 
 class Stages(Protocol):

@@ -15,6 +15,8 @@ STAGE_NAMES = {
     "decompress": "decompressing",
     "decode": "decoding",
     "gather": "copying",
+    "network": "waiting for the network",
+    "cache": "reading from the cache",
     "waiting": "waiting for each other",
     "room": "waiting for batches to be taken",
     "other": "other",

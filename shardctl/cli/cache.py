@@ -1,0 +1,101 @@
+"""`shardctl cache`: what this machine keeps of datasets on stores."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from shardctl.cli.output import Output, counted, output_options, print_json, print_table
+from shardctl.errors import UsageError
+from shardctl.storage import format_bytes, printable
+
+if TYPE_CHECKING:
+    from shardctl.remote.cache import Cache, Entry
+
+
+@click.group()
+def cache() -> None:
+    """Show and remove what this machine keeps of datasets on object stores.
+
+    A dataset that is opened with cache=DIR keeps in DIR what was read of it (docs/cache.md). DIR is by default that of the
+    environment variable SHARDCTL_CACHE.
+
+    \b
+      shardctl cache ls /nvme/cache
+      shardctl cache clear /nvme/cache s3://bucket/out
+    """
+
+
+@cache.command("ls")
+@click.argument("folder", metavar="[DIR]", required=False, type=click.Path())
+@output_options
+def list_datasets(folder: str | None, output: Output) -> int:
+    """List the datasets in DIR: how much of each is there, when it was opened last, and whether a process uses it."""
+    opened = _opened(folder)
+    entries = opened.entries()
+    if output.as_json:
+        print_json({"folder": str(opened.folder), "bytes": _bytes(entries), "datasets": [_record(entry) for entry in entries]})
+        return 0
+    rows = [
+        (
+            entry.url,
+            format_bytes(entry.bytes),
+            f"{entry.blocks / entry.of_blocks:.1%}" if entry.of_blocks else "-",
+            datetime.fromtimestamp(entry.opened).strftime("%Y-%m-%d %H:%M"),
+            "in use" if entry.in_use else "",
+        )
+        for entry in entries
+    ]
+    if rows:
+        print_table(rows, ("dataset", "size", "of its blocks", "opened last", ""))
+    click.echo(f"{printable(str(opened.folder))}: {counted(len(entries), 'dataset')}, {format_bytes(_bytes(entries))}")
+    return 0
+
+
+@cache.command()
+@click.argument("places", metavar="[DIR] [URL]", nargs=-1, type=click.Path())
+@output_options
+def clear(places: tuple[str, ...], output: Output) -> int:
+    """Remove the datasets in DIR, or the one of URL. Those that a process uses stay, and are named."""
+    from shardctl.stores import is_url
+
+    urls = [place.rstrip("/") for place in places if is_url(place)]
+    folders = [place for place in places if not is_url(place)]
+    if len(urls) > 1 or len(folders) > 1:
+        raise UsageError("cache clear takes one folder and one URL at the most; call it again for others")
+    opened = _opened(folders[0] if folders else None)
+    removed, kept = opened.clear(urls[0] if urls else None)
+    if output.as_json:
+        records = {"removed": [_record(entry) for entry in removed], "in_use": [_record(entry) for entry in kept]}
+        print_json({"folder": str(opened.folder), "freed_bytes": _bytes(removed), **records})
+        return 0
+    for entry in kept:
+        click.echo(f"{printable(entry.url)} stays: a process uses it")
+    click.echo(f"removed {counted(len(removed), 'dataset')}, {format_bytes(_bytes(removed))}")
+    return 0
+
+
+def _opened(folder: str | None) -> Cache:
+    """Return the cache in a folder. Raises UsageError if none is named, or it is not there."""
+    from shardctl.remote.cache import Cache
+    from shardctl.remote.opening import CACHE_VARIABLE
+
+    named = folder or os.environ.get(CACHE_VARIABLE)
+    if not named:
+        raise UsageError(f"which cache? Give its folder, or set {CACHE_VARIABLE}")
+    if not Path(named).is_dir():
+        raise UsageError(f"{printable(named)}: no such folder; give the folder of a cache")
+    return Cache(Path(named))
+
+
+def _record(entry: Entry) -> dict[str, Any]:
+    return {**asdict(entry), "opened": datetime.fromtimestamp(entry.opened).astimezone().isoformat(timespec="seconds")}
+
+
+def _bytes(entries: list[Entry]) -> int:
+    return sum(entry.bytes for entry in entries)

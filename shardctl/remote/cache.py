@@ -1,0 +1,488 @@
+"""A folder of this machine in which blocks of datasets are kept, for all processes that read them. docs/cache.md.
+
+    DIR/lock                   locked (flock) while space is reserved, and while datasets are removed
+    DIR/URLHASH.lock           locked while a dataset of this URL is looked up, and its tables are brought
+    DIR/URLHASH-DIGEST/        one dataset
+        dataset.json           its URL, and which manifest.json it is of; written last: without it the folder is unfinished
+        in-use                 readers hold a shared lock; its time of change is when it was opened last
+        used                   the bytes that were reserved for this folder, 8 bytes
+        tables/                manifest.json, shards.arrow
+        blocks                 a byte for each shard (its footer), then one for each block: 0 absent, 1 space reserved, 2 there
+        shards/NAME            sparse, as long as the shard: each block that is there lies where it lies in the shard
+
+A byte of `blocks` is locked while that block is brought, so that all processes together bring it once; the system drops the
+locks of a process that dies. The byte is set after the data was written.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import mmap
+import os
+import shutil
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from shardctl.errors import StorageError
+from shardctl.remote.locks import ByteLocks, Use, locked, unused
+from shardctl.storage import naming_the_path, printable, write_atomically
+from shardctl.tables import MANIFEST
+
+LOCK, IN_USE, USED, ABOUT, BLOCKS = "lock", "in-use", "used", "dataset.json", "blocks"
+TABLES_FOLDER, SHARDS_FOLDER = "tables", "shards"
+
+ABSENT, RESERVED, THERE = 0, 1, 2
+
+KEPT_FREE = 0.02
+"""Share of the disk that stays free: a disk without any free space stops more than this cache."""
+
+REFUSAL_SECONDS = 10.0
+"""How long a process does not ask again for space after there was none."""
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+_OWN_PAGES = 16
+"""Pages for the folders and small files of a dataset."""
+
+_EXTENTS_OF_PAGE = 80
+"""Blocks of a sparse file for each page that the file system needs to know where they are; ext4 has room for 340."""
+
+
+class CacheWarning(UserWarning):
+    """A cache cannot keep any more, for another reason than its limit. Reading goes on."""
+
+
+@dataclass(frozen=True)
+class About:
+    """Which dataset a folder holds: `version` is what the store called its manifest, `digest` the SHA-256 of that file."""
+
+    url: str
+    version: str
+    digest: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A dataset of a cache, for display: sizes in bytes, `opened` in seconds since 1970. `blocks` of `of_blocks` are there."""
+
+    url: str
+    folder: str
+    bytes: int
+    dataset_bytes: int
+    blocks: int
+    of_blocks: int
+    opened: float
+    in_use: bool
+
+
+class Cache:
+    """A folder with datasets. Together they are never larger than `limit` bytes, nor do they fill the disk."""
+
+    def __init__(self, folder: Path, limit: int | None = None) -> None:
+        """Make the folder if it is not there. Raises StorageError."""
+        self.folder, self.limit = folder.absolute(), limit
+        with naming_the_path(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            facts = os.statvfs(self.folder)
+        self.page = max(mmap.PAGESIZE, facts.f_frsize)
+        self._refused = -REFUSAL_SECONDS
+        self._warned = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Open the same folder when it is unpickled."""
+        return Cache, (self.folder, self.limit)
+
+    @contextmanager
+    def looking_up(self, url: str) -> Iterator[None]:
+        """Keep other processes from looking up this URL meanwhile: one of them brings the tables. Raises StorageError."""
+        with locked(self.folder / f"{_hash_of(url)}.lock"):
+            yield
+
+    def find(self, url: str, version: str) -> CachedDataset | None:
+        """Return the dataset of this URL whose manifest has this version, if it is here. To be called in `looking_up`."""
+        for folder in sorted(self.folder.glob(f"{_hash_of(url)}-*")):
+            about = about_of(folder)
+            if about is not None and (about.url, about.version) == (url, version):
+                with suppress(FileNotFoundError):  # it was removed just now
+                    return CachedDataset(self, folder)
+        return None
+
+    def make(self, about: About, size: int, bring: Callable[[Path], tuple[int, int]]) -> CachedDataset | None:
+        """Return a new dataset, whose tables `bring` writes to a folder; None if there is no room. In `looking_up` too.
+
+        The tables have `size` bytes; `bring` returns how many shards and blocks there are. Where one with the same digest is
+        here already, it gets the new version.
+        """
+        folder = self.folder / f"{_hash_of(about.url)}-{about.digest[:16]}"
+        if about_of(folder) is not None:
+            with suppress(FileNotFoundError):
+                found = CachedDataset(self, folder)
+                write_atomically(folder / ABOUT, json.dumps(asdict(about)).encode())
+                return found
+        _remove(folder)  # an unfinished one: nobody else may make it now
+        needed = self.page * _OWN_PAGES + size
+        with naming_the_path(folder):
+            folder.mkdir(exist_ok=True)
+            use = Use(folder / IN_USE)
+            try:
+                if not self.reserve(folder, needed):
+                    _remove(folder)
+                    return None
+                (folder / SHARDS_FOLDER).mkdir(exist_ok=True)
+                (folder / TABLES_FOLDER).mkdir(exist_ok=True)
+                count = sum(bring(folder / TABLES_FOLDER))
+                if not self.reserve(folder, self.pages(0, count)):
+                    _remove(folder)
+                    return None
+                write_atomically(folder / BLOCKS, bytes(count))
+                write_atomically(folder / ABOUT, json.dumps(asdict(about)).encode())
+                return CachedDataset(self, folder)
+            except OSError as error:
+                _remove(folder)
+                if error.errno not in _FULL:
+                    raise
+                self.note_full(error)
+                return None
+            except BaseException:
+                _remove(folder)
+                raise
+            finally:
+                use.close()
+
+    def pages(self, start: int, length: int) -> int:
+        """Return how many bytes a stretch of a file takes on the disk, at the most."""
+        return (-(-(start + length) // self.page) - start // self.page) * self.page
+
+    @property
+    def refuses(self) -> bool:
+        """Whether there was no room a short while ago."""
+        return time.monotonic() < self._refused + REFUSAL_SECONDS
+
+    def reserve(self, folder: Path, size: int) -> bool:
+        """Return whether there is room for so many bytes more in the folder of a dataset, which are counted then.
+
+        Where there is none, datasets that nobody uses are removed, those first that were opened longest ago.
+        """
+        if self.refuses:
+            return False
+        with locked(self.folder / LOCK):
+            if not self._has_room(size):
+                self._evict(size, folder)
+            if not self._has_room(size):
+                self._refused = time.monotonic()
+                return False
+            _count(folder, size)
+        return True
+
+    def give_back(self, folder: Path, size: int) -> None:
+        """Count bytes no more that were reserved, and not used."""
+        with locked(self.folder / LOCK):
+            _count(folder, -size)
+
+    def note_full(self, error: OSError) -> None:
+        """Ask for no more space for a while, and say once that the disk is full."""
+        self._refused = time.monotonic()
+        if not self._warned:
+            self._warned = True
+            shown = printable(str(self.folder))
+            warnings.warn(
+                f"{shown}: the disk of the cache is full ({error.strerror}); what is read from now on is not kept",
+                CacheWarning,
+                stacklevel=2,
+            )
+
+    def _has_room(self, size: int) -> bool:
+        facts = os.statvfs(self.folder)
+        if facts.f_bavail * facts.f_frsize - size < KEPT_FREE * facts.f_blocks * facts.f_frsize:
+            return False
+        return self.limit is None or sum(map(used_of, self.folders())) + size <= self.limit
+
+    def folders(self) -> list[Path]:
+        """Return the folders of all datasets, also of those that are unfinished."""
+        with os.scandir(self.folder) as found:
+            return [Path(each.path) for each in found if each.is_dir(follow_symlinks=False) and _is_name(each.name)]
+
+    def _evict(self, size: int, keep: Path) -> None:
+        """Remove datasets that nobody uses until there is room for `size` bytes."""
+        for folder in sorted(self.folders(), key=opened_at):
+            if folder == keep:
+                continue
+            with unused(folder / IN_USE) as free:
+                if free:
+                    _remove(folder)
+            if self._has_room(size):
+                return
+
+    def entries(self) -> list[Entry]:
+        """Return what is here, the one that was opened last first."""
+        found = [entry for entry in map(_entry, self.folders()) if entry is not None]
+        return sorted(found, key=lambda entry: -entry.opened)
+
+    def clear(self, url: str | None = None) -> tuple[list[Entry], list[Entry]]:
+        """Remove the datasets of a URL, or all. Return those that were removed, and those that stay because they are used."""
+        removed: list[Entry] = []
+        kept: list[Entry] = []
+        with locked(self.folder / LOCK):
+            for folder in self.folders():
+                entry = _entry(folder)
+                if url is not None and (entry is None or entry.url != url):
+                    continue
+                with unused(folder / IN_USE) as free:
+                    if free:
+                        _remove(folder)
+                if entry is not None:
+                    (removed if free else kept).append(entry)
+        return removed, kept
+
+
+class CachedDataset:
+    """One dataset of a cache, in use as long as this object is there. Threads may share it.
+
+    `attach` must be called before blocks are kept.
+    """
+
+    def __init__(self, cache: Cache, folder: Path) -> None:
+        """Use a folder that is complete. Raises FileNotFoundError if it was removed."""
+        self.cache, self.folder = cache, folder
+        self.tables, self._shards_folder = folder / TABLES_FOLDER, folder / SHARDS_FOLDER
+        self._use = Use(folder / IN_USE)
+        os.utime(folder / IN_USE)
+        self._state: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
+        self._tails = 0
+
+    def __del__(self) -> None:
+        """End the use. A forked child has the same lock: it is dropped when the last of them is gone."""
+        with suppress(AttributeError):
+            self._use.close()
+
+    def attach(self, shards: int, blocks: int) -> None:
+        """Find which blocks are here. Raises StorageError."""
+        self._tails = shards
+        with naming_the_path(self.folder / BLOCKS):
+            self._renew()
+            if os.fstat(self._descriptor.number).st_size != shards + blocks:
+                shown = printable(str(self.folder))
+                raise StorageError(f"{shown}: not what a cache has; stop what uses it, and run `shardctl cache clear`")
+            self._state = np.frombuffer(mmap.mmap(self._descriptor.number, shards + blocks), np.uint8)
+        _ALIVE.add(self)
+
+    def _renew(self) -> None:
+        """Open the locks, for this process alone: a forked child has those of its parent, which do not keep the two apart."""
+        self._descriptor = _Descriptor(os.open(self.folder / BLOCKS, os.O_RDWR | os.O_CLOEXEC))
+        self._locks = ByteLocks(self.folder / BLOCKS, self._descriptor.number)
+
+    def path(self, name: str) -> Path:
+        """Return where the blocks of a shard are."""
+        return self._shards_folder / name
+
+    def has_tail(self, shard: int) -> bool:
+        """Whether the footer of a shard is here."""
+        return bool(self._state[shard] == THERE)
+
+    def has(self, block: int) -> bool:
+        """Whether a block is here."""
+        return bool(self._state[self._tails + block] == THERE)
+
+    def missing(self, blocks: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Return which of these blocks are not here."""
+        missing: npt.NDArray[np.bool_] = self._state[self._tails + blocks] != THERE
+        return missing
+
+    def keep_tail(self, shard: int, name: str, size: int, blocks: int, get: Callable[[], bytes]) -> bytes | None:
+        """Bring the last bytes of a shard of `size` bytes, once. Return None if they are here then, else the bytes."""
+        path, extra = self.path(name), self.cache.page * (3 + blocks // _EXTENTS_OF_PAGE)
+        with self._locks.held(shard):
+            if self._state[shard] == THERE:
+                return None
+            tail = get()
+            start = size - len(tail)
+            if self._has_room(shard, path, size, start, len(tail), extra):
+                return None if self._put(shard, path, size, start, tail) else tail
+            return tail
+
+    def keep(self, block: int, name: str, size: int, start: int, length: int, get: Callable[[], pa.Buffer]) -> pa.Buffer | None:
+        """Bring a block, `length` bytes from `start` on of a shard of `size` bytes, once; the result is as of `keep_tail`."""
+        place, path = self._tails + block, self.path(name)
+        if self._state[place] == ABSENT and self.cache.refuses:
+            return get()
+        with self._locks.held(place):
+            if self._state[place] == THERE:
+                return None
+            if self._has_room(place, path, size, start, length, 0):
+                data = get()
+                return None if self._put(place, path, size, start, data) else data
+        return get()
+
+    def forget_tail(self, shard: int) -> None:
+        """Have a footer brought anew: it cannot be read."""
+        self._forget(shard)
+
+    def forget(self, block: int) -> None:
+        """Have a block brought anew: it is not what was written."""
+        self._forget(self._tails + block)
+
+    def _forget(self, place: int) -> None:
+        with self._locks.held(place):
+            if self._state[place] == THERE:
+                self._state[place] = RESERVED
+
+    def _has_room(self, place: int, path: Path, size: int, start: int, length: int, extra: int) -> bool:
+        """Return whether there is space for a stretch of a file, which is reserved then."""
+        if self._state[place] == ABSENT:
+            if not self._take_room(path, size, start, length, extra):
+                return False
+            self._state[place] = RESERVED
+        return True
+
+    def _put(self, place: int, path: Path, size: int, start: int, data: Any) -> bool:
+        """Write a stretch of a file, and say that it is here; False if there was no room after all."""
+        if not self._write(path, size, start, data):
+            return False
+        self._state[place] = THERE
+        return True
+
+    def _take_room(self, path: Path, size: int, start: int, length: int, extra: int) -> bool:
+        """Reserve space for a stretch of a file, which is made where it is not there."""
+        needed = self.cache.pages(start, length) + extra
+        if not self.cache.reserve(self.folder, needed):
+            return False
+        try:
+            with _opened(path, size) as descriptor:
+                os.posix_fallocate(descriptor, start, length)
+        except OSError as error:
+            self.cache.give_back(self.folder, needed)
+            if error.errno not in _FULL:
+                raise StorageError(f"{printable(str(path))}: cannot write here ({error.strerror or error})") from error
+            self.cache.note_full(error)
+            return False
+        return True
+
+    def _write(self, path: Path, size: int, start: int, data: Any) -> bool:
+        """Write bytes, and return whether there was room: some file systems reserve no space."""
+        view = memoryview(data).cast("B")
+        try:
+            with _opened(path, size) as descriptor:
+                done = 0
+                while done < len(view):
+                    done += os.pwrite(descriptor, view[done : done + (1 << 30)], start + done)
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise StorageError(f"{printable(str(path))}: cannot write here ({error.strerror or error})") from error
+            self.cache.note_full(error)
+            return False
+        return True
+
+
+class _Descriptor:
+    """A descriptor that is closed with this object."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __del__(self) -> None:
+        os.close(self.number)
+
+
+@contextmanager
+def _opened(path: Path, size: int) -> Iterator[int]:
+    """Open a sparse file of this size."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        if os.fstat(descriptor).st_size != size:
+            os.ftruncate(descriptor, size)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def about_of(folder: Path) -> About | None:
+    """Return which dataset a folder holds; None if it is unfinished."""
+    try:
+        return About(**json.loads((folder / ABOUT).read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def used_of(folder: Path) -> int:
+    """Return the bytes that are reserved for a folder."""
+    try:
+        return int.from_bytes((folder / USED).read_bytes(), "little")
+    except OSError:
+        return 0
+
+
+def opened_at(folder: Path) -> float:
+    """Return when a dataset was opened last, in seconds since 1970."""
+    try:
+        return (folder / IN_USE).stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _count(folder: Path, size: int) -> None:
+    with naming_the_path(folder):
+        descriptor = os.open(folder / USED, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:  # in place: whenever this process ends, one of the two numbers is there
+            before = int.from_bytes(os.pread(descriptor, 8, 0), "little")
+            os.pwrite(descriptor, max(0, before + size).to_bytes(8, "little"), 0)
+        finally:
+            os.close(descriptor)
+
+
+def _entry(folder: Path) -> Entry | None:
+    """Return what is known of a folder; None if it is unfinished, or gone."""
+    about = about_of(folder)
+    if about is None:
+        return None
+    dataset_bytes, shards, there, total = 0, 0, 0, 0
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        manifest = json.loads((folder / TABLES_FOLDER / MANIFEST).read_bytes())
+        dataset_bytes, shards = int(manifest["bytes"]), int(manifest["shards"])
+    with suppress(OSError):
+        state = np.fromfile(folder / BLOCKS, np.uint8)[shards:]
+        there, total = int((state == THERE).sum()), len(state)
+    with unused(folder / IN_USE) as free:
+        in_use = not free
+    return Entry(about.url, str(folder), used_of(folder), dataset_bytes, there, total, opened_at(folder), in_use)
+
+
+def _remove(folder: Path) -> None:
+    """Remove the folder of a dataset. What says that it is whole goes first: what is left is seen as unfinished."""
+    with suppress(OSError):
+        (folder / ABOUT).unlink()
+    shutil.rmtree(folder / SHARDS_FOLDER, ignore_errors=True)  # before `used`, so that what is left is counted
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _hash_of(url: str) -> str:
+    return hashlib.sha256(url.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
+def _is_name(name: str) -> bool:
+    """Return whether a folder may be that of a dataset: nothing else that lies there is counted, or removed."""
+    first, dash, second = name.partition("-")
+    return bool(dash) and all(len(part) == 16 and set(part) <= set("0123456789abcdef") for part in (first, second))
+
+
+_ALIVE: weakref.WeakSet[CachedDataset] = weakref.WeakSet()
+
+
+def _renew_all() -> None:
+    for dataset in list(_ALIVE):
+        with suppress(OSError):  # it was removed: whoever wants to keep a block in it is told
+            dataset._renew()
+
+
+os.register_at_fork(after_in_child=_renew_all)

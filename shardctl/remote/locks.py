@@ -1,0 +1,122 @@
+"""Locks of files that the system drops when their owner is gone: of whole files, and of single bytes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from shardctl.errors import StorageError
+from shardctl.storage import printable
+
+if os.name == "posix":
+    import fcntl
+
+_FLOCK = "hhqqi4x"
+"""struct flock of Linux, of 64 bits: type, whence, start, length, process."""
+
+_NOT_KEPT = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+"""What a file system says that does not know locks."""
+
+
+def _refusal(path: Path, error: OSError) -> StorageError:
+    why = "this file system keeps no locks" if error.errno in _NOT_KEPT else error.strerror or str(error)
+    return StorageError(f"{printable(str(path))}: cannot be locked ({why}); put the cache on a local disk")
+
+
+class ByteLocks:
+    """Locks of the bytes of an open file (F_OFD_SETLKW): two processes, or two descriptors, never hold the same one."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        if not hasattr(fcntl, "F_OFD_SETLKW"):
+            raise StorageError(f"{printable(str(path))}: a cache needs the locks of Linux (F_OFD_SETLK); leave out cache=")
+        self._path, self._descriptor = path, descriptor
+
+    @contextmanager
+    def held(self, byte: int) -> Iterator[None]:
+        """Hold the lock of a byte. Raises StorageError."""
+        self._set(fcntl.F_WRLCK, byte)
+        try:
+            yield
+        finally:
+            self._set(fcntl.F_UNLCK, byte)
+
+    def _set(self, kind: int, byte: int) -> None:
+        try:
+            fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLKW, struct.pack(_FLOCK, kind, os.SEEK_SET, byte, 1, 0))
+        except OSError as error:
+            raise _refusal(self._path, error) from error
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock (flock) of a file, which is made where it is not there. Raises StorageError, FileNotFoundError."""
+    descriptor = _opened(path)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError as error:
+            raise _refusal(path, error) from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
+class Use:
+    """Says that a folder is in use, as long as it is open: a shared lock of a file in it."""
+
+    def __init__(self, path: Path) -> None:
+        """Lock the file. Raises FileNotFoundError if the folder is gone, StorageError if it cannot be locked."""
+        self._descriptor = _opened(path)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_SH)
+            there = os.fstat(self._descriptor).st_ino == path.stat().st_ino
+        except FileNotFoundError:  # it was removed while this waited
+            there = False
+        except OSError as error:
+            self.close()
+            raise _refusal(path, error) from error
+        if not there:
+            self.close()
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+
+    def close(self) -> None:
+        """End the use."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+@contextmanager
+def unused(path: Path) -> Iterator[bool]:
+    """Yield whether nobody uses a folder (class Use), and keep it so. Whoever begins to use it waits for the end of this.
+
+    False too for a folder that is gone, or that may not be locked.
+    """
+    try:
+        descriptor = _opened(path)
+    except (FileNotFoundError, StorageError):
+        yield False
+        return
+    try:
+        free = True
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            free = False
+        yield free
+    finally:
+        os.close(descriptor)
+
+
+def _opened(path: Path) -> int:
+    """Open a file to be locked, which is made where its folder is there. Raises FileNotFoundError, StorageError."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise StorageError(f"{printable(str(path))}: cannot write here ({error.strerror or error})") from error
