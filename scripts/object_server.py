@@ -297,8 +297,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def _serve(self, request: Request, fault: Fault | None) -> None:
         kind = fault.kind if fault else ""
+        entry = self._note(request)
         if kind == "reset":
-            self._note(request, 0)
             self._reset()
             return
         if kind == "slow" and fault:
@@ -307,24 +307,25 @@ class Handler(BaseHTTPRequestHandler):
             for name in ("if-match", "if-none-match", "x-goog-if-generation-match"):
                 request.headers.pop(name, None)
         answer = Answer.error(*REFUSALS[kind], request.path) if kind in REFUSALS else self._answer(request)
-        self._note(request, answer.status)
+        entry["status"] = answer.status
         if kind == "lost":
             self.close_connection = True
         else:
             self._send(answer, fault.size if fault and kind == "cut" else None)
 
-    def _note(self, request: Request, status: int) -> None:
-        entry = {
+    def _note(self, request: Request) -> dict[str, Any]:
+        entry: dict[str, Any] = {
             "method": request.method,
             "bucket": request.bucket,
             "key": request.key,
             "range": request.headers.get("range"),
             "size": len(request.body),
             "authorization": request.headers.get("authorization"),
-            "status": status,
+            "status": None,
         }
         with self.server.lock:
             self.server.log.append(entry)
+        return entry
 
     def _reset(self) -> None:
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, CUT_OFF)
@@ -346,9 +347,11 @@ class Handler(BaseHTTPRequestHandler):
                     found = None
                 if found is None or objects.generation(found) != generation:
                     return Answer.error(412, "PreconditionFailed", "The generation is another one.", request.path)
-            if request.headers.get("authorization", "").startswith("Bearer") and request.method == "DELETE":
-                with contextlib.suppress(KeyError):
+            if request.method == "DELETE" and request.headers.get("authorization", "").startswith("Bearer"):
+                try:
                     objects.find(request.bucket, request.key)
+                except KeyError as error:  # Google says so, and S3 does not
+                    return Answer.error(404, error.args[0], MISSING[error.args[0]], request.path)
             status, headers, body = objects.call(request.environment())
         if status < 300 and request.method in ("PUT", "COMPLETE", "COPY"):
             with contextlib.suppress(KeyError):
@@ -504,7 +507,7 @@ class ObjectServer:
         self._call("POST", f"{CONTROL}clear")
 
     def log(self) -> list[dict[str, Any]]:
-        """Return the requests so far: method (LIST, PART … too), bucket, key, range, size of the body, status."""
+        """Return the requests so far: method (LIST, PART … too), bucket, key, range, status (None: not answered)."""
         requests: list[dict[str, Any]] = json.loads(self._call("GET", f"{CONTROL}log"))
         return requests
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -155,7 +156,7 @@ def test_listings(store: Store) -> None:
     assert (folders, [entry.key for entry in objects]) == (["a", "a-b", "b"], ["a", "ab"])
     folders, objects = store.children("a")
     assert (folders, [entry.key for entry in objects]) == (["b"], ["a/b", "a/b-c"])
-    store.delete(keys[1:])
+    store.delete([*keys[1:4], "none", *keys[4:]])
     assert [entry.key for entry in listed(store)] == ["a"]
 
 
@@ -379,6 +380,19 @@ def test_a_store_that_ignores_conditions_is_refused(object_server: ObjectServer,
     with pytest.raises(StoreError, match=f"^{bucket}: this store ignores conditions"):
         probe(store)
     assert listed(store) == []
+
+
+def test_ctrl_c_ends_a_request_that_hangs(object_server: ObjectServer, bucket: str) -> None:
+    object_server.fault("slow", key="hangs", seconds=300)
+    program = "import sys, shardctl.stores; shardctl.stores.open_store(sys.argv[1]).get('hangs')"
+    environment = {**os.environ, client.TIMEOUT: "200"}
+    command = [sys.executable, "-c", program, bucket]
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        while process.poll() is None and not any(request["key"] == "hangs" for request in object_server.log()):
+            pass
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=100)
+    assert said.endswith("KeyboardInterrupt\n")
 
 
 FORKS = """
