@@ -30,6 +30,9 @@ AT = "at"
 MARK = "mirror.json"
 """In it, the file that says for which dataset it stands: a Mirrored."""
 
+WHOLE, ENDS, BLOCKS = "whole", "ends", "blocks"
+"""How shards are brought: each whole; its end alone, in a file of its size; blocks when they are read, with no file."""
+
 TRIES = 8
 """How often a file is brought that has been deleted again, to make room for others, before it could be opened."""
 
@@ -43,9 +46,9 @@ Result = TypeVar("Result")
 class Mirrored:
     """The dataset that a folder stands for: its URL, and `base`, the folder below it that has all files but `manifest`.
 
-    `name` is that of the local folder. `form` says how shards are brought: `whole`; their `ends`, in files that have nothing
-    else; or their `blocks`, not to a file, when they are read. `limit` is how many bytes may be on the disk, without the files
-    that are `kept`. `version` is that of the manifest, empty if there is none. `listed` says whether all files were listed.
+    `name` is that of the local folder. `form` says how shards are brought: WHOLE, ENDS or BLOCKS. `limit` is how many bytes may
+    be on the disk, without the files that are `kept`. `version` is that of the manifest, empty if there is none. `listed` says
+    whether all files were listed.
     """
 
     url: str

@@ -7,11 +7,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from shardctl.absent import find_mirror, shown
+from shardctl.absent import BLOCKS, ENDS, WHOLE, find_mirror, shown
 from shardctl.errors import ShardctlError, UsageError
 from shardctl.mirrors.ahead import bringing_ahead
-from shardctl.mirrors.making import BLOCKS, ENDS, WHOLE, make_mirror
-from shardctl.remote.opening import size_of
 from shardctl.storage import printable, scratch_folder
 from shardctl.stores import is_url, open_store
 from shardctl.tables import BESIDE_SHARDS
@@ -43,6 +41,9 @@ def local_folder(place: str | Path, form: str = WHOLE, listed: bool = False) -> 
     if not is_url(place):
         yield Path(place)
         return
+    from shardctl.mirrors.making import make_mirror  # takes a moment that local datasets need not wait for
+    from shardctl.remote.opening import size_of
+
     url = str(place).rstrip("/")
     above, _, name = url.rpartition("/")
     lone = name.endswith(".arrow") or name in BESIDE_SHARDS

@@ -8,12 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from shardctl.absent import find_mirror
+from shardctl.absent import ENDS, WHOLE, find_mirror
 from shardctl.errors import ShardctlError
 from shardctl.machine import usable_cores
-from shardctl.mirrors.mirror import AHEAD
 
-FILES_AHEAD = {"whole": AHEAD, "ends": 64}
+AHEAD = 4
+"""Whole files that are brought before they are read."""
+
+FILES_AHEAD = {WHOLE: AHEAD, ENDS: 64}
 """Files that are brought at the same time. A whole one is brought with several requests; an end with one."""
 
 Progress = Callable[[int, int], None]

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from shardctl.absent import AT, Mirrored
+from shardctl.absent import AT, ENDS, Mirrored
 from shardctl.errors import DatasetError, NoSuchKeyError
 from shardctl.manifest import MANIFEST_LIMIT
 from shardctl.mirrors.listing import write_listing
@@ -16,9 +16,6 @@ from shardctl.mirrors.mirror import mirror_at
 from shardctl.storage import printable, write_atomically
 from shardctl.stores.base import Store
 from shardctl.tables import BESIDE_SHARDS, CHECKSUMS, MANIFEST, PLAN, SHARDS, STAGING, is_file_name, is_shard_name
-
-WHOLE, ENDS, BLOCKS = "whole", "ends", "blocks"
-"""How shards are brought: each whole; its end alone, in a file of its size; blocks when they are read, with no file."""
 
 _BASE = re.compile(rb'"base": "([^"/\\]+/)"')
 

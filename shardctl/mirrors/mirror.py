@@ -13,9 +13,10 @@ from pathlib import Path
 import pyarrow as pa
 
 from shardctl import stores
-from shardctl.absent import AT, read_mark
+from shardctl.absent import AT, BLOCKS, ENDS, WHOLE, read_mark
 from shardctl.errors import DatasetError, NoSuchKeyError, StoreError
 from shardctl.machine import usable_cores
+from shardctl.mirrors.ahead import AHEAD
 from shardctl.mirrors.listing import Listing
 from shardctl.mirrors.ranged import TAIL, RangedFile, read_tail
 from shardctl.remote.locks import locked
@@ -34,9 +35,6 @@ MOST_FILES = 1024
 
 SHARES = 16
 """Room is looked for when a sixteenth of it may be used up: to look takes a moment."""
-
-AHEAD = 4
-"""Whole files that are brought before they are read."""
 
 _BROUGHT, _COMING, _LOCKS = "brought", "coming", "locks"
 """Folders beside the one of the dataset: second names of the files that may be deleted, files that are written, locks."""
@@ -107,7 +105,7 @@ class Mirror:
 
     def opened(self, name: str) -> RangedFile | None:
         """Return a shard that is read where it is; None where they are brought, or if there is none. Raises StoreError."""
-        if self.about.form != "blocks" or name in self.about.kept:
+        if self.about.form != BLOCKS or name in self.about.kept:
             return None
         found = self._find(name)
         return None if found is None else RangedFile(found.size, lambda start, length: self._get(found, start, length))
@@ -140,10 +138,10 @@ class Mirror:
     def _bring(self, path: Path, found: Stored) -> bool:
         coming, kept = self._files / _COMING / path.name, path.name in self.about.kept
         if not kept:
-            self._make_room(found.size if self.about.form == "whole" else self._tail)
+            self._make_room(found.size if self.about.form == WHOLE else self._tail)
         try:
             with naming_the_path(self._files.parents[1]), open(coming, "wb") as file:
-                if self.about.form == "ends" and path.name not in _ENTIRE:
+                if self.about.form == ENDS and path.name not in _ENTIRE:
                     self._write_end(file.fileno(), path.name, found)
                 else:
                     self._write_whole(file.fileno(), found)
