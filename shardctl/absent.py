@@ -114,6 +114,12 @@ def opened(path: Path) -> Any | None:
     return None if mirror is None else mirror.opened(path.name)
 
 
+def origin_of(folder: Path) -> str | Path:
+    """Return the URL that a folder stands for; the folder itself where it stands for nothing else."""
+    mirror = find_mirror(folder)
+    return folder if mirror is None else str(mirror.about.url)
+
+
 def list_names(folder: Path) -> list[str]:
     """Return the names in a folder, of what could be brought too. Raises OSError, StoreError."""
     mirror, names = find_mirror(folder), os.listdir(folder)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import json
 import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +14,7 @@ from typing import Any
 
 import pytest
 from object_server import ObjectServer
-from test_verification import DAMAGE
+from test_verification import DAMAGE, SHARD
 
 import shardctl
 from shardctl.absent import SCRATCH
@@ -62,6 +66,7 @@ def temporary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def nothing_left(temporary: Path) -> Iterator[None]:
     """No command leaves anything in the folder for temporary files."""
     yield
+    gc.collect()
     assert [path.name for path in temporary.iterdir() if path.name.startswith(SCRATCH)] == []
 
 
@@ -144,3 +149,72 @@ def test_the_full_check_reads_each_shard_once(bucket: str, dataset: Path, object
     assert shardctl.verify(bucket, "full").ok
     read = sorted(each["key"] for each in gets(object_server, ".arrow"))
     assert read == sorted(path.name for path in dataset.glob("*.arrow"))
+
+
+VIEWS: list[tuple[str, ...]] = [
+    (),
+    ("--split", "val", "--stats", "--json"),
+    ("--shard", "1"),
+    ("--shard", "1", "--block", "0", "--json"),
+    ("--shard", "1", "--row", "2"),
+    ("--head", "3", "--json"),
+    ("--where", "label == 2 and index > 5", "--json"),
+    ("--columns", "key,label"),
+    ("--history",),
+]
+
+
+@pytest.mark.parametrize("view", VIEWS, ids=" ".join)
+def test_inspect_shows_what_it_does_of_a_folder(cli: Any, bucket: str, raw_dataset: Path, view: tuple[str, ...]) -> None:
+    put(raw_dataset, f"{bucket}/out")
+    here, there = cli("inspect", raw_dataset, *view), cli("inspect", f"{bucket}/out", *view)
+    assert (there.code, there.out) == (here.code, here.out.replace(str(raw_dataset), f"{bucket}/out")) == (0, there.out)
+    assert (there.err, here.err) == ("", "")
+
+
+def test_one_sample_costs_one_block(cli: Any, bucket: str, raw_dataset: Path, object_server: ObjectServer) -> None:
+    put(raw_dataset, f"{bucket}/out")
+    key = shardctl.open(raw_dataset).take([31], columns=["key"])["key"][0]
+    here = cli("inspect", raw_dataset, "--key", key, "--json").json
+    object_server.clear()
+    there = cli("inspect", f"{bucket}/out", "--key", key, "--json").json
+    assert there == here
+    read = [each["key"] for each in gets(object_server, ".arrow")]
+    assert sorted(read) == sorted(["out/shards.arrow", "out/files.arrow", "out/plan.arrow", *[f"out/{here['shard']}"] * 2])
+
+
+def test_inspect_writes_the_same_files(cli: Any, bucket: str, raw_dataset: Path, tmp_path: Path) -> None:
+    put(raw_dataset, f"{bucket}/out")
+    written = {}
+    for place, name in ((raw_dataset, "here"), (f"{bucket}/out", "there")):
+        folder = tmp_path / name
+        folder.mkdir()
+        assert cli("inspect", place, "--head", "4", "--save", folder / "saved", "--images", folder / "sheet.png").code == 0
+        assert cli("inspect", place, "--html", folder / "page.html").code == 0
+        written[name] = {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    here, there = written["here"], written["there"]
+    there["page.html"] = there["page.html"].replace(f"{bucket}/out".encode(), str(raw_dataset).encode())
+    assert there == here
+
+
+def test_two_datasets_on_a_store_are_compared(cli: Any, bucket: str, raw_dataset: Path, dataset: Path) -> None:
+    put(raw_dataset, f"{bucket}/a")
+    put(dataset, f"{bucket}/b")
+    here = cli("inspect", raw_dataset, "--diff", dataset, "--json")
+    command = [sys.executable, "-m", "shardctl", "inspect", f"{bucket}/a", "--diff", f"{bucket}/b", "--json"]
+    there = subprocess.run(command, capture_output=True, text=True)  # what it leaves to its end is to be gone, too
+    assert (there.returncode, json.loads(there.stdout)) == (here.code, here.json)
+
+
+@pytest.mark.parametrize("command", ["verify", "inspect"])
+def test_a_shard_on_its_own(cli: Any, bucket: str, dataset: Path, command: str) -> None:
+    put(dataset, f"{bucket}/out")
+    here, there = cli(command, dataset / SHARD), cli(command, f"{bucket}/out/{SHARD}")
+    assert (there.code, there.out) == (0, here.out.replace(str(dataset), f"{bucket}/out"))
+    ran = cli(command, f"{bucket}/out/train-00077.arrow")
+    assert (ran.code, ran.err.count("\n")) == (2, 1)
+    assert f"{bucket}/out/train-00077.arrow: there is no such object" in ran.err
+    ran = cli(command, f"{bucket}/out/plan.arrow")
+    assert (
+        f"{bucket}/out/plan.arrow: a table of a dataset, not a shard; give the folder of the dataset, {bucket}/out" in ran.err
+    )

@@ -25,6 +25,7 @@ def make_mirror(store: Store, files: Path, form: str, limit: int, listed: bool, 
 
     Where nothing but a `lone` shard is wanted, there need not be a dataset. Raises DatasetError, StoreError.
     """
+    listed = listed and not lone
     data, version = (None, "") if lone else _read_manifest(store)
     record = _record_of(data)
     base = "" if lone else _base_of(store, data, record)
@@ -38,7 +39,7 @@ def make_mirror(store: Store, files: Path, form: str, limit: int, listed: bool, 
         _check_that_it_was_one(store)
     if data is not None:
         write_atomically(root / MANIFEST, data)
-    if listed and not lone:
+    if listed:
         write_listing(files, store, base)
     mirror = mirror_at(files)
     wanted = [PLAN, SHARDS, CHECKSUMS] if data is None and not lone else []

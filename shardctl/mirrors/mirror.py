@@ -18,7 +18,7 @@ from shardctl.errors import DatasetError, NoSuchKeyError, StoreError
 from shardctl.machine import usable_cores
 from shardctl.mirrors.ahead import AHEAD
 from shardctl.mirrors.listing import Listing
-from shardctl.mirrors.ranged import TAIL, RangedFile, read_tail
+from shardctl.mirrors.ranged import TAIL, OpenFile, RemoteFile, read_tail
 from shardctl.remote.locks import locked
 from shardctl.storage import naming_the_path, printable
 from shardctl.stores.base import Store, Stored
@@ -32,6 +32,9 @@ PIECES = 4
 
 MOST_FILES = 1024
 """Files of shards that may be there, however small."""
+
+OPEN = 16
+"""Shards that are read where they are, of which some blocks stay in memory: 8 MiB each, where samples are small."""
 
 SHARES = 16
 """Room is looked for when a sixteenth of it may be used up: to look takes a moment."""
@@ -62,6 +65,7 @@ class Mirror:
         self.root = files / AT / self.about.name
         self._store: Store | None = None
         self._listing: Listing | None = None
+        self._open: dict[str, RemoteFile] = {}
         self._tail = TAIL
         self._new_files = self._new_bytes = 0
         self._lock = threading.Lock()
@@ -103,12 +107,22 @@ class Mirror:
         with locked(stripe):
             return path.exists() or self._bring(path, found)
 
-    def opened(self, name: str) -> RangedFile | None:
+    def opened(self, name: str) -> OpenFile | None:
         """Return a shard that is read where it is; None where they are brought, or if there is none. Raises StoreError."""
         if self.about.form != BLOCKS or name in self.about.kept:
             return None
-        found = self._find(name)
-        return None if found is None else RangedFile(found.size, lambda start, length: self._get(found, start, length))
+        with self._lock:
+            file = self._open.pop(name, None)
+        if file is None:
+            found = self._find(name)
+            if found is None:
+                return None
+            file = RemoteFile(found.size, lambda start, length: self._get(found, start, length))
+        with self._lock:
+            self._open[name] = file
+            while len(self._open) > OPEN:
+                self._open.pop(next(iter(self._open)))
+        return OpenFile(file)
 
     def check_unchanged(self) -> None:
         """Raise DatasetError if the manifest on the store is another one by now."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -15,6 +16,9 @@ TAIL = 16 << 10
 
 KEPT = 2
 """Blocks that stay in memory. Arrow reads the metadata of a block, then the rest of it; then the next one comes."""
+
+_ALIGNMENT = 64
+"""Bytes that Arrow's memory is aligned to, and that its writer aligns buffers to at most."""
 
 Get = Callable[[int, int], pa.Buffer]
 """A way to get some bytes: (start, length)."""
@@ -35,13 +39,11 @@ def read_tail(size: int, get: Get, likely: int = TAIL) -> bytes:
     return tail
 
 
-class RangedFile:
-    """A file of `size` bytes, with the methods that pyarrow.PythonFile needs. Arrow locks it."""
-
-    closed = False
+class RemoteFile:
+    """A file of `size` bytes elsewhere, of which some stretches are in memory. Threads may share it."""
 
     def __init__(self, size: int, get: Get) -> None:
-        self._size, self._get, self._at = size, get, 0
+        self.size, self._get = size, get
         tail = read_tail(size, get)
         self._tail = (size - len(tail), pa.py_buffer(tail))
         self._held: list[tuple[int, pa.Buffer]] = []
@@ -49,6 +51,41 @@ class RangedFile:
         with suppress(ValueError):  # Arrow says what is wrong with it
             extents = extents_of(tail, size)
             self._starts, self._lengths = extents.starts, extents.lengths
+        self._lock = threading.Lock()
+
+    def read(self, at: int, count: int) -> pa.Buffer:
+        """Return some bytes, without a copy of them. Raises StoreError."""
+        with self._lock:
+            start, data = self._stretch_with(at, count)
+        return data.slice(at - start, count)
+
+    def _stretch_with(self, at: int, count: int) -> tuple[int, pa.Buffer]:
+        """Return a stretch that these bytes are in, and where it begins: the whole block, if they are of one."""
+        for start, data in (*self._held, self._tail):
+            if start <= at and at + count <= start + data.size:
+                return start, data
+        start, length = at, count
+        for block in np.flatnonzero((self._starts <= at) & (at + count <= self._starts + self._lengths)).tolist()[:1]:
+            start, length = int(self._starts[block]), int(self._lengths[block])
+        data = _aligned(self._get(start, length), start)
+        self._held = [*self._held, (start, data)][-KEPT:]
+        return start, data
+
+
+def _aligned(data: pa.Buffer, start: int) -> pa.Buffer:
+    """Return a copy of what begins at `start` of a file, in which values lie as they do where the file is mapped."""
+    room = pa.allocate_buffer(data.size + start % _ALIGNMENT)
+    np.frombuffer(room, np.uint8)[start % _ALIGNMENT :] = np.frombuffer(data, np.uint8)
+    return room.slice(start % _ALIGNMENT)
+
+
+class OpenFile:
+    """A RemoteFile with a place in it, and the methods that pyarrow.PythonFile needs. Arrow locks it."""
+
+    closed = False
+
+    def __init__(self, file: RemoteFile) -> None:
+        self._file, self._at = file, 0
 
     def readable(self) -> bool:
         """Return True."""
@@ -68,32 +105,19 @@ class RangedFile:
 
     def seek(self, offset: int, whence: int = 0) -> int:
         """Go to a place, and return it."""
-        self._at = offset + (0, self._at, self._size)[whence]
+        self._at = offset + (0, self._at, self._file.size)[whence]
         return self._at
 
     def read_buffer(self, count: int) -> pa.Buffer:
-        """Return the next bytes."""
-        count = max(0, min(count, self._size - self._at))
-        start, data = self._with(self._at, count)
+        """Return the next bytes. Raises StoreError."""
+        count = max(0, min(count, self._file.size - self._at))
         self._at += count
-        return data.slice(self._at - count - start, count)
+        return self._file.read(self._at - count, count)
 
     def read(self, count: int = -1) -> bytes:
-        """Return the next bytes."""
-        data: bytes = self.read_buffer(self._size - self._at if count < 0 else count).to_pybytes()
+        """Return the next bytes. Raises StoreError."""
+        data: bytes = self.read_buffer(self._file.size - self._at if count < 0 else count).to_pybytes()
         return data
 
     def close(self) -> None:
         """Nothing is open."""
-
-    def _with(self, at: int, count: int) -> tuple[int, pa.Buffer]:
-        """Return a stretch of the file that these bytes are in, and where it begins."""
-        for start, data in (*self._held, self._tail):
-            if start <= at and at + count <= start + data.size:
-                return start, data
-        start, length = at, count
-        for block in np.flatnonzero((self._starts <= at) & (at + count <= self._starts + self._lengths)).tolist()[:1]:
-            start, length = int(self._starts[block]), int(self._lengths[block])
-        data = self._get(start, length)
-        self._held = [*self._held, (start, data)][-KEPT:]
-        return start, data
