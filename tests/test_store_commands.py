@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -13,12 +16,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import CROP
 from object_server import ObjectServer
-from test_verification import DAMAGE, SHARD
+from test_verification import DAMAGE, SHARD, edit_manifest, flip, middle
 
 import shardctl
 from shardctl.absent import SCRATCH
+from shardctl.errors import DatasetError, ObjectChangedError, StoreError, UsageError
+from shardctl.machine import usable_cores
+from shardctl.mirrors.changing import LEASE
+from shardctl.restoration import Listener
 from shardctl.stores import open_store
+from shardctl.stores.lease import hold
 
 BASE = "0123456789ab/"
 
@@ -218,3 +227,231 @@ def test_a_shard_on_its_own(cli: Any, bucket: str, dataset: Path, command: str) 
     assert (
         f"{bucket}/out/plan.arrow: a table of a dataset, not a shard; give the folder of the dataset, {bucket}/out" in ran.err
     )
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(("to", "workers"), [("webdataset", 2), ("files", 0)])
+def test_an_export_is_that_of_a_folder(
+    placed: tuple[str, str], dataset: Path, tmp_path: Path, to: str, workers: int, object_server: ObjectServer
+) -> None:
+    url, base = placed
+    put(dataset, url, base)
+    here = shardctl.export(dataset, tmp_path / "here", to, workers=workers)
+    object_server.clear()
+    there = shardctl.export(url, tmp_path / "there", to, workers=workers)
+    assert files_in(tmp_path / "there") == files_in(tmp_path / "here")
+    assert (there.samples, there.bytes, there.counts) == (here.samples, here.bytes, here.counts)
+    read = [each["key"] for each in gets(object_server, *(path.name for path in dataset.glob("train-*")))]
+    assert len(read) == len(set(read)) == 7
+
+
+def test_an_export_that_was_stopped_goes_on(bucket: str, dataset: Path, tmp_path: Path, object_server: ObjectServer) -> None:
+    put(dataset, bucket)
+    object_server.fault("403", method="GET", key="train-00005.arrow")
+    with pytest.raises(StoreError, match=r"train-00005.arrow: reading is not permitted .*\. 5 of 7 parts are done"):
+        shardctl.export(bucket, tmp_path / "tars", "webdataset", workers=0)
+    object_server.clear()
+    shardctl.export(bucket, tmp_path / "tars", "webdataset", workers=0)
+    read = {each["key"] for each in gets(object_server, ".arrow")}
+    assert {"train-00005.arrow", "train-00006.arrow"} <= read
+    assert not read & {"train-00001.arrow", "train-00004.arrow"}
+    shardctl.export(dataset, tmp_path / "here", "webdataset", workers=0)
+    assert files_in(tmp_path / "tars") == files_in(tmp_path / "here")
+
+
+def test_a_dataset_that_is_replaced_while_it_is_exported(bucket: str, dataset: Path, tmp_path: Path) -> None:
+    put(dataset, bucket)
+
+    def replace_it(plan: object) -> None:
+        record = json.loads((dataset / "manifest.json").read_text())
+        open_store(bucket).put("manifest.json", json.dumps(record).encode())
+
+    with pytest.raises(DatasetError, match=f"{bucket}: was replaced while it was read"):
+        shardctl.export(bucket, tmp_path / "tars", "webdataset", workers=0, on_plan=replace_it)
+    assert not (tmp_path / "tars").exists()
+
+
+def test_what_is_not_done_on_a_store_is_said(cli: Any, bucket: str, dataset: Path) -> None:
+    put(dataset, bucket)
+    for command in (
+        ("export", bucket, f"{bucket}/there", "--to", "webdataset"),
+        ("repair", bucket, "--drop-lost"),
+        ("compact", bucket),
+        ("prune", bucket, "--key", "a"),
+    ):
+        ran = cli(*command)
+        assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+        assert "not supported" in ran.err
+        assert bucket in ran.err
+
+
+def edit_sources(root: Path) -> None:
+    for name in ("plan.arrow", SHARD):
+        flip(root / name, middle(root, name))
+    (root / "train-00004.arrow").unlink()
+
+
+REPAIRS: list[tuple[Callable[[Path], object], str]] = [
+    (edit_sources, ""),
+    (edit_sources, BASE),
+    (lambda d: flip(d / SHARD, middle(d, SHARD)), BASE),
+    (lambda d: (d / "manifest.json").unlink(), ""),
+    (edit_manifest, BASE),
+    (lambda d: (d / SHARD).rename(d / "lost.arrow"), ""),
+    (lambda d: (d / "shards.arrow").write_bytes(b"junk"), BASE),
+]
+
+
+@pytest.mark.parametrize(("damage", "base"), REPAIRS)
+def test_repair_brings_back_the_bytes(bucket: str, dataset: Path, damage: Callable[[Path], object], base: str) -> None:
+    if base:
+        with_base(dataset)
+    before = {name if name == "manifest.json" else base + name: data for name, data in files_in(dataset).items()}
+    damage(dataset)
+    put(dataset, bucket, base)
+    result = shardctl.repair(bucket, workers=0)
+    assert (result.status, result.unrepaired) == ("repaired", ())
+    store = open_store(bucket)
+    after = {entry.key: store.get(entry.key).to_pybytes() for page in store.pages() for entry in page}
+    after.pop("lost.arrow", None)
+    without = [{key: data for key, data in found.items() if key != "manifest.json"} for found in (before, after)]
+    assert without[1] == without[0]
+    assert shardctl.verify(bucket).ok
+    assert SCRATCH not in repr(result)
+    assert shardctl.repair(bucket, workers=0).status == "whole"
+
+
+def test_a_repair_that_is_not_needed_writes_nothing(bucket: str, dataset: Path, object_server: ObjectServer) -> None:
+    put(dataset, bucket)
+    object_server.clear()
+    assert shardctl.repair(bucket).status == "whole"
+    written = {each["key"] for each in object_server.log() if each["method"] in ("PUT", "DELETE")}
+    assert {key for key in written if key and not key.startswith(".shardctl/")} == set()
+
+
+def test_repair_waits_for_who_writes(bucket: str, dataset: Path) -> None:
+    flip(dataset / SHARD, middle(dataset, SHARD))
+    store = open_store(put(dataset, bucket))
+    heard: list[str] = []
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(hold(store, LEASE, None))
+
+        def waiting(owner: str) -> None:
+            heard.append(owner)
+            stack.close()
+
+        assert shardctl.repair(bucket, workers=0, listener=Listener(waiting=waiting)).status == "repaired"
+    assert len(heard) == 1
+
+
+def test_what_is_lost_is_told_and_nothing_is_put(bucket: str, dataset: Path, cli: Any, photos: Path, tmp_path: Path) -> None:
+    shutil.copytree(photos, tmp_path / "moved")
+    victim = shardctl.open(dataset).take([17], columns=["key"])["key"][0]
+    (tmp_path / "moved" / victim).unlink()
+    flip(dataset / SHARD, middle(dataset, SHARD))
+    put(dataset, bucket)
+    ran = cli("repair", bucket, "--source", tmp_path / "moved")
+    assert ran.code == 1
+    assert f"not repaired: {SHARD}" in ran.out
+    assert ran.out.endswith(f"{bucket} is still DAMAGED: 1 file could not be repaired\n")
+    assert open_store(bucket).get(SHARD).to_pybytes() == (dataset / SHARD).read_bytes()
+
+
+def test_what_is_no_dataset_is_said(cli: Any, bucket: str, dataset: Path) -> None:
+    for command in (("verify",), ("inspect",), ("repair",), ("export", "--to", "webdataset")):
+        rest = ["out"] if command[0] == "export" else []
+        ran = cli(command[0], f"{bucket}/none", *rest, *command[1:])
+        assert (ran.code, ran.out) == (3, "")
+        assert ran.err == (
+            f"shardctl: {bucket}/none: no dataset (there is no manifest.json); check the URL, and that its conversion is done\n"
+        )
+        ran = cli(command[0], "s3://no-such-bucket-here/out", *rest, *command[1:])
+        assert (ran.code, ran.out, ran.err.count("\n")) == (3, "", 1)
+        assert "there is no such bucket" in ran.err
+    open_store(bucket).put("begun/.shardctl/job/job.json", b"{}")
+    assert "an unfinished conversion" in cli("verify", f"{bucket}/begun").err
+
+
+FAULTS = [
+    ("403", "LIST", "*", "listing is not permitted (s3:ListBucket)"),
+    ("403", "GET", "*train-00003.arrow", "train-00003.arrow: reading is not permitted (s3:GetObject)"),
+    ("expired", "GET", "*train-00003.arrow", "the credentials have expired"),
+]
+
+
+@pytest.mark.parametrize(("kind", "method", "key", "said"), FAULTS)
+@pytest.mark.parametrize("level", ["quick", "full"])
+def test_a_store_that_refuses_ends_the_check(
+    cli: Any, bucket: str, dataset: Path, object_server: ObjectServer, level: str, kind: str, method: str, key: str, said: str
+) -> None:
+    put(dataset, f"{bucket}/out")
+    object_server.fault(kind, method=method, key=key)
+    ran = cli("verify", f"{bucket}/out", "--level", level)
+    assert (ran.code, ran.out, ran.err.count("\n")) == (3, "", 1)
+    assert said in ran.err
+    assert f"{bucket}/out" in ran.err
+
+
+@pytest.mark.parametrize("kind", ["503", "cut", "reset"])
+def test_faults_that_pass_change_nothing(
+    bucket: str, dataset: Path, tmp_path: Path, object_server: ObjectServer, kind: str
+) -> None:
+    flip(dataset / SHARD, middle(dataset, SHARD))
+    put(dataset, bucket)
+    object_server.fault(kind, method="GET", share=0.3, size=100)
+    assert [each.kind for each in shardctl.verify(bucket, "full").findings] == ["wrong-checksum"]
+    assert shardctl.repair(bucket, workers=0).status == "repaired"
+    assert shardctl.verify(bucket, "quick").ok
+    assert shardctl.export(bucket, tmp_path / "tars", "webdataset", workers=0).samples == 60
+
+
+@pytest.fixture(scope="module")
+def many_shards(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset of 30 shards: more than are brought ahead."""
+    out = tmp_path_factory.mktemp("many") / "out"
+    shardctl.convert(photos, out, recipe=CROP, workers=0, samples_per_shard=2)
+    return out
+
+
+def test_a_shard_that_is_written_anew_while_it_is_checked(bucket: str, many_shards: Path) -> None:
+    put(many_shards, bucket)
+
+    def rewrite(done: int, total: int) -> None:
+        if done == 1:
+            for name in sorted(path.name for path in many_shards.glob("train-*"))[10:]:
+                open_store(bucket).put(name, (many_shards / name).read_bytes()[:-1])
+
+    with pytest.raises(ObjectChangedError, match=f"{bucket}/train-000[12].*: has changed since it was first read"):
+        shardctl.verify(bucket, "full", rewrite)
+
+
+def test_the_disk_that_is_used_is_bounded(
+    bucket: str, many_shards: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(many_shards, bucket)
+    monkeypatch.setenv("SHARDCTL_SCRATCH_LIMIT", "10kB")
+    most = 0
+
+    def look(done: int, total: int) -> None:
+        nonlocal most
+        most = max(most, len(list(temporary.glob("*/files/at/*/train-*"))))
+
+    assert shardctl.verify(bucket, "full", look).ok
+    assert 0 < most <= 2 * usable_cores() + 2 * 4 + usable_cores()
+    monkeypatch.setenv("SHARDCTL_SCRATCH_LIMIT", "much")
+    with pytest.raises(UsageError, match="'much' is not a size"):
+        shardctl.verify(bucket)
+
+
+def test_a_killed_command_leaves_nothing_for_long(bucket: str, dataset: Path, temporary: Path, cli: Any) -> None:
+    put(dataset, bucket)
+    code = (
+        "import os, signal, sys, shardctl\n"
+        "shardctl.verify(sys.argv[1], 'full', lambda done, total: os.kill(os.getpid(), signal.SIGKILL))\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code, bucket]).returncode == -signal.SIGKILL
+    assert len(list(temporary.glob(f"{SCRATCH}*"))) == 1
+    assert cli("verify", bucket, "--level", "quick").code == 0

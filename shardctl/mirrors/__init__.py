@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from shardctl.absent import BLOCKS, ENDS, WHOLE, find_mirror, shown
+from shardctl.absent import BLOCKS, ENDS, WHOLE, bring, find_mirror, shown
 from shardctl.errors import ShardctlError, UsageError
 from shardctl.mirrors.ahead import bringing_ahead
 from shardctl.storage import printable, scratch_folder
@@ -60,9 +60,7 @@ def local_folder(place: str | Path, form: str = WHOLE, listed: bool = False) -> 
 
 
 def _bring_shard(path: Path) -> None:
-    mirror = find_mirror(path)
-    assert mirror is not None, "it was just made"
-    if not mirror.bring(path.name):
+    if not bring(path):
         raise UsageError(f"{printable(str(path))}: there is no such object; give the URL of a dataset, or of a shard")
 
 

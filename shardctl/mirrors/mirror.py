@@ -54,6 +54,11 @@ def mirror_at(files: Path) -> Mirror:
     return Mirror(files)
 
 
+def mirror_of(root: Path) -> Mirror:
+    """Return the mirror that the folder of a dataset is."""
+    return mirror_at(root.parents[1])
+
+
 os.register_at_fork(after_in_child=mirror_at.cache_clear)
 
 
