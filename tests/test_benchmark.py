@@ -109,8 +109,7 @@ def test_a_sweep_and_a_function_of_a_cold_measurement_read_cold_data_too(
     monkeypatch.setattr("shardctl.benchmark.consumers.OWN_SECONDS", 0.02)
     heard: list[int] = []
     dropped: list[int] = []
-    for module in ("shardctl.benchmark.subjects", "shardctl.benchmark.sweeping"):
-        monkeypatch.setattr(f"{module}.evict", lambda root: dropped.append(sum(heard)))
+    monkeypatch.setattr("shardctl.benchmark.subjects.evict", lambda root: dropped.append(sum(heard)))
     options: dict[str, Any] = {"cold": True, "runs": 1, "batch_size": 8, "consumer": "cold_step:take", "sweep": True}
     result = shardctl.bench(raw_dataset, Listener(samples=heard.append), **options)
     assert len(dropped) == 1 + 2 + 2 * len(result.sweep), "the run; the function alone and fed; two rounds of each setting"

@@ -71,8 +71,8 @@ def clear(places: tuple[str, ...], output: Output) -> int:
     opened = _opened(folders[0] if folders else None)
     removed, kept = opened.clear(urls[0] if urls else None)
     if output.as_json:
-        records = {"removed": [_record(entry) for entry in removed], "in_use": [_record(entry) for entry in kept]}
-        print_json({"folder": str(opened.folder), "freed_bytes": _bytes(removed), **records})
+        urls_of = {"removed": [entry.url for entry in removed], "in_use": [entry.url for entry in kept]}
+        print_json({"folder": str(opened.folder), "freed_bytes": _bytes(removed), **urls_of})
         return 0
     for entry in kept:
         click.echo(f"{printable(entry.url)} stays: a process uses it")

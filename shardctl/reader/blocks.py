@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from shardctl.errors import DatasetError, StoreError, first_line
+from shardctl.errors import DatasetError, StorageError, first_line
 from shardctl.reader.column import Block, Column, flatten
 from shardctl.reader.shards import VERIFY_ADVICE, Shards
 from shardctl.reader.stages import DECOMPRESS, WAITING, Stages
@@ -27,10 +27,10 @@ class _Waiter:
         self.arrived = threading.Event()
         self.loaded: Block | None = None
         self.fault: DatasetError | None = None
-        self.refusal: StoreError | None = None
+        self.refusal: StorageError | None = None
 
     def hand_over(self, block: int, found: dict[int, Block], faults: Faults) -> None:
-        """Store the block or its error. Raises StoreError where a store did not give it: nothing is wrong with it then."""
+        """Store the block or its error. Raises StorageError where it could not be had: nothing is wrong with it then."""
         if self.loaded is not None:
             found[block] = self.loaded
         elif self.refusal is not None:
@@ -129,7 +129,7 @@ class BlockCache:
                 loaded = found[block] = Block(self._read(block))
         except DatasetError as error:
             fault = faults[block] = error
-        except StoreError as error:
+        except StorageError as error:  # of a store, or of the cache
             refusal = error
             raise
         finally:  # after any error, no thread waits without end
@@ -196,7 +196,7 @@ def name_samples(shards: Shards, block: int, error: DatasetError) -> DatasetErro
     try:
         keys = _keys_of(shards, block)
         which = f"keys {keys[0].as_py()!r} to {keys[-1].as_py()!r}"
-    except (DatasetError, StoreError, pa.ArrowException, ValueError, IndexError):
+    except (DatasetError, StorageError, pa.ArrowException, ValueError, IndexError):
         which = f"samples {first} to {last}"
     return DatasetError(f"{error} [{shards.where(block)}, {which}]")
 
@@ -205,12 +205,12 @@ def key_of_row(shards: Shards, block: int, row: int) -> str:
     """Return the key of a sample for a message; "?" if it cannot be read."""
     try:
         return str(_keys_of(shards, block)[row].as_py())
-    except (DatasetError, StoreError, pa.ArrowException, ValueError, IndexError):
+    except (DatasetError, StorageError, pa.ArrowException, ValueError, IndexError):
         return "?"
 
 
 def _keys_of(shards: Shards, block: int) -> pa.Array:
-    """Return the keys of a block. Raises what Arrow raises, DatasetError and StoreError."""
+    """Return the keys of a block. Raises what Arrow raises, DatasetError and StorageError."""
     keys = shards.glance(block, (shards.layout.columns.names.index("key"),)).column(0)
     keys.validate(full=True)
     return keys

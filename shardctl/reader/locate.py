@@ -92,6 +92,7 @@ class InPlace:
         blocks = len(shards.starts) - 1
         self._places: dict[str, npt.NDArray[Any]] = {column.name: np.zeros(blocks, _PLACE) for column in columns}
         self._known = np.zeros(blocks, bool)
+        self._passing = np.zeros(blocks, bool)
         self._elsewhere = {column.name: np.zeros(blocks, bool) for column in columns}
 
     def prepare(self, wanted: Wanted, stages: Stages) -> tuple[Files, Faults]:
@@ -114,7 +115,11 @@ class InPlace:
         """Note that a block is in no file, and must be read into memory."""
         for elsewhere in self._elsewhere.values():
             elsewhere[block] = True
-        self._known[block] = True
+        self._passing[block] = self._known[block] = True
+
+    def pass_by(self, wanted: Wanted) -> bool:
+        """Return whether some of these samples are in no file."""
+        return bool(self._passing[wanted.block].any())
 
     def _files(self, numbers: Indices, which: Indices, unknown: Iterable[int]) -> tuple[Files, Faults]:
         faults: Faults = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -78,13 +78,11 @@ class RemoteShards(Shards):
 
     def read(self, block: int, fields: tuple[int, ...] | None, stages: Stages) -> tuple[pa.RecordBatch, dict[bytes, bytes]]:
         """Return a block, or some columns of it, once it is here. Raises DatasetError, StoreError."""
-        with stages.stage(NETWORK):
-            self.dataset.wait(self._first + block)
-        return self.dataset.read(self._first + block, fields)
+        return self.dataset.read(self._first + block, fields, stages.stage(NETWORK))
 
     def glance(self, block: int, fields: tuple[int, ...]) -> pa.RecordBatch:
         """Return some columns of a block. Raises DatasetError, StoreError."""
-        return self.dataset.read(self._first + block, fields)[0]
+        return self.dataset.read(self._first + block, fields, nullcontext())[0]
 
     def settle(self, blocks: list[int], stages: Stages) -> tuple[list[int], dict[int, DatasetError]]:
         """Bring blocks to the cache, all at the same time. Those that find no room there must be read into memory."""
@@ -93,11 +91,8 @@ class RemoteShards(Shards):
         with self.wanted([] if self.dataset.keeps_no_more else blocks):
             for block in blocks:
                 try:
-                    with stages.stage(NETWORK):
-                        if not self.dataset.keeps_no_more:
-                            self.dataset.wait(self._first + block)
                     with stages.stage(CACHE):
-                        if not self.dataset.settle(self._first + block):
+                        if not self.dataset.settle(self._first + block, stages.stage(NETWORK)):
                             passing.append(block)
                 except DatasetError as error:
                     faults[block] = error
@@ -146,7 +141,7 @@ class RemoteShards(Shards):
         return OpenShard(file, status, [time.monotonic()])
 
     def check_unchanged(self, shard: int, opened: OpenShard, since: float) -> None:
-        """Raise DatasetError for a file of the cache that is gone, or cut short. Its time changes with each block that comes."""
+        """Raise DatasetError for a file of the cache that is gone, or cut short. Its time changes with each block."""
         if isinstance(opened, InMemoryShard) or opened.checked[0] >= since:
             return
         opened.checked[0] = time.monotonic()

@@ -98,7 +98,8 @@ class Sources:
 
     def memory_of(self, column: Column) -> InMemory:
         """Return the blocks of a column, in memory: without those columns that are read in place, where this one is not."""
-        if self._places.in_place is None or column.is_flat:
+        place = self._places.in_place
+        if place is None or column.is_flat or place.pass_by(self.wanted):  # which is in memory whole
             return self.memory
         if self._nested is None:
             self._nested = self._bring(self._places.nested)

@@ -133,13 +133,11 @@ class Cache:
                 return found
         _remove(folder)  # an unfinished one: nobody else may make it now
         needed = self.page * _OWN_PAGES + size
+        use = self._begin(folder, needed)
+        if use is None:
+            return None
         with naming_the_path(folder):
-            folder.mkdir(exist_ok=True)
-            use = Use(folder / IN_USE)
             try:
-                if not self.reserve(folder, needed):
-                    _remove(folder)
-                    return None
                 (folder / SHARDS_FOLDER).mkdir(exist_ok=True)
                 (folder / TABLES_FOLDER).mkdir(exist_ok=True)
                 count = sum(bring(folder / TABLES_FOLDER))
@@ -165,6 +163,15 @@ class Cache:
         """Return how many bytes a stretch of a file takes on the disk, at the most."""
         return (-(-(start + length) // self.page) - start // self.page) * self.page
 
+    def _begin(self, folder: Path, size: int) -> Use | None:
+        """Make the folder of a dataset, in use, with room for so many bytes; None if there is no room."""
+        with locked(self.folder / LOCK), naming_the_path(self.folder):
+            if not self._make_room(size, folder):
+                return None
+            folder.mkdir(exist_ok=True)
+            _count(folder, size)
+            return Use(folder / IN_USE)
+
     @property
     def refuses(self) -> bool:
         """Whether there was no room a short while ago."""
@@ -177,13 +184,19 @@ class Cache:
         """
         if self.refuses:
             return False
-        with locked(self.folder / LOCK):
-            if not self._has_room(size):
-                self._evict(size, folder)
-            if not self._has_room(size):
-                self._refused = time.monotonic()
+        with locked(self.folder / LOCK), naming_the_path(self.folder):
+            if not self._make_room(size, folder):
                 return False
             _count(folder, size)
+        return True
+
+    def _make_room(self, size: int, keep: Path) -> bool:
+        """Return whether there is room, after datasets were removed that nobody uses. To be called with the lock."""
+        if not self._has_room(size):
+            self._evict(size, keep)
+        if not self._has_room(size):
+            self._refused = time.monotonic()
+            return False
         return True
 
     def give_back(self, folder: Path, size: int) -> None:
@@ -207,7 +220,7 @@ class Cache:
         facts = os.statvfs(self.folder)
         if facts.f_bavail * facts.f_frsize - size < KEPT_FREE * facts.f_blocks * facts.f_frsize:
             return False
-        return self.limit is None or sum(map(used_of, self.folders())) + size <= self.limit
+        return self.limit is None or self.page + sum(map(used_of, self.folders())) + size <= self.limit
 
     def folders(self) -> list[Path]:
         """Return the folders of all datasets, also of those that are unfinished."""

@@ -6,7 +6,7 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +29,9 @@ from shardctl.tables import ShardTable
 
 Fields = tuple[int, ...] | None
 """The numbers of the columns that are read, None for all."""
+
+Waiting = AbstractContextManager[None]
+"""What a thread is in while it waits for the network: its time is counted."""
 
 OPEN_SHARDS = 1024
 """Shards of which the footer is in memory, some 20 kB each."""
@@ -79,7 +82,7 @@ class RemoteDataset:
         self._versions: dict[int, str] = {}
         self._open: OrderedDict[int, _OpenShard] = OrderedDict()
         self._tail_bytes = TAIL_BYTES
-        self._fetcher: Fetcher[pa.Buffer | None] = Fetcher(self._bring, self._cost, blocks)
+        self._fetcher: Fetcher[pa.Buffer | None] = Fetcher(*_weakly(self), blocks)
         self._table = table
         self._renew()
         _ALIVE.add(self)
@@ -133,39 +136,35 @@ class RemoteDataset:
         """Whether blocks that come over the network are not kept: without a cache, or with a full one."""
         return self.cached is None or self.cached.cache.refuses
 
-    def wait(self, block: int) -> None:
-        """Return when a block is here. Raises DatasetError, StoreError."""
-        if not self._is_here(block) or self._fetcher.is_coming(block):
-            self._fetcher.look(block)
-
-    def read(self, block: int, fields: Fields) -> tuple[pa.RecordBatch, dict[bytes, bytes]]:
+    def read(self, block: int, fields: Fields, waiting: Waiting) -> tuple[pa.RecordBatch, dict[bytes, bytes]]:
         """Return a block with its metadata. One that is not what was written is brought once more.
 
-        Raises DatasetError, StoreError.
+        The thread is in `waiting` while the block is under way. Raises DatasetError, StoreError.
         """
         try:
-            return self._read(block, fields)
+            return self._read(block, fields, waiting)
         except _DamagedError:
             self._forget(block)
-        return self._read(block, fields)
+        return self._read(block, fields, waiting)
 
-    def settle(self, block: int) -> bool:
+    def settle(self, block: int, waiting: Waiting) -> bool:
         """Return whether a block is in its place in the local file, whole; False where it passes through memory alone.
 
-        Raises DatasetError, StoreError.
+        The thread is in `waiting` while the block is under way. Raises DatasetError, StoreError.
         """
         if self.cached is None or (self.keeps_no_more and not self._is_here(block)):
             return False
         try:
-            return self._settle(block)
+            return self._settle(block, waiting)
         except _DamagedError:
             self._forget(block)
-        return self._settle(block)
+        return self._settle(block, waiting)
 
-    def _read(self, block: int, fields: Fields) -> tuple[pa.RecordBatch, dict[bytes, bytes]]:
+    def _read(self, block: int, fields: Fields, waiting: Waiting) -> tuple[pa.RecordBatch, dict[bytes, bytes]]:
         data = None
         if not self._is_here(block) or self._fetcher.is_coming(block):
-            data = self._fetcher.take(block)
+            with waiting:
+                data = self._fetcher.take(block)
         else:
             self._fetcher.skip(block)
         shard, number = self._place_of(block)
@@ -181,9 +180,11 @@ class RemoteDataset:
             batch = pa.RecordBatch.from_arrays([batch.column(number) for number in fields], schema=schema)
         return batch, metadata
 
-    def _settle(self, block: int) -> bool:
+    def _settle(self, block: int, waiting: Waiting) -> bool:
         if not self._is_here(block) or self._fetcher.is_coming(block):
-            if self._fetcher.look(block) is not None:
+            with waiting:
+                data = self._fetcher.look(block)
+            if data is not None:
                 return False
             if self._fetcher.is_coming(block):  # it is kept for whoever takes it: that is now
                 self._fetcher.take(block)
@@ -239,15 +240,16 @@ class RemoteDataset:
         shard = int(np.searchsorted(self._first_block, block, side="right")) - 1
         return shard, block - int(self._first_block[shard])
 
-    def _cost(self, block: int) -> int:
+    def cost(self, block: int) -> int:
         """Return about how many bytes a block has, without looking at its shard."""
         shard, _ = self._place_of(block)
         return int(self.table.sizes[shard]) * int(self.table.block_rows[block]) // max(1, int(self.table.rows[shard]))
 
-    def _bring(self, block: int) -> pa.Buffer | None:
+    def bring(self, block: int) -> pa.Buffer | None:
         """Bring a block into the cache (None), or into memory."""
         shard, number = self._place_of(block)
-        extents = self._shard(shard).extents
+        opened = self._shard(shard)
+        extents = opened.extents
         start, length = int(extents.starts[number]), int(extents.lengths[number])
 
         def get() -> pa.Buffer:
@@ -257,7 +259,7 @@ class RemoteDataset:
                 self._brought[block] = True
             return data
 
-        if self.cached is None:
+        if self.cached is None or not opened.in_cache:  # without its footer, a block in the cache could not be read
             return get()
         name, size = self.table.names[shard], int(self.table.sizes[shard])
         return self.cached.keep(block, name, size, start, length, get)
@@ -391,6 +393,18 @@ class RemoteDataset:
                 found = BlockFile(self.name_of(shard), lambda _: pa.PythonFile(opened.held, mode="r"), fields)
             opened.readers[(mapped, fields)] = found
         return found
+
+
+def _weakly(dataset: RemoteDataset) -> tuple[Callable[[int], pa.Buffer | None], Callable[[int], int]]:
+    """Return what brings a block, and what says its size, without keeping the dataset alive between calls."""
+    reference = weakref.ref(dataset)
+
+    def there() -> RemoteDataset:
+        found = reference()
+        assert found is not None  # its fetcher goes with it
+        return found
+
+    return lambda block: there().bring(block), lambda block: there().cost(block)
 
 
 class _DamagedError(DatasetError):

@@ -64,7 +64,7 @@ class Ahead:
 
     def forget_seen(self) -> None:
         """Begin to count anew: in the next epoch, each block is needed once more."""
-        self.state[:] = _UNKNOWN
+        self.state[self.state == _DONE] = _UNKNOWN
 
     @property
     def is_short(self) -> bool:
@@ -214,27 +214,29 @@ class Fetcher(Generic[Result]):
         """Wake threads for new work, and start some where too few wait."""
         for _ in range(min(count - self._idle, AT_ONCE - self._threads)):
             self._threads += 1
-            threading.Thread(target=self._work, daemon=True, name="shardctl-fetch").start()
+            arguments = (weakref.ref(self), self._changed)
+            threading.Thread(target=_serve, args=arguments, daemon=True, name="shardctl-fetch").start()
         self._changed.notify(max(0, count))
 
-    def _work(self) -> None:
-        while True:
-            with self._changed:
-                found = self._next()
-                while found is None:
-                    self._idle += 1
-                    woken = self._changed.wait(IDLE_SECONDS)
-                    self._idle -= 1
-                    found = self._next()
-                    if found is None and not woken:
-                        self._threads -= 1
-                        return
-            block, coming = found
-            self._run(block, coming)
-            with self._changed:
-                if coming.holders <= 0:  # given up meanwhile, or taken
-                    self._forget(block, coming)
-            del coming, found
+    def serve(self, found: tuple[int, _Coming[Result]]) -> None:
+        """Bring a block that `next_or_rest` gave."""
+        block, coming = found
+        self._run(block, coming)
+        with self._changed:
+            if coming.holders <= 0:  # given up meanwhile, or taken
+                self._forget(block, coming)
+
+    def next_or_rest(self, rested: bool) -> tuple[int, _Coming[Result]] | None:
+        """Return a block to bring now; if there is none, count the calling thread as one that waits. Needs the lock."""
+        self._idle -= rested
+        found = self._next()
+        self._idle += found is None
+        return found
+
+    def leave(self) -> None:
+        """Count the calling thread no more. Needs the lock."""
+        self._idle -= 1
+        self._threads -= 1
 
     def _next(self) -> tuple[int, _Coming[Result]] | None:
         """Return the block to bring now, marked as begun; None if there is none, or no room for one."""
@@ -261,6 +263,31 @@ class Fetcher(Generic[Result]):
                     coming.begun = True
                     return block, coming
         return None
+
+
+def _serve(reference: weakref.ref[Fetcher[Any]], changed: threading.Condition) -> None:
+    """Bring blocks, as a thread, until there has been nothing to do for a while. Does not keep the fetcher alive meanwhile."""
+    rested = False
+    while True:
+        with changed:
+            fetcher = reference()
+            found = fetcher.next_or_rest(rested) if fetcher is not None else None
+            while found is None:
+                if fetcher is None:
+                    return
+                del fetcher
+                woken = changed.wait(IDLE_SECONDS)
+                fetcher = reference()
+                if fetcher is None:
+                    return
+                found = fetcher.next_or_rest(rested=True)
+                if found is None and not woken:
+                    fetcher.leave()
+                    return
+            rested = False
+        assert fetcher is not None
+        fetcher.serve(found)
+        del fetcher, found
 
 
 _ALIVE: weakref.WeakSet[Fetcher[Any]] = weakref.WeakSet()

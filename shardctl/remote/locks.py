@@ -53,8 +53,11 @@ class ByteLocks:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock (flock) of a file, which is made where it is not there. Raises StorageError, FileNotFoundError."""
-    descriptor = _opened(path)
+    """Hold the lock (flock) of a file, which is made where it is not there. Raises StorageError."""
+    try:
+        descriptor = _opened(path)
+    except FileNotFoundError:
+        raise StorageError(f"{printable(str(path.parent))}: removed while it was used; open the dataset again") from None
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)

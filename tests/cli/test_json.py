@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from remote_datasets import upload
 from token_samples import packed_blocks, write_packed
 
 import shardctl
@@ -144,14 +145,24 @@ def test_preview(check: Any, source: Path, tmp_path: Path) -> None:
     check("preview", shown, [*shown, "--html", tmp_path / "p.html", "--images", tmp_path / "p.png"])
 
 
-def test_bench(check: Any, raw_dataset: Path, tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bench(check: Any, raw_dataset: Path, tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch, bucket: str) -> None:
     monkeypatch.setattr("shardctl.benchmark.sweeping.SECONDS", 0.01)
     short = [raw_dataset, "--seconds", 0.02, "--runs", 1, "--threads", 1]
     before = tmp_path / "before.json"
     before.write_text(cli("bench", *short, "--json").out)
     shardctl.export(raw_dataset, tmp_path / "shards", "parquet", workers=0)
     ways = [[*short, "--consumer-rate", 5000, "--baseline"], [*short, "--sweep", "--compare", before], ["--list-consumers"]]
+    ways.append([upload(raw_dataset, f"{bucket}/out"), *short[1:], "--cache", tmp_path / "cache"])
     check("bench", *ways, [tmp_path / "shards", "--against", "--seconds", 0.02, "--runs", 1])
+
+
+def test_cache(check: Any, raw_dataset: Path, tmp_path: Path, bucket: str) -> None:
+    urls = [upload(raw_dataset, f"{bucket}/{name}") for name in ("used", "unused")]
+    used = shardctl.open(urls[0], cache=tmp_path)
+    shardctl.open(urls[1], cache=tmp_path)
+    check("cache ls", [tmp_path])
+    check("cache clear", [tmp_path])
+    assert used[0]
 
 
 def test_advise(check: Any, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,357 @@
+"""The local cache of datasets on a store: each block once for all processes, never more than the limit, never a wrong byte."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from object_server import ObjectServer
+from remote_datasets import all_same, block_reads, blocks_of, make, upload
+
+import shardctl
+from shardctl.errors import StorageError, UsageError
+from shardctl.remote import cache as caching
+from shardctl.remote.cache import Cache, CacheWarning
+from shardctl.remote.opening import cache_of, size_of
+from shardctl.stores import open_store
+
+
+@pytest.fixture(scope="module", params=["none", "zstd"])
+def root(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make(tmp_path_factory.mktemp("local") / "out", request.param)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make(tmp_path_factory.mktemp("plain") / "out", samples=240)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+def read(url: str, **options: Any) -> list[Any]:
+    return list(shardctl.open(url, **options).loader(8, shuffle="window", threads=2))
+
+
+def disk_usage(folder: Path) -> int:
+    """Return the bytes that a folder takes on the disk, as du counts them."""
+    sizes = {(folder / "." / name).lstat().st_ino: (folder / name).lstat().st_blocks * 512 for name in files_of(folder)}
+    return sum(sizes.values())
+
+
+def files_of(folder: Path) -> list[str]:
+    return ["", *(str(path.relative_to(folder)) for path in folder.rglob("*"))]
+
+
+def test_the_second_time_nothing_comes(root: Path, bucket: str, folder: Path, object_server: ObjectServer) -> None:
+    url = upload(root, f"{bucket}/out")
+    first = read(url, cache=folder)
+    object_server.clear()
+    assert all_same(read(url, cache=folder), first)
+    assert [(r["method"], r["key"]) for r in object_server.log()] == [("HEAD", "out/manifest.json")]
+    (entry,) = Cache(folder).entries()
+    assert (entry.url, entry.blocks, entry.of_blocks) == (url, blocks_of(root), blocks_of(root))
+
+
+def test_another_dataset_at_the_same_place(plain: Path, tmp_path: Path, bucket: str, folder: Path) -> None:
+    url = upload(plain, f"{bucket}/out")
+    before = read(url, cache=folder)
+    other = make(tmp_path / "other", samples=240, seed=500)
+    upload(other, url)
+    after = read(url, cache=folder)
+    assert all_same(after, read(str(other)))
+    assert not all_same(before, after)
+    assert len(Cache(folder).entries()) == 2
+
+
+PROCESS = """
+import sys, shardctl
+sys.stdin.readline()
+loader = shardctl.open({url!r}, cache={folder!r}).loader(8, shuffle={shuffle!r}, rank={rank}, world_size={world_size})
+print(sum(len(batch["key"]) for batch in loader), loader.stats().network_blocks, flush=True)
+"""
+
+
+def started(count: int, **details: Any) -> list[subprocess.Popen[str]]:
+    """Start processes that read a dataset as soon as all of them are there."""
+    processes = []
+    for rank in range(count):
+        code = PROCESS.format(**{"rank": rank, "world_size": count, "shuffle": "window", **details})
+        command = [sys.executable, "-c", code]
+        processes.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    return processes
+
+
+def results(processes: list[subprocess.Popen[str]]) -> list[tuple[int, ...]]:
+    found = []
+    for process in processes:
+        out, _ = process.communicate(timeout=60)
+        assert process.returncode == 0
+        found.append(tuple(map(int, out.split())))
+    return found
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_processes_together_bring_each_block_once(
+    plain: Path, bucket: str, folder: Path, object_server: ObjectServer, world_size: int
+) -> None:
+    url = upload(plain, f"{bucket}/out")
+    object_server.clear()
+    found = results(started(2, url=url, folder=str(folder), **({"world_size": 1, "rank": 0} if world_size == 1 else {})))
+    assert sum(samples for samples, _ in found) == 480 // world_size
+    reads = block_reads(object_server, plain)
+    assert len(reads) == blocks_of(plain)
+    assert set(reads.values()) == {1}
+    tables = [r["key"] for r in object_server.log() if r["method"] == "GET" and "train" not in r["key"]]
+    assert sorted(tables) == ["out/manifest.json", "out/shards.arrow"]
+
+
+def test_a_killed_process_leaves_whole_blocks(plain: Path, bucket: str, folder: Path, object_server: ObjectServer) -> None:
+    url = upload(plain, f"{bucket}/out")
+    object_server.fault("slow", key="*train-00001*", method="GET", seconds=20)
+    (process,) = started(1, url=url, folder=str(folder), shuffle=False)
+    while not any("train-00001" in r["key"] for r in object_server.log()) or not block_reads(object_server, plain):
+        assert process.poll() is None
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    before = set(block_reads(object_server, plain))
+    object_server.clear()
+    assert all_same(read(url, cache=folder), read(str(plain)))
+    after = block_reads(object_server, plain)
+    assert set(after.values()) == {1}
+    assert len(after) >= blocks_of(plain) - len(before)
+    (entry,) = Cache(folder).entries()
+    assert entry.blocks == blocks_of(plain)
+    here = blocks_of(plain) - len(after)
+    object_server.clear()
+    assert here >= 0
+    read(url, cache=folder)
+    assert not block_reads(object_server, plain)
+
+
+def damage(folder: Path) -> int:
+    """Change bytes in the middle of every file of shards in a cache, and return how many files there are."""
+    files = list(folder.glob("*/shards/*.arrow"))
+    for path in files:
+        with open(path, "r+b") as file:
+            file.seek(path.stat().st_size // 2)
+            file.write(b"\xff" * 16)
+    return len(files)
+
+
+def test_damage_is_noticed_and_mended(root: Path, bucket: str, folder: Path, object_server: ObjectServer) -> None:
+    url = upload(root, f"{bucket}/out")
+    whole = read(url, cache=folder)
+    count = damage(folder)
+    object_server.clear()
+    assert all_same(read(url, cache=folder), whole)
+    assert 1 <= len(block_reads(object_server, root)) <= 2 * count
+    object_server.clear()
+    assert all_same(read(url, cache=folder), whole)
+    assert not block_reads(object_server, root), "what was mended is there"
+
+
+def test_a_lost_footer_comes_again(plain: Path, bucket: str, folder: Path) -> None:
+    url = upload(plain, f"{bucket}/out")
+    whole = read(url, cache=folder)
+    for path in folder.glob("*/shards/*.arrow"):
+        os.truncate(path, path.stat().st_size - 40)
+        os.truncate(path, path.stat().st_size + 40)
+    assert all_same(read(url, cache=folder), whole)
+
+
+class Watch:
+    """Looks at the size of a folder without pause while the block runs."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self.most, self._over = folder, 0, threading.Event()
+
+    def __enter__(self) -> Watch:
+        self._thread = threading.Thread(target=self._look)
+        self._thread.start()
+        return self
+
+    def _look(self) -> None:
+        while not self._over.is_set():
+            try:
+                self.most = max(self.most, disk_usage(self._folder))
+            except OSError:
+                continue
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+
+@pytest.mark.parametrize("limit", [0, 100_000, 300_000])
+def test_the_limit_holds_at_every_moment(plain: Path, bucket: str, folder: Path, limit: int) -> None:
+    url = upload(plain, f"{bucket}/out")
+    with Watch(folder) as watch:
+        for _ in range(2):
+            assert all_same(read(url, cache=folder, cache_limit=limit), read(str(plain)))
+    assert watch.most <= max(limit, disk_usage_of_nothing(folder))
+    if limit == 300_000:
+        (entry,) = Cache(folder).entries()
+        assert entry.blocks > 0
+
+
+def disk_usage_of_nothing(folder: Path) -> int:
+    """Return what the folder itself takes: it is there before anything is kept."""
+    return folder.stat().st_blocks * 512
+
+
+def test_with_a_full_cache_the_rest_passes_by(plain: Path, bucket: str, folder: Path, object_server: ObjectServer) -> None:
+    url = upload(plain, f"{bucket}/out")
+    read(url, cache=folder, cache_limit=260_000)
+    (entry,) = Cache(folder).entries()
+    assert 0 < entry.blocks < entry.of_blocks
+    object_server.clear()
+    read(url, cache=folder, cache_limit=260_000)
+    reads = block_reads(object_server, plain)
+    assert set(reads.values()) == {1}, "what is not kept comes once in an epoch"
+    assert len(reads) == entry.of_blocks - entry.blocks
+
+
+def test_datasets_that_nobody_uses_make_room(plain: Path, bucket: str, folder: Path) -> None:
+    urls = [upload(plain, f"{bucket}/{name}") for name in ("a", "b", "c")]
+    limit = 1_000_000
+    for number, url in enumerate(urls[:2]):
+        read(url, cache=folder)
+        (path,) = (each.folder for each in Cache(folder).entries() if each.url == url)
+        os.utime(Path(path) / "in-use", (1000 + number, 1000 + number))
+    assert {entry.url for entry in Cache(folder).entries()} == {*urls[:2]}
+    read(urls[2], cache=folder, cache_limit=limit)
+    kept = {entry.url: entry for entry in Cache(folder).entries()}
+    assert urls[0] not in kept, "the one that was opened longest ago goes first"
+    assert kept[urls[2]].blocks == kept[urls[2]].of_blocks
+
+
+def test_a_dataset_in_use_stays(plain: Path, bucket: str, folder: Path) -> None:
+    first, second = (upload(plain, f"{bucket}/{name}") for name in ("a", "b"))
+    used = shardctl.open(first, cache=folder)
+    before = list(used.loader(8))
+    (entry,) = Cache(folder).entries()
+    limit = entry.bytes + 50_000
+    assert all_same(read(second, cache=folder, cache_limit=limit), read(str(plain)))
+    assert next(each for each in Cache(folder).entries() if each.url == first).blocks == entry.blocks
+    assert all_same(used.loader(8), before)
+
+
+def test_a_full_disk_is_as_a_full_cache(plain: Path, bucket: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = upload(plain, f"{bucket}/out")
+    real, left = os.posix_fallocate, [6]
+
+    def allocate(descriptor: int, start: int, length: int) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(28, "No space left on device")
+        real(descriptor, start, length)
+
+    monkeypatch.setattr(os, "posix_fallocate", allocate)
+    with pytest.warns(CacheWarning, match="the disk of the cache is full") as said:
+        assert all_same(read(url, cache=folder), read(str(plain)))
+    assert len(said) == 1
+    (entry,) = Cache(folder).entries()
+    assert entry.blocks < 6
+
+
+def test_a_disk_that_is_nearly_full_stays_so(plain: Path, bucket: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(caching, "KEPT_FREE", 2.0)
+    assert all_same(read(upload(plain, f"{bucket}/out"), cache=folder), read(str(plain)))
+    assert Cache(folder).entries() == []
+
+
+def test_a_cache_that_is_removed_while_it_is_read(plain: Path, bucket: str, folder: Path) -> None:
+    url = upload(plain, f"{bucket}/out")
+    opened = shardctl.open(url, cache=folder)
+    first = opened[0]["key"]
+    shutil.rmtree(folder)
+    with pytest.raises((StorageError, shardctl.errors.DatasetError), match=str(folder)):
+        list(opened.loader(8))
+    assert shardctl.open(url, cache=folder)[0]["key"] == first
+
+
+def test_where_the_cache_is(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SHARDCTL_CACHE", raising=False)
+    assert cache_of(None, None) is None
+    monkeypatch.setenv("SHARDCTL_CACHE", str(folder))
+    monkeypatch.setenv("SHARDCTL_CACHE_LIMIT", "2GB")
+    found = cache_of(None, None)
+    assert found is not None
+    assert (found.folder, found.limit) == (folder, 2_000_000_000)
+    assert cache_of(False, None) is None
+    other = cache_of(folder / "other", "1MiB")
+    assert other is not None
+    assert other.limit == 1 << 20
+    with pytest.raises(UsageError, match="takes a folder"):
+        cache_of(True, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("500GB", 500 * 10**9), ("64 MiB", 64 << 20), ("1.5k", 1500), ("12", 12), (7, 7), ("0", 0), ("2T", 2 * 10**12)],
+)
+def test_sizes(text: Any, size: int) -> None:
+    assert size_of(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "many", "1XB", "-3", -1, 2.5, True])
+def test_what_is_no_size(text: Any) -> None:
+    with pytest.raises(UsageError):
+        size_of(text)
+
+
+def test_the_command_lists_and_clears(cli: Any, plain: Path, bucket: str, folder: Path) -> None:
+    used, unused = (upload(plain, f"{bucket}/{name}") for name in ("used", "unused"))
+    opened = shardctl.open(used, cache=folder)
+    read(unused, cache=folder)
+    listed = cli("cache", "ls", folder)
+    assert listed.code == 0
+    record = cli("cache", "ls", folder, "--json").json
+    assert {entry["url"]: (entry["in_use"], entry["blocks"]) for entry in record["datasets"]} == {
+        used: (True, 0),
+        unused: (False, blocks_of(plain)),
+    }
+    assert record["bytes"] == sum(entry["bytes"] for entry in record["datasets"]) >= disk_usage(folder) - 8192
+    cleared = cli("cache", "clear", folder)
+    assert cleared.code == 0
+    assert f"{used} stays: a process uses it" in cleared.out
+    assert [entry.url for entry in Cache(folder).entries()] == [used]
+    assert opened[0]["key"] == "k000"
+    del opened
+    record = cli("cache", "clear", folder, used, "--json").json
+    assert record["removed"] == [used]
+    assert Cache(folder).entries() == []
+
+
+def test_the_command_is_told_which_cache(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SHARDCTL_CACHE", raising=False)
+    assert "Give its folder" in cli("cache", "ls").err
+    assert cli("cache", "ls", tmp_path / "none").code == 2
+    monkeypatch.setenv("SHARDCTL_CACHE", str(tmp_path))
+    assert "0 datasets" in cli("cache", "ls").out
+    assert cli("cache", "clear", "s3://b/a", "s3://b/b").code == 2
+
+
+def test_other_files_of_the_folder_stay(cli: Any, plain: Path, bucket: str, folder: Path) -> None:
+    folder.mkdir()
+    (folder / "mine").mkdir()
+    (folder / "mine" / "notes.txt").write_text("mine")
+    url = upload(plain, f"{bucket}/out")
+    read(url, cache=folder)
+    cli("cache", "clear", folder)
+    assert (folder / "mine" / "notes.txt").read_text() == "mine"
+    assert open_store(url).stat("manifest.json") is not None
