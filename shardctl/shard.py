@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from shardctl.absent import bringing, opened
 from shardctl.errors import DatasetError, UsageError, first_line
 from shardctl.layout import ENCODED_IMAGE, Layout
 from shardctl.mapping import map_whole
@@ -294,23 +295,36 @@ Opener = Callable[[Any], pa.NativeFile]
 def map_file(path: Path) -> pa.NativeFile:
     """Map a file into memory: uncompressed values are read in place. One that shrinks reads as zeros."""
     # Arrow's own memory_map costs five times as much to open: it reads the footer in a thread of its own.
-    return pa.BufferReader(map_whole(path, large_pages=False))
+    return _open(path, lambda there: pa.BufferReader(map_whole(there, large_pages=False)))
 
 
 def map_resident_file(path: Path) -> pa.NativeFile:
     """As `map_file`, for a file of a dataset that fits in memory: the system reads ahead."""
-    return pa.BufferReader(map_whole(path, large_pages=True))
+    return _open(path, lambda there: pa.BufferReader(map_whole(there, large_pages=True)))
 
 
 def read_file(path: Path) -> pa.NativeFile:
     """Open a file whose blocks are read when they are requested."""
-    return pa.OSFile(str(path))
+    return _open(path, _plain_file)
 
 
 def load_file(path: Path) -> pa.NativeFile:
     """Read a whole file into memory."""
-    with pa.OSFile(str(path)) as file:
+    with _open(path, _plain_file) as file:
         return pa.BufferReader(file.read_buffer())
+
+
+def _plain_file(path: Path) -> pa.NativeFile:
+    return pa.OSFile(str(path))
+
+
+def _open(path: Path, opener: Opener) -> pa.NativeFile:
+    """Open a file of a dataset, wherever it is (shardctl/absent.py)."""
+    try:
+        return opener(path)
+    except FileNotFoundError:
+        remote = opened(path)
+    return bringing(path, opener) if remote is None else pa.PythonFile(remote, mode="r")
 
 
 class BlockFile:

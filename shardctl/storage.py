@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shardctl.absent import SCRATCH, SCRATCH_FILES, bringing, shown
 from shardctl.errors import DiskFullError, StorageError
 from shardctl.machine import boot
 
@@ -177,13 +178,8 @@ def naming_the_path(path: Path) -> Iterator[None]:
         raise StorageError(f"{shown}: cannot write here ({error.strerror or error})") from error
 
 
-SCRATCH = "shardctl-scratch-"
-"""How the names of scratch folders begin."""
-
 SCRATCH_OWNER = "owner"
 """A file in a scratch folder. Its owner holds a lock on it, which the system drops when the process is gone."""
-
-SCRATCH_FILES = "files"
 
 
 @contextlib.contextmanager
@@ -254,9 +250,18 @@ def write_atomically(path: Path, data: bytes) -> str:
 
 def copy_file(source: Path, target: Path) -> None:
     """Copy the bytes of a file, complete or absent, and on the disk when this returns."""
-    with open(source, "rb", buffering=0) as file, replacing(target) as sink:
+    with bringing(source, _opened) as file, replacing(target) as sink:
         while chunk := file.read(READ_CHUNK):
             sink.write(chunk)
+
+
+def _opened(path: Path) -> io.FileIO:
+    return open(path, "rb", buffering=0)
+
+
+def move(source: Path, target: Path) -> None:
+    """Rename a file of a dataset; whatever has the new name is replaced."""
+    bringing(source, lambda path: path.rename(target))
 
 
 def sync_folder(folder: Path) -> None:
@@ -272,7 +277,7 @@ def sync_folder(folder: Path) -> None:
 def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file in hex, reading it piece by piece."""
     digest = hashlib.sha256()
-    with open(path, "rb", buffering=0) as file:
+    with bringing(path, _opened) as file:
         while chunk := file.read(READ_CHUNK):
             digest.update(chunk)
     return digest.hexdigest()
@@ -316,16 +321,21 @@ def free_bytes(path: Path) -> int:
 def exists(path: Path) -> bool:
     """Return whether there is something at `path`. Unlike Path.exists, no OSError: False if the system does not tell."""
     try:
-        path.stat()
+        size_of_file(path)
     except OSError:
         return False
     return True
 
 
+def size_of_file(path: Path) -> int:
+    """Return the size of a file in bytes. Raises OSError."""
+    return bringing(path, Path.stat).st_size
+
+
 def is_file(path: Path) -> bool:
     """Return whether `path` is an ordinary file or a link to one. Unlike Path.is_file, no OSError: False as in `exists`."""
     try:
-        return stat.S_ISREG(path.stat().st_mode)
+        return stat.S_ISREG(bringing(path, Path.stat).st_mode)
     except OSError:
         return False
 
@@ -333,15 +343,18 @@ def is_file(path: Path) -> bool:
 def is_regular_file(path: Path) -> bool:
     """Return whether `path` is an ordinary file: not a link, a folder, a pipe or a device."""
     try:
-        return stat.S_ISREG(path.lstat().st_mode)
+        return stat.S_ISREG(bringing(path, Path.lstat).st_mode)
     except OSError:
         return False
 
 
 def printable(text: str) -> str:
-    """Return `text` safe to show: control characters and undecodable bytes appear as escapes."""
-    shown = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in shown)
+    """Return `text` safe to show: control characters and undecodable bytes appear as escapes.
+
+    A path in a folder that stands for a dataset on a store appears as its URL.
+    """
+    decoded = shown(text).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in decoded)
 
 
 def format_bytes(count: float) -> str:

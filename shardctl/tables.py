@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from shardctl.absent import bringing
 from shardctl.errors import DatasetError
 from shardctl.jpegs import JpegRecord
 from shardctl.shard import ShardFacts, field_names
@@ -381,7 +382,7 @@ def open_table(path: Path, schema: pa.Schema | None = None, columns: Sequence[st
     shown = printable(str(path))
     _refuse_pipes(path)
     try:
-        table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+        table = pa.ipc.open_file(bringing(path, lambda there: pa.memory_map(str(there)))).read_all()
         table = table if columns is None else table.select(columns)
         table.validate()
         names = field_names(table.schema)
@@ -434,7 +435,7 @@ def read_checksums(path: Path) -> dict[str, str]:
     """Read SHA256SUMS: file name to SHA-256. Raises DatasetError."""
     _refuse_pipes(path)
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = bringing(path, lambda there: there.read_text(encoding="utf-8")).splitlines()
         return {name: sha256 for sha256, name in (line.split("  ", 1) for line in lines)}
     except (OSError, ValueError) as error:
         raise DatasetError(f"{printable(str(path))}: cannot be read as a list of checksums ({error})") from error
@@ -475,7 +476,7 @@ def read_rejects(path: Path) -> Iterator[Reject]:
     """Yield the lines of rejects.jsonl one at a time. Raises DatasetError."""
     _refuse_pipes(path)
     try:
-        with open(path, encoding="utf-8") as file:
+        with bringing(path, lambda there: open(there, encoding="utf-8")) as file:
             for line in file:
                 reject = Reject(**json.loads(line))
                 texts = (reject.source, reject.key, reject.stage, reject.error, reject.message)

@@ -17,6 +17,7 @@ from shardctl.cli.tokens import SHOWN_TOKENS, print_texts, print_token_statistic
 from shardctl.errors import DatasetError, UsageError
 from shardctl.history import kept_generations
 from shardctl.manifest import Manifest, refuse_part_of_dataset
+from shardctl.mirrors import BLOCKS, local_folder
 from shardctl.startup import keep_pandas_out_of_arrow
 from shardctl.storage import is_file, printable
 
@@ -119,13 +120,20 @@ def inspect(target: str, output: Output, **given: Any) -> int:
     given["columns"] = given["columns"].split(",") if given["columns"] else None
     if is_foreign(path):
         return _show_foreign(path, given, output)
+    with local_folder(target, BLOCKS) as place:
+        return _show(place, given, output)
+
+
+def _show(path: Path, given: dict[str, Any], output: Output) -> int:
+    """Show what is in a dataset or a shard."""
     refuse_part_of_dataset(path)
-    _check_options(target, given)
+    _check_options(path, given)
     if given["history"]:
         _show_history(path, output.as_json)
         return 0
     if given["diff"] is not None:
-        return _show_differences(path, Path(given["diff"]), output)
+        with local_folder(given["diff"], BLOCKS) as other:
+            return _show_differences(path, other, output)
     if any(given[name] is not None for name in ("save", "images", "html")):
         _write_files(path, given, output.as_json)
     elif given["key"] is not None or given["row"] is not None:
@@ -186,12 +194,12 @@ _CHOICES = ("key", "row", "where", "head")
 """The options that choose samples."""
 
 
-def _check_options(target: str, given: dict[str, Any]) -> None:
+def _check_options(target: Path, given: dict[str, Any]) -> None:
     """Raise UsageError for options that would have no effect together with the others: no option is silently ignored."""
-    lone = is_file(Path(target))
+    lone = is_file(target)
     whole = [f"--{name}" for name in ("shard", "key", "split", "html", "diff", "history") if given[name] not in (None, False)]
     if lone and whole:
-        raise UsageError(f"{printable(target)}: is one shard; {' and '.join(whole)} are for a whole dataset")
+        raise UsageError(f"{printable(str(target))}: is one shard; {' and '.join(whole)} are for a whole dataset")
     if not lone and given["shard"] is None and (given["block"] is not None or given["row"] is not None):
         raise UsageError("--block and --row need --shard, or the file of a shard")
     if given["save"] is not None and all(given[name] is None for name in _CHOICES):

@@ -61,7 +61,10 @@ def _origin_of_labels(job: Job, listing: Listing) -> str:
 
 
 def estimate(job: Job, listing: Listing, at_once: int, free: int | None, changes: Changes | None) -> Estimate:
-    """Estimate what a job will write, where so many bytes are `free` (None: no limit), with `at_once` shards at the same time."""
+    """Estimate what a job will write, and how long it will take where `at_once` shards are built at the same time.
+
+    So many bytes are `free` there; None: no limit.
+    """
     classes = job.layout.classes
     built = 1 - job.kept_records / max(1, job.records)
     rows = round(job.inputs * job.samples_per_record)

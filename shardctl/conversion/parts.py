@@ -44,20 +44,8 @@ from shardctl.tables import CHECKSUMS, STAGING, Reject, count_reasons, read_reje
 PARTED = "parted.json"
 """The file in the folder of a job that is built in parts: see Parted."""
 
-NOT_OF_THE_PLAN = frozenset(
-    (
-        "workers",
-        "engine",
-        "max_rejects",
-        "if_running",
-        "worker_memory",
-        "input_timeout",
-        "copy_rejects",
-        "dry_run",
-        "explain",
-        "metrics",
-    )
-)
+_OF_A_RUN = "workers engine max_rejects if_running worker_memory input_timeout copy_rejects dry_run explain metrics part"
+NOT_OF_THE_PLAN = frozenset(_OF_A_RUN.split())
 """Options that may differ between parts of the same conversion."""
 
 
@@ -165,7 +153,7 @@ def parted_jobs(target: Path) -> list[Path]:
 def _digest(asked: Asked) -> str:
     """Return what stands for the arguments that decide the plan."""
     given = {each.name: getattr(asked.options, each.name) for each in fields(Options)}
-    decides = {name: value for name, value in given.items() if name not in NOT_OF_THE_PLAN | {"part"}}
+    decides = {name: value for name, value in given.items() if name not in NOT_OF_THE_PLAN}
     roots = [str(place_of(root)) for root in asked.roots]
     record = json.dumps([roots, dict(asked.settings), decides], sort_keys=True, default=str)
     return hashlib.sha256(record.encode()).hexdigest()[:32]

@@ -23,8 +23,10 @@ from shardctl.exports.parts import Parts
 from shardctl.exports.source import ON_LOSS, Choice, Source, digest_of
 from shardctl.exports.staging import Staging, Writer, discard_others, only_writer
 from shardctl.exports.table import chosen_export
+from shardctl.mirrors import BLOCKS, local_folder
 from shardctl.sources.exported import DESCRIPTION, Description, LooseFacts, SplitFiles
 from shardctl.storage import FileFacts, printable, write_atomically
+from shardctl.stores import is_url
 from shardctl.tables import CHECKSUMS, write_checksums
 from shardctl.version import __version__
 
@@ -96,33 +98,53 @@ def export(
     `store` says how raw images are written: `keep`, `png` or `jpeg:Q`. `on_loss` says what becomes of columns that the form
     cannot hold: `fail`, `json` or `drop`. shardctl.json says what was written, and SHA256SUMS has the checksums.
 
+    `dst` may be the URL of a dataset on a store; its shards are brought to a scratch folder as they are read.
+
     The same dataset gives the same bytes, for any number of `workers`. `overwrite` replaces an earlier export; `progress` is
     called with the samples done and all, and `on_note` with each note of the result as soon as it is known: what is lost
     before anything is written. `on_plan` is called with the plan before all that. Nothing is at `out` before all of it is;
     when stopped, the same call goes on. Every block is checked against its checksum. Raises UsageError, InputError if the
     dataset does not have what the form needs, DatasetError if it is damaged, BusyError, WorkerError and StorageError.
     """
-    began = time.monotonic()
     processes = _checked_workers(workers)
     choice = _choice(split, columns, rename, where, store, on_loss)
-    source = Source(Path(dst), choice)
-    chosen_export(to, settings)
     replaces = arguments.truth("overwrite", overwrite)
-    check_target = partial(check_destination, Path(out), source, replaces)
+    if is_url(out):
+        raise UsageError(f"{printable(str(out))}: an export to a store is not supported; export to a local folder, and copy it")
+    told = _Told(progress, on_note, on_plan)
+    with local_folder(dst) as root:
+        return _export(Source(root, choice), Path(out), to, settings, replaces, processes, told)
+
+
+@dataclass(frozen=True)
+class _Told:
+    """The callbacks of an export."""
+
+    progress: Callable[[int, int], None]
+    on_note: Callable[[str], None]
+    on_plan: Callable[[ExportPlan], None]
+
+
+def _export(
+    source: Source, out: Path, to: str, settings: Mapping[str, Any], replaces: bool, processes: int | str, told: _Told
+) -> ExportResult:
+    began = time.monotonic()
+    chosen_export(to, dict(settings))
+    check_target = partial(check_destination, out, source, replaces)
     target = check_target()
     job, planned = _planned(source, to, settings)
     refuse_losses(job.export, source, planned)
     plan = _plan_of(job, planned)
-    on_plan(plan)
+    told.on_plan(plan)
     notes = [*accepted_losses(planned), *plan.notes]
     for note in notes:
-        on_note(note)
+        told.on_note(note)
     with only_writer(target) as writer:
         check_target()  # another export may have been here meanwhile
-        staging = Staging(writer.folder / digest_of([source.state, job.to_json(), __version__, pa.__version__]))
+        staging = Staging(writer.folder / digest_of([source.state, job.named(), __version__, pa.__version__]))
         discard_others(writer.folder, staging.folder)
         with _kept_if_of_use(job, staging, writer):
-            written = Parts(job, staging, processes, progress).write()
+            written = Parts(job, staging, processes, told.progress).write()
             _check_unchanged(source, staging, writer)
             description = _complete(job, staging, written)
             late = job.export.notes_of(source, staging.files, written)
@@ -137,7 +159,7 @@ def export(
     files = {name: facts.bytes for name, facts in description.files.items()}
     counts = _counts(job, written)
     for note in late:
-        on_note(note)
+        told.on_note(note)
     loose = description.loose
     size = sum(files.values()) + (0 if loose is None else loose.bytes)
     several = 0 if loose is None else loose.files
@@ -160,9 +182,10 @@ def plan_export(
 
     Raises UsageError, InputError and DatasetError.
     """
-    source = Source(Path(dst), _choice(split, columns, rename, where, store, on_loss))
-    job, planned = _planned(source, to, settings)
-    return _plan_of(job, planned)
+    choice = _choice(split, columns, rename, where, store, on_loss)
+    with local_folder(dst, BLOCKS) as root:
+        job, planned = _planned(Source(root, choice), to, settings)
+        return _plan_of(job, planned)
 
 
 def _plan_of(job: ExportJob, planned: tuple[PlannedField, ...]) -> ExportPlan:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from shardctl.absent import origin_of
 from shardctl.exports.base import Export, Part, Progress, Written
 from shardctl.exports.source import Choice, Source
 from shardctl.exports.table import chosen_export
@@ -39,6 +40,10 @@ class ExportJob:
             "settings": dict(self.settings),
             "fields": [asdict(field) for field in self.fields],
         }
+
+    def named(self) -> dict[str, Any]:
+        """Return what is the same in every run of the same export, wherever a dataset on a store is brought to."""
+        return {**self.to_json(), "dataset": str(origin_of(self.source.root.resolve()))}
 
     @classmethod
     def load(cls, path: Path) -> ExportJob:

@@ -15,6 +15,7 @@ import pyarrow as pa
 from shardctl.errors import DatasetError, UsageError, first_line
 from shardctl.layout import Layout
 from shardctl.manifest import Manifest
+from shardctl.mirrors import check_unchanged
 from shardctl.roles import Roles
 from shardctl.shard import BlockFile, ShardReader, map_file
 from shardctl.storage import printable
@@ -216,6 +217,7 @@ class Source:
 
     def check_unchanged(self) -> None:
         """Raise DatasetError if there is another dataset by now: its shards may have been read with those of the first."""
+        check_unchanged(self.root)
         if Manifest.load(self.root) != self.manifest:
             raise DatasetError(f"{self.shown}: was changed while it was exported; run the same command again")
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
+from shardctl.absent import origin_of
 from shardctl.dataset import Dataset, open_dataset
 from shardctl.errors import DatasetError, UsageError
 from shardctl.manifest import Manifest
@@ -86,7 +87,7 @@ class _Side:
     def __init__(self, root: Path) -> None:
         if root.is_file():
             raise UsageError(f"{printable(str(root))}: is one shard; two whole datasets can be compared")
-        self.root, self.manifest, self.dataset = root, Manifest.load(root), open_dataset(root)
+        self.root, self.manifest, self.dataset = root, Manifest.load(root), open_dataset(origin_of(root))
         stored = StoredDataset(root)
         hashes, checks = [np.empty(0, np.uint64)], [np.empty(0, np.uint64)]
         for number, entry in enumerate(stored.shards):

@@ -47,7 +47,7 @@ def record_at(path: Path, block: int | None, row: int, entry: ShardEntry | None 
 def _record_at(path: Path, block: int | None, row: int, entry: ShardEntry | None) -> Record:
     shard = Shard(path, entry)
     reader = shard.reader
-    number, place = (block, row) if block is not None else _block_of(reader, row)
+    number, place = (block, row) if block is not None else _block_of(reader, row, entry)
     if not 0 <= number < len(reader):
         raise UsageError(f"{path.name}: no block {number}; it has {len(reader)}")
     placed = Placed(shard, number)
@@ -56,12 +56,13 @@ def _record_at(path: Path, block: int | None, row: int, entry: ShardEntry | None
     return replace(placed.record(place, reader.block_is_intact(number)), checksum=reader.stored_checksum(number))
 
 
-def _block_of(reader: ShardReader, row: int) -> tuple[int, int]:
+def _block_of(reader: ShardReader, row: int, entry: ShardEntry | None) -> tuple[int, int]:
+    """Return the block of a row, and its place there. What the dataset says of a shard spares reading the blocks before it."""
     left = row
-    for number, block in enumerate(reader.blocks()):
-        if left < block.num_rows:
+    for number, rows in enumerate(entry.block_rows if entry is not None else (block.num_rows for block in reader.blocks())):
+        if left < rows:
             return number, left
-        left -= block.num_rows
+        left -= rows
     raise UsageError(f"{reader.path.name}: no row {row}; it has {row - left}")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from shardctl.absent import origin_of
 from shardctl.dataset import open_dataset
 from shardctl.sample import Sample
 from shardctl.spread import spread
@@ -39,7 +40,7 @@ class VariantStatistics:
 
 def variant_statistics(root: Path, split: str | None = None) -> VariantStatistics | None:
     """Compare the variants of some inputs; None if the dataset has none. Raises DatasetError."""
-    dataset = open_dataset(root, split)
+    dataset = open_dataset(origin_of(root), split)
     if "variant" not in dataset.schema.names or not len(dataset):
         return None
     image = dataset.roles.main_image

@@ -22,7 +22,7 @@ from shardctl.report.page import Html, data, figures, page, paragraph, section, 
 from shardctl.report.pictures import MARKED_SIDE, PICTURES_STYLE, SIDE, figure, pictures_of
 from shardctl.report.tokens import sections as token_sections
 from shardctl.step_counts import step_lines
-from shardctl.storage import counted, format_bytes
+from shardctl.storage import counted, format_bytes, printable
 from shardctl.tables import REJECTS, read_rejects
 
 PICTURES = 60
@@ -86,7 +86,7 @@ def dataset_page(root: Path, split: str | None = None, annotated: bool = True, o
         charts.drawing(),
         Html(f"<script>{_SEARCH}</script>"),
     ]
-    return page(f"shardctl inspect: {origin or root}" + (f", split {split}" if split else ""), *parts)
+    return page(f"shardctl inspect: {origin or printable(str(root))}" + (f", split {split}" if split else ""), *parts)
 
 
 def _headline(found: Overview) -> Html:

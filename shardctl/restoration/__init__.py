@@ -16,10 +16,13 @@ from shardctl.conversion import publish
 from shardctl.conversion.options import Options, check_sources
 from shardctl.conversion.staging import REPAIR_PREFIX, discard
 from shardctl.errors import UsageError
+from shardctl.mirrors import BLOCKS, local_folder
+from shardctl.mirrors.changing import changed_folder
 from shardctl.restoration.repairing import Repair
 from shardctl.restoration.results import Listener, Lost, RepairResult, Unrepaired
 from shardctl.sources.walk import place_of
 from shardctl.storage import is_file, naming_the_path, printable
+from shardctl.stores import is_url
 from shardctl.tables import STAGING
 from shardctl.verification.tables import check_manifest
 
@@ -37,25 +40,46 @@ def repair(
     """Repair a dataset. `sources` are the new paths of its sources, if they have moved, in the order of the conversion.
 
     `transforms` names the user functions with which it was made; they are run. `drop_lost` removes the samples that neither
-    the dataset nor the sources have any more. Raises DatasetError if there is no dataset, or too little of it is left for a
-    repair; UsageError, InputError, StorageError, BusyError.
+    the dataset nor the sources have any more. `path` may be the URL of a dataset on a store: all of it is read, and what was
+    repaired is put back; there `drop_lost` is not supported. Raises DatasetError if there is no dataset, or too little of it is
+    left for a repair; UsageError, InputError, StorageError, BusyError.
     """
     options = Options(workers=workers)
     options.check()
     given = tuple(str(place_of(root)) for root in check_sources(sources)) if sources else ()
-    root = Path(path).resolve()
+    if drop_lost and is_url(path):
+        raise UsageError(
+            f"{printable(str(path))}: drop_lost (--drop-lost) is not supported on a store; copy the dataset to a local folder,"
+            " repair it there, and copy it back"
+        )
+    with local_folder(path, BLOCKS) as there:
+        _check_that_it_is_one(there)
+    told = listener or Listener()
+    with changed_folder(path, told.waiting) as changed:
+        result = _repair(changed.root.resolve(), given, tuple(transforms), drop_lost, workers, told)
+        if result.repaired:
+            changed.put_back(result.repaired)
+    return result
+
+
+def _check_that_it_is_one(path: Path) -> None:
+    root = path.resolve()
     if is_file(root):
         raise UsageError(f"{printable(str(path))}: one shard; repair works on a whole dataset")
     if not publish.is_broken_off(root):
-        check_manifest(Path(path))  # that there is a dataset at all
-    told = listener or Listener()
+        check_manifest(path)  # that there is a dataset at all
+
+
+def _repair(
+    root: Path, given: tuple[str, ...], transforms: tuple[str, ...], drop_lost: bool, workers: int | str, told: Listener
+) -> RepairResult:
     with lease.hold(root / STAGING, told.waiting) as held:
         completed = publish.recover(root)
         folder = root / STAGING / f"{REPAIR_PREFIX}{secrets.token_hex(4)}"
         with naming_the_path(folder):
             folder.mkdir()
         try:
-            result = Repair(root, folder, given, tuple(transforms), drop_lost, workers, told, held).run()
+            result = Repair(root, folder, given, transforms, drop_lost, workers, told, held).run()
         finally:
             if folder.exists() and not publish.is_taking_its_place(folder):  # otherwise it may hold the only copy of some data
                 with contextlib.suppress(OSError):  # the next repair deletes it

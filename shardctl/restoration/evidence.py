@@ -9,10 +9,11 @@ from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from shardctl.absent import list_names
 from shardctl.errors import DatasetError
 from shardctl.machine import usable_cores
 from shardctl.manifest import Manifest
-from shardctl.storage import copy_file, is_regular_file, naming_the_path, printable, sha256_of
+from shardctl.storage import copy_file, is_regular_file, move, naming_the_path, printable, sha256_of
 from shardctl.tables import (
     CHECKSUMS,
     MANIFEST,
@@ -38,14 +39,14 @@ def hash_files(root: Path, progress: Callable[[int, int], None]) -> tuple[dict[s
 
     A file that is deleted meanwhile is in neither. Raises DatasetError if the folder cannot be listed.
     """
-    names = [path.name for path in list_folder(root) if path.name != STAGING and is_regular_file(path)]
+    names = [path.name for path in list_folder(root) if path.name != STAGING]
     hashes: dict[str, str] = {}
     unreadable: dict[str, OSError] = {}
     with ThreadPoolExecutor(usable_cores()) as pool:  # hashing lets other threads run
         for done, (name, found) in enumerate(zip(names, pool.map(lambda name: _hash(root / name), names), strict=True), 1):
             if isinstance(found, str):
                 hashes[name] = found
-            elif not isinstance(found, FileNotFoundError):
+            elif found is not None and not isinstance(found, FileNotFoundError):
                 unreadable[name] = found
             progress(done, len(names))
     return hashes, unreadable
@@ -54,14 +55,14 @@ def hash_files(root: Path, progress: Callable[[int, int], None]) -> tuple[dict[s
 def list_folder(root: Path) -> list[Path]:
     """Return the paths in a dataset's folder, sorted. Raises DatasetError."""
     try:
-        return sorted(root.iterdir())
+        return [root / name for name in sorted(list_names(root))]
     except OSError as error:
         raise DatasetError(f"{printable(str(root))}: cannot be listed ({error.strerror or error})") from error
 
 
-def _hash(path: Path) -> str | OSError:
+def _hash(path: Path) -> str | OSError | None:
     try:
-        return sha256_of(path)
+        return sha256_of(path) if is_regular_file(path) else None
     except OSError as fault:
         return fault
 
@@ -125,7 +126,7 @@ def restore_misplaced(
                 copy_file(root / source, scratch / name)
                 (scratch / name).rename(root / name)
             else:
-                (root / source).rename(root / name)
+                move(root / source, root / name)
             where[expected[name]] = name
             hashes[name] = expected[name]
             placed.add(name)
@@ -135,7 +136,7 @@ def restore_misplaced(
 def set_aside(path: Path, suffix: str = MISPLACED) -> str:
     """Rename a file to a name that nothing else has, in the same folder, and return that name."""
     aside = f"{path.name}.{secrets.token_hex(4)}{suffix}"
-    path.rename(path.with_name(aside))
+    move(path, path.with_name(aside))
     return aside
 
 

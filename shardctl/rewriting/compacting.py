@@ -20,6 +20,7 @@ from shardctl.engines.builder import jpegs_of
 from shardctl.errors import StorageError, UsageError
 from shardctl.jpegs import COUNTS
 from shardctl.machine import usable_cores
+from shardctl.mirrors import refuse_url
 from shardctl.order import Permutation
 from shardctl.rewriting.rewritten import NewShard, Old, Totals, commit, rewriting
 from shardctl.seen import ShardCounts
@@ -62,6 +63,7 @@ def compact(
     `progress` is called with shards done and shards. Raises DatasetError if it is damaged, UsageError if its samples are not
     each of one record in order (blocks of packed tokens, shuffled records of tables), StorageError, BusyError.
     """
+    refuse_url(dst, "compact")
     root = Path(dst)
     if dry_run:
         return _result(Old(root))

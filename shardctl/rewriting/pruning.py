@@ -22,6 +22,7 @@ from shardctl.history import folder_of, kept_generations
 from shardctl.jpegs import COUNTS
 from shardctl.loader import Selection
 from shardctl.machine import usable_cores
+from shardctl.mirrors import refuse_url
 from shardctl.reader import Shards
 from shardctl.rewriting.rewritten import NewShard, Old, Totals, commit, forget, rewriting
 from shardctl.shard import ShardReader
@@ -67,6 +68,7 @@ def prune(
     brings the samples back. `progress` is called with shards done and shards. Raises DatasetError, UsageError for a wrong
     condition, or if samples cannot be told apart (blocks of packed tokens), InputError if no key is known, BusyError.
     """
+    refuse_url(dst, "prune")
     root = Path(dst)
     if where is None and keys is None:
         raise UsageError("prune needs a condition or keys: which samples are to go? Give --where, --key or --keys")

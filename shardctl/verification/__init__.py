@@ -6,18 +6,19 @@ Arrow files are read and images decoded in child processes: bytes that crash suc
 from __future__ import annotations
 
 import contextlib
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shardctl.absent import list_names
 from shardctl.engines.pool import FATAL_KILLS, Death, Limits, Pool, Task
 from shardctl.errors import DatasetError, UsageError, WorkerError
 from shardctl.manifest import Manifest, refuse_part_of_dataset
+from shardctl.mirrors import ENDS, WHOLE, bringing_ahead, check_unchanged, local_folder
 from shardctl.on_demand import OnDemand
-from shardctl.storage import is_file, is_regular_file, printable, sha256_of
+from shardctl.storage import is_file, is_regular_file, printable, sha256_of, size_of_file
 from shardctl.tables import (
     BESIDE_SHARDS,
     CHECKSUMS,
@@ -65,12 +66,17 @@ def verify(
 ) -> VerifyResult:
     """Check a dataset, or one shard without its dataset. `progress` is called with (shards done, shards).
 
+    `path` may be the URL of one on a store: `quick` lists it and reads the end of each shard, the other levels download all.
     Raises DatasetError if there is no dataset at all, UsageError for an unknown level, WorkerError if the processes that
-    check are killed from outside again and again.
+    check are killed from outside again and again, StoreError if a store refuses or does not answer.
     """
     if level not in LEVELS:
         raise UsageError(f"level {level!r} is not known; there are {', '.join(LEVELS)}")
-    target = Path(path)
+    with local_folder(path, ENDS if level == "quick" else WHOLE, listed=True) as target:
+        return _verify(target, level, progress)
+
+
+def _verify(target: Path, level: str, progress: Callable[[int, int], None]) -> VerifyResult:
     refuse_part_of_dataset(target)
     lone = is_file(target)
     pool = Pool("shardctl.verification.worker", 1 if lone else "auto", LIMITS)
@@ -107,6 +113,7 @@ class _Check:
         if manifest is None:
             return self._result(self._by_checksums(set()), 0)
         shards, samples = self._check_with(manifest)
+        check_unchanged(self.root)
         if not check_manifest(self.root)[0] == manifest:
             raise DatasetError(f"{printable(str(self.root))}: was replaced while it was checked; check it again")
         return self._result(shards, samples)
@@ -127,7 +134,8 @@ class _Check:
         self._check_update(manifest)
         use_plan = self.level != "quick" and not {FILES, PLAN} & broken and not wrong["files"] and not wrong["plan"]
         of_shard = lambda number: {"check": "shard", "shard": number, "plan": use_plan}  # noqa: E731 - one line, used once
-        self._check_all(OnDemand(len(table), of_shard), self.progress)
+        with bringing_ahead(self.root, table.names, self.progress) as note:
+            self._check_all(OnDemand(len(table), of_shard), note)
         return len(table), int(table.rows.sum())
 
     def _check_update(self, manifest: Manifest) -> None:
@@ -139,8 +147,8 @@ class _Check:
         with contextlib.suppress(OSError):
             if not is_regular_file(path):
                 what = "is missing"
-            elif self.level == "quick" or path.stat().st_size != facts.bytes:
-                what = "is damaged" if path.stat().st_size != facts.bytes else ""
+            elif self.level == "quick" or size_of_file(path) != facts.bytes:
+                what = "is damaged" if size_of_file(path) != facts.bytes else ""
             else:
                 what = "is damaged" if sha256_of(path) != facts.sha256 else ""
         if what:
@@ -250,7 +258,7 @@ class _Check:
         """Find files that do not belong to the dataset, beside those `listed`. Missing files are found by the other checks."""
         known = listed | BESIDE_SHARDS | {STAGING, GENERATIONS}
         try:
-            names = os.listdir(self.root)
+            names = list_names(self.root)
         except OSError as fault:  # a folder whose files may be read need not be one that may be listed
             what = f"{printable(str(self.root))} cannot be listed ({fault.strerror or fault})"
             self.findings.append(warning(UNREADABLE, f"{what}; whether it has files that are not part of it is unknown"))

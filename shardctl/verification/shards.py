@@ -18,7 +18,7 @@ from shardctl.layout import ENCODED_IMAGE
 from shardctl.manifest import Manifest
 from shardctl.roles import Image, Mask, Roles
 from shardctl.shard import ShardReader
-from shardctl.storage import is_regular_file, sha256_of
+from shardctl.storage import is_regular_file, sha256_of, size_of_file
 from shardctl.tables import PLAN, ShardEntry, shard_name
 from shardctl.verification.content import ShardContent
 from shardctl.verification.finding import Finding, error, reading, unreadable
@@ -161,7 +161,7 @@ def _open(path: Path, entry: ShardEntry) -> Generator[Finding, None, ShardReader
 
     Raises OSError if the file cannot be read.
     """
-    size = path.stat().st_size
+    size = size_of_file(path)
     if size != entry.bytes:
         yield error("wrong-size", f"it has {size} bytes where {entry.bytes} were written; {REBUILD}", entry.path)
         return None

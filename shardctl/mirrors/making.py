@@ -1,0 +1,106 @@
+"""Making the folder that stands for a dataset on a store: its manifest and its own files are brought at once."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from shardctl.absent import AT, ENDS, Mirrored
+from shardctl.errors import DatasetError, NoSuchKeyError
+from shardctl.manifest import MANIFEST_LIMIT
+from shardctl.mirrors.listing import write_listing
+from shardctl.mirrors.mirror import mirror_at
+from shardctl.storage import printable, write_atomically
+from shardctl.stores.base import Store
+from shardctl.tables import BESIDE_SHARDS, CHECKSUMS, MANIFEST, PLAN, SHARDS, STAGING, is_file_name, is_shard_name
+
+_BASE = re.compile(rb'"base": "([^"/\\]+/)"')
+
+
+def make_mirror(store: Store, files: Path, form: str, limit: int, listed: bool, lone: bool) -> Path:
+    """Make in `files`, an empty folder, the folder that stands for the dataset of a store, and return it.
+
+    Where nothing but a `lone` shard is wanted, there need not be a dataset. Raises DatasetError, StoreError.
+    """
+    listed = listed and not lone
+    data, version = (None, "") if lone else _read_manifest(store)
+    record = _record_of(data)
+    base = "" if lone else _base_of(store, data, record)
+    name = store.url.rpartition("/")[2]
+    root = files / AT / name
+    root.mkdir(parents=True)
+    own = _own_files(record)
+    about = Mirrored(store.url, base, name, form, limit, MANIFEST, version, (*sorted(BESIDE_SHARDS), *own), listed)
+    about.write(files)
+    if data is None and not lone:
+        _check_that_it_was_one(store)
+    if data is not None:
+        write_atomically(root / MANIFEST, data)
+    if listed:
+        write_listing(files, store, base)
+    mirror = mirror_at(files)
+    wanted = [PLAN, SHARDS, CHECKSUMS] if data is None and not lone else []
+    for each in [*wanted, *own] if form != ENDS else wanted:
+        mirror.bring(each)
+    return root
+
+
+def _read_manifest(store: Store) -> tuple[bytes | None, str]:
+    """Return the manifest and its version, None and nothing if there is none."""
+    found = store.stat(MANIFEST)
+    if found is None:
+        return None, ""
+    if found.size > MANIFEST_LIMIT:
+        raise DatasetError(f"{printable(store.url)}/{MANIFEST}: too large to be a manifest")
+    try:
+        return store.get(MANIFEST, version=found.version).to_pybytes(), found.version
+    except NoSuchKeyError:
+        return None, ""
+
+
+def _record_of(data: bytes | None) -> dict[str, Any]:
+    """Return what a manifest says, which may be damaged."""
+    with contextlib.suppress(ValueError, RecursionError):
+        record = json.loads(data or b"")
+        return record if isinstance(record, dict) else {}
+    return {}
+
+
+def _own_files(record: dict[str, Any]) -> list[str]:
+    """Return the files that the recipe depends on: they are few, and opened in many places."""
+    files = record.get("files")
+    names = files if isinstance(files, dict) else {}
+    return sorted(name for name in names if is_file_name(name) and name not in BESIDE_SHARDS and not is_shard_name(name))
+
+
+def _base_of(store: Store, data: bytes | None, record: dict[str, Any]) -> str:
+    """Return the folder of all files but the manifest, with a / at its end. Of a damaged manifest what is left may tell it."""
+    if record:
+        base = record.get("base", "")
+        return base if isinstance(base, str) and base.endswith("/") and is_file_name(base[:-1]) else ""
+    if data is None:
+        return ""
+    left = _BASE.search(data)
+    if left is not None and is_file_name(left[1][:-1].decode("utf-8", "replace")):
+        return left[1].decode("utf-8", "replace")
+    if store.stat(CHECKSUMS) is not None:
+        return ""
+    folders = [f"{name}/" for name in store.children()[0] if name != STAGING]
+    whole = [folder for folder in folders if store.stat(f"{folder}{CHECKSUMS}") is not None]
+    return whole[0] if len(whole) == 1 else ""
+
+
+def _check_that_it_was_one(store: Store) -> None:
+    """Raise DatasetError unless the tables of a dataset that lost its manifest are there."""
+    folders, objects = store.children()
+    names, shown = {found.key for found in objects}, printable(store.url)
+    if {PLAN, SHARDS, CHECKSUMS} <= names:
+        return
+    if STAGING in folders:
+        raise DatasetError(
+            f"{shown}: an unfinished conversion; run the same command again: it completes it, or says why it cannot"
+        )
+    raise DatasetError(f"{shown}: no dataset (there is no {MANIFEST}); check the URL, and that its conversion is done")
