@@ -359,8 +359,8 @@ def test_an_interrupt_stops_the_nodes_and_the_same_command_resumes(
         assert local.wait(LIMIT_SECONDS) == 0
     staging = tmp_path / "there" / ".shardctl"
     with command(*given) as running:
-        until(lambda: list(staging.glob("*/done/*.arrow")))
-        until(lambda: held(folder))
+        until(lambda: list(staging.glob("*/done/*.arrow")) or running.poll() is not None)
+        until(lambda: held(folder) or running.poll() is not None)
         started = time.monotonic()
         running.send_signal(number)
         out, err = running.communicate(timeout=LIMIT_SECONDS)

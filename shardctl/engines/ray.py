@@ -174,8 +174,9 @@ def _connect(address: str, cpus: int) -> None:
                 ray.init("local", include_dashboard=False, **sizes, **quiet)
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:
             where = f" at {printable(address)}" if address else ""
+            why = printable(" ".join(str(error).split())[:300] or type(error).__name__)  # some of Ray's take several lines
             raise WorkerError(
-                f"the Ray cluster{where} cannot be used ({printable(first_line(error))}); check the address, and that it runs"
+                f"the Ray cluster{where} cannot be used ({why}); check the address, that it runs, and its versions"
             ) from error
 
 
