@@ -251,7 +251,14 @@ class _Run:
         self._nodes_due = time.monotonic() + NODES_SECONDS
         every = max(1, _cpus()) / MESSAGES_PER_SECOND
         order = Order(
-            secrets.token_hex(8), str(job.folder), -1, deciding_versions(job.recipe), limits.memory, limits.seconds, every
+            secrets.token_hex(8),
+            str(job.folder),
+            job.url,
+            -1,
+            deciding_versions(job.recipe),
+            limits.memory,
+            limits.seconds,
+            every,
         )
         self._order = {**asdict(order), "shardctl": __version__, "path": _path(), "astray": _astray() if ours else []}
         options = {"num_cpus": 1, "max_retries": 0, "scheduling_strategy": "SPREAD", "num_returns": "streaming"}
