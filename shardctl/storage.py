@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shardctl import stand_ins
 from shardctl.errors import DiskFullError, StorageError
 from shardctl.machine import boot
 
@@ -339,8 +340,9 @@ def is_regular_file(path: Path) -> bool:
 
 
 def printable(text: str) -> str:
-    """Return `text` safe to show: control characters and undecodable bytes appear as escapes."""
-    shown = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    """Return `text` safe to show: control characters and undecodable bytes appear as escapes, and what stands for an object on
+    a store as its URL."""
+    shown = stand_ins.shown(text).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in shown)
 
 

@@ -18,7 +18,7 @@ from shardctl.conversion.staging import REPAIR_PREFIX, discard
 from shardctl.errors import UsageError
 from shardctl.restoration.repairing import Repair
 from shardctl.restoration.results import Listener, Lost, RepairResult, Unrepaired
-from shardctl.sources.walk import place_of
+from shardctl.sources.walk import recorded
 from shardctl.storage import is_file, naming_the_path, printable
 from shardctl.tables import STAGING
 from shardctl.verification.tables import check_manifest
@@ -42,7 +42,7 @@ def repair(
     """
     options = Options(workers=workers)
     options.check()
-    given = tuple(str(place_of(root)) for root in check_sources(sources)) if sources else ()
+    given = tuple(recorded(root) for root in check_sources(sources)) if sources else ()
     root = Path(path).resolve()
     if is_file(root):
         raise UsageError(f"{printable(str(path))}: one shard; repair works on a whole dataset")
