@@ -191,10 +191,7 @@ def _there(path: str) -> Stored:
     what = object_of(path)
     assert what is not None, "files are asked of the system"
     keys = _listed_with(what)
-    if keys is not None:
-        found = keys.get(what.key)
-    else:
-        found = _stat(what) if what.key else None
+    found = _stat(what) if keys is None else keys.get(what.key)
     if found is None:
         raise FileNotFoundError(2, "there is no such object", what.url)
     return found
@@ -203,6 +200,8 @@ def _there(path: str) -> Stored:
 @lru_cache(1 << 16)
 def _stat(what: Object) -> Stored | None:
     """Return what a store says of an object that was not listed; one that is not permitted counts as not there."""
+    if not what.key:
+        return None
     with asking(what), contextlib.suppress(NotPermittedError):
         return store_of(what.bucket).stat(what.key)
     return None

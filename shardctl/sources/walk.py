@@ -197,8 +197,7 @@ def _walk_store(number: int, root: Path, hidden: LeftOut) -> Iterator[FoundFile]
             if name[0] == ".":
                 hidden.add(opened)
                 continue
-            fault = Rejection("plan", UNREACHABLE, "its name has a null character; rename the object") if "\0" in name else None
-            found = (number, path, opened, folder, suffix_of(name), size, number_of(etag), fault)
+            found = (number, path, opened, folder, suffix_of(name), size, number_of(etag), None)
             yield tuple.__new__(FoundFile, found)  # as in FoundFile.of
         for name, *_ in folders:
             if name[0] == ".":

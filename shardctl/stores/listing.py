@@ -152,14 +152,16 @@ class _Lister:
         with _Part(self._next_path) as part:
             for number, page in enumerate(self._store.pages(self._prefix, after), 1):
                 past = end is not None and page[-1].key > end
-                rows += page[: bisect_right([entry.key for entry in page], end)] if past else page  # type: ignore[type-var]
+                kept = page[: bisect_right([entry.key for entry in page], end)] if past else page  # type: ignore[type-var]
+                rows += kept
                 if len(rows) >= BATCH_ROWS:
                     part.write(rows)
                     rows = []
+                with self._lock:
+                    self._count += len(kept)
                 if past or self._stopped:
                     break
                 with self._lock:
-                    self._count += len(page)
                     idle = self._splits and number >= UNSPLIT_PAGES and self._busy + len(self._new) < THREADS
                     if idle and (bounds := bounds_after(page[0].key, page[-1].key, end, len(self._prefix))):
                         self._new += [_Stretch(*pair) for pair in zip(bounds, [*bounds[1:], end], strict=True)]
