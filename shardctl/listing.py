@@ -23,7 +23,7 @@ from shardctl.annotations.counting import said_of_annotations
 from shardctl.annotations.huggingface import named_category, take_objects, without_category
 from shardctl.annotations.objects import OBJECTS
 from shardctl.errors import InputError, UsageError
-from shardctl.sources import labels
+from shardctl.sources import brought, labels
 from shardctl.sources.describing import DeclaredSplits, inputs_among, refuse_part_of_export
 from shardctl.sources.endings import without_compression
 from shardctl.sources.formats import TABLE_SUFFIXES, Reading
@@ -31,6 +31,7 @@ from shardctl.sources.kinds import Form, Kind
 from shardctl.sources.labels import SideTable, some
 from shardctl.sources.splits import may_name_a_split
 from shardctl.sources.walk import UNREACHABLE, FoundFile, LeftOut, order_in_walk, place_of, suffix_of, walk
+from shardctl.stand_ins import path_of, source_of
 from shardctl.storage import counted, naming_the_path, printable
 from shardctl.tables import open_table
 
@@ -93,11 +94,11 @@ class LabelRule:
         text = others[0] if others else "none" if annotations else "auto"
         if text in ("auto", "none", "folder"):
             return cls(text, None, lenient, dropped, annotations, rule)
-        return cls("file", Path(text), lenient, dropped, annotations, rule)
+        return cls("file", path_of(text), lenient, dropped, annotations, rule)
 
     def record(self) -> str | list[str]:
         """Return what `parse` reads, as plain data."""
-        word = str(self.file) if self.file is not None else self.mode
+        word = source_of(self.file) if self.file is not None else self.mode
         return [word, *map(str, self.annotations)] if self.annotations else word
 
 
@@ -406,7 +407,7 @@ def why_nothing(roots: list[Path], kind: str, ignored: Counter[str]) -> str:
     """Say why there is nothing to convert: no file, only empty ones, only `ignored` ones."""
     shown = some([str(root) for root in roots])
     if not ignored and kind != "image":
-        nothing = _nothing_in(roots[0]) if len(roots) == 1 and roots[0].is_file() else "holds no files, or only empty ones"
+        nothing = _nothing_in(roots[0]) if len(roots) == 1 and not roots[0].is_dir() else "holds no files, or only empty ones"
         return f"{shown}: {nothing}; nothing to convert"
     if not ignored:
         return f"{shown}: holds no files"
@@ -417,7 +418,7 @@ def why_nothing(roots: list[Path], kind: str, ignored: Counter[str]) -> str:
 
 def _nothing_in(file: Path) -> str:
     """Say what a file is that has no records."""
-    if not file.stat().st_size:
+    if not brought.version_of(str(file))[0]:
         return "is empty"
     return "has a header and no rows" if file.suffix.lower() in (".csv", ".tsv") else "has no records"
 
@@ -481,6 +482,8 @@ def _refuse_repeated_paths(listing: Listing) -> None:
 def _common_source(roots: list[Path]) -> str:
     """Return the path that contains all sources, as a shell takes it: relative if they were given so."""
     absolute = os.path.commonpath([place_of(root) for root in roots])
+    if brought.is_brought(absolute):
+        return shlex.quote(printable(absolute))
     given = absolute if any(root.is_absolute() for root in roots) else os.path.relpath(absolute)
     return shlex.quote(printable(given))
 

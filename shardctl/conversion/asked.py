@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shardctl.annotations import AnnotationRule
-from shardctl.conversion.options import Options, check_destination, check_quarantine
+from shardctl.conversion.options import Options, check_destination, check_quarantine, source_path
 from shardctl.errors import UsageError
 from shardctl.labelling import PlanSettings
 from shardctl.listing import LabelRule
@@ -55,7 +55,7 @@ class Asked:
         chosen.check()
         split = SplitRule.parse(chosen.split)
         settings = dict(recipe) if isinstance(recipe, dict) else load_recipe(Path(recipe)) if recipe else {}
-        roots = [Path(source) for source in several]
+        roots = [source_path(source) for source in several]
         if not roots:
             raise UsageError("no source was given")
         target = Path() if is_url(dst) else check_destination(Path(dst), roots)

@@ -97,7 +97,7 @@ class TableImages:
             raise Rejection("read", "not-a-path", f"its image is at {printable(path)}; only files are read, fetch them first")
         if "\0" in path:
             raise Rejection("read", "not-a-path", f"its image has the path {printable(path)}, which no file can have")
-        root = os.path.normpath(self._job.roots[planned.file.root].path)
+        root = os.path.normpath(self._job.roots[planned.file.root].folder)
         folder = f"{root}/{planned.file.path}".rpartition("/")[0]
         # Not resolved: a link in the source may lead anywhere, as in a folder of images. The person made it, not the table.
         place = os.path.normpath(f"{folder}/{path}" if not path.startswith("/") else path)

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from shardctl.codecs import image
 from shardctl.sample import Sample
+from shardctl.sources.brought import begin_of
 from shardctl.sources.formats import Reading
 from shardctl.sources.kinds.base import Form
 from shardctl.sources.kinds.table import TableKind
@@ -42,8 +43,7 @@ class ImageKind:
         if file.fault:
             return Form.UNKNOWN
         try:
-            with open(file.opened, "rb") as opened:
-                return Form.ONE if image.is_image(opened.read(image.SNIFF_BYTES)) else Form.NOTHING
+            return Form.ONE if image.is_image(begin_of(file.opened, image.SNIFF_BYTES)) else Form.NOTHING
         except OSError:
             return Form.UNKNOWN
 
