@@ -16,6 +16,7 @@ from shardctl.listing import LabelRule
 from shardctl.recipe import Recipe
 from shardctl.recipe_files.reading import load_recipe
 from shardctl.splitting import SplitRule
+from shardctl.storage import printable
 from shardctl.stores import is_url
 
 
@@ -53,6 +54,8 @@ class Asked:
             raise UsageError(f"the recipe is a dict, or the path of a recipe file; it is {recipe!r}")
         chosen = Options(**options)
         chosen.check()
+        if is_url(dst) and chosen.keep:
+            raise UsageError(f"{printable(str(dst))}: kept generations are not supported on a store; leave out --keep")
         split = SplitRule.parse(chosen.split)
         settings = dict(recipe) if isinstance(recipe, dict) else load_recipe(Path(recipe)) if recipe else {}
         roots = [source_path(source) for source in several]
