@@ -310,6 +310,21 @@ def test_generations_are_kept_in_folders_only(photos: Path, url: str) -> None:
         convert(photos, url, update=True, keep=2)
 
 
+@pytest.mark.parametrize(("below", "said"), [("/out", "is inside the source"), ("", "is inside the source")])
+def test_a_dataset_within_its_source_is_refused(bucket: str, below: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        shardctl.convert(f"{bucket}/photos", f"{bucket}/photos{below}")
+    with pytest.raises(UsageError, match="is inside the destination"):
+        shardctl.convert(f"{bucket}/photos/in", f"{bucket}/photos")
+
+
+def test_what_is_for_folders_is_no_url(photos: Path, url: str) -> None:
+    with pytest.raises(UsageError, match=r"rejects are copied to a folder of this machine only"):
+        convert(photos, f"{url}/x", copy_rejects=url)
+    with pytest.raises(UsageError, match=r"shardctl\.write writes to folders"):
+        shardctl.write(url, [{"key": "a", "n": 1}])
+
+
 def test_lines_with_keys_of_their_own(tmp_path: Path, url: str) -> None:
     lines = [json.dumps({"id": f"k{n}", "text": f"line {n}"}) for n in range(500)]
     (tmp_path / "lines.jsonl").write_text("\n".join(lines))

@@ -14,6 +14,7 @@ from shardctl.engines.pool import Limits, most_workers
 from shardctl.errors import DatasetError, InputError, NotPermittedError, StorageError, UsageError
 from shardctl.metrics import check_target
 from shardctl.sources import brought
+from shardctl.sources.walk import recorded
 from shardctl.stand_ins import path_of
 from shardctl.storage import format_bytes, naming_the_path, printable
 from shardctl.stores import is_url, parts_of
@@ -257,6 +258,19 @@ def check_destination(target: Path, roots: list[Path]) -> Path:
         _refuse_what_is_there(target, shown)
     refuse_generation(resolved)
     return resolved
+
+
+def check_place_on_store(url: str, roots: list[Path], options: Options) -> None:
+    """Raise UsageError if a dataset at this URL would become its own input, or cannot be as it is wanted there."""
+    shown = printable(url)
+    if options.keep:
+        raise UsageError(f"{shown}: kept generations are not supported on a store; leave out --keep")
+    place = f"{url.rstrip('/')}/"
+    for source in (f"{recorded(root)}/" for root in roots):
+        if place.startswith(source):
+            raise UsageError(f"{shown}: is inside the source {printable(source[:-1])}, and would become its own input")
+        if source.startswith(place):
+            raise UsageError(f"{printable(source[:-1])}: is inside the destination {shown}; keep them apart")
 
 
 def _refuse_what_is_there(target: Path, shown: str) -> None:

@@ -108,7 +108,10 @@ def _begin(
     told = ""
     while True:
         with place.planning(waiting) as held:
-            found = _job_of(asked, part) or _plan(asked, listener, engine, place, held)
+            found: tuple[Job, Parted] | ConvertResult | None = _job_of(asked, part)
+            if found is None:
+                place.await_parts(waiting)  # of another conversion, whose job gives way to the new one
+                found = _plan(asked, listener, engine, place, held)
             if isinstance(found, ConvertResult):
                 return found
             try:
