@@ -291,9 +291,11 @@ def _walked(roots: list[Path], notice: Callable[[str], None]) -> Iterator[FoundF
     files = walk(roots, notice)
     if not any(map(brought.is_brought, roots)):
         return files
-    return brought.begins_ahead(
-        files, lambda file: file.opened if brought.is_brought(file.opened) and is_unnamed(file) else None
-    )
+
+    def looked_into(file: FoundFile) -> str | None:
+        return file.opened if is_unnamed(file) and brought.is_brought(file.opened) else None
+
+    return brought.begins_ahead(files, looked_into)
 
 
 def _annotate(listing: Listing, rule: LabelRule) -> None:

@@ -25,11 +25,12 @@ SIDE_FILES = frozenset(
 KNOWN_SUFFIXES = frozenset((*image.SUFFIXES, *image.OTHER_SUFFIXES))
 
 
+_NAMED = frozenset((*KNOWN_SUFFIXES, *SIDE_FILES, *TABLE_SUFFIXES, *TEXT_SUFFIXES))
+
+
 def is_unnamed(file: FoundFile) -> bool:
     """Return whether the name of a file does not say what it is: it is opened to see that."""
-    suffix = without_compression(file.suffix)
-    known = suffix in KNOWN_SUFFIXES or suffix in SIDE_FILES or suffix in TABLE_SUFFIXES or suffix in TEXT_SUFFIXES
-    return not known and file.fault is None
+    return file.suffix not in _NAMED and without_compression(file.suffix) not in _NAMED and file.fault is None
 
 
 class ImageKind:
