@@ -28,6 +28,7 @@ from shardctl.sources.describing import DeclaredSplits, inputs_among, refuse_par
 from shardctl.sources.endings import without_compression
 from shardctl.sources.formats import TABLE_SUFFIXES, Reading
 from shardctl.sources.kinds import Form, Kind
+from shardctl.sources.kinds.image import is_unnamed
 from shardctl.sources.labels import SideTable, some
 from shardctl.sources.splits import may_name_a_split
 from shardctl.sources.walk import UNREACHABLE, FoundFile, LeftOut, order_in_walk, place_of, suffix_of, walk
@@ -226,7 +227,7 @@ def list_files(
     for root in roots:
         if root.is_dir():
             refuse_part_of_export(root)
-    walked = walk(roots, notices.append) if known is None else known.walk(notices.append)
+    walked = _walked(roots, notices.append) if known is None else known.walk(notices.append)
     files = inputs_among(walked, notices.append, beside)
     if masks := _folders_of_masks(rule, roots):
         files = (file for file in files if not any(file.root == root and file.path.startswith(at) for root, at in masks))
@@ -283,6 +284,18 @@ def list_files(
     listing.notices += said_of_annotations(listing.annotations, len(listing))
     listing.notices += [notice for each in listing.annotations for notice in each.notices]
     return listing
+
+
+def _walked(roots: list[Path], notice: Callable[[str], None]) -> Iterator[FoundFile]:
+    """Yield the files under the sources; where these are on a store, what must be looked into is fetched ahead."""
+    files = walk(roots, notice)
+    if not any(map(brought.is_brought, roots)):
+        return files
+
+    def looked_into(file: FoundFile) -> str | None:
+        return file.opened if is_unnamed(file) and brought.is_brought(file.opened) else None
+
+    return brought.begins_ahead(files, looked_into)
 
 
 def _annotate(listing: Listing, rule: LabelRule) -> None:
@@ -430,7 +443,7 @@ def detect_kind(roots: list[Path], kinds: Iterable[Kind], reading: Reading) -> s
     possible: set[str] = set()  # of files that cannot be read: they decide only where no other file does
     ignored: Counter[str] = Counter()
     sidecars = LeftOut()
-    for file in inputs_among(walk(roots, lambda _: None), None, []):
+    for file in inputs_among(_walked(roots, lambda _: None), None, []):
         forms = {candidate.name: candidate.form(file, reading) for candidate in candidates}
         taker = next((name for name, form in forms.items() if form in (Form.ONE, Form.MANY)), None)
         if taker == candidates[0].name:
@@ -453,7 +466,7 @@ def detect_kind(roots: list[Path], kinds: Iterable[Kind], reading: Reading) -> s
 
 def first_file(roots: list[Path], kind: Kind, reading: Reading, wanted: Collection[Form]) -> FoundFile | None:
     """Return the first file that is one of `wanted` to a kind; None if there is none."""
-    files = inputs_among(walk(roots, lambda _: None), None, [])
+    files = inputs_among(_walked(roots, lambda _: None), None, [])
     return next((file for file in files if kind.form(file, reading) in wanted), None)
 
 

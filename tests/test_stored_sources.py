@@ -254,6 +254,20 @@ def test_a_network_that_fails_now_and_then_changes_nothing(
     assert any(request["status"] != 200 for request in object_server.log()) or kind != "503"
 
 
+@pytest.mark.parametrize("kind", ["image", "table"])
+def test_objects_whose_names_say_nothing_are_looked_into(photos: Path, bucket: str, tmp_path: Path, kind: str) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for number, path in enumerate(sorted(photos.rglob("*.jpg"))[:20]):
+        if kind == "image":
+            shutil.copy(path, folder / f"{number:08x}")
+        else:
+            parquet.write_table(pa.Table.from_pylist(records(5)), folder / f"{number:08x}")
+    (folder / "another").write_bytes(b"neither of them")
+    on_disk, from_store = both(folder, f"{bucket}/in", tmp_path, recipe={"kind": kind})
+    assert contents(on_disk) == contents(from_store)
+
+
 def rejects(dataset: Path) -> dict[str, str]:
     found = [json.loads(line) for line in (dataset / "rejects.jsonl").read_bytes().splitlines()]
     return {reject["source"]: reject["error"] for reject in found}

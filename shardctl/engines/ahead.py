@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 
 from shardctl.engines import fetching
 from shardctl.engines.fetching import Wanted
+from shardctl.engines.inputs import beside
 from shardctl.engines.job import Job, Planned
 from shardctl.engines.masks import mask_path
 from shardctl.sources import brought
-from shardctl.sources.formats import RECORD_BYTES
 
 
 def ahead(job: Job, units: Iterable[Planned]) -> Iterable[Planned]:
@@ -27,4 +27,4 @@ def wanted_of(job: Job, planned: Planned) -> Sequence[Wanted]:
         return (Wanted(path, file.size, version, False),)
     wanted = Wanted(path, planned.unit.size, version, True)
     mask = mask_path(job, planned)
-    return (wanted,) if mask is None or not brought.is_brought(mask) else (wanted, Wanted(mask, RECORD_BYTES + 1, 0, True))
+    return (wanted,) if mask is None or not brought.is_brought(mask) else (wanted, beside(mask))

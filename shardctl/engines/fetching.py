@@ -19,8 +19,11 @@ from shardctl.sources import brought
 AHEAD_BYTES = 64 << 20
 """Bytes that are asked for ahead, or one object if it has more."""
 
-AHEAD_ITEMS = 1024
+AHEAD_ITEMS = 256
 """Inputs, or units of them, that are looked at ahead."""
+
+EXPECTED_BYTES = 1 << 20
+"""What is taken for the size of an object that is not known: that of a large photo."""
 
 T = TypeVar("T")
 
@@ -28,13 +31,14 @@ T = TypeVar("T")
 class Wanted(NamedTuple):
     """An object by the path that stands for it, its size in bytes, and the number of its version (0: whichever there is).
 
-    `whole`: it is one record, and comes into memory.
+    `whole`: it is one record, and comes into memory. Where the size is only expected, up to `most` bytes are fetched.
     """
 
     path: str
     size: int
     version: int
     whole: bool
+    most: int = 0
 
 
 _came: dict[str, Future[bytes]] = {}
@@ -89,7 +93,7 @@ def along(items: Iterable[T], wanted_of: Callable[[T], Sequence[Wanted]]) -> Ite
 
 def _fetch(wanted: Wanted) -> bytes:
     if wanted.whole:
-        return brought.read(wanted.path, wanted.size, wanted.version)
+        return brought.read(wanted.path, wanted.most or wanted.size, wanted.version)
     brought.local(wanted.path, wanted.version)
     return b""
 

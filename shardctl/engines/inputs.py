@@ -15,6 +15,7 @@ import xxhash
 
 from shardctl.engines import fetching
 from shardctl.engines.breadcrumb import Breadcrumb
+from shardctl.engines.fetching import Wanted
 from shardctl.engines.job import Job, Planned
 from shardctl.errors import Rejection, SourceGoneError
 from shardctl.sources import brought
@@ -66,6 +67,11 @@ def reading(job: Job, planned: Planned) -> Iterator[None]:
         if job.recorded:
             raise Rejection("read", "unreadable", f"its source cannot be read ({printable(path)}: {error})") from error
         raise Rejection("read", "unreadable", f"cannot be read ({error.strerror or error})") from error
+
+
+def beside(path: str) -> Wanted:
+    """Return the object that `read_beside` reads, if the path stands for one."""
+    return Wanted(path, fetching.EXPECTED_BYTES, 0, True, RECORD_BYTES + 1)
 
 
 def read_beside(job: Job, planned: Planned, path: str, shown: str, what: str = "image") -> bytes:

@@ -16,12 +16,14 @@ import stat
 import tempfile
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
 import xxhash
 
@@ -53,8 +55,13 @@ HELD_FILES, HELD_BYTES, LEAST_HELD = 256, 1 << 30, 4
 LOCKS = 1024
 """Lock files. Two objects that share one are fetched one after the other."""
 
-BEGIN_BYTES = 1 << 20
+BEGIN_BYTES = 64 << 10
 """How much of an object is fetched to see what it is."""
+
+BEGINS_AHEAD = 128
+"""Files whose beginnings are asked for ahead."""
+
+T = TypeVar("T")
 
 _OWNER, _SPACE, _LOCKS, _NEW, _BEGINS = ".owner", ".space", ".locks", ".new", ".begins"
 
@@ -126,15 +133,52 @@ def size_of(path: str) -> int:
 
 def begin_of(path: str, size: int) -> bytes:
     """Return the first bytes of a file, or of an object, of which only these are fetched. Raises OSError, SourceGoneError."""
-    if is_brought(path):
-        return read(path, size)
-    with open(path, "rb") as file:
-        return file.read(size)
+    if not is_brought(path):
+        with open(path, "rb") as file:
+            return file.read(size)
+    future = _begins.get(path)
+    return read(path, size) if future is None or size > BEGIN_BYTES else future.result()[:size]
 
 
-def copy_of_begin(path: str) -> str:
-    """Return a file with the first bytes of an object, enough to see what it is. Raises OSError, SourceGoneError."""
-    return _Here.entered().begin(path)
+@contextlib.contextmanager
+def copy_of_begin(path: str) -> Iterator[str]:
+    """Yield a file with the first bytes of an object, enough to see what it is. Raises OSError, SourceGoneError."""
+    place = f"{_Here.entered().folder}/{_BEGINS}/{secrets.token_hex(8)}"
+    data = begin_of(path, BEGIN_BYTES)
+    with _on_disk(folder_of_all(), len(data)):
+        Path(place).write_bytes(data)
+    try:
+        yield place
+    finally:
+        os.unlink(place)  # noqa: PTH108 - see pyproject.toml
+
+
+_begins: dict[str, Future[bytes]] = {}
+"""The first bytes of objects that are looked at soon."""
+
+
+def begins_ahead(items: Iterable[T], path_of: Callable[[T], str | None]) -> Iterator[T]:
+    """Yield the same items; the first bytes of the objects that those to come are about are fetched meanwhile."""
+    coming = iter(items)
+    with ThreadPoolExecutor(REQUESTS, thread_name_prefix="shardctl-begin") as pool:
+        waiting: deque[tuple[T, str | None]] = deque()
+        try:
+            while True:
+                for item in islice(coming, max(0, BEGINS_AHEAD - len(waiting))):
+                    path = path_of(item)
+                    if path is not None:
+                        _begins[path] = pool.submit(read, path, BEGIN_BYTES)
+                    waiting.append((item, path))
+                if not waiting:
+                    return
+                item, path = waiting.popleft()
+                yield item
+                if path is not None:
+                    _begins.pop(path, None)
+        finally:
+            for _, path in waiting:
+                if path is not None and (future := _begins.pop(path, None)) is not None:
+                    future.cancel()
 
 
 def exists(path: str | os.PathLike[str]) -> bool:
@@ -310,16 +354,6 @@ class _Here:
             with self._locked(path):
                 if not _is_there(path, version):
                     self._fetch(path, what, version)
-
-    def begin(self, path: str) -> str:
-        """Return a file with the first bytes of an object."""
-        place = f"{self.folder}/{_BEGINS}/{xxhash.xxh3_128_hexdigest(os.fsencode(path))}"
-        data = read(path, BEGIN_BYTES)
-        partial = f"{place}.{secrets.token_hex(4)}"
-        with naming_the_path(Path(place)):
-            Path(partial).write_bytes(data)
-            os.replace(partial, place)  # noqa: PTH105 - see pyproject.toml
-        return place
 
     def _hold(self, path: str, version: int) -> bool:
         """Hold a file, so that no other process removes it. False if it is not there, or of another version."""

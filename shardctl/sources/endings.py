@@ -59,7 +59,8 @@ def ending_of(path: str, opened: str) -> str:
 def _ending_by_content(opened: str) -> str:
     try:
         if brought.is_brought(opened) and not os.path.exists(opened):  # noqa: PTH110 - see below
-            opened = brought.copy_of_begin(opened)
+            with brought.copy_of_begin(opened) as begin:
+                return _ending_by_content(begin)
         status = os.stat(opened)  # noqa: PTH116 - see pyproject.toml on Path in what is done per unit
     except OSError:
         return ""

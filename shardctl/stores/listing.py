@@ -13,17 +13,21 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from shardctl.spread import spread
 from shardctl.storage import naming_the_path
 from shardctl.stores.base import Store, Stored
 
 THREADS = 16
 """Lists that are asked for at the same time. Each page takes one request of 30 to 100 ms, and 1 ms of this process."""
 
-UNSPLIT_PAGES = 2
+UNSPLIT_PAGES = 4
 """Pages of a stretch of keys that are read before the rest of it is split: few keys are not worth it."""
 
-BATCH_ROWS = 8192
+BATCH_ROWS = 4096
 """Keys that are Python objects at a time, for each thread."""
+
+MOST_STRETCHES = 2 * THREADS
+"""Into how many stretches the rest of one is split at once: some are empty, and others are split again."""
 
 SPLIT_PLACES = 40
 """Characters of a key, from the last one that neighbours have in common back, at which the keys after it are split."""
@@ -216,7 +220,7 @@ def bounds_after(first: str, last: str, end: str | None, fixed: int) -> list[str
         alphabet = next((each for each in (_HEX, _LOWER, _UPPER) if here in each), "")
         following = [last[:place] + other for other in alphabet[bisect_left(alphabet, here) + 1 :]]
         bounds += [bound for bound in following if bound > last and (end is None or bound < end)]
-    return bounds
+    return [bounds[place] for place in spread(len(bounds), MOST_STRETCHES)]
 
 
 def under(keys: Keys, prefix: str) -> tuple[int, int]:
