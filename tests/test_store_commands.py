@@ -440,7 +440,7 @@ def test_the_disk_that_is_used_is_bounded(
         most = max(most, len(list(temporary.glob("*/files/at/*/train-*"))))
 
     assert shardctl.verify(bucket, "full", look).ok
-    assert 0 < most <= 2 * usable_cores() + 2 * 4 + usable_cores()
+    assert 0 < most <= 4 * usable_cores() + 4 * usable_cores()
     monkeypatch.setenv("SHARDCTL_SCRATCH_LIMIT", "much")
     with pytest.raises(UsageError, match="'much' is not a size"):
         shardctl.verify(bucket)

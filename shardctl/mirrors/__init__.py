@@ -42,6 +42,7 @@ def local_folder(place: str | Path, form: str = WHOLE, listed: bool = False) -> 
         yield Path(place)
         return
     from shardctl.mirrors.making import make_mirror  # takes a moment that local datasets need not wait for
+    from shardctl.mirrors.mirror import mirror_at
     from shardctl.remote.opening import size_of
 
     url = str(place).rstrip("/")
@@ -57,6 +58,8 @@ def local_folder(place: str | Path, form: str = WHOLE, listed: bool = False) -> 
         except ShardctlError as error:
             error.args = tuple(shown(each) if isinstance(each, str) else each for each in error.args)
             raise
+        finally:
+            mirror_at.cache_clear()
 
 
 def _bring_shard(path: Path) -> None:

@@ -205,7 +205,7 @@ class Mirror:
         with locked(self._files / "room"):
             there = sorted(_brought(self._files / _BROUGHT))
             total = size + share + sum(used for _, _, used, _ in there)
-            for number, (_, name, used, inode) in enumerate(there[: -2 * usable_cores() - AHEAD]):
+            for number, (_, name, used, inode) in enumerate(there[: -(AHEAD + 2) * usable_cores()]):
                 if total <= self.about.limit and len(there) - number <= MOST_FILES - MOST_FILES // SHARES:
                     return
                 total -= used

@@ -134,8 +134,8 @@ class _Check:
         self._check_update(manifest)
         use_plan = self.level != "quick" and not {FILES, PLAN} & broken and not wrong["files"] and not wrong["plan"]
         of_shard = lambda number: {"check": "shard", "shard": number, "plan": use_plan}  # noqa: E731 - one line, used once
-        with bringing_ahead(self.root, table.names, self.progress) as note:
-            self._check_all(OnDemand(len(table), of_shard), note)
+        with bringing_ahead(self.root, table.names, int(table.sizes.mean())) as note:
+            self._check_all(OnDemand(len(table), of_shard), self.progress, note)
         return len(table), int(table.rows.sum())
 
     def _check_update(self, manifest: Manifest) -> None:
@@ -156,13 +156,17 @@ class _Check:
             self.findings.append(warning("damaged-update", f"{UPDATE} {what}: {needs}"))
 
     def _check_all(
-        self, tasks: Sequence[Task], progress: Callable[[int, int], None] = lambda done, total: None
+        self,
+        tasks: Sequence[Task],
+        progress: Callable[[int, int], None] = lambda done, total: None,
+        note: Callable[[int], None] = lambda number: None,
     ) -> list[list[Finding]]:
-        """Run these checks, add their findings in this order, and return those of each."""
+        """Run these checks, add their findings in this order, and return those of each. `note` gets the number of each."""
         found: dict[int, list[Finding]] = {}
 
         def add(task: Task, findings: list[Finding]) -> None:
             found[task["number"]] = findings
+            note(task["number"])
             progress(len(found), len(tasks))
 
         self._run(
