@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from shardctl.absent import BLOCKS, ENDS, WHOLE, bring, find_mirror, shown
-from shardctl.errors import ShardctlError, UsageError
+from shardctl.errors import DatasetError, ShardctlError, UsageError
 from shardctl.mirrors.ahead import bringing_ahead
 from shardctl.storage import printable, scratch_folder
 from shardctl.stores import is_url, open_store
@@ -64,7 +64,7 @@ def local_folder(place: str | Path, form: str = WHOLE, listed: bool = False) -> 
 
 def _bring_shard(path: Path) -> None:
     if not bring(path):
-        raise UsageError(f"{printable(str(path))}: there is no such object; give the URL of a dataset, or of a shard")
+        raise DatasetError(f"{printable(str(path))}: there is no such object; give the URL of a dataset, or of a shard")
 
 
 def check_unchanged(root: Path) -> None:

@@ -30,11 +30,11 @@ Note = Callable[[int], None]
 
 
 @contextmanager
-def bringing_ahead(root: Path, names: Sequence[str], size: int) -> Iterator[Note]:
+def bringing_ahead(root: Path, names: Sequence[str]) -> Iterator[Note]:
     """While the block runs, bring files before they are read, if the folder `root` stands for a dataset on a store.
 
-    They have about `size` bytes each. Each process reads some files in a row. The callback that is given says which one has
-    been read, and those after it are brought.
+    Each process reads some files in a row. The callback that is given says which one has been read, and those after it are
+    brought.
     """
     mirror = find_mirror(root)
     if mirror is None or mirror.about.form == BLOCKS:
@@ -42,7 +42,7 @@ def bringing_ahead(root: Path, names: Sequence[str], size: int) -> Iterator[Note
         return
     room = AT_ONCE
     if mirror.about.form == WHOLE:
-        room = min(AT_ONCE, min(AHEAD_BYTES, mirror.about.limit // 4) // max(1, size))
+        room = min(AT_ONCE, min(AHEAD_BYTES, mirror.about.limit // 4) // mirror.mean_size)
     several = max(AHEAD, room // usable_cores())
     ahead = _Ahead(mirror.bring, names, several, min(AT_ONCE, several * usable_cores()))
     try:

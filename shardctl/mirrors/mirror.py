@@ -100,6 +100,11 @@ class Mirror:
         folders, objects = self.store.children(self.about.base.rstrip("/"))
         return [*folders, *(found.key[len(self.about.base) :] for found in objects)]
 
+    @property
+    def mean_size(self) -> int:
+        """The bytes of a file, on average; very many where nothing was listed."""
+        return self.listing.mean_size if self.about.listed else 1 << 40
+
     def bring(self, name: str) -> bool:
         """Bring a file, and return whether it is there now. Of several that want it one brings it. Raises StoreError."""
         path = self.root / name
