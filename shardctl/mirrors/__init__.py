@@ -10,7 +10,7 @@ from pathlib import Path
 from shardctl.absent import BLOCKS, ENDS, WHOLE, bring, find_mirror, shown
 from shardctl.errors import DatasetError, ShardctlError, UsageError
 from shardctl.mirrors.ahead import bringing_ahead
-from shardctl.storage import printable, scratch_folder
+from shardctl.storage import naming_the_path, printable, scratch_folder
 from shardctl.stores import is_url, open_store
 from shardctl.tables import BESIDE_SHARDS
 
@@ -51,7 +51,8 @@ def local_folder(place: str | Path, form: str = WHOLE, listed: bool = False) -> 
     limit = size_of(os.environ.get(LIMIT) or LIMIT_BYTES)
     with scratch_folder() as files:
         try:
-            root = make_mirror(open_store(above if lone else url), files, WHOLE if lone else form, limit, listed, lone)
+            with naming_the_path(files.parents[1]):
+                root = make_mirror(open_store(above if lone else url), files, WHOLE if lone else form, limit, listed, lone)
             if lone:
                 _bring_shard(root / name)
             yield root / name if lone else root

@@ -37,7 +37,7 @@ def bringing_ahead(root: Path, names: Sequence[str]) -> Iterator[Note]:
     brought.
     """
     mirror = find_mirror(root)
-    if mirror is None or mirror.about.form == BLOCKS:
+    if mirror is None or mirror.about.form == BLOCKS or not names:
         yield lambda number: None
         return
     room = AT_ONCE
