@@ -30,7 +30,7 @@ PIECE = 8 << 20
 PIECES = 4
 """Requests for one file that are under way at the same time, and in memory."""
 
-MOST_FILES = 1024
+MOST_FILES = 4096
 """Files of shards that may be there, however small."""
 
 OPEN = 16
