@@ -156,10 +156,11 @@ class Dataset:
 
     def __iter__(self) -> Iterator[Sample]:
         """Yield every sample as a dict. A missing value is None."""
-        for first in range(0, len(self), ITERATE_ROWS):
-            batch = self.take(range(first, min(first + ITERATE_ROWS, len(self))))
-            for row in range(len(batch["key"])):
-                yield {name: values[row] for name, values in batch.items()}
+        with self._selection.shards.in_turn(self._selection.chosen):
+            for first in range(0, len(self), ITERATE_ROWS):
+                batch = self.take(range(first, min(first + ITERATE_ROWS, len(self))))
+                for row in range(len(batch["key"])):
+                    yield {name: values[row] for name, values in batch.items()}
 
     def __repr__(self) -> str:
         """Return the number of samples, the split, the classes and the columns, for display."""

@@ -43,7 +43,8 @@ def matching(selection: Selection, predicate: str | pc.Expression) -> Indices:
         derived = [name for name in where.columns if name not in columns]
         predicate = where.expression
     try:
-        return np.fromiter(_matching(selection, predicate, columns, derived), np.int64)
+        with selection.shards.in_turn(selection.chosen):
+            return np.fromiter(_matching(selection, predicate, columns, derived), np.int64)
     except (pa.ArrowException, KeyError, TypeError) as error:
         reason = first_line(error)
         among = ", ".join([*columns, *derived])

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
-
 from shardctl.reader import Indices, Shards
 
 if TYPE_CHECKING:
@@ -47,9 +45,8 @@ class DatasetLookahead:
         if epoch != self._epoch:
             self._coming.forget_seen()
             self._epoch = epoch
-        block = np.searchsorted(self._shards.starts, self._of_dataset(samples, epoch), side="right") - 1
-        distinct, first = np.unique(block, return_index=True)
-        self._coming.expect(self._shards.missing(distinct[np.argsort(first)], self._coming.keeps).tolist())
+        blocks = self._shards.blocks_in_turn(self._of_dataset(samples, epoch))
+        self._coming.expect(self._shards.missing(blocks, self._coming.keeps).tolist())
 
     def close(self) -> None:
         """Give up the blocks that were not used."""

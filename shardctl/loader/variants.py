@@ -104,4 +104,5 @@ def _column(selection: Selection, name: str) -> list[Any]:
     gatherer = Gatherer(selection.shards, columns_of(selection.shards, [name]), Transforms(), GatherOptions())
     starts = selection.starts().tolist()
     tables = (gatherer.table(selection.samples(np.arange(begin, end))) for begin, end in pairwise(starts))
-    return [chunk for table in tables for chunk in table.column(name).chunks]
+    with selection.shards.in_turn(selection.chosen):
+        return [chunk for table in tables for chunk in table.column(name).chunks]

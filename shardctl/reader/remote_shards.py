@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from shardctl.errors import DatasetError
@@ -117,6 +118,14 @@ class RemoteShards(Shards):
         None for other processes where the cache is full: they would not find them.
         """
         return self.dataset.missing(self._first + blocks) if keeps or not self.dataset.keeps_no_more else blocks[:0]
+
+    @contextmanager
+    def in_turn(self, samples: Indices | None) -> Iterator[None]:
+        """Bring the blocks of these samples ahead, in this order, while they are read."""
+        blocks = np.arange(len(self.starts) - 1) if samples is None else self.blocks_in_turn(samples)
+        with closing(self.dataset.ahead(keeps=True)) as coming:
+            coming.expect(self.missing(blocks, keeps=True).tolist())
+            yield
 
     def counts(self) -> dict[str, int]:
         """Return how many requests, bytes and blocks came over the network, and how many blocks from the cache."""

@@ -282,6 +282,15 @@ class Shards:
         """Return those of these blocks that must be brought, and will be where `ahead(keeps)` is to bring them."""
         return blocks[:0]
 
+    def in_turn(self, samples: Indices | None) -> AbstractContextManager[None]:
+        """Make ready to read these samples in this order (None: all) inside of the `with` block: nothing for local files."""
+        return _NOTHING
+
+    def blocks_in_turn(self, samples: Indices) -> Indices:
+        """Return the blocks of these samples in the order of their first use."""
+        distinct, first = np.unique(np.searchsorted(self.starts, samples, side="right") - 1, return_index=True)
+        return distinct[np.argsort(first)]
+
     def counts(self) -> dict[str, int]:
         """Return how many requests, bytes and blocks came over a network, and how many blocks from a cache."""
         return dict.fromkeys(NETWORK_COUNTS, 0)
