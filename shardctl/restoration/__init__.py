@@ -18,6 +18,7 @@ from shardctl.conversion.staging import REPAIR_PREFIX, discard
 from shardctl.errors import UsageError
 from shardctl.restoration.repairing import Repair
 from shardctl.restoration.results import Listener, Lost, RepairResult, Unrepaired
+from shardctl.sources import brought
 from shardctl.sources.walk import recorded
 from shardctl.storage import is_file, naming_the_path, printable
 from shardctl.tables import STAGING
@@ -40,6 +41,18 @@ def repair(
     the dataset nor the sources have any more. Raises DatasetError if there is no dataset, or too little of it is left for a
     repair; UsageError, InputError, StorageError, BusyError.
     """
+    with brought.in_use():
+        return _repair(path, sources, transforms, drop_lost, workers, listener or Listener())
+
+
+def _repair(
+    path: str | Path,
+    sources: Sequence[str | Path],
+    transforms: Sequence[str],
+    drop_lost: bool,
+    workers: int | str,
+    told: Listener,
+) -> RepairResult:
     options = Options(workers=workers)
     options.check()
     given = tuple(recorded(root) for root in check_sources(sources)) if sources else ()
@@ -48,7 +61,6 @@ def repair(
         raise UsageError(f"{printable(str(path))}: one shard; repair works on a whole dataset")
     if not publish.is_broken_off(root):
         check_manifest(Path(path))  # that there is a dataset at all
-    told = listener or Listener()
     with lease.hold(root / STAGING, told.waiting) as held:
         completed = publish.recover(root)
         folder = root / STAGING / f"{REPAIR_PREFIX}{secrets.token_hex(4)}"

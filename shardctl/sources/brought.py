@@ -20,7 +20,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import TypeVar
@@ -332,9 +332,13 @@ class _Here:
             for name in (_LOCKS, _NEW, _BEGINS):
                 os.makedirs(f"{folder}/{name}", exist_ok=True)  # noqa: PTH103 - see pyproject.toml
         self._stack = ExitStack()
-        self.scratch = self._stack.enter_context(scratch_folder())
         self._held: OrderedDict[str, tuple[int, int]] = OrderedDict()
         self._lock = threading.Lock()
+
+    @cached_property
+    def scratch(self) -> Path:
+        """A folder for the lists of this process."""
+        return self._stack.enter_context(scratch_folder())
 
     def leave(self) -> None:
         """Let go of it, and remove it if no other process is there."""
