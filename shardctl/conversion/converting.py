@@ -113,6 +113,7 @@ def conversion_of(made: type[Kind], asked: Asked, listener: Listener, engine: En
     """Return the conversion that is asked for, once its sources are known to be there and their kind is settled."""
     started, settings = time.monotonic(), dict(asked.settings)
     check_sources(asked.roots)
+    brought.list_all(asked.roots, listener.listing)
     notices = settle_kind(settings, list(asked.roots), engine)
     recipe = Recipe.from_settings(settings)
     if recipe.kind == "image":
