@@ -224,6 +224,41 @@ def test_photos_in_folders_give_the_same_dataset(
     assert not list(own_folder.iterdir())
 
 
+@pytest.mark.parametrize("scheme", ["gs", "az"])
+def test_other_clouds(
+    request: pytest.FixtureRequest, object_server: ObjectServer, demo: Path, tmp_path: Path, scheme: str
+) -> None:
+    url = request.getfixturevalue("container") if scheme == "az" else f"gs://{new_bucket(object_server)}"
+    on_disk, from_store = both(demo / "texts", f"{url}/texts", tmp_path)
+    assert contents(on_disk) == contents(from_store)
+
+
+def test_an_object_is_fetched_once_for_all_processes(object_server: ObjectServer, bucket: str, tmp_path: Path) -> None:
+    store = open_store(bucket)
+    for number in range(2):
+        store.put(f"in/{number}.jsonl", lines_of([{"text": "x" * 1000, "number": number} for _ in range(3000)]))
+    object_server.clear()
+    shardctl.convert(f"{bucket}/in", tmp_path / "out", workers=2)
+    requests = [request for request in object_server.log() if request["key"].endswith(".jsonl")]
+    assert [request["method"] for request in requests] == ["GET", "GET"]
+    # Once to see that there is something, and once to list all of it.
+    assert sum(request["method"] == "LIST" for request in object_server.log()) == 2
+
+
+def test_what_is_above_the_source_need_not_be_permitted(
+    object_server: ObjectServer, photos: Path, bucket: str, tmp_path: Path
+) -> None:
+    put(f"{bucket}/a/photos", photos)
+    object_server.fault("403", key="*shardctl.json")
+    assert shardctl.convert(f"{bucket}/a/photos", tmp_path / "out", workers=0).samples == 60
+
+
+def test_one_object_is_read_without_the_permission_to_list(object_server: ObjectServer, bucket: str, tmp_path: Path) -> None:
+    open_store(bucket).put("in/lines.jsonl", lines_of(records(20)))
+    object_server.fault("403", method="LIST")
+    assert shardctl.convert(f"{bucket}/in/lines.jsonl", tmp_path / "out", workers=0).samples == 20
+
+
 def test_one_object_is_one_file(bucket: str, tmp_path: Path) -> None:
     file = tmp_path / "lines.jsonl"
     file.write_bytes(lines_of(records(20)))
@@ -294,10 +329,19 @@ def test_an_object_that_alone_is_not_permitted_is_a_reject(
     ],
 )
 def test_what_befalls_all_objects_stops_the_conversion(
-    object_server: ObjectServer, photos: Path, bucket: str, tmp_path: Path, cli: Any, fault: str, method: str, message: str
+    object_server: ObjectServer,
+    photos: Path,
+    bucket: str,
+    tmp_path: Path,
+    cli: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: str,
+    method: str,
+    message: str,
 ) -> None:
     put(f"{bucket}/photos", photos)
     object_server.fault(fault, method=method)
+    monkeypatch.setenv("SHARDCTL_STORE_RETRY", "0.3")
     done = cli("convert", f"{bucket}/photos", tmp_path / "out", "--workers", "2")
     assert done.code == 3
     assert message in done.err
@@ -307,9 +351,10 @@ def test_what_befalls_all_objects_stops_the_conversion(
 
 @pytest.mark.parametrize("fault", ["expired", "403", "503"])
 def test_a_conversion_that_was_stopped_goes_on(
-    object_server: ObjectServer, photos: Path, bucket: str, tmp_path: Path, fault: str
+    object_server: ObjectServer, photos: Path, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     put(f"{bucket}/photos", photos)
+    monkeypatch.setenv("SHARDCTL_STORE_RETRY", "0.3")
     stopped = Listener(progress=lambda _: object_server.fault(fault, method="GET"))
     with pytest.raises(SourceGoneError):
         shardctl.convert(f"{bucket}/photos", tmp_path / "from-store", workers=0, listener=stopped)
@@ -437,22 +482,23 @@ def test_objects_make_room_for_others(bucket: str, tmp_path: Path, monkeypatch: 
 KILLED = """
 import os, signal, sys
 from shardctl.sources import brought
-brought.local(sys.argv[1])
+for path in sys.argv[1:]:
+    brought.local(path)
 print("brought", flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
 def test_what_a_killed_process_has_left_is_removed(bucket: str, own_folder: Path) -> None:
-    open_store(bucket).put("a", b"something")
-    path = stand_in(f"{bucket}/a")
-    killed = subprocess.run([sys.executable, "-c", KILLED, path], capture_output=True, text=True)
+    paths = [stand_in(f"{bucket}/{name}") for name in "ab"]
+    for name in "ab":
+        open_store(bucket).put(name, b"something")
+    killed = subprocess.run([sys.executable, "-c", KILLED, *paths], capture_output=True, text=True)
     assert (killed.returncode, killed.stdout) == (-signal.SIGKILL, "brought\n"), killed.stderr
-    assert Path(path).read_bytes() == b"something"
+    assert all(Path(path).exists() for path in paths)
     with brought.in_use():
-        assert brought.exists(stand_in(f"{bucket}/a"))
-        assert Path(brought.local(path)).read_bytes() == b"something"
-        assert len(list(own_folder.glob("shardctl-scratch-*"))) == 1
+        assert Path(brought.local(paths[0])).read_bytes() == b"something"
+        assert not Path(paths[1]).exists()
     assert not list(own_folder.iterdir())
 
 
@@ -528,6 +574,8 @@ def test_objects_are_walked_as_files_are(keys: list[str]) -> None:
         (file.path, file.folder, file.size) for file in sorted(of_keys, key=order_in_walk)
     ]
     assert all(file.mtime_ns > 0 for file in found)
+    folders = {"/".join(key.split("/")[:depth]) for key in keys for depth in range(1, key.count("/") + 1)}
+    assert {file.path for file in found if file.fault} == {key for key in visible if key in folders}
     assert bool(notices) == (len(visible) < len(keys))
 
 
