@@ -207,7 +207,7 @@ def test_a_labels_file_on_a_store_labels_files_on_a_disk(photos: Path, bucket: s
     assert contents(tmp_path / "on-disk") == contents(tmp_path / "from-store")
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.thorough), 2])
 def test_photos_in_folders_give_the_same_dataset(
     photos: Path, bucket: str, tmp_path: Path, workers: int, own_folder: Path
 ) -> None:
@@ -277,7 +277,9 @@ def test_the_sources_of_several_buckets(object_server: ObjectServer, demo: Path,
     assert contents(tmp_path / "from-store") == contents(tmp_path / "on-disk")
 
 
-@pytest.mark.parametrize("kind", ["503", "cut", "reset"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("503", marks=pytest.mark.thorough), "cut", pytest.param("reset", marks=pytest.mark.thorough)]
+)
 def test_a_network_that_fails_now_and_then_changes_nothing(
     object_server: ObjectServer, photos: Path, bucket: str, tmp_path: Path, kind: str
 ) -> None:
@@ -349,7 +351,9 @@ def test_what_befalls_all_objects_stops_the_conversion(
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
-@pytest.mark.parametrize("fault", ["expired", "403", "503"])
+@pytest.mark.parametrize(
+    "fault", ["expired", pytest.param("403", marks=pytest.mark.thorough), pytest.param("503", marks=pytest.mark.thorough)]
+)
 def test_a_conversion_that_was_stopped_goes_on(
     object_server: ObjectServer, photos: Path, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
