@@ -26,6 +26,7 @@ from shardctl.manifest import Manifest
 from shardctl.peers.measuring import rate_today
 from shardctl.recipe_files.reading import load_recipe
 from shardctl.sampling import settled, take_inputs
+from shardctl.sources.brought import is_brought
 from shardctl.storage import scratch_folder
 from shardctl.text_advice import BlockAdvice, block_advice, decode_mb_per_s
 from shardctl.transforms.parts import samples_per_record
@@ -202,7 +203,7 @@ def advise(
 
 def _today(roots: list[Path], options: AdviceOptions, rate: float, doing: Callable[[str], None]) -> Today | None:
     """Return how fast the inputs are read by the reader of another tool, if they are shards of one."""
-    if len(roots) != 1 or not is_foreign(roots[0]):
+    if len(roots) != 1 or is_brought(roots[0]) or not is_foreign(roots[0]):
         return None
     doing("reading with their own reader")
     try:

@@ -64,6 +64,10 @@ class ObjectChangedError(StoreError):
     """An object is not the one that it was: it was written anew since."""
 
 
+class NotPermittedError(StoreError):
+    """An object store does not permit what was asked: of this object, or of all."""
+
+
 class UnansweredError(StoreError):
     """An object store did not answer, or said that it cannot at the moment: nobody knows whether it did what it was asked."""
 

@@ -23,14 +23,16 @@ from shardctl.annotations.counting import said_of_annotations
 from shardctl.annotations.huggingface import named_category, take_objects, without_category
 from shardctl.annotations.objects import OBJECTS
 from shardctl.errors import InputError, UsageError
-from shardctl.sources import labels
+from shardctl.sources import brought, labels
 from shardctl.sources.describing import DeclaredSplits, inputs_among, refuse_part_of_export
 from shardctl.sources.endings import without_compression
 from shardctl.sources.formats import TABLE_SUFFIXES, Reading
 from shardctl.sources.kinds import Form, Kind
+from shardctl.sources.kinds.image import is_unnamed
 from shardctl.sources.labels import SideTable, some
 from shardctl.sources.splits import may_name_a_split
 from shardctl.sources.walk import UNREACHABLE, FoundFile, LeftOut, order_in_walk, place_of, suffix_of, walk
+from shardctl.stand_ins import path_of, source_of
 from shardctl.storage import counted, naming_the_path, printable
 from shardctl.tables import open_table
 
@@ -93,11 +95,11 @@ class LabelRule:
         text = others[0] if others else "none" if annotations else "auto"
         if text in ("auto", "none", "folder"):
             return cls(text, None, lenient, dropped, annotations, rule)
-        return cls("file", Path(text), lenient, dropped, annotations, rule)
+        return cls("file", path_of(text), lenient, dropped, annotations, rule)
 
     def record(self) -> str | list[str]:
         """Return what `parse` reads, as plain data."""
-        word = str(self.file) if self.file is not None else self.mode
+        word = source_of(self.file) if self.file is not None else self.mode
         return [word, *map(str, self.annotations)] if self.annotations else word
 
 
@@ -225,7 +227,7 @@ def list_files(
     for root in roots:
         if root.is_dir():
             refuse_part_of_export(root)
-    walked = walk(roots, notices.append) if known is None else known.walk(notices.append)
+    walked = _walked(roots, notices.append) if known is None else known.walk(notices.append)
     files = inputs_among(walked, notices.append, beside)
     if masks := _folders_of_masks(rule, roots):
         files = (file for file in files if not any(file.root == root and file.path.startswith(at) for root, at in masks))
@@ -282,6 +284,18 @@ def list_files(
     listing.notices += said_of_annotations(listing.annotations, len(listing))
     listing.notices += [notice for each in listing.annotations for notice in each.notices]
     return listing
+
+
+def _walked(roots: list[Path], notice: Callable[[str], None]) -> Iterator[FoundFile]:
+    """Yield the files under the sources; where these are on a store, what must be looked into is fetched ahead."""
+    files = walk(roots, notice)
+    if not any(map(brought.is_brought, roots)):
+        return files
+
+    def looked_into(file: FoundFile) -> str | None:
+        return file.opened if is_unnamed(file) and brought.is_brought(file.opened) else None
+
+    return brought.begins_ahead(files, looked_into)
 
 
 def _annotate(listing: Listing, rule: LabelRule) -> None:
@@ -406,7 +420,7 @@ def why_nothing(roots: list[Path], kind: str, ignored: Counter[str]) -> str:
     """Say why there is nothing to convert: no file, only empty ones, only `ignored` ones."""
     shown = some([str(root) for root in roots])
     if not ignored and kind != "image":
-        nothing = _nothing_in(roots[0]) if len(roots) == 1 and roots[0].is_file() else "holds no files, or only empty ones"
+        nothing = _nothing_in(roots[0]) if len(roots) == 1 and not roots[0].is_dir() else "holds no files, or only empty ones"
         return f"{shown}: {nothing}; nothing to convert"
     if not ignored:
         return f"{shown}: holds no files"
@@ -417,7 +431,7 @@ def why_nothing(roots: list[Path], kind: str, ignored: Counter[str]) -> str:
 
 def _nothing_in(file: Path) -> str:
     """Say what a file is that has no records."""
-    if not file.stat().st_size:
+    if not brought.version_of(str(file))[0]:
         return "is empty"
     return "has a header and no rows" if file.suffix.lower() in (".csv", ".tsv") else "has no records"
 
@@ -429,7 +443,7 @@ def detect_kind(roots: list[Path], kinds: Iterable[Kind], reading: Reading) -> s
     possible: set[str] = set()  # of files that cannot be read: they decide only where no other file does
     ignored: Counter[str] = Counter()
     sidecars = LeftOut()
-    for file in inputs_among(walk(roots, lambda _: None), None, []):
+    for file in inputs_among(_walked(roots, lambda _: None), None, []):
         forms = {candidate.name: candidate.form(file, reading) for candidate in candidates}
         taker = next((name for name, form in forms.items() if form in (Form.ONE, Form.MANY)), None)
         if taker == candidates[0].name:
@@ -452,7 +466,7 @@ def detect_kind(roots: list[Path], kinds: Iterable[Kind], reading: Reading) -> s
 
 def first_file(roots: list[Path], kind: Kind, reading: Reading, wanted: Collection[Form]) -> FoundFile | None:
     """Return the first file that is one of `wanted` to a kind; None if there is none."""
-    files = inputs_among(walk(roots, lambda _: None), None, [])
+    files = inputs_among(_walked(roots, lambda _: None), None, [])
     return next((file for file in files if kind.form(file, reading) in wanted), None)
 
 
@@ -481,6 +495,8 @@ def _refuse_repeated_paths(listing: Listing) -> None:
 def _common_source(roots: list[Path]) -> str:
     """Return the path that contains all sources, as a shell takes it: relative if they were given so."""
     absolute = os.path.commonpath([place_of(root) for root in roots])
+    if brought.is_brought(absolute):
+        return shlex.quote(printable(absolute))
     given = absolute if any(root.is_absolute() for root in roots) else os.path.relpath(absolute)
     return shlex.quote(printable(given))
 

@@ -21,11 +21,12 @@ from shardctl.engines.taking import Taken, take
 from shardctl.errors import InputError, Rejection, TooManyRejectsError
 from shardctl.listing import LabelRule, Listing, list_files
 from shardctl.recipe import Recipe
+from shardctl.sources import brought
 from shardctl.sources.formats import Numbers
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.types import without_nulls
 from shardctl.spread import spread
-from shardctl.storage import naming_the_path, printable
+from shardctl.storage import copy_file, naming_the_path, printable
 from shardctl.units import Units
 
 PLACE = "__place__"
@@ -54,7 +55,8 @@ class Inputs:
 def take_inputs(roots: list[Path], settings: dict[str, Any], most: int, workers: int | str, scratch: Path) -> Inputs:
     """Put about `most` inputs from all over the sources into scratch/inputs.
 
-    Files that are one record are linked. Records of files that have many become one Arrow file. Raises InputError.
+    Files that are one record are linked, or copied from a store. Records of files that have many become one Arrow file. Raises
+    InputError.
     """
     reading = Recipe.reading_of(settings)
     in_tables = settings["kind"] == "image" and settings.get("image_field") is not None
@@ -68,11 +70,17 @@ def take_inputs(roots: list[Path], settings: dict[str, Any], most: int, workers:
         kept = {name: settings[name] for name in settings if name not in OF_TEXT}
         by_place = {"key_field": PLACE} if placed else {}
         return Inputs(count, {**by_place, **kept, "kind": settings["kind"] if in_tables else "table"}, faults)
-    for number, row in enumerate(listing.table.take(pa.array(spread(len(listing), most))).to_pylist()):
+    rows = listing.table.take(pa.array(spread(len(listing), most))).to_pylist()
+    brought.bring_all(listing.opened(row) for row in rows)
+    for number, row in enumerate(rows):
         if not row["error"]:
             path = Path(listing.opened(row)).resolve()
             # The number makes the name unique, and the name is for messages: 60 characters are at most 240 bytes, of 255.
-            (folder / f"{number:06d}-{path.name[-60:]}").symlink_to(path)
+            place = folder / f"{number:06d}-{path.name[-60:]}"
+            if brought.is_brought(path):
+                copy_file(brought.local_path(path), place)  # what was brought is not there for long
+            else:
+                place.symlink_to(path)
     return Inputs(len(listing), settings)
 
 

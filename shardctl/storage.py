@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shardctl import stand_ins
 from shardctl.absent import SCRATCH, SCRATCH_FILES, bringing, shown
 from shardctl.errors import DiskFullError, StorageError
 from shardctl.machine import boot
@@ -351,9 +352,9 @@ def is_regular_file(path: Path) -> bool:
 def printable(text: str) -> str:
     """Return `text` safe to show: control characters and undecodable bytes appear as escapes.
 
-    A path in a folder that stands for a dataset on a store appears as its URL.
+    A path in a folder that stands for a dataset, or for sources, on a store appears as its URL.
     """
-    decoded = shown(text).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    decoded = shown(stand_ins.shown(text)).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in decoded)
 
 

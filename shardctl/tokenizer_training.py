@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from shardctl.conversion import Listener, convert
+from shardctl.conversion.options import source_path
 from shardctl.dataset import Dataset, open_dataset
 from shardctl.errors import InputError, StorageError, TooManyRejectsError, UsageError
 from shardctl.recipe_files.reading import load_recipe
@@ -120,7 +121,7 @@ def _datasets(
     listener: Listener | None,
 ) -> tuple[list[Dataset], int]:
     """Return the datasets with the texts, and the number of records that were rejected. Sources become one in `scratch`."""
-    places = [Path(each) for each in ([src] if isinstance(src, str | Path) else src)]
+    places = [source_path(each) for each in ([src] if isinstance(src, str | Path) else src)]
     found = [place for place in places if (place / MANIFEST).exists()]
     others = [place for place in places if place not in found]
     if found and recipe:

@@ -23,7 +23,7 @@ from test_resume import HELD
 import shardctl
 from shardctl.conversion import Listener
 from shardctl.conversion.destinations import store
-from shardctl.errors import BusyError, DatasetError, ShardctlError, StoreError, UnfinishedError
+from shardctl.errors import BusyError, DatasetError, ShardctlError, StoreError, UnfinishedError, UsageError
 from shardctl.stores import open_store
 from shardctl.stores.base import Store
 from shardctl.stores.lease import Pace
@@ -303,6 +303,26 @@ def put_foreign(store: Store) -> None:
 def test_places_that_cannot_be(photos: Path, object_server: ObjectServer, bad: str) -> None:
     with pytest.raises(ShardctlError, match=r"URL|bucket|path"):
         convert(photos, bad)
+
+
+def test_generations_are_kept_in_folders_only(photos: Path, url: str) -> None:
+    with pytest.raises(UsageError, match=f"{url}: kept generations are not supported on a store"):
+        convert(photos, url, update=True, keep=2)
+
+
+@pytest.mark.parametrize(("below", "said"), [("/out", "is inside the source"), ("", "is inside the source")])
+def test_a_dataset_within_its_source_is_refused(bucket: str, below: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        shardctl.convert(f"{bucket}/photos", f"{bucket}/photos{below}")
+    with pytest.raises(UsageError, match="is inside the destination"):
+        shardctl.convert(f"{bucket}/photos/in", f"{bucket}/photos")
+
+
+def test_what_is_for_folders_is_no_url(photos: Path, url: str) -> None:
+    with pytest.raises(UsageError, match=r"rejects are copied to a folder of this machine only"):
+        convert(photos, f"{url}/x", copy_rejects=url)
+    with pytest.raises(UsageError, match=r"shardctl\.write writes to folders"):
+        shardctl.write(url, [{"key": "a", "n": 1}])
 
 
 def test_lines_with_keys_of_their_own(tmp_path: Path, url: str) -> None:

@@ -375,3 +375,18 @@ def command_of(job: dict[str, Any], cluster: Path) -> str:
     shell, option, script = container["command"]
     assert (shell, option) == ("sh", "-c")
     return str(script).replace("/data", str(cluster))
+
+
+def test_parts_of_another_conversion_wait_for_those_that_are_built(here: Path) -> None:
+    other = [*HELD_COMMAND, "--seed", "5", "--part", "1/2", "--if-running", "fail"]
+    with building(here, "1/2", 0, 0):
+        wait_for_lease(here)
+        refused = shardctl_command(*other, cwd=here)
+        assert refused.returncode == 3
+        assert "another shardctl is writing it (part 1 of 2: process" in refused.stderr
+        assert len(list(here.glob("out/.shardctl/*/job.json"))) == 1
+
+
+def wait_for_lease(here: Path) -> None:
+    while not list(here.glob("out/.shardctl/*/parts/*/lease")):
+        select.select([], [], [], 0.005)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from object_server import ObjectServer
 from test_casualties import FATAL
 from test_conversion import images, sums
 
@@ -24,6 +25,7 @@ from shardctl.conversion import Listener
 from shardctl.engines.agent import Agent, Order
 from shardctl.engines.task import Progress
 from shardctl.errors import InstallError, SourceGoneError, TooManyRejectsError, UsageError, WorkerError
+from shardctl.stores import open_store
 from shardctl.tables import read_rejects
 from shardctl.version import __version__
 
@@ -108,8 +110,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def cluster(folder: Path) -> Iterator[Any]:
-    """A head without CPUs, and two nodes that build one shard at a time."""
+def cluster(folder: Path, started_server: ObjectServer) -> Iterator[Any]:
+    """A head without CPUs, and two nodes that build one shard at a time, and know the way to the object store."""
     from ray.cluster_utils import Cluster
 
     quick = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 3}
@@ -119,7 +121,7 @@ def cluster(folder: Path) -> Iterator[Any]:
         made = Cluster(True, head_node_args={"num_cpus": 0, "_system_config": quick, **SMALL})
         try:
             for _ in range(2):
-                made.add_node(num_cpus=1, env_vars={"NODE": "usual"}, **SMALL)
+                made.add_node(num_cpus=1, env_vars={"NODE": "usual", **started_server.environment}, **SMALL)
             yield made
         finally:
             made.shutdown()
@@ -216,6 +218,18 @@ def test_the_dataset_is_that_of_a_local_run(case: Any, photos: Path, tmp_path: P
     assert (there.samples, there.rejected, there.reasons) == (here.samples, here.rejected, here.reasons)
     assert sum((progress.samples for progress in told), 0) == there.samples
     assert shardctl.verify(tmp_path / "there").findings == ()
+
+
+@pytest.mark.usefixtures("connected")
+def test_nodes_write_to_an_object_store_which_alone_they_share(photos: Path, bucket: str, tmp_path: Path) -> None:
+    source, options = photos_split_and_shuffled(photos, tmp_path)
+    shardctl.convert(source, tmp_path / "here", workers=1, **options)
+    there = shardctl.convert(source, f"{bucket}/out", engine="ray", **options)
+    assert there.samples == 60
+    store = open_store(f"{bucket}/out")
+    base = json.loads(store.get("manifest.json").to_pybytes())["base"]
+    assert store.get(f"{base}SHA256SUMS").to_pybytes() == (tmp_path / "here" / "SHA256SUMS").read_bytes()
+    assert shardctl.verify(f"{bucket}/out").findings == ()
 
 
 @pytest.mark.usefixtures("connected")
@@ -359,8 +373,8 @@ def test_an_interrupt_stops_the_nodes_and_the_same_command_resumes(
         assert local.wait(LIMIT_SECONDS) == 0
     staging = tmp_path / "there" / ".shardctl"
     with command(*given) as running:
-        until(lambda: list(staging.glob("*/done/*.arrow")))
-        until(lambda: held(folder))
+        until(lambda: list(staging.glob("*/done/*.arrow")) or running.poll() is not None)
+        until(lambda: held(folder) or running.poll() is not None)
         started = time.monotonic()
         running.send_signal(number)
         out, err = running.communicate(timeout=LIMIT_SECONDS)
@@ -399,7 +413,7 @@ def test_a_cluster_that_is_not_there_is_told_before_the_work(tmp_path: Path, mon
 
 
 def test_an_agent_that_does_not_see_the_dataset_says_so(tmp_path: Path) -> None:
-    order = Order("run", str(tmp_path / "out" / ".shardctl" / "job"), 0, "", None, None, 0.0)
+    order = Order("run", str(tmp_path / "out" / ".shardctl" / "job"), "", 0, "", None, None, 0.0)
     ((message,),) = Agent().build(order)
     name, text = message["failed"]
     assert (name, text.split(": ")[0]) == ("StorageError", str(tmp_path / "out"))

@@ -89,6 +89,14 @@ def test_a_loader_goes_on_where_a_local_one_stopped(plain: Path, bucket: str, ca
     assert remote.state_dict() == local.state_dict()
 
 
+def test_shuffle_true_reads_whole_blocks(plain: Path, bucket: str) -> None:
+    local = shardctl.open(plain).loader(8, shuffle=True)
+    remote = shardctl.open(upload(plain, f"{bucket}/out"), cache=False).loader(8, shuffle=True)
+    assert (local.state_dict()["order"]["shuffle"], remote.state_dict()["order"]["shuffle"]) == ("global", "window")
+    with pytest.raises(UsageError, match="another order"):
+        remote.load_state_dict(local.state_dict())
+
+
 def test_processes_make_the_same_batches(plain: Path, bucket: str, cache: Path | bool, object_server: ObjectServer) -> None:
     local, url = shardctl.open(plain), upload(plain, f"{bucket}/out")
     object_server.clear()
@@ -321,6 +329,19 @@ def test_bench_says_what_came_over_the_network(plain: Path, bucket: str, tmp_pat
         shardctl.bench(url, baseline=True)
     with pytest.raises(UsageError, match="leave out --cold"):
         shardctl.bench(url, cold=True)
+
+
+def test_packed_tokens_and_their_tokeniser(demo: Path, tmp_path: Path, bucket: str, cache: Path | bool) -> None:
+    recipe = {
+        "kind": "text",
+        "record": "line",
+        "transform": [{"name": "tokenize", "tokenizer": "bytes"}, {"name": "pack", "length": 64}],
+    }
+    shardctl.convert(demo / "lines.jsonl", tmp_path / "out", recipe=recipe, workers=0)
+    local = shardctl.open(tmp_path / "out")
+    remote = shardctl.open(upload(tmp_path / "out", f"{bucket}/out"), cache=cache)
+    assert all_same(remote.loader(8, shuffle="window", seed=4), local.loader(8, shuffle="window", seed=4))
+    assert remote.tokenizer.decode(remote[3]["tokens"]) == local.tokenizer.decode(local[3]["tokens"])
 
 
 def test_an_earlier_generation(plain: Path, bucket: str) -> None:

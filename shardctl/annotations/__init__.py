@@ -11,6 +11,7 @@ from pathlib import Path
 from shardctl.annotations.base import AnnotationFormat, AnnotationRule, Annotations, Source
 from shardctl.annotations.inputs import Inputs
 from shardctl.errors import UsageError
+from shardctl.sources.brought import begin_of, exists
 from shardctl.storage import printable
 
 FORMATS = ("coco", "yolo", "voc", "masks", "captions", "imagenet")
@@ -37,14 +38,13 @@ LOOKED_AT = 1 << 20
 def hint_of_format(path: Path) -> str:
     """Say which format may be meant by what was taken for the path of a labels file, and could not be read; "" if none."""
     word, colon, _ = str(path).partition(":")
-    if colon and not path.exists():
+    if colon and not exists(path):
         word = word.partition("+")[0]
         near = difflib.get_close_matches(word, FORMATS, 1)
         meant = f", perhaps {near[0]}" if near else ""
         return f"if {printable(word)} should be a format of annotations{meant}: the formats are {', '.join(FORMATS)}"
     try:
-        with open(path, "rb") as file:
-            begin = file.read(LOOKED_AT)
+        begin = begin_of(str(path), LOOKED_AT)
     except OSError:
         return ""
     if begin.lstrip().startswith(b"{") and _MEMBERS_OF_COCO.search(begin):

@@ -15,6 +15,7 @@ import pyarrow as pa
 from shardctl.annotations.inputs import Inputs
 from shardctl.errors import Rejection, UsageError
 from shardctl.roles import Role
+from shardctl.stand_ins import path_of, source_of
 
 BOXES = ("keep", "clip", "drop")
 FRAMES = ("auto", "stored", "upright")
@@ -46,11 +47,13 @@ class Source:
             form.check_option(name, value)
         if not found["path"] and form.needs_path:
             raise UsageError(f"--labels {text}: it needs a path, {form.name}:PATH")
-        return cls(form.name, found["path"], tuple((name, value) for name, value in given))
+        return cls(
+            form.name, str(path_of(found["path"])) if found["path"] else "", tuple((name, value) for name, value in given)
+        )
 
     def __str__(self) -> str:
         options = "".join(f"+{name}={value}" if value else f"+{name}" for name, value in self.options)
-        return f"{self.format}{options}:{self.path}"
+        return f"{self.format}{options}:{source_of(self.path)}"
 
 
 @dataclass(frozen=True)

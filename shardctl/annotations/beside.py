@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from shardctl.annotations.inputs import Inputs, stem
 from shardctl.errors import InputError
+from shardctl.sources.brought import holds, local_path
 from shardctl.sources.labels import some
 from shardctl.sources.walk import FoundFile, walk
 from shardctl.storage import counted, format_bytes, printable
@@ -44,7 +45,7 @@ def files_in(folder: Path, suffixes: Collection[str], what: str) -> list[FoundFi
 
 def walked(folder: Path, suffixes: Collection[str], what: str) -> list[FoundFile]:
     """Return the files in a folder and below whose names have these endings, if any. Raises InputError without the folder."""
-    if not folder.is_dir():
+    if not holds(folder):
         raise InputError(f"{printable(str(folder))}: no such folder; give the folder of the {what}")
     return [file for file in walk([folder], lambda _: None) if file.suffix in suffixes and file.fault is None]
 
@@ -113,7 +114,7 @@ def said_of_others(lost: Sequence[FoundFile], without: int, inputs: Inputs, what
 
 def read_small(path: Path) -> bytes:
     """Return the bytes of a file of annotations. Raises OSError, ValueError if it is too large."""
-    with open(path, "rb") as file:
+    with open(local_path(path), "rb") as file:
         if os.fstat(file.fileno()).st_size > LARGEST:
             raise ValueError(f"it has more than {format_bytes(LARGEST)}")
         return file.read()

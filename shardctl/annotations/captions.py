@@ -14,6 +14,7 @@ from shardctl.annotations.base import AnnotationRule, Annotations, Source, fault
 from shardctl.annotations.beside import Beside, Digest, files_in, match_files, read_small, refuse_no_match, said_of_others
 from shardctl.annotations.inputs import AT_ONCE, Inputs, stem
 from shardctl.errors import InputError, Rejection, UsageError
+from shardctl.sources.brought import bring_all, exists
 from shardctl.sources.walk import FoundFile
 
 SUFFIXES = (".txt", ".json")
@@ -35,6 +36,7 @@ class Captions:
             raise UsageError("give --labels captions: once, with the folder that has all captions")
         matched, lost = _matched(sources[0].path, inputs)
         digest, faults = Digest(), dict[int, Rejection]()
+        bring_all(file.path for file in matched)
         captions: list[list[str]] = []
         several = False
         for file in matched:
@@ -76,7 +78,7 @@ def _siblings(inputs: Inputs) -> list[Beside]:
         for path, root in zip(*(column.to_pylist() for column in batch.columns), strict=True):
             folder = inputs.roots[root] if inputs.roots[root].is_dir() else inputs.roots[root].parent
             there = [folder / (stem(path) + suffix) for suffix in SUFFIXES]
-            there = [file for file in there if file.is_file()]
+            there = [file for file in there if exists(file)]
             if len(there) > 1:
                 raise InputError(f"{path} has two captions, {there[0].name} and {there[1].name}; remove one")
             if there and (other := stems.setdefault(f"{root}/{stem(path)}", path)) != path:

@@ -16,6 +16,7 @@ import pyarrow as pa
 from shardctl.annotations.base import AnnotationRule, Annotations, Source, no_options
 from shardctl.annotations.inputs import AT_ONCE, Inputs, stem
 from shardctl.errors import InputError, UsageError
+from shardctl.sources.brought import exists, holds, local_path
 from shardctl.sources.labels import some
 from shardctl.storage import counted, printable
 
@@ -94,9 +95,9 @@ class _Lists:
     path: Path
 
     def __post_init__(self) -> None:
-        if not self.path.exists():
+        if not (exists(self.path) or holds(self.path)):
             raise InputError(f"{self.shown}: no such file or folder; give the folder that has {WORDS[0]}")
-        self._folder = self.path if self.path.is_dir() else self.path.parent
+        self._folder = self.path if holds(self.path) else self.path.parent
         self._read: list[bytes] = []
 
     @property
@@ -110,11 +111,11 @@ class _Lists:
 
     def _find(self, name: str) -> Path | None:
         places = [self._folder / name, self._folder / "data" / name]
-        return next((place for place in places if place.is_file()), None)
+        return next((place for place in places if exists(place)), None)
 
     def _lines(self, path: Path) -> list[str]:
         try:
-            data = path.read_bytes()
+            data = local_path(path).read_bytes()
             self._read.append(data)
             return data.decode("utf-8-sig").splitlines()
         except OSError as error:

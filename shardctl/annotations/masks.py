@@ -18,6 +18,7 @@ from shardctl.annotations.inputs import Inputs
 from shardctl.errors import InputError, UsageError
 from shardctl.layout import ENCODED_IMAGE
 from shardctl.roles import Mask
+from shardctl.sources.brought import begin_of, exists, local_path, version_of
 from shardctl.spread import spread
 
 MASK = "mask"
@@ -65,8 +66,7 @@ class Masks:
             # From the source on, so that a dataset says the same wherever the two lie together.
             path = os.path.relpath(os.path.realpath(file.path), resolved[root])
             places.append({"path": path, "name": file.path.name, "frame": rule.frame, "bits": bits})
-            status = file.path.stat()
-            stamp = f"{status.st_size} {status.st_mtime_ns}".encode()
+            stamp = "{} {}".format(*version_of(str(file.path))).encode()
             digest.add(path, stamp)
             stamps.append(xxhash.xxh3_64_intdigest(stamp))
         rows = np.full(len(inputs), -1, np.int64)
@@ -85,8 +85,7 @@ class Masks:
 def _bits(path: Path) -> int:
     """Return 16 for a PNG with as many bits in a channel, else 8."""
     try:
-        with open(path, "rb") as file:
-            head = file.read(_PNG_BITS + 1)
+        head = begin_of(str(path), _PNG_BITS + 1)
     except OSError:  # the worker says so when it reads it
         return 8
     return 16 if len(head) > _PNG_BITS and head[_PNG_BITS] == 16 else 8
@@ -98,10 +97,10 @@ _PNG_BITS = 24
 
 def _names(path: Path, digest: Digest) -> tuple[str, ...] | None:
     """Return the names of the numbers, None if they have none."""
-    if not path.is_file():
+    if not exists(path):
         return None
     try:
-        data = path.read_bytes()
+        data = local_path(path).read_bytes()
         digest.add(path.name, data)
         return tuple(data.decode("utf-8").splitlines()) or None
     except (OSError, UnicodeDecodeError) as error:

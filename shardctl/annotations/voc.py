@@ -16,6 +16,7 @@ from shardctl.annotations.inputs import Inputs, stem
 from shardctl.annotations.objects import OBJECTS, ObjectsWriter, objects_field, said_of_boxes
 from shardctl.errors import Rejection
 from shardctl.roles import Objects
+from shardctl.sources.brought import bring_all, holds
 from shardctl.sources.walk import FoundFile
 from shardctl.storage import counted
 
@@ -47,7 +48,7 @@ class Voc:
         offsets: dict[int, int] = {}
         for source in sources:
             folder = Path(source.path)
-            folder = folder / "Annotations" if (folder / "Annotations").is_dir() else folder
+            folder = folder / "Annotations" if holds(folder / "Annotations") else folder
             found = files_in(folder, (".xml",), "XML files")
             here, others = _match(found, inputs)
             refuse_no_match(here, found, inputs, folder, "XML files")
@@ -55,6 +56,7 @@ class Voc:
             lost += others
             offsets |= {file.row: int(source.path not in zero_based) for file in here}
         by_row = {file.row: file for file in matched}
+        bring_all(file.path for file in matched)
         writer = ObjectsWriter(scratch / "voc.arrow", rule, relative=False)
         classes: dict[str, int] = {}
         digest, at_zero = Digest(), 0
@@ -97,6 +99,7 @@ def _match(found: list[FoundFile], inputs: Inputs) -> tuple[list[Beside], list[F
     matched, lost = match_files(found, inputs, "XML files", _image_of)
     taken = {file.row for file in matched}
     named: list[tuple[FoundFile, str]] = []
+    bring_all(file.opened for file in lost)
     for file in lost:
         try:
             said = parse(read_small(Path(file.opened))).text.get(FILE_NAME)

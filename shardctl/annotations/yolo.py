@@ -16,6 +16,7 @@ from shardctl.annotations.inputs import Inputs
 from shardctl.annotations.objects import BEYOND, OBJECTS, ObjectsWriter, objects_field, said_of_boxes
 from shardctl.errors import InputError, InstallError, Rejection, UsageError
 from shardctl.roles import Objects
+from shardctl.sources.brought import bring_all, exists, holds
 from shardctl.sources.labels import some
 from shardctl.sources.walk import FoundFile
 from shardctl.storage import printable
@@ -79,6 +80,7 @@ class Yolo:
             matched += here
             lost += others
         by_row = {file.row: file for file in matched}
+        bring_all(file.path for file in matched)
         if not by_row:
             refuse_no_match(matched, lost, inputs, path, "labels")
         if len(by_row) < len(matched):
@@ -247,7 +249,7 @@ def _points(values: list[float], each: int) -> list[list[float]]:
 def _of_folder(folder: Path, digest: Digest, rule: AnnotationRule) -> Setup:
     if rule.task == "pose":
         raise UsageError("--task pose needs a data.yaml with kpt_shape: --labels yolo:data.yaml")
-    path = next((folder / name for name in NAMES if (folder / name).is_file()), None)
+    path = next((folder / name for name in NAMES if exists(folder / name)), None)
     names = None
     if path is not None:
         data = _bytes_of(path)
@@ -348,21 +350,21 @@ def _folders_of(said: dict[str, Any], path: Path, shown: str) -> tuple[list[Path
     """Return the folders of labels, by those of the images: `images` in their paths is `labels`; and those that are missing."""
     base = path.parent
     if isinstance(said.get("path"), str):
-        base = next((place for place in (base / said["path"], Path(said["path"])) if place.is_dir()), base)
+        base = next((place for place in (base / said["path"], Path(said["path"])) if holds(place)), base)
     folders: list[Path] = []
     tried: list[str] = []
     others = [name for name, value in said.items() if name not in (*SPLITS, *SETTINGS) and _is_folder(base, path.parent, value)]
     for split in (*SPLITS, *others):
         given = said.get(split)
         for place in given if isinstance(given, list) else [given] if given else []:
-            images = next((each for each in _places_of(base, path.parent, str(place)) if each.exists()), None)
+            images = next((each for each in _places_of(base, path.parent, str(place)) if (exists(each) or holds(each))), None)
             tried.append(str(place))
             if images is None:
                 continue
-            found = [images] if images.is_dir() else _folders_in_list(images, base)
+            found = [images] if holds(images) else _folders_in_list(images, base)
             folders += [_labels_of(folder) for folder in found]
-    missing = [folder for folder in dict.fromkeys(folders) if not folder.is_dir()]
-    folders = [folder for folder in dict.fromkeys(folders) if folder.is_dir()]
+    missing = [folder for folder in dict.fromkeys(folders) if not holds(folder)]
+    folders = [folder for folder in dict.fromkeys(folders) if holds(folder)]
     if not folders:
         named = f" ({', '.join(map(printable, tried))})" if tried else ""
         raise InputError(f"{shown}: no folder of labels was found by its train, val and test{named}; give --labels yolo:FOLDER")
@@ -372,7 +374,7 @@ def _folders_of(said: dict[str, Any], path: Path, shown: str) -> tuple[list[Path
 
 def _is_folder(base: Path, beside: Path, value: Any) -> bool:
     """Return whether a value names a folder of images: that of a split with a name of its own."""
-    return isinstance(value, str) and any(place.is_dir() for place in _places_of(base, beside, value))
+    return isinstance(value, str) and any(holds(place) for place in _places_of(base, beside, value))
 
 
 def _places_of(base: Path, beside: Path, place: str) -> list[Path]:

@@ -24,7 +24,7 @@ from shardctl.codecs.image import Store
 from shardctl.engines.inputs import check_digest, digest_of, read_whole
 from shardctl.engines.job import Job, Planned, Root, records_read
 from shardctl.engines.records import origin_of, read_unit
-from shardctl.errors import InputError, Rejection
+from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.layout import Layout
 from shardctl.manifest import Manifest
 from shardctl.order import Permutation
@@ -35,6 +35,7 @@ from shardctl.sources.formats import Misfit
 from shardctl.sources.kinds import KINDS
 from shardctl.storage import printable
 from shardctl.stored import StoredDataset
+from shardctl.stores import is_url
 from shardctl.tables import SHARDS, ShardTable, is_written
 from shardctl.times import python_rows
 
@@ -100,6 +101,10 @@ class _Inputs:
             why = "its samples were written by shardctl.write" if is_written(manifest.settings) else "its manifest names none"
             raise InputError(f"{printable(str(root))}: has no raw inputs ({why}), and --baseline reads them")
         for source in manifest.sources:
+            if is_url(source):
+                raise UsageError(
+                    f"{printable(source)}: is on a store, and --baseline reads raw inputs from a disk; leave it out"
+                )
             if not Path(source).exists():
                 raise InputError(f"{printable(source)}: is gone, and --baseline reads the raw inputs of {printable(str(root))}")
         recipe = Recipe.from_settings(manifest.recipe, root)

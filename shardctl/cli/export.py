@@ -91,7 +91,7 @@ def export(
     output: Output,
     **choice: Any,
 ) -> None:
-    """Write the dataset DST in another form, into the new folder OUT.
+    """Write the dataset DST, a folder or a URL (s3://bucket/out), in another form, into the new folder OUT.
 
     \b
       parquet     data/SPLIT-00000-of-00007.parquet, as Hugging Face datasets reads it; LitData too

@@ -99,6 +99,7 @@ def inspect(target: str, output: Output, **given: Any) -> int:
       shardctl inspect out --where 'label == "cat" and width > 500' --save cats --images cats.png
       shardctl inspect out --html out.html                     a page to browse
       shardctl inspect out --diff out2                         compare two datasets
+      shardctl inspect s3://bucket/out --key cat/001.jpg       a dataset on a store; what is shown comes over the network
       shardctl inspect out --history                           what each update of it changed
       shardctl inspect train-00000.tar --head 5                the shards of another tool: files, fields, first records
       shardctl inspect tars --images tars.png --html tars.html a sheet and a page of 500 of their records

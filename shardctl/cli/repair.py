@@ -51,6 +51,8 @@ def repair(
     Only damaged files are rebuilt, and a rebuilt file is used only if its SHA-256 is the recorded one. Samples that cannot
     be rebuilt, because their source changed or is gone, are listed; the exit code is then 1. Files that were renamed or
     swapped are restored without the sources.
+
+    DST may be on a store (s3://bucket/out): all of it is read, and what was rebuilt is put back.
     """
     from shardctl.restoration import Listener
     from shardctl.restoration import repair as repair_dataset

@@ -33,6 +33,8 @@ def verify(target: str, level: str, output: Output) -> int:
     as a file that does not belong to it, does not. A dataset can also be checked without shardctl:
     cd DST && sha256sum -c SHA256SUMS.
 
+    DST may be on a store (s3://bucket/out): quick lists it and reads the end of each shard, the other levels read all of it.
+
     The shards of other tools are checked too, whatever the level: every record of .tar, .tfrecord, .mds, .parquet and others is
     read, with the checksums that the format has. Each finding names the file and the number of the record. Of an export to
     files, coco or yolo the checksums of all files are compared.

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from shardctl.annotations import AnnotationRule
-from shardctl.conversion.options import Options, check_destination, check_quarantine
+from shardctl.conversion.options import Options, check_destination, check_place_on_store, check_quarantine, source_path
 from shardctl.errors import UsageError
 from shardctl.labelling import PlanSettings
 from shardctl.listing import LabelRule
 from shardctl.recipe import Recipe
 from shardctl.recipe_files.reading import load_recipe
 from shardctl.splitting import SplitRule
+from shardctl.storage import printable
 from shardctl.stores import is_url
 
 
@@ -55,11 +56,17 @@ class Asked:
         chosen.check()
         split = SplitRule.parse(chosen.split)
         settings = dict(recipe) if isinstance(recipe, dict) else load_recipe(Path(recipe)) if recipe else {}
-        roots = [Path(source) for source in several]
+        roots = [source_path(source) for source in several]
         if not roots:
             raise UsageError("no source was given")
+        if is_url(dst):
+            check_place_on_store(str(dst), roots, chosen)
         target = Path() if is_url(dst) else check_destination(Path(dst), roots)
         if chosen.copy_rejects is not None:
+            if is_url(chosen.copy_rejects):
+                raise UsageError(
+                    f"{printable(str(chosen.copy_rejects))}: rejects can be copied to a folder of this machine only"
+                )
             check_quarantine(Path(chosen.copy_rejects), target, roots)
         return cls(tuple(roots), target, settings, chosen, split)
 

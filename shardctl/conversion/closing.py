@@ -49,6 +49,7 @@ def write_dataset(job: Job, closing: Closing, before: Before | None, place: Dest
     Raises TooManyRejectsError if not one input was converted, InputError if there was none.
     """
     clear_partial_files(job)
+    place.bring_done(job, np.ones(job.shards, bool))
     place.bring_rejects(job)
     outcomes = Outcomes(job, before)
     place.keep(outcomes)

@@ -23,7 +23,7 @@ from shardctl.conversion.explaining import explain
 from shardctl.conversion.kinds import settle_kind
 from shardctl.conversion.listener import Listener
 from shardctl.conversion.metering import metered
-from shardctl.conversion.options import check_sources
+from shardctl.conversion.options import check_sources, source_path
 from shardctl.conversion.rejects import copy_rejects, refuse_many_rejects
 from shardctl.conversion.result import (
     ConvertResult,
@@ -66,8 +66,9 @@ from shardctl.fingerprint import (
 from shardctl.listing import KnownFiles, Listing, list_files
 from shardctl.manifest import Manifest
 from shardctl.recipe import Recipe
+from shardctl.sources import brought
 from shardctl.sources.kinds import KINDS
-from shardctl.sources.walk import place_of
+from shardctl.sources.walk import recorded
 from shardctl.storage import format_bytes, naming_the_path, printable, scratch_folder, write_atomically
 from shardctl.tables import CHECKSUMS, MANIFEST, STAGING
 
@@ -79,7 +80,7 @@ UPDATING = "-update"
 
 def run(asked: Asked, listener: Listener, place: Destination, held: Held | None = None) -> ConvertResult:
     """Convert as asked. `held` is the lease of the destination where the caller has it already. Raises what `convert` does."""
-    with metered(listener, asked.options.metrics) as metering:
+    with brought.in_use(), metered(listener, asked.options.metrics) as metering:
         return _run(asked, metering, place, held)
 
 
@@ -282,7 +283,7 @@ class Conversion:
                 self._read(manifest)  # raises if a table is damaged
             return manifest
         if follows:
-            moved = [str(place_of(Path(old))) for old in self.options.moved_from]
+            moved = [recorded(source_path(old)) for old in self.options.moved_from]
             moved = sources[: len(manifest.sources)] if self.options.append else moved
             refuse_other(self.target, manifest, parts, sources, moved)
             self.before = self._read(manifest)
@@ -490,7 +491,7 @@ class Conversion:
     def _copied(self) -> int:
         if self.options.copy_rejects is None:
             return 0
-        return copy_rejects(self.target, tuple(base.path for base in self.bases), Path(self.options.copy_rejects))
+        return copy_rejects(self.target, tuple(base.folder for base in self.bases), Path(self.options.copy_rejects))
 
     def _seconds(self) -> float:
         return time.monotonic() - self.started
@@ -502,8 +503,8 @@ class Conversion:
         return 0 if self.before is None else self.before.manifest.keep
 
     def _sources(self) -> list[str]:
-        """Return the absolute paths of the sources."""
-        return [str(place_of(root)) for root in self.roots]
+        """Return the absolute paths of the sources, or their URLs."""
+        return [recorded(root) for root in self.roots]
 
     def _finished(self, status: str, made: int, listing: Listing) -> ConvertResult:
         """Return the result; this run made `made` of the dataset's samples."""

@@ -11,9 +11,13 @@ from pathlib import Path
 from shardctl.arguments import whole_number
 from shardctl.engines import named
 from shardctl.engines.pool import Limits, most_workers
-from shardctl.errors import DatasetError, InputError, StorageError, UsageError
+from shardctl.errors import DatasetError, InputError, NotPermittedError, StorageError, UsageError
 from shardctl.metrics import check_target
+from shardctl.sources import brought
+from shardctl.sources.walk import recorded
+from shardctl.stand_ins import path_of
 from shardctl.storage import format_bytes, naming_the_path, printable
+from shardctl.stores import is_url, parts_of
 from shardctl.tables import GENERATIONS, MANIFEST, STAGING
 
 IF_RUNNING = ("wait", "fail")
@@ -176,14 +180,25 @@ def reject_limit(given: str | int | None, inputs: int) -> float:
     return float(number) / 100 * inputs if text.endswith("%") else float(number)
 
 
+def source_path(source: str | Path) -> Path:
+    """Return the path of a source, or what stands for one on a store. Raises UsageError for what is no URL of a store."""
+    if is_url(source):
+        parts_of(str(source))
+    return path_of(source)
+
+
 def check_sources(src: Iterable[str | Path]) -> list[Path]:
-    """Return the sources as paths. Raises InputError for one that does not exist."""
-    roots = [Path(source) for source in src]
+    """Return the sources as paths; those on stores are listed anew. Raises InputError for one that does not exist."""
+    brought.forget_lists()
+    roots = [source_path(source) for source in src]
     if not roots:
         raise UsageError("no source was given")
     for root in roots:
         shown = printable(str(root))
         try:
+            if brought.is_brought(root):
+                _check_on_store(root)
+                continue
             if not root.exists():
                 raise InputError(f"{shown}: no such file or folder")
             if not root.is_dir() and not root.is_file():
@@ -191,6 +206,19 @@ def check_sources(src: Iterable[str | Path]) -> list[Path]:
         except OSError as error:  # a name that is too long, or a parent folder without permission
             raise InputError(f"{shown}: cannot be read ({error.strerror})") from error
     return roots
+
+
+def _check_on_store(root: Path) -> None:
+    """Raise InputError if there is nothing at a path that stands for an object, or for a folder of them."""
+    try:
+        if brought.holds(root):
+            return
+    except NotPermittedError:  # one object can be read without the permission to list the others
+        if brought.is_one_object(root):
+            return
+        raise
+    if not brought.is_one_object(root):
+        raise InputError(f"{printable(str(root))}: there is no such object, and none whose key begins so")
 
 
 def check_quarantine(folder: Path, target: Path, roots: list[Path]) -> None:
@@ -230,6 +258,19 @@ def check_destination(target: Path, roots: list[Path]) -> Path:
         _refuse_what_is_there(target, shown)
     refuse_generation(resolved)
     return resolved
+
+
+def check_place_on_store(url: str, roots: list[Path], options: Options) -> None:
+    """Raise UsageError if a dataset at this URL would become its own input, or cannot be as it is wanted there."""
+    shown = printable(url)
+    if options.keep:
+        raise UsageError(f"{shown}: kept generations are not supported on a store; leave out --keep")
+    place = f"{url.rstrip('/')}/"
+    for source in (f"{recorded(root)}/" for root in roots):
+        if place.startswith(source):
+            raise UsageError(f"{shown}: is inside the source {printable(source[:-1])}, and would become its own input")
+        if source.startswith(place):
+            raise UsageError(f"{printable(source[:-1])}: is inside the destination {shown}; keep them apart")
 
 
 def _refuse_what_is_there(target: Path, shown: str) -> None:

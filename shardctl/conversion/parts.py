@@ -37,7 +37,8 @@ from shardctl.lease import LOOK_SECONDS
 from shardctl.listing import Listing
 from shardctl.manifest import Manifest
 from shardctl.plan import NOT_KEPT
-from shardctl.sources.walk import place_of
+from shardctl.sources import brought
+from shardctl.sources.walk import recorded
 from shardctl.storage import exists, printable, write_atomically
 from shardctl.tables import CHECKSUMS, STAGING, Reject, count_reasons, read_rejects
 
@@ -89,6 +90,7 @@ def run_part(asked: Asked, listener: Listener, place: Destination) -> ConvertRes
     engine = named.start(options.engine, options.workers, options.limits(), listener.on_line)
     try:
         with ExitStack() as stack:
+            stack.enter_context(brought.in_use())
             begun = _begin(asked, part, listener, engine, place, stack)
             if isinstance(begun, ConvertResult):
                 return begun
@@ -106,7 +108,10 @@ def _begin(
     told = ""
     while True:
         with place.planning(waiting) as held:
-            found = _job_of(asked, part) or _plan(asked, listener, engine, place, held)
+            found: tuple[Job, Parted] | ConvertResult | None = _job_of(asked, part)
+            if found is None:
+                place.await_parts(waiting)  # of another conversion, whose job gives way to the new one
+                found = _plan(asked, listener, engine, place, held)
             if isinstance(found, ConvertResult):
                 return found
             try:
@@ -154,7 +159,7 @@ def _digest(asked: Asked) -> str:
     """Return what stands for the arguments that decide the plan."""
     given = {each.name: getattr(asked.options, each.name) for each in fields(Options)}
     decides = {name: value for name, value in given.items() if name not in NOT_OF_THE_PLAN}
-    roots = [str(place_of(root)) for root in asked.roots]
+    roots = [recorded(root) for root in asked.roots]
     record = json.dumps([roots, dict(asked.settings), decides], sort_keys=True, default=str)
     return hashlib.sha256(record.encode()).hexdigest()[:32]
 

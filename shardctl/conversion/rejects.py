@@ -9,8 +9,9 @@ from typing import Any
 
 from shardctl.conversion.options import reject_limit
 from shardctl.conversion.result import count_rejects
-from shardctl.errors import StorageError, TooManyRejectsError
+from shardctl.errors import Rejection, StorageError, TooManyRejectsError
 from shardctl.manifest import Manifest
+from shardctl.sources.brought import local_path
 from shardctl.sources.kinds.text import LINES
 from shardctl.sources.walk import suffix_of
 from shardctl.storage import READ_CHUNK, copy_file, naming_the_path, printable, replacing
@@ -117,6 +118,7 @@ def _append(source: Path, row: dict[str, Any], records: set[int], place: Path, f
 def _chunks(source: Path, offset: int, size: int | None) -> Iterator[bytes]:
     """Yield the bytes of a file, or of a part of it."""
     try:
+        source = local_path(source)
         if not source.is_file():  # to open a pipe would wait for a writer
             raise FileNotFoundError
         with open(source, "rb", buffering=0) as file:
@@ -124,5 +126,5 @@ def _chunks(source: Path, offset: int, size: int | None) -> Iterator[bytes]:
             while data := file.read(READ_CHUNK if size is None else min(size, READ_CHUNK)):
                 yield data
                 size = None if size is None else size - len(data)
-    except OSError as error:
+    except (OSError, Rejection) as error:
         raise _UnreadableError from error

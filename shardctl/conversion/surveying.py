@@ -18,6 +18,7 @@ from shardctl.engines.survey import Found, Stretch, Survey
 from shardctl.errors import InputError, Rejection
 from shardctl.listing import Listing, why_nothing
 from shardctl.on_demand import OnDemand
+from shardctl.sources.brought import begin_of
 from shardctl.sources.endings import ending_of
 from shardctl.sources.formats import DETECT, PIECE_BYTES, RECORD_BYTES, Cut, Format, Numbers, Reading, find_format
 from shardctl.sources.formats.ranges import changed
@@ -244,8 +245,8 @@ class Surveyor:
         found: dict[str, _Encoding] = {}
         chosen = spread(len(self.listing), DETECTED_FILES)
         for number, opened in zip(chosen, self.opened(np.array(chosen, np.int64)), strict=True):
-            with contextlib.suppress(OSError, Rejection), open(opened, "rb") as file:
-                found.setdefault(detect(file.read(DETECTED_BYTES)), _Encoding(0, number)).files += 1
+            with contextlib.suppress(OSError, Rejection):
+                found.setdefault(detect(begin_of(opened, DETECTED_BYTES)), _Encoding(0, number)).files += 1
         return found
 
     def _note_only_column(self, file: int, name: str | None) -> None:
@@ -316,7 +317,7 @@ class Surveyor:
     @cached_property
     def _batches(self) -> tuple[Numbers, list[pa.RecordBatch]]:
         """The listing's paths in batches, and the first row of each."""
-        batches = self.listing.table.select(["path", "root"]).to_batches()
+        batches = self.listing.table.select(["path", "root", "mtime_ns"]).to_batches()
         return np.cumsum([0, *(batch.num_rows for batch in batches[:-1])]), batches
 
     def stretches(self, units: Units, numbers: Numbers) -> list[Stretch]:
@@ -328,7 +329,7 @@ class Surveyor:
         for place, *cells in zip(places.tolist(), *(column[numbers].tolist() for column in columns), strict=True):
             offset, size, first, records = cells
             opened, ending = self.listing.opened(rows[place]), self._ending(rows[place])
-            made.append(Stretch(opened, ending, offset, size, (offset, size, 0, first, records)))
+            made.append(Stretch(opened, ending, offset, size, (offset, size, 0, first, records), rows[place]["mtime_ns"]))
         return made
 
     def opened(self, files: Numbers) -> list[str]:
@@ -355,8 +356,8 @@ class Surveyor:
             rows = range(*starts[number : number + 2].tolist())
             begun[number] = Survey(
                 tuple(
-                    Stretch(path, ending_of(path, path), *stretches.range(row), stretches.unit(row))
-                    for row, path in zip(rows, self.opened(stretches.file[rows.start : rows.stop]), strict=True)
+                    self._stretch(file, *stretches.range(row), stretches.unit(row))
+                    for row, file in zip(rows, self._rows(stretches.file[rows.start : rows.stop]), strict=True)
                 ),
                 self.reading,
                 self.shuffled,
@@ -367,6 +368,10 @@ class Surveyor:
             take(int(starts[number]), begun.pop(number), found)
 
         self.engine.survey(OnDemand(len(starts) - 1, survey), on_found)
+
+    def _stretch(self, file: dict[str, Any], offset: int, size: int, unit: tuple[int, ...] | None) -> Stretch:
+        path = self.listing.opened(file)
+        return Stretch(path, ending_of(path, path), offset, size, unit, file["mtime_ns"])
 
     def _joined(self, suffix: str, size: int, answers: list[dict[str, Any]]) -> list[Cut] | None:
         """Return the units of one file; None if it must be scanned as one piece."""

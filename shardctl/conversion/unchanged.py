@@ -14,6 +14,7 @@ from shardctl.listing import wanted_files
 from shardctl.manifest import Manifest
 from shardctl.recipe import Recipe
 from shardctl.seen import Seen
+from shardctl.sources.brought import is_brought
 from shardctl.sources.describing import depends_on_others, inputs_among
 from shardctl.sources.exported import may_be_of_export
 from shardctl.sources.kinds import KINDS, Form
@@ -47,7 +48,11 @@ def is_surely_unchanged(asked: Asked, manifest: Manifest) -> bool:
 
     False says nothing: it may depend on what is in a file, or on annotations.
     """
-    if asked.labels.annotations or _takes_more_from_sources(asked.settings, manifest.recipe):
+    if (
+        any(map(is_brought, asked.roots))
+        or asked.labels.annotations
+        or _takes_more_from_sources(asked.settings, manifest.recipe)
+    ):
         return False
     if tuple(place_of(root).name for root in asked.roots) != tuple(Path(source).name for source in manifest.sources):
         return False

@@ -5,21 +5,25 @@ Orders and messages are plain data; how they travel is the engine's to know.
 
 from __future__ import annotations
 
+import atexit
 import queue
 import threading
 import time
 import traceback
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
+from shardctl.engines.delivery import bring_job
 from shardctl.engines.job import JOB, Job
 from shardctl.engines.local import LocalPool
 from shardctl.engines.pool import Limits
 from shardctl.errors import InstallError, ShardctlError, StorageError
 from shardctl.fingerprint import deciding_versions, version_changes
-from shardctl.storage import printable
+from shardctl.storage import printable, scratch_folder
+from shardctl.tables import STAGING
 
 Message = dict[str, Any]
 """{"progress": [...]} or {"line": text} any number of times; then {"done": None}, or {"failed": [class, message]} for a fault
@@ -31,7 +35,7 @@ IDLE_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Order:
-    """A shard to build, of the job in `folder`.
+    """A shard to build, of the job in `folder`; where the dataset is on an object store, at `url`, of a copy of that.
 
     All orders of one run of an engine have the same text as `run`: what an agent knows of the job of another run may not be so
     any more. `versions` are those of the machine that gives the order. `memory` and `seconds` are limits (pool.py). `every` is
@@ -40,6 +44,7 @@ class Order:
 
     run: str
     folder: str
+    url: str
     shard: int
     versions: str
     memory: int | None
@@ -53,6 +58,8 @@ class Agent:
     def __init__(self) -> None:
         self._run = ""
         self._job: Job | None = None
+        self._copies = ExitStack()
+        atexit.register(self._copies.close)
         self._pool: LocalPool | None = None
         self._messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._busy = threading.Lock()
@@ -91,7 +98,8 @@ class Agent:
         if self._pool is None or self._job is None or order.run != self._run:
             if self._pool is not None:
                 self._pool.close()
-            self._run, self._job = order.run, _job_of(order)
+            self._copies.close()
+            self._run, self._job = order.run, _job_of(order, self._copies)
             self._pool = LocalPool(1, Limits(order.memory, order.seconds), self._tell_line)
         self._pool.run(self._job, [order.shard], lambda progress: messages.put({"progress": astuple(progress)}))
 
@@ -117,9 +125,15 @@ def _next(messages: queue.SimpleQueue[Message], due: float) -> Message | None:
         return None
 
 
-def _job_of(order: Order) -> Job:
-    """Read the job, if this machine may build shards of it. Raises StorageError, DatasetError, UsageError, InstallError."""
+def _job_of(order: Order, copies: ExitStack) -> Job:
+    """Read the job, if this machine may build shards of it. Raises StorageError, DatasetError, UsageError, InstallError.
+
+    A copy of it is there until `copies` are closed.
+    """
     folder = Path(order.folder)
+    if order.url:
+        folder = copies.enter_context(scratch_folder()) / "out" / STAGING / folder.name
+        bring_job(order.url, folder)
     if not (folder / JOB).is_file():
         raise StorageError(
             f"{printable(str(folder.parent.parent))}: the dataset is not in this folder there; write it to a file system that"

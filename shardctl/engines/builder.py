@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -446,7 +446,8 @@ class ShardBuilder:
     def _add_each(self, planned: Planned, parsed: Parsed, outcome: UnitOutcome) -> list[tuple[int, Rejection]]:
         """Add the samples of records one by one, and return those that are rejected, each with its number."""
         rejects: list[tuple[int, Rejection]] = []
-        for record, fields in zip(parsed.numbers.tolist(), self._rows_of(parsed.batch), strict=True):
+        records: Iterable[tuple[int, Sample]] = zip(parsed.numbers.tolist(), self._rows_of(parsed.batch), strict=True)
+        for record, fields in records if self._images is None else self._images.along(records, planned):
             self._crumb.drop(planned.number, record)
             try:
                 self._add_sample(fields, planned, outcome, record)

@@ -6,7 +6,7 @@ messages, and is written into files of the job's folder.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -19,7 +19,9 @@ import xxhash
 from shardctl.duplicates.exact import HASHED, PIECE_BITS
 from shardctl.duplicates.near import PERMUTATIONS, shingles_of, signatures_of, sketches_of
 from shardctl.duplicates.pieces import Numbers, pieces_of
+from shardctl.engines.ahead import wanted_of
 from shardctl.engines.breadcrumb import Breadcrumb
+from shardctl.engines.fetching import Wanted
 from shardctl.engines.inputs import read_whole
 from shardctl.engines.job import Job, Planned
 from shardctl.engines.records import FITTED_RECORDS, read_unit
@@ -89,6 +91,10 @@ class Comparing:
     @cached_property
     def _units(self) -> list[Planned]:
         return list(_job(self.folder).units(self.first, self.count))
+
+    def reads(self, number: int) -> Sequence[Wanted]:
+        """Return the object that a unit is of."""
+        return wanted_of(_job(self.folder), self._units[number])
 
     def look_at(self, number: int, crumb: Breadcrumb) -> dict[str, Any]:
         """Read a unit, and write the hashes of its records.

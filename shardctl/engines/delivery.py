@@ -1,11 +1,13 @@
-"""Puts finished shards on the object store that a dataset is written to."""
+"""Puts finished shards on the object store that a dataset is written to, and brings the job from there."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
 
-from shardctl.engines.job import DONE_FOLDER, Job
+from shardctl.engines.job import DONE_FOLDER, NEW_FOLDER, Job
+from shardctl.lease import PARTS
+from shardctl.storage import write_atomically
 from shardctl.stores import open_store
 from shardctl.stores.base import Store
 from shardctl.tables import STAGING
@@ -28,6 +30,18 @@ def deliver(job: Job, shard: int) -> None:
         marker.unlink()  # here, too, a shard counts as finished only when it is there
         raise
     path.unlink()
+
+
+def bring_job(url: str, folder: Path) -> None:
+    """Bring the job with the name of a folder, which is made, from where a dataset's is on a store. Raises StoreError."""
+    for made in (NEW_FOLDER, DONE_FOLDER):
+        (folder / made).mkdir(parents=True)
+    store, state = _store(url), state_folder(folder)
+    for page in store.pages(state):
+        for entry in page:
+            name = entry.key.removeprefix(state)
+            if not name.startswith((f"{DONE_FOLDER}/", f"{PARTS}/")):
+                write_atomically(folder / name, store.get(entry.key).to_pybytes())
 
 
 def state_folder(job: Path) -> str:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from shardctl.codecs.image import Opened, check, open_image, upright
 from shardctl.codecs.measures import HASH_SIDE, phash
 from shardctl.engines.breadcrumb import Breadcrumb
+from shardctl.engines.fetching import Wanted, take
 from shardctl.engines.inputs import NO_ANSWER, read_file
 from shardctl.engines.survey import Found
 from shardctl.errors import Rejection
+from shardctl.sources.brought import is_brought
 from shardctl.sources.formats import ranges
 from shardctl.transforms import Filter, parse_step
 from shardctl.transforms.base import settings_of
@@ -31,6 +33,11 @@ class Listed(NamedTuple):
     path: str
     size: int
     mtime_ns: int
+
+    @property
+    def wanted(self) -> Sequence[Wanted]:
+        """The object that it is, if it is on a store."""
+        return (Wanted(self.path, self.size, self.mtime_ns, True),) if is_brought(self.path) else ()
 
 
 @dataclass(frozen=True)
@@ -65,6 +72,10 @@ class Hashing:
         files, filters = tuple(Listed(*file) for file in record["files"]), tuple(map(parse_step, record["filters"]))
         return cls(**{**record, "files": files, "filters": filters})
 
+    def reads(self, number: int) -> Sequence[Wanted]:
+        """Return the object that a file is."""
+        return self.files[number].wanted
+
     def look_at(self, number: int, crumb: Breadcrumb) -> dict[str, Any]:
         """Read a file and hash it. Raises Rejection, OSError."""
         data = _bytes_of(self.files[number])
@@ -91,6 +102,8 @@ _HASHES: dict[str, Callable[[Opened], int | None]] = {"decodes": _decodes, "pict
 def _bytes_of(file: Listed) -> bytes:
     """Return the bytes of a file. Raises Rejection if it is not what was listed, OSError."""
     try:
+        if is_brought(file.path):
+            return take(file.path, file.size, file.mtime_ns)
         data, status = read_file(file.path, file.size)
     except OSError as error:
         if error.errno in NO_ANSWER:

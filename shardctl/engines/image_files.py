@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterable
 
 import xxhash
 
 from shardctl.codecs import image
+from shardctl.engines import fetching
 from shardctl.engines.breadcrumb import Breadcrumb
-from shardctl.engines.inputs import digest_of, read_beside
+from shardctl.engines.fetching import Wanted
+from shardctl.engines.inputs import beside, digest_of, read_beside
 from shardctl.engines.job import Job, Planned
 from shardctl.errors import Rejection
 from shardctl.pipeline.samples import Origin
 from shardctl.sample import Sample
+from shardctl.sources.brought import is_brought
 from shardctl.storage import printable
 
 
@@ -53,6 +58,22 @@ class TableImages:
             filled["image"] = data
             origin = origin._replace(file_name=path)
         return filled, origin
+
+    def along(self, records: Iterable[tuple[int, Sample]], planned: Planned) -> Iterable[tuple[int, Sample]]:
+        """Return the same records of a unit; files on a store that the following ones name are fetched meanwhile."""
+        if not is_brought(self._job.roots[planned.file.root].folder):
+            return records
+        return fetching.along(records, lambda record: self._wanted(record[1], planned))
+
+    def _wanted(self, fields: Sample, planned: Planned) -> list[Wanted]:
+        wanted = []
+        for name in (*self._job.kept_images, "image" if self._job.main_image is not None else ""):
+            value = fields.get(name)
+            path = value.get("path") if isinstance(value, dict) and not value.get("bytes") else value
+            if isinstance(path, str) and path:
+                with contextlib.suppress(Rejection):
+                    wanted.append(beside(self._file(path, planned)))
+        return wanted
 
     def became_samples(self, read: list[int]) -> None:
         """A record became samples: its files, which were `read`, count for the digest of the unit."""
@@ -97,7 +118,7 @@ class TableImages:
             raise Rejection("read", "not-a-path", f"its image is at {printable(path)}; only files are read, fetch them first")
         if "\0" in path:
             raise Rejection("read", "not-a-path", f"its image has the path {printable(path)}, which no file can have")
-        root = os.path.normpath(self._job.roots[planned.file.root].path)
+        root = os.path.normpath(self._job.roots[planned.file.root].folder)
         folder = f"{root}/{planned.file.path}".rpartition("/")[0]
         # Not resolved: a link in the source may lead anywhere, as in a folder of images. The person made it, not the table.
         place = os.path.normpath(f"{folder}/{path}" if not path.startswith("/") else path)

@@ -13,9 +13,12 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from shardctl.engines import fetching
 from shardctl.engines.breadcrumb import Breadcrumb
+from shardctl.engines.fetching import Wanted
 from shardctl.engines.job import Job, Planned
 from shardctl.errors import Rejection, SourceGoneError
+from shardctl.sources import brought
 from shardctl.sources.formats import RECORD_BYTES, ranges
 from shardctl.storage import format_bytes, printable
 
@@ -35,7 +38,10 @@ def read_whole(job: Job, planned: Planned) -> bytes:
     Raises Rejection (stages `plan`, `read`), SourceGoneError if the whole source has gone away or does not answer.
     """
     with reading(job, planned):
-        data, status = read_file(job.path_of(planned.file), planned.unit.size)
+        path = job.path_of(planned.file)
+        if brought.is_brought(path):
+            return fetching.take(path, planned.unit.size, job.version_of(planned.file))
+        data, status = read_file(path, planned.unit.size)
         if not job.recorded and (status.st_mtime_ns != planned.file.mtime_ns or len(data) != planned.unit.size):
             raise changed(job, planned)
         return data
@@ -63,6 +69,11 @@ def reading(job: Job, planned: Planned) -> Iterator[None]:
         raise Rejection("read", "unreadable", f"cannot be read ({error.strerror or error})") from error
 
 
+def beside(path: str) -> Wanted:
+    """Return the object that `read_beside` reads, if the path stands for one."""
+    return Wanted(path, fetching.EXPECTED_BYTES, 0, True, RECORD_BYTES + 1)
+
+
 def read_beside(job: Job, planned: Planned, path: str, shown: str, what: str = "image") -> bytes:
     """Return the bytes of a file that a record of a unit names. `shown` is its name in messages, `what` it is.
 
@@ -70,12 +81,16 @@ def read_beside(job: Job, planned: Planned, path: str, shown: str, what: str = "
     away or does not answer.
     """
     try:
-        size = os.stat(path).st_size  # noqa: PTH116 - see pyproject.toml on Path in what is done per unit
+        if brought.is_brought(path):
+            data = fetching.take(path, RECORD_BYTES + 1)
+            size = len(data) if len(data) <= RECORD_BYTES else brought.size_of(path)
+        else:
+            size = os.stat(path).st_size  # noqa: PTH116 - see pyproject.toml on Path in what is done per unit
         if size > RECORD_BYTES:
             limit = format_bytes(RECORD_BYTES)
             message = f"its {what} {printable(shown)} has {format_bytes(size)}, and at most {limit} are read; make it smaller"
             raise Rejection("read", "too-large", message)
-        return read_file(path, RECORD_BYTES)[0]
+        return data if brought.is_brought(path) else read_file(path, RECORD_BYTES)[0]
     except (FileNotFoundError, NotADirectoryError):
         job.check_root(planned.file)
         error = "gone" if job.recorded else "vanished"
@@ -93,8 +108,14 @@ State = tuple[int, int, int]
 
 
 def state_of(job: Job, planned: Planned) -> State:
-    """Return the state of a file of many records. Raises Rejection if it is not as it was when it was listed, OSError."""
-    found = _state(job.path_of(planned.file))
+    """Return the state of a file of many records, which can be opened then.
+
+    Raises Rejection if it is not as it was when it was listed, OSError.
+    """
+    path = job.path_of(planned.file)
+    found = _state(brought.local(path, job.version_of(planned.file)))
+    if brought.is_brought(path):
+        return found
     if not job.recorded and found[:2] != (planned.file.size, planned.file.mtime_ns):
         raise changed(job, planned)
     return found
@@ -102,7 +123,8 @@ def state_of(job: Job, planned: Planned) -> State:
 
 def check_state(job: Job, planned: Planned, before: State) -> None:
     """Raise Rejection if a file has changed while it was read."""
-    if _state(job.path_of(planned.file)) != before:
+    path = job.path_of(planned.file)
+    if not brought.is_brought(path) and _state(path) != before:  # what was brought is never written to
         raise changed(job, planned)
 
 
@@ -202,7 +224,7 @@ def _look_at_other_parts(job: Job, planned: Planned, error: OSError) -> None:
 
 def _forget(path: str) -> None:
     """Drop a file from the page cache, which answers even when the disk does not."""
-    if hasattr(os, "posix_fadvise"):
+    if hasattr(os, "posix_fadvise") and not brought.is_brought(path):
         with contextlib.suppress(OSError):
             descriptor = open_at_once(path, os.O_RDONLY)
             try:
@@ -212,6 +234,9 @@ def _forget(path: str) -> None:
 
 
 def _read_range(path: str, offset: int, size: int) -> None:
+    if brought.is_brought(path):
+        brought.read_part(path, offset, size)
+        return
     with open(path, "rb", buffering=0, opener=open_at_once) as file:
         file.seek(offset)
         while size > 0 and (data := file.read(min(size, 1 << 20))):

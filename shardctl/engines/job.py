@@ -24,9 +24,11 @@ from shardctl.layout import Layout
 from shardctl.plan import NOT_KEPT, SplitPlan
 from shardctl.recipe import Recipe
 from shardctl.sample import RESERVED_FIELDS
+from shardctl.sources.brought import check_on_store, is_brought
 from shardctl.sources.formats import Choose, Unit
 from shardctl.sources.image_columns import KEPT, MAIN, marked_columns
 from shardctl.splitting import Draw
+from shardctl.stand_ins import path_of, source_of
 from shardctl.storage import printable, write_atomically
 from shardctl.tables import FILES, PLAN, SHARDS, UNIT_FIELDS, open_table, shard_name
 
@@ -52,14 +54,21 @@ UNKNOWN_DEVICE = -1
 
 @dataclass(frozen=True)
 class Root:
-    """A folder that sources are relative to, and the number of the file system that it lay on when it was listed."""
+    """A folder that sources are relative to, by its path or its URL, and the number of the file system that it was on."""
 
     path: str
     device: int
 
+    @cached_property
+    def folder(self) -> str:
+        """The folder that paths of files begin with. For one on a store, it stands for that."""
+        return str(path_of(self.path))
+
     @classmethod
     def of(cls, path: str) -> Root:
-        """Return the root as it is now. Raises InputError if it is gone."""
+        """Return the root as it is now: of a folder, or of what stands for one on a store. Raises InputError if it is gone."""
+        if is_brought(path):
+            return cls.anywhere(source_of(path))
         try:
             return cls(path, Path(path).stat().st_dev)
         except OSError as error:
@@ -72,6 +81,9 @@ class Root:
 
     def check(self) -> None:
         """Make sure that it is still there. Raises SourceGoneError: a source that went away is not a reject for every file."""
+        if is_brought(self.folder):
+            check_on_store(self.folder)
+            return
         try:
             same = self.device in (UNKNOWN_DEVICE, Path(self.path).stat().st_dev)
             with os.scandir(self.path) as entries:  # its first entry is enough: there may be millions
@@ -391,7 +403,16 @@ class Job:
 
     def path_of(self, file: File) -> str:
         """Return the path by which a file is opened."""
-        return f"{self.roots[file.root].path}/{file.path}"
+        return f"{self.roots[file.root].folder}/{file.path}"
+
+    @cached_property
+    def on_store(self) -> bool:
+        """Whether some of its sources are on a store."""
+        return any(is_brought(root.folder) for root in self.roots)
+
+    def version_of(self, file: File) -> int:
+        """Return which version of a file on a store is to be read, 0 for whichever is there."""
+        return 0 if self.recorded else file.mtime_ns
 
     def check_root(self, file: File) -> None:
         """Make sure that the source of a file is still there. Raises SourceGoneError."""

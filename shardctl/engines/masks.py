@@ -10,12 +10,18 @@ from shardctl.engines.inputs import digest_of, read_beside
 from shardctl.engines.job import Job, Planned
 
 
+def mask_path(job: Job, planned: Planned) -> str | None:
+    """Return where the mask file of an image is, None if it has none."""
+    where = (planned.file.columns or {}).get(MASK_FILE)
+    return where and os.path.normpath(f"{job.roots[planned.file.root].folder}/{where['path']}")
+
+
 def read_mask(job: Job, planned: Planned) -> dict[str, Any] | None:
     """Return the mask file of an image as the column `mask` has it, None if it has none. Raises Rejection, SourceGoneError."""
-    where = (planned.file.columns or {}).get(MASK_FILE)
-    if where is None:
+    path = mask_path(job, planned)
+    if path is None:
         return None
-    path = os.path.normpath(f"{job.roots[planned.file.root].path}/{where['path']}")
+    where = (planned.file.columns or {})[MASK_FILE]
     return {"bytes": read_beside(job, planned, path, where["name"], "mask"), "path": where["name"]}
 
 

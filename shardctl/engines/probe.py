@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from shardctl.engines.ahead import ahead
 from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.builder import CarefulUnitError, LostUnitError, ShardBuilder, UnfitUnitError
 from shardctl.engines.image_files import TableImages
@@ -78,7 +79,7 @@ def probe_records(job: Job, crumb: Breadcrumb, known: Instructions) -> Probe:
         job = job.with_layout(layout)
     sink = pa.BufferOutputStream()
     builder = ShardBuilder(job, ShardPlace(0, "probe", 0, 0, 0, 0), sink, _ignore, crumb, known)
-    added = [_timed(partial(builder.add, planned)) for planned in units]
+    added = [_timed(partial(builder.add, planned)) for planned in ahead(job, units)]
     started = time.monotonic()
     rows = sum(builder.finish())
     finishing = time.monotonic() - started
@@ -152,7 +153,7 @@ def _own_samples(
     setters: dict[str, str] = {}
     images = TableImages(job, crumb)
     reason: Rejection | MemoryError | None = next(reversed(list(known.lost.values())), None)
-    for planned in units:
+    for planned in ahead(job, units):
         crumb.drop(planned.number)
         try:
             for fields, origin in records_of(job, planned, crumb, known):

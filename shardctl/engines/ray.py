@@ -174,8 +174,9 @@ def _connect(address: str, cpus: int) -> None:
                 ray.init("local", include_dashboard=False, **sizes, **quiet)
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:
             where = f" at {printable(address)}" if address else ""
+            why = printable(" ".join(str(error).split())[:300] or type(error).__name__)  # some of Ray's take several lines
             raise WorkerError(
-                f"the Ray cluster{where} cannot be used ({printable(first_line(error))}); check the address, and that it runs"
+                f"the Ray cluster{where} cannot be used ({why}); check the address, that it runs, and its versions"
             ) from error
 
 
@@ -250,7 +251,14 @@ class _Run:
         self._nodes_due = time.monotonic() + NODES_SECONDS
         every = max(1, _cpus()) / MESSAGES_PER_SECOND
         order = Order(
-            secrets.token_hex(8), str(job.folder), -1, deciding_versions(job.recipe), limits.memory, limits.seconds, every
+            secrets.token_hex(8),
+            str(job.folder),
+            job.url,
+            -1,
+            deciding_versions(job.recipe),
+            limits.memory,
+            limits.seconds,
+            every,
         )
         self._order = {**asdict(order), "shardctl": __version__, "path": _path(), "astray": _astray() if ours else []}
         options = {"num_cpus": 1, "max_retries": 0, "scheduling_strategy": "SPREAD", "num_returns": "streaming"}

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 import xxhash
 
 from shardctl.engines.breadcrumb import Breadcrumb
+from shardctl.engines.fetching import Wanted
 from shardctl.engines.survey import Found, Stretch, stretches_from
+from shardctl.sources.brought import local
 from shardctl.sources.formats import Misfit, Reading, Unit, check_file, find_format, note_on
 
 MOST_REJECTS = 1000
@@ -40,10 +43,15 @@ class ReadingThrough:
         """Build what `to_json` gave."""
         return cls(stretches_from(record))
 
+    def reads(self, number: int) -> Sequence[Wanted]:
+        """Return the object that a unit is of."""
+        return self.stretches[number].wanted
+
     def look_at(self, number: int, crumb: Breadcrumb) -> dict[str, Any]:
         """Read a unit, each record with the types that its own unit needs. Raises Rejection, OSError."""
         stretch = self.stretches[number]
         assert stretch.unit is not None, "units are read, and not pieces"
+        local(stretch.path, stretch.version)
         reading, unit = Reading(), Unit(*stretch.unit)
         note = None
         if unit.first == 1:

@@ -36,10 +36,10 @@ def read_unit(job: Job, planned: Planned, unit: Unit, choose: Choose | None, dig
     """
     assert job.fields is not None, "a format reads into columns"
     path = job.path_of(planned.file)
-    form = find_format(ending_of(planned.file.path, path), job.recipe.reading, job.shuffle is not None)
     before = None
     with reading(job, planned):
         before = state_of(job, planned)
+        form = find_format(ending_of(planned.file.path, path), job.recipe.reading, job.shuffle is not None)
         parts = form.read(path, unit, job.recipe.reading, job.fields, choose, digest)
     while True:
         with reading(job, planned):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Protocol
 
 from shardctl.engines.breadcrumb import Breadcrumb
+from shardctl.engines.fetching import Wanted, along
 from shardctl.errors import Rejection
+from shardctl.sources.brought import is_brought, local
 from shardctl.sources.formats import PLAIN_TEXTS, Reading, Unit, find_format
 from shardctl.sources.types import Types
 
@@ -23,6 +25,10 @@ class Look(Protocol):
         """Return everything as plain data."""
         ...
 
+    def reads(self, number: int) -> Sequence[Wanted]:
+        """Return the objects on a store that one of them is read from."""
+        ...
+
     def look_at(self, number: int, crumb: Breadcrumb) -> dict[str, Any]:
         """Look at one of them; `crumb`, which has its number, is told the stage where it is not `read`.
 
@@ -36,13 +42,22 @@ class Look(Protocol):
 
 @dataclass(frozen=True)
 class Stretch:
-    """A part of a file: a piece to scan, or a unit whose types are wanted (`unit`). `suffix` tells its format."""
+    """A part of a file: a piece to scan, or a unit whose types are wanted (`unit`). `suffix` tells its format.
+
+    `version` is the number of that of an object on a store, 0 where it does not matter.
+    """
 
     path: str
     suffix: str
     offset: int
     size: int
     unit: tuple[int, ...] | None = None
+    version: int = 0
+
+    @property
+    def wanted(self) -> Sequence[Wanted]:
+        """The object that it is read from, if it is on a store."""
+        return (Wanted(self.path, self.size, self.version, False),) if is_brought(self.path) else ()
 
 
 @dataclass(frozen=True)
@@ -56,6 +71,10 @@ class Survey:
 
     def __len__(self) -> int:
         return len(self.stretches)
+
+    def reads(self, number: int) -> Sequence[Wanted]:
+        """Return the object that a stretch is of."""
+        return self.stretches[number].wanted
 
     def look_at(self, number: int, crumb: Breadcrumb) -> dict[str, Any]:
         """Scan a stretch, or find the types of its fields."""
@@ -92,7 +111,7 @@ Found = list[Any]
 def do_survey(survey: Look, crumb: Breadcrumb, lost: Mapping[int, Rejection]) -> Found:
     """Look at everything. `lost` are those that end every process that looks at them."""
     found: Found = []
-    for number in range(len(survey)):
+    for number in along(range(len(survey)), survey.reads):
         crumb.drop(number)
         try:
             if number in lost:
@@ -112,6 +131,7 @@ def do_survey(survey: Look, crumb: Breadcrumb, lost: Mapping[int, Rejection]) ->
 
 
 def _look_at(stretch: Stretch, survey: Survey) -> dict[str, Any]:
+    local(stretch.path, stretch.version)
     form = find_format(stretch.suffix, survey.reading, survey.shuffled)
     if stretch.unit is None and stretch.offset == 0 and stretch.suffix in PLAIN_TEXTS:
         from shardctl.sources.formats.streams import refuse_other_content  # it imports compressions, which few files need

@@ -14,8 +14,10 @@ import xxhash
 
 from shardctl.engines.base import Engine
 from shardctl.engines.breadcrumb import Breadcrumb
+from shardctl.engines.fetching import Wanted
 from shardctl.engines.survey import Found, Stretch, reading_from, stretches_from
 from shardctl.errors import Rejection
+from shardctl.sources.brought import local
 from shardctl.sources.formats import Misfit, Numbers, Parsed, Reading, Unit, find_format
 from shardctl.storage import naming_the_path
 
@@ -57,9 +59,14 @@ class Taking:
         [stretch] = stretches_from(record)
         return cls(stretch, reading_from(record), tuple(record["wanted"]), record["out"], schema)
 
+    def reads(self, number: int) -> Sequence[Wanted]:
+        """Return the object that the unit is of."""
+        return self.stretch.wanted
+
     def look_at(self, number: int, crumb: Breadcrumb) -> dict[str, Any]:
         """Take the records. Raises Rejection, OSError, StorageError."""
         assert self.stretch.unit is not None, "units are read, and not pieces"
+        local(self.stretch.path, self.stretch.version)
         form, wanted = find_format(self.stretch.suffix, self.reading), np.array(self.wanted, np.int64)
         unit, digest = Unit(*self.stretch.unit), xxhash.xxh3_64()
         parts = form.read(self.stretch.path, unit, self.reading, self.schema, lambda numbers: np.isin(numbers, wanted), digest)

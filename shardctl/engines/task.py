@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from shardctl.engines.ahead import ahead
 from shardctl.engines.breadcrumb import Breadcrumb
 from shardctl.engines.builder import CarefulUnitError, DamagedShardError, LostUnitError, ShardBuilder, UnfitUnitError
 from shardctl.engines.delivery import deliver
@@ -158,7 +159,7 @@ def _add_all(job: Job, place: ShardPlace, known: Instructions, builder: ShardBui
     """Add the units of a shard: what the dataset before has of them as it is there, and what is made of the others."""
     stretches = _stretches(job, place, known)
     waiting = deque(stretches)
-    for planned in job.units_at(_others(place, stretches)):
+    for planned in ahead(job, job.units_at(_others(place, stretches))):
         while waiting and waiting[0].first_unit < planned.number:
             _add_made(job, waiting.popleft(), builder, reporter)
         samples, rejected = builder.samples, builder.rejected
@@ -185,7 +186,7 @@ def try_units(job: Job, shard: int, first: int, on: bool, crumb: Breadcrumb, kno
     builder = ShardBuilder(job, place, pa.MockOutputStream(), lambda reject: None, crumb, known)
     slot, end = builder.slot_of(first), place.first_unit + place.units
     units = _others(place, _stretches(job, place, known))
-    for planned in job.units_at(units[(units >= slot.start) & (units < (end if on else slot.stop))]):
+    for planned in ahead(job, job.units_at(units[(units >= slot.start) & (units < (end if on else slot.stop))])):
         with suppress(LostUnitError, CarefulUnitError, UnfitUnitError):
             builder.add(planned)
     builder.finish_held()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 from shardctl.engines.pool import FATAL_KILLS, Death, Limits, Pool, Task
@@ -11,6 +12,7 @@ from shardctl.errors import WorkerError
 from shardctl.exports.base import Part, Written
 from shardctl.exports.job import ExportJob
 from shardctl.exports.staging import Staging
+from shardctl.mirrors import bringing_ahead
 from shardctl.on_demand import OnDemand
 from shardctl.storage import printable
 
@@ -40,14 +42,23 @@ class Parts:
         self._staging.sweep(list(self._found.values()))
         self._tell(self._samples_of(self._found))
         missing = [number for number in range(len(parts)) if number not in self._found]
-        if missing and self._workers == 0:
-            for number in missing:
-                written = self._job.write(parts[number], self._staging.files, self._tell)
-                self._staging.mark_done(parts[number], written)
-                self._found[number] = written
-        elif missing:
-            self._in_pool(missing)
+        source, ends = self._job.source, list(accumulate(len(parts[number].shards) for number in missing))
+        names = [source.name_of(shard) for number in missing for shard in parts[number].shards]
+        with bringing_ahead(source.root, names) as note:
+            self._write_all(missing, lambda place: note(ends[place] - 1))
         return [(part, self._found[number]) for number, part in enumerate(parts)]
+
+    def _write_all(self, missing: Sequence[int], note: Callable[[int], None]) -> None:
+        """Write these parts. `note` gets the place of each among them, when it is done."""
+        if missing and self._workers == 0:
+            for place, number in enumerate(missing):
+                part = self._job.parts[number]
+                written = self._job.write(part, self._staging.files, self._tell)
+                self._staging.mark_done(part, written)
+                self._found[number] = written
+                note(place)
+        elif missing:
+            self._in_pool(missing, note)
 
     def _samples_of(self, numbers: Mapping[int, Written]) -> int:
         """Return how many samples were read for some parts."""
@@ -60,7 +71,7 @@ class Parts:
         self._samples += samples
         self._progress(self._samples, self._job.source.samples)
 
-    def _in_pool(self, missing: Sequence[int]) -> None:
+    def _in_pool(self, missing: Sequence[int], note: Callable[[int], None]) -> None:
         version = self._staging.job.stat().st_mtime_ns
         start = {"folder": str(self._staging.folder), "state": self._job.source.state, "version": version}
         kills: Counter[int] = Counter()
@@ -68,6 +79,7 @@ class Parts:
         def on_message(task: Task, message: dict[str, Any]) -> None:
             if "done" in message:
                 self._found[task["part"]] = Written.from_json(message["done"])
+                note(task["place"])
             else:
                 self._told[task["part"]] += message["progress"]
                 self._tell(message["progress"])
@@ -87,6 +99,6 @@ class Parts:
         workers = min(self._workers, len(missing)) if isinstance(self._workers, int) else self._workers
         pool = Pool("shardctl.exports.worker", workers, Limits(), remedy=lambda possible: f"use --workers {possible}, or ")
         try:
-            pool.run(OnDemand(len(missing), lambda place: {**start, "part": missing[place]}), on_message, died)
+            pool.run(OnDemand(len(missing), lambda place: {**start, "place": place, "part": missing[place]}), on_message, died)
         finally:
             pool.close()

@@ -184,6 +184,10 @@ class Source:
             if entry.split == split:
                 yield Shard(self.root / entry.path, entry, self.layout.columns)
 
+    def name_of(self, number: int) -> str:
+        """Return the file name of a shard by its number in the whole dataset."""
+        return self._stored.shards.names[number]
+
     def shard(self, number: int) -> Shard:
         """Return a shard by its number in the whole dataset."""
         entry = self._stored.shards[number]

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from shardctl.absent import BLOCKS, ENDS, WHOLE, bring, find_mirror, shown
-from shardctl.errors import ShardctlError, UsageError
+from shardctl.errors import DatasetError, ShardctlError, UsageError
 from shardctl.mirrors.ahead import bringing_ahead
-from shardctl.storage import printable, scratch_folder
+from shardctl.storage import naming_the_path, printable, scratch_folder
 from shardctl.stores import is_url, open_store
 from shardctl.tables import BESIDE_SHARDS
 
@@ -42,6 +42,7 @@ def local_folder(place: str | Path, form: str = WHOLE, listed: bool = False) -> 
         yield Path(place)
         return
     from shardctl.mirrors.making import make_mirror  # takes a moment that local datasets need not wait for
+    from shardctl.mirrors.mirror import mirror_at
     from shardctl.remote.opening import size_of
 
     url = str(place).rstrip("/")
@@ -50,18 +51,21 @@ def local_folder(place: str | Path, form: str = WHOLE, listed: bool = False) -> 
     limit = size_of(os.environ.get(LIMIT) or LIMIT_BYTES)
     with scratch_folder() as files:
         try:
-            root = make_mirror(open_store(above if lone else url), files, WHOLE if lone else form, limit, listed, lone)
+            with naming_the_path(files.parents[1]):
+                root = make_mirror(open_store(above if lone else url), files, WHOLE if lone else form, limit, listed, lone)
             if lone:
                 _bring_shard(root / name)
             yield root / name if lone else root
         except ShardctlError as error:
             error.args = tuple(shown(each) if isinstance(each, str) else each for each in error.args)
             raise
+        finally:
+            mirror_at.cache_clear()
 
 
 def _bring_shard(path: Path) -> None:
     if not bring(path):
-        raise UsageError(f"{printable(str(path))}: there is no such object; give the URL of a dataset, or of a shard")
+        raise DatasetError(f"{printable(str(path))}: there is no such object; give the URL of a dataset, or of a shard")
 
 
 def check_unchanged(root: Path) -> None:

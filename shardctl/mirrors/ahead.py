@@ -3,71 +3,96 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from shardctl.absent import ENDS, WHOLE, find_mirror
+from shardctl.absent import BLOCKS, WHOLE, find_mirror
 from shardctl.errors import ShardctlError
 from shardctl.machine import usable_cores
 
-AHEAD = 4
-"""Whole files that are brought before they are read."""
+AHEAD = 2
+"""Files that are brought ahead for each process that reads, however large they are."""
 
-FILES_AHEAD = {WHOLE: AHEAD, ENDS: 64}
-"""Files that are brought at the same time. A whole one is brought with several requests; an end with one."""
+AHEAD_BYTES = 128 << 20
+"""Bytes of files that are brought ahead for all of them: of small ones many, since each takes as long as an answer."""
 
-Progress = Callable[[int, int], None]
-"""A callback: (done, all)."""
+AT_ONCE = 64
+"""Files that are brought at the same time, at most."""
+
+LEAVE_SECONDS = 2.0
+"""How long the end waits for requests that are on their way."""
+
+Note = Callable[[int], None]
+"""A callback: the file with this number has been read."""
 
 
 @contextmanager
-def bringing_ahead(root: Path, names: Sequence[str], progress: Progress) -> Iterator[Progress]:
-    """While the block runs, bring the files that come next, if the folder `root` stands for a dataset on a store.
+def bringing_ahead(root: Path, names: Sequence[str]) -> Iterator[Note]:
+    """While the block runs, bring files before they are read, if the folder `root` stands for a dataset on a store.
 
-    The files are read in this order; the callback that is given says how many of them are done, and calls `progress`.
+    Each process reads some files in a row. The callback that is given says which one has been read, and those after it are
+    brought.
     """
     mirror = find_mirror(root)
-    if mirror is None or mirror.about.form not in FILES_AHEAD:
-        yield progress
+    if mirror is None or mirror.about.form == BLOCKS or not names:
+        yield lambda number: None
         return
-    at_once = FILES_AHEAD[mirror.about.form]
-    ahead = _Ahead(mirror.bring, names, at_once)
+    room = AT_ONCE
+    if mirror.about.form == WHOLE:
+        room = min(AT_ONCE, min(AHEAD_BYTES, mirror.about.limit // 4) // mirror.mean_size)
+    several = max(AHEAD, room // usable_cores())
+    ahead = _Ahead(mirror.bring, names, several, min(AT_ONCE, several * usable_cores()))
     try:
-
-        def note(done: int, total: int) -> None:
-            ahead.go_on(done)
-            progress(done, total)
-
-        ahead.go_on(0)
-        yield note
+        ahead.note(-1)
+        yield ahead.note
     finally:
         ahead.close()
 
 
 class _Ahead:
-    def __init__(self, bring: Callable[[str], bool], names: Sequence[str], at_once: int) -> None:
-        self._bring, self._names, self._at_once = bring, names, at_once
-        self._threads = ThreadPoolExecutor(at_once, thread_name_prefix="shardctl-ahead")
-        self._next, self._failed = 0, False
-        self._lock = threading.Lock()
+    """Threads that bring `several` files after each that was read. They end with the process, whatever they wait for."""
 
-    def go_on(self, done: int) -> None:
-        """Ask for files, so many ahead of those that are done."""
-        with self._lock:
-            last = min(len(self._names), done + usable_cores() + self._at_once)  # others of them are being read
-            for place in range(max(self._next, done), last):
-                if not self._failed:
-                    self._threads.submit(self._try, self._names[place])
-            self._next = max(self._next, last)
+    def __init__(self, bring: Callable[[str], bool], names: Sequence[str], several: int, threads: int) -> None:
+        self._bring, self._names, self._several, self._most = bring, names, several, threads
+        self._asked = bytearray(len(names))
+        self._queue: deque[int] = deque()
+        self._ended = False
+        self._changed = threading.Condition()
+        self._threads: list[threading.Thread] = []
 
-    def _try(self, name: str) -> None:
-        try:
-            self._bring(name)
-        except (ShardctlError, OSError):
-            self._failed = True  # whoever reads the file meets the same, and tells it
+    def note(self, number: int) -> None:
+        """Ask for the files after this one."""
+        with self._changed:
+            self._asked[max(0, number)] = True
+            for following in range(number + 1, min(number + 1 + self._several, len(self._names))):
+                if not self._asked[following]:
+                    self._asked[following] = True
+                    self._queue.append(following)
+            for _ in range(min(len(self._queue), self._most) - len(self._threads)):
+                self._threads.append(threading.Thread(target=self._work, daemon=True, name="shardctl-ahead"))
+                self._threads[-1].start()
+            self._changed.notify(len(self._queue))
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._ended or self._queue)
+                if self._ended:
+                    return
+                name = self._names[self._queue.popleft()]
+            try:
+                self._bring(name)
+            except (ShardctlError, OSError):
+                return  # whoever reads the file meets the same, and tells it
 
     def close(self) -> None:
-        """Bring no more."""
-        self._threads.shutdown(cancel_futures=True)
+        """Bring no more. What is on its way is waited for, but not for long: after Ctrl-C it may be on its way for a minute."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+        until = time.monotonic() + LEAVE_SECONDS
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))

@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
 from shardctl.stores.base import Store, Stored
@@ -36,6 +37,11 @@ class Listing:
     def __init__(self, files: Path) -> None:
         table = pa.ipc.open_file(pa.memory_map(str(files / LISTING))).read_all().sort_by("name").combine_chunks()
         self._names, self._sizes, self._versions = (table[name].combine_chunks() for name in _SCHEMA.names)
+
+    @property
+    def mean_size(self) -> int:
+        """The bytes of an object, on average; 1 at least."""
+        return max(1, int(np.from_dlpack(self._sizes).sum()) // max(1, len(self._sizes)))
 
     def __iter__(self) -> Iterator[str]:
         """Yield all names."""

@@ -17,6 +17,9 @@ from shardctl.storage import printable, write_atomically
 from shardctl.stores.base import Store
 from shardctl.tables import BESIDE_SHARDS, CHECKSUMS, MANIFEST, PLAN, SHARDS, STAGING, is_file_name, is_shard_name
 
+MOST_LETTERS = 60
+"""Letters of the name of the folder. What is longer may be too long for a file system."""
+
 _BASE = re.compile(rb'"base": "([^"/\\]+/)"')
 
 
@@ -29,7 +32,7 @@ def make_mirror(store: Store, files: Path, form: str, limit: int, listed: bool, 
     data, version = (None, "") if lone else _read_manifest(store)
     record = _record_of(data)
     base = "" if lone else _base_of(store, data, record)
-    name = store.url.rpartition("/")[2]
+    name = store.url.rpartition("/")[2][:MOST_LETTERS]
     root = files / AT / name
     root.mkdir(parents=True)
     own = _own_files(record)

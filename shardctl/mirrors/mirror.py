@@ -30,7 +30,7 @@ PIECE = 8 << 20
 PIECES = 4
 """Requests for one file that are under way at the same time, and in memory."""
 
-MOST_FILES = 1024
+MOST_FILES = 4096
 """Files of shards that may be there, however small."""
 
 OPEN = 16
@@ -99,6 +99,11 @@ class Mirror:
             return list(self.listing)
         folders, objects = self.store.children(self.about.base.rstrip("/"))
         return [*folders, *(found.key[len(self.about.base) :] for found in objects)]
+
+    @property
+    def mean_size(self) -> int:
+        """The bytes of a file, on average; very many where nothing was listed."""
+        return self.listing.mean_size if self.about.listed else 1 << 40
 
     def bring(self, name: str) -> bool:
         """Bring a file, and return whether it is there now. Of several that want it one brings it. Raises StoreError."""
@@ -205,7 +210,7 @@ class Mirror:
         with locked(self._files / "room"):
             there = sorted(_brought(self._files / _BROUGHT))
             total = size + share + sum(used for _, _, used, _ in there)
-            for number, (_, name, used, inode) in enumerate(there[: -2 * usable_cores() - AHEAD]):
+            for number, (_, name, used, inode) in enumerate(there[: -(AHEAD + 2) * usable_cores()]):
                 if total <= self.about.limit and len(there) - number <= MOST_FILES - MOST_FILES // SHARES:
                     return
                 total -= used

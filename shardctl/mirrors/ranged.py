@@ -14,6 +14,9 @@ from shardctl.remote.footer import extents_of, footer_bytes
 TAIL = 16 << 10
 """Bytes from the end of a shard that are asked for first: the footer of most is in them."""
 
+MOST_FOOTER = 64 << 20
+"""Bytes of the longest footer that is brought: 24 for each block, and the schema. A damaged one may claim much more."""
+
 KEPT = 2
 """Blocks that stay in memory. Arrow reads the metadata of a block, then the rest of it; then the next one comes."""
 
@@ -33,7 +36,7 @@ def read_tail(size: int, get: Get, likely: int = TAIL) -> bytes:
     tail: bytes = get(size - length, length).to_pybytes()
     with suppress(ValueError):
         needed = min(size, footer_bytes(tail))
-        if needed > length:
+        if length < needed <= MOST_FOOTER:
             before: bytes = get(size - needed, needed - length).to_pybytes()
             return before + tail
     return tail

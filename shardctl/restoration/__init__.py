@@ -20,7 +20,7 @@ from shardctl.mirrors import BLOCKS, local_folder
 from shardctl.mirrors.changing import changed_folder
 from shardctl.restoration.repairing import Repair
 from shardctl.restoration.results import Listener, Lost, RepairResult, Unrepaired
-from shardctl.sources.walk import place_of
+from shardctl.sources.walk import recorded
 from shardctl.storage import is_file, naming_the_path, printable
 from shardctl.stores import is_url
 from shardctl.tables import STAGING
@@ -46,7 +46,7 @@ def repair(
     """
     options = Options(workers=workers)
     options.check()
-    given = tuple(str(place_of(root)) for root in check_sources(sources)) if sources else ()
+    given = tuple(recorded(root) for root in check_sources(sources)) if sources else ()
     if drop_lost and is_url(path):
         raise UsageError(
             f"{printable(str(path))}: drop_lost (--drop-lost) is not supported on a store; copy the dataset to a local folder,"

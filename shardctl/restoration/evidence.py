@@ -13,6 +13,7 @@ from shardctl.absent import list_names
 from shardctl.errors import DatasetError
 from shardctl.machine import usable_cores
 from shardctl.manifest import Manifest
+from shardctl.mirrors import bringing_ahead
 from shardctl.storage import copy_file, is_regular_file, move, naming_the_path, printable, sha256_of
 from shardctl.tables import (
     CHECKSUMS,
@@ -42,12 +43,13 @@ def hash_files(root: Path, progress: Callable[[int, int], None]) -> tuple[dict[s
     names = [path.name for path in list_folder(root) if path.name != STAGING]
     hashes: dict[str, str] = {}
     unreadable: dict[str, OSError] = {}
-    with ThreadPoolExecutor(usable_cores()) as pool:  # hashing lets other threads run
+    with bringing_ahead(root, names) as note, ThreadPoolExecutor(usable_cores()) as pool:  # hashing lets other threads run
         for done, (name, found) in enumerate(zip(names, pool.map(lambda name: _hash(root / name), names), strict=True), 1):
             if isinstance(found, str):
                 hashes[name] = found
             elif found is not None and not isinstance(found, FileNotFoundError):
                 unreadable[name] = found
+            note(done - 1)
             progress(done, len(names))
     return hashes, unreadable
 

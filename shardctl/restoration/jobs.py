@@ -30,7 +30,9 @@ from shardctl.recipe import Recipe
 from shardctl.shard import ShardReader
 from shardctl.sources.kinds import KINDS
 from shardctl.sources.labels import SPLIT_COLUMN
+from shardctl.sources.walk import folder_of
 from shardctl.splitting import SplitRule, Splitting, split_files
+from shardctl.stand_ins import path_of
 from shardctl.storage import copy_file, naming_the_path, printable, replacing
 from shardctl.tables import (
     FILES,
@@ -61,8 +63,7 @@ class Made:
     @property
     def roots(self) -> tuple[Root, ...]:
         """The folders that paths of files are relative to."""
-        folders = (source if not Path(source).is_file() else str(Path(source).parent) for source in self.sources)
-        return tuple(map(Root.anywhere, folders))
+        return tuple(map(Root.anywhere, map(folder_of, self.sources)))
 
     def job(self, folder: Path, splits: tuple[SplitPlan, ...], recorded: bool) -> Job:
         """Return the job in a folder that has its tables."""
@@ -195,7 +196,7 @@ def list_again(folder: Path, made: Made) -> Fresh:
     rule = AnnotationRule(settings.get("boxes", "keep"), settings.get("annotation_frame", "auto"), settings.get("task"))
     labels = LabelRule.parse(given if isinstance(given, list) else str(given), bool(settings["lenient_labels"]), drop, rule)
     rules = PlanSettings(SplitRule.parse(settings["split"]), labels, settings["shuffle"], made.recipe.seed)
-    roots = [Path(source) for source in made.sources]
+    roots = list(map(path_of, made.sources))
     reading = made.recipe.reading
     listing = list_files(roots, KINDS[made.recipe.kind], reading, labels, folder / "listing.arrow", lambda _: None)
     splitting = split_files(listing, rules.split, rules.seed)

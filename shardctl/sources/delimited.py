@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from shardctl.errors import InputError
+from shardctl.sources.brought import local_path
 from shardctl.sources.written import Written, filled
 from shardctl.storage import READ_CHUNK, HashingReader, printable
 
@@ -24,6 +25,7 @@ def read_delimited(path: Path) -> tuple[pa.Table, str]:
 
     delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
     try:
+        path = local_path(path)
         with open(path, encoding="utf-8-sig", newline="") as text:
             names = next(csv.reader(text, delimiter=delimiter), [])
         if not names:

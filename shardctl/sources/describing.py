@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from shardctl.errors import InputError
+from shardctl.sources.brought import exists, is_brought, local, version_of
 from shardctl.sources.exported import DEEPEST, DESCRIPTION, Description, located, loose_names, may_be_of_export
 from shardctl.sources.small_files import read_small
 from shardctl.sources.walk import FoundFile, LeftOut, suffix_of
@@ -146,6 +147,11 @@ def _manifest_of_lance(file: FoundFile) -> str | None:
         return None
     from shardctl.sources.formats.lance import folder_of, newest_in
 
+    if is_brought(file.opened):
+        if folder == "_versions" and file.suffix == ".manifest":
+            raise InputError(f"{printable(file.opened)}: a dataset of Lance is not read from a store; copy it to a disk first")
+        return None
+
     found = folder_of(file.opened)
     return None if found is None else str(newest_in(found))
 
@@ -178,7 +184,7 @@ def _json_in(file: FoundFile) -> Any:
 
 
 def _is_beside(file: FoundFile, name: str) -> bool:
-    return os.path.exists(os.path.join(os.path.dirname(file.opened), name))  # noqa: PTH110, PTH120 - see pyproject.toml
+    return exists(os.path.join(os.path.dirname(file.opened), name))  # noqa: PTH120 - see pyproject.toml
 
 
 def _is_listed(file: FoundFile, name: str) -> bool:
@@ -205,7 +211,7 @@ def _refuse_missing_shards(file: FoundFile) -> None:
 def refuse_part_of_export(folder: Path) -> None:
     """Raise InputError for a folder in an export, of whose splits files of one sample each are lost, labels among them."""
     absolute = folder.absolute()
-    above = next((each for each in absolute.parents[:DEEPEST] if (each / DESCRIPTION).exists()), None)
+    above = next((each for each in absolute.parents[:DEEPEST] if exists(each / DESCRIPTION)), None)
     if above is None:
         return
     try:
@@ -244,7 +250,7 @@ def _refuse_other_files(description: Path) -> None:
 def _size_of(path: Path, description: Path) -> int:
     """Return the size of a file that a description lists. Raises InputError if it is not there."""
     try:
-        return path.stat().st_size
+        return version_of(str(path))[0]
     except OSError:
         raise InputError(f"{printable(str(description))}: lists {printable(str(path))}, which is not there; get it") from None
 
@@ -346,7 +352,7 @@ def _failures_in(path: str) -> tuple[int, dict[str, int]]:
     import pyarrow.compute as pc
     from pyarrow import parquet
 
-    table = parquet.ParquetFile(path).read(columns=["status", "error_message"])
+    table = parquet.ParquetFile(local(path)).read(columns=["status", "error_message"])
     failed = table.filter(pc.not_equal(table["status"].cast(pa.string()), "success"))
     reasons: dict[str, int] = {}
     for each in pc.value_counts(failed["error_message"].cast(pa.string())).to_pylist():

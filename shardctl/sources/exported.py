@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from shardctl.layout import Layout
+from shardctl.sources.brought import exists, local_path
 from shardctl.sources.small_files import read_small
 from shardctl.sources.splits import is_split_name
 from shardctl.storage import FileFacts, is_file, sha256_of
@@ -213,7 +214,7 @@ def loose_sums(folder: Path, export: Description) -> Iterator[tuple[str, str]]:
     """Yield path and SHA-256 of the loose files of an export. Raises OSError, ValueError for another SHA256SUMS."""
     if export.loose is None:
         return
-    path = folder / CHECKSUMS
+    path = local_path(folder / CHECKSUMS)
     if not is_file(path) or sha256_of(path) != export.loose.sums:
         raise ValueError(f"{CHECKSUMS} is not the one of the export")
     with open(path, "rb") as lines:
@@ -228,7 +229,7 @@ def loose_sums(folder: Path, export: Description) -> Iterator[tuple[str, str]]:
 def may_be_of_export(folder: str) -> bool:
     """Return whether files of a folder may be of an export: there is a shardctl.json in it, or above it."""
     absolute = Path(folder).absolute()
-    return any((above / DESCRIPTION).exists() for above in (absolute, *absolute.parents[:DEEPEST]))
+    return any(exists(above / DESCRIPTION) for above in (absolute, *absolute.parents[:DEEPEST]))
 
 
 def described(path: str) -> Description | None:
@@ -242,7 +243,9 @@ def located(path: str) -> tuple[Description, str] | None:
     folder = Path(path).absolute().parent
     for above in (folder, *folder.parents[:DEEPEST]):
         try:
-            status = (above / DESCRIPTION).stat()
+            if not exists(above / DESCRIPTION):
+                continue
+            status = local_path(above / DESCRIPTION).stat()
         except OSError:
             continue
         found = _loaded(above, status.st_size, status.st_mtime_ns, status.st_ino)

@@ -18,6 +18,7 @@ import xxhash
 from shardctl.errors import InputError, Rejection, UsageError
 from shardctl.sample import RESERVED_FIELDS
 from shardctl.sources import jsonl
+from shardctl.sources.brought import local, local_path
 from shardctl.sources.exported import Description, described
 from shardctl.sources.types import Types
 from shardctl.storage import READ_CHUNK, HashingReader, counted, printable, sha256_of
@@ -252,7 +253,7 @@ def _read_all_lines(found: Sequence[tuple[Path, str]], drop: Collection[str]) ->
 
 def _is_still(path: Path, digest: str) -> bool:
     try:
-        return sha256_of(path) == digest
+        return sha256_of(local_path(path)) == digest
     except OSError:
         return False
 
@@ -274,7 +275,7 @@ def _records(path: Path, digests: list[str]) -> Iterator[dict[str, Any]]:
     shown, number = printable(str(path)), 0
     try:
         with (
-            open(path, "rb", buffering=0) as file,
+            open(local(str(path)), "rb", buffering=0) as file,
             HashingReader(file) as raw,
             io.BufferedReader(raw, READ_CHUNK) as buffered,
         ):

@@ -6,10 +6,12 @@ import errno
 import os
 import stat
 
+from shardctl.sources.brought import local
+
 
 def read_small(path: str | os.PathLike[str], limit: int) -> bytes:
     """Return the bytes of a file of at most `limit` bytes. Raises OSError: also for what is no ordinary file, or is larger."""
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    descriptor = os.open(local(os.fspath(path)), os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     with open(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "not an ordinary file")

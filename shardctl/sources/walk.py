@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 import stat
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from shardctl.errors import InputError, Rejection
+from shardctl.sources import brought
+from shardctl.sources.buckets import number_of
+from shardctl.stand_ins import object_of, path_of, source_of
 from shardctl.storage import counted, printable
+from shardctl.stores.listing import Keys, under
 
 UNREACHABLE = "unreachable"
 """The error of rejects that are in a folder, but could not be examined."""
@@ -90,7 +95,9 @@ def walk(roots: list[Path], notice: Callable[[str], None]) -> Iterator[FoundFile
     """
     hidden, special = LeftOut(), LeftOut()
     for number, root in enumerate(roots):
-        if root.is_dir():
+        if brought.is_brought(root):
+            yield from _walk_store(number, root, hidden)
+        elif root.is_dir():
             yield from _walk_folder(number, root, notice, hidden, special)
         else:
             found = FoundFile.of(number, root.name, root.name, str(root), "", root.stat())
@@ -107,6 +114,19 @@ def order_in_walk(file: FoundFile) -> tuple[int, list[tuple[bool, str]]]:
     """Return what sorts files as `walk` yields them: in each folder its files by name, then its folders by name."""
     *folders, name = file.path.split("/")
     return file.root, [*((True, folder) for folder in folders), (False, name)]
+
+
+def recorded(root: Path) -> str:
+    """Return how a dataset records a source: by its absolute path, or by its URL."""
+    return source_of(place_of(root))
+
+
+def folder_of(source: str) -> str:
+    """Return the folder that the paths of a source's files are relative to, as a dataset records it; it may be gone."""
+    path = path_of(source)
+    if brought.is_brought(path):
+        return source_of(path.parent) if not brought.is_folder(path) and brought.exists(path) else source
+    return str(path.parent) if path.is_file() else source
 
 
 def place_of(root: Path) -> Path:
@@ -154,6 +174,58 @@ def _walk_folder(
             stack.extend(reversed(folders))
         finally:
             os.close(descriptor)
+
+
+def _walk_store(number: int, root: Path, hidden: LeftOut) -> Iterator[FoundFile]:
+    """Yield what is below a path that stands for objects, as if these were files in folders."""
+    what = object_of(root)
+    assert what is not None, "others are walked on the disk"
+    if not root.is_dir():
+        size, version = brought.version_of(str(root))
+        yield tuple.__new__(FoundFile, (number, root.name, str(root), "", suffix_of(root.name), size, version, None))
+        return
+    keys = brought.keys_of(root)
+    start = len(what.key) + 1 if what.key else 0
+    stack = [(f"{what.key}/" if what.key else "", *under(keys, f"{what.key}/" if what.key else ""))]
+    while stack:
+        prefix, first, end = stack.pop()
+        folder = prefix[start:-1]
+        folders: list[tuple[str, str, int, int]] = []
+        for key, size, etag in _in_folder(keys, prefix, first, end, folders):
+            name = key[len(prefix) :]
+            path, opened = key[start:], f"{root}/{key[start:]}"
+            if name[0] == ".":
+                hidden.add(opened)
+                continue
+            found = (number, path, opened, folder, suffix_of(name), size, number_of(etag), None)
+            yield tuple.__new__(FoundFile, found)  # as in FoundFile.of
+        for name, *_ in folders:
+            if name[0] == ".":
+                hidden.add(f"{root}/{prefix[start:]}{name}")
+        stack += [(below, low, high) for name, below, low, high in sorted(folders, reverse=True) if name[0] != "."]
+
+
+def _in_folder(
+    keys: Keys, prefix: str, first: int, end: int, folders: list[tuple[str, str, int, int]]
+) -> Iterator[tuple[str, int, str]]:
+    """Yield the objects that are directly in a folder, and add the others: name, prefix and rows of the folder in it."""
+    row = first
+    while row < end:
+        names, sizes, versions = keys.rows(row, end)
+        place = 0
+        while place < len(names):
+            slash = names[place].find("/", len(prefix))
+            if slash < 0:
+                yield names[place], sizes[place], versions[place]
+                place += 1
+                continue
+            below = names[place][: slash + 1]
+            following = f"{below[:-1]}0"  # the character after /
+            high = bisect_left(names, following, place)
+            last = row + high if high < len(names) else min(end, keys.find(following))
+            folders.append((below[len(prefix) : -1], below, row + place, last))
+            place = last - row
+        row += place
 
 
 def _names_in(folder: Folder, descriptor: int) -> tuple[list[str], bool]:

@@ -27,11 +27,8 @@ def is_url(text: str | Path) -> bool:
     return _URL.fullmatch(text) is not None
 
 
-def open_store(url: str) -> Store:
-    """Return the objects below a URL, such as s3://bucket/prefix. No request is made yet.
-
-    Raises UsageError for what is no such URL, InstallError where a package is missing, StoreError where no credentials are.
-    """
+def parts_of(url: str) -> tuple[str, str, str]:
+    """Return the scheme of a URL of an object store, its bucket, and its prefix without a / at the end. Raises UsageError."""
     match = _URL.fullmatch(url)
     schemes = ", ".join(f"{scheme}://" for scheme in SCHEMES)
     if not match or match[1] not in SCHEMES:
@@ -42,7 +39,16 @@ def open_store(url: str) -> Store:
     prefix = prefix.rstrip("/")
     if prefix and any(part in ("", ".", "..") for part in prefix.split("/")):
         raise UsageError(f"{printable(url)}: has an empty part, . or .. in its path; leave it out")
-    name = SCHEMES[match[1]]
+    return match[1], bucket, prefix
+
+
+def open_store(url: str) -> Store:
+    """Return the objects below a URL, such as s3://bucket/prefix. No request is made yet.
+
+    Raises UsageError for what is no such URL, InstallError where a package is missing, StoreError where no credentials are.
+    """
+    scheme, bucket, prefix = parts_of(url)
+    name = SCHEMES[scheme]
     package("obstore", url, name)
     store: Store = importlib.import_module(f"shardctl.stores.{name}").connect(bucket, prefix)
     return store

@@ -41,6 +41,10 @@ class Store(Protocol):
         """Return several (start, length) stretches of an object, requested at the same time. Raises as `get` does."""
         ...
 
+    def fetch(self, key: str, length: int) -> tuple[pa.Buffer, Stored]:
+        """Return the first `length` bytes of an object, fewer where it ends before, and what it is that they are of."""
+        ...
+
     def stat(self, key: str) -> Stored | None:
         """Return what is known of an object, None if there is none."""
         ...

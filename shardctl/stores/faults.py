@@ -8,7 +8,15 @@ from __future__ import annotations
 
 import re
 
-from shardctl.errors import BrokenAnswerError, NoSuchKeyError, ObjectChangedError, StoreError, UnansweredError, first_line
+from shardctl.errors import (
+    BrokenAnswerError,
+    NoSuchKeyError,
+    NotPermittedError,
+    ObjectChangedError,
+    StoreError,
+    UnansweredError,
+    first_line,
+)
 from shardctl.storage import printable
 from shardctl.stores.client import RETRY, TIMEOUT
 from shardctl.stores.clouds import Action, Cloud
@@ -51,10 +59,14 @@ def described(error: Exception, cloud: Cloud, action: Action, where: str) -> Sto
         return StoreError(f"{doing} failed: the credentials are not valid ({code or status}); {cloud.renew}")
     if code in _ELSEWHERE or status in ("301", "307") or "incorrectly configured region" in text:
         return StoreError(f"{doing} failed: the {cloud.bucket} is somewhere else; set {cloud.address} to where it is")
+    if code == "InvalidObjectState":
+        return NotPermittedError(f"{doing} is not possible while the object is archived ({code}); restore it first")
     if status == "403" or kind == "PermissionDeniedError":
         hidden = "; what is not there looks the same without the permission to list" if action == "read" else ""
         needed = cloud.permissions[action]
-        return StoreError(f"{doing} is not permitted ({needed}); ask for this permission, or use other credentials{hidden}")
+        return NotPermittedError(
+            f"{doing} is not permitted ({needed}); ask for this permission, or use other credentials{hidden}"
+        )
     # Of a request that is made again after its answer broke off, obstore tells the number alone.
     if isinstance(error, FileNotFoundError) or (action in ("read", "copy") and status == "404"):
         return NoSuchKeyError(f"{where}: there is no such object")

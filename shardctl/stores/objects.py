@@ -102,6 +102,22 @@ class Objects:
     def _threads(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(RANGES_AT_ONCE, thread_name_prefix="shardctl-ranges")
 
+    def fetch(self, key: str, length: int) -> tuple[pa.Buffer, Stored]:
+        """Return the first `length` bytes of an object, fewer where it ends before, and what it is that they are of."""
+
+        def read() -> tuple[object, ObjectMeta]:
+            try:
+                found = obstore.get(self._clients.quick, self._path(key), options={"range": (0, max(1, length))})
+                return found.bytes(), found.meta
+            except _RAISED as error:
+                if not is_past_the_end(error):
+                    raise
+            found = obstore.get(self._clients.quick, self._path(key))  # it is empty
+            return found.bytes(), found.meta
+
+        data, meta = self._ask("read", key, read)
+        return pa.py_buffer(data)[:length], self._stored(meta, key)
+
     def stat(self, key: str) -> Stored | None:
         """Return what is known of an object, None if there is none."""
         try:

@@ -134,8 +134,8 @@ class _Check:
         self._check_update(manifest)
         use_plan = self.level != "quick" and not {FILES, PLAN} & broken and not wrong["files"] and not wrong["plan"]
         of_shard = lambda number: {"check": "shard", "shard": number, "plan": use_plan}  # noqa: E731 - one line, used once
-        with bringing_ahead(self.root, table.names, self.progress) as note:
-            self._check_all(OnDemand(len(table), of_shard), note)
+        with bringing_ahead(self.root, table.names) as note:
+            self._check_all(OnDemand(len(table), of_shard), self.progress, note)
         return len(table), int(table.rows.sum())
 
     def _check_update(self, manifest: Manifest) -> None:
@@ -156,13 +156,17 @@ class _Check:
             self.findings.append(warning("damaged-update", f"{UPDATE} {what}: {needs}"))
 
     def _check_all(
-        self, tasks: Sequence[Task], progress: Callable[[int, int], None] = lambda done, total: None
+        self,
+        tasks: Sequence[Task],
+        progress: Callable[[int, int], None] = lambda done, total: None,
+        note: Callable[[int], None] = lambda number: None,
     ) -> list[list[Finding]]:
-        """Run these checks, add their findings in this order, and return those of each."""
+        """Run these checks, add their findings in this order, and return those of each. `note` gets the number of each."""
         found: dict[int, list[Finding]] = {}
 
         def add(task: Task, findings: list[Finding]) -> None:
             found[task["number"]] = findings
+            note(task["number"])
             progress(len(found), len(tasks))
 
         self._run(
@@ -233,10 +237,12 @@ class _Check:
             self.findings.append(error("damaged-checksums", f"{problem}; {MEND}"))
             sums = {}
         names = [name for name in sums if is_file_name(name)]
-        for done, name in enumerate(names, 1):
-            if name not in checked:
-                self.findings += self._by_checksum(name, sums[name])
-            self.progress(done, len(names))
+        with bringing_ahead(self.root, names) as note:
+            for place, name in enumerate(names):
+                if name not in checked:
+                    self.findings += self._by_checksum(name, sums[name])
+                note(place)
+                self.progress(place + 1, len(names))
         shards = set(filter(is_shard_name, names))
         if shards:
             self._look_for_extra_files(set(names))

@@ -28,6 +28,7 @@ from shardctl.importing import refuse_while_importing
 from shardctl.manifest import Manifest
 from shardctl.sample import Sample
 from shardctl.storage import naming_the_path, printable, write_atomically
+from shardctl.stores import is_url
 from shardctl.tables import MADE_BY, MANIFEST, STAGING
 from shardctl.transforms.values import describe
 from shardctl.writing.fields import Fields, Given
@@ -120,6 +121,8 @@ def write(
         classes = names_of("classes", classes)
     classes = tuple(classes) if classes else None if schema is not None else classes_of(samples, names)
     given = Given(schema, classes, store, compression, roles_of(roles))
+    if is_url(dst):
+        raise UsageError(f"{printable(str(dst))}: shardctl.write writes to folders; write to one, and upload it")
     target = check_destination(Path(dst), [])
     check_writable(target)
     _refuse_existing(target, overwrite)

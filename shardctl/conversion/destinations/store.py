@@ -172,7 +172,10 @@ class OnStore:
             self._store.put(f"{state_folder(job.folder)}{path.relative_to(job.folder).as_posix()}", path)
 
     def bring_done(self, job: Job, chosen: Chosen) -> None:
-        """Bring the markers of the chosen shards that have one."""
+        """Bring the markers of the chosen shards that have one: also those that were built on other machines meanwhile."""
+        for page in self._store.pages(done_folder(job.folder)):
+            for entry in page:
+                (job.folder / DONE_FOLDER / entry.key.rpartition("/")[2]).touch()
         there = [shard for shard in staging.marked_shards(job) if chosen[shard]]
         self._bring_to([job.marker_path(shard) for shard in there], job)
 

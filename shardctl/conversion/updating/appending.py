@@ -10,7 +10,8 @@ from shardctl.engines.job import Root
 from shardctl.errors import InputError
 from shardctl.listing import CHUNK_ROWS, KnownFiles, LabelRule
 from shardctl.sources.kinds import Form
-from shardctl.sources.walk import FoundFile, place_of, suffix_of, walk
+from shardctl.sources.walk import FoundFile, folder_of, place_of, suffix_of, walk
+from shardctl.stand_ins import path_of, source_of
 from shardctl.storage import printable
 
 Place = tuple[int, str]
@@ -30,12 +31,12 @@ class Appending:
         self._places: list[Place] = []
         for root in given:
             place = place_of(root)
-            found = next((number for number, source in enumerate(recorded) if place.is_relative_to(source)), None)
+            found = next((number for number, source in enumerate(recorded) if place.is_relative_to(path_of(source))), None)
             if found is None:
-                recorded.append(str(place))
+                recorded.append(source_of(place))
                 self._places.append((len(recorded) - 1, ""))
             else:
-                below = place.relative_to(recorded[found]).as_posix()
+                below = place.relative_to(path_of(recorded[found])).as_posix()
                 if any(part.startswith(".") for part in below.split("/")) and below != ".":
                     raise InputError(
                         f"{printable(str(root))}: is hidden in {printable(recorded[found])}, so that it is no input"
@@ -47,13 +48,12 @@ class Appending:
     @property
     def roots(self) -> list[Path]:
         """The sources as paths. Some may be gone: nothing is read of those that were not given."""
-        return list(map(Path, self.sources))
+        return list(map(path_of, self.sources))
 
     @property
     def bases(self) -> tuple[Root, ...]:
         """The folders that paths of files are relative to."""
-        folders = (source if not Path(source).is_file() else str(Path(source).parent) for source in self.sources)
-        return tuple(map(Root.anywhere, folders))
+        return tuple(map(Root.anywhere, map(folder_of, self.sources)))
 
     def known(self) -> KnownFiles:
         """Return the files of the dataset, and the walk that finds new ones."""
@@ -62,11 +62,12 @@ class Appending:
 
     def _recorded(self) -> Iterator[FoundFile]:
         table, times, first = self._before.files, self._before.seen.mtime_ns, 0
+        roots = self.roots
         for batch in table.select(["path", "root", "size"]).to_batches(max_chunksize=CHUNK_ROWS):
             columns = (batch.column(name).to_pylist() for name in ("path", "root", "size"))
             for number, (path, root, size) in enumerate(zip(*columns, strict=True), first):
                 folder, _, name = path.rpartition("/")
-                opened = f"{self.sources[root]}/{path}"
+                opened = f"{roots[root]}/{path}"
                 yield FoundFile(root, path, opened, folder, suffix_of(name), size, int(times[number]), None)
             first += batch.num_rows
 
@@ -74,7 +75,7 @@ class Appending:
         """Yield the files in the given sources, by their paths in the sources of the dataset, in the order of these."""
         for place, root in sorted(zip(self._places, self._given, strict=True)):
             number, below = place
-            if root.is_file() and below:
+            if not root.is_dir() and below:
                 folder, _, _ = below.rpartition("/")
                 yield from (file._replace(root=number, path=below, folder=folder) for file in walk([root], notice))
                 continue

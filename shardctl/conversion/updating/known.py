@@ -17,6 +17,7 @@ from shardctl.engines.job import KNOWN, File, Job, Planned
 from shardctl.errors import Rejection
 from shardctl.plan import NOT_KEPT
 from shardctl.seen import Pruned
+from shardctl.sources.brought import local
 from shardctl.sources.endings import ending_of
 from shardctl.sources.formats import Misfit, Unit, find_format
 from shardctl.storage import counted, naming_the_path, printable, replacing
@@ -121,6 +122,7 @@ class _Numbers:
         form = find_format(ending_of(file.path, path), reading, self._job.shuffle is not None)
         assert self._job.fields is not None, "it is a file of many records"
         try:
+            local(path, file.mtime_ns)
             for _ in form.read(path, unit, reading, self._job.fields, lambda numbers: np.zeros(len(numbers), bool), digest):
                 pass
         except (Rejection, Misfit, OSError):

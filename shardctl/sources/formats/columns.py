@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardctl.errors import Rejection
+from shardctl.sources.brought import local
 from shardctl.sources.formats.base import CHOSEN, Choose, ColumnMisfit, Digest, Misfit, Parsed
 from shardctl.sources.formats.ranges import fill
 from shardctl.sources.types import Classes, Types, without_nulls
@@ -260,7 +261,7 @@ Version = tuple[int, int, int]
 
 def version_of(path: str) -> Version:
     """Return what tells a file from one that took its place: a copy may have the same size and time. Raises OSError."""
-    status = Path(path).stat()
+    status = Path(local(path)).stat()
     return status.st_size, status.st_mtime_ns, status.st_ino
 
 

@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import Rejection
+from shardctl.sources.brought import local
 from shardctl.sources.formats.array_columns import DType
 from shardctl.sources.formats.base import RECORD_BYTES, UNIT_BYTES, Digest, Numbers, Unit
 from shardctl.sources.formats.columns import BATCH_BYTES, BATCH_ROWS, hash_range
@@ -56,7 +57,7 @@ class Megatron:
 
     def open(self, path: str) -> Sequences:
         """Return the sequences. Raises OSError; Rejection if the index is damaged, or there are no tokens beside it."""
-        tokens = str(Path(path).with_suffix(".bin"))
+        tokens = local(str(Path(path).with_suffix(".bin")))
         index = open(path, "rb", buffering=0)  # noqa: SIM115 (closed by close)
         try:
             return Sequences(index, tokens)

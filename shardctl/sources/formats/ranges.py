@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from shardctl.errors import Rejection
+from shardctl.sources.buckets import changed
 
 
 def read_range(descriptor: int, offset: int, size: int) -> bytes:
@@ -28,6 +28,4 @@ def fill(descriptor: int, offset: int, view: memoryview) -> None:
         done += count
 
 
-def changed() -> Rejection:
-    """Return the reason for a file that is not as it was when it was listed."""
-    return Rejection("read", "changed", "it changed after the files were listed; run the conversion again")
+__all__ = ["changed", "fill", "read_range"]

@@ -8,7 +8,9 @@ import pyarrow as pa
 
 from shardctl.codecs import image
 from shardctl.sample import Sample
-from shardctl.sources.formats import Reading
+from shardctl.sources.brought import begin_of
+from shardctl.sources.endings import without_compression
+from shardctl.sources.formats import TABLE_SUFFIXES, TEXT_SUFFIXES, Reading
 from shardctl.sources.kinds.base import Form
 from shardctl.sources.kinds.table import TableKind
 from shardctl.sources.walk import COMPRESSED, FoundFile
@@ -21,6 +23,14 @@ SIDE_FILES = frozenset(
 
 
 KNOWN_SUFFIXES = frozenset((*image.SUFFIXES, *image.OTHER_SUFFIXES))
+
+
+_NAMED = frozenset((*KNOWN_SUFFIXES, *SIDE_FILES, *TABLE_SUFFIXES, *TEXT_SUFFIXES))
+
+
+def is_unnamed(file: FoundFile) -> bool:
+    """Return whether the name of a file does not say what it is: it is opened to see that."""
+    return file.suffix not in _NAMED and without_compression(file.suffix) not in _NAMED and file.fault is None
 
 
 class ImageKind:
@@ -42,8 +52,7 @@ class ImageKind:
         if file.fault:
             return Form.UNKNOWN
         try:
-            with open(file.opened, "rb") as opened:
-                return Form.ONE if image.is_image(opened.read(image.SNIFF_BYTES)) else Form.NOTHING
+            return Form.ONE if image.is_image(begin_of(file.opened, image.SNIFF_BYTES)) else Form.NOTHING
         except OSError:
             return Form.UNKNOWN
 

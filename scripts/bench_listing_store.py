@@ -1,0 +1,105 @@
+"""How fast the keys of a source on a store are listed for a plan, beside a bare listing with the same client; and the memory.
+
+    python scripts/bench_listing_store.py --keys 1000000 --latency 0.03
+    python scripts/bench_listing_store.py --server 20000
+
+The first makes the keys up in this process, in pages of 1,000 that take `latency` seconds each: what it costs to get them is
+left out, and what is done with them is not. The second lists a bucket of the server for tests. For each way of listing it
+prints keys per second, and the most memory that this process has had by then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import resource
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from object_server import ObjectServer
+
+from shardctl.listing import LabelRule, list_files
+from shardctl.recipe import Recipe
+from shardctl.sources import brought, buckets
+from shardctl.sources.kinds import KINDS
+from shardctl.stand_ins import path_of
+from shardctl.stores import open_store
+from shardctl.stores.base import Stored
+
+NAMES = {
+    "classes": lambda number: f"in/{number // 1000:05}/photo-{number:09}.jpg",
+    "flat": lambda number: f"in/photo-{number:09}.jpg",
+}
+
+
+class Generated:
+    """A store of keys that are made when they are asked for, and that takes its time for each page."""
+
+    url = "s3://generated"
+
+    def __init__(self, names: Callable[[int], str], count: int, latency: float) -> None:
+        self._names, self._count, self._latency = names, count, latency
+
+    def stat(self, key: str) -> None:
+        """There is nothing beside the keys."""
+
+    def pages(self, prefix: str = "", after: str = "") -> Iterator[list[Stored]]:
+        low, high = 0, self._count
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (middle + 1, high) if self._names(middle) <= after else (low, middle)
+        for first in range(low, self._count, 1000):
+            time.sleep(self._latency)
+            numbers = range(first, min(self._count, first + 1000))
+            yield [Stored(self._names(number), 100_000, f'"{number:032x}"') for number in numbers]
+
+
+def report(what: str, count: int, began: float) -> None:
+    seconds = time.perf_counter() - began
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(
+        f"{what:28} {count:>12,} keys {seconds:8.1f} s {count / seconds:>12,.0f} keys/s {memory:8.0f} MiB at most", flush=True
+    )
+
+
+def measure(store: Any, url: str) -> None:
+    began = time.perf_counter()
+    report("a bare listing", sum(len(page) for page in store.pages("in/")), began)
+    with brought.in_use(), tempfile.TemporaryDirectory() as scratch:
+        began, roots = time.perf_counter(), [path_of(url)]
+        brought.holds(roots[0])
+        report("listed in parallel, kept", len(brought.keys_of(roots[0])), began)
+        reading = Recipe.reading_of({"kind": "image"})
+        table = Path(scratch, "listing.arrow")
+        listing = list_files(roots, KINDS["image"], reading, LabelRule.parse("folder"), table, lambda _: None)
+        report("and the table of the plan", len(listing), began)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--keys", type=int, default=1_000_000)
+    parser.add_argument("--latency", type=float, default=0.03)
+    parser.add_argument("--names", choices=NAMES, default="classes")
+    parser.add_argument("--server", type=int, metavar="KEYS", help="list a bucket of so many empty objects on the test server")
+    chosen = parser.parse_args()
+    with contextlib.ExitStack() as stack:
+        if chosen.server is None:
+            store: Any = Generated(NAMES[chosen.names], chosen.keys, chosen.latency)
+            buckets.open_store = lambda _: store  # type: ignore[assignment]
+            measure(store, "s3://generated/in")
+            return
+        server = stack.enter_context(ObjectServer(latency=chosen.latency))
+        os.environ.update(server.environment)
+        store = open_store(f"s3://{server.make_bucket('listed')}")
+        with ThreadPoolExecutor(32) as pool:
+            list(pool.map(lambda number: store.put(NAMES[chosen.names](number), b"1"), range(chosen.server)))
+        measure(store, "s3://listed/in")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+"""The units of a job, in the order in which they are worked on: those of sources on a store are fetched ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from shardctl.engines import fetching
+from shardctl.engines.fetching import Wanted
+from shardctl.engines.inputs import beside
+from shardctl.engines.job import Job, Planned
+from shardctl.engines.masks import mask_path
+from shardctl.sources import brought
+
+
+def ahead(job: Job, units: Iterable[Planned]) -> Iterable[Planned]:
+    """Return the same units, each of which can be read at once when it is its turn."""
+    return fetching.along(units, lambda planned: wanted_of(job, planned)) if job.on_store else units
+
+
+def wanted_of(job: Job, planned: Planned) -> Sequence[Wanted]:
+    """Return the objects that a unit is read from."""
+    path, file = job.path_of(planned.file), planned.file
+    if planned.fault is not None or not brought.is_brought(path):
+        return ()
+    version = job.version_of(file)
+    if job.fields is not None:
+        return (Wanted(path, file.size, version, False),)
+    wanted = Wanted(path, planned.unit.size, version, True)
+    mask = mask_path(job, planned)
+    return (wanted,) if mask is None or not brought.is_brought(mask) else (wanted, beside(mask))

@@ -1,0 +1,103 @@
+"""Objects of sources on a store, asked for before they are needed: a worker knows which inputs follow.
+
+Each request takes some ten milliseconds before its first byte comes, so that many are on their way at the same time. Inputs
+that are one record each come into memory, others to the disk (sources/brought.py). While an object is waited for, the work is
+on no input: one that is large takes its time. What went wrong shows when it is read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import lru_cache
+from typing import NamedTuple, TypeVar
+
+from shardctl.sources import brought
+
+AHEAD_BYTES = 64 << 20
+"""Bytes that are asked for ahead, or one object if it has more."""
+
+AHEAD_ITEMS = 256
+"""Inputs, or units of them, that are looked at ahead."""
+
+EXPECTED_BYTES = 1 << 20
+"""What is taken for the size of an object that is not known: that of a large photo."""
+
+T = TypeVar("T")
+
+
+class Wanted(NamedTuple):
+    """An object by the path that stands for it, its size in bytes, and the number of its version (0: whichever there is).
+
+    `whole`: it is one record, and comes into memory. Where the size is only expected, up to `most` bytes are fetched.
+    """
+
+    path: str
+    size: int
+    version: int
+    whole: bool
+    most: int = 0
+
+
+_came: dict[str, Future[bytes]] = {}
+"""What is in memory, of the item that is worked on."""
+
+
+def take(path: str, size: int, version: int = 0) -> bytes:
+    """Return the bytes of an object: those that came ahead, else it is asked for now.
+
+    Raises Rejection (changed), OSError, SourceGoneError.
+    """
+    future = _came.pop(path, None)
+    return brought.read(path, size, version) if future is None else future.result()
+
+
+def along(items: Iterable[T], wanted_of: Callable[[T], Sequence[Wanted]]) -> Iterator[T]:
+    """Yield items when what they want is there; that of the following ones is on its way."""
+    coming, waiting, taken = iter(items), deque[tuple[T, list[tuple[Wanted, Future[bytes]]]]](), 0
+    brought_last = ""
+    held: tuple[T, list[Wanted]] | None = None
+    try:
+        while True:
+            while len(waiting) < AHEAD_ITEMS:
+                if held is None:
+                    item = next(coming, None)
+                    if item is None:
+                        break
+                    # Units of one file follow each other: it is brought once.
+                    held = item, [each for each in wanted_of(item) if each.whole or each.path != brought_last]
+                item, wants = held
+                size = sum(each.size for each in wants)
+                if taken and taken + size > AHEAD_BYTES:
+                    break
+                taken += size
+                brought_last = next((each.path for each in wants if not each.whole), brought_last)
+                waiting.append((item, [(each, _pool(os.getpid()).submit(_fetch, each)) for each in wants]))
+                held = None
+            if not waiting:
+                return
+            item, futures = waiting.popleft()
+            wait([future for _, future in futures])
+            taken -= sum(each.size for each, _ in futures)
+            _came.update({each.path: future for each, future in futures if each.whole})
+            yield item
+            for each, _ in futures:
+                _came.pop(each.path, None)
+    finally:
+        for _, futures in waiting:
+            for _, future in futures:
+                future.cancel()
+
+
+def _fetch(wanted: Wanted) -> bytes:
+    if wanted.whole:
+        return brought.read(wanted.path, wanted.most or wanted.size, wanted.version)
+    brought.local(wanted.path, wanted.version)
+    return b""
+
+
+@lru_cache(1)
+def _pool(_process: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(brought.REQUESTS, thread_name_prefix="shardctl-fetch")

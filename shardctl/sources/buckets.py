@@ -1,0 +1,92 @@
+"""The object stores that sources are on, as this process knows them: their clients, and what they answer as faults of files."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from functools import lru_cache
+
+import xxhash
+
+from shardctl.errors import (
+    NoSuchKeyError,
+    NotPermittedError,
+    ObjectChangedError,
+    Rejection,
+    SourceGoneError,
+    StoreError,
+)
+from shardctl.spread import spread
+from shardctl.stand_ins import Object
+from shardctl.stores import open_store
+from shardctl.stores.base import Store
+
+OTHERS = 3
+"""How many other objects are tried before all of them count as not permitted."""
+
+NUMBER_BITS = 60
+"""Bits of the number that stands for a version. It is the time of change of a file in nanoseconds: one before 2007."""
+
+
+def store_of(bucket: str) -> Store:
+    """Return the objects of a bucket, given its URL. Raises InstallError, StoreError."""
+    return _opened(bucket, os.getpid())
+
+
+@lru_cache(64)
+def _opened(bucket: str, _process: int) -> Store:
+    return open_store(bucket)
+
+
+def close_stores() -> None:
+    """Have stores opened anew when they are asked for next, with the credentials that there are then."""
+    _opened.cache_clear()
+
+
+def number_of(version: str) -> int:
+    """Return a number that stands for the version of an object, in the place of a time of change: it is never 0."""
+    return xxhash.xxh3_64_intdigest(version.encode()) >> (64 - NUMBER_BITS) or 1
+
+
+@contextlib.contextmanager
+def asking(what: Object) -> Iterator[None]:
+    """Turn what a store says of an object into what the system says of files.
+
+    Raises FileNotFoundError, PermissionError for one that alone may not be read, Rejection for one that has changed, and
+    SourceGoneError for all that is not about this object: then every other one would fail as well.
+    """
+    try:
+        yield
+    except NoSuchKeyError as error:
+        raise FileNotFoundError(errno.ENOENT, "there is no such object", what.url) from error
+    except ObjectChangedError as error:
+        raise changed() from error
+    except NotPermittedError as error:
+        if _others_can_be_read(what):
+            raise PermissionError(errno.EACCES, str(error).removeprefix(f"{what.url}: ")) from error
+        raise SourceGoneError(f"{error}; no other object beside it can be read either") from error
+    except StoreError as error:
+        raise SourceGoneError(f"{error}; the same command goes on from here") from error
+
+
+def changed() -> Rejection:
+    """Return the reason for a file, or an object, that is not as it was when it was listed."""
+    return Rejection("read", "changed", "it changed after the files were listed; run the conversion again")
+
+
+def _others_can_be_read(what: Object) -> bool:
+    """Return whether another object in the folder of one can be read. Raises SourceGoneError."""
+    folder, slash, _ = what.key.rpartition("/")
+    store = store_of(what.bucket)
+    try:
+        page = next(store.pages(folder + slash), [])
+        others = [entry.key for entry in page if entry.key != what.key and entry.size]
+        for place in spread(len(others), OTHERS):
+            with contextlib.suppress(NoSuchKeyError, NotPermittedError):
+                store.fetch(others[place], 1)
+                return True
+    except StoreError as error:
+        raise SourceGoneError(str(error)) from error
+    return False

@@ -1,0 +1,228 @@
+"""All keys below a prefix, listed by many requests at the same time, and kept in order in files of a folder for scratch."""
+
+from __future__ import annotations
+
+import os
+import threading
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from shardctl.spread import spread
+from shardctl.storage import naming_the_path
+from shardctl.stores.base import Store, Stored
+
+THREADS = 16
+"""Lists that are asked for at the same time. Each page takes one request of 30 to 100 ms, and 1 ms of this process."""
+
+UNSPLIT_PAGES = 4
+"""Pages of a stretch of keys that are read before the rest of it is split: few keys are not worth it."""
+
+BATCH_ROWS = 4096
+"""Keys that are Python objects at a time, for each thread."""
+
+MOST_STRETCHES = 2 * THREADS
+"""Into how many stretches the rest of one is split at once: some are empty, and others are split again."""
+
+SPLIT_PLACES = 40
+"""Characters of a key, from the last one that neighbours have in common back, at which the keys after it are split."""
+
+KEYS_SCHEMA = pa.schema([("key", pa.string()), ("size", pa.int64()), ("version", pa.string())])
+
+_HEX, _LOWER, _UPPER = "0123456789abcdef", "abcdefghijklmnopqrstuvwxyz", "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+class Keys:
+    """The keys below a prefix in the order of their bytes, each with its size and version; in files, and mapped into memory."""
+
+    def __init__(self, parts: list[Path]) -> None:
+        self._batches: list[pa.RecordBatch] = []
+        for part in parts:
+            reader = pa.ipc.open_file(pa.memory_map(os.fspath(part)))
+            self._batches += [reader.get_batch(number) for number in range(reader.num_record_batches)]
+        self._firsts = [batch.column(0)[0].as_py() for batch in self._batches]
+        self._starts = [0]
+        for batch in self._batches:
+            self._starts.append(self._starts[-1] + batch.num_rows)
+        self._read = lru_cache(8)(self._rows_of)
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def find(self, key: str) -> int:
+        """Return how many keys come before this one."""
+        number = bisect_right(self._firsts, key) - 1
+        if number < 0:
+            return 0
+        column = self._batches[number].column(0)
+        low, high = 0, len(column)
+        while low < high:
+            middle = (low + high) // 2
+            if column[middle].as_py() < key:
+                low = middle + 1
+            else:
+                high = middle
+        return self._starts[number] + low
+
+    def get(self, key: str) -> Stored | None:
+        """Return what was listed of an object, None if it was not."""
+        row = self.find(key)
+        if row == len(self):
+            return None
+        number = bisect_right(self._starts, row) - 1
+        found = Stored(*(column[row - self._starts[number]].as_py() for column in self._batches[number].columns))
+        return found if found.key == key else None
+
+    def rows(self, first: int, end: int) -> tuple[list[str], list[int], list[str]]:
+        """Return keys, sizes and versions from row `first` on: at least one, and at most up to `end`."""
+        number = bisect_right(self._starts, first) - 1
+        columns, start = self._read(number), self._starts[number]
+        if first == start and end >= self._starts[number + 1]:
+            return columns
+        keys, sizes, versions = (column[first - start : end - start] for column in columns)
+        return keys, sizes, versions  # type: ignore[return-value]
+
+    def _rows_of(self, number: int) -> tuple[list[str], list[int], list[str]]:
+        keys, sizes, versions = (column.to_pylist() for column in self._batches[number].columns)
+        return keys, sizes, versions
+
+
+class _Stretch(NamedTuple):
+    """The keys after `after`, up to `end` and with it; None: all that follow."""
+
+    after: str
+    end: str | None
+
+
+def list_keys(store: Store, prefix: str, folder: Path, found: Callable[[int], None] = lambda _: None) -> Keys:
+    """List the objects whose keys begin with `prefix`, into files of a folder. `found` is told how many there are so far.
+
+    Raises StoreError.
+    """
+    with naming_the_path(folder):
+        return _Lister(store, prefix, folder, found).run()
+
+
+class _Lister:
+    """Lists one stretch of keys, and splits what is left of it for the threads that have nothing to do.
+
+    Which keys there are is not known before, so that bounds are guessed from those that were seen: after img_00999 may come
+    img_01, img_02, … img_1, img_2. A guess where nothing is costs one request.
+    """
+
+    def __init__(self, store: Store, prefix: str, folder: Path, found: Callable[[int], None]) -> None:
+        self._store, self._prefix, self._folder, self._found = store, prefix, folder, found
+        # Azure lists from the beginning, whatever the key to start after, and obstore leaves out what comes before.
+        self._splits = not store.url.startswith("az://")
+        self._lock = threading.Lock()
+        self._new: list[_Stretch] = []
+        self._busy = self._count = self._files = 0
+        self._stopped = False
+
+    def run(self) -> Keys:
+        """Return all keys."""
+        parts: list[tuple[str, Path]] = []
+        self._new.append(_Stretch("", None))
+        running: set[Future[tuple[str, Path | None]]] = set()
+        with ThreadPoolExecutor(THREADS, thread_name_prefix="shardctl-list") as pool:
+            try:
+                while running or self._new:
+                    with self._lock:
+                        new, self._new = self._new, []
+                        self._busy += len(new)
+                    running |= {pool.submit(self._list, stretch) for stretch in new}
+                    done, running = wait(running, timeout=0.1, return_when=FIRST_COMPLETED)
+                    for each in done:
+                        after, part = each.result()
+                        if part is not None:
+                            parts.append((after, part))
+                    with self._lock:
+                        self._busy -= len(done)
+                    self._found(self._count)
+            finally:
+                self._stopped = True
+                for each in running:
+                    each.cancel()
+        return Keys([part for _, part in sorted(parts)])
+
+    def _list(self, stretch: _Stretch) -> tuple[str, Path | None]:
+        after, end = stretch
+        rows: list[Stored] = []
+        with _Part(self._next_path) as part:
+            for number, page in enumerate(self._store.pages(self._prefix, after), 1):
+                past = end is not None and page[-1].key > end
+                kept = page[: bisect_right([entry.key for entry in page], end)] if past else page  # type: ignore[type-var]
+                rows += kept
+                if len(rows) >= BATCH_ROWS:
+                    part.write(rows)
+                    rows = []
+                with self._lock:
+                    self._count += len(kept)
+                if past or self._stopped:
+                    break
+                with self._lock:
+                    idle = self._splits and number >= UNSPLIT_PAGES and self._busy + len(self._new) < THREADS
+                    if idle and (bounds := bounds_after(page[0].key, page[-1].key, end, len(self._prefix))):
+                        self._new += [_Stretch(*pair) for pair in zip(bounds, [*bounds[1:], end], strict=True)]
+                        end = bounds[0]
+            part.write(rows)
+        return after, part.path
+
+    def _next_path(self) -> Path:
+        with self._lock:
+            self._files += 1
+            return self._folder / f"{self._files:06d}.arrow"
+
+
+class _Part:
+    """An Arrow file of keys, which is made for the first of them."""
+
+    def __init__(self, make_path: Callable[[], Path]) -> None:
+        self._make_path = make_path
+        self.path: Path | None = None
+        self._writer: Any = None
+
+    def write(self, rows: list[Stored]) -> None:
+        if not rows:
+            return
+        if self._writer is None:
+            self.path = self._make_path()
+            self._sink = pa.OSFile(os.fspath(self.path), "wb")
+            self._writer = pa.ipc.new_file(self._sink, KEYS_SCHEMA)
+        for first in range(0, len(rows), BATCH_ROWS):
+            columns = zip(*rows[first : first + BATCH_ROWS], strict=True)
+            arrays = [pa.array(values, f.type) for values, f in zip(columns, KEYS_SCHEMA, strict=True)]
+            self._writer.write_batch(pa.record_batch(arrays, schema=KEYS_SCHEMA))
+
+    def __enter__(self) -> _Part:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._sink.close()
+
+
+def bounds_after(first: str, last: str, end: str | None, fixed: int) -> list[str]:
+    """Return guesses of where the keys that follow `last`, up to `end`, can be split, in order.
+
+    `first` and `last` are neighbours by some hundred keys, and the first `fixed` characters are those of all keys.
+    """
+    alike = next((place for place, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(first))
+    bounds = []
+    for place in range(min(alike, len(last) - 1), max(fixed, alike - SPLIT_PLACES) - 1, -1):
+        here = last[place]
+        alphabet = next((each for each in (_HEX, _LOWER, _UPPER) if here in each), "")
+        following = [last[:place] + other for other in alphabet[bisect_left(alphabet, here) + 1 :]]
+        bounds += [bound for bound in following if bound > last and (end is None or bound < end)]
+    return [bounds[place] for place in spread(len(bounds), MOST_STRETCHES)]
+
+
+def under(keys: Keys, prefix: str) -> tuple[int, int]:
+    """Return the first row of the keys that begin with a prefix ending in /, or with "", and the row after the last one."""
+    return (keys.find(prefix), keys.find(f"{prefix[:-1]}0")) if prefix else (0, len(keys))

@@ -1,0 +1,574 @@
+"""Sources on an object store: the same datasets as from a disk, whatever the network does."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from annotations import making
+from conftest import CROP, examples
+from hypothesis import given
+from hypothesis import strategies as st
+from object_server import ObjectServer
+from object_stores import memory_store, new_bucket
+from pyarrow import parquet
+
+import shardctl
+from shardctl.conversion.listener import Listener
+from shardctl.errors import DatasetError, InputError, SourceGoneError, StorageError, StoreError, UsageError
+from shardctl.sources import brought, buckets
+from shardctl.sources.walk import FoundFile, order_in_walk, walk
+from shardctl.stand_ins import FOLDER, folder_of_all, object_of, path_of, shown, stand_in
+from shardctl.stores import open_store
+from shardctl.stores.base import Stored
+from shardctl.stores.listing import list_keys
+
+OF_THE_RUN = {"manifest.json", "update.arrows"}
+"""Files of a dataset that say where its sources are, and when they changed."""
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder for temporary files that no other test has."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    yield folder
+    brought.leave()
+
+
+def put(url: str, folder: Path) -> str:
+    """Copy the files in a folder, or one file, to a URL, and return that."""
+    store = open_store("/".join(url.split("/")[:3]))
+    key = "/".join(url.split("/")[3:])
+    for path in [folder] if folder.is_file() else filter(Path.is_file, folder.rglob("*")):
+        store.put(
+            "/".join(filter(None, (key, "" if path == folder else path.relative_to(folder).as_posix()))), path.read_bytes()
+        )
+    return url
+
+
+def contents(dataset: Path) -> dict[str, bytes]:
+    files = {path.relative_to(dataset).as_posix(): path.read_bytes() for path in dataset.rglob("*") if path.is_file()}
+    return {name: data for name, data in files.items() if name not in OF_THE_RUN}
+
+
+def both(folder: Path, url: str, tmp_path: Path, **options: Any) -> tuple[Path, Path]:
+    """Convert the same files from a disk and from a store."""
+    options = {"workers": 0, **options}
+    on_disk, from_store = tmp_path / "on-disk", tmp_path / "from-store"
+    shardctl.convert(folder, on_disk, **options)
+    shardctl.convert(put(url, folder), from_store, **options)
+    return on_disk, from_store
+
+
+def records(count: int, first: int = 0) -> list[dict[str, Any]]:
+    return [{"text": f"a text with the number {number}", "number": number} for number in range(first, first + count)]
+
+
+def lines_of(rows: list[dict[str, Any]]) -> bytes:
+    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+
+
+def make_jsonl(folder: Path, _: Path) -> dict[str, Any]:
+    for number in range(3):
+        (folder / f"part-{number}.jsonl").write_bytes(lines_of(records(50, 50 * number)))
+    (folder / ".hidden.jsonl").write_bytes(b"{")
+    return {}
+
+
+def make_gz(folder: Path, _: Path) -> dict[str, Any]:
+    for number in range(2):
+        (folder / f"part-{number}.jsonl.gz").write_bytes(gzip.compress(lines_of(records(50, 50 * number)), mtime=0))
+    return {}
+
+
+def make_csv(folder: Path, _: Path) -> dict[str, Any]:
+    rows = "".join(f"{row['number']},{row['text']}\n" for row in records(100))
+    (folder / "rows.csv").write_text(f"number,text\n{rows}")
+    return {"recipe": {"kind": "table"}}
+
+
+def make_parquet(folder: Path, _: Path) -> dict[str, Any]:
+    for split in ("train", "val"):
+        parquet.write_table(pa.Table.from_pylist(records(100)), folder / f"{split}.parquet", row_group_size=40)
+    (folder / "test").write_bytes((folder / "val.parquet").read_bytes())
+    return {"recipe": {"kind": "table"}}
+
+
+def make_tar(folder: Path, photos: Path) -> dict[str, Any]:
+    with tarfile.open(folder / "shard-000.tar", "w") as tar:
+        for number, path in enumerate(sorted(photos.rglob("*.jpg"))[:10]):
+            for name, data in ((f"{number:03}.jpg", path.read_bytes()), (f"{number:03}.cls", b"%d" % (number % 3))):
+                member = tarfile.TarInfo(name)
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
+    return {}
+
+
+def make_labelled(folder: Path, photos: Path) -> dict[str, Any]:
+    paths = sorted(photos.rglob("*.jpg"))[:12]
+    for number, path in enumerate(paths):
+        shutil.copy(path, folder / f"{number}.jpg")
+    (folder / "labels.csv").write_text("file,label\n" + "".join(f"{number}.jpg,{number % 2}\n" for number in range(len(paths))))
+    shutil.copy(paths[0], folder / "an image without an ending")
+    (folder / "labels.csv").write_text((folder / "labels.csv").read_text() + "an image without an ending,1\n")
+    return {}
+
+
+def make_named_images(folder: Path, photos: Path) -> dict[str, Any]:
+    (folder / "images").mkdir()
+    rows = []
+    for number, path in enumerate(sorted(photos.rglob("*.jpg"))[:8]):
+        shutil.copy(path, folder / "images" / f"{number}.jpg")
+        rows.append({"image": f"images/{number}.jpg", "text": f"number {number}"})
+    (folder / "rows.jsonl").write_bytes(lines_of(rows))
+    return {"recipe": {"kind": "image", "image_field": "image"}}
+
+
+MAKERS = [make_jsonl, make_gz, make_csv, make_parquet, make_tar, make_labelled, make_named_images]
+
+
+@pytest.mark.parametrize("make", MAKERS, ids=lambda make: make.__name__.removeprefix("make_"))
+def test_files_on_a_store_give_the_same_dataset(
+    make: Callable[[Path, Path], dict[str, Any]], photos: Path, bucket: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    options = make(folder, photos)
+    on_disk, from_store = both(folder, f"{bucket}/a/in", tmp_path, **options)
+    assert contents(on_disk) == contents(from_store)
+    assert json.loads((from_store / "manifest.json").read_bytes())["sources"] == [f"{bucket}/a/in"]
+
+
+def make_annotated(folder: Path) -> None:
+    """Make images with annotations of every kind."""
+    making.photos(folder / "images", "a.png", "b.png", "c.png")
+    making.coco_file(
+        folder / "coco.json", [(1, "images/a.png"), (2, "images/b.png")], [making.box(1), making.box(2, (0, 0, 2, 2))]
+    )
+    for name in ("a", "b"):
+        making.mask(folder / "masks" / f"{name}.png", making.values_of((8, 6)))
+        files = {
+            f"labels/{name}.txt": "0 0.5 0.5 0.5 0.5\n",
+            f"captions/{name}.txt": f"the caption of {name}",
+            f"Annotations/{name}.xml": VOC.format(name),
+            "labels/classes.txt": "cat\n",
+            "masks/classes.txt": "ground\nroad\nsky\n",
+        }
+        for path, text in files.items():
+            (folder / path).parent.mkdir(exist_ok=True)
+            (folder / path).write_text(text)
+
+
+VOC = (
+    "<annotation><filename>{}.png</filename><size><width>8</width><height>6</height><depth>3</depth></size><object>"
+    "<name>cat</name><bndbox><xmin>2</xmin><ymin>2</ymin><xmax>4</xmax><ymax>5</ymax></bndbox></object></annotation>"
+)
+
+
+@pytest.mark.parametrize("labels", ["coco:{}/coco.json", "yolo:{}/labels", "voc:{}", "masks:{}/masks", "captions:{}/captions"])
+def test_annotations_on_a_store_give_the_same_dataset(bucket: str, tmp_path: Path, labels: str) -> None:
+    folder = tmp_path / "all"
+    make_annotated(folder)
+    put(f"{bucket}/all", folder)
+    for place, out in ((str(folder), tmp_path / "on-disk"), (f"{bucket}/all", tmp_path / "from-store")):
+        shardctl.convert(f"{place}/images", out, workers=0, labels=labels.format(place))
+    # The fingerprint of masks is made of their sizes and times, not of their bytes; shards.arrow has it.
+    apart = {"shards.arrow", "SHA256SUMS"} if labels.startswith("masks") else set()
+    on_disk, from_store = (
+        {name: data for name, data in contents(tmp_path / each).items() if name not in apart}
+        for each in ("on-disk", "from-store")
+    )
+    assert on_disk == from_store
+    settings = json.loads((tmp_path / "from-store" / "manifest.json").read_bytes())["settings"]
+    assert settings["labels"] == ["none", labels.format(f"{bucket}/all")]
+
+
+def test_a_labels_file_on_a_store_labels_files_on_a_disk(photos: Path, bucket: str, tmp_path: Path) -> None:
+    rows = [f"{path.relative_to(photos).as_posix()},{path.name[:1]}" for path in filter(Path.is_file, photos.rglob("*"))]
+    (tmp_path / "rows.csv").write_text("\n".join(["file,label", *rows]))
+    url = put(f"{bucket}/elsewhere/rows.csv", tmp_path / "rows.csv")
+    shardctl.convert(photos, tmp_path / "from-store", workers=0, labels=url)
+    shardctl.convert(photos, tmp_path / "on-disk", workers=0, labels=tmp_path / "rows.csv")
+    assert contents(tmp_path / "on-disk") == contents(tmp_path / "from-store")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_photos_in_folders_give_the_same_dataset(
+    photos: Path, bucket: str, tmp_path: Path, workers: int, own_folder: Path
+) -> None:
+    on_disk, from_store = both(
+        photos,
+        f"{bucket}/photos",
+        tmp_path,
+        workers=workers,
+        recipe=CROP,
+        split="val=0.2,train=0.8",
+    )
+    assert contents(on_disk) == contents(from_store)
+    assert shardctl.verify(from_store).ok
+    assert not list(own_folder.iterdir())
+
+
+def test_one_object_is_one_file(bucket: str, tmp_path: Path) -> None:
+    file = tmp_path / "lines.jsonl"
+    file.write_bytes(lines_of(records(20)))
+    on_disk, from_store = both(file, f"{bucket}/deep/lines.jsonl", tmp_path)
+    assert contents(on_disk) == contents(from_store)
+
+
+def test_the_sources_of_several_buckets(object_server: ObjectServer, demo: Path, tmp_path: Path) -> None:
+    urls = [f"s3://{new_bucket(object_server)}" for _ in range(2)]
+    for url, name in zip(urls, ("alpha", "beta"), strict=True):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{name}.jsonl").write_bytes(lines_of(records(10)))
+        put(url, tmp_path / name)
+    shardctl.convert(urls, tmp_path / "from-store", workers=0)
+    shardctl.convert([tmp_path / "alpha", tmp_path / "beta"], tmp_path / "on-disk", workers=0)
+    assert contents(tmp_path / "from-store") == contents(tmp_path / "on-disk")
+
+
+@pytest.mark.parametrize("kind", ["503", "cut", "reset"])
+def test_a_network_that_fails_now_and_then_changes_nothing(
+    object_server: ObjectServer, photos: Path, bucket: str, tmp_path: Path, kind: str
+) -> None:
+    put(f"{bucket}/photos", photos)
+    object_server.fault(kind, share=0.05, seed=1, size=700)
+    shardctl.convert(f"{bucket}/photos", tmp_path / "from-store", workers=0)
+    shardctl.convert(photos, tmp_path / "on-disk", workers=0)
+    assert contents(tmp_path / "from-store") == contents(tmp_path / "on-disk")
+    assert any(request["status"] != 200 for request in object_server.log()) or kind != "503"
+
+
+@pytest.mark.parametrize("kind", ["image", "table"])
+def test_objects_whose_names_say_nothing_are_looked_into(photos: Path, bucket: str, tmp_path: Path, kind: str) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for number, path in enumerate(sorted(photos.rglob("*.jpg"))[:20]):
+        if kind == "image":
+            shutil.copy(path, folder / f"{number:08x}")
+        else:
+            parquet.write_table(pa.Table.from_pylist(records(5)), folder / f"{number:08x}")
+    (folder / "another").write_bytes(b"neither of them")
+    on_disk, from_store = both(folder, f"{bucket}/in", tmp_path, recipe={"kind": kind})
+    assert contents(on_disk) == contents(from_store)
+
+
+def rejects(dataset: Path) -> dict[str, str]:
+    found = [json.loads(line) for line in (dataset / "rejects.jsonl").read_bytes().splitlines()]
+    return {reject["source"]: reject["error"] for reject in found}
+
+
+def test_an_object_that_alone_is_not_permitted_is_a_reject(
+    object_server: ObjectServer, photos: Path, bucket: str, tmp_path: Path
+) -> None:
+    put(f"{bucket}/photos", photos)
+    one = sorted(photos.rglob("*.jpg"))[5].relative_to(photos).as_posix()
+    object_server.fault("403", method="GET", key=f"photos/{one}")
+    result = shardctl.convert(f"{bucket}/photos", tmp_path / "out", workers=0)
+    assert (result.samples, rejects(tmp_path / "out")) == (59, {one: "unreadable"})
+    assert "s3:GetObject" in (tmp_path / "out" / "rejects.jsonl").read_text()
+
+
+@pytest.mark.parametrize(
+    ("fault", "method", "message"),
+    [
+        ("403", "GET", "reading is not permitted (s3:GetObject)"),
+        ("403", "LIST", "listing is not permitted (s3:ListBucket)"),
+        ("expired", "GET", "the credentials have expired"),
+        ("503", "GET", "overloaded or out of order"),
+    ],
+)
+def test_what_befalls_all_objects_stops_the_conversion(
+    object_server: ObjectServer, photos: Path, bucket: str, tmp_path: Path, cli: Any, fault: str, method: str, message: str
+) -> None:
+    put(f"{bucket}/photos", photos)
+    object_server.fault(fault, method=method)
+    done = cli("convert", f"{bucket}/photos", tmp_path / "out", "--workers", "2")
+    assert done.code == 3
+    assert message in done.err
+    assert bucket in done.err
+    assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+@pytest.mark.parametrize("fault", ["expired", "403", "503"])
+def test_a_conversion_that_was_stopped_goes_on(
+    object_server: ObjectServer, photos: Path, bucket: str, tmp_path: Path, fault: str
+) -> None:
+    put(f"{bucket}/photos", photos)
+    stopped = Listener(progress=lambda _: object_server.fault(fault, method="GET"))
+    with pytest.raises(SourceGoneError):
+        shardctl.convert(f"{bucket}/photos", tmp_path / "from-store", workers=0, listener=stopped)
+    object_server.clear()
+    assert shardctl.convert(f"{bucket}/photos", tmp_path / "from-store", workers=0).status == "resumed"
+    assert 0 < sum(request["method"] == "GET" for request in object_server.log()) < 60
+    shardctl.convert(photos, tmp_path / "on-disk", workers=0)
+    assert contents(tmp_path / "from-store") == contents(tmp_path / "on-disk")
+
+
+def test_what_becomes_of_objects_that_change_or_go(photos: Path, bucket: str, tmp_path: Path) -> None:
+    put(f"{bucket}/photos", photos)
+    store = open_store(f"{bucket}/photos")
+    gone, other = (path.relative_to(photos).as_posix() for path in sorted(photos.rglob("*.jpg"))[3:5])
+
+    def change(_: object) -> None:
+        store.delete([gone])
+        store.put(other, (photos / gone).read_bytes())
+
+    shardctl.convert(f"{bucket}/photos", tmp_path / "out", workers=0, listener=Listener(announce=change))
+    assert rejects(tmp_path / "out") == {gone: "vanished", other: "changed"}
+
+
+def test_a_large_object_that_changes_while_it_is_read(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(brought, "PART", 1 << 10)
+    store = open_store(bucket)
+    store.put("in/lines.jsonl", lines_of(records(500)))
+    store.put("in/others.jsonl", lines_of(records(500)))
+    listener = Listener(announce=lambda _: store.put("in/lines.jsonl", lines_of(records(500, 1))) and brought.leave())
+    shardctl.convert(f"{bucket}/in", tmp_path / "out", workers=0, listener=listener)
+    assert rejects(tmp_path / "out") == {"lines.jsonl": "changed"}
+
+
+def test_a_large_object_comes_in_parts(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(brought, "PART", 1 << 10)
+    file = tmp_path / "lines.jsonl"
+    file.write_bytes(lines_of(records(1000)))
+    on_disk, from_store = both(file, f"{bucket}/lines.jsonl", tmp_path)
+    assert contents(on_disk) == contents(from_store)
+
+
+def test_an_update_follows_the_versions_of_objects(
+    object_server: ObjectServer, source: Path, bucket: str, tmp_path: Path
+) -> None:
+    url, out = put(f"{bucket}/photos", source), tmp_path / "out"
+    shardctl.convert(url, out, workers=0)
+    assert shardctl.convert(url, out, workers=0).status == "up-to-date"
+    first, second, third = sorted(source.rglob("*.jpg"))[:3]
+    store = open_store(url)
+    first.write_bytes(third.read_bytes())
+    second.rename(second.with_name("new.jpg"))
+    put(url, source)
+    store.delete([second.relative_to(source).as_posix()])
+    with pytest.raises(DatasetError, match="--update"):
+        shardctl.convert(url, out, workers=0)
+    object_server.clear()
+    result = shardctl.convert(url, out, workers=0, update=True)
+    assert result.status == "updated"
+    assert result.changes is not None
+    assert sum(request["method"] == "GET" for request in object_server.log()) < 60
+    shardctl.convert(source, tmp_path / "on-disk", workers=0)
+    values = [
+        sorted((row["key"], row["image"].tobytes()) for row in shardctl.open(each)) for each in (out, tmp_path / "on-disk")
+    ]
+    assert values[0] == values[1]
+
+
+def test_inputs_are_appended(bucket: str, tmp_path: Path) -> None:
+    store = open_store(bucket)
+    store.put("in/a.jsonl", lines_of(records(10)))
+    shardctl.convert(f"{bucket}/in", tmp_path / "out", workers=0)
+    store.put("in/b.jsonl", lines_of(records(10, 10)))
+    result = shardctl.convert(f"{bucket}/in", tmp_path / "out", workers=0, append=True)
+    assert (result.status, result.samples) == ("updated", 20)
+
+
+def test_a_lost_shard_is_made_again_from_a_store(photos: Path, bucket: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    shardctl.convert(put(f"{bucket}/photos", photos), out, workers=0)
+    before = contents(out)
+    for name in ("train-00002.arrow", "files.arrow"):
+        (out / name).unlink()
+    assert not shardctl.repair(out, workers=0).unrepaired
+    assert contents(out) == before
+
+
+def test_parts_of_a_conversion_read_from_a_store(photos: Path, bucket: str, tmp_path: Path) -> None:
+    put(f"{bucket}/photos", photos)
+    for part in ("1/2", "2/2"):
+        shardctl.convert(f"{bucket}/photos", tmp_path / "from-store", workers=0, part=part)
+    shardctl.merge(tmp_path / "from-store")
+    shardctl.convert(photos, tmp_path / "on-disk", workers=0)
+    assert contents(tmp_path / "from-store") == contents(tmp_path / "on-disk")
+
+
+def test_a_source_on_a_store_has_a_snapshot(photos: Path, bucket: str, tmp_path: Path) -> None:
+    url = put(f"{bucket}/photos", photos)
+    for _ in range(2):
+        assert len(shardctl.snapshot(tmp_path / "out", source=url, workers=0)) == 60
+
+
+def test_objects_make_room_for_others(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_folder: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for number in range(12):
+        (folder / f"{number}.jsonl").write_bytes(lines_of(records(200, number)))
+    size = (folder / "11.jsonl").stat().st_size
+    monkeypatch.setenv(brought.LIMIT, str(3 * size))
+    monkeypatch.setattr(brought, "LEAST_HELD", 1)
+    monkeypatch.setattr(brought, "HELD_BYTES", size)
+    most = 0
+
+    def measure(_: object) -> None:
+        nonlocal most
+        most = max(most, sum(path.stat().st_size for path in Path(folder_of_all(), "s3").rglob("*.jsonl")))
+
+    monkeypatch.setattr("shardctl.engines.fetching.AHEAD_BYTES", size)
+    url = put(f"{bucket}/in", folder)
+    shardctl.convert(url, tmp_path / "from-store", workers=0, samples_per_shard=100, listener=Listener(progress=measure))
+    shardctl.convert(folder, tmp_path / "on-disk", workers=0, samples_per_shard=100)
+    assert contents(tmp_path / "from-store") == contents(tmp_path / "on-disk")
+    assert 0 < most <= 4 * size
+
+
+KILLED = """
+import os, signal, sys
+from shardctl.sources import brought
+brought.local(sys.argv[1])
+print("brought", flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_process_has_left_is_removed(bucket: str, own_folder: Path) -> None:
+    open_store(bucket).put("a", b"something")
+    path = stand_in(f"{bucket}/a")
+    killed = subprocess.run([sys.executable, "-c", KILLED, path], capture_output=True, text=True)
+    assert (killed.returncode, killed.stdout) == (-signal.SIGKILL, "brought\n"), killed.stderr
+    assert Path(path).read_bytes() == b"something"
+    with brought.in_use():
+        assert brought.exists(stand_in(f"{bucket}/a"))
+        assert Path(brought.local(path)).read_bytes() == b"something"
+        assert len(list(own_folder.glob("shardctl-scratch-*"))) == 1
+    assert not list(own_folder.iterdir())
+
+
+def test_a_folder_of_others_is_not_used(bucket: str) -> None:
+    open_store(bucket).put("a", b"something")
+    Path(folder_of_all()).mkdir(mode=0o755)
+    Path(folder_of_all()).chmod(0o755)
+    with pytest.raises(StorageError, match="TMPDIR"):
+        brought.local(stand_in(f"{bucket}/a"))
+
+
+@pytest.mark.parametrize(
+    ("url", "error", "message"),
+    [
+        ("ftp://host/in", UsageError, "is not the URL of an object store"),
+        ("s3://", UsageError, "names no bucket"),
+        ("s3://bucket/../x", UsageError, "has an empty part"),
+        ("s3://there-is-no-such-bucket/in", StoreError, "there is no such bucket"),
+        ("{bucket}/nothing", InputError, "there is no such object"),
+    ],
+)
+def test_a_source_that_leads_nowhere(bucket: str, tmp_path: Path, url: str, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        shardctl.convert(url.format(bucket=bucket), tmp_path / "out", workers=0)
+
+
+def test_a_url_that_was_made_a_path_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="give the URL as a string"):
+        shardctl.convert(Path("s3://bucket/in"), tmp_path / "out")
+
+
+# --- the walk ---
+
+
+@pytest.mark.parametrize("url", ["s3://bucket", "gs://bucket/a/b c", "az://container/\N{SNOWMAN}#%3F"])
+def test_paths_stand_for_urls(url: str) -> None:
+    path = stand_in(url)
+    found = object_of(path)
+    assert found is not None
+    assert found.url == url
+    assert path_of(url) == Path(path)
+    assert shown(f"{path}/x: not there") == f"{url}/x: not there"
+    assert FOLDER in path
+    assert object_of("/tmp/elsewhere") is None
+
+
+NAMES = st.text(st.characters(codec="utf-8", exclude_characters="/", exclude_categories=("Cc", "Cs")), min_size=1, max_size=6)
+
+
+def possible(name: str) -> bool:
+    """Return whether a name may be a part of a key."""
+    return name not in (".", "..")
+
+
+KEYS = st.lists(st.lists(NAMES.filter(possible), min_size=1, max_size=4).map("/".join), unique=True, min_size=1, max_size=40)
+
+
+@given(keys=KEYS)
+@examples(60)
+def test_objects_are_walked_as_files_are(keys: list[str]) -> None:
+    inside = memory_store()
+    for key in keys:
+        inside.put(f"in/{key}", b"data")
+    with pytest.MonkeyPatch.context() as patched, brought.in_use():
+        patched.setattr(buckets, "open_store", lambda url: inside)
+        buckets.close_stores()
+        assert brought.holds(path_of("s3://bucket/in"))
+        notices: list[str] = []
+        found = list(walk([path_of("s3://bucket/in")], notices.append))
+    visible = [key for key in keys if not any(part.startswith(".") for part in key.split("/"))]
+    of_keys = [FoundFile(0, key, "", key.rpartition("/")[0], "", 4, 0, None) for key in visible]
+    assert [(file.path, file.folder, file.size) for file in found] == [
+        (file.path, file.folder, file.size) for file in sorted(of_keys, key=order_in_walk)
+    ]
+    assert all(file.mtime_ns > 0 for file in found)
+    assert bool(notices) == (len(visible) < len(keys))
+
+
+class Generated:
+    """A store of many keys that are made when they are asked for."""
+
+    url = "s3://generated"
+
+    def __init__(self, names: Callable[[int], str], count: int) -> None:
+        self._names, self.count = names, count
+        self.requests = 0
+
+    def pages(self, prefix: str = "", after: str = "") -> Iterator[list[Stored]]:
+        low, high = 0, self.count
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (middle + 1, high) if self._names(middle) <= after else (low, middle)
+        for first in range(low, self.count, 1000):
+            self.requests += 1
+            names = map(self._names, range(first, min(self.count, first + 1000)))
+            yield [Stored(name, 10, f'"{name}"') for name in names]
+
+
+@pytest.mark.parametrize(
+    "name", ["in/img_{:08}.jpg", "in/{0:05x}/{0:08}", "in/part-{:08}/of/data.txt"], ids=["numbers", "hashes", "folders"]
+)
+def test_many_keys_are_listed_by_few_requests(tmp_path: Path, name: str) -> None:
+    store: Any = Generated(name.format, 60_000)
+    counts: list[int] = []
+    keys = list_keys(store, "in/", tmp_path, counts.append)
+    assert len(keys) == counts[-1] == 60_000
+    assert all(
+        keys.get(name.format(number)) == Stored(name.format(number), 10, f'"{name.format(number)}"')
+        for number in (0, 31_234, 59_999)
+    )
+    assert keys.get("in/") is None
+    assert keys.get("z") is None
+    row, last = 0, ""
+    while row < len(keys):
+        names, *_ = keys.rows(row, len(keys))
+        assert names == sorted(names)
+        assert last < names[0]
+        last, row = names[-1], row + len(names)
+    assert store.requests < 1_000
