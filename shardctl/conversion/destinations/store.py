@@ -8,6 +8,7 @@ lies in `URL/.shardctl` for whoever goes on with it, and is copied into the fold
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import shutil
 from collections.abc import Iterator
@@ -22,14 +23,14 @@ from shardctl.conversion.updating.before import Before
 from shardctl.conversion.updating.outcomes import Outcomes
 from shardctl.engines.delivery import done_folder, state_folder
 from shardctl.engines.job import DONE_FOLDER, JOB, NEW_FOLDER, Job
-from shardctl.errors import BusyError, DatasetError, NoSuchKeyError, ShardctlError
+from shardctl.errors import BusyError, DatasetError, NoSuchKeyError, ObjectChangedError, ShardctlError
 from shardctl.lease import LEASE, PARTS, Waiting
 from shardctl.manifest import Manifest
 from shardctl.storage import PARTIAL, printable, scratch_folder, write_atomically
 from shardctl.stores import lease, open_store
 from shardctl.stores.base import Store, Stored
 from shardctl.stores.lease import Lease
-from shardctl.stores.probing import probe
+from shardctl.stores.probing import probe, probe_with
 from shardctl.tables import BESIDE_SHARDS, MANIFEST, STAGING
 
 AT_ONCE = 32
@@ -38,6 +39,9 @@ AT_ONCE = 32
 PACE = lease.Pace()
 
 LEASE_KEY = f"{STAGING}/{LEASE}.json"
+
+REPLACES = "replaces.json"
+"""The object in the state of a job, put right before its dataset takes its place, that names the folder of the one before."""
 
 _BASE = re.compile(r"[0-9a-f]{12}(-[0-9]+)?")
 """The names of the folders that have datasets."""
@@ -65,6 +69,8 @@ class OnStore:
         self.url, self.target = url, target
         self._store: Store = open_store(url)
         self._version: str | None = None
+        self._jobs: set[str] = set()
+        self._parts = lease.Watch(PACE)
         self._is_probed = self._has_tables = False
         self._look()
 
@@ -72,19 +78,36 @@ class OnStore:
         """Bring what is there now: the manifest, and which jobs were begun and how far they are."""
         shutil.rmtree(self.target)
         self.target.mkdir()
-        found = self._store.stat(MANIFEST)
-        self._version = None if found is None else found.version
-        if found is not None:
-            write_atomically(self.target / MANIFEST, self._store.get(MANIFEST, version=found.version).to_pybytes())
+        self._version = None
+        self._bring_manifest()
+        self._jobs.clear()
         for page in self._store.pages(f"{STAGING}/"):
             for entry in page:
                 self._note(entry)
         if self._has_tables:
             self.bring_dataset()
 
+    def _bring_manifest(self) -> bool:
+        """Bring the manifest, and return whether it is another one than before: without the lease, it may change meanwhile."""
+        while True:
+            found = self._store.stat(MANIFEST)
+            version = None if found is None else found.version
+            if version == self._version:
+                return False
+            with contextlib.suppress(NoSuchKeyError, ObjectChangedError):
+                if version is None:
+                    (self.target / MANIFEST).unlink()
+                else:
+                    write_atomically(self.target / MANIFEST, self._store.get(MANIFEST, version=version).to_pybytes())
+                self._version = version
+                return True
+
     def _note(self, entry: Stored) -> None:
         """Bring a file of a job; of a marker only note that it is there."""
         _, job, *inner = entry.key.split("/")
+        (self.target / STAGING).mkdir(exist_ok=True)  # also where there is nothing but the lease of one that was killed
+        if inner:
+            self._jobs.add(job)
         if not inner or inner[0] == PARTS:
             return
         path = self.target / STAGING / job / "/".join(inner)
@@ -98,9 +121,7 @@ class OnStore:
 
     def check_writable(self) -> None:
         """Raise StoreError if nothing can be written there, or the store ignores conditions."""
-        if not self._is_probed:
-            probe(self._store)
-            self._is_probed = True
+        probe(self._store)
 
     def free_bytes(self) -> int | None:
         """Return that there is no limit."""
@@ -115,16 +136,33 @@ class OnStore:
 
     @contextmanager
     def planning(self, waiting: Waiting | None) -> Iterator[Lease]:
-        """Hold the lease, and see what is there now."""
-        self.check_writable()
+        """Hold the lease, and see what is there now. Raises StoreError if the store ignores conditions."""
         with lease.hold(self._store, LEASE_KEY, waiting, pace=PACE) as held:
+            if not self._is_probed:
+                probe_with(self._store, held, LEASE_KEY)
+                self._is_probed = True
             self._look()
+            self._tidy()
             yield held
+
+    def _tidy(self) -> None:
+        """Complete what killed processes have begun: a dataset has taken its place, or a job is half deleted."""
+        base = self._base_there()
+        for job in (self.target / STAGING / name for name in sorted(self._jobs)):
+            if not (job / JOB).exists():
+                self._delete_below(state_folder(job))
+            elif base and _base_of(job) == base:
+                with contextlib.suppress(OSError, ValueError):
+                    self._forget_others({base, str(json.loads((job / REPLACES).read_bytes()))})
+                self._forget_job(job)
+            else:
+                continue
+            shutil.rmtree(job, ignore_errors=True)
 
     @contextmanager
     def building(self, job: Path, part: str) -> Iterator[Lease]:
         """Hold the lease of a part."""
-        with lease.hold(self._store, f"{state_folder(job)}{PARTS}/{part}.json", None, pace=PACE) as held:
+        with lease.hold_if_free(self._store, f"{state_folder(job)}{PARTS}/{part}.json", self._parts) as held:
             yield held
 
     def parts_being_built(self) -> dict[str, str]:
@@ -138,12 +176,12 @@ class OnStore:
         while leases := self._leases_of_parts():
             self._store.delete([key for key, version in leases.items() if watch.is_left(key, version)])
             part, owner = next(iter(self.parts_being_built().items()), ("", ""))
-            if owner and waiting is None:
+            if owner and waiting is None and any(map(watch.beats, leases)):
                 raise BusyError(f"{printable(self.url)}: another shardctl is writing it (part {part}: {owner})")
             if owner and waiting is not None and owner != told:
                 waiting(f"part {part}: {owner}")
                 told = owner
-            watch.pause()
+            watch.wait()
 
     def _leases_of_parts(self) -> dict[str, str]:
         """Return the keys of the leases of parts, and their versions."""
@@ -195,14 +233,17 @@ class OnStore:
     def bring_dataset(self) -> None:
         """Bring the tables of the dataset that is there, if there is one."""
         self._has_tables = True
-        if not (self.target / MANIFEST).exists():
-            return
-        manifest = Manifest.load(self.target)
-        for name in sorted({*BESIDE_SHARDS, *manifest.files} - {MANIFEST}):
-            with contextlib.suppress(
-                NoSuchKeyError
-            ):  # not every dataset has all of them, and who needs one says that it is missing
-                write_atomically(self.target / name, self._store.get(manifest.base + name).to_pybytes())
+        while (self.target / MANIFEST).exists():
+            manifest, missing = Manifest.load(self.target), False
+            for name in sorted({*BESIDE_SHARDS, *manifest.files} - {MANIFEST}):
+                try:
+                    write_atomically(self.target / name, self._store.get(manifest.base + name).to_pybytes())
+                except NoSuchKeyError:  # not every dataset has all of them, and who needs one says that it is missing
+                    (self.target / name).unlink(missing_ok=True)
+                    missing = True
+            # Without the lease, the dataset may be replaced meanwhile, and that one too, and then its files are deleted.
+            if not missing or not self._bring_manifest():
+                return
 
     def refuse_lost(self, before: Before, shards: list[int]) -> None:
         """Look at the sizes that a listing of the dataset gives."""
@@ -235,6 +276,7 @@ class OnStore:
             if path.is_file() and path.name != MANIFEST and not path.name.endswith(PARTIAL):
                 self._store.put(manifest.base + path.name, path)
         self._store.put(manifest.base + MANIFEST, replace(manifest, base="").to_json().encode())
+        self._store.put(state_folder(new.parent) + REPLACES, json.dumps(before).encode())
         create = self._version is None
         version = self._store.create(MANIFEST, data) if create else self._store.replace(MANIFEST, data, str(self._version))
         if version is None:
@@ -242,8 +284,8 @@ class OnStore:
                 f"{printable(self.url)}: another dataset was put there meanwhile, and stays; run the same command again"
             )
         self._version = version
-        self._forget_job(new.parent)
         self._forget_others({manifest.base, before})
+        self._forget_job(new.parent)  # the job last: whoever finds it completes this
         for path in new.iterdir():
             path.replace(self.target / path.name)
         shutil.rmtree(self.target / STAGING)
@@ -252,27 +294,28 @@ class OnStore:
         return Manifest.load(self.target).base if (self.target / MANIFEST).exists() else ""
 
     def _forget_others(self, kept: set[str]) -> None:
-        """Delete the datasets that were replaced earlier."""
+        """Delete the datasets that were replaced earlier. What says that a folder is one goes last: another process goes on."""
         for name in self._store.children()[0]:
             if _BASE.fullmatch(name) and f"{name}/" not in kept and self._store.stat(f"{name}/{MANIFEST}") is not None:
+                self._delete_below(f"{name}/", but=f"{name}/{MANIFEST}")
                 self._store.delete([f"{name}/{MANIFEST}"])
-                self._delete_below(f"{name}/")
 
     def _forget_job(self, job: Path) -> None:
         """Delete the state of a job: what says that there is one goes first."""
         self._store.delete([state_folder(job) + JOB])
         self._delete_below(state_folder(job))
 
-    def _delete_below(self, prefix: str) -> None:
+    def _delete_below(self, prefix: str, but: str = "") -> None:
         for page in self._store.pages(prefix):
-            self._store.delete([entry.key for entry in page])
+            self._store.delete([entry.key for entry in page if entry.key != but])
 
     def discard(self, job: Path) -> None:
-        """Take away a job, with the shards that it has put."""
+        """Take away a job, with the shards that it has put: at each moment, another process can go on with it, or with this."""
         base = _base_of(job)
-        self._forget_job(job)
+        self._delete_below(done_folder(job))
         if base is not None and base != self._base_there():
             self._delete_below(base)
+        self._forget_job(job)
         if job.exists():
             staging.discard(job)
 
