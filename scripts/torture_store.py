@@ -27,7 +27,7 @@ import threading
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -315,7 +315,7 @@ class Readers:
             self._running.append(subprocess.Popen(words, stdout=out, stderr=err))
 
     def _stir(self) -> None:
-        while not self._ended.wait(self._rng.uniform(1, 6)):
+        while not self._wrong and not self._ended.wait(self._rng.uniform(1, 6)):
             place = self._rng.randrange(len(self._running))
             process = self._running[place]
             kind = self._rng.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
@@ -333,8 +333,11 @@ class Readers:
         try:
             process.wait(LIMIT / 3)
         except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGUSR1)
-            process.wait(10)
+            process.send_signal(signal.SIGUSR1)  # it prints where it stands
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(1)
+            process.kill()
+            process.wait()
             self._wrong.append(f"a reader did not end after {kind.name if kind else 'it was told to'}")
 
     def _watch_cache(self) -> None:
@@ -445,6 +448,7 @@ class History:
     photos: list[Path]
     server: ObjectServer
     counts: Counter[str]
+    there: State | None = None
     states: list[State] = field(default_factory=list)
     commits: list[tuple[float, str]] = field(default_factory=list)
     log: list[dict[str, Any]] = field(default_factory=list)
@@ -473,26 +477,26 @@ class History:
                 self.counts["steps"] += 1
             events = readers.finish()
         self.note_log()
-        self.counts.update(
-            {f"readers {kind}": count for kind, count in check_events(events, self.commits, self.states).items()}
-        )
+        for kind, count in check_events(events, self.commits, self.states).items():
+            self.counts[f"readers {kind}"] += count
         if cache is not None:
             refuse_locks(cache)
-            self.read_once(cache, limit)
+            if self.there is not None:
+                self.read_once(cache, limit, self.there)
             refuse_locks(cache)
 
     def order_faults(self) -> None:
         for number, (kind, given) in enumerate(FAULTS.items()):
             self.server.fault(kind, share=SHARE, seed=self.rng.randrange(1 << 30) + number, **given)
 
-    def read_once(self, cache: Path, limit: int | None) -> None:
+    def read_once(self, cache: Path, limit: int | None, there: State) -> None:
         """Read with the cache that killed readers have left."""
         stop = self.scratch / "stop"
         stop.touch()
         words = [*READ, self.url, str(cache), str("" if limit is None else limit), "1", str(stop)]
         ran = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT)
         events = [json.loads(line) for line in ran.stdout.splitlines()]
-        if ran.returncode or events[-1].get("samples") != self.states[-1].samples:
+        if ran.returncode or events[-1].get("samples") != there.samples:
             raise WrongError(f"a fresh reader with the same cache: exit code {ran.returncode} {ran.stdout[:2000]} {ran.stderr}")
         if limit is not None and size_of(cache) > limit:
             raise WrongError(f"the cache has {size_of(cache):,} bytes, its limit is {limit:,}")
@@ -589,8 +593,7 @@ class History:
             if found is None:
                 raise WrongError(f"the dataset has other samples than a fresh local conversion: {len(samples)}")
         self.recipe = found.recipe
-        if self.states[-1] is not found:
-            self.states.append(found)
+        self.there = found
         how = ["--update"] if self.is_updated else []
         ended = self.runner.until_done([*self.convert(self.recipe, how), "--json"], self.rng, 0)
         if json.loads(ended.output)["status"] != "up-to-date":
@@ -679,17 +682,8 @@ class History:
         self.uploads = count
 
 
-STEPS_LATER = [
-    "overwrite",
-    "overwrite",
-    "update",
-    "update",
-    "parts",
-    "update in parts",
-    "several",
-    "several updates",
-    "abandon",
-]
+STEPS_LATER = ["overwrite", "overwrite", "update", "update", "parts", "update in parts", "several", "several updates"]
+STEPS_LATER += ["abandon"]
 
 
 def store(photos: list[Path], times: int, scratch: Path, seed: int) -> str:
@@ -711,25 +705,26 @@ def store(photos: list[Path], times: int, scratch: Path, seed: int) -> str:
                     history.note_log()
                 kept = Path(before.get("TMPDIR") or tempfile.gettempdir()) / f"torture-store-{number}.log"
                 kept.write_text("".join(f"{json.dumps(entry)}\n" for entry in history.log))
+                said = error if isinstance(error, WrongError) else repr(error)
                 raise SystemExit(
-                    f"history {number}, {history.steps}: {error if isinstance(error, WrongError) else repr(error)}\n{dict(counts)}\n"
+                    f"history {number}, {history.steps}: {said}\n{dict(counts)}\n"
                     f"the requests are in {kept}; to repeat it: scripts/torture.py store --times 1 --seed {number}"
                 ) from error
         counts["histories"] += 1
-        print(
-            f"history {number}: {', '.join(history.steps)} in {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True
-        )
+        took = f"in {time.monotonic() - started:.0f} s"
+        print(f"history {number}: {', '.join(history.steps)} {took}", file=sys.stderr, flush=True)
         os.environ.clear()
         os.environ.update(before)
         shutil.rmtree(folder)
     kills = sum(count for what, count in counts.items() if what.startswith(("writer:", "reader:")))
     faults = sum(count for what, count in counts.items() if what.startswith("fault "))
-    return f"{counts['histories']} histories, {kills} kills, {faults} faults: all as a local conversion, nothing left\n{dict(counts)}"
+    done = f"{counts['histories']} histories, {kills} kills, {faults} faults"
+    return f"{done}: all as a local conversion, nothing left\n{dict(counts)}"
 
 
 if __name__ == "__main__":
     import faulthandler
 
-    faulthandler.register(signal.SIGUSR1)
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
     with contextlib.suppress(KeyboardInterrupt):
         read(*sys.argv[1:4], int(sys.argv[4]), Path(sys.argv[5]))
