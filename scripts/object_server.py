@@ -45,6 +45,8 @@ CUT_OFF = struct.pack("ii", 1, 0)
 REFUSALS = {
     "503": (503, "SlowDown", "Please reduce your request rate."),
     "403": (403, "AccessDenied", "Access Denied"),
+    "404": (404, "NoSuchKey", "The specified key does not exist."),
+    "412": (412, "PreconditionFailed", "At least one of the conditions did not hold."),
     "expired": (400, "ExpiredToken", "The provided token has expired."),
     "redirect": (301, "PermanentRedirect", "The bucket you are attempting to access must be addressed using another endpoint."),
     "conflict": (409, "ConditionalRequestConflict", "A conflicting operation occurred during the request."),
@@ -297,7 +299,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _serve(self, request: Request, fault: Fault | None) -> None:
         kind = fault.kind if fault else ""
-        entry = self._note(request)
+        entry = self._note(request, kind)
         if kind == "reset":
             self._reset()
             return
@@ -307,13 +309,13 @@ class Handler(BaseHTTPRequestHandler):
             for name in ("if-match", "if-none-match", "x-goog-if-generation-match"):
                 request.headers.pop(name, None)
         answer = Answer.error(*REFUSALS[kind], request.path) if kind in REFUSALS else self._answer(request)
-        entry["status"] = answer.status
+        entry["status"], entry["time"] = answer.status, time.monotonic()
         if kind == "lost":
             self.close_connection = True
         else:
             self._send(answer, fault.size if fault and kind == "cut" else None)
 
-    def _note(self, request: Request) -> dict[str, Any]:
+    def _note(self, request: Request, kind: str) -> dict[str, Any]:
         entry: dict[str, Any] = {
             "method": request.method,
             "bucket": request.bucket,
@@ -322,6 +324,8 @@ class Handler(BaseHTTPRequestHandler):
             "size": len(request.body),
             "authorization": request.headers.get("authorization"),
             "status": None,
+            "fault": kind,
+            "time": time.monotonic(),
         }
         with self.server.lock:
             self.server.log.append(entry)
@@ -426,6 +430,10 @@ class Handler(BaseHTTPRequestHandler):
             elif what == "clear":
                 self.server.faults.clear()
                 self.server.log.clear()
+            elif what == "writes":
+                writes = [entry["key"] for entry in self.server.log if entry["method"] not in ("GET", "HEAD", "LIST")]
+                counts = len(writes), sum(key.endswith("manifest.json") for key in writes)
+                return Answer(200, [("Content-Type", "application/json")], json.dumps(counts).encode())
             elif what == "log":
                 return Answer(200, [("Content-Type", "application/json")], json.dumps(self.server.log).encode())
         return Answer(204, [])
@@ -507,9 +515,15 @@ class ObjectServer:
         self._call("POST", f"{CONTROL}clear")
 
     def log(self) -> list[dict[str, Any]]:
-        """Return the requests so far: method (LIST, PART … too), bucket, key, range, status (None: not answered)."""
+        """Return the requests so far: method (LIST, PART … too), bucket, key, range, status (None: not answered), the fault
+        that befell them ("": none), and when they were done, by the monotonic clock."""
         requests: list[dict[str, Any]] = json.loads(self._call("GET", f"{CONTROL}log"))
         return requests
+
+    def writes(self) -> tuple[int, int]:
+        """Return how many requests of the log were to write, and how many of those were for a manifest.json."""
+        count, manifests = json.loads(self._call("GET", f"{CONTROL}writes"))
+        return count, manifests
 
     def _call(self, method: str, path: str, body: bytes = b"") -> bytes:
         request = urllib.request.Request(self.address + path, data=body or None, method=method)

@@ -12,6 +12,7 @@
     python scripts/torture.py shrinks DATA [--times 50]       a shard is cut short while a loader reads at full speed
     python scripts/torture.py reshrinks DATA [--times 20]     shards are cut short one after another; DataLoader workers too
     python scripts/torture.py updates DATA [--times 200]      sources that change, and --update that is killed: always as fresh
+    python scripts/torture.py store [DATA] [--times 40] [--seed 0]   writers and readers of a store with faults are killed
 
 DATA is the folder that SHARDCTL_CORPUS names: it has photos/ and hostile/. --source: photos (the default), jsonl, csv, lines,
 gz, parquet, any number of them (torture_sources.py); all but photos are made here, with damage whose outcome is known.
@@ -39,6 +40,7 @@ from pathlib import Path
 import pyarrow as pa
 from processes import descendants, run
 from torture_sources import SOURCES, Expected, Source, small_photos
+from torture_store import store
 from torture_updates import updates
 
 import shardctl
@@ -641,8 +643,11 @@ def reshrinks(data: Path, times: int, scratch: Path) -> str:
 
 def follow(data: Path, times: int, scratch: Path) -> str:
     """Sources that change, and datasets that follow them while things are killed."""
-    photos = sorted((data / "small").rglob("*.jpg"))[::100]
-    return updates(photos, times, scratch, COMMAND, killing)
+    return updates(some_photos(data), times, scratch, COMMAND, killing)
+
+
+def some_photos(data: Path) -> list[Path]:
+    return sorted((data / "small").rglob("*.jpg"))[::100]
 
 
 PROOFS: dict[str, tuple[Callable[[Path, int, Path], str], int]] = {
@@ -667,18 +672,25 @@ PROOFS_OF_SOURCES: dict[str, tuple[Callable[[Path, int, Path, Source], str], int
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("proof", choices=[*PROOFS, *PROOFS_OF_SOURCES])
-    parser.add_argument("data", type=Path)
+    parser.add_argument("proof", choices=[*PROOFS, *PROOFS_OF_SOURCES, "store"])
+    parser.add_argument("data", type=Path, nargs="?")
     parser.add_argument("--times", type=int)
     parser.add_argument("--source", nargs="+", choices=SOURCES, help="what kills, faults and hostile convert")
+    parser.add_argument("--seed", type=int, default=0, help="of the first history of store")
     given = parser.parse_args()
-    if given.source and given.proof in PROOFS:
+    if given.data is None and given.proof != "store":
+        parser.error(f"{given.proof} needs DATA")
+    if given.source and given.proof not in PROOFS_OF_SOURCES:
         parser.error(f"{given.proof} is done on photos alone")
     started = time.monotonic()
     if given.proof in PROOFS:
         proof, times = PROOFS[given.proof]
         with tempfile.TemporaryDirectory(prefix="torture-") as scratch:
             print(proof(given.data, given.times or times, Path(scratch)))
+    if given.proof == "store":
+        photos = some_photos(given.data) if given.data else []
+        with tempfile.TemporaryDirectory(prefix="torture-") as scratch:
+            print(store(photos, given.times or 40, Path(scratch), given.seed))
     failed = []
     for name in (given.source or ["photos"]) if given.proof in PROOFS_OF_SOURCES else []:
         of_source, times = PROOFS_OF_SOURCES[given.proof]

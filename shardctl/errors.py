@@ -95,6 +95,10 @@ class BusyError(ShardctlError):
     """Another process is writing the same dataset."""
 
 
+class PerhapsBusyError(BusyError):
+    """Another process may be writing the same dataset, or has gone: time shows it."""
+
+
 class UnfinishedError(ShardctlError):
     """Parts of a conversion are still to be built: they cannot be merged yet."""
 

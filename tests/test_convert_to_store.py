@@ -263,6 +263,98 @@ def go_on_while_held(here: Path, url: str, *words: str) -> subprocess.CompletedP
     return subprocess.run(command, cwd=here, text=True, capture_output=True, timeout=120)
 
 
+QUICK = Pace(heartbeat=0.1, stale=0.5, ask=0.05)
+"""So that a lease that was left behind is taken over soon."""
+
+
+def test_a_part_that_was_killed_is_built_again(here: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(here, url, 1, "--part", "1/2") as process:
+        process.kill()
+        process.wait()
+    (here / "hold").unlink()
+    monkeypatch.setattr(store, "PACE", QUICK)
+    monkeypatch.chdir(here)
+    monkeypatch.syspath_prepend(here)
+    recipe = {"transform": [{"name": "custom", "target": "steps:held"}], "store": "png"}
+    for part in ("1/2", "2/2"):
+        given: dict[str, Any] = {"samples_per_shard": 4, "workers": 0, "part": part, "if_running": "fail"}
+        assert shardctl.convert("in", url, recipe=recipe, **given).status == "built"
+    assert shardctl.merge(url).status == "created"
+    assert sums(url) == (here / "whole" / "SHA256SUMS").read_bytes()
+    nothing_is_left(url)
+
+
+@contextmanager
+def nothing_can_be_deleted(server: ObjectServer, after: int = 0) -> Iterator[None]:
+    """The end of a process in the middle of its work on a store: all deletions but the first ones are refused."""
+    if after:
+        server.fault("slow", method="DELETE", times=after, seconds=0)
+    server.fault("403", method="DELETE")
+    with pytest.raises(StoreError, match="deleting is not permitted"):
+        yield
+    server.clear()
+
+
+def other(size: int) -> dict[str, Any]:
+    return {"store": "raw", "transform": [{"name": "resize", "size": 40}, {"name": "crop", "size": size}]}
+
+
+@pytest.mark.parametrize("overwrites", [False, True])
+def test_what_is_left_to_do_after_a_commit_is_done_by_the_next_one(
+    photos: Path, url: str, object_server: ObjectServer, monkeypatch: pytest.MonkeyPatch, overwrites: bool
+) -> None:
+    monkeypatch.setattr(store, "PACE", QUICK)
+    for size in (16, 20):
+        convert(photos, url, recipe=other(size), overwrite=True)
+    before = shardctl.open(url)
+    with nothing_can_be_deleted(object_server):
+        convert(photos, url, recipe=other(24), overwrite=True)
+    assert len({key.split("/")[0] for key in keys(url)} - {".shardctl", "manifest.json"}) == 3
+    expected = "updated" if overwrites else "up-to-date"
+    assert convert(photos, url, recipe=other(24), overwrite=overwrites).status == expected
+    nothing_is_left(url)
+    sums(url)
+    if not overwrites:
+        assert before[50]["image"].shape == (20, 20, 3), "the dataset of before stays for its readers"
+
+
+def test_a_merge_that_ended_right_after_its_commit(
+    source: Path, url: str, object_server: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "PACE", QUICK)
+    convert(source, url, split="none")
+    sorted(source.rglob("*.jpg"))[5].unlink()
+    for part in ("1/2", "2/2"):
+        convert(source, url, split="none", update=True, part=part)
+    with nothing_can_be_deleted(object_server):
+        shardctl.merge(url)
+    assert shardctl.merge(url).status == "up-to-date"
+    nothing_is_left(url)
+    assert len(shardctl.open(url)) == 59
+
+
+@pytest.mark.parametrize("after", [0, 1, 2, 3])
+def test_a_job_that_gives_way_is_never_half_there(
+    photos: Path, url: str, object_server: ObjectServer, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    monkeypatch.setattr(store, "PACE", QUICK)
+    object_server.fault("403", method="PUT", key="*train-00007*")
+    with pytest.raises(StoreError, match="7 of 15 shards are done"):
+        convert(photos, url)
+    object_server.clear()
+    with nothing_can_be_deleted(object_server, after):
+        convert(photos, url, recipe=other(24), overwrite=True)
+    assert convert(photos, url, recipe=other(24), overwrite=True).status == "created"
+    nothing_is_left(url)
+    assert {key.split("/")[0] for key in keys(url)} == {"manifest.json", manifest_of(open_store(url))["base"].rstrip("/")}
+
+
+def test_a_manifest_that_changes_while_it_is_looked_at(photos: Path, url: str, object_server: ObjectServer) -> None:
+    convert(photos, url)
+    object_server.fault("412", method="GET", key="*/out/manifest.json", times=1)
+    assert convert(photos, url).status == "up-to-date"
+
+
 def refuse(server: ObjectServer, kind: str) -> Callable[[], None]:
     return lambda: server.fault(kind, method="PUT", key="train-*", times=1000)
 
@@ -322,7 +414,7 @@ def test_a_dataset_within_its_source_is_refused(bucket: str, below: str, said: s
 
 
 def test_what_is_for_folders_is_no_url(photos: Path, url: str) -> None:
-    with pytest.raises(UsageError, match=r"rejects are copied to a folder of this machine only"):
+    with pytest.raises(UsageError, match=r"rejects can be copied to a folder of this machine only"):
         convert(photos, f"{url}/x", copy_rejects=url)
     with pytest.raises(UsageError, match=r"shardctl\.write writes to folders"):
         shardctl.write(url, [{"key": "a", "n": 1}])

@@ -15,11 +15,11 @@ import pytest
 from object_server import ObjectServer
 from object_stores import memory_store
 
-from shardctl.errors import BusyError, StoreError
+from shardctl.errors import BusyError, PerhapsBusyError, StoreError
 from shardctl.lease import Owner
 from shardctl.stores import open_store
 from shardctl.stores.base import Store
-from shardctl.stores.lease import Lease, Pace, hold
+from shardctl.stores.lease import Lease, Pace, Watch, hold, hold_if_free
 
 LEASE = ".shardctl/lease.json"
 
@@ -43,11 +43,11 @@ def store(request: pytest.FixtureRequest) -> Store:
     return open_store(bucket.replace("s3:", f"{request.param}:"))
 
 
-def test_a_second_one_fails_at_once_where_it_is_told_to(store: Store) -> None:
-    with hold(store, LEASE, None) as lease:
+def test_a_second_one_fails_at_the_next_heartbeat_where_it_is_told_to(store: Store) -> None:
+    with hold(store, LEASE, None, pace=USUAL) as lease:
         with (
             pytest.raises(BusyError, match=f"another shardctl is writing it .process {os.getpid()} on "),
-            hold(store, LEASE, None),
+            hold(store, LEASE, None, pace=USUAL),
         ):
             pass
         lease.check()
@@ -173,6 +173,31 @@ def test_an_owner_that_is_killed_is_taken_over(bucket: str) -> None:
         with hold(store, LEASE, told.append, pace=HASTY) as lease:
             lease.check()
         assert told == [name for name in told if name.startswith(f"process {process.pid} on ")]
+
+
+def test_one_that_waits_for_nobody_takes_over_what_a_killed_one_has_left(bucket: str) -> None:
+    store = open_store(bucket)
+    with another_process(bucket) as process:
+        process.kill()
+        process.wait()
+        with hold(store, LEASE, None, pace=HASTY) as lease:
+            lease.check()
+
+
+def test_tries_that_wait_for_nothing(store: Store) -> None:
+    watch, hasty = Watch(USUAL), Watch(HASTY)
+    with hold(store, LEASE, None, pace=STILL) as lease:
+        for error in (PerhapsBusyError, PerhapsBusyError):
+            with pytest.raises(error), hold_if_free(store, LEASE, watch):
+                pass
+        lease.check()
+        with pytest.raises(BusyError) as caught, hold_if_free(store, LEASE, watch):
+            pass
+        assert not isinstance(caught.value, PerhapsBusyError)
+        with pytest.raises(PerhapsBusyError), hold_if_free(store, LEASE, hasty):
+            pass
+        with hold_if_free(store, LEASE, hasty), pytest.raises(BusyError, match="took over"):
+            lease.check()
 
 
 def test_an_owner_that_was_stopped_and_goes_on_finds_out(bucket: str) -> None:

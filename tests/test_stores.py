@@ -328,6 +328,18 @@ def test_an_answer_that_breaks_off_is_read_on(object_server: ObjectServer, bucke
     assert store.get("k").to_pybytes() == data
 
 
+@pytest.mark.parametrize(("kind", "error"), [("404", NoSuchKeyError), ("412", ObjectChangedError)])
+def test_an_object_that_goes_or_changes_after_its_answer_broke_off(
+    object_server: ObjectServer, bucket: str, kind: str, error: type[StoreError]
+) -> None:
+    store = open_store(bucket)
+    version = store.put("k", b"content")
+    object_server.fault("cut", method="GET", size=2, times=1)
+    object_server.fault(kind, method="GET")
+    with pytest.raises(error, match=f"^{bucket}/k: "):
+        store.get("k", version=version)
+
+
 def test_a_store_that_stays_out_of_order_is_told(
     object_server: ObjectServer, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -199,10 +199,10 @@ class Conversion:
                 if self.options.keep not in (None, existing.keep) and not self.options.dry_run:
                     existing = self._with_keep(engine)
                 return self._up_to_date(existing, parts, listing)
-            self.place.check_writable()
             if not publish.is_broken_off(self.target):
                 publish.refuse_to_replace(self.target, self.recipe.files)
             if self.options.dry_run:
+                self.place.check_writable()
                 return self._planned(parts, drafted, listing, scratch)
             with self._leased(engine) as held:
                 try:
@@ -302,7 +302,6 @@ class Conversion:
 
     def _with_keep(self, engine: Engine) -> Manifest:
         """Have a dataset that is up to date keep as many generations as was asked for now."""
-        self.place.check_writable()
         with self._leased(engine) as held:
             manifest = replace(Manifest.load(self.target), keep=self._keep())
             held.check()

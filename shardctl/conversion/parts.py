@@ -31,7 +31,7 @@ from shardctl.conversion.updating.before import Before
 from shardctl.engines import named
 from shardctl.engines.base import Engine
 from shardctl.engines.job import Job, Root
-from shardctl.errors import BusyError, DatasetError, InputError, TypesDifferError, UsageError
+from shardctl.errors import BusyError, DatasetError, InputError, PerhapsBusyError, TypesDifferError, UsageError
 from shardctl.fingerprint import difference, fingerprint, parts_without_sources
 from shardctl.lease import LOOK_SECONDS
 from shardctl.listing import Listing
@@ -86,7 +86,6 @@ def run_part(asked: Asked, listener: Listener, place: Destination) -> ConvertRes
     part = Part.parse(str(asked.options.part))
     options, started = asked.options, time.monotonic()
     check_sources(asked.roots)
-    place.check_writable()
     engine = named.start(options.engine, options.workers, options.limits(), listener.on_line)
     try:
         with ExitStack() as stack:
@@ -117,10 +116,10 @@ def _begin(
             try:
                 return *found, stack.enter_context(place.building(found[0].folder, f"{part}"))
             except BusyError as error:
-                if waiting is None:
+                if waiting is None and not isinstance(error, PerhapsBusyError):
                     raise
                 busy = str(error)
-        if busy != told:
+        if waiting is not None and busy != told:
             waiting(busy)
             told = busy
         time.sleep(LOOK_SECONDS)

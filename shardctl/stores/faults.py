@@ -67,9 +67,10 @@ def described(error: Exception, cloud: Cloud, action: Action, where: str) -> Sto
         return NotPermittedError(
             f"{doing} is not permitted ({needed}); ask for this permission, or use other credentials{hidden}"
         )
-    if isinstance(error, FileNotFoundError):
+    # Of a request that is made again after its answer broke off, obstore tells the number alone.
+    if isinstance(error, FileNotFoundError) or (action in ("read", "copy") and status == "404"):
         return NoSuchKeyError(f"{where}: there is no such object")
-    if kind == "PreconditionError":
+    if kind == "PreconditionError" or (action == "read" and status == "412"):
         return ObjectChangedError(f"{where}: has changed since it was first read; begin again with what is there now")
     if kind == "InvalidPathError":
         return StoreError(f"{doing} failed: the name of an object there cannot be used ({_short(error)}); rename or delete it")

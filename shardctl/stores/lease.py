@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 
-from shardctl.errors import BusyError, NoSuchKeyError, ObjectChangedError, StoreError
+from shardctl.errors import BusyError, NoSuchKeyError, ObjectChangedError, PerhapsBusyError, StoreError
 from shardctl.lease import HEARTBEAT_SECONDS, LOOK_SECONDS, STALE_SECONDS, Owner
 from shardctl.storage import printable
 from shardctl.stores.base import Store
@@ -117,11 +117,32 @@ def hold(
 ) -> Iterator[Lease]:
     """Be the only one that holds the lease at `key`.
 
-    If another one holds it, call `waiting` with its name and wait; if `waiting` is None, raise BusyError at once. While this
-    process waits, `looking` is called some times in a second.
+    If another one holds it, call `waiting` with its name and wait; if `waiting` is None, raise BusyError as soon as a heartbeat
+    shows that it is there: one that was killed would else be in the way for ever. While this process waits, `looking` is
+    called some times in a second.
     """
     me = Owner.me()
-    lease = Lease(store, key, me, _acquire(store, key, me, waiting, looking, pace), pace)
+    with _held(store, key, me, _acquire(store, key, me, waiting, looking, pace), pace) as lease:
+        yield lease
+
+
+@contextlib.contextmanager
+def hold_if_free(store: Store, key: str, watch: Watch) -> Iterator[Lease]:
+    """Be the only one that holds the lease at `key`, unless another one does, and wait for nothing.
+
+    Raises BusyError if that one is there; PerhapsBusyError as long as `watch`, the same in each try, does not know.
+    """
+    me = Owner.me()
+    version = _try(store, key, _record(me, 0), watch)
+    if version is None:
+        raise (BusyError if watch.beats(key) else PerhapsBusyError)(_busy(store, owner_of(store, key)))
+    with _held(store, key, me, version, watch.pace) as lease:
+        yield lease
+
+
+@contextlib.contextmanager
+def _held(store: Store, key: str, owner: Owner, version: str, pace: Pace) -> Iterator[Lease]:
+    lease = Lease(store, key, owner, version, pace)
     try:
         yield lease
     finally:
@@ -132,8 +153,9 @@ class Watch:
     """Tells which leases were left behind: their versions stood still for too long, by the clock of this process."""
 
     def __init__(self, pace: Pace = Pace()) -> None:
-        self._pace = pace
+        self.pace = pace
         self._seen: dict[str, tuple[str, float]] = {}
+        self._beating: set[str] = set()
 
     def is_left(self, key: str, version: str) -> bool:
         """Return whether the lease at a key, which has this version now, was left behind."""
@@ -141,42 +163,50 @@ class Watch:
         seen, since = self._seen.get(key, ("", now))
         if seen != version:
             self._seen[key] = version, now
+            if seen:
+                self._beating.add(key)
             return False
-        return now - since > self._pace.stale
+        return now - since > self.pace.stale
 
-    def pause(self) -> None:
+    def beats(self, key: str) -> bool:
+        """Return whether the lease at a key has changed since it was seen first: its owner is there."""
+        return key in self._beating
+
+    def wait(self) -> None:
         """Wait until it is worth a look again."""
-        time.sleep(self._pace.ask)
+        time.sleep(self.pace.ask)
 
 
 def _acquire(
     store: Store, key: str, me: Owner, waiting: Callable[[str], None] | None, looking: Callable[[], None], pace: Pace
 ) -> str:
     """Return the version of the lease, once it belongs to `me`."""
-    mine = _record(me, 0)
-    seen, since, told = "", 0.0, ""
+    mine, watch, told = _record(me, 0), Watch(pace), ""
     while True:
-        there = store.stat(key)
-        if there is None:
-            version = store.create(key, mine)
-            if version is not None:
-                return version
-            continue  # somebody was quicker
-        now = time.monotonic()
-        if there.version != seen:
-            seen, since = there.version, now
-        elif now - since > pace.stale:
-            version = store.replace(key, mine, seen)
-            if version is not None:
-                return version
-            continue
+        version = _try(store, key, mine, watch)
+        if version is not None:
+            return version
         owner = owner_of(store, key)
-        if waiting is None:
-            raise BusyError(f"{printable(store.url)}: another shardctl is writing it ({owner or 'one that cannot be read'})")
-        if owner and owner != told:
+        if waiting is None and watch.beats(key):
+            raise BusyError(_busy(store, owner))
+        if waiting is not None and owner and owner != told:
             waiting(owner)
             told = owner
         _pause(pace.ask, looking)
+
+
+def _try(store: Store, key: str, mine: bytes, watch: Watch) -> str | None:
+    """Return the version of the lease with the bytes `mine`, if there was none or it was left behind; else None."""
+    there = store.stat(key)
+    if there is None:
+        return store.create(key, mine)
+    if watch.is_left(key, there.version):
+        return store.replace(key, mine, there.version)
+    return None
+
+
+def _busy(store: Store, owner: str) -> str:
+    return f"{printable(store.url)}: another shardctl is writing it ({owner or 'one that cannot be read'})"
 
 
 def _pause(seconds: float, looking: Callable[[], None]) -> None:

@@ -7,6 +7,7 @@ import secrets
 from shardctl.errors import StoreError
 from shardctl.storage import printable
 from shardctl.stores.base import Store
+from shardctl.stores.lease import Lease
 
 PROBES = ".shardctl/probe-"
 """How the keys begin of the objects that are written to find out, and deleted at once."""
@@ -17,9 +18,21 @@ def probe(store: Store) -> None:
     key = PROBES + secrets.token_hex(8)
     try:
         if store.create(key, b"the first") is None or store.create(key, b"the second") is not None:
-            raise StoreError(
-                f"{printable(store.url)}: this store ignores conditions (If-None-Match), so that two jobs could overwrite each"
-                " other's work; use one that knows them, or convert to a local folder and upload that"
-            )
+            raise unconditional(store)
     finally:
         store.delete([key])
+
+
+def probe_with(store: Store, lease: Lease, key: str) -> None:
+    """Do the same with a lease that is held, at this key: no object is left where this process is killed meanwhile."""
+    if store.create(key, b"the second") is not None:
+        lease.check()  # raises if it was another process that took the lease away
+        raise unconditional(store)
+
+
+def unconditional(store: Store) -> StoreError:
+    """Return the error for a store that ignores conditions."""
+    return StoreError(
+        f"{printable(store.url)}: this store ignores conditions (If-None-Match), so that two jobs could overwrite each other's"
+        " work; use one that knows them, or convert to a local folder and upload that"
+    )

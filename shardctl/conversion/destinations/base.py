@@ -22,7 +22,7 @@ class Held(Protocol):
 
 
 class Destination(Protocol):
-    """A place for a dataset. The methods raise StorageError, BusyError."""
+    """A place for a dataset. The methods raise StorageError, BusyError; `writing` and `planning` if nothing can be written."""
 
     @property
     def target(self) -> Path:
@@ -49,7 +49,10 @@ class Destination(Protocol):
         ...
 
     def building(self, job: Path, part: str) -> AbstractContextManager[Held]:
-        """Be the only one that builds a part of the job in a folder. The caller is planning when this begins."""
+        """Be the only one that builds a part of the job in a folder. The caller is planning when this begins.
+
+        Raises BusyError at once if another process does, PerhapsBusyError if that one may be gone: the caller tries again.
+        """
         ...
 
     def parts_being_built(self) -> dict[str, str]:

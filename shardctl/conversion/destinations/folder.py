@@ -39,10 +39,12 @@ class Folder:
 
     def writing(self, waiting: Waiting | None) -> AbstractContextManager[Lease]:
         """Hold the lease, once no part is being built."""
+        self.check_writable()
         return lease.hold(self._staging, waiting)
 
     def planning(self, waiting: Waiting | None) -> AbstractContextManager[Lease]:
         """Hold the lease."""
+        self.check_writable()
         return lease.hold_beside_parts(self._staging, waiting)
 
     def building(self, job: Path, part: str) -> AbstractContextManager[Lease]:

@@ -30,7 +30,7 @@ from shardctl.storage import PARTIAL, printable, replacing, scratch_folder, writ
 from shardctl.stores import lease, open_store
 from shardctl.stores.base import Store, Stored
 from shardctl.stores.lease import Lease
-from shardctl.stores.probing import probe
+from shardctl.stores.probing import probe, probe_with
 from shardctl.tables import BESIDE_SHARDS, MANIFEST, STAGING
 
 AT_ONCE = 32
@@ -42,6 +42,9 @@ PIECE, PIECES_AT_ONCE = 8 << 20, 8
 PACE = lease.Pace()
 
 LEASE_KEY = f"{STAGING}/{LEASE}.json"
+
+REPLACES = "replaces.json"
+"""The object in the state of a job, put right before its dataset takes its place, that names the folder of the one before."""
 
 _BASE = re.compile(r"[0-9a-f]{12}(-[0-9]+)?")
 """The names of the folders that have datasets."""
@@ -83,6 +86,8 @@ class OnStore:
         self.url, self.target = url, target
         self._store: Store = open_store(url)
         self._version: str | None = None
+        self._jobs: set[str] = set()
+        self._parts = lease.Watch(PACE)
         self._is_probed = self._has_tables = False
         self.look_at_dataset()
 
@@ -90,23 +95,17 @@ class OnStore:
         """Bring the manifest that is there now, and nothing of jobs."""
         shutil.rmtree(self.target)
         self.target.mkdir()
-        self._version = self._bring_manifest()
+        self._version = None
+        self._bring_manifest()
         if self._has_tables:
             self.bring_dataset()
 
     def look_at_jobs(self) -> None:
         """Bring which jobs were begun, and how far they are."""
+        self._jobs.clear()
         for page in self._store.pages(f"{STAGING}/"):
             for entry in page:
                 self._note(entry)
-
-    def _bring_manifest(self) -> str | None:
-        """Bring the manifest, and return its version; None if there is none."""
-        while (found := self._store.stat(MANIFEST)) is not None:
-            with contextlib.suppress(NoSuchKeyError, ObjectChangedError):  # replaced at this moment: looked at once more
-                write_atomically(self.target / MANIFEST, self._store.get(MANIFEST, version=found.version).to_pybytes())
-                return found.version
-        return None
 
     def is_replaced(self) -> bool:
         """Return whether another dataset is there than when it was looked at last."""
@@ -126,9 +125,27 @@ class OnStore:
                 return sum(key.endswith(".arrow") for key in keys), sum(split["shards"] for split in record["splits"])
         return None
 
+    def _bring_manifest(self) -> bool:
+        """Bring the manifest, and return whether it is another one than before: without the lease, it may change meanwhile."""
+        while True:
+            found = self._store.stat(MANIFEST)
+            version = None if found is None else found.version
+            if version == self._version:
+                return False
+            with contextlib.suppress(NoSuchKeyError, ObjectChangedError):
+                if version is None:
+                    (self.target / MANIFEST).unlink()
+                else:
+                    write_atomically(self.target / MANIFEST, self._store.get(MANIFEST, version=version).to_pybytes())
+                self._version = version
+                return True
+
     def _note(self, entry: Stored) -> None:
         """Bring a file of a job; of a marker only note that it is there."""
         _, job, *inner = entry.key.split("/")
+        (self.target / STAGING).mkdir(exist_ok=True)  # also where there is nothing but the lease of one that was killed
+        if inner:
+            self._jobs.add(job)
         if not inner or inner[0] == PARTS:
             return
         path = self.target / STAGING / job / "/".join(inner)
@@ -142,9 +159,7 @@ class OnStore:
 
     def check_writable(self) -> None:
         """Raise StoreError if nothing can be written there, or the store ignores conditions."""
-        if not self._is_probed:
-            probe(self._store)
-            self._is_probed = True
+        probe(self._store)
 
     def free_bytes(self) -> int | None:
         """Return that there is no limit."""
@@ -159,17 +174,34 @@ class OnStore:
 
     @contextmanager
     def planning(self, waiting: Waiting | None, looking: Callable[[], None] = lambda: None) -> Iterator[Lease]:
-        """Hold the lease, and see what is there now."""
-        self.check_writable()
+        """Hold the lease, and see what is there now. Raises StoreError if the store ignores conditions."""
         with lease.hold(self._store, LEASE_KEY, waiting, looking, PACE) as held:
+            if not self._is_probed:
+                probe_with(self._store, held, LEASE_KEY)
+                self._is_probed = True
             self.look_at_dataset()
             self.look_at_jobs()
+            self._tidy()
             yield held
+
+    def _tidy(self) -> None:
+        """Complete what killed processes have begun: a dataset has taken its place, or a job is half deleted."""
+        base = self._base_there()
+        for job in (self.target / STAGING / name for name in sorted(self._jobs)):
+            if not (job / JOB).exists():
+                self._delete_below(state_folder(job))
+            elif base and _base_of(job) == base:
+                with contextlib.suppress(OSError, ValueError):
+                    self._forget_others({base, str(json.loads((job / REPLACES).read_bytes()))})
+                self._forget_job(job)
+            else:
+                continue
+            shutil.rmtree(job, ignore_errors=True)
 
     @contextmanager
     def building(self, job: Path, part: str) -> Iterator[Lease]:
         """Hold the lease of a part."""
-        with lease.hold(self._store, f"{state_folder(job)}{PARTS}/{part}.json", None, pace=PACE) as held:
+        with lease.hold_if_free(self._store, f"{state_folder(job)}{PARTS}/{part}.json", self._parts) as held:
             yield held
 
     def parts_being_built(self) -> dict[str, str]:
@@ -183,12 +215,12 @@ class OnStore:
         while leases := self._leases_of_parts():
             self._store.delete([key for key, version in leases.items() if watch.is_left(key, version)])
             part, owner = next(iter(self.parts_being_built().items()), ("", ""))
-            if owner and waiting is None:
+            if owner and waiting is None and any(map(watch.beats, leases)):
                 raise BusyError(f"{printable(self.url)}: another shardctl is writing it (part {part}: {owner})")
             if owner and waiting is not None and owner != told:
                 waiting(f"part {part}: {owner}")
                 told = owner
-            watch.pause()
+            watch.wait()
 
     def _leases_of_parts(self) -> dict[str, str]:
         """Return the keys of the leases of parts, and their versions."""
@@ -240,17 +272,29 @@ class OnStore:
     def bring_dataset(self) -> None:
         """Bring the tables of the dataset that is there, if there is one."""
         self._has_tables = True
-        if not (self.target / MANIFEST).exists():
-            return
-        self.bring_files(sorted({*BESIDE_SHARDS, *Manifest.load(self.target).files} - {MANIFEST}))
+        while (self.target / MANIFEST).exists():
+            complete = self.bring_files(sorted({*BESIDE_SHARDS, *Manifest.load(self.target).files} - {MANIFEST}))
+            # Without the lease, the dataset may be replaced meanwhile, and that one too, and then its files are deleted.
+            if complete or not self._bring_manifest():
+                return
 
-    def bring_files(self, names: Iterable[str]) -> None:
-        """Bring some files of the dataset that is there. Not every dataset has all of them: who needs one says so."""
-        base = self._base_there()
+    def bring_files(self, names: Iterable[str]) -> bool:
+        """Bring some files of the dataset that is there, and return whether all are there.
+
+        Not every dataset has all of them: who needs one says that it is missing.
+        """
+        base, complete = self._base_there(), True
         for name in names:
-            found = self._store.stat(base + name)
-            if found is not None:
-                self._bring(found, self.target / name)
+            try:
+                found = self._store.stat(base + name)
+                if found is not None:
+                    self._bring(found, self.target / name)
+                    continue
+            except (NoSuchKeyError, ObjectChangedError):
+                pass
+            (self.target / name).unlink(missing_ok=True)
+            complete = False
+        return complete
 
     def _bring(self, found: Stored, path: Path) -> None:
         """Bring a file, which may be large: some pieces are in memory at a time."""
@@ -291,6 +335,7 @@ class OnStore:
             if path.is_file() and path.name != MANIFEST and not path.name.endswith(PARTIAL):
                 self._store.put(manifest.base + path.name, path)
         self._store.put(manifest.base + MANIFEST, replace(manifest, base="").to_json().encode())
+        self._store.put(state_folder(new.parent) + REPLACES, json.dumps(before).encode())
         create = self._version is None
         version = self._store.create(MANIFEST, data) if create else self._store.replace(MANIFEST, data, str(self._version))
         if version is None:
@@ -298,8 +343,8 @@ class OnStore:
                 f"{printable(self.url)}: another dataset was put there meanwhile, and stays; run the same command again"
             )
         self._version = version
-        self._forget_job(new.parent)
         self._forget_others({manifest.base, before})
+        self._forget_job(new.parent)  # the job last: whoever finds it completes this
         for path in new.iterdir():
             path.replace(self.target / path.name)
         shutil.rmtree(self.target / STAGING)
@@ -308,27 +353,28 @@ class OnStore:
         return Manifest.load(self.target).base if (self.target / MANIFEST).exists() else ""
 
     def _forget_others(self, kept: set[str]) -> None:
-        """Delete the datasets that were replaced earlier."""
+        """Delete the datasets that were replaced earlier. What says that a folder is one goes last: another process goes on."""
         for name in self._store.children()[0]:
             if _BASE.fullmatch(name) and f"{name}/" not in kept and self._store.stat(f"{name}/{MANIFEST}") is not None:
+                self._delete_below(f"{name}/", but=f"{name}/{MANIFEST}")
                 self._store.delete([f"{name}/{MANIFEST}"])
-                self._delete_below(f"{name}/")
 
     def _forget_job(self, job: Path) -> None:
         """Delete the state of a job: what says that there is one goes first."""
         self._store.delete([state_folder(job) + JOB])
         self._delete_below(state_folder(job))
 
-    def _delete_below(self, prefix: str) -> None:
+    def _delete_below(self, prefix: str, but: str = "") -> None:
         for page in self._store.pages(prefix):
-            self._store.delete([entry.key for entry in page])
+            self._store.delete([entry.key for entry in page if entry.key != but])
 
     def discard(self, job: Path) -> None:
-        """Take away a job, with the shards that it has put."""
+        """Take away a job, with the shards that it has put: at each moment, another process can go on with it, or with this."""
         base = _base_of(job)
-        self._forget_job(job)
+        self._delete_below(done_folder(job))
         if base is not None and base != self._base_there():
             self._delete_below(base)
+        self._forget_job(job)
         if job.exists():
             staging.discard(job)
 
