@@ -23,9 +23,11 @@ from shardctl.errors import InputError, InstallError, Interrupted, TooManyReject
 from shardctl.foreign.shards import is_foreign
 from shardctl.machine import memory_bytes
 from shardctl.manifest import Manifest
+from shardctl.network_advice import Amount, Network, OverNetwork, over_network
 from shardctl.peers.measuring import rate_today
 from shardctl.recipe_files.reading import load_recipe
 from shardctl.sampling import settled, take_inputs
+from shardctl.shard import Compression
 from shardctl.sources.brought import is_brought
 from shardctl.storage import scratch_folder
 from shardctl.text_advice import BlockAdvice, block_advice, decode_mb_per_s
@@ -52,7 +54,7 @@ class Choice:
     `sample_bytes` is the size of a sample on disk, `samples_per_s` the rate of the loader, `utilization` the utilisation
     of the consumer at that rate. `error` is the reason why this choice is not possible, else None. Of text and tokens, `ratio`
     is the size without compression / the size with it, and `decode_mb_per_s` how fast one core decompresses (10^6 uncompressed
-    bytes/s); None where that was not measured.
+    bytes/s); None where that was not measured. `network` says what a network makes of it, None where none was described.
     """
 
     store: str | None
@@ -64,6 +66,7 @@ class Choice:
     error: str | None = None
     ratio: float | None = None
     decode_mb_per_s: float | None = None
+    network: OverNetwork | None = None
 
     @property
     def name(self) -> str:
@@ -78,8 +81,23 @@ class Choice:
 
     @property
     def keeps_up(self) -> bool:
-        """Whether the consumer is kept busy."""
+        """Whether the consumer is kept busy from local data."""
         return self.error is None and self.utilization >= ENOUGH
+
+    @property
+    def keeps_up_at_first(self) -> bool:
+        """Whether the consumer is kept busy in the first epoch: over the network, if there is one."""
+        return self.keeps_up and (self.network is None or self.network.first.keeps_up)
+
+    @property
+    def keeps_up_later(self) -> bool:
+        """Whether the consumer is kept busy once the cache is filled."""
+        return self.keeps_up and (self.network is None or self.network.later.keeps_up)
+
+    @property
+    def first_rate(self) -> float:
+        """The rate of the first epoch, in samples/s."""
+        return self.samples_per_s if self.network is None else self.network.first.samples_per_s
 
     def settings(self) -> dict[str, Any]:
         """Return the settings of a recipe for this choice."""
@@ -109,7 +127,9 @@ class Advice:
     must deliver (10^6 bytes/s). `jpeg` counts the JPEG images among those that were tried with their original bytes, and those
     of them that take longer to decode; None where that was not possible. `blocks` says what blocks of tokens would cost; None
     if there are no texts and no tokens. `today` is None where the inputs are no shards of another tool. `faults` say what
-    cannot be read or converted of what was tried, an example of each reason.
+    cannot be read or converted of what was tried, an example of each reason. With a `network`, `best` is the smallest that is
+    fast enough over it in every epoch, else the one of those that are fast enough in later epochs that is the fastest in the
+    first, else the fastest in the first; `proven` is that of local data all the same.
     """
 
     choices: tuple[Choice, ...]
@@ -127,11 +147,17 @@ class Advice:
     blocks: BlockAdvice | None = None
     today: Today | None = None
     faults: tuple[str, ...] = ()
+    network: Network | None = None
 
     @property
     def keeps_up(self) -> bool:
-        """Whether the recommended choice keeps the consumer busy."""
-        return self.proven >= ENOUGH
+        """Whether the recommended choice keeps the consumer busy, in the first epoch too."""
+        return self.proven >= ENOUGH and (self.best.network is None or self.best.network.first.keeps_up)
+
+    @property
+    def keeps_up_later(self) -> bool:
+        """Whether it does so at least in the epochs after the first one."""
+        return self.proven >= ENOUGH and (self.best.network is None or self.best.network.later.keeps_up)
 
 
 @dataclass(frozen=True)
@@ -139,7 +165,9 @@ class AdviceOptions:
     """Options of `advise`. Give one of `consumer_rate` (samples/s of one GPU) and `consumer` (a preset).
 
     `inputs` is the number of inputs to try; `workers` processes convert them. `python` is the Python that has the reader of
-    inputs that are shards of another tool. `shardctl advise` has the same defaults.
+    inputs that are shards of another tool. `bandwidth` ("2Gbit", "250MB", per second) and `latency` ("30ms") describe the
+    network to a store that the dataset will be read from, `cache_limit` ("500GB" or a number of bytes) a cache of that size on
+    this side of it. `shardctl advise` has the same defaults.
     """
 
     consumer_rate: float | None = None
@@ -151,6 +179,14 @@ class AdviceOptions:
     lossless: bool = False
     workers: int | str = "auto"
     python: str | None = None
+    bandwidth: str | None = None
+    latency: str | None = None
+    cache_limit: int | str | None = None
+
+    @property
+    def network(self) -> Network | None:
+        """The network that is described, None if none is. Raises UsageError."""
+        return Network.parse(self.bandwidth, self.latency, self.cache_limit)
 
     def check(self) -> None:
         """Raise UsageError for impossible numbers."""
@@ -168,6 +204,7 @@ class AdviceOptions:
             raise UsageError(f"{self.gpus} GPUs and {self.inputs} inputs are impossible; give at least 1 of each")
         if self.consumer_rate is not None:
             check_patience(self.consumer_rate * self.gpus, self.batch_size, PROOF_SECONDS)
+        _ = self.network
 
 
 def advise(
@@ -240,8 +277,12 @@ class _Trial:
             size = made[choice].bytes / made[choice].samples
             done = replace(choice, sample_bytes=size, samples_per_s=round(speed, 1), utilization=min(1.0, speed / rate))
             tried.append(done if choice.store is not None else self._compressed(done, made))
+        samples = inputs * self._samples_per_input(any_choice, any_made)
+        network = self._options.network
+        if network is not None:
+            tried = [choice if choice.error else _far(choice, tried, network, samples, rate) for choice in tried]
         best, proven = self._recommend(tried, rate)
-        total = int(best.sample_bytes * inputs * self._samples_per_input(any_choice, any_made))
+        total = int(best.sample_bytes * samples)
         return Advice(
             choices=tuple(sorted(tried, key=lambda choice: (choice.error is not None, choice.sample_bytes))),
             best=best,
@@ -257,6 +298,7 @@ class _Trial:
             jpeg=next((result.jpeg for choice, result in made.items() if choice.store == "source"), None),
             blocks=block_advice(self._folder(any_choice)) if any_choice.store is None else None,
             faults=tuple(f"{reject.key}: {reject.message}" for reject in any_made.examples),
+            network=network,
         )
 
     def _tried(self, choice: Choice, result: ConvertResult) -> int:
@@ -307,15 +349,12 @@ class _Trial:
         return [statistics.median(found) for found in rates]
 
     def _recommend(self, tried: list[Choice], rate: float) -> tuple[Choice, float]:
-        """Return the smallest choice that keeps a consumer busy in a test, else the fastest one."""
-        possible = [choice for choice in tried if choice.error is None]
-        proven = 0.0
-        for choice in sorted(possible, key=lambda choice: choice.sample_bytes):
-            if choice.keeps_up:
-                proven = self._proof(choice, rate)
-                if proven >= ENOUGH:
-                    return choice, proven
-        fastest = max(possible, key=lambda choice: choice.samples_per_s)
+        """Return the best choice that keeps a consumer busy in a test, else the fastest one."""
+        for choice in ranked(tried):
+            proven = self._proof(choice, rate)
+            if proven >= ENOUGH:
+                return choice, proven
+        fastest = max((choice for choice in tried if choice.error is None), key=lambda choice: choice.first_rate)
         return fastest, self._proof(fastest, rate)
 
     def _proof(self, choice: Choice, rate: float) -> float:
@@ -323,6 +362,29 @@ class _Trial:
         loader = open_loader(self._folder(choice), self._reading, None, drop_last=True)
         with closing(iter(loader)) as batches:  # type: ignore[type-var]  # a generator
             return round(feed_paced(batches, rate, PROOF_SECONDS, lambda _: None).utilization, 4)
+
+
+def ranked(choices: Sequence[Choice]) -> list[Choice]:
+    """Return the choices that may keep a consumer busy, the best one first.
+
+    Those that do so in every epoch, by their size; then those that starve it only until the cache is filled, the fastest first.
+    """
+    always = [choice for choice in choices if choice.keeps_up_at_first]
+    later = [choice for choice in choices if choice.keeps_up_later and not choice.keeps_up_at_first]
+    return [
+        *sorted(always, key=lambda choice: choice.sample_bytes),
+        *sorted(later, key=lambda choice: -choice.first_rate),
+    ]
+
+
+def _far(choice: Choice, tried: Sequence[Choice], network: Network, samples: float, rate: float) -> Choice:
+    """Return a choice with what a network makes of it."""
+    plain = next(
+        (each for each in tried if each.store == choice.store and each.compression == "none" and each.error is None), choice
+    )
+    block = Compression.parse(choice.compression).block_bytes * choice.sample_bytes / plain.sample_bytes
+    amount = Amount.of(samples, choice.sample_bytes, block)
+    return replace(choice, network=over_network(network, amount, choice.samples_per_s, rate))
 
 
 def _choices(settings: dict[str, Any], lossless: bool) -> Iterator[Choice]:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import shardctl
 from shardctl import advice
 from shardctl.errors import InputError, UsageError
+from shardctl.network_advice import Epoch, OverNetwork
 from shardctl.recipe_files.reading import load_recipe
 from shardctl.recipe_files.writing import recipe_toml
 
@@ -123,6 +124,8 @@ def test_text_is_tried_with_every_compression(cli: Any, demo: Path, tmp_path: Pa
         ({"store": "raw"}, {"consumer_rate": 1000}, "advise itself decides store"),
         ({"transform": [{"name": "swirl"}]}, {"consumer_rate": 1000}, "step 'swirl' is not known"),
         (None, {"consumer_rate": 0.001}, "too long to measure in 60 s; give a smaller --batch-size$"),
+        (None, {"consumer_rate": 1000, "bandwidth": "2Gb"}, "a bandwidth of '2Gb' is not clear"),
+        (None, {"consumer_rate": 1000, "latency": "30ms"}, "a latency is that of reading from a store; give --bandwidth too"),
     ],
 )
 def test_what_cannot_be_advised_on_is_refused(
@@ -200,3 +203,51 @@ def test_images_have_no_blocks(photos: Path) -> None:
     found = shardctl.advise(photos, CROP, consumer_rate=20, inputs=6, batch_size=2, workers=0, lossless=True)
     assert found.blocks is None
     assert {choice.ratio for choice in found.choices} == {None}
+
+
+def names_of(found: advice.Advice, verdict: str) -> set[str]:
+    """Return the choices with this verdict of the first epoch over the network."""
+    return {choice.name for choice in found.choices if choice.network is not None and choice.network.first.verdict == verdict}
+
+
+def test_what_is_recommended_changes_with_the_bandwidth(photos: Path) -> None:
+    """The bandwidth is chosen between what raw pixels of 32 x 32 need and what JPEGs of them do."""
+    given: dict[str, Any] = {"consumer_rate": 20, "inputs": 8, "batch_size": 4, "workers": 0}
+    fast = shardctl.advise(photos, CROP, bandwidth="1Gbit", latency="1ms", **given)
+    assert fast.keeps_up
+    assert names_of(fast, "starves") == set()
+    sizes = {choice.name: choice.sample_bytes for choice in fast.choices if choice.error is None}
+    between = (sizes["jpeg:90"] + sizes["raw none"]) / 2
+    slow = shardctl.advise(photos, CROP, bandwidth=f"{20 * between:.0f}B", **given)
+    assert slow.best.sample_bytes < between
+    assert "raw none" in names_of(slow, "starves")
+
+
+def choice(name: str, size: float, first: bool, later: bool, rate: float) -> advice.Choice:
+    """A choice that keeps up with local data, with these verdicts over a network."""
+    verdicts = [Epoch(rate, 1.0, "network", "keeps-up" if verdict else "starves") for verdict in (first, later)]
+    far = OverNetwork(rate, "bandwidth", 1.0, 0.0, *verdicts)
+    return advice.Choice(name, "none", True, size, 1000.0, 1.0, network=far)
+
+
+def test_the_smallest_that_keeps_up_in_every_epoch_comes_first_then_what_the_cache_makes_fast_enough() -> None:
+    tried = [
+        choice("a", 1, False, False, 100),
+        choice("b", 2, False, True, 300),
+        choice("c", 3, False, True, 400),
+        choice("d", 5, True, True, 900),
+        choice("e", 4, True, True, 800),
+        dataclasses.replace(choice("f", 0, True, True, 900), utilization=0.5),
+    ]
+    assert [each.store for each in advice.ranked(tried)] == ["e", "d", "c", "b"]
+
+
+def test_the_command_says_what_the_network_and_the_cache_do(cli: Any, photos: Path) -> None:
+    options = ["--resize", 40, "--crop", 32, "--consumer-rate", 20, "--inputs", 8, "--batch-size", 4, "--workers", 0]
+    found = cli("advise", photos, *options, "--lossless", "--bandwidth", "800bit", "--latency", "30ms", "--cache-limit", "1GB")
+    assert found.code == 1
+    assert "computed for a store (100 B/s, 30 ms, a cache of 953.7 MiB):" in found.out
+    assert re.search(r"(?m)^ *\*? +raw none .* starves it \(network\) .* keeps up +100%", found.out)
+    assert "keeps the consumer busy after the first epoch, and is the fastest such one in it" in found.out
+    assert "first epoch: the network is the slowest part (its bandwidth)" in found.out
+    assert "later epochs: the consumer is the slowest part" in found.out

@@ -73,7 +73,7 @@ def convert(src: Path, url: str, **options: Any) -> Any:
     return shardctl.convert(src, url, recipe=options.pop("recipe", CROP), **{**SMALL, **options})
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.thorough), 2])
 def test_the_dataset_is_that_of_a_local_conversion(photos: Path, url: str, whole: bytes, workers: int) -> None:
     result = convert(photos, url, workers=workers)
     assert (result.status, result.samples, result.shards) == ("created", 60, 15)
@@ -215,7 +215,7 @@ def go_on(here: Path, url: str, *words: str) -> subprocess.CompletedProcess[str]
     return subprocess.run(command, cwd=here, text=True, capture_output=True, timeout=120)
 
 
-@pytest.mark.parametrize("shards", [0, 3])
+@pytest.mark.parametrize("shards", [pytest.param(0, marks=pytest.mark.thorough), 3])
 def test_a_killed_conversion_goes_on(here: Path, url: str, shards: int, monkeypatch: pytest.MonkeyPatch) -> None:
     with running(here, url, shards) as process:
         process.kill()
@@ -235,7 +235,7 @@ def test_a_killed_conversion_goes_on(here: Path, url: str, shards: int, monkeypa
     nothing_is_left(url)
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("sent", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough)])
 def test_an_interrupt_leaves_no_lease_and_no_upload(
     here: Path, url: str, object_server: ObjectServer, sent: signal.Signals
 ) -> None:
@@ -359,7 +359,10 @@ def refuse(server: ObjectServer, kind: str) -> Callable[[], None]:
     return lambda: server.fault(kind, method="PUT", key="train-*", times=1000)
 
 
-@pytest.mark.parametrize(("kind", "said"), [("expired", "the credentials have expired"), ("403", "writing is not permitted")])
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [("expired", "the credentials have expired"), pytest.param("403", "writing is not permitted", marks=pytest.mark.thorough)],
+)
 def test_credentials_that_end_in_the_middle_stop_the_work_and_the_same_command_goes_on(
     photos: Path, url: str, whole: bytes, object_server: ObjectServer, kind: str, said: str
 ) -> None:
@@ -411,7 +414,7 @@ def test_a_dataset_within_its_source_is_refused(bucket: str, below: str, said: s
 
 
 def test_what_is_for_folders_is_no_url(photos: Path, url: str) -> None:
-    with pytest.raises(UsageError, match=r"rejects are copied to a folder of this machine only"):
+    with pytest.raises(UsageError, match=r"rejects can be copied to a folder of this machine only"):
         convert(photos, f"{url}/x", copy_rejects=url)
     with pytest.raises(UsageError, match=r"shardctl\.write writes to folders"):
         shardctl.write(url, [{"key": "a", "n": 1}])

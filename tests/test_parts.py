@@ -213,7 +213,7 @@ def test_while_a_part_is_built_nothing_else_writes(here: Path) -> None:
     assert sums(here / "out") == sums(here / "whole")
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("sent", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough)])
 def test_an_interrupted_part_says_what_of_it_is_done(here: Path, sent: signal.Signals) -> None:
     with building(here, "1/2", 8, 2) as process:
         process.send_signal(sent)

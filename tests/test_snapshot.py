@@ -445,7 +445,7 @@ def test_a_wrong_declaration_is_wrong_usage(given: dict[str, Any], said: str) ->
 
 def test_the_page_about_it_works_as_it_is_written(photos: Path, tmp_path: Path) -> None:
     page = (Path(__file__).parent.parent / "docs" / "snapshot.md").read_text(encoding="utf-8")
-    training, step, arriving = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    training, _, step, arriving = re.findall(r"```python\n(.*?)```", page, re.DOTALL)  # of one: test_snapshot_on_store.py
     shutil.copytree(photos, tmp_path / "photos")
     (tmp_path / "my_helpers.py").write_text("def edges(image): return int(image[0, 0, 0])")
     (tmp_path / "my_steps.py").write_text(step)

@@ -207,7 +207,7 @@ def test_a_labels_file_on_a_store_labels_files_on_a_disk(photos: Path, bucket: s
     assert contents(tmp_path / "on-disk") == contents(tmp_path / "from-store")
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.thorough), 2])
 def test_photos_in_folders_give_the_same_dataset(
     photos: Path, bucket: str, tmp_path: Path, workers: int, own_folder: Path
 ) -> None:
@@ -222,6 +222,41 @@ def test_photos_in_folders_give_the_same_dataset(
     assert contents(on_disk) == contents(from_store)
     assert shardctl.verify(from_store).ok
     assert not list(own_folder.iterdir())
+
+
+@pytest.mark.parametrize("scheme", ["gs", "az"])
+def test_other_clouds(
+    request: pytest.FixtureRequest, object_server: ObjectServer, demo: Path, tmp_path: Path, scheme: str
+) -> None:
+    url = request.getfixturevalue("container") if scheme == "az" else f"gs://{new_bucket(object_server)}"
+    on_disk, from_store = both(demo / "texts", f"{url}/texts", tmp_path)
+    assert contents(on_disk) == contents(from_store)
+
+
+def test_an_object_is_fetched_once_for_all_processes(object_server: ObjectServer, bucket: str, tmp_path: Path) -> None:
+    store = open_store(bucket)
+    for number in range(2):
+        store.put(f"in/{number}.jsonl", lines_of([{"text": "x" * 1000, "number": number} for _ in range(3000)]))
+    object_server.clear()
+    shardctl.convert(f"{bucket}/in", tmp_path / "out", workers=2)
+    requests = [request for request in object_server.log() if request["key"].endswith(".jsonl")]
+    assert [request["method"] for request in requests] == ["GET", "GET"]
+    # Once to see that there is something, and once to list all of it.
+    assert sum(request["method"] == "LIST" for request in object_server.log()) == 2
+
+
+def test_what_is_above_the_source_need_not_be_permitted(
+    object_server: ObjectServer, photos: Path, bucket: str, tmp_path: Path
+) -> None:
+    put(f"{bucket}/a/photos", photos)
+    object_server.fault("403", key="*shardctl.json")
+    assert shardctl.convert(f"{bucket}/a/photos", tmp_path / "out", workers=0).samples == 60
+
+
+def test_one_object_is_read_without_the_permission_to_list(object_server: ObjectServer, bucket: str, tmp_path: Path) -> None:
+    open_store(bucket).put("in/lines.jsonl", lines_of(records(20)))
+    object_server.fault("403", method="LIST")
+    assert shardctl.convert(f"{bucket}/in/lines.jsonl", tmp_path / "out", workers=0).samples == 20
 
 
 def test_one_object_is_one_file(bucket: str, tmp_path: Path) -> None:
@@ -242,7 +277,9 @@ def test_the_sources_of_several_buckets(object_server: ObjectServer, demo: Path,
     assert contents(tmp_path / "from-store") == contents(tmp_path / "on-disk")
 
 
-@pytest.mark.parametrize("kind", ["503", "cut", "reset"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("503", marks=pytest.mark.thorough), "cut", pytest.param("reset", marks=pytest.mark.thorough)]
+)
 def test_a_network_that_fails_now_and_then_changes_nothing(
     object_server: ObjectServer, photos: Path, bucket: str, tmp_path: Path, kind: str
 ) -> None:
@@ -294,10 +331,19 @@ def test_an_object_that_alone_is_not_permitted_is_a_reject(
     ],
 )
 def test_what_befalls_all_objects_stops_the_conversion(
-    object_server: ObjectServer, photos: Path, bucket: str, tmp_path: Path, cli: Any, fault: str, method: str, message: str
+    object_server: ObjectServer,
+    photos: Path,
+    bucket: str,
+    tmp_path: Path,
+    cli: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: str,
+    method: str,
+    message: str,
 ) -> None:
     put(f"{bucket}/photos", photos)
     object_server.fault(fault, method=method)
+    monkeypatch.setenv("SHARDCTL_STORE_RETRY", "0.3")
     done = cli("convert", f"{bucket}/photos", tmp_path / "out", "--workers", "2")
     assert done.code == 3
     assert message in done.err
@@ -305,11 +351,14 @@ def test_what_befalls_all_objects_stops_the_conversion(
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
-@pytest.mark.parametrize("fault", ["expired", "403", "503"])
+@pytest.mark.parametrize(
+    "fault", ["expired", pytest.param("403", marks=pytest.mark.thorough), pytest.param("503", marks=pytest.mark.thorough)]
+)
 def test_a_conversion_that_was_stopped_goes_on(
-    object_server: ObjectServer, photos: Path, bucket: str, tmp_path: Path, fault: str
+    object_server: ObjectServer, photos: Path, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     put(f"{bucket}/photos", photos)
+    monkeypatch.setenv("SHARDCTL_STORE_RETRY", "0.3")
     stopped = Listener(progress=lambda _: object_server.fault(fault, method="GET"))
     with pytest.raises(SourceGoneError):
         shardctl.convert(f"{bucket}/photos", tmp_path / "from-store", workers=0, listener=stopped)
@@ -437,22 +486,23 @@ def test_objects_make_room_for_others(bucket: str, tmp_path: Path, monkeypatch: 
 KILLED = """
 import os, signal, sys
 from shardctl.sources import brought
-brought.local(sys.argv[1])
+for path in sys.argv[1:]:
+    brought.local(path)
 print("brought", flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
 def test_what_a_killed_process_has_left_is_removed(bucket: str, own_folder: Path) -> None:
-    open_store(bucket).put("a", b"something")
-    path = stand_in(f"{bucket}/a")
-    killed = subprocess.run([sys.executable, "-c", KILLED, path], capture_output=True, text=True)
+    paths = [stand_in(f"{bucket}/{name}") for name in "ab"]
+    for name in "ab":
+        open_store(bucket).put(name, b"something")
+    killed = subprocess.run([sys.executable, "-c", KILLED, *paths], capture_output=True, text=True)
     assert (killed.returncode, killed.stdout) == (-signal.SIGKILL, "brought\n"), killed.stderr
-    assert Path(path).read_bytes() == b"something"
+    assert all(Path(path).exists() for path in paths)
     with brought.in_use():
-        assert brought.exists(stand_in(f"{bucket}/a"))
-        assert Path(brought.local(path)).read_bytes() == b"something"
-        assert len(list(own_folder.glob("shardctl-scratch-*"))) == 1
+        assert Path(brought.local(paths[0])).read_bytes() == b"something"
+        assert not Path(paths[1]).exists()
     assert not list(own_folder.iterdir())
 
 
@@ -528,6 +578,8 @@ def test_objects_are_walked_as_files_are(keys: list[str]) -> None:
         (file.path, file.folder, file.size) for file in sorted(of_keys, key=order_in_walk)
     ]
     assert all(file.mtime_ns > 0 for file in found)
+    folders = {"/".join(key.split("/")[:depth]) for key in keys for depth in range(1, key.count("/") + 1)}
+    assert {file.path for file in found if file.fault} == {key for key in visible if key in folders}
     assert bool(notices) == (len(visible) < len(keys))
 
 

@@ -77,6 +77,16 @@ def test_a_stretch_is_what_is_there(store: Store) -> None:
     assert store.get_ranges("k", []) == []
 
 
+def test_what_was_fetched_is_told(store: Store) -> None:
+    for key, data in (("a", b"0123456789"), ("empty", b"")):
+        version = store.put(key, data)
+        for length in (0, 4, 100):
+            found, stored = store.fetch(key, length)
+            assert (found.to_pybytes(), stored) == (data[:length], Stored(key, len(data), version))
+    with pytest.raises(NoSuchKeyError):
+        store.fetch("nothing", 1)
+
+
 def test_what_is_not_there(store: Store) -> None:
     assert store.stat("none") is None
     for read in (store.get, lambda key: store.get_ranges(key, [(0, 1), (1, 1)]), lambda key: store.copy(key, "k")):

@@ -27,6 +27,7 @@ from shardctl.storage import format_bytes, printable
 
 if TYPE_CHECKING:
     from shardctl.advice import Advice, Choice, Today
+    from shardctl.network_advice import Network, OverNetwork
     from shardctl.text_advice import BlockAdvice
 
 NONE_KEEPS_UP = 1
@@ -44,6 +45,15 @@ NONE_KEEPS_UP = 1
 @click.option("--lossless", is_flag=True, help="Do not try jpeg and webp, which change pixels.")
 @click.option(
     "--inputs", type=int, default=300, show_default=True, metavar="N", help="Try with N inputs, evenly spaced over all of SRC."
+)
+@click.option(
+    "--bandwidth",
+    metavar="RATE",
+    help="The dataset will be read from a store over a network of 2Gbit or 250MB per second: compute what that allows.",
+)
+@click.option("--latency", metavar="TIME", help="Time until the store begins to answer a request, for instance 30ms.")
+@click.option(
+    "--cache-limit", metavar="SIZE", help="Size of a cache of what comes from the store, for instance 500GB. Default: no cache."
 )
 @click.option("--batch-size", type=int, default=256, show_default=True, metavar="N", help="Samples in a batch.")
 @click.option(
@@ -76,6 +86,7 @@ def advise(src: tuple[str, ...], output: Output, write: str | None, **given: Any
     \b
       shardctl advise photos --resize 256 --crop 224 --consumer-rate 2500
       shardctl advise photos --resize 256 --crop 224 --consumer resnet50-a100 --gpus 8 --write recipe.toml
+      shardctl advise photos --resize 256 --crop 224 --consumer-rate 2500 --bandwidth 2Gbit --latency 30ms
       shardctl convert photos out --recipe recipe.toml
     """
     keep_pandas_out_of_arrow()
@@ -84,9 +95,10 @@ def advise(src: tuple[str, ...], output: Output, write: str | None, **given: Any
 
     look_in_current_folder()
     names = ("consumer_rate", "consumer", "gpus", "inputs", "batch_size", "threads", "lossless", "workers", "python")
+    far = ("bandwidth", "latency", "cache_limit")
     told = _say if not output.hides_progress and sys.stderr.isatty() else lambda what: None
     with printing_to_stderr():
-        advice = find_advice(list(src), recipe_of(given), told, **{name: given[name] for name in names})
+        advice = find_advice(list(src), recipe_of(given), told, **{name: given[name] for name in (*names, *far)})
     told("")
     recipe = recipe_toml(advice.recipe)
     if write is not None:
@@ -122,7 +134,9 @@ def _print(advice: Advice, recipe: str, write: str | None) -> None:
     for choice in advice.choices:
         if choice.error is not None:
             click.echo(f"  {choice.name}: not possible, {printable(choice.error)}")
-    if advice.keeps_up:
+    if advice.network is not None:
+        _print_network(advice, advice.network)
+    elif advice.keeps_up:
         click.echo(
             f"{advice.best.name} is the smallest that keeps the consumer busy: {advice.proven:.1%} utilisation in a test"
         )
@@ -142,6 +156,64 @@ def _print(advice: Advice, recipe: str, write: str | None) -> None:
         f" read from a disk, they need {advice.disk_mb_per_s:,.1f} MB/s"
     )
     click.echo(f"recipe written to {printable(write)}" if write else f"recipe:\n\n{recipe}")
+
+
+def _print_network(advice: Advice, network: Network) -> None:
+    """Print what comes over the network, and what the recommended choice waits for."""
+    cache = f"a cache of {format_bytes(network.cache_bytes)}" if network.cache_bytes else "no cache"
+    way = f"{_rate(network.bytes_per_s)}, {network.latency_s * 1e3:g} ms, {cache}"
+    click.echo(f"computed for a store ({way}):")
+    header = ("", "store", "network", "first epoch", "", "later epochs", "", "in cache", "all, once")
+    found = [(choice, choice.network) for choice in advice.choices if choice.network is not None]
+    print_table([_far_row(choice, far, advice) for choice, far in found], header)
+    best, far = advice.best, advice.best.network
+    assert far is not None, "each choice that is possible has it"
+    tested = f"{advice.proven:.1%} utilisation in a test with local data"
+    if advice.keeps_up:
+        click.echo(f"{best.name} is the smallest that keeps the consumer busy over this network: {tested}")
+    elif advice.keeps_up_later:
+        click.echo(f"{best.name} keeps the consumer busy after the first epoch, and is the fastest such one in it: {tested}")
+    else:
+        click.echo(f"NONE keeps it busy over this network; {best.name} is the fastest in the first epoch: {tested}")
+    first, later = (_limit(epoch.limit, epoch.utilization, far) for epoch in (far.first, far.later))
+    click.echo(f"  every epoch: {first}" if first == later else f"  first epoch: {first}\n  later epochs: {later}")
+
+
+def _limit(limit: str, utilization: float, far: OverNetwork) -> str:
+    """Return in words which part is the slowest one."""
+    share = f"the consumer is busy for {utilization:.0%} of the time"
+    if limit == "consumer":
+        return "the consumer is the slowest part"
+    if limit == "decode":
+        return f"the loader's own work (decode) is the slowest part, and {share}"
+    return f"the network is the slowest part (its {far.waits_for}), and {share}"
+
+
+def _rate(bytes_per_s: float) -> str:
+    """Return a bandwidth for display, in decimal units as networks have them."""
+    return f"{bytes_per_s / 1e6:,.1f} MB/s" if bytes_per_s >= 1e5 else f"{bytes_per_s:,.0f} B/s"
+
+
+def _time(seconds: float) -> str:
+    """Return a time for display: in hours where it is long."""
+    for unit, size in (("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.1f} {unit}"
+    return f"{seconds:.1f} s"
+
+
+def _far_row(choice: Choice, far: OverNetwork, advice: Advice) -> tuple[str, ...]:
+    return (
+        "*" if choice == advice.best else "",
+        choice.name,
+        f"{far.samples_per_s:,.0f}/s",
+        f"{far.first.samples_per_s:,.0f}/s",
+        "keeps up" if far.first.keeps_up else f"starves it ({far.first.limit})",
+        f"{far.later.samples_per_s:,.0f}/s",
+        "keeps up" if far.later.keeps_up else f"starves it ({far.later.limit})",
+        f"{far.cached_share:.0%}",
+        _time(far.read_once_s),
+    )
 
 
 def _print_today(found: Today) -> None:

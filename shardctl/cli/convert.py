@@ -257,6 +257,7 @@ def convert(paths: tuple[tuple[str, ...], str], output: Output, **given: Any) ->
       shardctl convert photos out --resize 256 --crop 224 --store raw
       shardctl convert photos out --labels photos/labels.csv --split train=0.9,val=0.1 --shuffle 0
       shardctl convert corpus.jsonl out
+      shardctl convert s3://bucket/photos out                      or gs://, az://: docs/inputs.md
       shardctl convert table.csv out --text-field body --label-field category
     """
     src, dst = paths

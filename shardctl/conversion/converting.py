@@ -112,6 +112,7 @@ def conversion_of(
     """Return the conversion that is asked for, once its sources are known to be there and their kind is settled."""
     started, settings = time.monotonic(), dict(asked.settings)
     check_sources(asked.roots)
+    brought.list_all(asked.roots, listener.listing)
     notices = settle_kind(settings, list(asked.roots), engine)
     recipe = Recipe.from_settings(settings)
     if recipe.kind == "image":

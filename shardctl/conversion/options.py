@@ -188,7 +188,7 @@ def source_path(source: str | Path) -> Path:
 
 
 def check_sources(src: Iterable[str | Path]) -> list[Path]:
-    """Return the sources as paths; those on stores are listed anew. Raises InputError for one that does not exist."""
+    """Return the sources as paths; those on stores will be listed anew. Raises InputError for one that does not exist."""
     brought.forget_lists()
     roots = [source_path(source) for source in src]
     if not roots:
@@ -211,7 +211,7 @@ def check_sources(src: Iterable[str | Path]) -> list[Path]:
 def _check_on_store(root: Path) -> None:
     """Raise InputError if there is nothing at a path that stands for an object, or for a folder of them."""
     try:
-        if brought.holds(root):
+        if brought.is_folder(root):
             return
     except NotPermittedError:  # one object can be read without the permission to list the others
         if brought.is_one_object(root):

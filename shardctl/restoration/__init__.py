@@ -20,6 +20,7 @@ from shardctl.mirrors import BLOCKS, local_folder
 from shardctl.mirrors.changing import changed_folder
 from shardctl.restoration.repairing import Repair
 from shardctl.restoration.results import Listener, Lost, RepairResult, Unrepaired
+from shardctl.sources import brought
 from shardctl.sources.walk import recorded
 from shardctl.storage import is_file, naming_the_path, printable
 from shardctl.stores import is_url
@@ -44,6 +45,18 @@ def repair(
     repaired is put back; there `drop_lost` is not supported. Raises DatasetError if there is no dataset, or too little of it is
     left for a repair; UsageError, InputError, StorageError, BusyError.
     """
+    with brought.in_use():
+        return _repair(path, sources, transforms, drop_lost, workers, listener or Listener())
+
+
+def _repair(
+    path: str | Path,
+    sources: Sequence[str | Path],
+    transforms: Sequence[str],
+    drop_lost: bool,
+    workers: int | str,
+    told: Listener,
+) -> RepairResult:
     options = Options(workers=workers)
     options.check()
     given = tuple(recorded(root) for root in check_sources(sources)) if sources else ()
@@ -54,9 +67,8 @@ def repair(
         )
     with local_folder(path, BLOCKS) as there:
         _check_that_it_is_one(there)
-    told = listener or Listener()
     with changed_folder(path, told.waiting) as changed:
-        result = _repair(changed.root.resolve(), given, tuple(transforms), drop_lost, workers, told)
+        result = _repair_in(changed.root.resolve(), given, tuple(transforms), drop_lost, workers, told)
         if result.repaired:
             changed.put_back(result.repaired)
     return result
@@ -70,7 +82,7 @@ def _check_that_it_is_one(path: Path) -> None:
         check_manifest(path)  # that there is a dataset at all
 
 
-def _repair(
+def _repair_in(
     root: Path, given: tuple[str, ...], transforms: tuple[str, ...], drop_lost: bool, workers: int | str, told: Listener
 ) -> RepairResult:
     with lease.hold(root / STAGING, told.waiting) as held:

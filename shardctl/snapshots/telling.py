@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import sys
 import time
-from pathlib import Path
+from collections.abc import Callable
 
 from shardctl.conversion.estimating import Estimate
 from shardctl.conversion.listener import Listener
 from shardctl.conversion.result import ConvertResult
-from shardctl.conversion.staging import how_far
 from shardctl.conversion.updating.planning import Changes
 from shardctl.engines.task import Progress
 from shardctl.storage import counted, printable
-from shardctl.tables import REJECTS, STAGING
+from shardctl.tables import REJECTS
 
 MOST_SUFFIXES = 6
 """How many kinds of files that are not converted are named."""
@@ -28,10 +27,10 @@ def changes_of(changes: Changes) -> str:
 
 
 class Teller:
-    """Writes lines about one dataset. With `show` False it says nothing."""
+    """Writes lines about the dataset at a place that is `shown` so. With `show` False it says nothing."""
 
-    def __init__(self, target: Path, show: bool) -> None:
-        self._target, self._show = target, show
+    def __init__(self, shown: str, show: bool) -> None:
+        self._shown, self._show = shown, show
         self._next = self._began = time.monotonic()
         self._done = self._records = 0
         self._told: tuple[str, ...] = ()
@@ -49,10 +48,10 @@ class Teller:
         """Say that this process leaves it to another rank to begin."""
         self._say("waiting for rank 0 to begin; if it does not, this process makes the dataset")
 
-    def looking(self) -> None:
-        """Say how far another process is."""
-        if self._is_time():
-            far = how_far(self._target / STAGING)
+    def looking(self, how_far: Callable[[], tuple[int, int] | None], every: float) -> None:
+        """Say how far another process is, which `how_far` finds out: once in so many seconds."""
+        if self._show and self._is_time(every):
+            far = how_far()
             done = "listing the inputs" if far is None else f"{far[0]:,} of {counted(far[1], 'shard')} done"
             self._say(f"waiting: {done}")
 
@@ -93,13 +92,13 @@ class Teller:
             rate = self._done / max(time.monotonic() - self._began, 1e-6)
             self._say(f"{self._done:,} of {self._records:,} records, {rate:,.0f}/s")
 
-    def _is_time(self) -> bool:
+    def _is_time(self, every: float = LINE_SECONDS) -> bool:
         now = time.monotonic()
         if now < self._next:
             return False
-        self._next = now + LINE_SECONDS
+        self._next = now + every
         return True
 
     def _say(self, line: str) -> None:
         if self._show:
-            sys.stderr.write(f"shardctl {printable(str(self._target))}: {printable(line)}\n")
+            sys.stderr.write(f"shardctl {printable(self._shown)}: {printable(line)}\n")

@@ -20,7 +20,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import TypeVar
@@ -206,19 +206,23 @@ def holds(folder: Path) -> bool:
 
 
 def is_folder(path: str | os.PathLike[str]) -> bool:
-    """Return whether there are objects below a path that stands for one: by one request, which lists few of them."""
+    """Return whether there are objects below a path that stands for one, by one request. Raises StoreError."""
     what = object_of(path)
     assert what is not None, "folders are looked at"
-    with asking(what):
-        return next(store_of(what.bucket).pages(f"{what.key}/" if what.key else ""), None) is not None
+    if next(store_of(what.bucket).pages(f"{what.key}/" if what.key else ""), None) is None:
+        return False
+    _Here.entered()
+    os.makedirs(path, exist_ok=True)  # noqa: PTH103 - see pyproject.toml
+    return True
 
 
 def check_on_store(folder: str) -> None:
     """Make sure that there are objects below a path that stands for a folder. Raises SourceGoneError."""
-    if is_folder(folder):
-        return
     what = object_of(folder)
     assert what is not None, "folders are looked at"
+    with asking(what):
+        if is_folder(folder):
+            return
     raise SourceGoneError(f"{what.url}: the source has gone away; no object has a key that begins so")
 
 
@@ -257,15 +261,22 @@ def _stat(what: Object) -> Stored | None:
 _lists: dict[Object, Keys] = {}
 
 
-def keys_of(folder: str | os.PathLike[str]) -> Keys:
-    """Return the list of all objects below a path that stands for a folder. It is made once. Raises SourceGoneError."""
+def list_all(folders: Iterable[Path], found: Callable[[int], None]) -> None:
+    """List what is below those paths that stand for folders; `found` is told how many objects there are. Raises StoreError."""
+    for folder in folders:
+        if is_brought(folder) and folder.is_dir():
+            keys_of(folder, found)
+
+
+def keys_of(folder: str | os.PathLike[str], found: Callable[[int], None] = lambda _: None) -> Keys:
+    """Return the list of all objects below a path that stands for a folder. It is made once. Raises StoreError."""
     what = object_of(folder)
     assert what is not None, "folders are walked"
     if (listed := _lists.get(what) or _listed_with(what)) is not None:
         return listed
     place = _Here.entered().scratch / secrets.token_hex(4)
     place.mkdir()
-    _lists[what] = list_keys(store_of(what.bucket), f"{what.key}/" if what.key else "", place)
+    _lists[what] = list_keys(store_of(what.bucket), f"{what.key}/" if what.key else "", place, found)
     return _lists[what]
 
 
@@ -332,9 +343,13 @@ class _Here:
             for name in (_LOCKS, _NEW, _BEGINS):
                 os.makedirs(f"{folder}/{name}", exist_ok=True)  # noqa: PTH103 - see pyproject.toml
         self._stack = ExitStack()
-        self.scratch = self._stack.enter_context(scratch_folder())
         self._held: OrderedDict[str, tuple[int, int]] = OrderedDict()
         self._lock = threading.Lock()
+
+    @cached_property
+    def scratch(self) -> Path:
+        """A folder for the lists of this process."""
+        return self._stack.enter_context(scratch_folder())
 
     def leave(self) -> None:
         """Let go of it, and remove it if no other process is there."""

@@ -191,13 +191,19 @@ def _walk_store(number: int, root: Path, hidden: LeftOut) -> Iterator[FoundFile]
         prefix, first, end = stack.pop()
         folder = prefix[start:-1]
         folders: list[tuple[str, str, int, int]] = []
-        for key, size, etag in _in_folder(keys, prefix, first, end, folders):
+        for _ in _in_folder(keys, prefix, first, end, folders):
+            pass
+        of_folders = {name for name, *_ in folders}
+        for key, size, etag in _in_folder(keys, prefix, first, end, []):
             name = key[len(prefix) :]
             path, opened = key[start:], f"{root}/{key[start:]}"
             if name[0] == ".":
                 hidden.add(opened)
                 continue
-            found = (number, path, opened, folder, suffix_of(name), size, number_of(etag), None)
+            fault = None
+            if name in of_folders:  # there can be no such files on a disk, where both may have to be
+                fault = Rejection("plan", UNREACHABLE, "cannot be reached (it has the name of a folder); rename the object")
+            found = (number, path, opened, folder, suffix_of(name), size, number_of(etag), fault)
             yield tuple.__new__(FoundFile, found)  # as in FoundFile.of
         for name, *_ in folders:
             if name[0] == ".":

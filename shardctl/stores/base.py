@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-import pyarrow as pa
+if TYPE_CHECKING:
+    import pyarrow as pa  # is_url is asked where nothing else needs Arrow
 
 
 class Stored(NamedTuple):

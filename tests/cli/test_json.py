@@ -168,7 +168,8 @@ def test_cache(check: Any, raw_dataset: Path, tmp_path: Path, bucket: str) -> No
 def test_advise(check: Any, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(advice, "ROUND_SECONDS", 0.02)
     monkeypatch.setattr(advice, "PROOF_SECONDS", 0.1)
-    check("advise", [photos, "--crop", 8, "--consumer-rate", 1000, "--inputs", 8, "--workers", 0, "--lossless"])
+    given = [photos, "--crop", 8, "--consumer-rate", 1000, "--inputs", 8, "--workers", 0, "--lossless"]
+    check("advise", [*given, "--bandwidth", "1MB"])
 
 
 def test_recipe(check: Any, photos: Path, tmp_path: Path, cli: Any) -> None:

@@ -11,7 +11,7 @@ import contextlib
 import json
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -26,7 +26,7 @@ from shardctl.engines.job import DONE_FOLDER, JOB, NEW_FOLDER, Job
 from shardctl.errors import BusyError, DatasetError, NoSuchKeyError, ObjectChangedError, ShardctlError
 from shardctl.lease import LEASE, PARTS, Waiting
 from shardctl.manifest import Manifest
-from shardctl.storage import PARTIAL, printable, scratch_folder, write_atomically
+from shardctl.storage import PARTIAL, printable, replacing, scratch_folder, write_atomically
 from shardctl.stores import lease, open_store
 from shardctl.stores.base import Store, Stored
 from shardctl.stores.lease import Lease
@@ -35,6 +35,9 @@ from shardctl.tables import BESIDE_SHARDS, MANIFEST, STAGING
 
 AT_ONCE = 32
 """Small objects that are requested at the same time: each costs the latency of the store."""
+
+PIECE, PIECES_AT_ONCE = 8 << 20, 8
+"""Bytes of a request for a table, and how many of them are under way, and in memory."""
 
 PACE = lease.Pace()
 
@@ -49,7 +52,21 @@ _BASE = re.compile(r"[0-9a-f]{12}(-[0-9]+)?")
 
 @contextmanager
 def on_store(url: str) -> Iterator[OnStore]:
-    """Yield the place at a URL. Raises StoreError, InstallError, UsageError; messages name the URL."""
+    """Yield the place at a URL, with what is known of its dataset and its jobs.
+
+    Raises StoreError, InstallError, UsageError; messages name the URL.
+    """
+    with on_store_without_jobs(url) as place:
+        place.look_at_jobs()
+        yield place
+
+
+@contextmanager
+def on_store_without_jobs(url: str) -> Iterator[OnStore]:
+    """Yield the place at a URL for who may only wait for its dataset: its jobs, whose plans are large, are not brought.
+
+    `writing` and `planning` bring them. Raises as `on_store` does.
+    """
     url = url.rstrip("/")
     with scratch_folder() as scratch:
         target = scratch / "out"
@@ -72,20 +89,41 @@ class OnStore:
         self._jobs: set[str] = set()
         self._parts = lease.Watch(PACE)
         self._is_probed = self._has_tables = False
-        self._look()
+        self.look_at_dataset()
 
-    def _look(self) -> None:
-        """Bring what is there now: the manifest, and which jobs were begun and how far they are."""
+    def look_at_dataset(self) -> None:
+        """Bring the manifest that is there now, and nothing of jobs."""
         shutil.rmtree(self.target)
         self.target.mkdir()
         self._version = None
         self._bring_manifest()
+        if self._has_tables:
+            self.bring_dataset()
+
+    def look_at_jobs(self) -> None:
+        """Bring which jobs were begun, and how far they are."""
         self._jobs.clear()
         for page in self._store.pages(f"{STAGING}/"):
             for entry in page:
                 self._note(entry)
-        if self._has_tables:
-            self.bring_dataset()
+
+    def is_replaced(self) -> bool:
+        """Return whether another dataset is there than when it was looked at last."""
+        found = self._store.stat(MANIFEST)
+        return (None if found is None else found.version) != self._version
+
+    def is_sought(self) -> bool:
+        """Return whether a process holds the lease, or one that was killed has left it."""
+        return self._store.stat(LEASE_KEY) is not None
+
+    def how_far(self) -> tuple[int, int] | None:
+        """Return how many shards of the job that is being built are done, and how many it has; None if there is none."""
+        for job in self._store.children(STAGING)[0]:
+            with contextlib.suppress(NoSuchKeyError, ValueError, KeyError, TypeError):  # it may end meanwhile
+                record = json.loads(self._store.get(f"{STAGING}/{job}/{JOB}").to_pybytes())
+                keys = (entry.key for page in self._store.pages(f"{STAGING}/{job}/{DONE_FOLDER}/") for entry in page)
+                return sum(key.endswith(".arrow") for key in keys), sum(split["shards"] for split in record["splits"])
+        return None
 
     def _bring_manifest(self) -> bool:
         """Bring the manifest, and return whether it is another one than before: without the lease, it may change meanwhile."""
@@ -128,20 +166,21 @@ class OnStore:
         return None
 
     @contextmanager
-    def writing(self, waiting: Waiting | None) -> Iterator[Lease]:
-        """Hold the lease, once no part is being built."""
-        with self.planning(waiting) as held:
+    def writing(self, waiting: Waiting | None, looking: Callable[[], None] = lambda: None) -> Iterator[Lease]:
+        """Hold the lease, once no part is being built. While this process waits for it, `looking` is called now and then."""
+        with self.planning(waiting, looking) as held:
             self.await_parts(waiting)
             yield held
 
     @contextmanager
-    def planning(self, waiting: Waiting | None) -> Iterator[Lease]:
+    def planning(self, waiting: Waiting | None, looking: Callable[[], None] = lambda: None) -> Iterator[Lease]:
         """Hold the lease, and see what is there now. Raises StoreError if the store ignores conditions."""
-        with lease.hold(self._store, LEASE_KEY, waiting, pace=PACE) as held:
+        with lease.hold(self._store, LEASE_KEY, waiting, looking, PACE) as held:
             if not self._is_probed:
                 probe_with(self._store, held, LEASE_KEY)
                 self._is_probed = True
-            self._look()
+            self.look_at_dataset()
+            self.look_at_jobs()
             self._tidy()
             yield held
 
@@ -234,16 +273,36 @@ class OnStore:
         """Bring the tables of the dataset that is there, if there is one."""
         self._has_tables = True
         while (self.target / MANIFEST).exists():
-            manifest, missing = Manifest.load(self.target), False
-            for name in sorted({*BESIDE_SHARDS, *manifest.files} - {MANIFEST}):
-                try:
-                    write_atomically(self.target / name, self._store.get(manifest.base + name).to_pybytes())
-                except NoSuchKeyError:  # not every dataset has all of them, and who needs one says that it is missing
-                    (self.target / name).unlink(missing_ok=True)
-                    missing = True
+            complete = self.bring_files(sorted({*BESIDE_SHARDS, *Manifest.load(self.target).files} - {MANIFEST}))
             # Without the lease, the dataset may be replaced meanwhile, and that one too, and then its files are deleted.
-            if not missing or not self._bring_manifest():
+            if complete or not self._bring_manifest():
                 return
+
+    def bring_files(self, names: Iterable[str]) -> bool:
+        """Bring some files of the dataset that is there, and return whether all are there.
+
+        Not every dataset has all of them: who needs one says that it is missing.
+        """
+        base, complete = self._base_there(), True
+        for name in names:
+            try:
+                found = self._store.stat(base + name)
+                if found is not None:
+                    self._bring(found, self.target / name)
+                    continue
+            except (NoSuchKeyError, ObjectChangedError):
+                pass
+            (self.target / name).unlink(missing_ok=True)
+            complete = False
+        return complete
+
+    def _bring(self, found: Stored, path: Path) -> None:
+        """Bring a file, which may be large: some pieces are in memory at a time."""
+        pieces = [(start, min(PIECE, found.size - start)) for start in range(0, found.size, PIECE)]
+        with replacing(path) as sink:
+            for first in range(0, len(pieces), PIECES_AT_ONCE):
+                for piece in self._store.get_ranges(found.key, pieces[first : first + PIECES_AT_ONCE], found.version):
+                    sink.write(piece)
 
     def refuse_lost(self, before: Before, shards: list[int]) -> None:
         """Look at the sizes that a listing of the dataset gives."""
