@@ -176,6 +176,11 @@ def test_a_copy(store: Store) -> None:
     assert store.get("to/there #1").to_pybytes() == b"123"
 
 
+def test_an_object_of_a_probe_that_another_process_deletes_proves_nothing(object_server: ObjectServer, bucket: str) -> None:
+    object_server.fault("unconditional", method="PUT", key=f"{PROBES}*", times=2)  # as if the first were gone by the second
+    probe(open_store(bucket))
+
+
 def test_a_store_that_knows_conditions_passes_the_probe(store: Store) -> None:
     probe(store)
     assert listed(store) == []
