@@ -333,6 +333,15 @@ def test_an_answer_that_breaks_off_is_read_on(object_server: ObjectServer, bucke
     assert store.get("k").to_pybytes() == data
 
 
+@pytest.mark.parametrize("kind", ["cut", "lost", "reset", "503"])
+def test_the_end_of_an_upload_whose_answer_is_lost(object_server: ObjectServer, bucket: str, tmp_path: Path, kind: str) -> None:
+    store, data = open_store(bucket), random.Random(1).randbytes(PART + 1)
+    (tmp_path / "data").write_bytes(data)
+    object_server.fault(kind, method="COMPLETE", times=1)
+    store.put("k", tmp_path / "data")
+    assert store.get("k").to_pybytes() == data
+
+
 @pytest.mark.parametrize(("kind", "error"), [("404", NoSuchKeyError), ("412", ObjectChangedError)])
 def test_an_object_that_goes_or_changes_after_its_answer_broke_off(
     object_server: ObjectServer, bucket: str, kind: str, error: type[StoreError]
