@@ -349,6 +349,15 @@ def test_a_job_that_gives_way_is_never_half_there(
     assert {key.split("/")[0] for key in keys(url)} == {"manifest.json", manifest_of(open_store(url))["base"].rstrip("/")}
 
 
+def test_what_is_left_of_a_killed_look_at_a_store_goes(photos: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "PACE", QUICK)
+    convert(photos, url)
+    for key in ("probe-0123", "lease.json", "0123/done/0000001.arrow"):
+        open_store(url).put(f".shardctl/{key}", b"left")
+    assert convert(photos, url).status == "up-to-date"
+    nothing_is_left(url)
+
+
 def test_a_manifest_that_changes_while_it_is_looked_at(photos: Path, url: str, object_server: ObjectServer) -> None:
     convert(photos, url)
     object_server.fault("412", method="GET", key="*/out/manifest.json", times=1)

@@ -406,3 +406,51 @@ def test_a_loader_that_is_collected_in_a_thread_of_another_does_not_wait_for_it(
             assert list(other) == [False]
     finally:
         held.set()
+
+
+INTERRUPTED = """
+import faulthandler, sys
+import shardctl
+
+faulthandler.dump_traceback_later(100, exit=True)
+ds = shardctl.open(sys.argv[1])
+
+
+def keys(interrupt_at):
+    places = [0]
+
+    def trace(frame, event, argument):
+        if frame.f_code.co_filename.endswith(("prefetch.py", "threading.py")) and event in ("call", "return"):
+            places[0] += 1
+            if places[0] == interrupt_at:
+                raise KeyboardInterrupt
+        return trace
+
+    iterator = iter(ds.loader(4, threads=2))
+    next(iterator)  # Python's own start of a thread is none of this
+    sys.settrace(trace)
+    try:
+        for batch in iterator:
+            pass
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(None)
+    iterator.close()
+    return places[0]
+
+
+whole = keys(-1)
+for place in range(1, whole + 1):
+    keys(place)
+print(whole)
+"""
+
+
+def test_an_interrupt_at_any_moment_ends_the_threads(tmp_path: Path) -> None:
+    """Where Python may raise KeyboardInterrupt: when one of its functions begins, or when a call has returned."""
+    make(tmp_path / "out", samples=40)
+    command = [sys.executable, "-c", INTERRUPTED, str(tmp_path / "out")]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    assert int(ran.stdout) > 20

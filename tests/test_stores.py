@@ -176,6 +176,11 @@ def test_a_copy(store: Store) -> None:
     assert store.get("to/there #1").to_pybytes() == b"123"
 
 
+def test_an_object_of_a_probe_that_another_process_deletes_proves_nothing(object_server: ObjectServer, bucket: str) -> None:
+    object_server.fault("unconditional", method="PUT", key=f"{PROBES}*", times=2)  # as if the first were gone by the second
+    probe(open_store(bucket))
+
+
 def test_a_store_that_knows_conditions_passes_the_probe(store: Store) -> None:
     probe(store)
     assert listed(store) == []
@@ -325,6 +330,15 @@ def test_an_answer_that_breaks_off_is_read_on(object_server: ObjectServer, bucke
     store, data = open_store(bucket), random.Random(1).randbytes(3 << 20)
     store.put("k", data)
     object_server.fault("cut", size=1 << 20, times=2)
+    assert store.get("k").to_pybytes() == data
+
+
+@pytest.mark.parametrize("kind", ["cut", "lost", "reset", "503"])
+def test_the_end_of_an_upload_whose_answer_is_lost(object_server: ObjectServer, bucket: str, tmp_path: Path, kind: str) -> None:
+    store, data = open_store(bucket), random.Random(1).randbytes(PART + 1)
+    (tmp_path / "data").write_bytes(data)
+    object_server.fault(kind, method="COMPLETE", times=1)
+    store.put("k", tmp_path / "data")
     assert store.get("k").to_pybytes() == data
 
 

@@ -312,8 +312,10 @@ class Conversion:
     def _clear_up(self, existing: Manifest) -> None:
         """Delete the leftovers of a conversion that was killed right after its dataset was in place.
 
-        They stay if another process works on them, or if the folder cannot be written.
+        They stay if another process works on them, or if the folder cannot be written. Who holds the lease has seen to them.
         """
+        if self.held is not None:
+            return
         if self.staging.exists() or publish.is_broken_off(self.target) or generations.unsettled(self.target):
             with contextlib.suppress(BusyError, StorageError), self.place.writing(None):
                 publish.recover(self.target)

@@ -61,7 +61,10 @@ class Prefetcher(Generic[Task, Result]):
         self._active = tuner.threads if tuner else threads
         self.waits = Waits()
         self._process = os.getpid()
-        self._condition = threading.Condition()
+        # `with` takes this lock, not its condition: that one's __enter__ and __exit__ are in Python, and Ctrl-C between their
+        # lines would leave the lock taken. The threads would then wait for it, and `close` for them.
+        self._lock = threading.RLock()
+        self._condition = threading.Condition(self._lock)
         self._results: dict[int, tuple[Result | None, BaseException | None]] = {}
         self._begun = self._taken = 0
         self._exhausted = self._closed = False
@@ -82,7 +85,7 @@ class Prefetcher(Generic[Task, Result]):
         while True:
             if os.getpid() != self._process:
                 raise UsageError("this iterator belongs to the parent process; make a new one after a fork")
-            with self._condition:
+            with self._lock:
                 began = time.perf_counter()
                 while self._taken not in self._results and not (self._exhausted and self._taken == self._begun):
                     self._condition.wait()
@@ -100,7 +103,7 @@ class Prefetcher(Generic[Task, Result]):
 
     def _work(self, number: int) -> None:
         while True:
-            with self._condition:
+            with self._lock:
                 began = time.perf_counter()
                 while not self._closed and not self._exhausted and not self._has_room(number):
                     self._condition.wait()
@@ -125,7 +128,7 @@ class Prefetcher(Generic[Task, Result]):
                     result = self._make(task)
                 except BaseException as failure:  # noqa: BLE001 - the same
                     error = failure
-            with self._condition:
+            with self._lock:
                 self.waits.making += time.perf_counter() - began
                 self.waits.made += 1
                 self._results[mine] = (result, error)
@@ -139,14 +142,15 @@ class Prefetcher(Generic[Task, Result]):
         """End the threads, and wait until they have."""
         if os.getpid() != self._process:
             return  # a forked child has none of them, and their lock may be held by one that is not there
-        with self._condition:
+        with self._lock:
             self._closed = True
             self._results.clear()
             self._condition.notify_all()
         if threading.current_thread() in _threads_of_all():
             return  # collected in a thread that makes batches, which may hold what the others wait for: they end by themselves
         for thread in self._threads:
-            thread.join()
+            if thread.ident is not None:  # else an interrupt came before it was started
+                thread.join()
 
 
 class Tuner:

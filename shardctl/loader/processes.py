@@ -81,11 +81,12 @@ class Processes:
         return Processes, (self._stream, self._count, self._threads)
 
     def _renew(self) -> None:
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()  # not by its condition, which Ctrl-C can leave taken (prefetch.py)
+        self._changed = threading.Condition(self._lock)
 
     def begin(self) -> None:
         """Start the processes, unless they are there. Raises what opening the dataset raises, and WorkerError."""
-        with self._changed:
+        with self._lock:
             if self._workers and not any(worker.gone for worker in self._workers):
                 return
             self._end()
@@ -116,13 +117,13 @@ class Processes:
         try:
             return worker.ask(channel, samples, epoch)
         finally:
-            with self._changed:
+            with self._lock:
                 worker.give(channel)
                 self._changed.notify()
 
     def _take(self) -> tuple[_Worker, socket.socket]:
         """Return the process that is doing the least, and a channel to it."""
-        with self._changed:
+        with self._lock:
             while True:
                 if not self._workers:
                     raise WorkerError(_CLOSED)
@@ -142,7 +143,7 @@ class Processes:
 
     def close(self) -> None:
         """End the processes, and wait until they have."""
-        with self._changed:
+        with self._lock:
             self._end()
 
     def _end(self) -> None:

@@ -91,7 +91,8 @@ class Fetcher(Generic[Result]):
 
     def _renew(self) -> None:
         """Begin with nothing under way: in a forked child, the threads that brought blocks are not there."""
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()  # not by its condition, which Ctrl-C can leave taken (loader/prefetch.py)
+        self._changed = threading.Condition(self._lock)
         self._coming: dict[int, _Coming[Result]] = {}
         self._urgent: deque[int] = deque()
         self._aheads: list[Ahead] = []
@@ -100,19 +101,19 @@ class Fetcher(Generic[Result]):
     def ahead(self, keeps: bool = True) -> Ahead:
         """Return a list, to be filled, of blocks that will be needed."""
         made = Ahead(self, self._blocks, keeps)
-        with self._changed:
+        with self._lock:
             self._aheads.append(made)
         return made
 
     def queue_up(self, ahead: Ahead, blocks: list[int]) -> None:
         """Take blocks to be brought when there is room."""
-        with self._changed:
+        with self._lock:
             ahead.queue.extend(blocks)
             self._call_threads(len(blocks))
 
     def give_up(self, ahead: Ahead) -> None:
         """Forget the blocks of a list."""
-        with self._changed:
+        with self._lock:
             ahead.queue.clear()
             if ahead in self._aheads:
                 self._aheads.remove(ahead)
@@ -124,7 +125,7 @@ class Fetcher(Generic[Result]):
     def wanted(self, blocks: list[int]) -> Iterator[None]:
         """Bring these blocks now, all at the same time; what was not taken when the block ends is forgotten."""
         held: list[tuple[int, _Coming[Result]]] = []
-        with self._changed:
+        with self._lock:
             for block in blocks:
                 coming = self._coming.get(block)
                 if coming is None:
@@ -137,7 +138,7 @@ class Fetcher(Generic[Result]):
         try:
             yield
         finally:
-            with self._changed:
+            with self._lock:
                 for block, coming in held:
                     self._release(block, coming)
 
@@ -148,7 +149,7 @@ class Fetcher(Generic[Result]):
     def skip(self, block: int) -> None:
         """Note that a block was used without this: it is not expected any more."""
         if self._aheads:
-            with self._changed:
+            with self._lock:
                 self._expect_no_more(block)
 
     def _expect_no_more(self, block: int) -> None:
@@ -159,7 +160,7 @@ class Fetcher(Generic[Result]):
     def take(self, block: int) -> Result:
         """Return what `bring` returned for a block, or bring it now. Raises what `bring` raised."""
         coming = self._awaited(block)
-        with self._changed:
+        with self._lock:
             self._forget(block, coming)
             self._expect_no_more(block)
         if coming.error is not None:
@@ -169,7 +170,7 @@ class Fetcher(Generic[Result]):
     def look(self, block: int) -> Result:
         """As `take`, and leave it to be taken if somebody holds it."""
         coming = self._awaited(block)
-        with self._changed:
+        with self._lock:
             if not coming.holders:
                 self._forget(block, coming)
         if coming.error is not None:
@@ -177,7 +178,7 @@ class Fetcher(Generic[Result]):
         return coming.result  # type: ignore[return-value]  # the same
 
     def _awaited(self, block: int) -> _Coming[Result]:
-        with self._changed:
+        with self._lock:
             coming = self._coming.get(block)
             if coming is None:
                 coming = self._coming[block] = _Coming(0)
@@ -222,7 +223,7 @@ class Fetcher(Generic[Result]):
         """Bring a block that `next_or_rest` gave."""
         block, coming = found
         self._run(block, coming)
-        with self._changed:
+        with self._lock:
             if coming.holders <= 0:  # given up meanwhile, or taken
                 self._forget(block, coming)
 

@@ -67,6 +67,11 @@ def described(error: Exception, cloud: Cloud, action: Action, where: str) -> Sto
         return NotPermittedError(
             f"{doing} is not permitted ({needed}); ask for this permission, or use other credentials{hidden}"
         )
+    if action == "write" and (isinstance(error, FileNotFoundError) or status == "404"):
+        # The answer to the end of an upload was lost: obstore then aborts it, and is told that there is none.
+        return BrokenAnswerError(
+            f"{doing} failed: the upload had ended before it was complete, again and again; try again later"
+        )
     # Of a request that is made again after its answer broke off, obstore tells the number alone.
     if isinstance(error, FileNotFoundError) or (action in ("read", "copy") and status == "404"):
         return NoSuchKeyError(f"{where}: there is no such object")

@@ -30,7 +30,7 @@ from shardctl.storage import PARTIAL, printable, replacing, scratch_folder, writ
 from shardctl.stores import lease, open_store
 from shardctl.stores.base import Store, Stored
 from shardctl.stores.lease import Lease
-from shardctl.stores.probing import probe, probe_with
+from shardctl.stores.probing import PROBES, probe, probe_with
 from shardctl.tables import BESIDE_SHARDS, MANIFEST, STAGING
 
 AT_ONCE = 32
@@ -87,6 +87,7 @@ class OnStore:
         self._store: Store = open_store(url)
         self._version: str | None = None
         self._jobs: set[str] = set()
+        self._loose: set[str] = set()
         self._parts = lease.Watch(PACE)
         self._is_probed = self._has_tables = False
         self.look_at_dataset()
@@ -103,6 +104,7 @@ class OnStore:
     def look_at_jobs(self) -> None:
         """Bring which jobs were begun, and how far they are."""
         self._jobs.clear()
+        self._loose.clear()
         for page in self._store.pages(f"{STAGING}/"):
             for entry in page:
                 self._note(entry)
@@ -144,8 +146,7 @@ class OnStore:
         """Bring a file of a job; of a marker only note that it is there."""
         _, job, *inner = entry.key.split("/")
         (self.target / STAGING).mkdir(exist_ok=True)  # also where there is nothing but the lease of one that was killed
-        if inner:
-            self._jobs.add(job)
+        (self._jobs if inner else self._loose).add(job)
         if not inner or inner[0] == PARTS:
             return
         path = self.target / STAGING / job / "/".join(inner)
@@ -186,6 +187,7 @@ class OnStore:
 
     def _tidy(self) -> None:
         """Complete what killed processes have begun: a dataset has taken its place, or a job is half deleted."""
+        self._store.delete([f"{STAGING}/{name}" for name in sorted(self._loose) if name.startswith(Path(PROBES).name)])
         base = self._base_there()
         for job in (self.target / STAGING / name for name in sorted(self._jobs)):
             if not (job / JOB).exists():
