@@ -68,7 +68,8 @@ class Manifest:
     records in each step of text and tables (shardctl.step_counts); None if there are none, or it was not recorded. `update` are
     the facts of update.arrows, None if there is none. `history` has all generations, this one last; empty if it was not
     recorded. `keep` of the generations before this one are to be kept. `base` is the folder of everything else, with a / at its
-    end, of a dataset on an object store (docs/stores.md); empty where all lies beside the manifest.
+    end, of a dataset on an object store (docs/stores.md); empty where all lies beside the manifest. `replaced` is that of the
+    dataset before, which stays for its readers.
     """
 
     kind: str
@@ -100,11 +101,12 @@ class Manifest:
     history: tuple[Generation, ...] = ()
     keep: int = 0
     base: str = ""
+    replaced: str = ""
 
     def to_json(self) -> str:
         """Return the file's bytes, digest included."""
         record = asdict(self)
-        for name in ("jpeg", "steps", "update", "history", "keep", "base"):  # many datasets have none
+        for name in ("jpeg", "steps", "update", "history", "keep", "base", "replaced"):  # many datasets have none
             if not record[name]:
                 del record[name]
         record["schema"] = [{"name": name, "type": type_} for name, type_ in self.schema]
@@ -152,7 +154,16 @@ class Manifest:
     def _checked(cls, record: dict[str, Any]) -> Manifest:
         """Build the manifest from an untrusted record."""
         added: dict[str, Any] = {"dropped": 0, "seconds": None, "class_counts": None, "environment": None, "records": None}
-        added |= {"objects": None, "jpeg": None, "steps": None, "update": None, "history": [], "keep": 0, "base": ""}
+        added |= {
+            "objects": None,
+            "jpeg": None,
+            "steps": None,
+            "update": None,
+            "history": [],
+            "keep": 0,
+            "base": "",
+            "replaced": "",
+        }
         known = {name: record.get(name, added[name]) if name in added else record[name] for name in cls.__dataclass_fields__}
         known["splits"] = tuple(SplitFacts(**split) for split in record["splits"])
         known["schema"] = tuple((column["name"], column["type"]) for column in record["schema"])
@@ -166,10 +177,9 @@ class Manifest:
         counts += [facts.bytes for facts in (*manifest.files.values(), *([manifest.update] if manifest.update else []))]
         counts.append(manifest.keep)
         expect(all(type(count) is int and count >= 0 for count in counts), "counts are whole numbers")
-        folder = manifest.base
-        expect(
-            type(folder) is str and (not folder or (is_file_name(folder[:-1]) and folder[-1] == "/")), "its folder is beside it"
-        )
+        for folder in (manifest.base, manifest.replaced):
+            beside = type(folder) is str and (not folder or (is_file_name(folder[:-1]) and folder[-1] == "/"))
+            expect(beside, "its folder is beside it")
         names = {name for name, _ in manifest.schema}
         expect(names.issuperset(manifest.roles.by_name), "fields are columns")
         counted = manifest.class_counts is None or are_class_counts(manifest.class_counts, manifest.roles.classes)

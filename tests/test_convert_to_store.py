@@ -23,7 +23,8 @@ from test_resume import HELD
 import shardctl
 from shardctl.conversion import Listener
 from shardctl.conversion.destinations import store
-from shardctl.errors import BusyError, DatasetError, ShardctlError, StoreError, UnfinishedError, UsageError
+from shardctl.engines.task import Progress
+from shardctl.errors import BusyError, DatasetError, ShardctlError, StorageError, StoreError, UnfinishedError, UsageError
 from shardctl.stores import open_store
 from shardctl.stores.base import Store
 from shardctl.stores.lease import Pace
@@ -382,6 +383,68 @@ def test_credentials_that_end_in_the_middle_stop_the_work_and_the_same_command_g
     object_server.clear()
     assert convert(photos, url).status == "resumed"
     assert sums(url) == whole
+
+
+def test_who_is_taken_over_puts_no_more_shards(photos: Path, url: str) -> None:
+    there, built = open_store(url), []
+
+    def take_over(progress: Progress) -> None:
+        built.append(progress)
+        there.put(".shardctl/lease.json", b"{}")
+
+    with pytest.raises(BusyError, match="took over; nothing was put after that"):
+        shardctl.convert(photos, url, recipe=CROP, listener=Listener(progress=take_over), **SMALL)
+    assert sum("train-" in key for key in keys(url)) == len(built) == 1
+
+
+def test_a_copy_of_an_unfinished_conversion_goes_on_where_it_lies(
+    photos: Path, bucket: str, whole: bytes, object_server: ObjectServer
+) -> None:
+    first, second = f"{bucket}/one", f"{bucket}/two"
+    object_server.fault("403", method="PUT", key="*train-00007*", times=1000)
+    with pytest.raises(StoreError, match="not permitted"):
+        convert(photos, first)
+    object_server.clear()
+    old, new, before = open_store(first), open_store(second), keys(first)
+    for key in before:
+        new.put(key, old.get(key).to_pybytes())
+    assert convert(photos, second).status == "resumed"
+    assert sums(second) == whole
+    assert keys(first) == before
+
+
+def test_a_shard_that_is_gone_before_the_commit_is_built_again(
+    photos: Path, url: str, whole: bytes, object_server: ObjectServer
+) -> None:
+    object_server.fault("403", method="PUT", key="*train-00007*", times=1000)
+    with pytest.raises(StoreError, match="not permitted"):
+        convert(photos, url)
+    object_server.clear()
+    open_store(url).delete([key for key in keys(url) if key.endswith("/train-00003.arrow")])
+    with pytest.raises(StorageError, match=r"train-00003\.arrow: not there as it was built"):
+        convert(photos, url)
+    assert "manifest.json" not in keys(url)
+    assert convert(photos, url).status == "resumed"
+    assert sums(url) == whole
+
+
+def test_datasets_of_others_below_it_stay(photos: Path, url: str) -> None:
+    other = f"{url}/27838a1c0ffe"  # named as shardctl names its folders
+    convert(photos, other)
+    for size in (8, 16, 24):
+        recipe = {"store": "raw", "transform": [{"name": "resize", "size": "40x40"}, {"name": "crop", "size": size}]}
+        convert(photos, url, recipe=recipe, overwrite=True)
+    assert len(shardctl.open(other)) == 60
+    assert len([name for name in open_store(url).children()[0] if name != "27838a1c0ffe"]) == 2
+
+
+def test_the_command_ends_where_it_works_in_its_own_process(photos: Path, bucket: str) -> None:
+    store = open_store(f"{bucket}/in")
+    for path in sorted(photos.rglob("*.jpg"))[:8]:
+        store.put(path.name, path)
+    command = [sys.executable, "-m", "shardctl", "convert", f"{bucket}/in", f"{bucket}/out", "--workers", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_store_that_ignores_conditions_is_refused(photos: Path, url: str, object_server: ObjectServer) -> None:

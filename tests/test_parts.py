@@ -244,6 +244,21 @@ def test_a_machine_with_other_versions_is_refused(photos: Path, tmp_path: Path) 
         build(photos, out, "2/2")
 
 
+def test_a_part_runs_no_code_only_because_the_job_names_it(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    build(photos, out, "1/2")
+    (tmp_path / "evil.py").write_text("raise SystemExit('it was imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    (path,) = out.glob(".shardctl/*/job.json")
+    job = json.loads(path.read_text())
+    job["recipe"]["transform"] = [{"name": "custom", "target": "evil:f"}]
+    path.write_text(json.dumps(job))
+    with pytest.raises(UsageError, match="runs no code only because the dataset names it"):
+        build(photos, out, "2/2")
+
+
 def test_files_that_change_between_plan_and_part_are_rejected(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     build(source, out, "1/2", split="none")

@@ -413,7 +413,7 @@ def test_a_cluster_that_is_not_there_is_told_before_the_work(tmp_path: Path, mon
 
 
 def test_an_agent_that_does_not_see_the_dataset_says_so(tmp_path: Path) -> None:
-    order = Order("run", str(tmp_path / "out" / ".shardctl" / "job"), "", 0, "", None, None, 0.0)
+    order = Order("run", str(tmp_path / "out" / ".shardctl" / "job"), "", "", 0, "", None, None, 0.0)
     ((message,),) = Agent().build(order)
     name, text = message["failed"]
     assert (name, text.split(": ")[0]) == ("StorageError", str(tmp_path / "out"))

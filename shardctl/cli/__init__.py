@@ -131,6 +131,8 @@ def _leave(code: int) -> NoReturn:
     Threads that a user's function left running are joined, atexit functions are called, and output is flushed. Files,
     processes and locks are already closed by the blocks that opened them.
     """
+    if pools := sys.modules.get("concurrent.futures.thread"):
+        pools._python_exit()  # as threading does it before it joins them: idle threads of pools would wait for ever
     for thread in threading.enumerate():
         if not thread.daemon and thread is not threading.main_thread():
             thread.join()

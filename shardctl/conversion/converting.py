@@ -364,6 +364,7 @@ class Conversion:
         if (new / MANIFEST).exists():
             refuse_many_rejects(self.target, Manifest.load(new), self.options.max_rejects)
         else:
+            self.place.entrust(job, held)
             if status == "resumed":
                 go_on(job)
                 self._announce(job, listing)

@@ -80,6 +80,7 @@ def _merge(
     recipe = Recipe.without_functions(json.loads((folder / JOB).read_bytes())["recipe"], folder / NEW_FOLDER)
     job = Job.load(folder, recipe)
     before = before_of(job, place)
+    place.entrust(job, held)
     place.bring_done(job, np.ones(job.shards, bool))
     _refuse_missing(job, parted, place)
     place.await_parts(waiting)  # one that was given up for dead may still be writing the same bytes again

@@ -26,7 +26,7 @@ from shardctl.conversion.destinations.base import Destination, Held
 from shardctl.conversion.listener import Listener
 from shardctl.conversion.options import Options, Part, check_sources
 from shardctl.conversion.result import ConvertResult, PartDone, has_own_labels
-from shardctl.conversion.staging import clear_partial_files_of, finished_shards, marked_shards
+from shardctl.conversion.staging import clear_partial_files_of, finished_shards, marked_shards, record_of
 from shardctl.conversion.updating.before import Before
 from shardctl.engines import named
 from shardctl.engines.base import Engine
@@ -37,6 +37,7 @@ from shardctl.lease import LOOK_SECONDS
 from shardctl.listing import Listing
 from shardctl.manifest import Manifest
 from shardctl.plan import NOT_KEPT
+from shardctl.recipe import refuse_unnamed_functions, user_functions
 from shardctl.sources import brought
 from shardctl.sources.walk import recorded
 from shardctl.storage import exists, printable, write_atomically
@@ -138,6 +139,8 @@ def _job_of(asked: Asked, part: Part) -> tuple[Job, Parted] | None:
         shown = printable(str(asked.target))
         if parted.parts != part.parts:
             raise UsageError(f"{shown}: the conversion was begun in {parted.parts} parts; give --part I/{parted.parts}")
+        named = user_functions({"transform": asked.settings.get("transform")})
+        refuse_unnamed_functions(record_of(folder)["recipe"], named, asked.target, "a part")
         job = Job.load(folder)
         here = {**job.parts, **parts_without_sources(job.recipe, parted.closing.settings)}
         if here != job.parts:
@@ -203,6 +206,7 @@ class _Building:
 
     def run(self, engine: Engine, listener: Listener, held: Held) -> ConvertResult:
         """Build what is left of the part."""
+        self.place.entrust(self.job, held)
         job, chosen = self.job, self._chosen
         clear_partial_files_of(job, chosen)
         records = sum(job.place(shard).records for shard in np.flatnonzero(chosen).tolist())

@@ -16,7 +16,7 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
-from shardctl.engines.delivery import bring_job
+from shardctl.engines.delivery import SIGN, bring_job
 from shardctl.engines.job import JOB, Job
 from shardctl.engines.local import LocalPool
 from shardctl.engines.pool import Limits
@@ -35,7 +35,8 @@ IDLE_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Order:
-    """A shard to build, of the job in `folder`; where the dataset is on an object store, at `url`, of a copy of that.
+    """A shard to build, of the job in `folder`; where the dataset is on an object store, at `url`, of a copy of that,
+    with `sign` for who has the right to write.
 
     All orders of one run of an engine have the same text as `run`: what an agent knows of the job of another run may not be so
     any more. `versions` are those of the machine that gives the order. `memory` and `seconds` are limits (pool.py). `every` is
@@ -45,6 +46,7 @@ class Order:
     run: str
     folder: str
     url: str
+    sign: str
     shard: int
     versions: str
     memory: int | None
@@ -134,6 +136,7 @@ def _job_of(order: Order, copies: ExitStack) -> Job:
     if order.url:
         folder = copies.enter_context(scratch_folder()) / "out" / STAGING / folder.name
         bring_job(order.url, folder)
+        (folder / SIGN).write_text(order.sign)
     if not (folder / JOB).is_file():
         raise StorageError(
             f"{printable(str(folder.parent.parent))}: the dataset is not in this folder there; write it to a file system that"

@@ -2,34 +2,59 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 
-from shardctl.engines.job import DONE_FOLDER, NEW_FOLDER, Job
+from shardctl.engines.job import DONE_FOLDER, JOB, NEW_FOLDER, Job
 from shardctl.lease import PARTS
-from shardctl.storage import write_atomically
+from shardctl.storage import replacing, write_atomically
 from shardctl.stores import open_store
-from shardctl.stores.base import Store
+from shardctl.stores.base import Store, Stored
+from shardctl.stores.lease import Sign
 from shardctl.tables import STAGING
+
+PIECE = 8 << 20
+"""Bytes of a table that are requested at a time."""
+
+PIECES_AT_ONCE = 8
 
 
 def deliver(job: Job, shard: int) -> None:
     """Put a finished shard on the store, its marker last, and take the shard away here. Raises StoreError.
 
-    A process that is given up for dead and goes on puts the same bytes once more.
+    Raises BusyError where another process has taken over: what it has made of sources that have changed since must stay.
     """
     path, rejects, marker = job.shard_path(shard), job.rejects_path(shard), job.marker_path(shard)
     done = done_folder(job.folder)
     try:
-        store = _store(job.url)
+        store, sign = _store(job.url), read_sign(job.folder)
+        sign.check(store)
         store.put(f"{job.base}{path.name}", path)
         if rejects.exists():
             store.put(f"{done}{rejects.name}", rejects)
+        sign.check(store)
         store.put(f"{done}{marker.name}", marker)
     except BaseException:
         marker.unlink()  # here, too, a shard counts as finished only when it is there
         raise
     path.unlink()
+
+
+SIGN = "sign.json"
+"""The file in the folder of a job on this machine that tells its workers for whom they work: see Sign."""
+
+
+def write_sign(folder: Path, sign: Sign) -> None:
+    """Let the workers of the job in a folder know who has the right to write."""
+    write_atomically(folder / SIGN, json.dumps(asdict(sign)).encode())
+
+
+def read_sign(folder: Path) -> Sign:
+    """Return what `write_sign` has written."""
+    return Sign(**json.loads((folder / SIGN).read_bytes()))
 
 
 def bring_job(url: str, folder: Path) -> None:
@@ -41,7 +66,23 @@ def bring_job(url: str, folder: Path) -> None:
         for entry in page:
             name = entry.key.removeprefix(state)
             if not name.startswith((f"{DONE_FOLDER}/", f"{PARTS}/")):
-                write_atomically(folder / name, store.get(entry.key).to_pybytes())
+                bring_file(store, entry, folder / name)
+    trust_no_place(folder / JOB, url)
+
+
+def bring_file(store: Store, found: Stored, path: Path) -> None:
+    """Bring a file, which may be large: some pieces are in memory at a time."""
+    pieces = [(start, min(PIECE, found.size - start)) for start in range(0, found.size, PIECE)]
+    with replacing(path) as sink:
+        for first in range(0, len(pieces), PIECES_AT_ONCE):
+            for piece in store.get_ranges(found.key, pieces[first : first + PIECES_AT_ONCE], found.version):
+                sink.write(piece)
+
+
+def trust_no_place(path: Path, url: str) -> None:
+    """Write into job.json where the dataset is that it was brought from: a copy of it may say another place."""
+    with contextlib.suppress(OSError, ValueError, TypeError):  # whoever reads it says that it is none
+        write_atomically(path, json.dumps({**json.loads(path.read_bytes()), "url": url}).encode())
 
 
 def state_folder(job: Path) -> str:

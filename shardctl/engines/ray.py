@@ -23,6 +23,7 @@ from typing import Any
 
 from shardctl.engines.agent import Order
 from shardctl.engines.base import OnFound, Report
+from shardctl.engines.delivery import SIGN
 from shardctl.engines.job import Job
 from shardctl.engines.local import LocalPool
 from shardctl.engines.pool import Limits, OnLine, most_workers, raise_faults
@@ -254,6 +255,7 @@ class _Run:
             secrets.token_hex(8),
             str(job.folder),
             job.url,
+            (job.folder / SIGN).read_text() if job.url else "",
             -1,
             deciding_versions(job.recipe),
             limits.memory,

@@ -37,6 +37,26 @@ class Pace:
     ask: float = ASK_SECONDS
 
 
+@dataclass(frozen=True)
+class Sign:
+    """The key of a lease, and the token of who holds it: enough for workers elsewhere to see whether that is still so."""
+
+    key: str
+    token: str
+
+    def check(self, store: Store) -> None:
+        """Raise BusyError if another process has taken the lease over, or it is gone."""
+        try:
+            owner = _read(store.get(self.key).to_pybytes())
+        except NoSuchKeyError:
+            owner = None
+        if owner is None or owner.token != self.token:
+            raise BusyError(
+                f"{printable(store.url)}: the process that this one works for stood still for so long that"
+                f" {owner or 'another one'} took over; nothing was put after that"
+            )
+
+
 class Lease:
     """The right to write one dataset, as long as its heartbeat continues. Threads may share it."""
 
@@ -48,6 +68,11 @@ class Lease:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat, daemon=True)
         self._thread.start()
+
+    @property
+    def sign(self) -> Sign:
+        """What tells other processes whether this one still holds the lease."""
+        return Sign(self._key, self._owner.token)
 
     def check(self) -> None:
         """Renew the lease: for the seconds that follow, nobody takes it over.

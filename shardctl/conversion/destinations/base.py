@@ -75,6 +75,10 @@ class Destination(Protocol):
         """Keep a job, whose files are complete in its folder, where all who build it find it."""
         ...
 
+    def entrust(self, job: Job, held: Held) -> None:
+        """Have all that workers need in the folder of a job, and let them know who has the right to write."""
+        ...
+
     def bring_done(self, job: Job, chosen: Chosen) -> None:
         """Have the markers of those of the chosen shards that are finished in the folder of the job."""
         ...

@@ -9,6 +9,7 @@ from pathlib import Path
 from shardctl import lease
 from shardctl.conversion import generations, publish, staging
 from shardctl.conversion.building import Chosen
+from shardctl.conversion.destinations.base import Held
 from shardctl.conversion.options import check_writable
 from shardctl.conversion.updating.before import Before
 from shardctl.conversion.updating.outcomes import Outcomes, verify_update
@@ -69,6 +70,9 @@ class Folder:
 
     def begun(self, job: Job) -> None:
         """Nothing to do: the job is here."""
+
+    def entrust(self, job: Job, held: Held) -> None:
+        """Nothing to do: it is here, and a shard takes its place by rename."""
 
     def bring_done(self, job: Job, chosen: Chosen) -> None:
         """Nothing to do: the markers are here."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,25 +20,23 @@ from pathlib import Path
 
 from shardctl.conversion import staging
 from shardctl.conversion.building import Chosen
+from shardctl.conversion.destinations.base import Held
 from shardctl.conversion.updating.before import Before
 from shardctl.conversion.updating.outcomes import Outcomes
-from shardctl.engines.delivery import done_folder, state_folder
+from shardctl.engines.delivery import bring_file, done_folder, state_folder, trust_no_place, write_sign
 from shardctl.engines.job import DONE_FOLDER, JOB, NEW_FOLDER, Job
-from shardctl.errors import BusyError, DatasetError, NoSuchKeyError, ObjectChangedError, ShardctlError
+from shardctl.errors import BusyError, DatasetError, NoSuchKeyError, ObjectChangedError, ShardctlError, StorageError
 from shardctl.lease import LEASE, PARTS, Waiting
 from shardctl.manifest import Manifest
-from shardctl.storage import PARTIAL, printable, replacing, scratch_folder, write_atomically
+from shardctl.storage import PARTIAL, printable, scratch_folder, write_atomically
 from shardctl.stores import lease, open_store
 from shardctl.stores.base import Store, Stored
 from shardctl.stores.lease import Lease
 from shardctl.stores.probing import PROBES, probe, probe_with
-from shardctl.tables import BESIDE_SHARDS, MANIFEST, STAGING
+from shardctl.tables import BESIDE_SHARDS, MANIFEST, SHARDS, STAGING, ShardTable
 
 AT_ONCE = 32
 """Small objects that are requested at the same time: each costs the latency of the store."""
-
-PIECE, PIECES_AT_ONCE = 8 << 20, 8
-"""Bytes of a request for a table, and how many of them are under way, and in memory."""
 
 PACE = lease.Pace()
 
@@ -46,7 +45,7 @@ LEASE_KEY = f"{STAGING}/{LEASE}.json"
 REPLACES = "replaces.json"
 """The object in the state of a job, put right before its dataset takes its place, that names the folder of the one before."""
 
-_BASE = re.compile(r"[0-9a-f]{12}(-[0-9]+)?")
+_BASE = re.compile(r"[0-9a-f]{12}(-[0-9a-f]+)?")
 """The names of the folders that have datasets."""
 
 
@@ -154,9 +153,11 @@ class OnStore:
             (self.target / STAGING / job / made).mkdir(parents=True, exist_ok=True)
         if inner[0] == DONE_FOLDER:
             path.touch()
-        else:
-            with contextlib.suppress(NoSuchKeyError):  # it has ended meanwhile
-                write_atomically(path, self._store.get(entry.key).to_pybytes())
+        elif path.suffix == ".json" or inner[0] == NEW_FOLDER:  # tables are large: who builds the job brings them
+            with contextlib.suppress(NoSuchKeyError, ObjectChangedError):  # it has ended meanwhile
+                bring_file(self._store, entry, path)
+            if path.name == JOB:
+                trust_no_place(path, self.url)
 
     def check_writable(self) -> None:
         """Raise StoreError if nothing can be written there, or the store ignores conditions."""
@@ -194,7 +195,8 @@ class OnStore:
                 self._delete_below(state_folder(job))
             elif base and _base_of(job) == base:
                 with contextlib.suppress(OSError, ValueError):
-                    self._forget_others({base, str(json.loads((job / REPLACES).read_bytes()))})
+                    old = str(json.loads((job / REPLACES).read_bytes()))
+                    self._forget_dataset(old, {base, Manifest.load(self.target).replaced})
                 self._forget_job(job)
             else:
                 continue
@@ -234,9 +236,10 @@ class OnStore:
     def prepared(self, job: Job) -> Job:
         """Return the job with the folder on the store that its shards are put into: one of its own, whatever was there."""
         name = job.folder.name[:12]
-        there = set(self._store.children()[0])
-        others = (f"{name}-{number}" for number in range(2, len(there) + 3))
-        return replace(job, url=self.url, base=f"{next(each for each in (name, *others) if each not in there)}/")
+        if self._version is not None or name in self._store.children()[0]:
+            # A name that no other dataset has had: a process that stood still may be about to delete that one.
+            name = f"{name}-{secrets.token_hex(4)}"
+        return replace(job, url=self.url, base=f"{name}/")
 
     def make_room(self, folder: Path) -> None:
         """Take away the jobs of before, here and there, and make the folder of a job."""
@@ -249,6 +252,15 @@ class OnStore:
         files = [path for path in sorted(job.folder.rglob("*")) if path.is_file() and path.name != JOB]
         for path in [*files, job.folder / JOB]:
             self._store.put(f"{state_folder(job.folder)}{path.relative_to(job.folder).as_posix()}", path)
+
+    def entrust(self, job: Job, held: Held) -> None:
+        """Bring the tables of a job that was begun elsewhere, and write down whose lease counts."""
+        assert isinstance(held, Lease), "the lease of this place"
+        for entry in self._store.children(state_folder(job.folder))[1]:
+            path = job.folder / entry.key.rpartition("/")[2]
+            if not path.exists():
+                bring_file(self._store, entry, path)
+        write_sign(job.folder, held.sign)
 
     def bring_done(self, job: Job, chosen: Chosen) -> None:
         """Bring the markers of the chosen shards that have one: also those that were built on other machines meanwhile."""
@@ -290,21 +302,13 @@ class OnStore:
             try:
                 found = self._store.stat(base + name)
                 if found is not None:
-                    self._bring(found, self.target / name)
+                    bring_file(self._store, found, self.target / name)
                     continue
             except (NoSuchKeyError, ObjectChangedError):
                 pass
             (self.target / name).unlink(missing_ok=True)
             complete = False
         return complete
-
-    def _bring(self, found: Stored, path: Path) -> None:
-        """Bring a file, which may be large: some pieces are in memory at a time."""
-        pieces = [(start, min(PIECE, found.size - start)) for start in range(0, found.size, PIECE)]
-        with replacing(path) as sink:
-            for first in range(0, len(pieces), PIECES_AT_ONCE):
-                for piece in self._store.get_ranges(found.key, pieces[first : first + PIECES_AT_ONCE], found.version):
-                    sink.write(piece)
 
     def refuse_lost(self, before: Before, shards: list[int]) -> None:
         """Look at the sizes that a listing of the dataset gives."""
@@ -331,13 +335,18 @@ class OnStore:
 
     def publish(self, new: Path, updates: bool) -> None:
         """Put the tables, then the manifest. The dataset of before stays for those who read it; the one before that goes."""
-        data = (new / MANIFEST).read_bytes()
-        manifest, before = Manifest.load(new), self._base_there()
+        self._refuse_missing_shards(new)
+        there = Manifest.load(self.target) if (self.target / MANIFEST).exists() else None
+        # What is deleted in the end is decided now, by what the manifests say: no other folder is ours.
+        before, old = (there.base, there.replaced) if there is not None else ("", "")
+        manifest = replace(Manifest.load(new), replaced=before)
+        data = manifest.to_json().encode()
+        write_atomically(new / MANIFEST, data)
         for path in sorted(new.iterdir()):
             if path.is_file() and path.name != MANIFEST and not path.name.endswith(PARTIAL):
                 self._store.put(manifest.base + path.name, path)
-        self._store.put(manifest.base + MANIFEST, replace(manifest, base="").to_json().encode())
-        self._store.put(state_folder(new.parent) + REPLACES, json.dumps(before).encode())
+        self._store.put(manifest.base + MANIFEST, replace(manifest, base="", replaced="").to_json().encode())
+        self._store.put(state_folder(new.parent) + REPLACES, json.dumps(old).encode())
         create = self._version is None
         version = self._store.create(MANIFEST, data) if create else self._store.replace(MANIFEST, data, str(self._version))
         if version is None:
@@ -345,7 +354,7 @@ class OnStore:
                 f"{printable(self.url)}: another dataset was put there meanwhile, and stays; run the same command again"
             )
         self._version = version
-        self._forget_others({manifest.base, before})
+        self._forget_dataset(old, {manifest.base, before})
         self._forget_job(new.parent)  # the job last: whoever finds it completes this
         for path in new.iterdir():
             path.replace(self.target / path.name)
@@ -354,12 +363,23 @@ class OnStore:
     def _base_there(self) -> str:
         return Manifest.load(self.target).base if (self.target / MANIFEST).exists() else ""
 
-    def _forget_others(self, kept: set[str]) -> None:
-        """Delete the datasets that were replaced earlier. What says that a folder is one goes last: another process goes on."""
-        for name in self._store.children()[0]:
-            if _BASE.fullmatch(name) and f"{name}/" not in kept and self._store.stat(f"{name}/{MANIFEST}") is not None:
-                self._delete_below(f"{name}/", but=f"{name}/{MANIFEST}")
-                self._store.delete([f"{name}/{MANIFEST}"])
+    def _refuse_missing_shards(self, new: Path) -> None:
+        """Raise StorageError if a shard is not there as it was built; the same command builds it again."""
+        table, base = ShardTable(new / SHARDS), Manifest.load(new).base
+        sizes = {entry.key.removeprefix(base): entry.size for page in self._store.pages(base) for entry in page}
+        lost = [number for number, name in enumerate(table.names) if sizes.get(name) != int(table.sizes[number])]
+        if lost:
+            self._store.delete([f"{done_folder(new.parent)}{number:07d}.arrow" for number in lost])
+            raise StorageError(
+                f"{printable(self.url)}/{base}{table.names[lost[0]]}: not there as it was built, nor are"
+                f" {len(lost) - 1:,} others; run the same command again"
+            )
+
+    def _forget_dataset(self, base: str, kept: set[str]) -> None:
+        """Delete a dataset that was replaced earlier. What says that it is one goes last: another process can go on."""
+        if _BASE.fullmatch(base.removesuffix("/")) and base not in kept:
+            self._delete_below(base, but=f"{base}{MANIFEST}")
+            self._store.delete([f"{base}{MANIFEST}"])
 
     def _forget_job(self, job: Path) -> None:
         """Delete the state of a job: what says that there is one goes first."""
