@@ -11,7 +11,6 @@ Run by `scripts/torture.py store`.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -19,7 +18,6 @@ import random
 import re
 import shutil
 import signal
-import struct
 import subprocess
 import sys
 import tempfile
@@ -27,7 +25,7 @@ import threading
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,19 +34,17 @@ import numpy as np
 from object_server import ObjectServer
 from PIL import Image
 from processes import descendants
+from torture_store_readers import LIMIT, READ, Readers, State, WrongError, check_events, refuse_locks, samples_of, size_of
 from torture_updates import Kind, Source
 
 import shardctl
 from shardctl.dataset import Dataset
-from shardctl.errors import DatasetError, ShardctlError
+from shardctl.errors import ShardctlError
 from shardctl.stores import open_store
 from shardctl.tables import CHECKSUMS, MANIFEST, STAGING, UPDATE
 
 STEPS = 3
 """Steps of a history."""
-
-LIMIT = 150.0
-"""Seconds after which a process counts as one that hangs: one takes 2 to 5, and waits some more for the others."""
 
 SHARE = 0.01
 """Share of the requests that each kind of fault befalls."""
@@ -67,7 +63,6 @@ main()
 """shardctl with a quick pace: the lease of one that was killed counts as left behind after 2 s, instead of 30."""
 
 COMMAND = [sys.executable, "-c", RUN]
-READ = [sys.executable, __file__]
 
 RECIPES = {
     "raw": ("--store", "raw", "--resize", "40", "--crop", "32", "--samples-per-shard", "7"),
@@ -81,17 +76,10 @@ SPLIT = ("--split", "train=0.7,val=0.3")
 STOPPED = {130, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT}
 """Exit codes of a process that was stopped."""
 
-OVERTAKEN = ("stood still for so long", "another dataset was put there meanwhile", "was replaced while it was read")
+OVERTAKEN = ("stood still for so long", "another dataset was put there meanwhile")
 """What a writer may say whose work another one has done meanwhile: run again, it ends well."""
 
-FORGOTTEN = re.compile("no such shard|no such file|replaced in the store|replaced by another dataset")
-"""What a reader may say whose dataset was replaced twice."""
-
 DATASET = re.compile(r"[0-9a-f]{12}(-[0-9]+)?")
-
-
-class WrongError(Exception):
-    """The first thing that is not as it must be."""
 
 
 def make_photos(folder: Path) -> list[Path]:
@@ -103,65 +91,6 @@ def make_photos(folder: Path) -> list[Path]:
         made.append(folder / f"{number}.jpg")
         Image.fromarray(pixels).resize((64, 48)).save(made[-1], quality=90)
     return made
-
-
-def samples_of(batches: Iterable[dict[str, Any]]) -> dict[str, str]:
-    """Return a digest of all values of each sample, by key."""
-    found: dict[str, str] = {}
-    for batch in batches:
-        for row, key in enumerate(batch["key"]):
-            digest = hashlib.sha256()
-            for name in sorted(batch):
-                value = np.asarray(batch[name][row])
-                digest.update(f"{name} {value.dtype} {value.shape} ".encode() + value.tobytes())
-            if found.setdefault(str(key), digest.hexdigest()[:20]) != digest.hexdigest()[:20]:
-                raise WrongError(f"{key} is there twice")
-    return found
-
-
-@dataclass(frozen=True)
-class State:
-    """A dataset that may be there: its SHA256SUMS, the samples by key, and how many each split has."""
-
-    recipe: str
-    sums: bytes
-    samples: dict[str, str]
-    splits: dict[str, int]
-
-    @classmethod
-    def of(cls, recipe: str, root: Path) -> State:
-        ds = shardctl.open(root)
-        splits = {split.name: split.samples for split in ds.manifest.splits}
-        return cls(recipe, (root / CHECKSUMS).read_bytes(), samples_of(ds.loader(16, threads=1)), splits)
-
-
-# --- a reader, as a process
-
-
-def read(url: str, cache: str, limit: str, seed: int, stop: Path) -> None:
-    """Open the dataset and read an epoch of it, over and over; print what was found, a line of JSON each."""
-    rng = random.Random(seed)
-    options = {"cache": cache, "cache_limit": int(limit) if limit else None} if cache else {"cache": False}
-    while True:
-        say(event="opening")
-        is_open = False
-        try:
-            ds = shardctl.open(url, **options)  # type: ignore[arg-type]
-            is_open = True
-            say(event="opened", base=ds.manifest.base)
-            epoch = ds.loader(rng.choice([3, 8, 16]), shuffle=True, seed=rng.randrange(99), threads=rng.choice([1, 3]))
-            say(event="read", samples=samples_of(epoch))
-            del epoch, ds
-        except DatasetError as error:
-            absent = not is_open and "no dataset (there is no manifest.json)" in str(error)
-            say(event="absent" if absent else "failed", said=f"{type(error).__name__}: {error}")
-        if stop.exists():
-            return
-        time.sleep(rng.uniform(0, 0.3))
-
-
-def say(**event: Any) -> None:
-    print(json.dumps({**event, "time": time.monotonic()}), flush=True)
 
 
 # --- processes that are killed
@@ -275,175 +204,6 @@ def shown(words: list[str]) -> str:
     return " ".join(["shardctl", *words])
 
 
-# --- readers beside
-
-
-class Readers:
-    """Processes that read the dataset while others write it. Now and then one is killed, and started again."""
-
-    def __init__(self, runner: Runner, url: str, scratch: Path, cache: Path | None, limit: int | None, seed: int) -> None:
-        self._runner, self._rng = runner, random.Random(f"readers {seed}")
-        self._stop, self._scratch = scratch / "stop", scratch
-        self._words = [url, str(cache or ""), str("" if limit is None else limit)]
-        self._cache, self._limit, self.most = cache, limit, 0
-        self._running: list[subprocess.Popen[bytes]] = []
-        self._number = 0
-        self._ended = threading.Event()
-        self._wrong: list[str] = []
-        self._threads = [threading.Thread(target=work) for work in (self._stir, self._watch_cache)]
-
-    def __enter__(self) -> Readers:
-        for _ in range(self._rng.randint(1, 2)):
-            self._start()
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self._ended.set()
-        for thread in self._threads:
-            thread.join()
-        for process in self._running:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            process.wait()
-
-    def _start(self) -> None:
-        self._number += 1
-        with open(self._scratch / f"reader-{self._number}", "wb") as out, open(f"{out.name}.err", "wb") as err:
-            words = [*READ, *self._words, str(self._rng.randrange(999)), str(self._stop), err.name]
-            self._running.append(subprocess.Popen(words, stdout=out, stderr=err))
-
-    def _stir(self) -> None:
-        while not self._wrong and not self._ended.wait(self._rng.uniform(1, 6)):
-            place = self._rng.randrange(len(self._running))
-            process = self._running[place]
-            kind = self._rng.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-            if process.poll() is None:
-                process.send_signal(kind)
-                self._runner.count(f"reader: {kind.name}")
-                self._join(process, kind)
-            else:
-                self._wrong.append(f"a reader ended by itself, with exit code {process.returncode}")
-                return
-            del self._running[place]
-            self._start()
-
-    def _join(self, process: subprocess.Popen[bytes], kind: signal.Signals | None) -> None:
-        """Wait for the end of a reader. Python drops an interrupt that comes while it removes a weak reference: once more."""
-        for _ in range(4):
-            try:
-                process.wait(LIMIT / 10)
-            except subprocess.TimeoutExpired:
-                if kind != signal.SIGINT or "Exception ignored" not in Path(process.args[-1]).read_text():  # type: ignore[index]
-                    break
-                self._runner.count("interrupts that Python dropped")
-                process.send_signal(kind)
-            else:
-                return
-        process.send_signal(signal.SIGUSR1)  # it prints where it stands
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(1)
-        process.kill()
-        process.wait()
-        self._wrong.append(f"a reader did not end after {kind.name if kind else 'it was told to'}")
-
-    def _watch_cache(self) -> None:
-        """Measure the cache. Where it seems too large, once more: it may change while it is walked."""
-        while self._cache is not None and not self._ended.wait(0.02):
-            sizes = []
-            while len(sizes) < 4 and (not sizes or (self._limit is not None and sizes[-1] > self._limit)):
-                sizes.append(size_of(self._cache))
-            self.most = max(self.most, min(sizes))
-
-    def finish(self) -> list[dict[str, Any]]:
-        """Have the readers end, and return the events of each: of those that were killed too. Raises WrongError."""
-        self._ended.set()
-        for thread in self._threads:
-            thread.join()
-        self._stop.touch()
-        for process in self._running:
-            self._join(process, None)
-            if process.returncode != 0:
-                self._wrong.append(f"a reader ended with exit code {process.returncode}")
-        self._running.clear()
-        self._stop.unlink()
-        events = []
-        for number in range(1, self._number + 1):
-            said = (self._scratch / f"reader-{number}.err").read_text().strip()
-            if self._wrong and said:
-                self._wrong.append(said)
-            lines = (self._scratch / f"reader-{number}").read_text().splitlines(keepends=True)
-            whole = [json.loads(line) for line in lines if line.endswith("\n")]
-            events += [{**event, "reader": number} for event in whole]
-        if self._wrong:
-            raise WrongError("\n".join(self._wrong))
-        if self._limit is not None and self.most > self._limit:
-            raise WrongError(f"the cache had {self.most:,} bytes, its limit is {self._limit:,}")
-        return events
-
-
-def size_of(folder: Path) -> int:
-    """Return how many bytes all below a folder take on the disk."""
-    total = 0
-    for parent, _, names in os.walk(folder):
-        for path in (parent, *(os.path.join(parent, name) for name in names)):
-            with contextlib.suppress(OSError):
-                total += os.lstat(path).st_blocks * 512 if path != str(folder) else 0
-    return total
-
-
-def refuse_locks(cache: Path) -> None:
-    """Make sure that no file of a cache is locked."""
-    for path in cache.rglob("*"):
-        if not path.is_file():
-            continue
-        with open(path, "rb+") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                whole = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-                fcntl.fcntl(file, fcntl.F_OFD_SETLK, whole)
-            except OSError as error:
-                raise WrongError(f"{path} is locked: {error}") from None
-
-
-def check_events(events: list[dict[str, Any]], commits: list[tuple[float, str]], states: list[State]) -> Counter[str]:
-    """Make sure that readers found what was there, whole. `commits`: when each dataset took its place, and its folder."""
-    bases = [base for _, base in commits]
-    seen = Counter[str]()
-    opening, base = 0.0, ""
-    for event in events:
-        kind, now = event["event"], event["time"]
-        seen[kind] += 1
-        where = f"reader {event['reader']}"
-        if kind == "opening":
-            opening, base = now, ""
-        elif kind == "absent":
-            if commits and commits[0][0] < opening:
-                raise WrongError(f"{where} found no dataset, though one was committed: {event['said']}")
-        elif kind == "opened":
-            base = event["base"]
-            if base not in bases:
-                raise WrongError(f"{where} opened {base}, which was never committed")
-            place = len(bases) - 1 - bases[::-1].index(base)
-            if place + 1 < len(commits) and commits[place + 1][0] < opening:
-                raise WrongError(f"{where} opened {base}, which had been replaced")
-        elif kind == "read":
-            if not any(event["samples"] == state.samples for state in states):
-                likely = [sum(state.samples.get(k) == v for k, v in event["samples"].items()) for state in states]
-                sizes = [len(state.samples) for state in states]
-                raise WrongError(
-                    f"{where} read {len(event['samples'])} samples of {base}, which are no dataset that was there: {likely} of"
-                    f" {sizes} are alike"
-                )
-        elif kind == "failed":
-            later = [when for when, _ in commits[len(bases) - bases[::-1].index(base) :]] if base else [c[0] for c in commits]
-            replaced = sum(opening <= when <= now if not base else when <= now for when in later)
-            if replaced < 2 or not FORGOTTEN.search(event["said"]):
-                raise WrongError(f"{where} could not read {base}, which was replaced {replaced} times: {event['said']}")
-    return seen
-
-
 # --- what is on the store
 
 
@@ -470,7 +230,7 @@ class History:
         while len(self.source.files()) < 40:
             self.source.add()
         self.recipe, self.steps = "", []  # type: str, list[str]
-        self.uploads = 0
+        self.uploads = self.unknown = 0
         self.is_updated = self.is_abandoned = False
 
     def run(self) -> None:
@@ -479,7 +239,7 @@ class History:
         cache = None if rng.random() < 0.2 else self.scratch / "cache"
         limit = rng.choice([None, 1 << 18, 1 << 20, 8 << 20])
         self.order_faults()
-        with Readers(self.runner, self.url, self.scratch, cache, limit, self.seed) as readers:
+        with Readers(self.runner.count, self.url, self.scratch, cache, limit, self.seed) as readers:
             for _ in range(STEPS):
                 self.step()
                 self.counts["steps"] += 1
@@ -684,10 +444,10 @@ class History:
         with urllib.request.urlopen(f"{self.server.address}/{self.bucket}?uploads", timeout=60) as answer:
             count = answer.read().count(b"<Upload>")
         unknown = sum(entry["method"] == "INITIATE" and entry["fault"] in ("lost", "cut") for entry in self.log)
-        if count > unknown and not self.runner.by_force:
-            raise WrongError(f"{count} uploads in parts are left, and nobody was killed")
+        if count - self.uploads > unknown - self.unknown and not self.runner.by_force:
+            raise WrongError(f"{count - self.uploads} uploads in parts are left, and nobody was killed")
         self.counts["uploads left"] += count - self.uploads
-        self.uploads = count
+        self.uploads, self.unknown, self.runner.by_force = count, unknown, False
 
 
 STEPS_LATER = ["overwrite", "overwrite", "update", "update", "parts", "update in parts", "several", "several updates"]
@@ -728,11 +488,3 @@ def store(photos: list[Path], times: int, scratch: Path, seed: int) -> str:
     faults = sum(count for what, count in counts.items() if what.startswith("fault "))
     done = f"{counts['histories']} histories, {kills} kills, {faults} faults"
     return f"{done}: all as a local conversion, nothing left\n{dict(counts)}"
-
-
-if __name__ == "__main__":
-    import faulthandler
-
-    faulthandler.register(signal.SIGUSR1, all_threads=True)
-    with contextlib.suppress(KeyboardInterrupt):
-        read(*sys.argv[1:4], int(sys.argv[4]), Path(sys.argv[5]))
