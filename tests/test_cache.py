@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -18,6 +19,7 @@ from remote_datasets import all_same, block_reads, blocks_of, make, upload
 import shardctl
 from shardctl.errors import StorageError, UsageError
 from shardctl.remote import cache as caching
+from shardctl.remote import locks
 from shardctl.remote.cache import Cache, CacheWarning
 from shardctl.remote.opening import cache_of, size_of
 from shardctl.stores import open_store
@@ -355,3 +357,18 @@ def test_other_files_of_the_folder_stay(cli: Any, plain: Path, bucket: str, fold
     cli("cache", "clear", folder)
     assert (folder / "mine" / "notes.txt").read_text() == "mine"
     assert open_store(url).stat("manifest.json") is not None
+
+
+def test_a_process_that_stands_still_holds_up_no_other(
+    plain: Path, bucket: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locks, "PATIENCE", 0.02)
+    url = upload(plain, f"{bucket}/out")
+    opened = shardctl.open(url, cache=folder)
+    (have,) = folder.glob(f"*/{caching.BLOCKS}")
+    with open(have, "r+b") as file, contextlib.ExitStack() as stopped:
+        held = locks.ByteLocks(have, file.fileno())
+        assert all(stopped.enter_context(held.held(byte)) for byte in range(have.stat().st_size))
+        assert all_same(list(opened.loader(8, shuffle="window", threads=2)), read(str(plain)))
+    (entry,) = Cache(folder).entries()
+    assert entry.blocks == 0

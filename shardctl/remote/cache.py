@@ -316,10 +316,12 @@ class CachedDataset:
     def keep_tail(self, shard: int, name: str, size: int, blocks: int, get: Callable[[], bytes]) -> bytes | None:
         """Bring the last bytes of a shard of `size` bytes, once. Return None if they are here then, else the bytes."""
         path, extra = self.path(name), self.cache.page * (3 + blocks // _EXTENTS_OF_PAGE)
-        with self._locks.held(shard):
+        with self._locks.held(shard) as mine:
             if self._state[shard] == THERE:
                 return None
             tail = get()
+            if not mine:
+                return tail
             start = size - len(tail)
             if self._has_room(shard, path, size, start, len(tail), extra):
                 return None if self._put(shard, path, size, start, tail) else tail
@@ -330,10 +332,10 @@ class CachedDataset:
         place, path = self._tails + block, self.path(name)
         if self._state[place] == ABSENT and self.cache.refuses:
             return get()
-        with self._locks.held(place):
+        with self._locks.held(place) as mine:
             if self._state[place] == THERE:
                 return None
-            if self._has_room(place, path, size, start, length, 0):
+            if mine and self._has_room(place, path, size, start, length, 0):
                 data = get()
                 return None if self._put(place, path, size, start, data) else data
         return get()
@@ -347,8 +349,8 @@ class CachedDataset:
         self._forget(self._tails + block)
 
     def _forget(self, place: int) -> None:
-        with self._locks.held(place):
-            if self._state[place] == THERE:
+        with self._locks.held(place) as mine:
+            if mine and self._state[place] == THERE:
                 self._state[place] = RESERVED
 
     def _has_room(self, place: int, path: Path, size: int, start: int, length: int, extra: int) -> bool:

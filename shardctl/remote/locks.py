@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import struct
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,28 +28,43 @@ def _refusal(path: Path, error: OSError) -> StorageError:
     return StorageError(f"{printable(str(path))}: cannot be locked ({why}); put the cache on a local disk")
 
 
+PATIENCE = 20.0
+"""Seconds that a process waits for another one, which brings the same block: that one may have been stopped."""
+
+_SHORTEST, _LONGEST = 0.001, 0.05
+"""Seconds between two tries to get a lock."""
+
+
 class ByteLocks:
-    """Locks of the bytes of an open file (F_OFD_SETLKW): two processes, or two descriptors, never hold the same one."""
+    """Locks of the bytes of an open file (F_OFD_SETLK): two processes, or two descriptors, never hold the same one."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
-        if not hasattr(fcntl, "F_OFD_SETLKW"):
+        if not hasattr(fcntl, "F_OFD_SETLK"):
             raise StorageError(f"{printable(str(path))}: a cache needs the locks of Linux (F_OFD_SETLK); leave out cache=")
         self._path, self._descriptor = path, descriptor
 
     @contextmanager
-    def held(self, byte: int) -> Iterator[None]:
-        """Hold the lock of a byte. Raises StorageError."""
-        self._set(fcntl.F_WRLCK, byte)
+    def held(self, byte: int) -> Iterator[bool]:
+        """Hold the lock of a byte; yield False where another one has held it for PATIENCE. Raises StorageError."""
+        until, pause = time.monotonic() + PATIENCE, _SHORTEST
+        while not (mine := self._set(fcntl.F_WRLCK, byte)) and time.monotonic() < until:
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST)
         try:
-            yield
+            yield mine
         finally:
-            self._set(fcntl.F_UNLCK, byte)
+            if mine:
+                self._set(fcntl.F_UNLCK, byte)
 
-    def _set(self, kind: int, byte: int) -> None:
+    def _set(self, kind: int, byte: int) -> bool:
+        """Set a lock, or take it away, and return whether that was possible: another one may hold it."""
         try:
-            fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLKW, struct.pack(_FLOCK, kind, os.SEEK_SET, byte, 1, 0))
+            fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, struct.pack(_FLOCK, kind, os.SEEK_SET, byte, 1, 0))
         except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EACCES):
+                return False
             raise _refusal(self._path, error) from error
+        return True
 
 
 @contextmanager
