@@ -96,7 +96,8 @@ def test_convert(check: Any, source: Path, tmp_path: Path, cli: Any) -> None:
     next(path for path in source.rglob("*") if path.is_file()).touch()
     update = [source, followed, "--update", "--workers", 0]
     explain = [source, followed, "--explain", "--resize", 8]
-    check("convert", explain, [source, out, "--dry-run"], [source, out, "--workers", 0], [source, out], update)
+    part = [source, tmp_path / "parts", "--part", "1/2", "--workers", 0]
+    check("convert", explain, [source, out, "--dry-run"], [source, out, "--workers", 0], [source, out], update, part)
 
 
 def test_verify_and_repair(check: Any, source: Path, tmp_path: Path, cli: Any) -> None:
