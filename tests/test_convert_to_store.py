@@ -428,6 +428,15 @@ def test_a_shard_that_is_gone_before_the_commit_is_built_again(
     assert sums(url) == whole
 
 
+def test_a_place_that_holds_something_else_is_refused(photos: Path, bucket: str) -> None:
+    open_store(bucket).put("raw/x.txt", b"mine")
+    with pytest.raises(StorageError, match=r"holds something else \(raw\)"):
+        convert(photos, bucket)
+    assert keys(bucket) == ["raw/x.txt"]
+    with pytest.raises(UsageError, match="is no URL, and would be a folder here; write s3://data/out"):
+        convert(photos, "s3:/data/out")
+
+
 def test_datasets_of_others_below_it_stay(photos: Path, url: str) -> None:
     other = f"{url}/27838a1c0ffe"  # named as shardctl names its folders
     convert(photos, other)

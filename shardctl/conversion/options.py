@@ -17,7 +17,7 @@ from shardctl.sources import brought
 from shardctl.sources.walk import recorded
 from shardctl.stand_ins import path_of
 from shardctl.storage import format_bytes, naming_the_path, printable
-from shardctl.stores import is_url, parts_of
+from shardctl.stores import SCHEMES, is_url, parts_of
 from shardctl.tables import GENERATIONS, MANIFEST, STAGING
 
 IF_RUNNING = ("wait", "fail")
@@ -242,6 +242,9 @@ def refuse_generation(target: Path) -> None:
 def check_destination(target: Path, roots: list[Path]) -> Path:
     """Return the absolute path of the destination. Raises UsageError or StorageError if it cannot be one."""
     shown = printable(str(target))
+    if target.parts and target.parts[0].removesuffix(":") in SCHEMES and target.parts[0].endswith(":"):
+        scheme, *rest = target.parts
+        raise UsageError(f"{shown}: is no URL, and would be a folder here; write {scheme}//{printable('/'.join(rest))}")
     try:
         resolved = target.resolve()
     except (OSError, RuntimeError) as error:  # RuntimeError: links that lead to themselves

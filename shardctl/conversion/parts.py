@@ -233,6 +233,7 @@ class _Building:
 
     def _result(self, made: int) -> ConvertResult:
         job, seconds = self.job, time.monotonic() - self.started
+        self.place.bring_done(job, self._chosen)  # other parts have gone on meanwhile
         self.place.bring_rejects(job)
         samples = size = rejected = 0
         for _, done in finished_shards(job, self._chosen):

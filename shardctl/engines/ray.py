@@ -73,7 +73,7 @@ def start(address: str, workers: int | str, limits: Limits, on_line: OnLine = la
     gets the lines that workers print, and what each node has done. Raises UsageError, InstallError.
     """
     address = address or os.environ.get("RAY_ADDRESS", "")
-    if "://" in address:
+    if "://" in address or address.startswith("//"):  # --engine ray://HOST
         raise UsageError(
             f"{printable(address)}: Ray Client cannot be used; run this command on a machine of the cluster, with the address"
             " of its head (ray:HOST:6379)"

@@ -184,7 +184,19 @@ class OnStore:
             self.look_at_dataset()
             self.look_at_jobs()
             self._tidy()
+            self._refuse_what_is_there()
             yield held
+
+    def _refuse_what_is_there(self) -> None:
+        """Raise StorageError if something else is there than a dataset, or what becomes one: it would be mixed with that."""
+        if self._version is not None:
+            return
+        for entry in next(self._store.pages(), []):
+            folder = entry.key.partition("/")[0]
+            if folder != STAGING and not _BASE.fullmatch(folder):
+                raise StorageError(
+                    f"{printable(self.url)}: holds something else ({printable(folder)}); give a new prefix, or a dataset"
+                )
 
     def _tidy(self) -> None:
         """Complete what killed processes have begun: a dataset has taken its place, or a job is half deleted."""
