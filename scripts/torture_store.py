@@ -79,7 +79,7 @@ STOPPED = {130, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT}
 OVERTAKEN = ("stood still for so long", "another dataset was put there meanwhile")
 """What a writer may say whose work another one has done meanwhile: run again, it ends well."""
 
-DATASET = re.compile(r"[0-9a-f]{12}(-[0-9]+)?")
+DATASET = re.compile(r"[0-9a-f]{12}(-[0-9a-f]+)?")
 
 
 def make_photos(folder: Path) -> list[Path]:
