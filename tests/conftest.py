@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,9 @@ from shardctl.machine import usable_cores
 FUZZ = int(os.environ.get("SHARDCTL_FUZZ", "0"))
 """How many times as many examples property tests draw, anew in each run (`make fuzz`). 0: the same examples in every run."""
 
+THOROUGH = os.environ.get("SHARDCTL_THOROUGH") == "yes"
+"""Whether to run what takes long, and shows again, in more places, what other tests show: `.ci/run` does."""
+
 settings.register_profile(
     "shardctl",
     derandomize=not FUZZ,
@@ -38,8 +42,8 @@ settings.load_profile("shardctl")
 
 
 def examples(count: int) -> settings:
-    """Return the settings of a property test with so many examples."""
-    return settings(max_examples=count * max(1, FUZZ))
+    """Return the settings of a property test with so many examples, a third of them where tests are to be quick."""
+    return settings(max_examples=count * FUZZ or (count if THOROUGH else max(5, count // 3)))
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -48,10 +52,15 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out what takes long and shows again, in more places, what other tests show: `.ci/run` runs all."""
-    if os.environ.get("SHARDCTL_THOROUGH") != "yes":
-        for item in items:
-            if item.get_closest_marker("thorough"):
+    """Leave out what is marked thorough where tests are to be quick; of `thorough(after=N)` the first N cases run."""
+    if THOROUGH:
+        return
+    cases: Counter[str] = Counter()
+    for item in items:
+        if mark := item.get_closest_marker("thorough"):
+            function = item.nodeid.partition("[")[0]
+            cases[function] += 1
+            if cases[function] > mark.kwargs.get("after", 0):
                 item.add_marker(pytest.mark.skip(reason="SHARDCTL_THOROUGH is not yes"))
 
 

@@ -49,6 +49,7 @@ def test_the_smallest_that_keeps_up_is_recommended_and_proven(photos: Path) -> N
     assert "store source keeps the original bytes" in str(source.error)
 
 
+@pytest.mark.thorough
 def test_where_none_is_fast_enough_the_fastest_is_named(cli: Any, photos: Path) -> None:
     options = ["--resize", 40, "--crop", 32, "--consumer-rate", 1e9, "--inputs", 24, "--batch-size", 4, "--workers", 0]
     found = cli("advise", photos, *options)
@@ -82,6 +83,7 @@ def test_lossless_leaves_out_what_changes_pixels(cli: Any, photos: Path) -> None
     assert found["recipe_toml"].startswith('kind = "image"')
 
 
+@pytest.mark.thorough
 def test_without_transforms_the_original_bytes_are_a_choice_and_pixels_need_one_size(photos: Path) -> None:
     found = shardctl.advise(photos, None, consumer_rate=20, inputs=8, batch_size=4, workers=0)
     by_name = {choice.name: choice for choice in found.choices}
@@ -89,6 +91,7 @@ def test_without_transforms_the_original_bytes_are_a_choice_and_pixels_need_one_
     assert "store raw needs every image to have the same size" in str(by_name["raw none"].error)
 
 
+@pytest.mark.thorough
 def test_text_is_tried_with_every_compression(cli: Any, demo: Path, tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.toml"
     found = cli(
@@ -166,6 +169,7 @@ def test_a_recipe_is_read_as_it_was_written(target: str, seed: int, chance: floa
     assert tomllib.loads(recipe_toml(settings)) == settings
 
 
+@pytest.mark.thorough
 def test_of_text_it_says_how_it_compresses_and_what_blocks_cost(tmp_path: Path, cli: Any) -> None:
     """Texts of 2,396 to 2,400 bytes: 600 tokens and the one that ends them, so that a block of 1,024 has one of them."""
     lines = [json.dumps({"text": f"{number:04}" + "text " * 479}) for number in range(40)]
@@ -188,6 +192,7 @@ def test_of_text_it_says_how_it_compresses_and_what_blocks_cost(tmp_path: Path, 
     assert "MB/s" in shown.out
 
 
+@pytest.mark.thorough
 def test_a_recipe_that_packs_tokens_is_advised_by_its_documents(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": "x" * (50 + number)}) + "\n" for number in range(40)))
     recipe = {"transform": [{"name": "tokenize", "tokenizer": "bytes"}, {"name": "pack", "length": 128, "method": "concat"}]}

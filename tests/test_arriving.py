@@ -63,6 +63,7 @@ def test_what_needs_the_whole_dataset_says_so_until_it_is_there(source: Path, tm
     assert [sample["key"] for sample in ds] == [sample["key"] for sample in complete]
 
 
+@pytest.mark.thorough
 def test_its_first_epoch_can_be_watched(source: Path, tmp_path: Path, slow: dict[str, Any]) -> None:
     """The figures are those of the epoch, though it is read by several loaders, one after the other."""
     loader = arriving(source, tmp_path / "out", recipe=slow).loader(4)
@@ -117,6 +118,7 @@ def test_a_split_arrives_alone(source: Path, tmp_path: Path) -> None:
         keys_of(ds.in_split("test").loader(4))
 
 
+@pytest.mark.thorough
 def test_what_was_finished_before_a_kill_is_read_first(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with ranks(1, source, out, tmp_path) as (process,):
@@ -147,6 +149,7 @@ print(json.dumps([[list(batch["key"]) for batch in loader] for _ in range(2)]))
 """
 
 
+@pytest.mark.thorough
 def test_ranks_share_the_samples_while_they_arrive(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     given = {"out": str(out), "source": str(source), "recipe": SMALL}

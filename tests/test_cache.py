@@ -106,6 +106,7 @@ def results(processes: list[subprocess.Popen[str]]) -> list[tuple[int, ...]]:
     return found
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_processes_together_bring_each_block_once(
     plain: Path, bucket: str, folder: Path, object_server: ObjectServer, world_size: int
@@ -198,6 +199,7 @@ class Watch:
         self._thread.join()
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("limit", [0, 100_000, 300_000])
 def test_the_limit_holds_at_every_moment(plain: Path, bucket: str, folder: Path, limit: int) -> None:
     url = upload(plain, f"{bucket}/out")

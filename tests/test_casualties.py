@@ -105,6 +105,7 @@ def recipe(function: str) -> dict[str, Any]:
     return {"store": "png", "transform": [{"name": "custom", "target": f"fatal_steps:{function}"}]}
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize(
     ("function", "error", "message", "options"),
     [
@@ -182,6 +183,7 @@ def test_a_unit_that_ends_every_worker_that_reads_it_is_rejected(tables: Path, t
     }
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize(("names", "times"), [(["00", "01", "37"], 2), (["00", "07", "17", "18", "27", "37"], 3)])
 def test_a_shard_is_not_built_again_for_every_fatal_input(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list[str], times: int
@@ -308,6 +310,7 @@ def at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, importable: None) -> Pat
     return tmp_path / "at"
 
 
+@pytest.mark.thorough
 def test_a_source_that_does_not_answer_stops_the_job_and_rejects_nothing(tmp_path: Path, at: Path) -> None:
     source = images(tmp_path / "in", *(f"{n:02d}.png" for n in range(6)))
     options: dict[str, Any] = {"recipe": STALLING, "samples_per_shard": 3, "workers": 1, "input_timeout": 1.0}
@@ -352,6 +355,7 @@ def large_and_small(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.thorough
 def test_memory_for_the_block_of_a_large_sample_is_asked_of_that_sample_alone(tmp_path: Path, at: Path) -> None:
     (at / "memory").touch()
     result = shardctl.convert(large_and_small(tmp_path / "in"), tmp_path / "out", recipe=STALLING, workers=1)
@@ -379,6 +383,7 @@ def test_workers_that_are_killed_while_they_write_cost_no_input(tmp_path: Path, 
     assert sums(tmp_path / "out") == sums(tmp_path / "whole")
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("kind", ["image", "table"])
 def test_a_function_that_hangs_is_refused_after_a_few_inputs(tables: Path, tmp_path: Path, kind: str) -> None:
     """Not after each of the thousand that are tried beforehand has taken all the time that it may take."""

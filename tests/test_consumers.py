@@ -82,6 +82,7 @@ def test_nine_tenths_are_enough(utilization: float, limit: float, verdict: str, 
     assert found.utilization_of(starves_at) < 0.9 <= found.utilization_of(max(1, starves_at - 1)) or starves_at == 1
 
 
+@pytest.mark.thorough
 def test_a_slow_consumer_is_kept_busy_and_a_fast_one_starves(cli: Any, raw_dataset: Path) -> None:
     options = ["--runs", 1, "--seconds", 1, "--batch-size", 4, "--threads", 1]
     slow = cli("bench", raw_dataset, *options, "--consumer-rate", 20, "--json")

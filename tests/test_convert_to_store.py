@@ -216,6 +216,7 @@ def go_on(here: Path, url: str, *words: str) -> subprocess.CompletedProcess[str]
     return subprocess.run(command, cwd=here, text=True, capture_output=True, timeout=120)
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("shards", [pytest.param(0, marks=pytest.mark.thorough), 3])
 def test_a_killed_conversion_goes_on(here: Path, url: str, shards: int, monkeypatch: pytest.MonkeyPatch) -> None:
     with running(here, url, shards) as process:
@@ -249,6 +250,7 @@ def test_an_interrupt_leaves_no_lease_and_no_upload(
     assert go_on(here, url, "--if-running", "fail").stdout.startswith("resumed")
 
 
+@pytest.mark.thorough
 def test_a_second_converter_waits_or_fails(here: Path, url: str) -> None:
     with running(here, url, 1) as process:
         failing = go_on_while_held(here, url, "--if-running", "fail")
@@ -268,6 +270,7 @@ QUICK = Pace(heartbeat=0.1, stale=0.5, ask=0.05)
 """So that a lease that was left behind is taken over soon."""
 
 
+@pytest.mark.thorough
 def test_a_part_that_was_killed_is_built_again(here: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with running(here, url, 1, "--part", "1/2") as process:
         process.kill()
@@ -300,6 +303,7 @@ def other(size: int) -> dict[str, Any]:
     return {"store": "raw", "transform": [{"name": "resize", "size": 40}, {"name": "crop", "size": size}]}
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("overwrites", [False, True])
 def test_what_is_left_to_do_after_a_commit_is_done_by_the_next_one(
     photos: Path, url: str, object_server: ObjectServer, monkeypatch: pytest.MonkeyPatch, overwrites: bool
@@ -334,6 +338,7 @@ def test_a_merge_that_ended_right_after_its_commit(
     assert len(shardctl.open(url)) == 59
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("after", [0, 1, 2, 3])
 def test_a_job_that_gives_way_is_never_half_there(
     photos: Path, url: str, object_server: ObjectServer, monkeypatch: pytest.MonkeyPatch, after: int

@@ -142,6 +142,7 @@ def test_the_commands_take_them(tars: Path, capsys: pytest.CaptureFixture[str]) 
     assert "--stats need a dataset of shardctl: convert it first" in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_a_sheet_and_a_page_show_records_from_all_over_by_their_place(photos: Path, tmp_path: Path, cli: Any) -> None:
     shardctl.convert(photos, tmp_path / "in", recipe={"store": "jpeg:90"}, workers=0)
     shardctl.export(tmp_path / "in", tmp_path / "tars", "webdataset", workers=0)
@@ -166,6 +167,7 @@ ENDS_PYARROW = base64.b64decode(
 """A Parquet file with one wrong byte in its footer: pyarrow 26 ends the process that asks it for the sizes of its columns."""
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize(
     "command",
     ["verify SRC", "inspect SRC", "inspect SRC --images OUT.png", "advise SRC --consumer-rate 100", "convert SRC OUT"],

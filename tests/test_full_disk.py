@@ -42,6 +42,7 @@ def fill(disk: Path, leave: int) -> None:
         os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(disk).free - leave)
 
 
+@pytest.mark.thorough(after=2)
 @pytest.mark.parametrize("left", [0, 20_000, 80_000, 150_000])
 def test_a_disk_that_fills_up_is_said_and_the_same_command_goes_on(disk: Path, photos: Path, tmp_path: Path, left: int) -> None:
     """Of the 190 kB that it takes: full for the first shard, in the middle, and for the tables at the end."""

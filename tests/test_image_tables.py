@@ -126,6 +126,7 @@ def source_of(folder: Path, at: Path, name: str, form: str, found: pa.Table | No
     return at / name
 
 
+@pytest.mark.thorough(after=6)
 @pytest.mark.parametrize(("name", "form"), CASES)
 def test_images_in_tables_come_out_as_those_in_files(
     name: str, form: str, folder: Path, plain: list[np.ndarray[Any, Any]], tmp_path: Path, cli: Any

@@ -150,6 +150,7 @@ def _named(cases: list[Any]) -> list[Any]:
     return [pytest.param(*case, id=" ".join([case[0], *case[2]])) for case in cases]
 
 
+@pytest.mark.thorough(after=30)
 @pytest.mark.parametrize(("ending", "data", "options", "rows"), _named([*PLAIN, *COMPRESSED, *BINARY, *ENCODED, *FIELDS]))
 def test_every_kind_of_file_comes_back_as_its_records(
     cli: Any, tmp_path: Path, ending: str, data: bytes, options: list[str], rows: Rows
@@ -314,6 +315,7 @@ def test_a_whole_file_that_is_too_large_is_rejected_and_not_read(tmp_path: Path,
     assert "--record line makes a record of each line" in reject.message
 
 
+@pytest.mark.thorough
 def test_many_tiny_files_of_text(tmp_path: Path) -> None:
     for number in range(2000):
         folder = tmp_path / "in" / str(number % 7)
@@ -408,6 +410,7 @@ def splits_of(source: Path, out: Path, **options: Any) -> dict[str, str]:
     return {key: name for name in ("train", "val", "test") for key in column(out, "key", name)}
 
 
+@pytest.mark.thorough
 def test_the_split_of_a_record_depends_on_its_key_and_the_seed_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from shardctl.sources import formats
 

@@ -193,6 +193,7 @@ def source(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("method", ["concat", "bfd", "none"])
 def test_each_document_of_a_conversion_leads_to_its_text(source: Path, tmp_path: Path, method: str) -> None:
     convert(source, tmp_path / "out", method, samples_per_shard=8, split="train=0.8,val=0.2", shuffle=3)

@@ -276,6 +276,7 @@ BOX_ROWS = [
 ]
 
 
+@pytest.mark.thorough(after=6)
 @pytest.mark.parametrize("row", BOX_ROWS, ids=lambda row: next(iter(row)))
 @pytest.mark.parametrize("step", [{"name": "resize", "size": 2}, {"name": "hflip"}], ids=lambda step: str(step["name"]))
 def test_places_in_the_image_are_not_left_behind_by_what_moves_it(

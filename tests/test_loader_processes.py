@@ -453,6 +453,7 @@ Then it begins to where none may be.
 """
 
 
+@pytest.mark.thorough
 def test_a_process_without_file_descriptors_is_told_so_and_does_not_hang(tmp_path: Path) -> None:
     fields = pa.schema([("key", pa.string()), *((name, pa.fixed_shape_tensor(pa.uint16(), [WIDE])) for name in ("one", "two"))])
     rows = ((f"k{n}", *[np.full(WIDE, n, np.uint16)] * 2) for n in range(80))

@@ -275,6 +275,7 @@ def test_normalised_views_are_the_formula_of_the_plain_ones(jpegs: Path, raw_dat
             assert np.allclose(normal["image"], formula, rtol=2e-3 if dtype == "float16" else 1e-5, atol=1e-4)
 
 
+@pytest.mark.thorough(after=9)
 @pytest.mark.parametrize("stored", ["uint8", "int16", "int32", "int64", "float32", "float64"])
 @pytest.mark.parametrize("width", [3, 5000, 300_000])
 def test_columns_of_any_width_are_converted_and_normalised(tmp_path: Path, stored: str, width: int) -> None:

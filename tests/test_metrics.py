@@ -194,6 +194,7 @@ def test_a_conversion_tells_how_far_it_is(photos: Path, tmp_path: Path, cli: Any
     assert (refused.code, "metrics 'm.csv' is not known" in refused.err) == (2, True)
 
 
+@pytest.mark.thorough
 def test_bench_watches_until_it_is_stopped(raw_dataset: Path, tmp_path: Path, cli: Any) -> None:
     command = [
         "bench",

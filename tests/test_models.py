@@ -422,6 +422,7 @@ def test_an_interrupted_conversion_ends_with_the_same_bytes(
     assert sums(tmp_path / "out") == sums(tmp_path / "whole")
 
 
+@pytest.mark.thorough
 def test_a_record_for_which_a_model_never_ends_is_found(source: Path, tmp_path: Path) -> None:
     convert(source, tmp_path / "out", step("Hangs", bad="05"), workers=1, input_timeout=0.5)
     assert rejected(tmp_path / "out") == [("05.png", "timed-out")]

@@ -47,6 +47,7 @@ def whole(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.thorough(after=2)
 @pytest.mark.parametrize(
     "order", [("1/3", "2/3", "3/3"), ("2/3", "0/3", "2/3", "1/3"), ("1/1",), (*(f"{n}/40" for n in range(40)),)]
 )
@@ -100,6 +101,7 @@ def test_records_of_large_files_in_parts(tmp_path: Path) -> None:
     assert sums(tmp_path / "out") == sums(tmp_path / "whole")
 
 
+@pytest.mark.thorough
 def test_parts_that_start_together_plan_once(photos: Path, whole: Path, tmp_path: Path) -> None:
     shutil.copytree(photos, tmp_path / "in")
     shutil.copytree(whole, tmp_path / "whole")
@@ -188,6 +190,7 @@ def test_a_killed_part_is_named_by_merge_and_repeated(here: Path) -> None:
     assert sums(here / "out") == sums(here / "whole")
 
 
+@pytest.mark.thorough
 def test_while_a_part_is_built_nothing_else_writes(here: Path) -> None:
     with building(here, "1/2", 4, 1) as process:
         merging = shardctl_command("merge", "out", cwd=here)
@@ -375,6 +378,7 @@ def test_the_example_for_slurm(cluster: Path) -> None:
     assert sums(cluster / "out") == sums(cluster / "whole")
 
 
+@pytest.mark.thorough
 def test_the_example_for_kubernetes(cluster: Path) -> None:
     documents = [document for block in blocks("yaml") for document in yaml.safe_load_all(block)]
     array, merge = (document["spec"] for document in documents if document["kind"] == "Job")
@@ -392,6 +396,7 @@ def command_of(job: dict[str, Any], cluster: Path) -> str:
     return str(script).replace("/data", str(cluster))
 
 
+@pytest.mark.thorough
 def test_parts_of_another_conversion_wait_for_those_that_are_built(here: Path) -> None:
     other = [*HELD_COMMAND, "--seed", "5", "--part", "1/2", "--if-running", "fail"]
     with building(here, "1/2", 0, 0):

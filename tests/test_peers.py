@@ -120,6 +120,7 @@ def test_a_cold_measurement_reads_each_epoch_in_a_new_process(dataset: Path) -> 
     assert (result.samples, len(result.by_run["first_batch_s"])) == (120, 2)
 
 
+@pytest.mark.thorough
 def test_a_fast_gpu_would_wait_for_the_reader_of_others(cli: Any, dataset: Path) -> None:
     options = ("--runs", 1, "--seconds", 0.3, "--batch-size", 8)
     starved = cli("bench", exported(dataset, "webdataset"), "--consumer-rate", 1e8, *options)

@@ -201,6 +201,7 @@ def test_a_mixture_lies_between_what_it_is_made_of() -> None:
         assert made.max() <= 156  # solarised or posterised: at most 255 - 100 and its rounding
 
 
+@pytest.mark.thorough
 def test_a_recipe_of_pixels_makes_the_same_dataset_again(photos: Path, tmp_path: Path) -> None:
     """Whatever the order and number of workers; and another seed makes another."""
     steps = [

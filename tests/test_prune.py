@@ -152,6 +152,7 @@ def test_nothing_of_a_pruned_record_is_left_beside_its_neighbours(tmp_path: Path
     expect_whole(out)
 
 
+@pytest.mark.thorough(after=2)
 @pytest.mark.parametrize("options", [{}, {"shuffle": 4}, {"split": "train=0.5,val=0.5"}])
 @pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.jsonl.gz"])
 def test_records_stay_away_while_their_file_grows(name: str, options: dict[str, Any], tmp_path: Path) -> None:
@@ -229,6 +230,7 @@ def test_samples_without_a_source(tmp_path: Path) -> None:
     assert shardctl.repair(out).status == "repaired"
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("how", ["kill", "interrupt"])
 def test_a_prune_that_is_stopped_anywhere_has_done_all_or_nothing(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str

@@ -45,6 +45,7 @@ def keys_of(loader: Any) -> list[str]:
     return [key for batch in loader for key in batch["key"]]
 
 
+@pytest.mark.thorough(after=2)
 def test_batches_are_those_of_a_local_dataset(root: Path, bucket: str, cache: Path | bool) -> None:
     local, url = shardctl.open(root, split="train"), upload(root, f"{bucket}/out")
     remote = shardctl.open(url, split="train", cache=cache)
@@ -278,6 +279,7 @@ def test_what_is_no_dataset(bucket: str, plain: Path) -> None:
         shardctl.open(url, cache=False)
 
 
+@pytest.mark.thorough
 def test_the_tables_go_with_the_process(plain: Path, bucket: str, tmp_path: Path) -> None:
     url = upload(plain, f"{bucket}/out")
     code = f"""

@@ -103,6 +103,7 @@ DAMAGE: dict[str, Damage] = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough(after=18)
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE.keys())
 def test_repair_brings_back_the_same_bytes(here: Path, made: Path, damage: Damage) -> None:
     damage(here / "out")

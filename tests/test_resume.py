@@ -97,6 +97,7 @@ def resume(here: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("shards", [0, 3, 8])
 def test_a_killed_conversion_goes_on_and_ends_with_the_same_bytes(here: Path, shards: int) -> None:
     with running(here, shards) as parent:
@@ -287,6 +288,7 @@ def test_a_dataset_takes_its_place_file_by_file_wherever_that_is_stopped(
     assert seen == ({"old", "none", "new"} if old else {"none", "new"})
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("how", ["kill", "interrupt"])
 def test_folders_are_exchanged_wherever_that_is_stopped(
     replacing: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
@@ -327,6 +329,7 @@ def states_when_stopped(
     raise AssertionError("it never ended")
 
 
+@pytest.mark.thorough
 def test_a_replacement_that_was_stopped_is_completed_or_undone_whatever_comes_next(
     replacing: tuple[Path, dict[str, Any]], not_exchanged: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -111,6 +111,7 @@ CHANGES: dict[str, tuple[int, Callable[[Path], object]]] = {
 }
 
 
+@pytest.mark.thorough
 def test_the_check_does_not_import_pandas(source: Path, tmp_path: Path) -> None:
     """Many calls of Arrow do, where it is installed; that takes ten times as long as the check of a few thousand files."""
     (tmp_path / "modules" / "pandas").mkdir(parents=True)
@@ -130,6 +131,7 @@ except RuntimeError:
     assert (ran.returncode, ran.stdout.strip()) == (0, "would be noticed"), ran.stderr
 
 
+@pytest.mark.thorough(after=6)
 @pytest.mark.parametrize("change", CHANGES)
 def test_it_follows_its_source_as_an_update_does(change: str, source: Path, tmp_path: Path) -> None:
     snapshot(source, tmp_path / "out")
@@ -141,6 +143,7 @@ def test_it_follows_its_source_as_an_update_does(change: str, source: Path, tmp_
     assert shardctl.convert(source, tmp_path / "out", **options).status == "up-to-date"
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("change", ["nothing", "touched", "gone", "new", "a text beside the images"])
 def test_a_slow_disk_is_asked_for_several_files_at_a_time(
     change: str, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -358,6 +361,7 @@ def test_the_first_rank_makes_it_and_the_others_wait(source: Path, tmp_path: Pat
     assert all(f"waiting for process {processes[0].pid} on" in err for _, err in ended[1:])
 
 
+@pytest.mark.thorough
 def test_where_the_one_that_makes_it_is_killed_another_goes_on(source: Path, tmp_path: Path) -> None:
     """Twice: first the first rank, then the one that has taken over. Nothing that was done is lost."""
     out = tmp_path / "out"
@@ -394,6 +398,7 @@ def step(sample):
 """
 
 
+@pytest.mark.thorough
 def test_of_a_declared_function_the_version_counts_and_not_the_file(source: Path, tmp_path: Path) -> None:
     """Each call is a process of its own, as each run of a training script is."""
     recipe = {**SMALL, "transform": [*SMALL["transform"], {"name": "custom", "target": "own_step:step"}]}
@@ -552,6 +557,7 @@ def test_a_neighbour_may_decide_what_a_file_is(case: str, source: Path, tmp_path
     assert len(before) >= len(after)
 
 
+@pytest.mark.thorough
 def test_inputs_that_came_while_it_waited_are_in_what_it_opens(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with ranks(1, source, out, tmp_path) as (process,):
@@ -575,6 +581,7 @@ def with_path(folder: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(folder)}
 
 
+@pytest.mark.thorough
 def test_a_script_that_would_wait_for_itself_is_told_so(source: Path, tmp_path: Path) -> None:
     """It holds the function, so that it is imported by its own call."""
     recipe = {"transform": [{"name": "custom", "target": "training:mine"}]}

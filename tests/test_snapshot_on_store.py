@@ -153,6 +153,7 @@ def test_what_was_read_once_comes_from_the_cache(source: Path, url: str, tmp_pat
     assert not [entry["key"] for entry in object_server.log() if "/train-" in entry["key"]]
 
 
+@pytest.mark.thorough
 def test_another_process_goes_on_where_the_one_that_makes_it_is_killed(
     tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch, capfd: Any
 ) -> None:

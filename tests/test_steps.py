@@ -84,6 +84,7 @@ def own(name: str, **recipe: Any) -> dict[str, Any]:
     return {**recipe, "transform": [{"name": "custom", "target": f"manysteps:{name}"}]}
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.usefixtures("functions")
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_function_may_make_several_samples_of_one_and_none(tmp_path: Path, workers: int) -> None:

@@ -109,6 +109,7 @@ CASES = [(level, damage, "") for level, damage, _, _ in DAMAGE]
 CASES += [(level, damage, BASE) for level, damage, kind, _ in DAMAGE if kind in ("damaged-manifest", "missing-shard")]
 
 
+@pytest.mark.thorough(after=3)
 @pytest.mark.parametrize(("level", "damage", "base"), CASES)
 def test_damage_is_found_as_in_a_folder(
     bucket: str, dataset: Path, level: str, damage: Callable[[Path], object], base: str
@@ -122,6 +123,7 @@ def test_damage_is_found_as_in_a_folder(
     assert SCRATCH not in repr(there)
 
 
+@pytest.mark.thorough(after=2)
 @pytest.mark.parametrize("level", ["quick", "full", "deep"])
 def test_a_whole_dataset_is_whole(placed: tuple[str, str], dataset: Path, level: str) -> None:
     url, base = placed
@@ -201,6 +203,7 @@ VIEWS: list[tuple[str, ...]] = [
 ]
 
 
+@pytest.mark.thorough(after=3)
 @pytest.mark.parametrize("view", VIEWS, ids=" ".join)
 def test_inspect_shows_what_it_does_of_a_folder(cli: Any, bucket: str, raw_dataset: Path, view: tuple[str, ...]) -> None:
     put(raw_dataset, f"{bucket}/out")
@@ -234,6 +237,7 @@ def test_inspect_writes_the_same_files(cli: Any, bucket: str, raw_dataset: Path,
     assert there == here
 
 
+@pytest.mark.thorough
 def test_two_datasets_on_a_store_are_compared(cli: Any, bucket: str, raw_dataset: Path, dataset: Path) -> None:
     put(raw_dataset, f"{bucket}/a")
     put(dataset, f"{bucket}/b")
@@ -277,6 +281,7 @@ def test_an_export_is_that_of_a_folder(
     assert len(read) == len(set(read)) == 7
 
 
+@pytest.mark.thorough
 def test_an_export_that_was_stopped_goes_on(
     bucket: str, many_shards: Path, tmp_path: Path, object_server: ObjectServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -337,6 +342,7 @@ REPAIRS: list[tuple[Callable[[Path], object], str]] = [
 ]
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize(("damage", "base"), REPAIRS)
 def test_repair_brings_back_the_bytes(bucket: str, dataset: Path, damage: Callable[[Path], object], base: str) -> None:
     if base:

@@ -211,6 +211,7 @@ def test_an_owner_that_was_stopped_and_goes_on_finds_out(bucket: str) -> None:
             lease.check()
 
 
+@pytest.mark.thorough(after=2)
 @pytest.mark.parametrize("kind", ["lost", "reset", "503", "conflict"])
 def test_an_answer_that_is_lost_loses_no_lease(object_server: ObjectServer, bucket: str, kind: str) -> None:
     store = open_store(bucket)

@@ -142,6 +142,7 @@ def make_named_images(folder: Path, photos: Path) -> dict[str, Any]:
 MAKERS = [make_jsonl, make_gz, make_csv, make_parquet, make_tar, make_labelled, make_named_images]
 
 
+@pytest.mark.thorough(after=3)
 @pytest.mark.parametrize("make", MAKERS, ids=lambda make: make.__name__.removeprefix("make_"))
 def test_files_on_a_store_give_the_same_dataset(
     make: Callable[[Path, Path], dict[str, Any]], photos: Path, bucket: str, tmp_path: Path
@@ -180,6 +181,7 @@ VOC = (
 )
 
 
+@pytest.mark.thorough(after=2)
 @pytest.mark.parametrize("labels", ["coco:{}/coco.json", "yolo:{}/labels", "voc:{}", "masks:{}/masks", "captions:{}/captions"])
 def test_annotations_on_a_store_give_the_same_dataset(bucket: str, tmp_path: Path, labels: str) -> None:
     folder = tmp_path / "all"
@@ -207,6 +209,7 @@ def test_a_labels_file_on_a_store_labels_files_on_a_disk(photos: Path, bucket: s
     assert contents(tmp_path / "on-disk") == contents(tmp_path / "from-store")
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.thorough), 2])
 def test_photos_in_folders_give_the_same_dataset(
     photos: Path, bucket: str, tmp_path: Path, workers: int, own_folder: Path
@@ -321,6 +324,7 @@ def test_an_object_that_alone_is_not_permitted_is_a_reject(
     assert "s3:GetObject" in (tmp_path / "out" / "rejects.jsonl").read_text()
 
 
+@pytest.mark.thorough(after=2)
 @pytest.mark.parametrize(
     ("fault", "method", "message"),
     [

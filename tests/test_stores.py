@@ -208,6 +208,7 @@ def test_a_key_is_refused_or_kept_as_it_is(parts: list[str]) -> None:
         assert [entry.key for entry in listed(store)] == [key]
 
 
+@pytest.mark.thorough
 def test_pages_are_small_and_in_order(object_server: ObjectServer, bucket: str) -> None:
     store = open_store(bucket)
     for number in range(1003):

@@ -45,6 +45,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("method", ["concat", "bfd"])
 def test_blocks_are_the_cleaned_texts_whoever_works(corpus: Path, tmp_path: Path, method: str) -> None:
     steps = to_blocks(str(corpus / "tokenizer.json"), 64, method)
@@ -78,6 +79,7 @@ def running(command: list[str], folder: Path, shards: int) -> Iterator[subproces
         yield parent
 
 
+@pytest.mark.thorough
 def test_a_conversion_that_is_killed_goes_on_and_ends_with_the_same_blocks(corpus: Path, tmp_path: Path) -> None:
     recipe = "".join(
         "[[transform]]\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in step.items())

@@ -278,6 +278,7 @@ def test_an_engine_that_cannot_do_a_tokeniser_is_refused_in_a_sentence(tmp_path:
         open_tokenizer("bytes", engine="tiktoken")
 
 
+@pytest.mark.thorough(after=2)
 @pytest.mark.parametrize("number", range(len(huggingface._PATTERNS)))
 def test_long_texts_are_cut_where_their_tokens_do_not_change(bpe: bytes, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     """With each of the patterns that are known; the engines do them, or leave them to tokenizers."""

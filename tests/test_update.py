@@ -190,6 +190,7 @@ def lines_of(name: str, count: int, first: int = 0) -> str:
     return "".join(json.dumps({"text": f"{name} says {n}", "label": "ab"[n % 2], "n": n}) + "\n" for n in range(first, count))
 
 
+@pytest.mark.thorough(after=2)
 @pytest.mark.parametrize("shuffle", [None, 3])
 @pytest.mark.parametrize("split", ["none", "train=0.6,val=0.4"])
 def test_files_of_many_records_follow_too(tmp_path: Path, split: str, shuffle: int | None) -> None:
@@ -210,6 +211,7 @@ def test_files_of_many_records_follow_too(tmp_path: Path, split: str, shuffle: i
     expect_as_fresh(source, out, tmp_path / "fresh", **options)
 
 
+@pytest.mark.thorough(after=2)
 @pytest.mark.parametrize("other", [{"label": "c"}, {"more": 2}, {"n": 1.5}, {"n": "one"}])
 def test_new_records_of_other_types_make_all_anew(tmp_path: Path, other: dict[str, Any]) -> None:
     source, out = tmp_path / "in", tmp_path / "out"
@@ -283,6 +285,7 @@ def boxes_of(source: Path, files: list[Path], labels: Path) -> str:
     return f"coco:{labels}"
 
 
+@pytest.mark.thorough(after=2)
 @pytest.mark.parametrize("name", RECIPES)
 def test_samples_of_unchanged_inputs_are_not_made_again(name: str, source: Path, tmp_path: Path) -> None:
     files, out = files_of(source), tmp_path / "out"
@@ -330,6 +333,7 @@ def test_samples_are_copied_after_a_compaction_too(source: Path, tmp_path: Path)
     assert update(source, out, recipe=SMALL).rejected == 0
 
 
+@pytest.mark.thorough(after=4)
 @pytest.mark.parametrize("compression", ["none", "zstd:1"])
 @pytest.mark.parametrize("place", [0, 5, 59])
 @pytest.mark.parametrize("small_blocks", [True, False])
@@ -656,6 +660,7 @@ def test_explain_names_all_that_differs(source: Path, tmp_path: Path, cli: Any) 
 # --- two at once, and what was left behind ---
 
 
+@pytest.mark.thorough
 def test_appends_at_the_same_time_are_all_there(tmp_path: Path) -> None:
     source, out = tmp_path / "in", tmp_path / "out"
     days(source, 1, 2, 3, 4)
@@ -711,6 +716,7 @@ def test_a_kept_generation_stays_as_it_was(source: Path, tmp_path: Path, cli: An
     assert len(shardctl.open(out, generation=1)) == 60
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("labels", ["folders", "file"])
 def test_labels_that_have_gone_away_are_no_update(labels: str, source: Path, tmp_path: Path, cli: Any) -> None:
     flat, out = tmp_path / "flat", tmp_path / "out"
@@ -793,6 +799,7 @@ def test_a_lost_shard_fails_in_a_dry_run_too(source: Path, tmp_path: Path) -> No
         update(source, out, dry_run=True)
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("tear", ["marker", "shard", "no shard", "generation"])
 def test_what_a_power_failure_tore_of_an_update_is_made_again(tear: str, source: Path, tmp_path: Path) -> None:
     """And the dataset before it, and the generation that is kept, are whole all the time."""

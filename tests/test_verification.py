@@ -312,6 +312,7 @@ def test_progress_counts_every_shard(raw_dataset: Path) -> None:
     assert heard == [(number, result.shards) for number in range(1, result.shards + 1)]
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("level", ["quick", "full"])
 def test_files_that_may_not_be_read_are_findings(dataset: Path, level: str) -> None:
     for name in (SHARD, "plan.arrow", "SHA256SUMS"):
@@ -354,6 +355,7 @@ s.sha256_of = fail
 """
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("level", ["quick", "full", "deep"])
 def test_a_shard_on_a_failing_disk_is_not_called_damaged_block_by_block(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: str
@@ -418,6 +420,7 @@ def killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pat
     return arrange
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("signal", ["SIGKILL", "SIGTERM"])
 def test_a_shard_is_checked_again_if_its_process_is_killed_from_outside(
     dataset: Path, killed: Callable[..., Path], signal: str
@@ -435,6 +438,7 @@ def test_processes_that_are_killed_again_and_again_end_the_check(dataset: Path, 
             shardctl.verify(target)
 
 
+@pytest.mark.thorough
 def test_processes_that_are_killed_at_one_image_after_the_other_end_the_check(
     photos: Path, tmp_path: Path, killed: Callable[..., Path]
 ) -> None:
@@ -455,6 +459,7 @@ def test_an_image_is_decoded_again_if_its_process_is_killed_from_outside(
     assert len(list(log.iterdir())) == FATAL_KILLS - 1
 
 
+@pytest.mark.thorough
 def test_an_image_whose_process_is_killed_every_time_is_a_finding(
     photos: Path, tmp_path: Path, killed: Callable[..., Path]
 ) -> None:
@@ -466,6 +471,7 @@ def test_an_image_whose_process_is_killed_every_time_is_a_finding(
     assert "does not decode: the process that decodes it is killed every time" in finding.message
 
 
+@pytest.mark.thorough(after=2)
 @pytest.mark.parametrize(
     "name", ["manifest.json", "SHA256SUMS", "shards.arrow", "files.arrow", "plan.arrow", "rejects.jsonl", SHARD]
 )

@@ -156,6 +156,7 @@ MAKING = """
 """
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_the_same_call_goes_on_after_it_was_stopped(tmp_path: Path, how: signal.Signals) -> None:
     """Parts that were done are not made again, but for the first two, of which some samples are looked at; no process stays."""
@@ -295,6 +296,7 @@ class Numbers:
 """
 
 
+@pytest.mark.thorough
 def test_parts_of_code_that_has_changed_since_are_not_mixed_with_others(tmp_path: Path) -> None:
     script = f"import shardctl, own_dataset; shardctl.write({str(tmp_path / 'out')!r}, own_dataset.Numbers(), workers=1"
 

@@ -210,6 +210,7 @@ def test_repeated_ids_and_crowds_are_kept_and_said(tmp_path: Path, source: Path)
     assert samples(tmp_path / "out")["a.png"]["objects"]["iscrowd"] == [True, True]
 
 
+@pytest.mark.thorough(after=8)
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [

@@ -272,6 +272,7 @@ def test_sizes_as_people_write_them(cli: Any, photos: Path, tmp_path: Path, text
     assert cli("convert", photos, tmp_path / "out", "--shard-size", text, "--dry-run").code == 0
 
 
+@pytest.mark.thorough(after=2)
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is always full")
 @pytest.mark.parametrize("arguments", [["--version"], ["convert", "--help"], ["verify", "absent", "--json"]])
 @pytest.mark.parametrize("unbuffered", ["", "1"])
@@ -320,6 +321,7 @@ def with_a_closed_pipe(stream: str, *arguments: str | Path) -> subprocess.Comple
         os.close(writing)
 
 
+@pytest.mark.thorough(after=2)
 @pytest.mark.parametrize(
     ("stream", "arguments", "code"),
     [
@@ -341,6 +343,7 @@ def test_a_conversion_whose_notes_nobody_reads_goes_on(photos: Path, tmp_path: P
     assert shardctl.verify(tmp_path / "out").ok
 
 
+@pytest.mark.thorough
 def test_streams_that_are_closed_are_no_error_and_no_file_takes_their_place(
     cli: Any, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

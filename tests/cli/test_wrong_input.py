@@ -138,6 +138,7 @@ def run_as_nobody(here: Path, warm: str, *arguments: str) -> subprocess.Complete
     return subprocess.run(command, capture_output=True, text=True, cwd=here, env=unmeasured)
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody who may not read")
 @pytest.mark.parametrize("name", ["2.jpg", "scan"])
 def test_an_input_that_may_not_be_read_is_rejected_and_named(here: Path, name: str) -> None:

@@ -48,6 +48,7 @@ def table(dataset: Path, split: str) -> pa.Table:
     return pa.concat_tables(shards).replace_schema_metadata(None)
 
 
+@pytest.mark.thorough(after=3)
 @pytest.mark.parametrize("to", FORMS)
 def test_every_value_comes_back_from_any_number_of_workers(photos: Path, tmp_path: Path, to: str) -> None:
     for workers in (0, 1, 2):
@@ -78,6 +79,7 @@ shardctl.export(sys.argv[1], sys.argv[2], sys.argv[3], progress=stop, workers=in
 """
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize(("to", "workers"), [("webdataset", 2), ("mds", 0), ("tfds", 0), ("files", 0)])
 def test_a_killed_export_goes_on_and_gives_the_same_bytes(photos: Path, tmp_path: Path, to: str, workers: int) -> None:
     out, whole = tmp_path / "out", tmp_path / "whole"

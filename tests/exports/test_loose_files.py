@@ -154,6 +154,7 @@ shardctl.export(sys.argv[1], sys.argv[2], sys.argv[3], workers=0, overwrite=True
 """
 
 
+@pytest.mark.thorough(after=1)
 def test_an_export_that_is_killed_while_the_old_one_is_removed_goes_on(marked: Path, out: Path) -> None:
     ran = subprocess.run([sys.executable, "-c", KILLED, marked, out, out.name])
     assert ran.returncode == -signal.SIGKILL

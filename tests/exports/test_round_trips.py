@@ -46,6 +46,7 @@ def there_and_back(dataset: Path, form: str, folder: Path, **options: Any) -> di
     return facts_of(folder / "back")
 
 
+@pytest.mark.thorough(after=8)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("write", [write_photos, write_texts, write_gaps], ids=["photos", "texts", "gaps"])
 def test_a_dataset_comes_back_as_it_was(form: str, write: Any, tmp_path: Path) -> None:
@@ -54,6 +55,7 @@ def test_a_dataset_comes_back_as_it_was(form: str, write: Any, tmp_path: Path) -
     assert after == {**before, "kind": after["kind"]}  # shardctl.write calls everything a table that has no images
 
 
+@pytest.mark.thorough(after=2)
 @pytest.mark.parametrize("form", FORMS)
 def test_a_converted_folder_of_images_comes_back_as_it_was(form: str, photos: Path, tmp_path: Path) -> None:
     shardctl.convert(photos, tmp_path / "dataset", split="zulu=0.6,alpha=0.4", workers=0, samples_per_shard=9)
@@ -61,6 +63,7 @@ def test_a_converted_folder_of_images_comes_back_as_it_was(form: str, photos: Pa
     assert shardctl.verify(tmp_path / "back", level="deep").findings == ()
 
 
+@pytest.mark.thorough(after=2)
 @pytest.mark.parametrize("form", FORMS)
 def test_tokens_stay_tokens(form: str, tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": "word " * n}) + "\n" for n in range(1, 30)))
