@@ -54,10 +54,6 @@ def main() -> None:
         options.json.write_text(json.dumps(results, indent=1))
 
 
-def medians_of(runs: list[dict[str, float]]) -> dict[str, float]:
-    return {part: statistics.median(each[part] for each in runs) for part in runs[0]}
-
-
 def repeated(folder: Path, scratch: Path, times: int) -> Path:
     """Return a folder in which a folder is so many times."""
     if not folder.is_dir():

@@ -11,7 +11,8 @@ before all of them are here.
 Over the network: `bare` is a loop of ranged GETs of the same blocks with the same client, 64 at a time; `bytes` the loader that
 hands over the stored bytes; `decoded` the loader with decoding and a crop of 224; `filling` the same while it fills a cache.
 From the cache: `cached` is the second epoch, `local` the same dataset as files. Peers read the same images in their own form,
-decoded and cropped in the same way, in the environment .interop/torch (`make interop`), with two workers and an empty cache.
+decoded and cropped in the same way, with two workers and an empty cache, in the environment .interop/torch (`make interop`);
+scripts/store_peers/tfdata_peer.py says how to make that of tf.data.
 Contenders take turns, round after round; figures are medians, in MB/s of what is stored.
 """
 
@@ -110,9 +111,12 @@ CACHED: dict[str, Contender] = {
     "local bytes": lambda scene: epoch_of(scene.root, False, decode=False),
 }
 
-PEERS = ("streaming", "litdata", "webdataset")
-"""Each is a program in scripts/store_peers: `make SOURCE FOLDER` writes its form of the images, `read ADDRESS BUCKET CACHE`
-reads it once from the server and prints the number of images and the seconds."""
+PEERS = {"streaming": "torch", "litdata": "torch", "webdataset": "torch", "tfdata": "tensorflow-io"}
+"""Peers, and the environment below .interop in which each runs.
+
+Each is a program in scripts/store_peers: `make SOURCE FOLDER` writes its form of the images; `read ADDRESS BUCKET CACHE` reads
+it once from the server, and prints the number of images and the seconds.
+"""
 
 
 def peer(name: str) -> Contender:
@@ -121,14 +125,14 @@ def peer(name: str) -> Contender:
     def run(scene: Scene) -> float:
         cache = scene.emptied(f"{name}-cache")
         done = subprocess.run(
-            [_python(), str(HERE / "store_peers" / f"{name}_peer.py"), "read", scene.server.address, BUCKET, str(cache)],
+            [_python(name), str(HERE / "store_peers" / f"{name}_peer.py"), "read", scene.server.address, BUCKET, str(cache)],
             env={**os.environ, "S3_ENDPOINT_URL": scene.server.address},
             capture_output=True,
             text=True,
             check=False,
         )
         if done.returncode:
-            raise RuntimeError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"exit code {done.returncode}")
+            raise RuntimeError(done.stderr.strip() or f"exit code {done.returncode}")
         images, seconds = done.stdout.split()[-2:]
         assert int(images) == len(shardctl.open(scene.root)), f"{name} read {images} images"
         return float(seconds)
@@ -136,14 +140,14 @@ def peer(name: str) -> Contender:
     return run
 
 
-def _python() -> str:
-    return str(INTEROP / "torch" / "bin" / "python")
+def _python(name: str) -> str:
+    return str(INTEROP / PEERS[name] / "bin" / "python")
 
 
 def prepare_peer(name: str, scene: Scene, images: Path) -> None:
     """Write a peer's form of the images, and put it on the server. Raises CalledProcessError, FileNotFoundError."""
     folder = scene.emptied(f"{name}-form")
-    subprocess.run([_python(), str(HERE / "store_peers" / f"{name}_peer.py"), "make", str(images), str(folder)], check=True)
+    subprocess.run([_python(name), str(HERE / "store_peers" / f"{name}_peer.py"), "make", str(images), str(folder)], check=True)
     store = open_store(f"s3://{BUCKET}/{name}")
     for path in sorted(folder.rglob("*")):
         if path.is_file():

@@ -7,6 +7,12 @@ import sys
 import time
 from pathlib import Path
 
+import torch
+
+library = torch.library.Library("torchvision", "DEF")
+for operator in ("nms", "qnms"):  # Streaming imports torchvision, which lacks them beside a torch without CUDA
+    library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
 
 def make(images: Path, folder: Path) -> None:
     from streaming import MDSWriter

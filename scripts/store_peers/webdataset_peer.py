@@ -34,7 +34,7 @@ def read(address: str, bucket: str) -> None:
     began = time.perf_counter()
     urls = f"pipe:curl -s -f {address}/{bucket}/webdataset/{{00000..{SHARDS - 1:05d}}}.tar"
     dataset = webdataset.WebDataset(urls, shardshuffle=SHARDS, nodesplitter=webdataset.split_by_node)
-    dataset = dataset.shuffle(1000).map(lambda sample: decoded(sample["jpg"])).batched(256)
+    dataset = dataset.shuffle(1000).map(lambda sample: decoded(sample["jpg"])).batched(256, collation_fn=list)
     count = sum(len(batch) for batch in DataLoader(dataset, batch_size=None, num_workers=2))
     print(count, time.perf_counter() - began)
 
