@@ -124,7 +124,7 @@ class Cache:
         return None
 
     def make(self, about: About, size: int, bring: Callable[[Path], tuple[int, int]]) -> CachedDataset | None:
-        """Return a new dataset, whose tables `bring` writes to a folder; None if there is no room. To be called in `looking_up`.
+        """Return a new dataset, whose tables `bring` writes to a folder; None if there is no room. Call it in `looking_up`.
 
         The tables have `size` bytes; `bring` returns how many shards and blocks there are. Where one with the same digest is
         here already, it gets the new version.
