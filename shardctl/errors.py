@@ -76,6 +76,10 @@ class BrokenAnswerError(UnansweredError):
     """The connection to an object store broke while it answered, so that its client did not ask again."""
 
 
+class StandstillError(BrokenAnswerError):
+    """One request to an object store took all of the time that there is to make it again: this process may have stood still."""
+
+
 class DatasetError(ShardctlError):
     """Not a shardctl dataset, or one that is damaged."""
 

@@ -374,3 +374,36 @@ def test_a_process_that_stands_still_holds_up_no_other(
         assert all_same(list(opened.loader(8, shuffle="window", threads=2)), read(str(plain)))
     (entry,) = Cache(folder).entries()
     assert entry.blocks == 0
+
+
+def test_a_process_that_stands_still_while_it_opens_holds_up_no_other(
+    plain: Path, bucket: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locks, "OPENING_PATIENCE", 0.02)
+    url = upload(plain, f"{bucket}/out")
+    cache = Cache(folder)
+    with cache.looking_up(url):
+        assert all_same(read(url, cache=folder), read(str(plain)))
+        assert cache.entries() == []
+    read(url, cache=folder)
+    assert len(cache.entries()) == 1
+
+
+def test_a_dataset_that_is_being_removed_comes_again(
+    plain: Path, bucket: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process has removed what says that it is there, and goes on, right after this one has seen that."""
+    url = upload(plain, f"{bucket}/out")
+    expected = read(url, cache=folder)
+    real, removed = caching.Use, []
+
+    def use(path: Path) -> caching.Use:
+        if not removed:
+            removed.append(path)
+            for name in (caching.ABOUT, caching.IN_USE, f"{caching.TABLES_FOLDER}/manifest.json"):
+                (path.parent / name).unlink()
+        return real(path)
+
+    monkeypatch.setattr(caching, "Use", use)
+    assert all_same(read(url, cache=folder), expected)
+    assert removed

@@ -250,6 +250,17 @@ def test_an_interrupt_leaves_no_lease_and_no_upload(
     assert go_on(here, url, "--if-running", "fail").stdout.startswith("resumed")
 
 
+def test_shards_that_are_on_their_way_are_not_done(photos: Path, url: str, object_server: ObjectServer) -> None:
+    object_server.fault("slow", method="PUT", key="*train-*", seconds=60)
+    command = [sys.executable, "-m", "shardctl", "convert", str(photos), url, "--samples-per-shard", "4", "--workers", "2"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        while process.poll() is None and not any("train-" in entry["key"] for entry in object_server.log()):
+            select.select([], [], [], 0.01)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert "0 of 15 shards are done" in err
+
+
 @pytest.mark.thorough
 def test_a_second_converter_waits_or_fails(here: Path, url: str) -> None:
     with running(here, url, 1) as process:

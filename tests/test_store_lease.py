@@ -236,6 +236,25 @@ def test_a_heartbeat_that_arrived_after_all_is_known(
         lease.check()
 
 
+def test_an_end_that_takes_long_takes_nothing_from_the_next_owner(object_server: ObjectServer, bucket: str) -> None:
+    """The store deletes the lease so late that it would have grown old."""
+    store = open_store(bucket)
+    object_server.fault("slow", method="DELETE", times=1, seconds=1.5)
+    pace = Pace(heartbeat=0.1, stale=0.5, ask=0.05)
+
+    def hold_shortly() -> None:
+        with hold(store, LEASE, None, pace=pace):
+            begun.set()
+
+    begun = threading.Event()
+    first = threading.Thread(target=hold_shortly)
+    first.start()
+    assert begun.wait(60)
+    with hold(store, LEASE, lambda _: None, pace=pace) as lease:
+        first.join(60)
+        lease.check()
+
+
 def test_what_a_store_refuses_is_not_taken_for_another_owner(object_server: ObjectServer, bucket: str) -> None:
     store = open_store(bucket)
     object_server.fault("403", key=LEASE)

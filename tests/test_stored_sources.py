@@ -11,7 +11,9 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -508,6 +510,29 @@ def test_what_a_killed_process_has_left_is_removed(bucket: str, own_folder: Path
         assert Path(brought.local(paths[0])).read_bytes() == b"something"
         assert not Path(paths[1]).exists()
     assert not list(own_folder.iterdir())
+
+
+@pytest.mark.parametrize("stands_still", [True, False])
+def test_who_fetches_an_object_and_stands_still_holds_up_no_other(
+    bucket: str, own_folder: Path, monkeypatch: pytest.MonkeyPatch, stands_still: bool
+) -> None:
+    """The other one is a lock of its own. It holds on until the object is there, or as long as something comes of it."""
+    monkeypatch.setattr(brought, "PATIENCE", 0.2)
+    monkeypatch.setattr(brought, "LOOK_SECONDS", 0.01)
+    open_store(bucket).put("a", b"something")
+    path = stand_in(f"{bucket}/a")
+    with brought.in_use(), ThreadPoolExecutor(1) as pool:
+        with brought._Here.entered()._locked(path) as lock:
+            waiting = pool.submit(brought.local, path)
+            if stands_still:
+                waiting.result(60)
+            else:
+                for size in range(50):
+                    brought._tell_progress(lock, "a", size)
+                    time.sleep(0.01)
+                assert not waiting.done()
+        waiting.result(60)
+        assert Path(path).read_bytes() == b"something"
 
 
 def test_a_folder_of_others_is_not_used(bucket: str) -> None:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -417,6 +418,25 @@ def test_a_store_that_ignores_conditions_is_refused(object_server: ObjectServer,
     with pytest.raises(StoreError, match=f"^{bucket}: this store ignores conditions"):
         probe(store)
     assert listed(store) == []
+
+
+@pytest.mark.parametrize("call", ["get('k')", "put('k', b'1')", "children()", "pages().__next__()"])
+def test_a_process_that_stood_still_asks_again(object_server: ObjectServer, bucket: str, call: str) -> None:
+    """Stopped for longer than requests are made again: when it goes on, the time for all tries is over."""
+    open_store(bucket).put("k", b"1")
+    object_server.clear()
+    object_server.fault("slow", times=1, seconds=0.5)
+    program = f"import sys, shardctl.stores; shardctl.stores.open_store(sys.argv[1]).{call}"
+    command = [sys.executable, "-c", program, bucket]
+    environment = {**os.environ, "SHARDCTL_STORE_TIMEOUT": "1", "SHARDCTL_STORE_RETRY": "1"}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        while process.poll() is None and not object_server.log():
+            time.sleep(0.01)
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(2)
+        process.send_signal(signal.SIGCONT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
 
 
 def test_ctrl_c_ends_a_request_that_hangs(object_server: ObjectServer, bucket: str) -> None:

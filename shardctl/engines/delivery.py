@@ -10,7 +10,7 @@ from pathlib import Path
 
 from shardctl.engines.job import DONE_FOLDER, JOB, NEW_FOLDER, Job
 from shardctl.lease import PARTS
-from shardctl.storage import replacing, write_atomically
+from shardctl.storage import PARTIAL, replacing, write_atomically
 from shardctl.stores import open_store
 from shardctl.stores.base import Store, Stored
 from shardctl.stores.lease import Sign
@@ -28,7 +28,8 @@ def deliver(job: Job, shard: int) -> None:
     Raises BusyError where another process has taken over: what it has made of sources that have changed since must stay.
     """
     path, rejects, marker = job.shard_path(shard), job.rejects_path(shard), job.marker_path(shard)
-    done = done_folder(job.folder)
+    done, coming = done_folder(job.folder), marker.with_name(f"{marker.name}.coming{PARTIAL}")
+    marker.replace(coming)  # here, too, a shard counts as finished only when it is there, also if this process is killed
     try:
         store, sign = _store(job.url), read_sign(job.folder)
         sign.check(store)
@@ -36,10 +37,11 @@ def deliver(job: Job, shard: int) -> None:
         if rejects.exists():
             store.put(f"{done}{rejects.name}", rejects)
         sign.check(store)
-        store.put(f"{done}{marker.name}", marker)
+        store.put(f"{done}{marker.name}", coming)
     except BaseException:
-        marker.unlink()  # here, too, a shard counts as finished only when it is there
+        coming.unlink()
         raise
+    coming.replace(marker)
     path.unlink()
 
 

@@ -36,6 +36,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardctl.errors import StorageError
+from shardctl.remote import locks
 from shardctl.remote.locks import ByteLocks, Use, locked, unused
 from shardctl.storage import naming_the_path, printable, write_atomically
 from shardctl.tables import MANIFEST
@@ -105,13 +106,16 @@ class Cache:
         return Cache, (self.folder, self.limit)
 
     @contextmanager
-    def looking_up(self, url: str) -> Iterator[None]:
-        """Keep other processes from looking up this URL meanwhile: one of them brings the tables. Raises StorageError."""
-        with locked(self.folder / f"{_hash_of(url)}.lock"):
-            yield
+    def looking_up(self, url: str) -> Iterator[bool]:
+        """Keep other processes from looking up this URL meanwhile: one of them brings the tables. Raises StorageError.
+
+        Yield False where another one has done so for OPENING_PATIENCE: it may have been stopped.
+        """
+        with locked(self.folder / f"{_hash_of(url)}.lock", locks.OPENING_PATIENCE) as mine:
+            yield mine
 
     def find(self, url: str, version: str) -> CachedDataset | None:
-        """Return the dataset of this URL whose manifest has this version, if it is here. To be called in `looking_up`."""
+        """Return the dataset of this URL whose manifest has this version, if it is here."""
         for folder in sorted(self.folder.glob(f"{_hash_of(url)}-*")):
             about = about_of(folder)
             if about is not None and (about.url, about.version) == (url, version):
@@ -120,7 +124,7 @@ class Cache:
         return None
 
     def make(self, about: About, size: int, bring: Callable[[Path], tuple[int, int]]) -> CachedDataset | None:
-        """Return a new dataset, whose tables `bring` writes to a folder; None if there is no room. In `looking_up` too.
+        """Return a new dataset, whose tables `bring` writes to a folder; None if there is no room. Call it in `looking_up`.
 
         The tables have `size` bytes; `bring` returns how many shards and blocks there are. Where one with the same digest is
         here already, it gets the new version.
@@ -271,6 +275,9 @@ class CachedDataset:
         self.cache, self.folder = cache, folder
         self.tables, self._shards_folder = folder / TABLES_FOLDER, folder / SHARDS_FOLDER
         self._use = Use(folder / IN_USE)
+        if not (folder / ABOUT).exists():  # another process is removing it, and a moment ago that file was gone
+            self._use.close()
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
         os.utime(folder / IN_USE)
         self._state: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
         self._tails = 0

@@ -31,6 +31,9 @@ def _refusal(path: Path, error: OSError) -> StorageError:
 PATIENCE = 20.0
 """Seconds that a process waits for another one, which brings the same block: that one may have been stopped."""
 
+OPENING_PATIENCE = 120.0
+"""Seconds that a process waits for another one, which brings the tables of the same dataset: they may be large."""
+
 _SHORTEST, _LONGEST = 0.001, 0.05
 """Seconds between two tries to get a lock."""
 
@@ -68,20 +71,41 @@ class ByteLocks:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold the lock (flock) of a file, which is made where it is not there. Raises StorageError."""
+def locked(path: Path, patience: float | None = None) -> Iterator[bool]:
+    """Hold the lock (flock) of a file, which is made where it is not there. Raises StorageError.
+
+    Yield False where another process has held it for so many seconds (None: wait as long as it takes).
+    """
     try:
         descriptor = _opened(path)
     except FileNotFoundError:
         raise StorageError(f"{printable(str(path.parent))}: removed while it was used; open the dataset again") from None
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            mine = _wait_for(descriptor, patience)
         except OSError as error:
             raise _refusal(path, error) from error
-        yield
+        yield mine
     finally:
         os.close(descriptor)
+
+
+def _wait_for(descriptor: int, patience: float | None) -> bool:
+    """Lock a file, and return whether that was possible within so many seconds (None: wait as long as it takes)."""
+    if patience is None:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        return True
+    until, pause = time.monotonic() + patience, _SHORTEST
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                return False
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST)
+        else:
+            return True
 
 
 class Use:

@@ -117,7 +117,7 @@ def bring_file(dataset: RemoteDataset, name: str, facts: FileFacts) -> None:
 def _opened(store: Store, url: str, cache: Cache | None) -> RemoteDataset:
     if cache is None:
         return _in_scratch(store, _about(store, url), None)
-    with cache.looking_up(url):
+    with cache.looking_up(url) as mine:
         found = store.stat(MANIFEST)
         if found is None:
             raise _missing(url)
@@ -125,6 +125,8 @@ def _opened(store: Store, url: str, cache: Cache | None) -> RemoteDataset:
         if kept is not None:
             return _from_cache(About(url, found.version, ""), kept)
         about, data = _about(store, url)
+        if not mine:
+            return _in_scratch(store, (about, data), None)
         manifest = _manifest(url, data)
         facts = manifest.files[SHARDS]
 

@@ -55,6 +55,13 @@ HELD_FILES, HELD_BYTES, LEAST_HELD = 256, 1 << 30, 4
 LOCKS = 1024
 """Lock files. Two objects that share one are fetched one after the other."""
 
+PATIENCE = 90.0
+"""Seconds that a process waits for one that fetches an object and gets nothing more of it: that one may have been stopped. A
+store that does not answer is given up sooner."""
+
+LOOK_SECONDS = 0.02
+"""Seconds between two tries to get a lock."""
+
 BEGIN_BYTES = 64 << 10
 """How much of an object is fetched to see what it is."""
 
@@ -366,9 +373,9 @@ class _Here:
     def bring(self, path: str, what: Object, version: int) -> None:
         """Have an object at its path, and hold it there."""
         while not self._hold(path, version):
-            with self._locked(path):
+            with self._locked(path) as lock:
                 if not _is_there(path, version):
-                    self._fetch(path, what, version)
+                    self._fetch(path, what, version, lock)
 
     def _hold(self, path: str, version: int) -> bool:
         """Hold a file, so that no other process removes it. False if it is not there, or of another version."""
@@ -400,12 +407,18 @@ class _Here:
         return True
 
     @contextlib.contextmanager
-    def _locked(self, path: str) -> Iterator[None]:
+    def _locked(self, path: str) -> Iterator[int]:
+        """Yield the lock file of an object. It is locked, unless the process that holds it stands still: who fetches an object
+        writes a file of its own, so that two may do so."""
         number = xxhash.xxh3_64_intdigest(os.fsencode(path)) % LOCKS
-        with _flocked(f"{self.folder}/{_LOCKS}/{number}"):
-            yield
+        descriptor = os.open(f"{self.folder}/{_LOCKS}/{number}", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            _wait_for(descriptor)
+            yield descriptor
+        finally:
+            os.close(descriptor)
 
-    def _fetch(self, path: str, what: Object, version: int) -> None:
+    def _fetch(self, path: str, what: Object, version: int, lock: int) -> None:
         store = store_of(what.bucket)
         with asking(what):
             first, found = store.fetch(what.key, PART)
@@ -417,6 +430,7 @@ class _Here:
         try:
             with _on_disk(self.folder, found.size), open(new, "wb") as file:
                 file.write(first)
+                _tell_progress(lock, new, len(first))
                 for start in range(PART, found.size, PART * PARTS_AT_ONCE):
                     ends = range(start, min(found.size, start + PART * PARTS_AT_ONCE), PART)
                     stretches = [(begin, min(PART, found.size - begin)) for begin in ends]
@@ -424,12 +438,14 @@ class _Here:
                         parts = store.get_ranges(what.key, stretches, found.version)
                     for part in parts:
                         file.write(part)
+                    _tell_progress(lock, new, file.tell())
                 if file.tell() != found.size:
                     raise changed()
                 file.flush()
                 os.utime(file.fileno(), ns=(time.time_ns(), number))
             os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120 - see pyproject.toml
-            os.replace(new, path)  # noqa: PTH105 - see pyproject.toml
+            if not version or not _is_there(path, version):  # after a standstill another process may have brought it
+                os.replace(new, path)  # noqa: PTH105 - see pyproject.toml
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(new)  # noqa: PTH108 - see pyproject.toml
@@ -472,6 +488,26 @@ def _own(folder: str) -> int:
             if os.stat(f"{folder}/{_OWNER}").st_ino == os.fstat(descriptor).st_ino:  # noqa: PTH116 - see pyproject.toml
                 return descriptor
         os.close(descriptor)
+
+
+def _wait_for(descriptor: int) -> None:
+    """Lock the lock file of an object, or wait until who holds it has told nothing new for PATIENCE."""
+    told, until = b"", time.monotonic() + PATIENCE
+    while time.monotonic() < until:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        if (now := os.pread(descriptor, _TOLD_BYTES, 0)) != told:
+            told, until = now, time.monotonic() + PATIENCE
+        time.sleep(LOOK_SECONDS)
+
+
+_TOLD_BYTES = 64
+
+
+def _tell_progress(lock: int, new: str, size: int) -> None:
+    """Write into a lock file how much has come of the file `new`, for those who wait for it."""
+    os.pwrite(lock, f"{os.path.basename(new)} {size}".encode().ljust(_TOLD_BYTES), 0)  # noqa: PTH119 - see pyproject.toml
 
 
 def _wipe(folder: str, but: str = "") -> None:

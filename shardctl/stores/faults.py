@@ -13,6 +13,7 @@ from shardctl.errors import (
     NoSuchKeyError,
     NotPermittedError,
     ObjectChangedError,
+    StandstillError,
     StoreError,
     UnansweredError,
     first_line,
@@ -22,6 +23,7 @@ from shardctl.stores.client import RETRY, TIMEOUT
 from shardctl.stores.clouds import Action, Cloud
 
 _STATUS = re.compile(r"status code: (\d{3})")
+_ONE_TRY = re.compile(r"\bretries: 0,\s+max_retries: [1-9]")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 
 _DOING = {"read": "reading", "list": "listing", "write": "writing", "delete": "deleting", "copy": "copying"}
@@ -92,7 +94,8 @@ def _unanswered(text: str, status: str, code: str, cloud: Cloud, doing: str) -> 
     if "BadScheme" in text:
         return UnansweredError(f"{doing} failed: the address is one of http, which is not allowed; set {cloud.plain}")
     if "TimedOut" in text or "kind: Timeout" in text:
-        return UnansweredError(
+        kind = StandstillError if _ONE_TRY.search(text) else UnansweredError
+        return kind(
             f"{doing} failed: no answer from {cloud.name}; check the network and {cloud.address}, or set {TIMEOUT} to more"
             " seconds"
         )

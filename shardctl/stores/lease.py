@@ -112,15 +112,20 @@ class Lease:
         return found.version if written == self._owner else None
 
     def release(self) -> None:
-        """End the heartbeat, and delete the lease if it is still this one's."""
-        self._ended.set()
+        """Delete the lease if it is still this one's, and end the heartbeat.
+
+        It is deleted without a condition, and the store may take long to do so: the heart beats until that is done, so that it
+        is not the lease of one that has taken over meanwhile.
+        """
+        try:
+            if self._lock.acquire(timeout=LEAVE_SECONDS):
+                self._lock.release()
+                with contextlib.suppress(StoreError, BusyError):  # out of reach, and then it grows old; or another one's
+                    self.check()
+                    self._store.delete([self._key])
+        finally:
+            self._ended.set()
         self._thread.join(LEAVE_SECONDS)
-        if self._thread.is_alive():
-            return
-        # It is deleted without a condition. Right after a heartbeat nobody else can have found that it stands still.
-        with contextlib.suppress(StoreError, BusyError):  # out of reach, and then it grows old there; or another one's
-            self.check()
-            self._store.delete([self._key])
 
     def _beat(self) -> None:
         while not self._ended.wait(self._pace.heartbeat):

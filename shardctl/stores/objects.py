@@ -16,7 +16,7 @@ import obstore
 import pyarrow as pa
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
-from shardctl.errors import BrokenAnswerError, NoSuchKeyError, StorageError, StoreError, UnansweredError
+from shardctl.errors import BrokenAnswerError, NoSuchKeyError, StandstillError, StorageError, StoreError, UnansweredError
 from shardctl.storage import printable
 from shardctl.stores.base import Stored
 from shardctl.stores.clouds import Action, Cloud
@@ -292,11 +292,19 @@ class Objects:
     def _ask(self, action: Action, key: str, call: Callable[[], Answer]) -> Answer:
         """Return what a call of obstore returns, made again where its answer breaks off. What it raises becomes a StoreError.
 
-        To write, to delete or to copy the same twice does no harm; `_write_if` looks at what a refusal means.
+        It is made once more where this process may have stood still (Ctrl-Z) for as long as requests are made again. To write,
+        to delete or to copy the same twice does no harm; `_write_if` looks at what a refusal means.
         """
+        stood_still = False
         for attempt in range(BROKEN_TRIES - 1):
-            with contextlib.suppress(BrokenAnswerError):
+            try:
                 return self._ask_once(action, key, call)
+            except StandstillError:
+                if stood_still:
+                    raise
+                stood_still = True
+            except BrokenAnswerError:
+                pass
             time.sleep(random.uniform(0, 0.05 * 2**attempt))
         return self._ask_once(action, key, call)
 
