@@ -326,7 +326,7 @@ def test_sizes(text: Any, size: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "many", "1XB", "-3", -1, 2.5, True])
 def test_what_is_no_size(text: Any) -> None:
-    with pytest.raises(UsageError, match="^limit: "):
+    with pytest.raises(UsageError, match=r"^limit: "):
         size_of(text, "limit")
 
 

@@ -254,6 +254,13 @@ def test_a_second_converter_waits_or_fails(here: Path, url: str) -> None:
         failing = go_on_while_held(here, url, "--if-running", "fail")
         assert failing.returncode == 3
         assert f"{url}: another shardctl is writing it (process {process.pid} on " in failing.stderr
+        waiting = [sys.executable, "-m", "shardctl", *HELD_COMMAND, url]
+        with subprocess.Popen(waiting, cwd=here, text=True, stderr=subprocess.PIPE) as second:
+            assert second.stderr is not None
+            line = next(line for line in second.stderr if "writing it" in line)
+            second.kill()
+        assert line.startswith(f"another shardctl is writing it (process {process.pid} on ")
+        assert line.endswith("); waiting until it ends, or gives no sign of life for 30 seconds\n")
         (here / "hold").unlink()
         assert process.wait(60) == 0
     assert sums(url) == (here / "whole" / "SHA256SUMS").read_bytes()

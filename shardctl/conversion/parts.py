@@ -119,7 +119,7 @@ def _begin(
             except BusyError as error:
                 if waiting is None and not isinstance(error, PerhapsBusyError):
                     raise
-                busy = str(error)
+                busy = f"part {part}: {error.owner or 'one that is just ending'}"
         if waiting is not None and busy != told:
             waiting(busy)
             told = busy

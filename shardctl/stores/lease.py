@@ -160,7 +160,8 @@ def hold_if_free(store: Store, key: str, watch: Watch) -> Iterator[Lease]:
     me = Owner.me()
     version = _try(store, key, _record(me, 0), watch)
     if version is None:
-        raise (BusyError if watch.beats(key) else PerhapsBusyError)(_busy(store, owner_of(store, key)))
+        owner = owner_of(store, key)
+        raise (BusyError if watch.beats(key) else PerhapsBusyError)(_busy(store, owner), owner)
     with _held(store, key, me, version, watch.pace) as lease:
         yield lease
 
@@ -213,7 +214,7 @@ def _acquire(
             return version
         owner = owner_of(store, key)
         if waiting is None and watch.beats(key):
-            raise BusyError(_busy(store, owner))
+            raise BusyError(_busy(store, owner), owner)
         if waiting is not None and owner and owner != told:
             waiting(owner)
             told = owner
