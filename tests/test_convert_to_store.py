@@ -9,8 +9,9 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -290,6 +291,25 @@ def test_a_part_that_was_killed_is_built_again(here: Path, url: str, monkeypatch
     assert shardctl.merge(url).status == "created"
     assert sums(url) == (here / "whole" / "SHA256SUMS").read_bytes()
     nothing_is_left(url)
+
+
+def test_who_waits_for_the_same_part_does_not_tell_of_others_who_wait(
+    here: Path, url: str, object_server: ObjectServer
+) -> None:
+    command = [sys.executable, "-m", "shardctl", *HELD_COMMAND, url, "--part", "1/2"]
+    with running(here, url, 1, "--part", "1/2") as process, ExitStack() as stack:
+        given: dict[str, Any] = {"cwd": here, "env": {**os.environ, "TMPDIR": "tmp"}, "text": True, "stderr": subprocess.PIPE}
+        waiting = [stack.enter_context(subprocess.Popen(command, **given)) for _ in range(2)]
+        object_server.fault("slow", seconds=0.15)
+        time.sleep(20)
+        object_server.clear()
+        (here / "hold").unlink()
+        assert process.wait(60) == 0
+        told = [[line for line in each.communicate(timeout=60)[1].splitlines() if "writing it" in line] for each in waiting]
+    for lines in told:
+        of_part = [line for line in lines if f"(part 1 of 2: process {process.pid} on " in line]
+        assert len(of_part) == 1
+        assert len(lines) <= 4  # before and after that, of one that holds the lease of the dataset, or builds
 
 
 @contextmanager

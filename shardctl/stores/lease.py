@@ -213,7 +213,7 @@ def _acquire(
         if version is not None:
             return version
         owner = owner_of(store, key)
-        if waiting is None and watch.beats(key):
+        if waiting is None and owner and watch.beats(key):
             raise BusyError(_busy(store, owner), owner)
         if waiting is not None and owner and owner != told:
             waiting(owner)
@@ -232,7 +232,7 @@ def _try(store: Store, key: str, mine: bytes, watch: Watch) -> str | None:
 
 
 def _busy(store: Store, owner: str) -> str:
-    return f"{printable(store.url)}: another shardctl is writing it ({owner or 'one that cannot be read'})"
+    return f"{printable(store.url)}: another shardctl is writing it ({owner or 'one that is just ending'})"
 
 
 def _pause(seconds: float, looking: Callable[[], None]) -> None:
